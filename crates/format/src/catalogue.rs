@@ -1,0 +1,462 @@
+//! Catalogue blocks: names, attributes and roots, kept in packs so that a lost database can be rebuilt.
+//!
+//! The byte map is in `docs/format.md`. A block is replayed as a list of [`Record`]s; blocks follow each other by
+//! their sequence.
+
+use crate::{Cursor, FormatError, Put, Root};
+
+const WHAT: &str = "catalogue block";
+const VERSION: u16 = 1;
+
+/// What a name stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A regular file.
+    File = 0,
+    /// A directory.
+    Directory = 1,
+    /// A symbolic link.
+    Symlink = 2,
+    /// A named pipe.
+    Fifo = 3,
+    /// A socket.
+    Socket = 4,
+    /// A character device.
+    CharDevice = 5,
+    /// A block device.
+    BlockDevice = 6,
+}
+
+impl FileKind {
+    /// From its number on disk.
+    ///
+    /// # Errors
+    /// [`FormatError::Range`] for an unknown number.
+    pub fn from_byte(byte: u8) -> Result<Self, FormatError> {
+        Ok(match byte {
+            0 => Self::File,
+            1 => Self::Directory,
+            2 => Self::Symlink,
+            3 => Self::Fifo,
+            4 => Self::Socket,
+            5 => Self::CharDevice,
+            6 => Self::BlockDevice,
+            value => return Err(FormatError::Range { what: WHAT, field: "file kind", value: value.into() }),
+        })
+    }
+}
+
+/// A time as `stat` gives it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash)]
+pub struct Time {
+    /// Seconds since 1970, possibly negative.
+    pub secs: i64,
+    /// Nanoseconds, below 10^9.
+    pub nanos: u32,
+}
+
+/// Extended attributes, ACLs among them: (name, value), sorted by name.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// What a file is besides its name and content.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Attributes {
+    /// Its kind.
+    pub kind: FileKind,
+    /// Permission bits, set-id bits and the sticky bit (`0o7777`).
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Time of the last modification.
+    pub mtime: Time,
+    /// Device number of a device (`makedev` encoding of Linux), else 0.
+    pub rdev: u64,
+    /// Target of a symbolic link, else empty.
+    pub target: Vec<u8>,
+    /// Extended attributes.
+    pub xattrs: Xattrs,
+}
+
+/// One change of the tree.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Record {
+    /// An entry was made or its file changed. Entries with the same inode are hard links of one file.
+    Upsert {
+        /// The file.
+        inode: u64,
+        /// The directory's inode.
+        parent: u64,
+        /// The name in it; empty for the root directory itself.
+        name: Vec<u8>,
+        /// Attributes.
+        attributes: Attributes,
+        /// Content.
+        root: Root,
+        /// The name stood for another inode before, which it leaves.
+        replace: bool,
+    },
+    /// Another name for an inode.
+    Link {
+        /// The directory's inode.
+        parent: u64,
+        /// The name in it.
+        name: Vec<u8>,
+        /// The file.
+        inode: u64,
+    },
+    /// An entry was removed, with all below it.
+    Unlink {
+        /// The directory's inode.
+        parent: u64,
+        /// The name in it.
+        name: Vec<u8>,
+    },
+    /// An entry was moved, replacing what was there.
+    Rename {
+        /// The old directory.
+        parent: u64,
+        /// The old name.
+        name: Vec<u8>,
+        /// The new directory.
+        new_parent: u64,
+        /// The new name.
+        new_name: Vec<u8>,
+    },
+    /// A snapshot of the tree as it is at this point of the log.
+    Snapshot {
+        /// Its name.
+        name: Vec<u8>,
+        /// When it was taken, nanoseconds since 1970.
+        time: u64,
+        /// Its tags.
+        tags: Vec<Vec<u8>>,
+    },
+    /// A snapshot was deleted.
+    Forget {
+        /// Its name.
+        name: Vec<u8>,
+    },
+    /// What follows supersedes all earlier blocks.
+    Reset,
+    /// An earlier version that is kept.
+    Version {
+        /// The file.
+        inode: u64,
+        /// The version's number, rising from 1.
+        number: u64,
+        /// When it was committed, nanoseconds since 1970.
+        time: u64,
+        /// Time of its last modification.
+        mtime: Time,
+        /// Its content.
+        root: Root,
+    },
+}
+
+/// A decoded block.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// Blocks are replayed in this order.
+    pub sequence: u64,
+    /// When it was committed, nanoseconds since 1970.
+    pub time: u64,
+    /// The changes, in order.
+    pub records: Vec<Record>,
+}
+
+fn zigzag(value: i64) -> u64 {
+    (value << 1 ^ value >> 63) as u64
+}
+
+fn unzigzag(value: u64) -> i64 {
+    (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+fn put_time(out: &mut Vec<u8>, time: Time) {
+    out.put_varint(zigzag(time.secs));
+    out.put_varint(time.nanos.into());
+}
+
+fn get_time(cursor: &mut Cursor<'_>) -> Result<Time, FormatError> {
+    let secs = unzigzag(cursor.varint()?);
+    let nanos = get_u32(cursor, "nanoseconds")?;
+    if nanos >= 1_000_000_000 {
+        return Err(cursor.range("nanoseconds", nanos.into()));
+    }
+    Ok(Time { secs, nanos })
+}
+
+fn get_u32(cursor: &mut Cursor<'_>, field: &'static str) -> Result<u32, FormatError> {
+    let value = cursor.varint()?;
+    u32::try_from(value).map_err(|_| cursor.range(field, value))
+}
+
+/// Appends `xattrs`: a count, then name and value of each.
+pub fn encode_xattrs(xattrs: &Xattrs, out: &mut Vec<u8>) {
+    out.put_varint(xattrs.len() as u64);
+    for (name, value) in xattrs {
+        out.put_bytes(name);
+        out.put_bytes(value);
+    }
+}
+
+/// The inverse of [`encode_xattrs`].
+///
+/// # Errors
+/// Any [`FormatError`].
+pub fn decode_xattrs(cursor: &mut Cursor<'_>) -> Result<Xattrs, FormatError> {
+    let count = cursor.varint()?;
+    let mut xattrs = Vec::new();
+    for _ in 0..count {
+        xattrs.push((cursor.bytes()?.to_vec(), cursor.bytes()?.to_vec()));
+    }
+    Ok(xattrs)
+}
+
+impl Attributes {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.kind as u8);
+        out.put_varint(self.mode.into());
+        out.put_varint(self.uid.into());
+        out.put_varint(self.gid.into());
+        put_time(out, self.mtime);
+        match self.kind {
+            FileKind::CharDevice | FileKind::BlockDevice => out.put_varint(self.rdev),
+            FileKind::Symlink => out.put_bytes(&self.target),
+            _ => {}
+        }
+        encode_xattrs(&self.xattrs, out);
+    }
+
+    fn decode(cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
+        let kind = FileKind::from_byte(cursor.u8()?)?;
+        let mode = get_u32(cursor, "mode")?;
+        if mode > 0o7777 {
+            return Err(cursor.range("mode", mode.into()));
+        }
+        let (uid, gid) = (get_u32(cursor, "uid")?, get_u32(cursor, "gid")?);
+        let mtime = get_time(cursor)?;
+        let (mut rdev, mut target) = (0, Vec::new());
+        match kind {
+            FileKind::CharDevice | FileKind::BlockDevice => rdev = cursor.varint()?,
+            FileKind::Symlink => target = cursor.bytes()?.to_vec(),
+            _ => {}
+        }
+        let xattrs = decode_xattrs(cursor)?;
+        Ok(Self { kind, mode, uid, gid, mtime, rdev, target, xattrs })
+    }
+}
+
+impl Record {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Upsert { inode, parent, name, attributes, root, replace } => {
+                out.push(if *replace { 9 } else { 1 });
+                out.put_varint(*inode);
+                out.put_varint(*parent);
+                out.put_bytes(name);
+                attributes.encode(out);
+                out.put_bytes(&root.encode());
+            }
+            Self::Link { parent, name, inode } => {
+                out.push(8);
+                out.put_varint(*parent);
+                out.put_bytes(name);
+                out.put_varint(*inode);
+            }
+            Self::Unlink { parent, name } => {
+                out.push(2);
+                out.put_varint(*parent);
+                out.put_bytes(name);
+            }
+            Self::Rename { parent, name, new_parent, new_name } => {
+                out.push(3);
+                out.put_varint(*parent);
+                out.put_bytes(name);
+                out.put_varint(*new_parent);
+                out.put_bytes(new_name);
+            }
+            Self::Snapshot { name, time, tags } => {
+                out.push(4);
+                out.put_bytes(name);
+                out.put_varint(*time);
+                out.put_varint(tags.len() as u64);
+                tags.iter().for_each(|tag| out.put_bytes(tag));
+            }
+            Self::Forget { name } => {
+                out.push(5);
+                out.put_bytes(name);
+            }
+            Self::Reset => out.push(6),
+            Self::Version { inode, number, time, mtime, root } => {
+                out.push(7);
+                out.put_varint(*inode);
+                out.put_varint(*number);
+                out.put_varint(*time);
+                put_time(out, *mtime);
+                out.put_bytes(&root.encode());
+            }
+        }
+    }
+
+    fn decode(cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
+        Ok(match cursor.u8()? {
+            kind @ (1 | 9) => Self::Upsert {
+                inode: cursor.varint()?,
+                parent: cursor.varint()?,
+                name: cursor.bytes()?.to_vec(),
+                attributes: Attributes::decode(cursor)?,
+                root: Root::decode(cursor.bytes()?)?,
+                replace: kind == 9,
+            },
+            8 => Self::Link { parent: cursor.varint()?, name: cursor.bytes()?.to_vec(), inode: cursor.varint()? },
+            2 => Self::Unlink { parent: cursor.varint()?, name: cursor.bytes()?.to_vec() },
+            3 => Self::Rename {
+                parent: cursor.varint()?,
+                name: cursor.bytes()?.to_vec(),
+                new_parent: cursor.varint()?,
+                new_name: cursor.bytes()?.to_vec(),
+            },
+            4 => {
+                let (name, time, count) = (cursor.bytes()?.to_vec(), cursor.varint()?, cursor.varint()?);
+                let mut tags = Vec::new();
+                for _ in 0..count {
+                    tags.push(cursor.bytes()?.to_vec());
+                }
+                Self::Snapshot { name, time, tags }
+            }
+            5 => Self::Forget { name: cursor.bytes()?.to_vec() },
+            6 => Self::Reset,
+            7 => Self::Version {
+                inode: cursor.varint()?,
+                number: cursor.varint()?,
+                time: cursor.varint()?,
+                mtime: get_time(cursor)?,
+                root: Root::decode(cursor.bytes()?)?,
+            },
+            kind => return Err(cursor.range("record type", kind.into())),
+        })
+    }
+}
+
+/// Builds a block record by record.
+#[derive(Debug, Default)]
+pub struct BlockBuilder {
+    records: u32,
+    body: Vec<u8>,
+}
+
+impl BlockBuilder {
+    /// Appends a record.
+    pub fn push(&mut self, record: &Record) {
+        record.encode(&mut self.body);
+        self.records += 1;
+    }
+
+    /// Bytes of the block so far.
+    pub fn len(&self) -> usize {
+        32 + self.body.len()
+    }
+
+    /// True when nothing was pushed.
+    pub fn is_empty(&self) -> bool {
+        self.records == 0
+    }
+
+    /// The block's bytes; the builder is empty afterwards.
+    pub fn finish(&mut self, sequence: u64, time: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.len());
+        out.extend_from_slice(b"OCAT");
+        out.put_u16(VERSION);
+        out.put_u16(0);
+        out.put_u64(sequence);
+        out.put_u64(time);
+        out.put_u32(self.records);
+        out.put_u32(0);
+        out.append(&mut self.body);
+        self.records = 0;
+        out
+    }
+}
+
+impl Block {
+    /// Decodes a block that fills `bytes`.
+    ///
+    /// # Errors
+    /// Any [`FormatError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new(WHAT, bytes);
+        if cursor.array::<4>()? != *b"OCAT" {
+            return Err(FormatError::Magic { what: WHAT });
+        }
+        let version = cursor.u16()?;
+        if version != VERSION {
+            return Err(FormatError::Newer { what: WHAT, version: version.into(), features: 0 });
+        }
+        cursor.u16()?;
+        let (sequence, time, count) = (cursor.u64()?, cursor.u64()?, cursor.u32()?);
+        cursor.u32()?;
+        let mut records = Vec::new();
+        for _ in 0..count {
+            records.push(Record::decode(&mut cursor)?);
+        }
+        if !cursor.is_empty() {
+            return Err(cursor.range("trailing bytes", cursor.rest().len() as u64));
+        }
+        Ok(Self { sequence, time, records })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Entry, Fingerprint};
+
+    fn attributes(kind: FileKind) -> Attributes {
+        Attributes {
+            kind,
+            mode: 0o4755,
+            uid: 1000,
+            gid: u32::MAX,
+            mtime: Time { secs: -5, nanos: 999_999_999 },
+            rdev: if kind == FileKind::CharDevice { 0x501 } else { 0 },
+            target: if kind == FileKind::Symlink { b"../\xff".to_vec() } else { Vec::new() },
+            xattrs: vec![(b"user.a".to_vec(), vec![0, 1, 2])],
+        }
+    }
+
+    #[test]
+    fn blocks_read_back() {
+        let root = Root::Inline(vec![Entry::Chunk { fingerprint: Fingerprint([4; 32]), len: 9 }]);
+        let mut records = vec![
+            Record::Reset,
+            Record::Unlink { parent: 1, name: b"a\nb".to_vec() },
+            Record::Rename { parent: 1, name: b"x".to_vec(), new_parent: 300, new_name: b"y".to_vec() },
+            Record::Snapshot { name: b"s".to_vec(), time: 1 << 60, tags: vec![b"t".to_vec()] },
+            Record::Forget { name: b"s".to_vec() },
+            Record::Version { inode: 5, number: 2, time: 3, mtime: Time::default(), root: root.clone() },
+        ];
+        for kind in [FileKind::File, FileKind::Directory, FileKind::Symlink, FileKind::CharDevice] {
+            let (attributes, root) = (attributes(kind), root.clone());
+            records.push(Record::Upsert { inode: 7, parent: 1, name: b"n\xfe".to_vec(), attributes, root, replace: kind == FileKind::File });
+        }
+        records.push(Record::Link { parent: 9, name: b"l".to_vec(), inode: 7 });
+        let mut builder = BlockBuilder::default();
+        records.iter().for_each(|record| builder.push(record));
+        let bytes = builder.finish(42, 43);
+        assert_eq!(Block::decode(&bytes), Ok(Block { sequence: 42, time: 43, records }));
+        for cut in 0..bytes.len() {
+            assert!(Block::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn zigzag_turns_back() {
+        for value in [0, 1, -1, i64::MAX, i64::MIN] {
+            assert_eq!(unzigzag(zigzag(value)), value);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Identifiers, records and byte maps of Outrigger's on-disk format, and the chunk-boundary rule.
+//!
+//! This crate does no I/O and knows no file, thread or database: it turns bytes into checked values and back. The byte
+//! maps are in `docs/format.md` and repeated above the offsets here. Every decoder treats its input as hostile: it
+//! returns a [`FormatError`] that names what was wrong, never panics, and bounds what it allocates by the input's size.
+
+pub mod boundary;
+pub mod catalogue;
+mod codec;
+mod cursor;
+mod error;
+mod frame;
+mod id;
+mod manifest;
+mod pack;
+mod spec;
+
+pub use codec::{Codec, CodecSpec};
+pub use cursor::{Cursor, Put};
+pub use error::FormatError;
+pub use frame::{ChunkKind, FRAME_HEADER_LEN, FRAME_MAGIC, FrameHeader, MAX_FRAME_LEN};
+pub use id::{Fingerprint, FingerprintKind, PackId, Place, StoreId, checksum};
+pub use manifest::{
+    Entry, INLINE_ENTRIES_MAX, MAX_LEVEL, NODE_ENTRIES_MAX, NODE_ENTRIES_MIN, Node, Root, ends_node,
+};
+pub use pack::{
+    Footer, FooterBuilder, FrameEntry, MAX_PACK_CHUNKS, MAX_PACK_FRAMES, PACK_HEADER_LEN, PackHeader, PackKind,
+    TRAILER_LEN, Trailer,
+};
+pub use spec::{ChunkerSpec, parse_size, print_size};

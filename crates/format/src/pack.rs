@@ -1,0 +1,397 @@
+//! Pack header, footer and trailer; the byte maps are in `docs/format.md`.
+
+use crate::{
+    ChunkKind, Cursor, Fingerprint, FingerprintKind, FormatError, PackId, Put, StoreId, checksum,
+};
+
+const HEADER: &str = "pack header";
+const FOOTER: &str = "pack footer";
+const TRAILER: &str = "pack trailer";
+const VERSION: u16 = 1;
+
+/// Bytes of the pack header.
+pub const PACK_HEADER_LEN: usize = 64;
+/// Bytes of the trailer, at the end of a sealed pack.
+pub const TRAILER_LEN: usize = 48;
+/// Frames in a pack at most: a frame's number is a u16.
+pub const MAX_PACK_FRAMES: usize = 65_535;
+/// Chunks in a pack at most: a slot has 24 bits.
+pub const MAX_PACK_CHUNKS: usize = 1 << 24;
+
+/// What a pack holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum PackKind {
+    /// Frames of data chunks.
+    Data = 0,
+    /// Frames of manifest nodes and catalogue blocks.
+    Meta = 1,
+}
+
+impl PackKind {
+    /// From its number on disk.
+    ///
+    /// # Errors
+    /// [`FormatError::Range`] for an unknown number.
+    pub fn from_byte(byte: u8) -> Result<Self, FormatError> {
+        match byte {
+            0 => Ok(Self::Data),
+            1 => Ok(Self::Meta),
+            value => Err(FormatError::Range { what: HEADER, field: "kind", value: value.into() }),
+        }
+    }
+}
+
+/// The first 64 bytes of a pack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PackHeader {
+    /// What it holds.
+    pub kind: PackKind,
+    /// The function that names its chunks.
+    pub fingerprint: FingerprintKind,
+    /// Its id.
+    pub id: PackId,
+    /// The store it belongs to.
+    pub store: StoreId,
+}
+
+impl PackHeader {
+    /// The header's bytes.
+    pub fn encode(&self) -> [u8; PACK_HEADER_LEN] {
+        let mut out = Vec::with_capacity(PACK_HEADER_LEN);
+        out.extend_from_slice(b"OUTRPACK");
+        out.put_u16(VERSION);
+        out.extend_from_slice(&[self.kind as u8, self.fingerprint as u8]);
+        out.extend_from_slice(&[0; 12]);
+        out.put_u64(self.id.0);
+        out.extend_from_slice(&self.store.0);
+        out.put_u64(0);
+        out.put_u64(checksum(&[&out]));
+        let mut header = [0; PACK_HEADER_LEN];
+        header.copy_from_slice(&out);
+        header
+    }
+
+    /// Decodes the header at the beginning of `bytes`.
+    ///
+    /// # Errors
+    /// Any [`FormatError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new(HEADER, bytes);
+        let all = cursor.take(PACK_HEADER_LEN)?;
+        let mut cursor = Cursor::new(HEADER, all);
+        if cursor.array::<8>()? != *b"OUTRPACK" {
+            return Err(FormatError::Magic { what: HEADER });
+        }
+        let version = cursor.u16()?;
+        let (kind, fingerprint) = (cursor.u8()?, cursor.u8()?);
+        let (incompatible, _compatible, key) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
+        let id = PackId(cursor.u64()?);
+        let store = StoreId(cursor.array()?);
+        cursor.u64()?;
+        if cursor.u64()? != checksum(&[&all[..56]]) {
+            return Err(FormatError::Checksum { what: HEADER });
+        }
+        if version != VERSION || incompatible != 0 || key != 0 {
+            return Err(FormatError::Newer { what: HEADER, version: version.into(), features: incompatible | key });
+        }
+        if id.0 == 0 || id > PackId::MAX {
+            return Err(cursor.range("pack id", id.0));
+        }
+        let (kind, fingerprint) = (PackKind::from_byte(kind)?, FingerprintKind::from_byte(fingerprint)?);
+        Ok(Self { kind, fingerprint, id, store })
+    }
+}
+
+/// One frame as the footer describes it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FrameEntry {
+    /// Where its header begins, bytes from the start of the pack.
+    pub offset: u32,
+    /// Chunks in it.
+    pub chunks: u16,
+    /// What they are.
+    pub kind: ChunkKind,
+}
+
+/// A decoded footer: which chunks the pack holds, and in which frame each lies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Footer {
+    frames: Vec<FrameEntry>,
+    fingerprints: Vec<Fingerprint>,
+    positions: Vec<(u16, u16)>,
+    end: u32,
+}
+
+impl Footer {
+    /// Frames in the order of the file.
+    pub fn frames(&self) -> &[FrameEntry] {
+        &self.frames
+    }
+
+    /// Fingerprints in rising order; the index is the slot.
+    pub fn fingerprints(&self) -> &[Fingerprint] {
+        &self.fingerprints
+    }
+
+    /// The slot of `fingerprint`.
+    pub fn find(&self, fingerprint: &Fingerprint) -> Option<u32> {
+        self.fingerprints.binary_search(fingerprint).ok().map(|slot| slot as u32)
+    }
+
+    /// Frame number and position within the frame of a slot; `None` when there is no such slot.
+    pub fn position(&self, slot: u32) -> Option<(u16, u16)> {
+        self.positions.get(slot as usize).copied()
+    }
+
+    /// Byte range of frame `number`, header included; `None` when there is no such frame.
+    pub fn frame_range(&self, number: u16) -> Option<std::ops::Range<u32>> {
+        let start = self.frames.get(number as usize)?.offset;
+        let end = self.frames.get(number as usize + 1).map_or(self.end, |next| next.offset);
+        Some(start..end)
+    }
+
+    /// Bytes of memory it takes, roughly.
+    pub fn memory(&self) -> usize {
+        self.frames.len() * 8 + self.fingerprints.len() * 36
+    }
+
+    /// Decodes a footer that fills `bytes` and began at `offset` in its pack.
+    ///
+    /// # Errors
+    /// Any [`FormatError`]: counts, order, and every position are checked, so that lookups need not.
+    pub fn decode(bytes: &[u8], offset: u32) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new(FOOTER, bytes);
+        if cursor.array::<4>()? != *b"OFTR" {
+            return Err(FormatError::Magic { what: FOOTER });
+        }
+        let (frame_count, chunk_count) = (cursor.u32()? as usize, cursor.u32()? as usize);
+        cursor.u32()?;
+        if frame_count > MAX_PACK_FRAMES {
+            return Err(cursor.range("frames", frame_count as u64));
+        }
+        if chunk_count > MAX_PACK_CHUNKS || cursor.rest().len() != frame_count * 8 + chunk_count * 36 {
+            return Err(cursor.range("chunks", chunk_count as u64));
+        }
+        let mut frames = Vec::with_capacity(frame_count);
+        let (mut floor, mut total) = (PACK_HEADER_LEN as u32, 0usize);
+        for _ in 0..frame_count {
+            let (offset_, chunks, kind) = (cursor.u32()?, cursor.u16()?, cursor.u8()?);
+            cursor.u8()?;
+            if offset_ < floor || offset_ >= offset || chunks == 0 {
+                return Err(cursor.range("frame offset", offset_.into()));
+            }
+            floor = offset_ + 1;
+            total += chunks as usize;
+            frames.push(FrameEntry { offset: offset_, chunks, kind: ChunkKind::from_byte(kind)? });
+        }
+        if total < chunk_count {
+            return Err(cursor.range("chunks", chunk_count as u64));
+        }
+        let fingerprints: Vec<Fingerprint> =
+            (0..chunk_count).map(|_| cursor.fingerprint()).collect::<Result<_, _>>()?;
+        if let Some(slot) = fingerprints.windows(2).position(|pair| pair[0] >= pair[1]) {
+            return Err(cursor.range("fingerprint order at slot", slot as u64));
+        }
+        let mut positions = Vec::with_capacity(chunk_count);
+        for _ in 0..chunk_count {
+            let (frame, at) = (cursor.u16()?, cursor.u16()?);
+            if frames.get(frame as usize).is_none_or(|entry| at >= entry.chunks) {
+                return Err(cursor.range("position in frame", frame.into()));
+            }
+            positions.push((frame, at));
+        }
+        Ok(Self { frames, fingerprints, positions, end: offset })
+    }
+}
+
+/// Collects a pack's frames while it is written.
+#[derive(Debug, Default)]
+pub struct FooterBuilder {
+    frames: Vec<FrameEntry>,
+    chunks: Vec<(Fingerprint, u16, u16)>,
+}
+
+impl FooterBuilder {
+    /// Frames so far.
+    pub fn frames(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Chunks so far.
+    pub fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// True when another frame of `chunks` chunks still fits the format's bounds.
+    pub fn has_room(&self, chunks: usize) -> bool {
+        self.frames.len() < MAX_PACK_FRAMES && self.chunks.len() + chunks <= MAX_PACK_CHUNKS
+    }
+
+    /// Records a frame whose header begins at `offset`.
+    pub fn push(&mut self, offset: u32, kind: ChunkKind, fingerprints: &[Fingerprint]) {
+        let frame = self.frames.len() as u16;
+        self.frames.push(FrameEntry { offset, chunks: fingerprints.len() as u16, kind });
+        let numbered = fingerprints.iter().enumerate();
+        self.chunks.extend(numbered.map(|(at, fingerprint)| (*fingerprint, frame, at as u16)));
+    }
+
+    /// The footer, its bytes and those of the trailer, for a footer that begins at `offset` of pack `id`. Of equal
+    /// fingerprints the first stays.
+    pub fn finish(mut self, id: PackId, offset: u32) -> (Footer, Vec<u8>) {
+        self.chunks.sort_unstable();
+        self.chunks.dedup_by_key(|(fingerprint, ..)| *fingerprint);
+        let mut out = Vec::with_capacity(16 + self.frames.len() * 8 + self.chunks.len() * 36 + TRAILER_LEN);
+        out.extend_from_slice(b"OFTR");
+        out.put_u32(self.frames.len() as u32);
+        out.put_u32(self.chunks.len() as u32);
+        out.put_u32(0);
+        for frame in &self.frames {
+            out.put_u32(frame.offset);
+            out.put_u16(frame.chunks);
+            out.extend_from_slice(&[frame.kind as u8, 0]);
+        }
+        for (fingerprint, ..) in &self.chunks {
+            out.extend_from_slice(&fingerprint.0);
+        }
+        for &(_, frame, at) in &self.chunks {
+            out.put_u16(frame);
+            out.put_u16(at);
+        }
+        let trailer = Trailer {
+            footer_offset: offset,
+            footer_len: out.len() as u32,
+            frames: self.frames.len() as u32,
+            chunks: self.chunks.len() as u32,
+            footer_sum: checksum(&[&out]),
+            id,
+        };
+        out.extend_from_slice(&trailer.encode());
+        let footer = Footer {
+            frames: self.frames,
+            fingerprints: self.chunks.iter().map(|(fingerprint, ..)| *fingerprint).collect(),
+            positions: self.chunks.iter().map(|&(_, frame, at)| (frame, at)).collect(),
+            end: offset,
+        };
+        (footer, out)
+    }
+}
+
+/// The last 48 bytes of a sealed pack.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Trailer {
+    /// Where the footer begins, bytes.
+    pub footer_offset: u32,
+    /// Its length, bytes.
+    pub footer_len: u32,
+    /// Frames in the pack.
+    pub frames: u32,
+    /// Chunks in the pack.
+    pub chunks: u32,
+    /// Checksum of the footer.
+    pub footer_sum: u64,
+    /// The pack's id.
+    pub id: PackId,
+}
+
+impl Trailer {
+    /// The trailer's bytes.
+    pub fn encode(&self) -> [u8; TRAILER_LEN] {
+        let mut out = Vec::with_capacity(TRAILER_LEN);
+        out.extend_from_slice(b"OUTREND1");
+        out.put_u32(self.footer_offset);
+        out.put_u32(self.footer_len);
+        out.put_u32(self.frames);
+        out.put_u32(self.chunks);
+        out.put_u64(self.footer_sum);
+        out.put_u64(self.id.0);
+        out.put_u64(checksum(&[&out]));
+        let mut trailer = [0; TRAILER_LEN];
+        trailer.copy_from_slice(&out);
+        trailer
+    }
+
+    /// Decodes the trailer in the last 48 bytes of a pack of `pack_len` bytes.
+    ///
+    /// # Errors
+    /// Any [`FormatError`]; a trailer that does not describe exactly this length is [`FormatError::Range`].
+    pub fn decode(bytes: &[u8], pack_len: u64) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new(TRAILER, bytes);
+        if cursor.array::<8>()? != *b"OUTREND1" {
+            return Err(FormatError::Magic { what: TRAILER });
+        }
+        let (footer_offset, footer_len) = (cursor.u32()?, cursor.u32()?);
+        let (frames, chunks) = (cursor.u32()?, cursor.u32()?);
+        let (footer_sum, id) = (cursor.u64()?, PackId(cursor.u64()?));
+        if cursor.u64()? != checksum(&[&bytes[..40]]) {
+            return Err(FormatError::Checksum { what: TRAILER });
+        }
+        let described = u64::from(footer_offset) + u64::from(footer_len) + TRAILER_LEN as u64;
+        if described != pack_len || (footer_offset as usize) < PACK_HEADER_LEN {
+            return Err(cursor.range("footer offset", footer_offset.into()));
+        }
+        Ok(Self { footer_offset, footer_len, frames, chunks, footer_sum, id })
+    }
+
+    /// Checks the footer's bytes and decodes them.
+    ///
+    /// # Errors
+    /// Any [`FormatError`].
+    pub fn decode_footer(&self, bytes: &[u8]) -> Result<Footer, FormatError> {
+        if checksum(&[bytes]) != self.footer_sum {
+            return Err(FormatError::Checksum { what: FOOTER });
+        }
+        Footer::decode(bytes, self.footer_offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fingerprint(byte: u8) -> Fingerprint {
+        Fingerprint([byte; 32])
+    }
+
+    #[test]
+    fn headers_read_back_and_every_flipped_bit_is_noticed() {
+        let header = PackHeader {
+            kind: PackKind::Meta,
+            fingerprint: FingerprintKind::Sha256,
+            id: PackId(77),
+            store: StoreId([5; 16]),
+        };
+        let mut bytes = header.encode();
+        assert_eq!(PackHeader::decode(&bytes), Ok(header));
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(PackHeader::decode(&bytes).is_err(), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_footer_finds_what_was_pushed() {
+        let mut builder = FooterBuilder::default();
+        builder.push(64, ChunkKind::Data, &[fingerprint(9), fingerprint(3)]);
+        builder.push(500, ChunkKind::Data, &[fingerprint(5)]);
+        let (built, bytes) = builder.finish(PackId(3), 1000);
+        let pack_len = 1000 + bytes.len() as u64;
+        let (footer, trailer) = bytes.split_at(bytes.len() - TRAILER_LEN);
+        let trailer = Trailer::decode(trailer, pack_len).unwrap();
+        assert_eq!(trailer.id, PackId(3));
+        let read = trailer.decode_footer(footer).unwrap();
+        assert_eq!(read, built);
+        assert_eq!(read.position(read.find(&fingerprint(3)).unwrap()), Some((0, 1)));
+        assert_eq!(read.position(read.find(&fingerprint(5)).unwrap()), Some((1, 0)));
+        assert_eq!(read.find(&fingerprint(4)), None);
+        assert_eq!(read.frame_range(0), Some(64..500));
+        assert_eq!(read.frame_range(1), Some(500..1000));
+        assert!(Trailer::decode(&bytes[bytes.len() - TRAILER_LEN..], pack_len + 1).is_err());
+        for bit in 0..footer.len() * 8 {
+            let mut torn = footer.to_vec();
+            torn[bit / 8] ^= 1 << (bit % 8);
+            assert!(trailer.decode_footer(&torn).is_err(), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The chunker's name and sizes as users write them, and sizes with binary suffixes.
+
+use std::fmt;
+
+use crate::FormatError;
+
+/// Parses `4096`, `4K`, `16M`, `1G`, `2T` (powers of 1024).
+///
+/// # Errors
+/// [`FormatError::Text`] for anything else, or a number beyond 2^63.
+pub fn parse_size(text: &str) -> Result<u64, FormatError> {
+    let bad = || FormatError::Text(format!("`{text}` is not a size; write a number with K, M, G or T, such as 64K"));
+    let (digits, shift) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
+        Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
+        Some(b'G' | b'g') => (&text[..text.len() - 1], 30),
+        Some(b'T' | b't') => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(bad());
+    }
+    let number: u64 = digits.parse().map_err(|_| bad())?;
+    number.checked_mul(1 << shift).filter(|&size| size < 1 << 63).ok_or_else(bad)
+}
+
+/// The shortest text that [`parse_size`] reads back.
+pub fn print_size(size: u64) -> String {
+    for (shift, suffix) in [(40, "T"), (30, "G"), (20, "M"), (10, "K")] {
+        if size != 0 && size.trailing_zeros() >= shift {
+            return format!("{}{suffix}", size >> shift);
+        }
+    }
+    size.to_string()
+}
+
+/// How files are cut into chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum ChunkerSpec {
+    /// Content-defined, `gear32`; `avg` is a power of two and the point where the loose mask begins.
+    Gear32 {
+        /// No chunk but the last is shorter, bytes.
+        min: u32,
+        /// The average aimed at, bytes.
+        avg: u32,
+        /// No chunk is longer, bytes.
+        max: u32,
+    },
+    /// Blocks of one size, bytes.
+    Fixed {
+        /// The size.
+        size: u32,
+    },
+}
+
+impl ChunkerSpec {
+    /// The default profile's chunker, 4K/16K/64K.
+    pub const DEFAULT: ChunkerSpec = ChunkerSpec::Gear32 { min: 4 << 10, avg: 16 << 10, max: 64 << 10 };
+
+    /// No chunk is longer, bytes.
+    pub fn max_len(self) -> usize {
+        match self {
+            Self::Gear32 { max, .. } => max as usize,
+            Self::Fixed { size } => size as usize,
+        }
+    }
+
+    /// Parses `gear32:MIN/AVG/MAX` or `fixed:SIZE`.
+    ///
+    /// # Errors
+    /// [`FormatError::Text`] says which rule is broken: 64 bytes ≤ min < avg < max ≤ 16 MiB, avg a power of two from 256;
+    /// a fixed size from 512 bytes to 16 MiB.
+    pub fn parse(text: &str) -> Result<Self, FormatError> {
+        let bad = |why: &str| {
+            FormatError::Text(format!("chunker `{text}`: {why}; write gear32:4K/16K/64K or fixed:64K"))
+        };
+        let (name, sizes) = text.split_once(':').ok_or_else(|| bad("no sizes given"))?;
+        let size = |text: &str| {
+            parse_size(text).and_then(|size| u32::try_from(size).map_err(|_| bad("a size is above 16M")))
+        };
+        match name {
+            "fixed" => {
+                let size = size(sizes)?;
+                if !(512..=16 << 20).contains(&size) {
+                    return Err(bad("the size must be from 512 to 16M"));
+                }
+                Ok(Self::Fixed { size })
+            }
+            "gear32" => {
+                let parts: Vec<&str> = sizes.split('/').collect();
+                let [min, avg, max] = parts[..] else { return Err(bad("three sizes MIN/AVG/MAX are needed")) };
+                let (min, avg, max) = (size(min)?, size(avg)?, size(max)?);
+                if !avg.is_power_of_two() || avg < 256 {
+                    return Err(bad("the average must be a power of two from 256"));
+                }
+                if min < 64 || min >= avg || avg >= max || max > 16 << 20 {
+                    return Err(bad("sizes must rise: 64 ≤ MIN < AVG < MAX ≤ 16M"));
+                }
+                Ok(Self::Gear32 { min, avg, max })
+            }
+            _ => Err(bad("unknown chunker")),
+        }
+    }
+}
+
+impl fmt::Display for ChunkerSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Gear32 { min, avg, max } => write!(
+                f,
+                "gear32:{}/{}/{}",
+                print_size(min.into()),
+                print_size(avg.into()),
+                print_size(max.into())
+            ),
+            Self::Fixed { size } => write!(f, "fixed:{}", print_size(size.into())),
+        }
+    }
+}

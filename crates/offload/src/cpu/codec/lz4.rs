@@ -1,0 +1,38 @@
+//! LZ4 blocks by `lz4_flex`: Rust throughout, and its bounds-checked decoder.
+
+use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into as decode};
+use outrigger_format::Codec;
+
+use super::CodecError;
+
+#[derive(Default)]
+pub(super) struct Encoder {
+    table: Option<CompressTable>,
+}
+
+impl Encoder {
+    /// Whether `raw` compresses to at most `room` bytes; `out` then holds them.
+    pub(super) fn compress(&mut self, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
+        // The encoder wants room for the worst case; zeroing it costs little beside compressing.
+        out.resize(lz4_flex::block::get_maximum_output_size(raw.len()), 0);
+        let table = self.table.get_or_insert_with(CompressTable::large);
+        match compress_into_with_table(raw, out, table) {
+            Ok(len) if len <= room => {
+                out.truncate(len);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Replaces `out` by what `stored` holds, at most `raw_len` bytes; returns how many.
+pub(super) fn decompress(stored: &[u8], raw_len: usize, out: &mut Vec<u8>) -> Result<usize, CodecError> {
+    out.resize(raw_len, 0);
+    decompress_into(stored, out)
+}
+
+/// Fills the front of `out`; returns how many bytes.
+pub(super) fn decompress_into(stored: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
+    decode(stored, out).map_err(|_| CodecError::Malformed(Codec::Lz4))
+}

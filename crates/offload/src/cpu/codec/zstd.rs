@@ -1,0 +1,107 @@
+//! Zstandard by its C library: levels tuned for frames of 256 KiB to 1 MiB.
+//!
+//! Frames carry no content size, checksum or dictionary id: the frame header of the pack has the first two, and there are
+//! no dictionaries. Which parameters stand for levels 1, 2 and 4, and why, is in `docs/decisions/0002-zstd-parameters.md`;
+//! other levels are the library's own.
+
+use outrigger_format::Codec;
+use zstd_safe::{CCtx, CParameter, DCtx, ParamSwitch, ResetDirective, Strategy};
+
+use super::CodecError;
+
+#[derive(Default)]
+pub(super) struct Encoder {
+    /// The context, and the level that it is set to.
+    context: Option<(CCtx<'static>, Option<i8>)>,
+}
+
+impl Encoder {
+    /// Whether `raw` compresses to at most `room` bytes; `out` then holds them.
+    pub(super) fn compress(&mut self, level: i8, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
+        let (context, set_to) = self.context.get_or_insert_with(|| (CCtx::create(), None));
+        if *set_to != Some(level) {
+            set_level(context, level);
+            *set_to = Some(level);
+        }
+        // A slice, not the vector: the library would use all of that one's capacity. Zeroing costs little beside
+        // compressing, and nothing where the vector was as long before.
+        out.resize(room, 0);
+        // The only errors possible are a full buffer and, at the levels' first use, no memory: both mean "store as is".
+        match context.compress2(&mut out[..], raw) {
+            Ok(len) => {
+                out.truncate(len);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// What stands for a level instead of the library's parameters: those depend on the frame's size in steps (up to 256 KiB,
+/// and beyond), so that a larger frame would quietly mean another strategy.
+struct Tuned {
+    strategy: Strategy,
+    chain_log: u32,
+    hash_log: u32,
+    search_log: u32,
+    min_match: u32,
+    row_search: ParamSwitch,
+}
+
+fn tuned(level: i8) -> Option<Tuned> {
+    let (strategy, chain_log, hash_log, search_log, min_match, row_search) = match level {
+        1 => (Strategy::ZSTD_fast, 12, 15, 1, 6, ParamSwitch::Auto),
+        2 => (Strategy::ZSTD_dfast, 14, 15, 1, 5, ParamSwitch::Auto),
+        4 => (Strategy::ZSTD_greedy, 14, 17, 4, 5, ParamSwitch::Enable),
+        _ => return None,
+    };
+    Some(Tuned { strategy, chain_log, hash_log, search_log, min_match, row_search })
+}
+
+fn set_level(context: &mut CCtx<'static>, level: i8) {
+    // Parameters outlive the level they were set for.
+    context.reset(ResetDirective::SessionAndParameters).expect("a context between frames");
+    let mut set = |parameter| context.set_parameter(parameter).expect("a parameter within its bounds");
+    set(CParameter::CompressionLevel(level.into()));
+    set(CParameter::ContentSizeFlag(false));
+    set(CParameter::ChecksumFlag(false));
+    set(CParameter::DictIdFlag(false));
+    if let Some(tuned) = tuned(level) {
+        // The library lowers the window to what the frame needs.
+        set(CParameter::WindowLog(21));
+        set(CParameter::ChainLog(tuned.chain_log));
+        set(CParameter::HashLog(tuned.hash_log));
+        set(CParameter::SearchLog(tuned.search_log));
+        set(CParameter::MinMatch(tuned.min_match));
+        set(CParameter::TargetLength(0));
+        set(CParameter::Strategy(tuned.strategy));
+        set(CParameter::UseRowMatchFinder(tuned.row_search));
+    }
+}
+
+#[derive(Default)]
+pub(super) struct Decoder {
+    context: Option<DCtx<'static>>,
+}
+
+impl Decoder {
+    /// Replaces `out` by what `stored` holds; returns how many bytes that is. Decoding in one call needs no window: the
+    /// output is the window, so memory is bounded by the room given.
+    pub(super) fn decompress(
+        &mut self,
+        stored: &[u8],
+        raw_len: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, CodecError> {
+        out.clear();
+        out.reserve_exact(raw_len);
+        let context = self.context.get_or_insert_with(DCtx::create);
+        context.decompress(out, stored).map_err(|_| CodecError::Malformed(Codec::Zstd))
+    }
+
+    /// Fills the front of `out`; returns how many bytes.
+    pub(super) fn decompress_into(&mut self, stored: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
+        let context = self.context.get_or_insert_with(DCtx::create);
+        context.decompress(out, stored).map_err(|_| CodecError::Malformed(Codec::Zstd))
+    }
+}

@@ -1,0 +1,177 @@
+//! Eight lanes of AVX2; table entries are computed by GFNI where the processor has it, else by nibble look-ups.
+//!
+//! 16 bytes of each lane are loaded and interleaved, so that each register holds four consecutive bytes of every lane. A
+//! gather per step would cost more than the plain loop; but the table is an inverse in GF(2^8) under a linear map, and a
+//! tower of fields brings that down to sixteen-entry tables, which are one shuffle each ([`super::tower`] says how).
+//! Because changing the basis is linear, it is done once for all four bytes of an entry: the xor with `GEAR_XOR` is folded
+//! into the tables of each. So four table entries for eight lanes take 30 look-ups and 8 interleavings.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use outrigger_format::boundary::{GEAR_MATRIX, GEAR_XOR, GearMasks};
+
+use super::Lanes;
+use super::tower::{BASIS_HIGH, BASIS_LOW, INVERSE, PLANES, Plane};
+
+/// Appends the candidates of the lanes' bytes in any order; `false`, with some of them, when they are dense.
+///
+/// # Panics
+/// When the processor lacks AVX2.
+pub(super) fn scan(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
+    assert!(crate::SimdLevel::detect() >= crate::SimdLevel::Avx2);
+    // SAFETY: the line above checked that the processor has the feature that `run` enables.
+    unsafe { run(data, lanes, masks, out) }
+}
+
+/// [`scan`] with GFNI.
+///
+/// # Panics
+/// When the processor lacks AVX2 or GFNI.
+pub(super) fn scan_gfni(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
+    assert!(crate::SimdLevel::detect() >= crate::SimdLevel::Avx2Gfni);
+    // SAFETY: the line above checked that the processor has the features that `run_gfni` enables.
+    unsafe { run_gfni(data, lanes, masks, out) }
+}
+
+/// The loop, once for each way to make table entries: a function with more features is not inlined into one with fewer,
+/// so this cannot be a
+/// generic; for the same reason the kernels use no closures.
+macro_rules! run {
+    ($name:ident, $features:literal, $entries:ident) => {
+        #[target_feature(enable = $features)]
+        fn $name(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
+            let limit = _mm256_set1_epi32((!masks.loose).cast_signed());
+            let found = out.len();
+            let mut h = _mm256_setzero_si256();
+            let rows: [&[[u8; 16]]; 8] = lanes.rows(data);
+            for at in 0..lanes.run / 16 {
+                let mut row = [h; 4];
+                for lane in 0..4 {
+                    row[lane] = load(&rows[lane][at], &rows[lane + 4][at]);
+                }
+                for (word, bytes) in transpose(row).into_iter().enumerate() {
+                    let mut hashes = $entries(bytes);
+                    for hash in &mut hashes {
+                        h = _mm256_add_epi32(_mm256_add_epi32(h, h), *hash);
+                        *hash = h;
+                    }
+                    let least = _mm256_min_epu32(
+                        _mm256_min_epu32(hashes[0], hashes[1]),
+                        _mm256_min_epu32(hashes[2], hashes[3]),
+                    );
+                    let hit = _mm256_cmpeq_epi32(_mm256_min_epu32(least, limit), least);
+                    if _mm256_movemask_epi8(hit) != 0 {
+                        // A copy, so that the hashes themselves stay in registers.
+                        let hashes = hashes;
+                        report(&hashes, 16 * at + 4 * word, lanes, masks, out);
+                        if out.len() - found > lanes.dense {
+                            return false;
+                        }
+                    }
+                }
+            }
+            true
+        }
+    };
+}
+run!(run, "avx2", entries);
+run!(run_gfni, "avx2,gfni", entries_gfni);
+
+/// The rare case: finds out which lanes of which of four steps have candidates.
+#[cold]
+#[inline(never)]
+#[target_feature(enable = "avx2")]
+fn report(hashes: &[__m256i; 4], offset: usize, lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) {
+    for (step, &hash) in hashes.iter().enumerate() {
+        // SAFETY: both are 32 bytes of plain integers.
+        let hash: [u32; 8] = unsafe { std::mem::transmute(hash) };
+        for (lane, h) in hash.into_iter().enumerate().filter(|(_, h)| h & masks.loose == 0) {
+            lanes.emit(lane, offset + step, h, masks, out);
+        }
+    }
+}
+
+/// The table entries of four steps, by GF2P8AFFINEINVQB.
+#[inline]
+#[target_feature(enable = "avx2,gfni")]
+fn entries_gfni(bytes: __m256i) -> [__m256i; 4] {
+    let matrix = _mm256_set1_epi64x(GEAR_MATRIX.cast_signed());
+    let xor = _mm256_set1_epi32(u32::from_le_bytes(GEAR_XOR).cast_signed());
+    let mut copy = _mm256_broadcastsi128_si256(_mm_setr_epi32(0, 0x0101_0101, 0x0202_0202, 0x0303_0303));
+    let mut entries = [bytes; 4];
+    for entry in &mut entries {
+        // Each lane's byte of this step, four times; then the next step's.
+        let copies = _mm256_shuffle_epi8(bytes, copy);
+        *entry = _mm256_gf2p8affineinv_epi64_epi8::<0>(_mm256_xor_si256(copies, xor), matrix);
+        copy = _mm256_add_epi8(copy, _mm256_set1_epi8(4));
+    }
+    entries
+}
+
+/// The table entries of four steps, by nibble tables.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn entries(bytes: __m256i) -> [__m256i; 4] {
+    let nibble = _mm256_set1_epi8(15);
+    let low = look_up(&BASIS_LOW, _mm256_and_si256(bytes, nibble));
+    let high = look_up(&BASIS_HIGH, _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble));
+    let both = _mm256_xor_si256(low, high);
+    let i = _mm256_and_si256(both, nibble);
+    let j = _mm256_and_si256(_mm256_srli_epi16::<4>(both), nibble);
+    let k = _mm256_xor_si256(i, j);
+    let (p, q) = (plane(&PLANES[0], i, j, k), plane(&PLANES[1], i, j, k));
+    let (r, s) = (plane(&PLANES[2], i, j, k), plane(&PLANES[3], i, j, k));
+    let (pq, rs) = (_mm256_unpacklo_epi8(p, q), _mm256_unpacklo_epi8(r, s));
+    let (pq_high, rs_high) = (_mm256_unpackhi_epi8(p, q), _mm256_unpackhi_epi8(r, s));
+    [
+        _mm256_unpacklo_epi16(pq, rs),
+        _mm256_unpackhi_epi16(pq, rs),
+        _mm256_unpacklo_epi16(pq_high, rs_high),
+        _mm256_unpackhi_epi16(pq_high, rs_high),
+    ]
+}
+
+/// One byte of 32 table entries: see [`super::tower`].
+#[inline]
+#[target_feature(enable = "avx2")]
+fn plane(plane: &Plane, i: __m256i, j: __m256i, k: __m256i) -> __m256i {
+    let a_over_k = look_up(&plane.a_over_k, k);
+    let from_i = _mm256_xor_si256(look_up(&plane.one_over_i, i), a_over_k);
+    let from_j = _mm256_xor_si256(look_up(&plane.one_over_j, j), a_over_k);
+    let u = _mm256_xor_si256(look_up(&INVERSE, from_i), j);
+    let w = _mm256_xor_si256(look_up(&INVERSE, from_j), i);
+    _mm256_xor_si256(look_up(&plane.out_u, u), look_up(&plane.out_w, w))
+}
+
+/// 32 look-ups in a table of 16; an index with its top bit set gives 0.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn look_up(table: &[u8; 16], index: __m256i) -> __m256i {
+    // SAFETY: the table has the 16 bytes that are read; the load needs no alignment.
+    let table = unsafe { _mm_loadu_si128(table.as_ptr().cast()) };
+    _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), index)
+}
+
+/// 16 bytes of one lane and 16 of another.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load(low: &[u8; 16], high: &[u8; 16]) -> __m256i {
+    // SAFETY: the arrays have the 16 bytes each that are read; the loads need no alignment.
+    unsafe { _mm256_loadu2_m128i(high.as_ptr().cast(), low.as_ptr().cast()) }
+}
+
+/// From 16 bytes of each lane (lanes n and n + 4 in register n) to four registers of four steps each: for each step, a
+/// byte of lanes 0 to 3 in the lower half and of lanes 4 to 7 in the upper.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn transpose([a, b, c, d]: [__m256i; 4]) -> [__m256i; 4] {
+    let (ab, cd) = (_mm256_unpacklo_epi8(a, b), _mm256_unpacklo_epi8(c, d));
+    let (ab_high, cd_high) = (_mm256_unpackhi_epi8(a, b), _mm256_unpackhi_epi8(c, d));
+    [
+        _mm256_unpacklo_epi16(ab, cd),
+        _mm256_unpackhi_epi16(ab, cd),
+        _mm256_unpacklo_epi16(ab_high, cd_high),
+        _mm256_unpackhi_epi16(ab_high, cd_high),
+    ]
+}

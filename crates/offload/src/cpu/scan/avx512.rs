@@ -1,0 +1,117 @@
+//! Sixteen lanes of AVX-512; table entries are computed by GFNI.
+//!
+//! 64 bytes of each lane are loaded and transposed, so that each register holds four consecutive bytes of every lane. For
+//! each of the four, a shuffle copies that byte to its lane's four bytes, and one xor and one GF2P8AFFINEINVQB make the
+//! table entry of `boundary::GEAR`: no gathers. Per 16 bytes of input: shuffle, xor, affine-inverse, two additions, and a
+//! minimum that is compared once every four steps. No closures in here: they are compiled without the features, and then called.
+#![allow(unsafe_code)]
+
+use std::arch::x86_64::*;
+
+use outrigger_format::boundary::{GEAR_MATRIX, GEAR_XOR, GearMasks};
+
+use super::Lanes;
+
+/// Appends the candidates of the lanes' bytes in any order; `false`, with some of them, when they are dense.
+///
+/// # Panics
+/// When the processor lacks AVX-512 or GFNI.
+pub(super) fn scan(data: &[u8], lanes: &Lanes<16>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
+    assert!(crate::SimdLevel::detect() >= crate::SimdLevel::Avx512);
+    // SAFETY: the line above checked that the processor has the features that `run` enables.
+    unsafe { run(data, lanes, masks, out) }
+}
+
+#[target_feature(enable = "gfni,avx512f,avx512bw")]
+fn run(data: &[u8], lanes: &Lanes<16>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
+    let matrix = _mm512_set1_epi64(GEAR_MATRIX.cast_signed());
+    let xor = _mm512_set1_epi32(u32::from_le_bytes(GEAR_XOR).cast_signed());
+    let limit = _mm512_set1_epi32((!masks.loose).cast_signed());
+    // Byte q of each 32-bit lane, four times.
+    let mut copy = [_mm512_set4_epi32(0x0c0c_0c0c, 0x0808_0808, 0x0404_0404, 0); 4];
+    for q in 1..4 {
+        copy[q] = _mm512_add_epi32(copy[q - 1], _mm512_set1_epi32(0x0101_0101));
+    }
+    let found = out.len();
+    let mut h = _mm512_setzero_si512();
+    let rows: [&[[u8; 64]]; 16] = lanes.rows(data);
+    for at in 0..lanes.run / 64 {
+        let mut row = [h; 16];
+        for (row, rows) in row.iter_mut().zip(rows) {
+            *row = load(&rows[at]);
+        }
+        for (word, row) in transpose(row).into_iter().enumerate() {
+            let mut hashes = [h; 4];
+            for (hash, copy) in hashes.iter_mut().zip(copy) {
+                let bytes = _mm512_xor_si512(_mm512_shuffle_epi8(row, copy), xor);
+                let entry = _mm512_gf2p8affineinv_epi64_epi8::<0>(bytes, matrix);
+                h = _mm512_add_epi32(_mm512_add_epi32(h, h), entry);
+                *hash = h;
+            }
+            let least = _mm512_min_epu32(
+                _mm512_min_epu32(hashes[0], hashes[1]),
+                _mm512_min_epu32(hashes[2], hashes[3]),
+            );
+            if _mm512_cmple_epu32_mask(least, limit) != 0 {
+                // A copy, so that the hashes themselves stay in registers.
+                let hashes = hashes;
+                report(&hashes, 64 * at + 4 * word, lanes, masks, out);
+                if out.len() - found > lanes.dense {
+                    return false;
+                }
+            }
+        }
+    }
+    true
+}
+
+/// The rare case: finds out which lanes of which of four steps have candidates.
+#[cold]
+#[inline(never)]
+#[target_feature(enable = "gfni,avx512f,avx512bw")]
+fn report(hashes: &[__m512i; 4], offset: usize, lanes: &Lanes<16>, masks: GearMasks, out: &mut Vec<u32>) {
+    for (step, &hash) in hashes.iter().enumerate() {
+        // SAFETY: both are 64 bytes of plain integers.
+        let hash: [u32; 16] = unsafe { std::mem::transmute(hash) };
+        for (lane, h) in hash.into_iter().enumerate().filter(|(_, h)| h & masks.loose == 0) {
+            lanes.emit(lane, offset + step, h, masks, out);
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load(bytes: &[u8; 64]) -> __m512i {
+    // SAFETY: the array has the 64 bytes that are read; the load needs no alignment.
+    unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
+}
+
+/// Transposes a 16×16 matrix of 32-bit words.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn transpose(mut r: [__m512i; 16]) -> [__m512i; 16] {
+    let mut a = r;
+    for i in 0..8 {
+        a[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
+        a[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
+    }
+    for b in [0, 4, 8, 12] {
+        r[b] = _mm512_unpacklo_epi64(a[b], a[b + 2]);
+        r[b + 1] = _mm512_unpackhi_epi64(a[b], a[b + 2]);
+        r[b + 2] = _mm512_unpacklo_epi64(a[b + 1], a[b + 3]);
+        r[b + 3] = _mm512_unpackhi_epi64(a[b + 1], a[b + 3]);
+    }
+    for i in 0..4 {
+        a[i] = _mm512_shuffle_i32x4::<0x88>(r[i], r[i + 4]);
+        a[i + 4] = _mm512_shuffle_i32x4::<0xdd>(r[i], r[i + 4]);
+        a[i + 8] = _mm512_shuffle_i32x4::<0x88>(r[i + 8], r[i + 12]);
+        a[i + 12] = _mm512_shuffle_i32x4::<0xdd>(r[i + 8], r[i + 12]);
+    }
+    for i in 0..4 {
+        r[i] = _mm512_shuffle_i32x4::<0x88>(a[i], a[i + 8]);
+        r[i + 8] = _mm512_shuffle_i32x4::<0xdd>(a[i], a[i + 8]);
+        r[i + 4] = _mm512_shuffle_i32x4::<0x88>(a[i + 4], a[i + 12]);
+        r[i + 12] = _mm512_shuffle_i32x4::<0xdd>(a[i + 4], a[i + 12]);
+    }
+    r
+}

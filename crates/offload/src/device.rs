@@ -1,0 +1,36 @@
+//! What executes tasks: the processor today; CUDA and QAT behind the same trait.
+
+use crate::{CodecError, Operation, Task};
+
+/// Why a task was not executed. Its outputs are then unspecified; its inputs are untouched, so it can go elsewhere.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TaskError {
+    /// The device does not offer the operation, or not with these parameters.
+    #[error("{device} does not support {operation}")]
+    Unsupported {
+        /// The device.
+        device: String,
+        /// The operation.
+        operation: Operation,
+    },
+    /// The input is damaged: no device can help.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+}
+
+/// Executes tasks, one at a time, on the calling thread. A thread that wants one makes one: contexts and scratch memory
+/// belong to it. (Queues, and devices that work by themselves, come with the runtime and will drive this trait.)
+pub trait Device: Send {
+    /// Its name: `cpu`, `cuda:0`, `qat:0`.
+    fn name(&self) -> &str;
+
+    /// Whether it offers `operation`.
+    fn supports(&self, operation: Operation) -> bool;
+
+    /// Executes a task and returns when its outputs are there. Calling with what [`crate::op`] rules out is a bug of the
+    /// caller's and panics; bad *data* never does.
+    ///
+    /// # Errors
+    /// [`TaskError`]. Whatever a device rejects, the processor still does.
+    fn run(&mut self, task: &mut Task<'_>) -> Result<(), TaskError>;
+}

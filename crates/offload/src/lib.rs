@@ -1,0 +1,22 @@
+//! The work on bytes that Outrigger can hand to whichever processor does it best: finding chunk boundaries, hashing,
+//! compressing.
+//!
+//! This crate knows buffers and operations, never files. An operation is data ([`op`]): its inputs, its outputs and their
+//! shape. What executes it is a [`Device`]; the processor ([`CpuDevice`]) is always there, and every other one must give
+//! the same results: [`conformance::check`] is the one function that all of them pass.
+//!
+//! A thread that works on the processor anyway calls [`scan`], [`hash_many`], [`Compressor`] and [`Decompressor`]
+//! directly: no queue, no lock, and in steady state no allocation. Instructions are chosen at run time ([`SimdLevel`]).
+//!
+//! `unsafe` is confined to the kernels in `cpu/scan/{avx2,avx512}.rs`.
+
+pub mod conformance;
+mod cpu;
+mod detect;
+mod device;
+pub mod op;
+
+pub use cpu::{CodecError, Compressor, CpuDevice, Decompressor, Hasher, hash, hash_many, scan, scan_with};
+pub use detect::SimdLevel;
+pub use device::{Device, TaskError};
+pub use op::{Operation, Task};

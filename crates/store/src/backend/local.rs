@@ -1,0 +1,240 @@
+//! Packs as files: `packs/XX/ID.pack` under the store's directory, `XX` the last two digits of the id.
+//!
+//! The names are spread over 256 directories by the fastest-changing digits, so that none grows long. A pack is written
+//! by its own [`writer::PackFile`], which does its own buffering and bypasses the page cache for all but small packs.
+//! Readers share a bounded cache of open files ([`descriptors::Descriptors`]) and use `pread`, so that any number of
+//! threads read without a lock but the short one that looks the descriptor up.
+//!
+//! What makes a name durable: `fsync` of its directory, and of `packs` when that directory may be new. Another thread or
+//! process may have made `packs/XX` and not have synced it yet, so each process syncs `packs` itself before it first
+//! relies on a subdirectory.
+//!
+//! Bytes of a pack that is still being written become readable in pieces of [`writer::STAGE_LEN`]; before that a read
+//! finds the pack too short.
+
+mod descriptors;
+mod writer;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use outrigger_format::PackId;
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Backend, PackWriter};
+use crate::error::{Context, Error, ErrorKind, Result};
+
+use descriptors::Descriptors;
+use writer::{PackFile, StagePool};
+
+/// Open files kept for reading; a process may hold 1024 by default.
+const DESCRIPTORS_MAX: usize = 256;
+
+/// What [`LocalBackend`] shares with its writers.
+struct Shared {
+    /// `STORE/packs`.
+    path: PathBuf,
+    packs: OwnedFd,
+    /// Which of the 256 subdirectories' names this process knows to be durable.
+    durable: Mutex<[bool; 256]>,
+    stages: StagePool,
+}
+
+/// Packs in a directory of the local file system. See the module's text.
+pub struct LocalBackend {
+    shared: Arc<Shared>,
+    read_only: bool,
+    open: Descriptors,
+}
+
+impl LocalBackend {
+    /// Opens the packs of the store in `dir`; `create` makes `dir/packs` when it is missing, durably. With `read_only`,
+    /// creating and removing packs is refused with `Denied`.
+    ///
+    /// # Errors
+    /// `NotFound` when `dir/packs` is missing and `create` is not set; whatever the file system says.
+    pub fn open(dir: &Path, create: bool, read_only: bool) -> Result<Self> {
+        let path = dir.join("packs");
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        if create && !read_only {
+            match rustix::fs::mkdir(&path, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error).context(|| format!("cannot create {}", path.display())),
+            }
+            rustix::fs::open(dir, flags, Mode::empty())
+                .and_then(rustix::fs::fsync)
+                .context(|| format!("cannot sync {}", dir.display()))?;
+        }
+        let packs = rustix::fs::open(&path, flags, Mode::empty())
+            .context(|| format!("cannot open {}", path.display()))?;
+        let shared = Shared { path, packs, durable: Mutex::new([false; 256]), stages: StagePool::default() };
+        Ok(Self { shared: Arc::new(shared), read_only, open: Descriptors::new(DESCRIPTORS_MAX) })
+    }
+
+    fn refuse_read_only(&self, id: PackId, what: &str) -> Result<()> {
+        if !self.read_only {
+            return Ok(());
+        }
+        let path = self.shared.full(id);
+        Err(Error::new(ErrorKind::Denied, format!("cannot {what} {}: opened read-only", path.display())))
+    }
+
+    /// Calls `with` with a descriptor of pack `id`, from the cache or newly opened.
+    fn opened(&self, id: PackId) -> Result<Arc<OwnedFd>> {
+        self.open
+            .get(id, || {
+                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+                rustix::fs::openat(&self.shared.packs, relative(id), flags, Mode::empty())
+            })
+            .context(|| format!("cannot open pack {}", self.shared.full(id).display()))
+    }
+}
+
+impl Shared {
+    /// The path of pack `id`, for messages.
+    fn full(&self, id: PackId) -> PathBuf {
+        self.path.join(relative(id))
+    }
+
+    /// Makes the names in the directory of pack `id` durable, and its own name.
+    fn sync_directory(&self, id: PackId) -> Result<()> {
+        let name = directory(id);
+        let what = || format!("cannot sync {}", self.path.join(&name).display());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&self.packs, &name, flags, Mode::empty()).context(what)?;
+        rustix::fs::fsync(dir).context(what)?;
+        let slot = usize::from(id.0 as u8);
+        let known = self.durable.lock().expect("no panic while it is held")[slot];
+        if !known {
+            rustix::fs::fsync(&self.packs).context(|| format!("cannot sync {}", self.path.display()))?;
+            self.durable.lock().expect("no panic while it is held")[slot] = true;
+        }
+        Ok(())
+    }
+}
+
+impl Backend for LocalBackend {
+    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
+        self.refuse_read_only(id, "create")?;
+        let what = || format!("cannot create pack {}", self.shared.full(id).display());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let create = || rustix::fs::openat(&self.shared.packs, relative(id), flags, mode);
+        let file = match create() {
+            Err(Errno::NOENT) => {
+                match rustix::fs::mkdirat(&self.shared.packs, directory(id), Mode::RWXU) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error).context(what),
+                }
+                create()
+            }
+            other => other,
+        };
+        Ok(Box::new(PackFile::new(file.context(what)?, id, Arc::clone(&self.shared))))
+    }
+
+    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let file = self.opened(id)?;
+        let wanted = buf.len();
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let at = offset + (wanted - rest.len()) as u64;
+            match rustix::io::pread(&*file, &mut *rest, at) {
+                Ok(0) => {
+                    let path = self.shared.full(id);
+                    return Err(Error::damaged(format!(
+                        "pack {} is too short: {wanted} bytes wanted at offset {offset}, it ends before {at}",
+                        path.display()
+                    )));
+                }
+                Ok(n) => rest = &mut rest[n..],
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    return Err(error).context(|| {
+                        format!(
+                            "cannot read {wanted} bytes at offset {offset} of pack {}",
+                            self.shared.full(id).display()
+                        )
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn len(&self, id: PackId) -> Result<Option<u64>> {
+        match rustix::fs::statat(&self.shared.packs, relative(id), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat.st_size as u64)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => {
+                Err(error).context(|| format!("cannot look at pack {}", self.shared.full(id).display()))
+            }
+        }
+    }
+
+    fn remove(&self, id: PackId) -> Result<()> {
+        self.refuse_read_only(id, "remove")?;
+        let removed = rustix::fs::unlinkat(&self.shared.packs, relative(id), AtFlags::empty());
+        self.open.forget(id);
+        match removed {
+            // Also when it is gone already: whoever removed it may not have synced yet.
+            Ok(()) | Err(Errno::NOENT) => match self.shared.sync_directory(id) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+                other => other,
+            },
+            Err(error) => {
+                Err(error).context(|| format!("cannot remove pack {}", self.shared.full(id).display()))
+            }
+        }
+    }
+
+    fn list(&self) -> Result<Vec<PackId>> {
+        let mut ids = Vec::new();
+        for entry in list(&self.shared.path)? {
+            let Some(last) = entry.to_str().filter(|name| name.len() == 2) else { continue };
+            if !matches!(u8::from_str_radix(last, 16), Ok(byte) if format!("{byte:02x}") == last) {
+                continue;
+            }
+            let names = list(&self.shared.path.join(last))?;
+            ids.extend(
+                names.iter().filter_map(|name| parse(name.to_str()?)).filter(|id| directory(*id) == last),
+            );
+        }
+        ids.sort_unstable();
+        Ok(ids)
+    }
+}
+
+/// The names in a directory; none when it is gone.
+fn list(dir: &Path) -> Result<Vec<std::ffi::OsString>> {
+    let names = fs::read_dir(dir).and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect());
+    match names {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        other => other.context(|| format!("cannot list {}", dir.display())),
+    }
+}
+
+/// The subdirectory of pack `id`: the last two digits.
+fn directory(id: PackId) -> String {
+    format!("{:02x}", id.0 as u8)
+}
+
+/// The path of pack `id` below `packs`.
+fn relative(id: PackId) -> String {
+    format!("{:02x}/{id}.pack", id.0 as u8)
+}
+
+/// The id of the pack of this file name; `None` for anything that is no pack's name, which is left alone.
+fn parse(name: &str) -> Option<PackId> {
+    let digits = name.strip_suffix(".pack")?;
+    let id = PackId(u64::from_str_radix(digits, 16).ok()?);
+    (id.0 != 0 && id <= PackId::MAX && id.to_string() == digits).then_some(id)
+}
+
+#[cfg(test)]
+#[path = "local_tests.rs"]
+mod tests;

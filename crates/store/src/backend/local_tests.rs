@@ -1,0 +1,138 @@
+use std::io::IoSlice;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use super::*;
+use crate::testing::conformance;
+
+fn write(backend: &LocalBackend, id: u64, bytes: &[u8]) {
+    let mut writer = backend.create(PackId(id)).unwrap();
+    writer.append(&[IoSlice::new(bytes)]).unwrap();
+    writer.seal().unwrap();
+}
+
+#[test]
+fn conforms() {
+    let dir = tempfile::tempdir().unwrap();
+    conformance::backend(&LocalBackend::open(dir.path(), true, false).unwrap());
+}
+
+/// On tmpfs, where direct I/O may be missing.
+#[test]
+fn conforms_in_shared_memory() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return eprintln!("skipped: no /dev/shm") };
+    conformance::backend(&LocalBackend::open(dir.path(), true, false).unwrap());
+}
+
+#[test]
+fn lies_where_the_format_says_and_is_private() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend = LocalBackend::open(dir.path(), true, false).unwrap();
+    write(&backend, 0x1234_56ab, b"data");
+    let path = dir.path().join("packs/ab/00000000123456ab.pack");
+    assert_eq!(std::fs::read(&path).unwrap(), b"data");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    for dir in [dir.path().join("packs"), dir.path().join("packs/ab")] {
+        assert_eq!(std::fs::metadata(dir).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+}
+
+/// Room reserved for a whole pack is given back when the pack ends early.
+#[test]
+fn gives_back_reserved_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend = LocalBackend::open(dir.path(), true, false).unwrap();
+    write(&backend, 1, &vec![7; (9 << 20) + 5]);
+    let metadata = std::fs::metadata(dir.path().join("packs/01/0000000000000001.pack")).unwrap();
+    assert_eq!(metadata.len(), (9 << 20) + 5);
+    assert!(metadata.blocks() * 512 < 10 << 20, "{} bytes are allocated", metadata.blocks() * 512);
+}
+
+#[test]
+fn what_is_no_pack_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend = LocalBackend::open(dir.path(), true, false).unwrap();
+    write(&backend, 0x1ab, b"data");
+    let packs = dir.path().join("packs");
+    for name in [
+        "ab/00000000000001AB.pack", // not how we write it
+        "ab/00000000000001ac.pack", // in a directory where it is not looked for
+        "ab/1ab.pack",
+        "ab/ffffffffffffffab.pack", // beyond the largest id
+        "ab/00000000000002ab.pack.tmp",
+        "lost+found",
+        "abc",
+    ] {
+        std::fs::write(packs.join(name), b"").unwrap();
+    }
+    std::fs::create_dir(packs.join("AB")).unwrap();
+    assert_eq!(backend.list().unwrap(), [PackId(0x1ab)]);
+}
+
+#[test]
+fn opens_as_asked() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = LocalBackend::open(dir.path(), false, false).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    let error = LocalBackend::open(dir.path(), true, true).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "read-only creates nothing: {error}");
+
+    write(&LocalBackend::open(dir.path(), true, false).unwrap(), 5, b"data");
+    let backend = LocalBackend::open(dir.path(), false, true).unwrap();
+    backend.read_at(PackId(5), 0, &mut [0; 4]).unwrap();
+    assert_eq!(backend.create(PackId(6)).err().unwrap().kind(), ErrorKind::Denied);
+    assert_eq!(backend.remove(PackId(5)).unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(backend.list().unwrap(), [PackId(5)]);
+}
+
+#[test]
+fn keeps_a_bounded_number_of_files_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend = LocalBackend::open(dir.path(), true, false).unwrap();
+    let ids = 1..=DESCRIPTORS_MAX as u64 + 20;
+    for id in ids.clone() {
+        // Made without syncing, for speed.
+        let path = dir.path().join("packs").join(relative(PackId(id)));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, id.to_le_bytes()).unwrap();
+    }
+    for id in ids.clone().chain(ids.rev()) {
+        let mut bytes = [0; 8];
+        backend.read_at(PackId(id), 0, &mut bytes).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), id);
+        backend.read_at(PackId(1), 0, &mut bytes).unwrap();
+        assert!(backend.open.len() <= DESCRIPTORS_MAX);
+    }
+    assert_eq!(backend.open.len(), DESCRIPTORS_MAX);
+    let before = backend.open.len();
+    backend.remove(PackId(1)).unwrap();
+    assert_eq!(backend.open.len(), before - 1, "a removed pack is closed");
+}
+
+/// A full disk, in small: /dev/full is of no use for files with offsets, a file-size limit is; so only the mapping.
+#[test]
+fn no_space_is_said_to_be_full() {
+    let full: Result<()> = Err(Errno::NOSPC).context(|| "writing".into());
+    assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
+    let full: Result<()> = Err(Errno::DQUOT).context(|| "writing".into());
+    assert_eq!(full.unwrap_err().kind(), ErrorKind::Full);
+}
+
+/// A disk that fills up, when there is one to fill: an empty one of at most 100 MB at `$OUTRIGGER_SMALL_DISK`.
+#[test]
+fn a_full_disk_is_said_to_be_full() {
+    let Some(disk) = std::env::var_os("OUTRIGGER_SMALL_DISK") else {
+        return eprintln!("skipped: $OUTRIGGER_SMALL_DISK names no small disk");
+    };
+    let backend = LocalBackend::open(Path::new(&disk), true, false).unwrap();
+    let mut writer = backend.create(PackId(1)).unwrap();
+    let part = vec![1; 1 << 20];
+    let error =
+        (0..110).find_map(|_| writer.append(&[IoSlice::new(&part)]).err()).expect("the disk is small");
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    assert!(error.to_string().contains("0000000000000001.pack"), "{error}");
+    assert!(writer.append(&[IoSlice::new(&part)]).is_err(), "and stays unusable");
+    assert!(writer.seal().is_err(), "and is never taken for durable");
+    backend.remove(PackId(1)).unwrap();
+    write(&backend, 2, &part);
+    backend.remove(PackId(2)).unwrap();
+}

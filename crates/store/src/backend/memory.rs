@@ -1,0 +1,114 @@
+//! Packs in memory, for tests: the rules of [`LocalBackend`](super::LocalBackend) without a disk.
+//!
+//! As with files, a pack exists from the moment it is created, is never created twice, and shows what was appended no
+//! later than when it is sealed or its writer is dropped; before that it is read as too short, since a test must not
+//! come to rely on more than a file would give.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use outrigger_format::PackId;
+
+use super::{Backend, PackWriter};
+use crate::error::{Error, ErrorKind, Result};
+
+type Packs = BTreeMap<PackId, Vec<u8>>;
+
+/// Packs in memory. Clones share them: a test keeps one to look inside.
+#[derive(Clone, Default)]
+pub struct MemoryBackend {
+    packs: Arc<Mutex<Packs>>,
+}
+
+impl MemoryBackend {
+    /// No packs.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn packs(&self) -> MutexGuard<'_, Packs> {
+        self.packs.lock().expect("no panic while it is held")
+    }
+}
+
+impl Backend for MemoryBackend {
+    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
+        let mut packs = self.packs();
+        if packs.contains_key(&id) {
+            return Err(Error::new(ErrorKind::Exists, format!("cannot create pack {id}: it exists")));
+        }
+        packs.insert(id, Vec::new());
+        Ok(Box::new(Writer { id, bytes: Vec::new(), packs: Arc::clone(&self.packs) }))
+    }
+
+    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let packs = self.packs();
+        let Some(bytes) = packs.get(&id) else {
+            return Err(Error::new(ErrorKind::NotFound, format!("cannot open pack {id}: there is none")));
+        };
+        let wanted = buf.len();
+        let found =
+            usize::try_from(offset).ok().and_then(|start| bytes.get(start..start.checked_add(wanted)?));
+        let Some(found) = found.or((wanted == 0).then_some(&[])) else {
+            let len = bytes.len();
+            return Err(Error::damaged(format!(
+                "pack {id} is too short: {wanted} bytes wanted at offset {offset}, it has {len}"
+            )));
+        };
+        buf.copy_from_slice(found);
+        Ok(())
+    }
+
+    fn len(&self, id: PackId) -> Result<Option<u64>> {
+        Ok(self.packs().get(&id).map(|bytes| bytes.len() as u64))
+    }
+
+    fn remove(&self, id: PackId) -> Result<()> {
+        self.packs().remove(&id);
+        Ok(())
+    }
+
+    fn list(&self) -> Result<Vec<PackId>> {
+        Ok(self.packs().keys().copied().collect())
+    }
+}
+
+struct Writer {
+    id: PackId,
+    bytes: Vec<u8>,
+    packs: Arc<Mutex<Packs>>,
+}
+
+impl PackWriter for Writer {
+    fn append(&mut self, parts: &[IoSlice<'_>]) -> Result<()> {
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        Ok(())
+    }
+
+    fn seal(self: Box<Self>) -> Result<()> {
+        Ok(()) // dropping it publishes the bytes
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // A pack removed meanwhile stays removed, as an unlinked file does.
+        if let Ok(mut packs) = self.packs.lock()
+            && let Some(pack) = packs.get_mut(&self.id)
+        {
+            *pack = std::mem::take(&mut self.bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::conformance;
+
+    #[test]
+    fn conforms() {
+        conformance::backend(&MemoryBackend::new());
+    }
+}

@@ -1,0 +1,28 @@
+//! The only place that asks for the time or for random bytes.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use outrigger_format::catalogue::Time;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Nanoseconds since 1970.
+pub fn now_nanos() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// The kernel's coarse clock, the one that stamps files: a file stamped with a time before this cannot be stamped with it again.
+pub fn now_coarse() -> Time {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Time { secs: now.tv_sec, nanos: now.tv_nsec as u32 }
+}
+
+/// Random bytes from the kernel.
+///
+/// # Errors
+/// `Io` when the kernel has none.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| Error::new(ErrorKind::Io, "random bytes").caused_by(error))?;
+    Ok(bytes)
+}

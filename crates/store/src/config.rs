@@ -1,0 +1,220 @@
+//! `store.toml`: what a store is, written once by `init` and then never.
+
+use std::path::Path;
+
+use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind, StoreId, parse_size, print_size};
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::error::{Context, Error, ErrorKind, Result};
+
+/// The format's version that this program writes, and the newest it reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The file's name in a store directory.
+pub const CONFIG_FILE: &str = "store.toml";
+
+/// A store's fixed properties and its defaults.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreConfig {
+    /// Random, per store.
+    pub id: StoreId,
+    /// Names chunks.
+    pub fingerprint: FingerprintKind,
+    /// Default chunker; directories may have another.
+    pub chunker: ChunkerSpec,
+    /// Default codec; directories may have another.
+    pub codec: CodecSpec,
+    /// Raw bytes in a frame at most.
+    pub frame_size: u32,
+    /// Bytes in a pack, about.
+    pub pack_size: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    format: u32,
+    id: String,
+    fingerprint: String,
+    chunker: String,
+    codec: String,
+    frame_size: String,
+    pack_size: String,
+}
+
+/// A named set of defaults.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Profile {
+    /// Chunks of 16 KiB, frames of 256 KiB.
+    Default,
+    /// Chunks of 8 KiB: finds more, at a larger index.
+    Dense,
+    /// Chunks of 64 KiB: a smaller index, for large files.
+    Large,
+    /// Chunks of 8 KiB, frames of 1 MiB, a higher level: smallest, slower to write and to read at random.
+    Archive,
+}
+
+impl Profile {
+    /// From its name.
+    ///
+    /// # Errors
+    /// `Invalid` for an unknown name.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text {
+            "default" => Ok(Self::Default),
+            "dense" => Ok(Self::Dense),
+            "large" => Ok(Self::Large),
+            "archive" => Ok(Self::Archive),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("`{text}` is not a profile; use default, dense, large or archive"),
+            )),
+        }
+    }
+
+    /// The configuration it stands for, with a new id.
+    ///
+    /// # Errors
+    /// When the kernel has no random bytes.
+    pub fn config(self) -> Result<StoreConfig> {
+        let gear = |min: u32, avg: u32, max: u32| ChunkerSpec::Gear32 { min: min << 10, avg: avg << 10, max: max << 10 };
+        let (chunker, level, frame_size) = match self {
+            Self::Default => (ChunkerSpec::DEFAULT, 3, 256 << 10),
+            Self::Dense => (gear(2, 8, 32), 3, 256 << 10),
+            Self::Large => (gear(32, 64, 256), 3, 256 << 10),
+            Self::Archive => (gear(2, 8, 32), 9, 1 << 20),
+        };
+        Ok(StoreConfig {
+            id: StoreId(clock::random()?),
+            fingerprint: FingerprintKind::Blake3,
+            chunker,
+            codec: CodecSpec { codec: outrigger_format::Codec::Zstd, level },
+            frame_size,
+            pack_size: 64 << 20,
+        })
+    }
+}
+
+impl StoreConfig {
+    /// Checks what no single option can: the frame size against its bounds.
+    ///
+    /// # Errors
+    /// `Invalid`, saying which bound.
+    pub fn validate(&self) -> Result<()> {
+        if !(4 << 10..=16 << 20).contains(&self.frame_size) {
+            return Err(Error::new(ErrorKind::Invalid, "the frame size must be from 4K to 16M"));
+        }
+        if !(1 << 20..=1 << 30).contains(&self.pack_size) {
+            return Err(Error::new(ErrorKind::Invalid, "the pack size must be from 1M to 1G"));
+        }
+        Ok(())
+    }
+
+    /// The file's text.
+    pub fn to_text(&self) -> String {
+        let file = File {
+            format: FORMAT_VERSION,
+            id: self.id.to_string(),
+            fingerprint: self.fingerprint.name().to_string(),
+            chunker: self.chunker.to_string(),
+            codec: self.codec.to_string(),
+            frame_size: print_size(self.frame_size.into()),
+            pack_size: print_size(self.pack_size.into()),
+        };
+        let body = toml::to_string(&file).expect("strings and numbers serialise");
+        format!("# An Outrigger store. Do not edit: `outrigger init` wrote this file for good.\n{body}")
+    }
+
+    /// Parses the file's text.
+    ///
+    /// # Errors
+    /// `Newer` for a later format, `Damaged` for anything unreadable.
+    pub fn from_text(text: &str) -> Result<Self> {
+        let damaged = |why: String| Error::damaged(format!("{CONFIG_FILE}: {why}"));
+        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
+        match table.get("format").and_then(toml::Value::as_integer) {
+            Some(format) if format > i64::from(FORMAT_VERSION) => {
+                return Err(Error::new(
+                    ErrorKind::Newer,
+                    format!(
+                        "the store has format {format}, this program reads up to {FORMAT_VERSION}; use a newer outrigger"
+                    ),
+                ));
+            }
+            Some(1..) => {}
+            _ => return Err(damaged("no format number".to_string())),
+        }
+        let file: File = table.try_into().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
+        let mut id = [0; 16];
+        if file.id.len() != 32 || !file.id.is_ascii() {
+            return Err(damaged("the id is not 32 hex digits".to_string()));
+        }
+        for (at, byte) in id.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&file.id[2 * at..2 * at + 2], 16)
+                .map_err(|_| damaged("the id is not 32 hex digits".to_string()))?;
+        }
+        let size = |text: &str| {
+            let size = parse_size(text).context(|| CONFIG_FILE.to_string())?;
+            u32::try_from(size).map_err(|_| damaged(format!("`{text}` is too large")))
+        };
+        let config = Self {
+            id: StoreId(id),
+            fingerprint: FingerprintKind::parse(&file.fingerprint).context(|| CONFIG_FILE.to_string())?,
+            chunker: ChunkerSpec::parse(&file.chunker).context(|| CONFIG_FILE.to_string())?,
+            codec: CodecSpec::parse(&file.codec).context(|| CONFIG_FILE.to_string())?,
+            frame_size: size(&file.frame_size)?,
+            pack_size: size(&file.pack_size)?,
+        };
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Reads the file of the store at `dir`.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no store, with what to do about it.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join(CONFIG_FILE);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Self::from_text(&text).context(|| dir.display().to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Error::new(
+                ErrorKind::NotFound,
+                format!("{} is not an Outrigger store; create one with `outrigger -s {0} init`", dir.display()),
+            )),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                Err(Error::damaged(format!("{} is not text", path.display())))
+            }
+            Err(error) => Err(error).context(|| format!("cannot read {}", path.display())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_reads_back() {
+        for profile in [Profile::Default, Profile::Dense, Profile::Large, Profile::Archive] {
+            let config = profile.config().unwrap();
+            assert_eq!(StoreConfig::from_text(&config.to_text()).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_with_advice() {
+        let text = Profile::Default.config().unwrap().to_text().replace("format = 1", "format = 2\nwhat = 3");
+        let error = StoreConfig::from_text(&text).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Newer);
+        assert!(error.to_string().contains("newer outrigger"), "{error}");
+    }
+
+    #[test]
+    fn nonsense_is_damage() {
+        for text in ["", "format = 1", "\0\0", "format = 0", "format = \"x\""] {
+            assert_eq!(StoreConfig::from_text(text).unwrap_err().kind(), ErrorKind::Damaged, "{text:?}");
+        }
+    }
+}

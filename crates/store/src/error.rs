@@ -1,0 +1,142 @@
+//! The one error type at the store's public edge. Its kind says what a caller can do about it.
+
+use std::fmt;
+
+use outrigger_format::FormatError;
+
+/// What a caller can do about an [`Error`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum ErrorKind {
+    /// The request makes no sense as given: fix it.
+    Invalid,
+    /// The name, snapshot or store does not exist.
+    NotFound,
+    /// It exists already.
+    Exists,
+    /// Another process holds it: try again.
+    Busy,
+    /// Permission denied, or opened read-only.
+    Denied,
+    /// Written by a newer version of this program.
+    Newer,
+    /// Stored data is damaged: `check` names it, `check --repair` may mend it.
+    Damaged,
+    /// This session was fenced: its work so far is committed or discarded, start again.
+    Fenced,
+    /// No space left.
+    Full,
+    /// The machine failed the request (I/O, memory).
+    Io,
+    /// The caller asked to stop.
+    Cancelled,
+}
+
+/// An error with what was being done and why it failed.
+#[derive(Debug)]
+pub struct Error {
+    kind: ErrorKind,
+    context: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// A result with the store's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of `kind`; `context` is a clause a user can read.
+    pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
+        Self { kind, context: context.into(), source: None }
+    }
+
+    /// Adds the error that caused this one.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// Damage: `context` names the object.
+    pub fn damaged(context: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Damaged, context)
+    }
+
+    /// What a caller can do about it.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Puts `context` before what is said already.
+    #[must_use]
+    pub fn context(mut self, context: impl fmt::Display) -> Self {
+        self.context = format!("{context}: {}", self.context);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.context)?;
+        match &self.source {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// Adds what was being done to an error of another layer.
+pub trait Context<T> {
+    /// Wraps the error; its kind follows from it.
+    ///
+    /// # Errors
+    /// The wrapped error.
+    fn context(self, context: impl FnOnce() -> String) -> Result<T>;
+}
+
+fn kind_of_io(error: &std::io::Error) -> ErrorKind {
+    use std::io::ErrorKind as Io;
+    match error.kind() {
+        Io::NotFound => ErrorKind::NotFound,
+        Io::AlreadyExists => ErrorKind::Exists,
+        Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorKind::Denied,
+        Io::StorageFull | Io::QuotaExceeded | Io::FileTooLarge => ErrorKind::Full,
+        Io::WouldBlock | Io::ResourceBusy => ErrorKind::Busy,
+        _ => ErrorKind::Io,
+    }
+}
+
+impl<T> Context<T> for std::result::Result<T, std::io::Error> {
+    fn context(self, context: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| Error::new(kind_of_io(&error), context()).caused_by(error))
+    }
+}
+
+impl<T> Context<T> for std::result::Result<T, rustix::io::Errno> {
+    fn context(self, context: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(std::io::Error::from).context(context)
+    }
+}
+
+impl<T> Context<T> for std::result::Result<T, FormatError> {
+    fn context(self, context: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| {
+            let kind = match error {
+                FormatError::Newer { .. } => ErrorKind::Newer,
+                FormatError::Text(_) => ErrorKind::Invalid,
+                _ => ErrorKind::Damaged,
+            };
+            Error::new(kind, context()).caused_by(error)
+        })
+    }
+}
+
+impl<T> Context<T> for Result<T> {
+    fn context(self, context: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| Error::context(error, context()))
+    }
+}

@@ -1,0 +1,314 @@
+//! The index: fingerprint → [`Place`], on the host.
+//!
+//! ```text
+//!   fingerprint ─► locality cache ─► recent table ─► filters of the runs ─► one page of a run ─► footer
+//!                  hits end here      packs no run     "never seen" ends      one pread           the full match,
+//!                                     covers yet       here                                       cached for neighbours
+//! ```
+//!
+//! Footers of packs are the truth; everything here is made from them and may be lost. A pack that was sealed is added
+//! to the *recent table* in memory. When that is full, a flush writes it as a sorted *run*, and runs are merged in a
+//! background thread. The filters in memory answer for what was never seen, so that only a present chunk, and about
+//! one in a hundred absent ones, costs a disk read. Runs keep 8 bytes of a fingerprint; a match is confirmed by the
+//! footer of its pack, which the *locality cache* then keeps for the chunk's neighbours. Hence damage to a run can
+//! hide a chunk, but not give a wrong place: a run that proves damaged is dropped, and [`Index::missing`] then names
+//! the packs whose footers have to be added again.
+//!
+//! Threads: any number look up, add and remove at once. Lookups hold the state's read lock only while they search the
+//! recent table; disk reads hold no lock. Writers of the state hold it for the insertion of one footer, or the exchange
+//! of a list. Processes: each has its own recent table; runs are shared through `directory.rs`. A flush waits for the
+//! flush of another process, lookups for nobody.
+//!
+//! A pack whose id is *dead* (removed, or said not to be live) never comes back, as ids are used once: its entries are
+//! ignored from the moment of [`Index::remove_packs`], and leave the runs when these are merged.
+
+mod directory;
+mod filter;
+mod locality;
+mod lookup;
+mod maintain;
+mod merge;
+mod prefetch;
+mod recent;
+mod resolve;
+mod run;
+mod run_writer;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::thread::JoinHandle;
+
+use outrigger_format::{Footer, PackId, Place, StoreId};
+
+use crate::error::{ErrorKind, Result};
+use directory::Directory;
+use locality::PackSet;
+use lookup::ProbeCounts;
+use recent::Recent;
+use run::Run;
+
+pub use locality::{Footers, LoadFooter};
+pub use resolve::Candidates;
+
+/// Bounds of an index.
+#[derive(Clone, Debug)]
+pub struct IndexOptions {
+    /// Entries of the recent table beyond which [`Index::flush_if_full`] writes a run.
+    pub recent_entries_max: usize,
+    /// Packs in the recent table beyond which it does so: each is a footer to read at the next open.
+    pub recent_packs_max: usize,
+    /// Bytes of the locality cache.
+    pub footers_bytes_max: usize,
+    /// Merge runs in a thread of their own, not in the one that flushes.
+    pub merge_in_background: bool,
+}
+
+impl Default for IndexOptions {
+    fn default() -> Self {
+        Self {
+            recent_entries_max: 512 << 10,
+            recent_packs_max: 256,
+            footers_bytes_max: 32 << 20,
+            merge_in_background: true,
+        }
+    }
+}
+
+/// Bytes of memory an index takes, by part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IndexMemory {
+    /// The runs' filters (the summary vector).
+    pub filter: usize,
+    /// The runs' fences and lists of packs.
+    pub fences: usize,
+    /// The recent table.
+    pub recent: usize,
+    /// The locality cache.
+    pub locality: usize,
+}
+
+/// What an index holds, and what it has counted since it was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IndexStats {
+    /// Runs in use.
+    pub runs: usize,
+    /// Entries of the runs, those of dead packs included.
+    pub run_entries: u64,
+    /// Entries of the recent table.
+    pub recent_entries: usize,
+    /// Index pages read by lookups.
+    pub probes: u64,
+    /// Of these, how many for keys that were not there.
+    pub false_probes: u64,
+    /// Footers brought into the locality cache.
+    pub footers_loaded: u64,
+    /// Footers that were found missing or damaged.
+    pub footers_unreadable: u64,
+    /// Runs written from the recent table.
+    pub flushes: u64,
+    /// Merges done.
+    pub merges: u64,
+    /// Merges that failed (they are tried again after the next flush).
+    pub merges_failed: u64,
+    /// Runs dropped because they were damaged or missing.
+    pub runs_dropped: u64,
+}
+
+#[derive(Default)]
+struct Counts {
+    probe: ProbeCounts,
+    flushes: AtomicU64,
+    merges: AtomicU64,
+    merges_failed: AtomicU64,
+    runs_dropped: AtomicU64,
+}
+
+struct State {
+    runs: Arc<Vec<Arc<Run>>>,
+    /// Never shrinks, so that a lookup that began before a merge still knows what is dead.
+    dead: Arc<PackSet>,
+    recent: Recent,
+}
+
+/// What the index and its merging thread share.
+struct Shared {
+    directory: Option<Directory>,
+    store: StoreId,
+    options: IndexOptions,
+    live: Box<dyn Fn(PackId) -> bool + Send + Sync>,
+    footers: Footers,
+    state: RwLock<State>,
+    counts: Counts,
+    stop: AtomicBool,
+    /// Entries of the merge that is running.
+    merging: AtomicU64,
+}
+
+impl Shared {
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The index of one store on one host; see the module's header.
+pub struct Index {
+    shared: Arc<Shared>,
+    merger: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Index").field("stats", &self.stats()).finish_non_exhaustive()
+    }
+}
+
+impl Index {
+    /// Opens the index in `dir`, which is made if it is not there; without `dir`, or where it may not even be read,
+    /// all of it is kept in memory. What is damaged in it is dropped: ask [`Index::missing`] afterwards, or let
+    /// [`Index::cover`] read what is missing.
+    ///
+    /// `live` says false only of packs that are dead for good, never of ones that are still to be committed; it is asked
+    /// about packs that runs cover, when they are opened and merged, and must not call the index. `loader` reads
+    /// the footer of a pack.
+    ///
+    /// # Errors
+    /// When the directory cannot be opened for another reason than permission.
+    pub fn open(
+        dir: Option<&Path>,
+        store: StoreId,
+        options: IndexOptions,
+        live: impl Fn(PackId) -> bool + Send + Sync + 'static,
+        loader: impl LoadFooter + 'static,
+    ) -> Result<Self> {
+        let directory = match dir.map(|path| Directory::open(path, store)).transpose() {
+            Err(error) if error.kind() == ErrorKind::Denied => None,
+            other => other?,
+        };
+        let shared = Shared {
+            directory,
+            store,
+            footers: Footers::new(loader, options.footers_bytes_max),
+            options,
+            live: Box::new(live),
+            state: RwLock::new(State {
+                runs: Arc::default(),
+                dead: Arc::default(),
+                recent: Recent::default(),
+            }),
+            counts: Counts::default(),
+            stop: AtomicBool::new(false),
+            merging: AtomicU64::new(0),
+        };
+        shared.clean()?;
+        Ok(Self { shared: Arc::new(shared), merger: Mutex::new(None) })
+    }
+
+    /// All packs whose fingerprints the index knows, rising.
+    pub fn covered_packs(&self) -> Vec<PackId> {
+        let state = self.shared.read();
+        let runs = state.runs.iter().flat_map(|run| run.packs.iter());
+        let mut packs: Vec<PackId> = runs.chain(state.recent.packs.iter()).copied().collect();
+        packs.retain(|pack| !state.dead.contains(pack));
+        packs.sort_unstable();
+        packs.dedup();
+        packs
+    }
+
+    /// Those of `packs` that the index does not know: new ones of other processes, or ones whose run was dropped.
+    pub fn missing(&self, packs: &[PackId]) -> Vec<PackId> {
+        let covered = self.covered_packs();
+        packs.iter().filter(|pack| covered.binary_search(pack).is_err()).copied().collect()
+    }
+
+    /// Adds those of `packs` that the index does not know, by their footers, and returns how many were added. Ones
+    /// whose footer is missing or damaged are passed over. Flushes as often as the recent table is full.
+    ///
+    /// # Errors
+    /// When a footer cannot be read for now; those before it are added.
+    pub fn cover(&self, packs: &[PackId]) -> Result<usize> {
+        let mut added = 0;
+        for pack in self.missing(packs) {
+            if let Some(footer) = self.footers().get(pack)? {
+                self.add_pack(pack, &footer);
+                added += 1;
+                self.flush_if_full()?;
+            }
+        }
+        Ok(added)
+    }
+
+    /// Adds a sealed pack; one that is known, or dead, is left alone. Its footer is cached, too.
+    ///
+    /// # Panics
+    /// When the id is 0 or too large: such a pack cannot exist.
+    pub fn add_pack(&self, id: PackId, footer: &Arc<Footer>) {
+        assert!(id.0 != 0 && id <= PackId::MAX, "{id:?} is no pack id");
+        {
+            let mut state = self.shared.write();
+            if state.dead.contains(&id) || state.runs.iter().any(|run| run.covers(id)) {
+                return;
+            }
+            state.recent.add(id, footer);
+        }
+        self.footers().insert(id, footer.clone());
+    }
+
+    /// Packs that are dead: no lookup that begins after this returns them.
+    pub fn remove_packs(&self, packs: &[PackId]) {
+        {
+            let mut state = self.shared.write();
+            Arc::make_mut(&mut state.dead).extend(packs);
+            packs.iter().for_each(|pack| state.recent.remove(*pack));
+        }
+        packs.iter().for_each(|pack| self.footers().forget(*pack));
+    }
+
+    /// The locality cache: readers take footers from it.
+    pub fn footers(&self) -> &Footers {
+        &self.shared.footers
+    }
+
+    /// Bytes of memory in use.
+    pub fn memory(&self) -> IndexMemory {
+        let state = self.shared.read();
+        IndexMemory {
+            filter: state.runs.iter().map(|run| run.filter.memory()).sum(),
+            fences: state.runs.iter().map(|run| (run.pages() + run.packs.len()) * 8).sum(),
+            recent: state.recent.memory(),
+            locality: self.footers().memory(),
+        }
+    }
+
+    /// What it holds and has counted.
+    pub fn stats(&self) -> IndexStats {
+        let (state, counts) = (self.shared.read(), &self.shared.counts);
+        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        IndexStats {
+            runs: state.runs.len(),
+            run_entries: state.runs.iter().map(|run| run.entries).sum(),
+            recent_entries: state.recent.places.len(),
+            probes: get(&counts.probe.probes),
+            false_probes: get(&counts.probe.false_probes),
+            footers_loaded: self.footers().loads(),
+            footers_unreadable: self.footers().unreadable(),
+            flushes: get(&counts.flushes),
+            merges: get(&counts.merges),
+            merges_failed: get(&counts.merges_failed),
+            runs_dropped: get(&counts.runs_dropped),
+        }
+    }
+}
+
+/// The place as runs and tables keep it, unless its pack is dead.
+fn alive(place: u64, dead: &PackSet) -> Option<Place> {
+    let place = Place::from_u64(place);
+    (dead.is_empty() || !dead.contains(&place.pack)).then_some(place)
+}

@@ -1,0 +1,24 @@
+//! The store engine: write and read pipelines, index, metadata, pack backends, reclaiming, checking.
+//!
+//! Where a byte goes: [`local::put`] finds it, [`write`] cuts, names, deduplicates, compresses, packs and commits it;
+//! [`local::get`] finds its name in [`meta`], [`read`] fetches and verifies it. `docs/architecture.md` has the picture.
+
+pub mod backend;
+pub mod clock;
+pub mod config;
+mod error;
+pub mod index;
+pub mod local;
+pub mod meta;
+pub mod read;
+pub mod session;
+mod store;
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub mod testing;
+pub mod tree;
+pub mod write;
+
+pub use config::{Profile, StoreConfig};
+pub use error::{Context, Error, ErrorKind, Result};
+pub use store::{DATABASE_FILE, Store};

@@ -1,0 +1,405 @@
+//! Metadata: the name space, manifest roots, packs, sessions, pins, snapshots and policies, in one database.
+//!
+//! [`Meta`] is the contract that every engine fulfils; `conformance` in the tests states it as code. An engine serialises
+//! its transactions. Chunks are not rows: they live in pack footers.
+//!
+//! **Epochs.** The tree has a current epoch. A snapshot (or a reader's pin) names the current epoch and raises it; after
+//! that, the first change to a row copies it to the history with the epochs it was valid in, and later changes update
+//! in place. [`At::Epoch`] therefore reads the tree exactly as it was.
+
+mod sqlite;
+
+use std::collections::BTreeMap;
+
+use outrigger_format::catalogue::{Attributes, Time};
+use outrigger_format::{PackId, PackKind, Root};
+
+use crate::error::Result;
+
+pub use sqlite::{Clock, OpenMode, SqliteMeta};
+
+/// Inode of the root directory.
+pub const ROOT_INODE: u64 = 1;
+
+/// Which tree is meant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum At {
+    /// The tree as it is now.
+    Now,
+    /// The tree at a snapshot's or pin's epoch.
+    Epoch(u64),
+}
+
+/// What a session is there for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum SessionKind {
+    /// Adds data: must acknowledge generations.
+    Writer = 0,
+    /// Reads at a pinned epoch: never relies on an index hit being kept.
+    Reader = 1,
+    /// The collector.
+    Collector = 2,
+}
+
+/// A session's number; rises, never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct SessionId(pub u64);
+
+/// A session as the database knows it.
+#[derive(Clone, Debug)]
+pub struct SessionRow {
+    /// Its number.
+    pub id: SessionId,
+    /// What it is there for.
+    pub kind: SessionKind,
+    /// The newest generation it has acknowledged.
+    pub acknowledged: u64,
+    /// When its lease ends, nanoseconds since 1970 by the database's clock.
+    pub lease_until: u64,
+    /// Who it is: host, process id, command.
+    pub description: String,
+}
+
+/// What a writer may rely on (rules 1, 8 and 9 of `docs/decisions/0003-reclaim-protocol.md`): read in one transaction.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Generation {
+    /// Raised each time packs are condemned.
+    pub number: u64,
+    /// Ids of all live packs, rising. Every other pack counts as absent.
+    pub live: Vec<PackId>,
+}
+
+/// What a session keeps from being reclaimed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PinTarget {
+    /// The tree as it is now: its epoch is named, and the current epoch raised, as by an unnamed snapshot.
+    Now,
+    /// A snapshot, by name.
+    Snapshot(String),
+    /// One earlier version of a file.
+    Version {
+        /// The file.
+        inode: u64,
+        /// The version's number.
+        number: u64,
+    },
+}
+
+/// Where a pack is in its life: `Writing` → `Sealed` → `Live` ⇄ `Condemned` → `Dead`; `Writing` and `Sealed` → `Dead` when swept.
+/// Nothing leaves `Dead`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum PackState {
+    /// Announced by an intent: its session is writing it.
+    Writing = 0,
+    /// Durable, but nothing committed refers to it yet; owned by its session.
+    Sealed = 1,
+    /// Committed.
+    Live = 2,
+    /// A collector's candidate: sessions that acknowledged since do not rely on it.
+    Condemned = 3,
+    /// Nothing may refer to it ever again; its object may still be there.
+    Dead = 4,
+}
+
+/// A pack as the database knows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PackRow {
+    /// Its id.
+    pub id: PackId,
+    /// What it holds.
+    pub kind: PackKind,
+    /// Where it is in its life.
+    pub state: PackState,
+    /// The session that wrote it.
+    pub session: SessionId,
+    /// Length of the object, bytes; 0 until sealed.
+    pub bytes: u64,
+    /// Raw length of its chunks, bytes; 0 until sealed.
+    pub raw_bytes: u64,
+    /// Chunks in it; 0 until sealed.
+    pub chunks: u32,
+    /// When it became dead, nanoseconds since 1970; else 0.
+    pub dead_since: u64,
+}
+
+/// A file, directory or other inode.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inode {
+    /// Its number.
+    pub number: u64,
+    /// Mode, owner, times and the like.
+    pub attributes: Attributes,
+    /// Content.
+    pub root: Root,
+    /// Names it has; 1 for a directory.
+    pub links: u32,
+    /// A digest of the source's (size, mtime, ctime, inode) at the last put; 0: none, or not to be trusted. Not part of the history: a put
+    /// that changes nothing else changes it in all epochs.
+    pub stamp: u64,
+}
+
+/// A name and what it stands for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DirEntry {
+    /// The name.
+    pub name: Vec<u8>,
+    /// The inode.
+    pub inode: Inode,
+}
+
+/// One change in a [`Commit`].
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// Makes `name` in `parent` stand for a file with these attributes and content.
+    ///
+    /// If the name exists and stands for the same kind (directory and directory, or neither a directory), the existing
+    /// inode is kept and changed: its old content becomes an earlier version by the directory's policy `versions`. `inode` is then an
+    /// alias of the existing one for the rest of this commit; in later ones the caller puts [`Committed::aliases`] in its place. If the
+    /// kinds differ, the old entry is removed first (a directory with all below it). An alias or `inode` that exists already under another
+    /// name is a hard link: the name then stands for that inode, whose attributes and content are updated, even if the name stood for
+    /// another file before. Directories have one name: for them that is `Invalid`.
+    ///
+    /// When nothing differs nothing is written, but the stamp. A version is kept only when the content differs.
+    ///
+    /// With an empty name, and [`ROOT_INODE`] as parent and as inode, it changes the attributes of the root directory.
+    Put {
+        /// Directory: an inode in the database, one made earlier in this commit, or an alias of this commit.
+        parent: u64,
+        /// Name in it; not empty, without `/`, not `.` or `..`, at most 255 bytes.
+        name: Vec<u8>,
+        /// Number for the inode if it is new, from [`Meta::reserve_inodes`].
+        inode: u64,
+        /// Attributes.
+        attributes: Attributes,
+        /// Content; [`Root::Empty`] but for files.
+        root: Root,
+        /// See [`Inode::stamp`].
+        stamp: u64,
+        /// True when an existing name is a hard link to another inode than the source says: replace the entry instead of
+        /// changing its inode.
+        replace: bool,
+    },
+    /// Another name for an inode that is not a directory; `Exists` when the name is taken.
+    Link {
+        /// Directory.
+        parent: u64,
+        /// Name in it.
+        name: Vec<u8>,
+        /// The inode, in the database or made earlier in this commit.
+        inode: u64,
+    },
+    /// Removes an entry; a directory with all below it when `recursive`, else it must be empty (`Exists`: it has entries). An inode goes with
+    /// its last name, and its earlier versions with it.
+    Remove {
+        /// Directory.
+        parent: u64,
+        /// Name in it.
+        name: Vec<u8>,
+        /// Allow directories that are not empty.
+        recursive: bool,
+    },
+    /// Moves an entry, as POSIX says: a file replaces a file, a directory an empty directory (`Exists`: it is not empty; `Invalid`: the kinds
+    /// differ, or the directory would move into itself). Two names of one file stay both.
+    Rename {
+        /// Old directory.
+        parent: u64,
+        /// Old name.
+        name: Vec<u8>,
+        /// New directory; must not lie below what is moved.
+        new_parent: u64,
+        /// New name.
+        new_name: Vec<u8>,
+    },
+}
+
+/// What one transaction makes visible: all of it or nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Commit {
+    /// Packs of this session, sealed and durable, that become live.
+    pub packs: Vec<PackId>,
+    /// Changes of the tree, in order.
+    pub changes: Vec<Change>,
+    /// When, nanoseconds since 1970.
+    pub time: u64,
+}
+
+/// What a commit did.
+#[derive(Clone, Debug, Default)]
+pub struct Committed {
+    /// Reserved inode → the existing inode that was kept instead.
+    pub aliases: BTreeMap<u64, u64>,
+    /// Entries that are new.
+    pub created: u64,
+    /// Entries that were changed, replaced or moved.
+    pub changed: u64,
+    /// Entries that were removed, those below removed directories among them.
+    pub removed: u64,
+    /// The generation's number as the transaction saw it.
+    pub generation: u64,
+}
+
+/// An earlier content of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VersionRow {
+    /// Rises from 1 per file, with every content it has had, kept or not.
+    pub number: u64,
+    /// When it was committed, nanoseconds since 1970.
+    pub time: u64,
+    /// Modification time it had.
+    pub mtime: Time,
+    /// Its content.
+    pub root: Root,
+}
+
+/// A named epoch.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SnapshotRow {
+    /// Its name.
+    pub name: String,
+    /// Its epoch.
+    pub epoch: u64,
+    /// When it was taken, nanoseconds since 1970.
+    pub time: u64,
+    /// Its tags.
+    pub tags: Vec<String>,
+}
+
+/// Totals that the database keeps or can count.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TreeTotals {
+    /// Inodes that are regular files.
+    pub files: u64,
+    /// Directories, the root among them.
+    pub directories: u64,
+    /// Others.
+    pub others: u64,
+    /// Sum of the files' lengths, bytes (each inode once).
+    pub bytes: u64,
+}
+
+/// The metadata engine. All methods block; all are transactions of their own; `Busy` and lost leases are reported, never hidden.
+///
+/// A session is *live* while it was neither closed nor fenced and its lease is not over by the database's clock. Methods that take a session
+/// fail with `Fenced` when it is not, and renew its lease when it is.
+pub trait Meta: Send + Sync {
+    // ---- sessions -------------------------------------------------------------------------------------------------
+
+    /// Opens a session with a lease of `lease_secs`, which has acknowledged the current generation, and returns that.
+    fn open_session(
+        &self,
+        kind: SessionKind,
+        description: &str,
+        lease_secs: u32,
+    ) -> Result<(SessionId, Generation)>;
+    /// Extends the lease and returns the current generation's number.
+    ///
+    /// # Errors
+    /// `Fenced` when the session is no longer live.
+    fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64>;
+    /// Rule 8, in one transaction: condemned packs among `relied` become live again, the session has acknowledged the current
+    /// generation, and that is returned.
+    fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation>;
+    /// Ends a session, if it is not over yet: its row is over, its pins go; packs it left `Writing` or `Sealed` await [`Meta::sweep_packs`].
+    fn close_session(&self, session: SessionId) -> Result<()>;
+    /// Ends another's session whose lease is over or whose process is known to be gone (the caller vouches for it).
+    fn fence(&self, session: SessionId) -> Result<()>;
+    /// Sessions that are not over (closed or fenced); the lease of some may be (see [`SessionRow::lease_until`]).
+    fn sessions(&self) -> Result<Vec<SessionRow>>;
+
+    // ---- packs ----------------------------------------------------------------------------------------------------
+
+    /// Announces `count` packs of `kind` that `session` will write, and returns their new ids, rising.
+    fn announce_packs(&self, session: SessionId, kind: PackKind, count: u32) -> Result<Vec<PackId>>;
+    /// Records that packs that the session announced are sealed and durable (`bytes`, `raw_bytes`, `chunks` are taken from the rows).
+    fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()>;
+    /// Every pack row.
+    fn packs(&self) -> Result<Vec<PackRow>>;
+    /// Rule 15: sets packs `Dead` that are `Writing` or `Sealed` and whose session is over. Returns how many.
+    fn sweep_packs(&self, time: u64) -> Result<u64>;
+    /// Drops the rows of dead packs whose objects are gone; rows that are not `Dead`, or whose session is not over, are left alone (rule 22).
+    fn forget_packs(&self, packs: &[PackId]) -> Result<()>;
+
+    // ---- the tree -------------------------------------------------------------------------------------------------
+
+    /// The inode.
+    fn inode(&self, at: At, number: u64) -> Result<Option<Inode>>;
+    /// The entry `name` of directory `parent`.
+    fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>>;
+    /// Up to `limit` entries of `parent`, in bytewise order of names, after `after`; none when there is no such directory.
+    fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>>;
+    /// A fresh range of inode numbers.
+    fn reserve_inodes(&self, count: u64) -> Result<std::ops::Range<u64>>;
+    /// Makes a batch of changes visible, at once: the session is live, its packs were sealed by it and become live, the changes apply in order.
+    ///
+    /// # Errors
+    /// `Fenced` when the session is no longer live; then nothing has changed. Any other error likewise: `Invalid` (packs in another state,
+    /// names, attributes, kinds), `NotFound` (parents, inodes, entries), `Exists`.
+    fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed>;
+    /// The next number for a catalogue block; rises with every call.
+    fn next_sequence(&self) -> Result<u64>;
+    /// Totals of the current tree.
+    fn totals(&self) -> Result<TreeTotals>;
+
+    // ---- versions, snapshots, pins, policies -----------------------------------------------------------------------
+
+    /// Earlier contents of a file that are kept, newest first.
+    fn versions(&self, inode: u64) -> Result<Vec<VersionRow>>;
+    /// Names the current epoch and raises it; `Exists` when the name is taken.
+    fn create_snapshot(&self, name: &str, time: u64, tags: &[String]) -> Result<SnapshotRow>;
+    /// All snapshots, oldest first.
+    fn snapshots(&self) -> Result<Vec<SnapshotRow>>;
+    /// Forgets a snapshot; rows only it could see go with the next [`Meta::purge_history`].
+    fn delete_snapshot(&self, name: &str) -> Result<()>;
+    /// Pins something for `session`, checking in the same transaction that it is there. Returns the epoch to read at (`Now` and
+    /// `Snapshot`; for `Version` the current one) and, for `Version`, its content.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not there, `Fenced`.
+    fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)>;
+    /// Drops history rows that no snapshot and no pin can see; returns how many.
+    fn purge_history(&self) -> Result<u64>;
+    /// Sets (or with `None` unsets) a policy of a directory; it goes with the directory. The engine obeys `versions` itself: how many earlier
+    /// contents of a file are kept, by the nearest directory above it that says so: a number, `all` or `none`; 10 if none does.
+    fn set_policy(&self, inode: u64, key: &str, value: Option<&str>) -> Result<()>;
+    /// Policies set on exactly this directory.
+    fn policies(&self, inode: u64) -> Result<BTreeMap<String, String>>;
+    /// All policies: inode → key → value.
+    fn all_policies(&self) -> Result<BTreeMap<u64, BTreeMap<String, String>>>;
+
+    // ---- reclaiming (see docs/decisions/0003-reclaim-protocol.md) ---------------------------------------------------
+
+    /// Rule 14: `session` becomes the collector (its id is the token): the previous one is fenced if its lease is over or
+    /// its row is over, else `Busy`; all condemned packs become live again. The methods below fail with `Fenced` once another
+    /// has taken over.
+    fn take_collector(&self, session: SessionId) -> Result<()>;
+    /// The run has ended: condemned packs that are left become live again.
+    fn release_collector(&self, session: SessionId) -> Result<()>;
+    /// On one consistent state of the database: calls `visit` for every retained root (current, history seen by a snapshot or pin,
+    /// kept versions, pinned versions; equal roots may repeat, empty ones are left out), and returns the rows of the committed (`Live` and `Condemned`) packs.
+    fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>>;
+    /// Condemns those of `packs` that are live, raises the generation, and returns it.
+    fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64>;
+    /// True when no writer session that is not over has acknowledged less than `generation`. One whose lease is over counts until it is fenced.
+    fn all_acknowledged(&self, generation: u64) -> Result<bool>;
+    /// Rule 21, in one transaction: the collector's own sealed `copies` become live, and those of `victims` that are condemned
+    /// become dead at `time`. Durable when it returns. `Busy` when [`Meta::all_acknowledged`] does not hold for a victim's condemnation.
+    fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()>;
+    /// Takes condemned packs back to live (one that could not be copied).
+    fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()>;
+
+    // ---- upkeep ---------------------------------------------------------------------------------------------------
+
+    /// Raises the counters to at least these values, for a database rebuilt from packs.
+    fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()>;
+    /// Inserts rows of packs that were found as objects, as live: for a database rebuilt from packs. Rows that are there already stay. Ids
+    /// handed out later are above them.
+    fn adopt_packs(&self, packs: &[PackRow]) -> Result<()>;
+    /// Inserts earlier contents of a file, for a database rebuilt from packs. Those that are there already stay.
+    fn restore_versions(&self, inode: u64, versions: &[VersionRow]) -> Result<()>;
+    /// Checks the engine's own structures; returns what is wrong, in words.
+    fn check(&self) -> Result<Vec<String>>;
+    /// Moves the write-ahead log into the database and frees unused pages where that is cheap.
+    fn tidy(&self) -> Result<()>;
+}

@@ -1,0 +1,366 @@
+//! The embedded engine: one SQLite database, one writer at a time, readers beside it.
+//!
+//! **Correctness comes from transactions alone.** Several processes have the database open; what a method decides, it decides on what it
+//! read in its own write transaction (`BEGIN IMMEDIATE`, so that no other writer comes between reading and writing). In memory there are
+//! connections and prepared statements, nothing else.
+//!
+//! **Connections.** One writes, behind a mutex; a few read, each serving one thread at a time. With a write-ahead log readers see the last commit and
+//! never wait. A commit is durable when the method returns (`synchronous = FULL`).
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `open.rs` | opening, settings, refusing what is not ours |
+//! | `schema.sql`, `row.rs` | tables; rows to values and back, checked |
+//! | `tree.rs` | reading the tree |
+//! | `commit.rs`, `edit.rs`, `statements.rs` | what each change means; the steps it is made of; their SQL |
+//! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
+//! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
+
+mod check;
+mod commit;
+mod edit;
+mod fault;
+mod open;
+mod packs;
+mod policies;
+mod reclaim;
+mod row;
+mod sessions;
+mod snapshots;
+mod state;
+mod statements;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outrigger_format::{PackId, PackKind, Root};
+use rusqlite::{Connection, TransactionBehavior};
+
+use self::fault::{Explain as _, Outcome};
+use self::snapshots::PurgePosition;
+use super::{
+    At, Commit, Committed, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId, SessionKind,
+    SessionRow, SnapshotRow, TreeTotals, VersionRow,
+};
+use crate::error::{Error, ErrorKind, Result};
+
+pub use self::open::OpenMode;
+
+/// The database's clock: nanoseconds since 1970.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Reading connections that are kept open.
+const READERS_KEPT: usize = 8;
+
+/// The metadata engine in an SQLite database.
+pub struct SqliteMeta {
+    path: PathBuf,
+    source: open::Source,
+    writer: Option<Mutex<Connection>>,
+    readers: Mutex<Vec<Connection>>,
+    clock: Clock,
+}
+
+impl SqliteMeta {
+    /// Opens (or makes) the database at `path`.
+    ///
+    /// # Errors
+    /// `Exists` (creating), `NotFound`, `Denied`, `Invalid` or `Damaged` (not such a database), `Newer`, `Io`.
+    pub fn open(path: &Path, mode: OpenMode) -> Result<Self> {
+        Self::open_with_clock(path, mode, Arc::new(crate::clock::now_nanos))
+    }
+
+    /// As [`SqliteMeta::open`], with another clock to judge leases by.
+    ///
+    /// # Errors
+    /// As [`SqliteMeta::open`].
+    pub fn open_with_clock(path: &Path, mode: OpenMode, clock: Clock) -> Result<Self> {
+        if mode == OpenMode::Create {
+            open::create(path)?;
+        }
+        let source = open::Source::new(path, mode)?;
+        let reader = source.reader()?;
+        open::recognise(&reader, path)?;
+        let writer = match mode {
+            OpenMode::Create | OpenMode::ReadWrite => Some(Mutex::new(source.writer()?)),
+            OpenMode::ReadOnly => None,
+        };
+        Ok(Self { path: path.to_owned(), source, writer, readers: Mutex::new(vec![reader]), clock })
+    }
+
+    fn now(&self) -> u64 {
+        (self.clock)()
+    }
+
+    fn lock_writer(&self, what: &str) -> Result<MutexGuard<'_, Connection>> {
+        let writer = self.writer.as_ref().ok_or_else(|| {
+            Error::new(
+                ErrorKind::Denied,
+                format!("{what}: metadata database {} is open read-only", self.path.display()),
+            )
+        })?;
+        // A panic of another thread rolled its transaction back when it unwound.
+        Ok(writer.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs `work` in a write transaction: all of it or, on any error, nothing.
+    fn write<T>(&self, what: &str, work: impl FnOnce(&Connection) -> Outcome<T>) -> Result<T> {
+        let mut connection = self.lock_writer(what)?;
+        let transact = || -> Outcome<T> {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = work(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        transact().explain(what)
+    }
+
+    fn reader(&self) -> Result<Reader<'_>> {
+        let kept = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = kept.map_or_else(|| self.source.reader(), Ok)?;
+        Ok(Reader { connection: Some(connection), home: &self.readers })
+    }
+
+    /// Runs `work`, which makes one statement, on a reading connection.
+    fn read_once<T>(&self, what: &str, work: impl FnOnce(&Connection) -> Outcome<T>) -> Result<T> {
+        work(&*self.reader()?).explain(what)
+    }
+
+    /// Runs `work` on one state of the database.
+    fn read<T>(&self, what: &str, work: impl FnOnce(&Connection) -> Outcome<T>) -> Result<T> {
+        let connection = self.reader()?;
+        let transact = || -> Outcome<T> {
+            let transaction = connection.unchecked_transaction()?;
+            let value = work(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        };
+        transact().explain(what)
+    }
+
+    /// Reads of the current tree are one statement, and so need no transaction; others do.
+    fn read_tree<T>(&self, what: &str, at: At, work: impl FnOnce(&Connection) -> Outcome<T>) -> Result<T> {
+        match at {
+            At::Now => self.read_once(what, work),
+            At::Epoch(_) => self.read(what, work),
+        }
+    }
+}
+
+impl fmt::Debug for SqliteMeta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteMeta").field("path", &self.path).finish_non_exhaustive()
+    }
+}
+
+/// A reading connection, on loan.
+struct Reader<'a> {
+    connection: Option<Connection>,
+    home: &'a Mutex<Vec<Connection>>,
+}
+
+impl Deref for Reader<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection.as_ref().expect("it is taken out when dropped only")
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        let mut home = self.home.lock().unwrap_or_else(PoisonError::into_inner);
+        if home.len() < READERS_KEPT {
+            home.extend(self.connection.take());
+        }
+    }
+}
+
+impl Meta for SqliteMeta {
+    fn open_session(
+        &self,
+        kind: SessionKind,
+        description: &str,
+        lease_secs: u32,
+    ) -> Result<(SessionId, Generation)> {
+        self.write("opening a session", |db| sessions::open(db, self.now(), kind, description, lease_secs))
+    }
+
+    fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
+        self.write("renewing a session's lease", |db| sessions::renew(db, self.now(), session, lease_secs))
+    }
+
+    fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation> {
+        self.write("acknowledging a generation", |db| sessions::acknowledge(db, self.now(), session, relied))
+    }
+
+    fn close_session(&self, session: SessionId) -> Result<()> {
+        self.write("closing a session", |db| sessions::end(db, session))
+    }
+
+    fn fence(&self, session: SessionId) -> Result<()> {
+        self.write("fencing a session", |db| sessions::end(db, session))
+    }
+
+    fn sessions(&self) -> Result<Vec<SessionRow>> {
+        self.read_once("listing sessions", sessions::all)
+    }
+
+    fn announce_packs(&self, session: SessionId, kind: PackKind, count: u32) -> Result<Vec<PackId>> {
+        self.write("announcing packs", |db| packs::announce(db, self.now(), session, kind, count))
+    }
+
+    fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()> {
+        self.write("recording sealed packs", |db| packs::sealed(db, self.now(), session, packs))
+    }
+
+    fn packs(&self) -> Result<Vec<PackRow>> {
+        self.read_once("listing packs", |db| packs::select(db, packs::EVERY, []))
+    }
+
+    fn sweep_packs(&self, time: u64) -> Result<u64> {
+        self.write("sweeping packs", |db| packs::sweep(db, time))
+    }
+
+    fn forget_packs(&self, packs: &[PackId]) -> Result<()> {
+        self.write("forgetting packs", |db| packs::forget(db, packs))
+    }
+
+    fn inode(&self, at: At, number: u64) -> Result<Option<Inode>> {
+        self.read_tree("reading an inode", at, |db| tree::inode(db, at, number))
+    }
+
+    fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
+        self.read_tree("looking up a name", at, |db| tree::lookup(db, at, parent, name))
+    }
+
+    fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
+        self.read_tree("reading a directory", at, |db| tree::read_dir(db, at, parent, after, limit))
+    }
+
+    fn reserve_inodes(&self, count: u64) -> Result<Range<u64>> {
+        let first = self.write("reserving inodes", |db| state::advance(db, "next_inode", count))?;
+        Ok(first..first + count)
+    }
+
+    fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
+        self.write("committing", |db| commit::commit(db, self.now(), session, commit))
+    }
+
+    fn next_sequence(&self) -> Result<u64> {
+        self.write("numbering a catalogue block", |db| state::advance(db, "next_sequence", 1))
+    }
+
+    fn totals(&self) -> Result<TreeTotals> {
+        self.read_once("reading totals", |db| Ok(state::totals(db)?))
+    }
+
+    fn versions(&self, inode: u64) -> Result<Vec<VersionRow>> {
+        self.read_once("listing versions", |db| tree::versions(db, inode))
+    }
+
+    fn create_snapshot(&self, name: &str, time: u64, tags: &[String]) -> Result<SnapshotRow> {
+        self.write("taking a snapshot", |db| snapshots::create(db, name, time, tags))
+    }
+
+    fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
+        self.read("listing snapshots", snapshots::all)
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.write("deleting a snapshot", |db| snapshots::delete(db, name))
+    }
+
+    fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)> {
+        self.write("pinning", |db| snapshots::pin(db, self.now(), session, target))
+    }
+
+    fn purge_history(&self) -> Result<u64> {
+        const BATCH: usize = 20_000;
+        let (mut at, mut total) = (PurgePosition::START, 0);
+        while at != PurgePosition::Done {
+            let (next, gone) = self.write("purging history", |db| snapshots::purge(db, at, BATCH))?;
+            at = next;
+            total += gone;
+        }
+        Ok(total)
+    }
+
+    fn set_policy(&self, inode: u64, key: &str, value: Option<&str>) -> Result<()> {
+        self.write("setting a policy", |db| policies::set(db, inode, key, value))
+    }
+
+    fn policies(&self, inode: u64) -> Result<BTreeMap<String, String>> {
+        self.read_once("reading policies", |db| policies::of(db, inode))
+    }
+
+    fn all_policies(&self) -> Result<BTreeMap<u64, BTreeMap<String, String>>> {
+        self.read_once("reading policies", policies::all)
+    }
+
+    fn take_collector(&self, session: SessionId) -> Result<()> {
+        self.write("becoming the collector", |db| reclaim::take(db, self.now(), session))
+    }
+
+    fn release_collector(&self, session: SessionId) -> Result<()> {
+        self.write("ending a collector's run", |db| reclaim::release(db, self.now(), session))
+    }
+
+    fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>> {
+        self.read("listing what is retained", |db| reclaim::visit_roots(db, visit))
+    }
+
+    fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
+        self.write("condemning packs", |db| reclaim::condemn(db, self.now(), session, packs))
+    }
+
+    fn all_acknowledged(&self, generation: u64) -> Result<bool> {
+        self.read_once("reading acknowledgements", |db| reclaim::all_acknowledged(db, generation))
+    }
+
+    fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()> {
+        self.write("burying packs", |db| reclaim::bury(db, self.now(), session, (copies, victims), time))
+    }
+
+    fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
+        self.write("absolving packs", |db| reclaim::absolve(db, self.now(), session, packs))
+    }
+
+    fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()> {
+        let least = [("next_pack", next_pack), ("next_inode", next_inode), ("next_sequence", next_sequence)];
+        self.write("raising counters", |db| state::raise(db, &least))
+    }
+
+    fn adopt_packs(&self, packs: &[PackRow]) -> Result<()> {
+        self.write("adopting packs", |db| packs::adopt(db, packs))
+    }
+
+    fn restore_versions(&self, inode: u64, versions: &[VersionRow]) -> Result<()> {
+        self.write("restoring versions", |db| tree::restore_versions(db, inode, versions))
+    }
+
+    fn check(&self) -> Result<Vec<String>> {
+        self.read("checking the metadata", check::check)
+    }
+
+    fn tidy(&self) -> Result<()> {
+        let what = "tidying the metadata";
+        let connection = self.lock_writer(what)?;
+        let tidy = || -> Outcome<()> {
+            // Each step of this pragma frees one page, so it must be stepped to its end.
+            let mut vacuum = connection.prepare("PRAGMA incremental_vacuum")?;
+            let mut rows = vacuum.query([])?;
+            while rows.next()?.is_some() {}
+            drop(rows);
+            connection.execute_batch("PRAGMA optimize")?;
+            // Readers may keep it from truncating the log: then it stays longer, which is no error.
+            connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))?;
+            Ok(())
+        };
+        tidy().explain(what)
+    }
+}

@@ -1,0 +1,200 @@
+//! Opening the database file: modes, settings, and the refusal of what is not ours.
+
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use super::fault::{Explain as _, Outcome, refuse};
+use super::row::ROOT_ATTRIBUTES;
+use crate::error::{Context as _, Error, ErrorKind, Result};
+use crate::meta::ROOT_INODE;
+
+/// How to open a database.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenMode {
+    /// Make a new one; `Exists` when there is one already.
+    Create,
+    /// For reading and writing.
+    ReadWrite,
+    /// For reading only. Nothing in the database changes; writing methods are `Denied`. Where the directory cannot be
+    /// written, nothing at all changes on disk; where it can, SQLite may keep its `-wal` and `-shm` files beside it.
+    ReadOnly,
+}
+
+/// "OTRG": what `file` and SQLite's header call our databases.
+const APPLICATION_ID: i32 = 0x4f54_5247;
+/// Raised with every schema that older programs cannot use.
+const SCHEMA_VERSION: i32 = 1;
+/// Measured in docs/decisions/0004-metadata-schema.md.
+const PAGE_BYTES: u32 = 8192;
+/// The log is copied into the database once it has grown by this much: seldom enough that a bulk load's pages are copied
+/// once or twice, often enough that readers' lookups in it stay short.
+const CHECKPOINT_BYTES: u32 = 16 << 20;
+/// How long a transaction waits for another process's before it is `Busy`.
+const BUSY: Duration = Duration::from_secs(30);
+const WRITER_CACHE_KIB: u32 = 32 << 10;
+const READER_CACHE_KIB: u32 = 8 << 10;
+const STATEMENTS: usize = 128;
+
+/// What further connections to the same database need.
+#[derive(Clone, Debug)]
+pub(super) struct Source {
+    path: PathBuf,
+    /// The file as a URI with `immutable=1`, when nobody can write it: SQLite then needs no lock files.
+    immutable: Option<String>,
+}
+
+impl Source {
+    /// Finds out how `path` can be read.
+    pub fn new(path: &Path, mode: OpenMode) -> Result<Self> {
+        let path = std::fs::canonicalize(path).context(|| format!("metadata database {}", path.display()))?;
+        let immutable = (mode == OpenMode::ReadOnly && !directory_is_writable(&path) && !log_exists(&path))
+            .then(|| immutable_uri(&path));
+        Ok(Self { path, immutable })
+    }
+
+    /// A connection that only reads.
+    pub fn reader(&self) -> Result<Connection> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let what = format!("opening metadata database {}", self.path.display());
+        let connection = match &self.immutable {
+            Some(uri) => Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI),
+            None => Connection::open_with_flags(&self.path, flags),
+        };
+        let connection = connection.explain(&what)?;
+        settle(&connection, READER_CACHE_KIB).explain(&what)?;
+        Ok(connection)
+    }
+
+    /// A connection that writes.
+    pub fn writer(&self) -> Result<Connection> {
+        let what = format!("opening metadata database {}", self.path.display());
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags).explain(&what)?;
+        settle(&connection, WRITER_CACHE_KIB).explain(&what)?;
+        write_ahead(&connection).explain(&what)?;
+        Ok(connection)
+    }
+}
+
+fn directory_is_writable(path: &Path) -> bool {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
+fn log_exists(path: &Path) -> bool {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    std::fs::metadata(log).is_ok_and(|log| log.len() > 0)
+}
+
+fn immutable_uri(path: &Path) -> String {
+    let mut uri = String::from("file:");
+    for &byte in path.as_os_str().as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/._-".contains(&byte) {
+            uri.push(byte.into());
+        } else {
+            write!(uri, "%{byte:02x}").expect("writing to a string");
+        }
+    }
+    uri + "?immutable=1"
+}
+
+/// Settings of every connection. A store may come from anybody, so nothing in its schema may run code.
+fn settle(connection: &Connection, cache_kib: u32) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_FKEY, false)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.pragma_update(None, "cache_size", -i64::from(cache_kib))?;
+    connection.pragma_update(None, "cell_size_check", true)?;
+    connection.pragma_update(None, "temp_store", "memory")
+}
+
+/// Durability: every commit syncs the log before it returns.
+fn write_ahead(connection: &Connection) -> Outcome<()> {
+    let mode: String = connection.query_row("PRAGMA journal_mode = wal", [], |row| row.get(0))?;
+    if mode != "wal" {
+        let why = format!("its file system does not support a write-ahead log (SQLite says {mode})");
+        return Err(refuse(ErrorKind::Invalid, why));
+    }
+    connection.pragma_update(None, "synchronous", "full")?;
+    let page_bytes: u32 = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
+    connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_BYTES / page_bytes.max(512))?;
+    connection.pragma_update(None, "journal_size_limit", CHECKPOINT_BYTES * 4)?;
+    Ok(())
+}
+
+/// Makes the database at `path`.
+pub(super) fn create(path: &Path) -> Result<()> {
+    let what = format!("creating metadata database {}", path.display());
+    let exists = || Error::new(ErrorKind::Exists, format!("{what}: it exists already"));
+    if std::fs::metadata(path).is_ok_and(|file| file.len() > 0) {
+        return Err(exists());
+    }
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let mut connection = Connection::open_with_flags(path, flags).explain(&what)?;
+    settle(&connection, WRITER_CACHE_KIB).explain(&what)?;
+    // Before the first page is written, or they have no effect.
+    connection.pragma_update(None, "page_size", PAGE_BYTES).explain(&what)?;
+    connection.pragma_update(None, "auto_vacuum", "incremental").explain(&what)?;
+    write_ahead(&connection).explain(&what)?;
+    let made = (|| -> Outcome<bool> {
+        let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        // Two processes may have found the file absent; the second one finds the first one's schema here.
+        if transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))? > 0 {
+            return Ok(false);
+        }
+        transaction.execute_batch(include_str!("schema.sql"))?;
+        let (mode, uid, gid) = ROOT_ATTRIBUTES;
+        let digest = super::row::traits_digest(mode, uid, gid, &None);
+        transaction
+            .execute("INSERT INTO traits VALUES (0, ?1, ?2, ?3, ?4, NULL)", (digest, mode, uid, gid))?;
+        transaction.execute(
+            "INSERT INTO inode VALUES (?1, 1, 0, 1, 1, 0, 0, 0, 0, NULL, NULL)",
+            [ROOT_INODE as i64],
+        )?;
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+        transaction.commit()?;
+        Ok(true)
+    })()
+    .explain(&what)?;
+    if made { Ok(()) } else { Err(exists()) }
+}
+
+/// Refuses a database that is not ours, or too new.
+pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<()> {
+    let shown = path.display();
+    let what = format!("metadata database {shown}");
+    let read =
+        |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
+    let application = match read("application_id") {
+        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
+            return Err(Error::damaged(format!("{shown} is not a database")).caused_by(error));
+        }
+        other => other.explain(&what)?,
+    };
+    if application != APPLICATION_ID {
+        let empty = std::fs::metadata(path).is_ok_and(|file| file.len() == 0);
+        let is =
+            if empty { "empty: its store was never made" } else { "a database, but not one of Outrigger's" };
+        return Err(Error::new(ErrorKind::Invalid, format!("{shown} is {is}")));
+    }
+    let version = read("user_version").explain(&what)?;
+    if version != SCHEMA_VERSION {
+        let kind = if version > SCHEMA_VERSION { ErrorKind::Newer } else { ErrorKind::Damaged };
+        return Err(Error::new(
+            kind,
+            format!("{shown} has schema version {version}, this program knows version {SCHEMA_VERSION}"),
+        ));
+    }
+    Ok(())
+}

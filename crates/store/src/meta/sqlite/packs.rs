@@ -1,0 +1,172 @@
+//! Pack rows. A state changes only by a statement that names the state before, and the rows it changed are counted.
+
+use outrigger_format::{PackId, PackKind};
+use rusqlite::{Connection, Params, Row};
+
+use super::fault::{Outcome, refuse};
+use super::state::advance;
+use super::{sessions, state};
+use crate::error::ErrorKind;
+use crate::meta::{PackRow, PackState, SessionId, SessionKind};
+
+/// Conditions for [`select`].
+pub(super) const EVERY: &str = "1 = 1";
+/// Live and condemned packs.
+pub(super) const COMMITTED: &str = "state IN (2, 3)";
+
+fn read(row: &Row<'_>) -> Outcome<PackRow> {
+    let state: i64 = row.get(2)?;
+    let damaged = |what: String| refuse(ErrorKind::Damaged, what);
+    Ok(PackRow {
+        id: PackId(row.get::<_, i64>(0)? as u64),
+        kind: PackKind::from_byte(row.get(1)?).map_err(|error| damaged(error.to_string()))?,
+        state: match state {
+            0 => PackState::Writing,
+            1 => PackState::Sealed,
+            2 => PackState::Live,
+            3 => PackState::Condemned,
+            4 => PackState::Dead,
+            _ => return Err(damaged(format!("pack state {state}"))),
+        },
+        session: SessionId(row.get::<_, i64>(3)? as u64),
+        bytes: row.get::<_, i64>(4)? as u64,
+        raw_bytes: row.get::<_, i64>(5)? as u64,
+        chunks: row.get(6)?,
+        dead_since: row.get::<_, i64>(7)? as u64,
+    })
+}
+
+/// Rows for which `condition` holds, in the order of their ids.
+pub(super) fn select(connection: &Connection, condition: &str, params: impl Params) -> Outcome<Vec<PackRow>> {
+    let sql = format!(
+        "SELECT id, kind, state, session, bytes, raw_bytes, chunks, dead_since FROM pack WHERE {condition} ORDER BY id"
+    );
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut rows = statement.query(params)?;
+    let mut packs = Vec::new();
+    while let Some(row) = rows.next()? {
+        packs.push(read(row)?);
+    }
+    Ok(packs)
+}
+
+fn insert(connection: &Connection, pack: &PackRow) -> rusqlite::Result<usize> {
+    connection
+        .prepare_cached("INSERT INTO pack VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8) ON CONFLICT DO NOTHING")?
+        .execute((
+            pack.id.0 as i64,
+            pack.kind as i64,
+            pack.state as i64,
+            pack.session.0 as i64,
+            pack.bytes as i64,
+            pack.raw_bytes as i64,
+            pack.chunks,
+            pack.dead_since as i64,
+        ))
+}
+
+/// Hands out ids and records who is going to write them.
+pub(super) fn announce(
+    connection: &Connection,
+    now: u64,
+    session: SessionId,
+    kind: PackKind,
+    count: u32,
+) -> Outcome<Vec<PackId>> {
+    if sessions::require_live(connection, now, session)? == SessionKind::Reader {
+        return Err(refuse(ErrorKind::Invalid, format!("session {} only reads", session.0)));
+    }
+    let first = advance(connection, "next_pack", count.into())?;
+    if first + u64::from(count) > PackId::MAX.0 + 1 {
+        return Err(refuse(ErrorKind::Full, "all pack ids are used up"));
+    }
+    let ids: Vec<PackId> = (first..first + u64::from(count)).map(PackId).collect();
+    for &id in &ids {
+        let state = PackState::Writing;
+        insert(
+            connection,
+            &PackRow { id, kind, state, session, bytes: 0, raw_bytes: 0, chunks: 0, dead_since: 0 },
+        )?;
+    }
+    Ok(ids)
+}
+
+/// What a pack is, for messages.
+fn describe(connection: &Connection, pack: PackId) -> Outcome<String> {
+    let found = select(connection, "id = ?1", [pack.0 as i64])?;
+    Ok(match found.first() {
+        Some(row) => format!("pack {pack} is {:?}, of session {}", row.state, row.session.0),
+        None => format!("pack {pack} is unknown"),
+    })
+}
+
+/// Refuses unless exactly one row changed.
+fn expect_one(connection: &Connection, rows: usize, pack: PackId, wanted: &str) -> Outcome<()> {
+    if rows == 1 {
+        return Ok(());
+    }
+    let is = describe(connection, pack)?;
+    Err(refuse(ErrorKind::Invalid, format!("{is}; it should be {wanted}")))
+}
+
+/// Writing → sealed.
+pub(super) fn sealed(
+    connection: &Connection,
+    now: u64,
+    session: SessionId,
+    packs: &[PackRow],
+) -> Outcome<()> {
+    sessions::require_live(connection, now, session)?;
+    let mut update = connection.prepare_cached(
+        "UPDATE pack SET state = 1, bytes = ?3, raw_bytes = ?4, chunks = ?5 WHERE id = ?1 AND session = ?2 AND state = 0",
+    )?;
+    for pack in packs {
+        let values =
+            (pack.id.0 as i64, session.0 as i64, pack.bytes as i64, pack.raw_bytes as i64, pack.chunks);
+        expect_one(connection, update.execute(values)?, pack.id, "announced by this session and not sealed")?;
+    }
+    Ok(())
+}
+
+/// Sealed → live.
+pub(super) fn make_live(connection: &Connection, session: SessionId, packs: &[PackId]) -> Outcome<()> {
+    let mut update = connection
+        .prepare_cached("UPDATE pack SET state = 2 WHERE id = ?1 AND session = ?2 AND state = 1")?;
+    for &pack in packs {
+        let rows = update.execute((pack.0 as i64, session.0 as i64))?;
+        expect_one(connection, rows, pack, "sealed by this session and not committed")?;
+    }
+    Ok(())
+}
+
+/// Uncommitted packs of sessions that are over → dead.
+pub(super) fn sweep(connection: &Connection, time: u64) -> Outcome<u64> {
+    let sql = "UPDATE pack SET state = 4, dead_since = ?1 \
+               WHERE state < 2 AND session NOT IN (SELECT id FROM session)";
+    Ok(connection.prepare_cached(sql)?.execute([time as i64])? as u64)
+}
+
+/// Drops rows of dead packs. A session that is not over may still make an object under its id, so those rows stay.
+pub(super) fn forget(connection: &Connection, packs: &[PackId]) -> Outcome<()> {
+    let sql = "DELETE FROM pack WHERE id = ?1 AND state = 4 AND session NOT IN (SELECT id FROM session)";
+    let mut delete = connection.prepare_cached(sql)?;
+    for &pack in packs {
+        delete.execute([pack.0 as i64])?;
+    }
+    Ok(())
+}
+
+/// Records packs that were found as objects, for a database that is being rebuilt.
+pub(super) fn adopt(connection: &Connection, packs: &[PackRow]) -> Outcome<()> {
+    for pack in packs {
+        if pack.id.0 == 0 || pack.id > PackId::MAX {
+            return Err(refuse(ErrorKind::Invalid, format!("{} cannot be a pack id", pack.id.0)));
+        }
+        insert(connection, &PackRow { state: PackState::Live, dead_since: 0, ..pack.clone() })?;
+        let next = state::counter(connection, "next_pack")? as u64;
+        if next <= pack.id.0 {
+            advance(connection, "next_pack", pack.id.0 + 1 - next)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! The collector's transactions; the rules are those of docs/decisions/0003-reclaim-protocol.md.
+
+use outrigger_format::{PackId, Root};
+use rusqlite::{Connection, OptionalExtension as _};
+
+use super::fault::{Outcome, refuse};
+use super::state::advance;
+use super::{packs, row, sessions};
+use crate::error::{ErrorKind, Result};
+use crate::meta::{PackRow, SessionId, SessionKind};
+
+fn holder(connection: &Connection) -> rusqlite::Result<Option<SessionId>> {
+    let holder: Option<i64> =
+        connection.prepare_cached("SELECT collector FROM state")?.query_row([], |row| row.get(0))?;
+    Ok(holder.map(|id| SessionId(id as u64)))
+}
+
+/// Rule 14. The session's id is the token: ids only grow, and a run is a session.
+pub(super) fn take(connection: &Connection, now: u64, session: SessionId) -> Outcome<()> {
+    if sessions::require_live(connection, now, session)? != SessionKind::Collector {
+        return Err(refuse(
+            ErrorKind::Invalid,
+            format!("session {} was not opened as a collector", session.0),
+        ));
+    }
+    if let Some(other) = holder(connection)?.filter(|holder| *holder != session) {
+        let until: Option<i64> = connection
+            .prepare_cached("SELECT lease_until FROM session WHERE id = ?1")?
+            .query_row([other.0 as i64], |row| row.get(0))
+            .optional()?;
+        if until.is_some_and(|until| until > now as i64) {
+            let what = format!("session {} is collecting; try again when it has finished", other.0);
+            return Err(refuse(ErrorKind::Busy, what));
+        }
+        sessions::end(connection, other)?;
+    }
+    connection.prepare_cached("UPDATE state SET collector = ?1")?.execute([session.0 as i64])?;
+    reprieve_all(connection)
+}
+
+/// What an interrupted run left condemned is in use again.
+fn reprieve_all(connection: &Connection) -> Outcome<()> {
+    connection.prepare_cached("UPDATE pack SET state = 2 WHERE state = 3")?.execute([])?;
+    Ok(())
+}
+
+/// Checks that the session is live and still the collector.
+fn require_collector(connection: &Connection, now: u64, session: SessionId) -> Outcome<()> {
+    sessions::require_live(connection, now, session)?;
+    if holder(connection)? == Some(session) {
+        return Ok(());
+    }
+    Err(refuse(ErrorKind::Fenced, format!("session {} is not the collector, or no longer", session.0)))
+}
+
+/// Ends a run.
+pub(super) fn release(connection: &Connection, now: u64, session: SessionId) -> Outcome<()> {
+    require_collector(connection, now, session)?;
+    connection.prepare_cached("UPDATE state SET collector = NULL")?.execute([])?;
+    reprieve_all(connection)
+}
+
+/// Live → condemned, under a new generation.
+pub(super) fn condemn(
+    connection: &Connection,
+    now: u64,
+    session: SessionId,
+    packs: &[PackId],
+) -> Outcome<u64> {
+    require_collector(connection, now, session)?;
+    let generation = advance(connection, "generation", 1)? + 1;
+    let mut update = connection
+        .prepare_cached("UPDATE pack SET state = 3, generation = ?2 WHERE id = ?1 AND state = 2")?;
+    for pack in packs {
+        update.execute((pack.0 as i64, generation as i64))?;
+    }
+    Ok(generation)
+}
+
+/// Condemned → live.
+pub(super) fn absolve(
+    connection: &Connection,
+    now: u64,
+    session: SessionId,
+    packs: &[PackId],
+) -> Outcome<()> {
+    require_collector(connection, now, session)?;
+    let mut update = connection.prepare_cached("UPDATE pack SET state = 2 WHERE id = ?1 AND state = 3")?;
+    for pack in packs {
+        update.execute([pack.0 as i64])?;
+    }
+    Ok(())
+}
+
+/// Rule 18.
+pub(super) fn all_acknowledged(connection: &Connection, generation: u64) -> Outcome<bool> {
+    Ok(sessions::slowest(connection)? >= generation as i64)
+}
+
+/// Rule 21: copies live, victims dead.
+pub(super) fn bury(
+    connection: &Connection,
+    now: u64,
+    session: SessionId,
+    (copies, victims): (&[PackId], &[PackId]),
+    time: u64,
+) -> Outcome<()> {
+    require_collector(connection, now, session)?;
+    packs::make_live(connection, session, copies)?;
+    let slowest = sessions::slowest(connection)?;
+    let mut generation_of =
+        connection.prepare_cached("SELECT generation FROM pack WHERE id = ?1 AND state = 3")?;
+    let mut update = connection
+        .prepare_cached("UPDATE pack SET state = 4, dead_since = ?2 WHERE id = ?1 AND state = 3")?;
+    for &pack in victims {
+        // The collector has waited for this (rule 18); where data would be lost it costs nothing to make sure.
+        let generation: Option<i64> =
+            generation_of.query_row([pack.0 as i64], |row| row.get(0)).optional()?;
+        if generation.is_some_and(|generation| generation > slowest) {
+            let what = format!("a session has not acknowledged the condemnation of pack {pack}");
+            return Err(refuse(ErrorKind::Busy, what));
+        }
+        update.execute((pack.0 as i64, time as i64))?;
+    }
+    Ok(())
+}
+
+/// Every retained root, and the committed packs of the same state of the database (rules 16 and 19).
+pub(super) fn visit_roots(
+    connection: &Connection,
+    visit: &mut dyn FnMut(Root) -> Result<()>,
+) -> Outcome<Vec<PackRow>> {
+    for source in [
+        "SELECT root FROM inode WHERE root IS NOT NULL",
+        "SELECT root FROM version WHERE root IS NOT NULL",
+        "SELECT root FROM pin_root",
+        "SELECT root FROM inode_old WHERE root IS NOT NULL AND (\
+             EXISTS (SELECT 1 FROM snapshot WHERE epoch >= epoch_from AND epoch < epoch_to) OR \
+             EXISTS (SELECT 1 FROM pin WHERE epoch >= epoch_from AND epoch < epoch_to))",
+    ] {
+        let mut statement = connection.prepare_cached(source)?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            visit(row::root(row.get_ref(0)?, 0)?)?;
+        }
+    }
+    packs::select(connection, packs::COMMITTED, [])
+}

@@ -1,0 +1,160 @@
+-- The metadata database, schema version 1. Why it looks like this: docs/decisions/0004-metadata-schema.md.
+-- Numbers that are u64 elsewhere are kept as i64 with the same bits. Times are nanoseconds since 1970 unless said otherwise.
+
+-- One row of counters; every transaction that needs one reads and writes it here, none is kept in memory.
+CREATE TABLE state (
+    one               INTEGER PRIMARY KEY CHECK (one = 1),
+    epoch             INTEGER NOT NULL,  -- the current one; rows that are changed now get it
+    generation        INTEGER NOT NULL,  -- raised whenever packs are condemned
+    next_inode        INTEGER NOT NULL,
+    next_pack         INTEGER NOT NULL,
+    next_session      INTEGER NOT NULL,
+    next_sequence     INTEGER NOT NULL,
+    collector         INTEGER,           -- the session that is the collector
+    files             INTEGER NOT NULL,  -- totals of the current tree
+    directories       INTEGER NOT NULL,
+    others            INTEGER NOT NULL,
+    bytes             INTEGER NOT NULL
+) STRICT;
+
+-- Kind, permissions, owner and extended attributes are shared by most files of a tree, so they are interned.
+-- Rows never change; unused ones go with the next purge of the history.
+CREATE TABLE traits (
+    id      INTEGER PRIMARY KEY,
+    digest  INTEGER NOT NULL,            -- of the other columns; finds a row
+    mode    INTEGER NOT NULL,            -- kind << 12 | permission bits
+    uid     INTEGER NOT NULL,
+    gid     INTEGER NOT NULL,
+    xattrs  BLOB                         -- as in the catalogue; NULL: none
+) STRICT;
+CREATE INDEX traits_digest ON traits (digest);
+
+-- Inodes of the current tree: by construction at most one row each.
+CREATE TABLE inode (
+    number       INTEGER PRIMARY KEY,
+    epoch        INTEGER NOT NULL,       -- the row is valid from this epoch on
+    traits       INTEGER NOT NULL,
+    links        INTEGER NOT NULL,       -- names it has; 1 for a directory
+    version      INTEGER NOT NULL,       -- number of its present content, from 1
+    mtime_secs   INTEGER NOT NULL,
+    mtime_nanos  INTEGER NOT NULL,
+    time         INTEGER NOT NULL,       -- when its content was committed
+    stamp        INTEGER NOT NULL,
+    special      ANY,                    -- a symlink's target (blob), a device's number (integer), else NULL
+    root         BLOB                    -- NULL: empty
+) STRICT;
+
+-- Names of the current tree. Without a rowid, so that a directory's entries lie together in the order of their names.
+CREATE TABLE dentry (
+    parent  INTEGER NOT NULL,
+    name    BLOB NOT NULL,
+    inode   INTEGER NOT NULL,
+    epoch   INTEGER NOT NULL,
+    PRIMARY KEY (parent, name)
+) STRICT, WITHOUT ROWID;
+
+-- Where each directory of the current tree hangs: for policies, for the cycle check of renames, for messages.
+CREATE TABLE directory (
+    inode   INTEGER PRIMARY KEY,
+    parent  INTEGER NOT NULL             -- of the root: itself
+) STRICT;
+
+-- Former states of inodes and names, valid in epoch_from .. epoch_to - 1.
+CREATE TABLE inode_old (
+    number       INTEGER NOT NULL,
+    epoch_from   INTEGER NOT NULL,
+    epoch_to     INTEGER NOT NULL,
+    traits       INTEGER NOT NULL,
+    links        INTEGER NOT NULL,
+    mtime_secs   INTEGER NOT NULL,
+    mtime_nanos  INTEGER NOT NULL,
+    stamp        INTEGER NOT NULL,
+    special      ANY,
+    root         BLOB,
+    PRIMARY KEY (number, epoch_from)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dentry_old (
+    parent      INTEGER NOT NULL,
+    name        BLOB NOT NULL,
+    epoch_from  INTEGER NOT NULL,
+    epoch_to    INTEGER NOT NULL,
+    inode       INTEGER NOT NULL,
+    PRIMARY KEY (parent, name, epoch_from)
+) STRICT, WITHOUT ROWID;
+
+-- Earlier contents of files, kept by policy.
+CREATE TABLE version (
+    inode        INTEGER NOT NULL,
+    number       INTEGER NOT NULL,
+    time         INTEGER NOT NULL,
+    mtime_secs   INTEGER NOT NULL,
+    mtime_nanos  INTEGER NOT NULL,
+    root         BLOB,
+    PRIMARY KEY (inode, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE policy (
+    inode  INTEGER NOT NULL,
+    key    TEXT NOT NULL,
+    value  TEXT NOT NULL,
+    PRIMARY KEY (inode, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE snapshot (
+    epoch  INTEGER PRIMARY KEY,
+    name   TEXT NOT NULL UNIQUE,
+    time   INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE snapshot_tag (
+    epoch     INTEGER NOT NULL,
+    position  INTEGER NOT NULL,
+    tag       TEXT NOT NULL,
+    PRIMARY KEY (epoch, position)
+) STRICT, WITHOUT ROWID;
+
+-- A row lives as long as its session: closing and fencing delete it.
+CREATE TABLE session (
+    id            INTEGER PRIMARY KEY,
+    kind          INTEGER NOT NULL,
+    acknowledged  INTEGER NOT NULL,      -- the largest i64: never has to
+    lease_until   INTEGER NOT NULL,
+    lease_secs    INTEGER NOT NULL,
+    description   TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE pin (
+    epoch    INTEGER NOT NULL,
+    session  INTEGER NOT NULL,
+    PRIMARY KEY (epoch, session)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE pin_root (
+    session  INTEGER NOT NULL,
+    root     BLOB NOT NULL,
+    PRIMARY KEY (session, root)
+) STRICT, WITHOUT ROWID;
+
+-- Epochs at which somebody may still look.
+CREATE VIEW retained (epoch) AS
+    SELECT epoch FROM snapshot UNION SELECT epoch FROM pin;
+
+CREATE TABLE pack (
+    id          INTEGER PRIMARY KEY,
+    kind        INTEGER NOT NULL,
+    state       INTEGER NOT NULL,        -- 0 writing, 1 sealed, 2 live, 3 condemned, 4 dead
+    session     INTEGER NOT NULL,
+    bytes       INTEGER NOT NULL,
+    raw_bytes   INTEGER NOT NULL,
+    chunks      INTEGER NOT NULL,
+    generation  INTEGER NOT NULL,        -- at which it was last condemned
+    dead_since  INTEGER NOT NULL
+) STRICT;
+CREATE INDEX pack_uncommitted ON pack (session) WHERE state < 2;
+CREATE INDEX pack_live ON pack (id) WHERE state = 2;
+CREATE INDEX pack_condemned ON pack (id) WHERE state = 3;
+
+-- The root directory is there from the beginning: inode 1, mode 0755, owned by root.
+INSERT INTO state VALUES (1, 1, 0, 2, 1, 1, 1, NULL, 0, 1, 0, 0);
+INSERT INTO directory VALUES (1, 1);

@@ -1,0 +1,160 @@
+//! Sessions: who may write, until when, and which generation each has acknowledged.
+//!
+//! A session is *live* while its row is there and its lease is not over by the database's clock. Closing and fencing delete the row
+//! (with its pins); a lease that ran out only makes the session unable to write. Numbers come from a counter and are never used twice.
+
+use outrigger_format::PackId;
+use rusqlite::{Connection, OptionalExtension as _, Row};
+
+use super::fault::{Fault, Outcome, refuse};
+use super::state::{advance, counter};
+use crate::error::ErrorKind;
+use crate::meta::{Generation, SessionId, SessionKind, SessionRow};
+
+const NANOS: u64 = 1_000_000_000;
+
+fn lease_end(now: u64, lease_secs: u32) -> i64 {
+    i64::try_from(now.saturating_add(u64::from(lease_secs) * NANOS)).unwrap_or(i64::MAX)
+}
+
+fn kind_of(byte: i64) -> Outcome<SessionKind> {
+    Ok(match byte {
+        0 => SessionKind::Writer,
+        1 => SessionKind::Reader,
+        2 => SessionKind::Collector,
+        _ => return Err(refuse(ErrorKind::Damaged, format!("session kind {byte}"))),
+    })
+}
+
+fn fenced(session: SessionId) -> Fault {
+    refuse(
+        ErrorKind::Fenced,
+        format!("session {} is over: it was closed or fenced, or its lease ran out", session.0),
+    )
+}
+
+/// Checks that a session is live and renews its lease: every transaction of a session begins with this.
+pub(super) fn require_live(connection: &Connection, now: u64, session: SessionId) -> Outcome<SessionKind> {
+    let row = connection
+        .prepare_cached("SELECT kind, lease_until, lease_secs FROM session WHERE id = ?1")?
+        .query_row([session.0 as i64], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?, row.get::<_, u32>(2)?)))
+        .optional()?;
+    let (kind, until, lease_secs) = row.ok_or_else(|| fenced(session))?;
+    if until <= now as i64 {
+        return Err(fenced(session));
+    }
+    extend(connection, session, until, lease_end(now, lease_secs))?;
+    kind_of(kind)
+}
+
+/// Never shortens a lease.
+fn extend(connection: &Connection, session: SessionId, until: i64, end: i64) -> rusqlite::Result<()> {
+    if end > until {
+        connection
+            .prepare_cached("UPDATE session SET lease_until = ?2 WHERE id = ?1")?
+            .execute((session.0 as i64, end))?;
+    }
+    Ok(())
+}
+
+/// What a writer may rely on.
+fn generation(connection: &Connection) -> Outcome<Generation> {
+    let mut live = connection.prepare_cached("SELECT id FROM pack WHERE state = 2 ORDER BY id")?;
+    let live = live.query_map([], |row| Ok(PackId(row.get::<_, i64>(0)? as u64)))?;
+    Ok(Generation {
+        number: counter(connection, "generation")? as u64,
+        live: live.collect::<rusqlite::Result<_>>()?,
+    })
+}
+
+/// Inserts a session.
+pub(super) fn open(
+    connection: &Connection,
+    now: u64,
+    kind: SessionKind,
+    description: &str,
+    lease_secs: u32,
+) -> Outcome<(SessionId, Generation)> {
+    let id = SessionId(advance(connection, "next_session", 1)?);
+    let generation = generation(connection)?;
+    // Readers and collectors rely on no hit when they write, so nobody ever waits for them.
+    let acknowledged = if kind == SessionKind::Writer { generation.number as i64 } else { i64::MAX };
+    connection.prepare_cached("INSERT INTO session VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute((
+        id.0 as i64,
+        kind as i64,
+        acknowledged,
+        lease_end(now, lease_secs),
+        lease_secs,
+        description,
+    ))?;
+    Ok((id, generation))
+}
+
+/// Extends a lease; returns the generation's number.
+pub(super) fn renew(connection: &Connection, now: u64, session: SessionId, lease_secs: u32) -> Outcome<u64> {
+    require_live(connection, now, session)?;
+    connection
+        .prepare_cached("UPDATE session SET lease_until = ?2, lease_secs = ?3 WHERE id = ?1")?
+        .execute((session.0 as i64, lease_end(now, lease_secs), lease_secs))?;
+    Ok(counter(connection, "generation")? as u64)
+}
+
+/// Acknowledges the current generation, and takes back the condemned packs that uncommitted work relies on (rule 8).
+pub(super) fn acknowledge(
+    connection: &Connection,
+    now: u64,
+    session: SessionId,
+    relied: &[PackId],
+) -> Outcome<Generation> {
+    require_live(connection, now, session)?;
+    let mut rescue = connection.prepare_cached("UPDATE pack SET state = 2 WHERE id = ?1 AND state = 3")?;
+    for pack in relied {
+        rescue.execute([pack.0 as i64])?;
+    }
+    let generation = generation(connection)?;
+    connection
+        .prepare_cached("UPDATE session SET acknowledged = max(acknowledged, ?2) WHERE id = ?1")?
+        .execute((session.0 as i64, generation.number as i64))?;
+    Ok(generation)
+}
+
+/// Ends a session, if it is not over yet. What it left uncommitted stays its own until it is swept.
+pub(super) fn end(connection: &Connection, session: SessionId) -> Outcome<()> {
+    let id = [session.0 as i64];
+    connection.prepare_cached("DELETE FROM session WHERE id = ?1")?.execute(id)?;
+    connection.prepare_cached("DELETE FROM pin WHERE session = ?1")?.execute(id)?;
+    connection.prepare_cached("DELETE FROM pin_root WHERE session = ?1")?.execute(id)?;
+    connection.prepare_cached("UPDATE state SET collector = NULL WHERE collector = ?1")?.execute(id)?;
+    Ok(())
+}
+
+/// The oldest generation that a writer's decisions may still rest on.
+pub(super) fn slowest(connection: &Connection) -> rusqlite::Result<i64> {
+    let slowest: Option<i64> = connection
+        .prepare_cached("SELECT min(acknowledged) FROM session")?
+        .query_row([], |row| row.get(0))?;
+    Ok(slowest.unwrap_or(i64::MAX))
+}
+
+fn read(row: &Row<'_>) -> Outcome<SessionRow> {
+    let acknowledged: i64 = row.get(2)?;
+    Ok(SessionRow {
+        id: SessionId(row.get::<_, i64>(0)? as u64),
+        kind: kind_of(row.get(1)?)?,
+        acknowledged: if acknowledged == i64::MAX { u64::MAX } else { acknowledged as u64 },
+        lease_until: row.get::<_, i64>(3)? as u64,
+        description: row.get(4)?,
+    })
+}
+
+/// Every session that is not over.
+pub(super) fn all(connection: &Connection) -> Outcome<Vec<SessionRow>> {
+    let sql = "SELECT id, kind, acknowledged, lease_until, description FROM session ORDER BY id";
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([])?;
+    let mut sessions = Vec::new();
+    while let Some(row) = rows.next()? {
+        sessions.push(read(row)?);
+    }
+    Ok(sessions)
+}

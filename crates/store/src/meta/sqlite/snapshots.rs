@@ -1,0 +1,212 @@
+//! Snapshots, pins, and the history that they keep.
+
+use outrigger_format::Root;
+use rusqlite::{Connection, OptionalExtension as _, params};
+
+use super::fault::{Outcome, refuse};
+use super::state::{advance, counter};
+use super::{row, sessions};
+use crate::error::ErrorKind;
+use crate::meta::{PinTarget, SessionId, SnapshotRow};
+
+/// Names the current epoch and raises it.
+pub(super) fn create(
+    connection: &Connection,
+    name: &str,
+    time: u64,
+    tags: &[String],
+) -> Outcome<SnapshotRow> {
+    if name.is_empty() {
+        return Err(refuse(ErrorKind::Invalid, "a snapshot needs a name"));
+    }
+    if epoch_of(connection, name)?.is_some() {
+        return Err(refuse(ErrorKind::Exists, format!("snapshot `{name}` exists already")));
+    }
+    let epoch = advance(connection, "epoch", 1)?;
+    connection.prepare_cached("INSERT INTO snapshot VALUES (?1, ?2, ?3)")?.execute((
+        epoch as i64,
+        name,
+        time as i64,
+    ))?;
+    let mut insert = connection.prepare_cached("INSERT INTO snapshot_tag VALUES (?1, ?2, ?3)")?;
+    for (position, tag) in tags.iter().enumerate() {
+        insert.execute((epoch as i64, position as i64, tag))?;
+    }
+    Ok(SnapshotRow { name: name.to_owned(), epoch, time, tags: tags.to_vec() })
+}
+
+fn epoch_of(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+    connection
+        .prepare_cached("SELECT epoch FROM snapshot WHERE name = ?1")?
+        .query_row([name], |row| row.get(0))
+        .optional()
+}
+
+fn required_epoch(connection: &Connection, name: &str) -> Outcome<i64> {
+    epoch_of(connection, name)?
+        .ok_or_else(|| refuse(ErrorKind::NotFound, format!("there is no snapshot `{name}`")))
+}
+
+/// All snapshots, oldest first.
+pub(super) fn all(connection: &Connection) -> Outcome<Vec<SnapshotRow>> {
+    let mut tags =
+        connection.prepare_cached("SELECT tag FROM snapshot_tag WHERE epoch = ?1 ORDER BY position")?;
+    let mut statement = connection.prepare_cached("SELECT epoch, name, time FROM snapshot ORDER BY epoch")?;
+    let mut rows = statement.query([])?;
+    let mut snapshots = Vec::new();
+    while let Some(row) = rows.next()? {
+        let epoch: i64 = row.get(0)?;
+        snapshots.push(SnapshotRow {
+            name: row.get(1)?,
+            epoch: epoch as u64,
+            time: row.get::<_, i64>(2)? as u64,
+            tags: tags.query_map([epoch], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?,
+        });
+    }
+    Ok(snapshots)
+}
+
+/// Forgets a snapshot.
+pub(super) fn delete(connection: &Connection, name: &str) -> Outcome<()> {
+    let epoch = required_epoch(connection, name)?;
+    connection.prepare_cached("DELETE FROM snapshot WHERE epoch = ?1")?.execute([epoch])?;
+    connection.prepare_cached("DELETE FROM snapshot_tag WHERE epoch = ?1")?.execute([epoch])?;
+    Ok(())
+}
+
+/// Pins something that is there.
+pub(super) fn pin(
+    connection: &Connection,
+    now: u64,
+    session: SessionId,
+    target: &PinTarget,
+) -> Outcome<(u64, Option<Root>)> {
+    sessions::require_live(connection, now, session)?;
+    let epoch = match target {
+        PinTarget::Now => advance(connection, "epoch", 1)? as i64,
+        PinTarget::Snapshot(name) => required_epoch(connection, name)?,
+        PinTarget::Version { inode, number } => {
+            let root = pin_version(connection, session, *inode, *number)?;
+            return Ok((counter(connection, "epoch")? as u64, Some(root)));
+        }
+    };
+    connection
+        .prepare_cached("INSERT INTO pin VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
+        .execute((epoch, session.0 as i64))?;
+    Ok((epoch as u64, None))
+}
+
+fn pin_version(connection: &Connection, session: SessionId, inode: u64, number: u64) -> Outcome<Root> {
+    let root = connection
+        .prepare_cached("SELECT root FROM version WHERE inode = ?1 AND number = ?2")?
+        .query_row((inode as i64, number as i64), |row| row::root(row.get_ref(0)?, 0))
+        .optional()?;
+    let missing = || refuse(ErrorKind::NotFound, format!("inode {inode} has no version {number}"));
+    let root = root.ok_or_else(missing)?;
+    if let Some(bytes) = row::root_column(&root) {
+        connection
+            .prepare_cached("INSERT INTO pin_root VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
+            .execute((session.0 as i64, bytes))?;
+    }
+    Ok(root)
+}
+
+/// A table of this many traits is small enough to leave alone.
+const TRAITS_TOLERATED: i64 = 1000;
+
+/// Where a purge goes on after a batch.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum PurgePosition {
+    Inodes { number: i64, epoch_from: i64 },
+    Names { parent: i64, name: Vec<u8>, epoch_from: i64 },
+    Traits,
+    Done,
+}
+
+impl PurgePosition {
+    /// The beginning.
+    pub const START: Self = Self::Inodes { number: i64::MIN, epoch_from: i64::MIN };
+}
+
+/// No snapshot and no pin looks at the row's epochs. New ones never will: they begin after every row of the history has ended.
+macro_rules! unseen {
+    () => {
+        "NOT EXISTS (SELECT 1 FROM snapshot WHERE epoch >= epoch_from AND epoch < epoch_to) \
+         AND NOT EXISTS (SELECT 1 FROM pin WHERE epoch >= epoch_from AND epoch < epoch_to)"
+    };
+}
+
+/// Looks at up to `batch` rows of the history, and deletes those that nobody can see; returns where to go on, and how many went.
+/// Batches are transactions of their own, so that writers never wait for the whole.
+pub(super) fn purge(
+    connection: &Connection,
+    at: PurgePosition,
+    batch: usize,
+) -> Outcome<(PurgePosition, u64)> {
+    match at {
+        PurgePosition::Inodes { number, epoch_from } => {
+            let end: Option<(i64, i64)> = connection
+                .prepare_cached(
+                    "SELECT number, epoch_from FROM inode_old WHERE (number, epoch_from) > (?1, ?2) \
+                     ORDER BY number, epoch_from LIMIT 1 OFFSET ?3",
+                )?
+                .query_row(params![number, epoch_from, batch as i64], |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()?;
+            let sql = concat!(
+                "DELETE FROM inode_old WHERE (number, epoch_from) > (?1, ?2) AND (number, epoch_from) <= (?3, ?4) AND ",
+                unseen!()
+            );
+            let (last_number, last_epoch) = end.unwrap_or((i64::MAX, i64::MAX));
+            let gone =
+                connection.prepare_cached(sql)?.execute((number, epoch_from, last_number, last_epoch))?
+                    as u64;
+            let next = match end {
+                Some((number, epoch_from)) => PurgePosition::Inodes { number, epoch_from },
+                None => PurgePosition::Names { parent: i64::MIN, name: Vec::new(), epoch_from: i64::MIN },
+            };
+            Ok((next, gone))
+        }
+        PurgePosition::Names { parent, name, epoch_from } => {
+            let end: Option<(i64, Vec<u8>, i64)> = connection
+                .prepare_cached(
+                    "SELECT parent, name, epoch_from FROM dentry_old WHERE (parent, name, epoch_from) > (?1, ?2, ?3) \
+                     ORDER BY parent, name, epoch_from LIMIT 1 OFFSET ?4",
+                )?
+                .query_row(params![parent, name, epoch_from, batch as i64], |row| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                })
+                .optional()?;
+            let sql = concat!(
+                "DELETE FROM dentry_old WHERE (parent, name, epoch_from) > (?1, ?2, ?3) \
+                 AND (parent, name, epoch_from) <= (?4, ?5, ?6) AND ",
+                unseen!()
+            );
+            let last = end.clone().unwrap_or((i64::MAX, Vec::new(), i64::MAX));
+            let gone = connection
+                .prepare_cached(sql)?
+                .execute(params![parent, name, epoch_from, last.0, last.1, last.2])?
+                as u64;
+            let next = match end {
+                Some((parent, name, epoch_from)) => PurgePosition::Names { parent, name, epoch_from },
+                None => PurgePosition::Traits,
+            };
+            Ok((next, gone))
+        }
+        PurgePosition::Traits => {
+            // Finding the unused ones reads every inode: not worth it for a few.
+            let count: i64 =
+                connection.prepare_cached("SELECT count(*) FROM traits")?.query_row([], |row| row.get(0))?;
+            if count < TRAITS_TOLERATED {
+                return Ok((PurgePosition::Done, 0));
+            }
+            connection
+                .prepare_cached(
+                    "DELETE FROM traits WHERE id NOT IN \
+                     (SELECT traits FROM inode UNION SELECT traits FROM inode_old)",
+                )?
+                .execute([])?;
+            Ok((PurgePosition::Done, 0))
+        }
+        PurgePosition::Done => Ok((PurgePosition::Done, 0)),
+    }
+}

@@ -1,0 +1,190 @@
+//! Reading the tree, now or at an epoch.
+//!
+//! At an epoch, a name or inode is either the current row, if that is old enough, or the one row of the history whose epochs
+//! contain it. Callers give such reads one transaction: between two statements a row could move from one place to the other.
+
+use outrigger_format::catalogue::Time;
+use rusqlite::{Connection, OptionalExtension as _};
+
+use super::fault::{Outcome, refuse};
+use super::row::{self, inode_columns};
+use crate::error::ErrorKind;
+use crate::meta::{At, DirEntry, Inode, ROOT_INODE, VersionRow};
+
+/// The inode.
+pub(super) fn inode(connection: &Connection, at: At, number: u64) -> Outcome<Option<Inode>> {
+    let number = number as i64;
+    match at {
+        At::Now => {
+            let sql = concat!(
+                "SELECT ",
+                inode_columns!(),
+                " FROM inode i CROSS JOIN traits t ON t.id = i.traits WHERE i.number = ?1"
+            );
+            Ok(connection.prepare_cached(sql)?.query_row([number], |row| row::inode(row, 0)).optional()?)
+        }
+        At::Epoch(epoch) => inode_at(connection, number, epoch as i64),
+    }
+}
+
+fn inode_at(connection: &Connection, number: i64, epoch: i64) -> Outcome<Option<Inode>> {
+    let current = concat!(
+        "SELECT ",
+        inode_columns!(),
+        " FROM inode i CROSS JOIN traits t ON t.id = i.traits WHERE i.number = ?1 AND i.epoch <= ?2"
+    );
+    let former = concat!(
+        "SELECT ",
+        inode_columns!(),
+        " FROM inode_old i CROSS JOIN traits t ON t.id = i.traits \
+         WHERE i.number = ?1 AND i.epoch_from <= ?2 AND i.epoch_to > ?2"
+    );
+    for sql in [current, former] {
+        let mut statement = connection.prepare_cached(sql)?;
+        if let Some(inode) = statement.query_row((number, epoch), |row| row::inode(row, 0)).optional()? {
+            return Ok(Some(inode));
+        }
+    }
+    Ok(None)
+}
+
+/// The inode that the entry `name` of `parent` stands for.
+pub(super) fn lookup(connection: &Connection, at: At, parent: u64, name: &[u8]) -> Outcome<Option<Inode>> {
+    let parent = parent as i64;
+    let epoch = match at {
+        At::Now => {
+            let sql = concat!(
+                "SELECT ",
+                inode_columns!(),
+                " FROM dentry d CROSS JOIN inode i ON i.number = d.inode CROSS JOIN traits t ON t.id = i.traits \
+                 WHERE d.parent = ?1 AND d.name = ?2"
+            );
+            let found = connection.prepare_cached(sql)?.query_row((parent, name), |row| row::inode(row, 0));
+            return Ok(found.optional()?);
+        }
+        At::Epoch(epoch) => epoch as i64,
+    };
+    let sql = "SELECT inode FROM dentry WHERE parent = ?1 AND name = ?2 AND epoch <= ?3 UNION ALL \
+               SELECT inode FROM dentry_old \
+               WHERE parent = ?1 AND name = ?2 AND epoch_from <= ?3 AND epoch_to > ?3 LIMIT 1";
+    let number: Option<i64> =
+        connection.prepare_cached(sql)?.query_row((parent, name, epoch), |row| row.get(0)).optional()?;
+    number.map_or(Ok(None), |number| inode_at(connection, number, epoch))
+}
+
+/// Entries of `parent` after `after`, in the order of their names.
+pub(super) fn read_dir(
+    connection: &Connection,
+    at: At,
+    parent: u64,
+    after: Option<&[u8]>,
+    limit: usize,
+) -> Outcome<Vec<DirEntry>> {
+    // No name is empty, so every name comes after the empty one.
+    let (parent, after) = (parent as i64, after.unwrap_or_default());
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut entries = Vec::new();
+    match at {
+        At::Now => {
+            let sql = concat!(
+                "SELECT d.name, ",
+                inode_columns!(),
+                " FROM dentry d CROSS JOIN inode i ON i.number = d.inode CROSS JOIN traits t ON t.id = i.traits \
+                 WHERE d.parent = ?1 AND d.name > ?2 ORDER BY d.name LIMIT ?3"
+            );
+            let mut statement = connection.prepare_cached(sql)?;
+            let mut rows = statement.query((parent, after, limit))?;
+            while let Some(row) = rows.next()? {
+                entries.push(DirEntry { name: row.get(0)?, inode: row::inode(row, 1)? });
+            }
+        }
+        At::Epoch(epoch) => {
+            // Both halves come in the order of their keys, so SQLite merges them and stops at the limit.
+            let sql = "SELECT name, inode FROM dentry WHERE parent = ?1 AND name > ?2 AND epoch <= ?4 UNION ALL \
+                       SELECT name, inode FROM dentry_old \
+                       WHERE parent = ?1 AND name > ?2 AND epoch_from <= ?4 AND epoch_to > ?4 \
+                       ORDER BY name LIMIT ?3";
+            let mut statement = connection.prepare_cached(sql)?;
+            let mut rows = statement.query((parent, after, limit, epoch as i64))?;
+            while let Some(row) = rows.next()? {
+                let (name, number): (Vec<u8>, i64) = (row.get(0)?, row.get(1)?);
+                let inode = inode_at(connection, number, epoch as i64)?.ok_or_else(|| {
+                    refuse(
+                        ErrorKind::Damaged,
+                        format!("`{}` stands for no inode at epoch {epoch}", name.escape_ascii()),
+                    )
+                })?;
+                entries.push(DirEntry { name, inode });
+            }
+        }
+    }
+    Ok(entries)
+}
+
+/// Earlier contents, newest first.
+pub(super) fn versions(connection: &Connection, inode: u64) -> Outcome<Vec<VersionRow>> {
+    let sql = "SELECT number, time, mtime_secs, mtime_nanos, root FROM version WHERE inode = ?1 ORDER BY number DESC";
+    let mut statement = connection.prepare_cached(sql)?;
+    let rows = statement.query_map([inode as i64], |row| {
+        Ok(VersionRow {
+            number: row.get::<_, i64>(0)? as u64,
+            time: row.get::<_, i64>(1)? as u64,
+            mtime: Time { secs: row.get(2)?, nanos: row.get(3)? },
+            root: row::root(row.get_ref(4)?, 4)?,
+        })
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Inserts earlier contents of a file, for a database that is being rebuilt.
+pub(super) fn restore_versions(connection: &Connection, inode: u64, versions: &[VersionRow]) -> Outcome<()> {
+    let number = inode as i64;
+    if !connection.prepare_cached("SELECT 1 FROM inode WHERE number = ?1")?.exists([number])? {
+        return Err(refuse(ErrorKind::NotFound, format!("inode {inode} does not exist")));
+    }
+    let mut insert = connection.prepare_cached(
+        "INSERT INTO version (inode, number, time, mtime_secs, mtime_nanos, root) VALUES (?1, ?2, ?3, ?4, ?5, ?6) \
+         ON CONFLICT DO NOTHING",
+    )?;
+    // The present content comes after all of them.
+    let mut raise =
+        connection.prepare_cached("UPDATE inode SET version = max(version, ?2 + 1) WHERE number = ?1")?;
+    for version in versions {
+        let (kept, mtime, root) = (version.number as i64, version.mtime, row::root_column(&version.root));
+        insert.execute((number, kept, version.time as i64, mtime.secs, mtime.nanos, root))?;
+        raise.execute((number, kept))?;
+    }
+    Ok(())
+}
+
+/// Path of the current entry `name` of `parent`, for messages: as much of it as can be found.
+pub(super) fn path_of(connection: &Connection, parent: i64, name: &[u8]) -> String {
+    const LEVELS_SHOWN: usize = 64;
+    let above = |inode: i64| -> rusqlite::Result<(i64, Vec<u8>)> {
+        // Reads the parent's entries one by one: slow in a large directory, but only errors come here.
+        connection
+            .prepare_cached(
+                "SELECT directory.parent, dentry.name FROM directory \
+                 CROSS JOIN dentry ON dentry.parent = directory.parent AND dentry.inode = directory.inode \
+                 WHERE directory.inode = ?1",
+            )?
+            .query_row([inode], |row| Ok((row.get(0)?, row.get(1)?)))
+    };
+    let mut parts = vec![name.escape_ascii().to_string()];
+    let mut at = parent;
+    while at != ROOT_INODE as i64 {
+        match above(at) {
+            Ok((parent, name)) if parts.len() < LEVELS_SHOWN => {
+                parts.push(name.escape_ascii().to_string());
+                at = parent;
+            }
+            _ => {
+                parts.push(format!("[inode {at}]"));
+                break;
+            }
+        }
+    }
+    parts.push(String::new());
+    parts.reverse();
+    parts.join("/")
+}

@@ -1,0 +1,15 @@
+//! The read path: manifest → places → frames → verified bytes.
+//!
+//! ```text
+//!  root ──▶ manifest.rs: entries of a range ──▶ pipeline.rs: locate (index) ──▶ packs.rs: fetch, check, decompress
+//!                                                     │
+//!                                                     ▼ verify each chunk's fingerprint, then assemble
+//! ```
+//!
+//! Bytes that have not been verified have no way out: [`Reader`] hands out only chunks whose fingerprint it has computed.
+
+pub mod manifest;
+pub mod packs;
+mod pipeline;
+
+pub use pipeline::Reader;

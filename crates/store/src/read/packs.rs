@@ -1,0 +1,240 @@
+//! Fetches footers and frames from packs, checks them, and keeps decoded frames for a while.
+//!
+//! A frame is decoded by whichever thread asks first; others that want it meanwhile wait for that one (a slot holds
+//! either the frame or the promise of it). The cache is bounded in bytes, least recently used first; a frame's memory goes
+//! back to a pool when its last user drops it, since fresh memory costs more than decoding into old.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex};
+
+use outrigger_format::{
+    FingerprintKind, Footer, FrameHeader, PACK_HEADER_LEN, PackHeader, PackId, StoreId, TRAILER_LEN, Trailer,
+};
+use outrigger_offload::Decompressor;
+
+use crate::backend::Backend;
+use crate::error::{Context, Error, Result};
+
+/// A decoded frame. Its bytes match the stored checksum; fingerprints are the reader's to verify.
+pub struct Frame {
+    raw: Vec<u8>,
+    /// Where each chunk begins, and the end of the last.
+    bounds: Vec<u32>,
+    /// The frame's header.
+    pub header: FrameHeader,
+    pool: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Frame {
+    /// Bytes of the chunk at `position`, unverified.
+    pub(crate) fn chunk(&self, position: u16) -> Option<&[u8]> {
+        let bounds = self.bounds.get(position as usize..position as usize + 2)?;
+        self.raw.get(bounds[0] as usize..bounds[1] as usize)
+    }
+
+    /// Chunks in it.
+    pub fn chunks(&self) -> usize {
+        self.bounds.len() - 1
+    }
+}
+
+/// Buffers kept for reuse at most.
+const POOL_MAX: usize = 64;
+
+impl Drop for Frame {
+    fn drop(&mut self) {
+        let mut pool = self.pool.lock().expect("no panic while held");
+        if pool.len() < POOL_MAX {
+            pool.push(std::mem::take(&mut self.raw));
+        }
+    }
+}
+
+enum Slot {
+    Loading,
+    Ready { frame: Arc<Frame>, used: u64 },
+}
+
+#[derive(Default)]
+struct Cache {
+    slots: HashMap<(PackId, u16), Slot>,
+    bytes: usize,
+    clock: u64,
+}
+
+/// See the module.
+pub struct PackReader {
+    backend: Arc<dyn Backend>,
+    store: StoreId,
+    fingerprint: FingerprintKind,
+    cache: Mutex<Cache>,
+    loaded: Condvar,
+    cache_bytes: usize,
+    pool: Arc<Mutex<Vec<Vec<u8>>>>,
+    stored_pool: Mutex<Vec<(Decompressor, Vec<u8>)>>,
+}
+
+/// Decoded frames kept by default, bytes.
+const CACHE_BYTES: usize = 48 << 20;
+
+impl PackReader {
+    /// A reader with a cache of the default size.
+    pub fn new(backend: Arc<dyn Backend>, store: StoreId, fingerprint: FingerprintKind) -> Self {
+        Self {
+            backend,
+            store,
+            fingerprint,
+            cache: Mutex::default(),
+            loaded: Condvar::new(),
+            cache_bytes: CACHE_BYTES,
+            pool: Arc::default(),
+            stored_pool: Mutex::default(),
+        }
+    }
+
+    /// Reads and checks a pack's header.
+    ///
+    /// # Errors
+    /// `Damaged` when it is not what it should be, or of another store or id.
+    pub fn read_header(&self, pack: PackId) -> Result<PackHeader> {
+        let mut bytes = [0; PACK_HEADER_LEN];
+        self.backend.read_at(pack, 0, &mut bytes)?;
+        let header = PackHeader::decode(&bytes).context(|| format!("pack {pack}"))?;
+        if header.id != pack || header.store != self.store || header.fingerprint != self.fingerprint {
+            return Err(Error::damaged(format!("pack {pack}: its header names another pack, store or fingerprint")));
+        }
+        Ok(header)
+    }
+
+    /// Reads and checks a sealed pack's footer.
+    ///
+    /// # Errors
+    /// `NotFound`, `Damaged`.
+    pub fn read_footer(&self, pack: PackId) -> Result<Footer> {
+        let missing = || {
+            Error::new(crate::ErrorKind::NotFound, format!("pack {pack} is missing"))
+        };
+        let len = self.backend.len(pack)?.ok_or_else(missing)?;
+        self.read_header(pack)?;
+        if len < (PACK_HEADER_LEN + TRAILER_LEN) as u64 {
+            return Err(Error::damaged(format!("pack {pack}: only {len} bytes long")));
+        }
+        let mut bytes = [0; TRAILER_LEN];
+        self.backend.read_at(pack, len - TRAILER_LEN as u64, &mut bytes)?;
+        let at = || format!("pack {pack}, trailer at byte {}", len - TRAILER_LEN as u64);
+        let trailer = Trailer::decode(&bytes, len).context(at)?;
+        if trailer.id != pack {
+            return Err(Error::damaged(format!("{}: names {}", at(), trailer.id)));
+        }
+        let mut bytes = vec![0; trailer.footer_len as usize];
+        self.backend.read_at(pack, trailer.footer_offset.into(), &mut bytes)?;
+        trailer.decode_footer(&bytes).context(|| format!("pack {pack}, footer at byte {}", trailer.footer_offset))
+    }
+
+    /// The decoded frame `number` of `pack`, whose footer is `footer`.
+    ///
+    /// # Errors
+    /// `NotFound` when the pack is gone, `Damaged`.
+    pub fn frame(&self, pack: PackId, footer: &Footer, number: u16) -> Result<Arc<Frame>> {
+        let key = (pack, number);
+        let mut cache = self.cache.lock().expect("no panic while held");
+        loop {
+            cache.clock += 1;
+            let now = cache.clock;
+            match cache.slots.get_mut(&key) {
+                Some(Slot::Ready { frame, used }) => {
+                    *used = now;
+                    return Ok(Arc::clone(frame));
+                }
+                Some(Slot::Loading) => cache = self.loaded.wait(cache).expect("no panic while held"),
+                None => break,
+            }
+        }
+        cache.slots.insert(key, Slot::Loading);
+        drop(cache);
+        let loaded = self.load(pack, footer, number);
+        let mut cache = self.cache.lock().expect("no panic while held");
+        match &loaded {
+            Ok(frame) => {
+                cache.bytes += frame.raw.len();
+                let slot = Slot::Ready { frame: Arc::clone(frame), used: cache.clock };
+                cache.slots.insert(key, slot);
+                cache.evict(self.cache_bytes);
+            }
+            Err(_) => {
+                cache.slots.remove(&key);
+            }
+        }
+        self.loaded.notify_all();
+        loaded
+    }
+
+    /// Reads and decodes a frame without the cache: for those that read everything once.
+    ///
+    /// # Errors
+    /// As [`PackReader::frame`].
+    pub fn load(&self, pack: PackId, footer: &Footer, number: u16) -> Result<Arc<Frame>> {
+        let range = footer
+            .frame_range(number)
+            .ok_or_else(|| Error::damaged(format!("pack {pack} has no frame {number}")))?;
+        let (mut decompressor, mut bytes) =
+            self.stored_pool.lock().expect("no panic while held").pop().unwrap_or_default();
+        let frame = self.decode(pack, range.start, range.len(), &mut decompressor, &mut bytes);
+        self.stored_pool.lock().expect("no panic while held").push((decompressor, bytes));
+        frame.map(Arc::new)
+    }
+
+    fn decode(
+        &self,
+        pack: PackId,
+        offset: u32,
+        len: usize,
+        decompressor: &mut Decompressor,
+        bytes: &mut Vec<u8>,
+    ) -> Result<Frame> {
+        let at = || format!("pack {pack}, frame at byte {offset}");
+        bytes.resize(len, 0);
+        self.backend.read_at(pack, offset.into(), bytes)?;
+        let header = FrameHeader::decode(bytes).context(at)?;
+        let stored = &bytes[header.encoded_len()..];
+        header.verify_stored(stored).context(at)?;
+        let raw_len = header.raw_len();
+        let mut raw = self.pool.lock().expect("no panic while held").pop().unwrap_or_default();
+        decompressor
+            .decompress(header.codec, stored, raw_len, &mut raw)
+            .map_err(|error| Error::damaged(at()).caused_by(error))?;
+        let mut bounds = Vec::with_capacity(header.lengths.len() + 1);
+        let mut end = 0;
+        bounds.push(0);
+        for len in &header.lengths {
+            end += len;
+            bounds.push(end);
+        }
+        Ok(Frame { raw, bounds, header, pool: Arc::clone(&self.pool) })
+    }
+}
+
+impl Cache {
+    fn evict(&mut self, limit: usize) {
+        if self.bytes <= limit {
+            return;
+        }
+        // A quarter goes at once, so that the scan over all slots is rare.
+        let mut ages: Vec<(u64, (PackId, u16), usize)> = self
+            .slots
+            .iter()
+            .filter_map(|(key, slot)| match slot {
+                Slot::Ready { frame, used } => Some((*used, *key, frame.raw.len())),
+                Slot::Loading => None,
+            })
+            .collect();
+        ages.sort_unstable();
+        for (_, key, len) in ages {
+            if self.bytes <= limit / 4 * 3 {
+                return;
+            }
+            self.slots.remove(&key);
+            self.bytes -= len;
+        }
+    }
+}

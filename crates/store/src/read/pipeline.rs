@@ -1,0 +1,150 @@
+//! Locate, fetch, verify, assemble: a file's bytes from its root.
+
+use std::sync::Arc;
+
+use outrigger_format::{Entry, Fingerprint, FingerprintKind, Place, Root};
+
+use super::manifest::{NodeSource, walk_entries};
+use super::packs::{Frame, PackReader};
+use crate::error::{Error, ErrorKind, Result};
+use crate::index::Index;
+use crate::store::Store;
+
+/// Reads verified bytes. Cheap to make; shared by reference between threads.
+pub struct Reader<'a> {
+    store: &'a Store,
+    index: &'a Index,
+    packs: &'a PackReader,
+    fingerprint: FingerprintKind,
+}
+
+/// Bytes handed to a sink at once, about.
+const RUN: usize = 1 << 20;
+
+impl<'a> Reader<'a> {
+    /// A reader of `store`.
+    pub fn new(store: &'a Store) -> Self {
+        Self { store, index: &store.index, packs: &store.packs, fingerprint: store.config.fingerprint }
+    }
+
+    /// Appends the verified bytes of a chunk to `out`.
+    ///
+    /// # Errors
+    /// `Damaged`, naming chunk, pack and frame; `out` is then unchanged.
+    pub fn append_chunk(&self, fingerprint: &Fingerprint, len: u32, out: &mut Vec<u8>) -> Result<()> {
+        let (frame, position, place) = self.locate(fingerprint)?;
+        let damaged = |why: &str| {
+            Error::damaged(format!("chunk {fingerprint} in pack {}, slot {}: {why}", place.pack, place.slot))
+        };
+        let chunk = frame.chunk(position).ok_or_else(|| damaged("its frame is too short"))?;
+        if chunk.len() != len as usize {
+            return Err(damaged("its length is not what the manifest says"));
+        }
+        if outrigger_offload::hash(self.fingerprint, chunk) != *fingerprint {
+            return Err(damaged("its bytes do not match its fingerprint"));
+        }
+        out.extend_from_slice(chunk);
+        Ok(())
+    }
+
+    fn locate(&self, fingerprint: &Fingerprint) -> Result<(Arc<Frame>, u16, Place)> {
+        match self.try_locate(fingerprint) {
+            Ok(Some(found)) => return Ok(found),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            // Rule 13: a pack that is gone, or an index that is behind, is looked up again before it is called damage.
+            Ok(None) | Err(_) => self.store.refresh_index()?,
+        }
+        match self.try_locate(fingerprint) {
+            Ok(Some(found)) => Ok(found),
+            Ok(None) => Err(Error::damaged(format!("chunk {fingerprint} is in no pack"))),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(Error::damaged(format!("chunk {fingerprint}")).caused_by(error))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn try_locate(&self, fingerprint: &Fingerprint) -> Result<Option<(Arc<Frame>, u16, Place)>> {
+        let Some(place) = self.index.resolve(fingerprint, |_| true)? else { return Ok(None) };
+        let Some(footer) = self.index.footers().get(place.pack)? else { return Ok(None) };
+        let (number, position) = footer
+            .position(place.slot)
+            .ok_or_else(|| Error::damaged(format!("pack {} has no slot {}", place.pack, place.slot)))?;
+        let frame = self.packs.frame(place.pack, &footer, number)?;
+        Ok(Some((frame, position, place)))
+    }
+
+    /// Calls `visit` with each entry that overlaps `from..to`; see [`walk_entries`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn entries(
+        &self,
+        root: &Root,
+        from: u64,
+        to: u64,
+        visit: &mut dyn FnMut(u64, Entry) -> Result<bool>,
+    ) -> Result<()> {
+        walk_entries(self, root, from, to, visit)
+    }
+
+    /// Hands the bytes `offset..offset + len` of a file to `sink`, in order, about a mebibyte at a time; holes as zeros. Stops at the
+    /// file's end.
+    ///
+    /// # Errors
+    /// `Damaged`, with the offset in the file; what was handed out before it is verified.
+    pub fn read(
+        &self,
+        root: &Root,
+        offset: u64,
+        len: u64,
+        sink: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let end = offset.saturating_add(len);
+        let (mut run, mut skip) = (Vec::with_capacity(RUN), None);
+        self.entries(root, offset, end, &mut |at, entry| {
+            let skip = skip.get_or_insert(offset - at.min(offset));
+            let before = run.len();
+            let entry_end = at + entry.len();
+            match entry {
+                Entry::Chunk { fingerprint, len } => {
+                    self.append_chunk(&fingerprint, len, &mut run).map_err(|error| error.context(format!("at byte {at}")))?;
+                    run.drain(before..before + *skip as usize);
+                    if entry_end > end {
+                        run.truncate(run.len() - (entry_end - end) as usize);
+                    }
+                }
+                Entry::Hole { .. } => {
+                    let mut zeros = entry_end.min(end) - at - *skip;
+                    while zeros > 0 {
+                        let part = zeros.min((RUN - run.len().min(RUN - 1)) as u64);
+                        run.resize(run.len() + part as usize, 0);
+                        zeros -= part;
+                        if run.len() >= RUN {
+                            sink(&run)?;
+                            run.clear();
+                        }
+                    }
+                }
+            }
+            *skip = 0;
+            if run.len() >= RUN {
+                sink(&run)?;
+                run.clear();
+            }
+            Ok(true)
+        })?;
+        if run.is_empty() { Ok(()) } else { sink(&run) }
+    }
+}
+
+impl NodeSource for Reader<'_> {
+    fn read_node(&self, fingerprint: &Fingerprint) -> Result<Vec<u8>> {
+        let (frame, position, _) = self.locate(fingerprint)?;
+        let bytes = frame.chunk(position).unwrap_or_default();
+        if outrigger_offload::hash(self.fingerprint, bytes) != *fingerprint {
+            return Err(Error::damaged(format!("manifest node {fingerprint}: its bytes do not match its name")));
+        }
+        Ok(bytes.to_vec())
+    }
+}

@@ -1,0 +1,238 @@
+//! A running client of the store: its lease, what it may rely on, and what it relies on.
+//!
+//! The rules are those of `docs/decisions/0003-reclaim-protocol.md`, named here by number. A background thread renews the lease
+//! once a second and acknowledges new generations at once (rule 8): nothing has to drain first, because what uncommitted
+//! files rely on is taken out of the collector's run by the acknowledgement itself.
+//!
+//! Locks, in the order they are taken: `turn` (held over a commit and its aftermath, and over an acknowledgement), then
+//! `reliance` (held over each lookup).
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use outrigger_format::{PackId, Root};
+
+use crate::clock;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::meta::{Generation, Meta, PinTarget, SessionId, SessionKind, SessionRow};
+
+/// How long a session is believed alive without a word, seconds. A process of this host that is killed is noticed at once by its
+/// lock file.
+pub const LEASE_SECS: u32 = 60;
+const RENEW_EVERY: Duration = Duration::from_secs(1);
+
+struct Reliance {
+    generation: u64,
+    /// Rule 1: hits count in these only …
+    usable: HashSet<PackId>,
+    /// … and in these: sealed by this session, not committed yet.
+    own: HashSet<PackId>,
+    /// Rule 4: pack → number of the last change that relies on it.
+    relied: HashMap<PackId, u64>,
+    /// The last change that anything was looked up for.
+    newest_change: u64,
+}
+
+struct Shared {
+    id: SessionId,
+    meta: Arc<dyn Meta>,
+    turn: Mutex<()>,
+    reliance: Mutex<Reliance>,
+    lost: AtomicBool,
+    stop: Mutex<bool>,
+    stopped: Condvar,
+}
+
+/// An open session. Dropping it closes it.
+pub struct Session {
+    shared: Arc<Shared>,
+    renewer: Option<JoinHandle<()>>,
+    lock_path: Option<PathBuf>,
+    _lock: Option<File>,
+}
+
+impl Session {
+    /// Opens a session; `locks` is the directory of lock files, if the store has one.
+    ///
+    /// # Errors
+    /// When the database refuses.
+    pub fn open(meta: &Arc<dyn Meta>, kind: SessionKind, locks: Option<&Path>, what: &str) -> Result<Arc<Self>> {
+        let name = format!("{:016x}", u64::from_le_bytes(clock::random()?));
+        let (mut lock, mut lock_path) = (None, None);
+        if let Some(dir) = locks {
+            let path = dir.join(format!("{name}.lock"));
+            let file = File::create_new(&path).context(|| format!("cannot create {}", path.display()))?;
+            rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
+                .context(|| format!("cannot lock {}", path.display()))?;
+            (lock, lock_path) = (Some(file), Some(path));
+        }
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let description = format!("{name} {host} {} {what}", std::process::id());
+        let (id, generation) = meta.open_session(kind, &description, LEASE_SECS)?;
+        let shared = Arc::new(Shared {
+            id,
+            meta: Arc::clone(meta),
+            turn: Mutex::new(()),
+            reliance: Mutex::new(Reliance::new(generation)),
+            lost: AtomicBool::new(false),
+            stop: Mutex::new(false),
+            stopped: Condvar::new(),
+        });
+        let renewing = Arc::clone(&shared);
+        let renewer = std::thread::spawn(move || renewing.renew());
+        Ok(Arc::new(Self { shared, renewer: Some(renewer), lock_path, _lock: lock }))
+    }
+
+    /// Its number.
+    pub fn id(&self) -> SessionId {
+        self.shared.id
+    }
+
+    /// Fails once the session has been fenced.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    pub fn check(&self) -> Result<()> {
+        if self.shared.lost.load(Ordering::Relaxed) {
+            return Err(Error::new(
+                ErrorKind::Fenced,
+                "this session lost its lease (the machine slept or was stopped for long); run the command again",
+            ));
+        }
+        Ok(())
+    }
+
+    /// Rule 4: runs `lookup`, which is told which packs count and says which ones its answers lie in, and remembers that change
+    /// `change` (0: the one being looked up for now) relies on them.
+    ///
+    /// # Errors
+    /// Those of `lookup`.
+    pub fn rely<I: Iterator<Item = PackId>>(
+        &self,
+        change: u64,
+        lookup: impl FnOnce(&dyn Fn(PackId) -> bool) -> Result<I>,
+    ) -> Result<()> {
+        let mut guard = self.shared.reliance.lock().expect("no panic while held");
+        let Reliance { usable, own, relied, newest_change, .. } = &mut *guard;
+        *newest_change = change.max(*newest_change);
+        let mut last = None;
+        for pack in lookup(&|pack| usable.contains(&pack) || own.contains(&pack))? {
+            // Neighbours lie in the same pack nearly always.
+            if last != Some(pack) {
+                relied.insert(pack, *newest_change);
+                last = Some(pack);
+            }
+        }
+        Ok(())
+    }
+
+    /// A pack of this session was sealed: its chunks count, and whatever was looked up so far may lie in it.
+    pub fn own_pack(&self, pack: PackId) {
+        let mut reliance = self.shared.reliance.lock().expect("no panic while held");
+        let newest = reliance.newest_change;
+        reliance.own.insert(pack);
+        reliance.relied.insert(pack, newest);
+    }
+
+    /// Rule 7: runs `commit`, after which `packs` are live and the changes up to number `done` rely on nothing any more.
+    ///
+    /// # Errors
+    /// Those of `commit`.
+    pub fn commit<T>(&self, done: u64, packs: &[PackId], commit: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _turn = self.shared.turn.lock().expect("no panic while held");
+        let committed = commit()?;
+        let mut reliance = self.shared.reliance.lock().expect("no panic while held");
+        for pack in packs {
+            reliance.own.remove(pack);
+            reliance.usable.insert(*pack);
+        }
+        reliance.relied.retain(|_, change| *change > done);
+        Ok(committed)
+    }
+
+    /// Pins something; see [`Meta::pin`].
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn pin(&self, target: &PinTarget) -> Result<(u64, Option<Root>)> {
+        self.shared.meta.pin(self.shared.id, target)
+    }
+}
+
+impl Reliance {
+    fn new(generation: Generation) -> Self {
+        Self {
+            generation: generation.number,
+            usable: generation.live.into_iter().collect(),
+            own: HashSet::new(),
+            relied: HashMap::new(),
+            newest_change: 0,
+        }
+    }
+}
+
+impl Shared {
+    fn renew(&self) {
+        let mut stop = self.stop.lock().expect("no panic while held");
+        while !*stop {
+            stop = self.stopped.wait_timeout(stop, RENEW_EVERY).expect("no panic while held").0;
+            if *stop {
+                return;
+            }
+            drop(stop);
+            match self.meta.renew(self.id, LEASE_SECS).and_then(|number| self.acknowledge(number)) {
+                Err(error) if error.kind() == ErrorKind::Fenced => {
+                    self.lost.store(true, Ordering::Relaxed);
+                    return;
+                }
+                // A busy database is asked again in a second; the lease is long enough for many of them.
+                Ok(()) | Err(_) => {}
+            }
+            stop = self.stop.lock().expect("no panic while held");
+        }
+    }
+
+    /// Rule 8.
+    fn acknowledge(&self, number: u64) -> Result<()> {
+        let _turn = self.turn.lock().expect("no panic while held");
+        let mut reliance = self.reliance.lock().expect("no panic while held");
+        if number <= reliance.generation {
+            return Ok(());
+        }
+        let relied: Vec<PackId> = reliance.relied.keys().copied().collect();
+        let generation = self.meta.acknowledge(self.id, &relied)?;
+        reliance.generation = generation.number;
+        reliance.usable = generation.live.into_iter().collect();
+        Ok(())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        *self.shared.stop.lock().expect("no panic while held") = true;
+        self.shared.stopped.notify_all();
+        if let Some(renewer) = self.renewer.take() {
+            let _ = renewer.join();
+        }
+        // A failure leaves a row whose lock can be taken: the next collector fences it.
+        let _ = self.shared.meta.close_session(self.shared.id);
+        if let Some(path) = &self.lock_path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Rule 11: true when `session` certainly has no process any more: its lease is over, or its lock file can be locked.
+pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
+    if session.lease_until < clock::now_nanos() {
+        return true;
+    }
+    let (Some(dir), Some(name)) = (locks, session.description.split(' ').next()) else { return false };
+    let Ok(file) = File::open(dir.join(format!("{name}.lock"))) else { return false };
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
+}

@@ -1,0 +1,208 @@
+//! An open store: its engines put together.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outrigger_format::PackId;
+
+use crate::backend::{Backend, LocalBackend};
+use crate::config::{CONFIG_FILE, StoreConfig};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::index::{Index, IndexOptions};
+use crate::meta::{Meta, OpenMode, PackRow, PackState, SessionKind, SqliteMeta};
+use crate::read::packs::PackReader;
+use crate::session::Session;
+
+/// The database's name in a store directory.
+pub const DATABASE_FILE: &str = "meta.db";
+
+/// An open store. Cheap to share by reference between threads.
+pub struct Store {
+    dir: PathBuf,
+    read_only: bool,
+    /// What the store is.
+    pub config: StoreConfig,
+    /// Where packs lie.
+    pub backend: Arc<dyn Backend>,
+    /// Names, roots, packs, sessions.
+    pub meta: Arc<dyn Meta>,
+    /// Fingerprint → place.
+    pub index: Arc<Index>,
+    /// Reads, checks and caches frames.
+    pub packs: Arc<PackReader>,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "store at {}", self.dir.display())
+    }
+}
+
+impl Store {
+    /// Creates a store in `dir`, which must not exist, or be empty.
+    ///
+    /// # Errors
+    /// `Exists` when something is there already.
+    pub fn init(dir: &Path, config: &StoreConfig) -> Result<Self> {
+        config.validate()?;
+        if dir.join(CONFIG_FILE).exists() {
+            return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", dir.display())));
+        }
+        let at = || format!("cannot create a store in {}", dir.display());
+        create_private_dir(dir).context(at)?;
+        let unfinished = [DATABASE_FILE, "packs", "index", "sessions"];
+        let mut entries = std::fs::read_dir(dir).context(at)?;
+        let foreign = entries.find_map(|entry| {
+            let name = entry.ok()?.file_name();
+            let ours = name.to_str().is_some_and(|name| unfinished.iter().any(|ours| name.starts_with(ours)));
+            (!ours).then_some(name)
+        });
+        if let Some(name) = foreign {
+            let why = format!("{} is not empty (it has {:?}); give a new directory", dir.display(), name);
+            return Err(Error::new(ErrorKind::Exists, why));
+        }
+        // The configuration is written last, and by a rename: a directory with one is a whole store. What an interrupted
+        // `init` left behind is begun again, since nothing can have been stored in it.
+        for leftover in [DATABASE_FILE.to_string(), format!("{DATABASE_FILE}-wal"), format!("{DATABASE_FILE}-shm")] {
+            match std::fs::remove_file(dir.join(leftover)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).context(at),
+                _ => {}
+            }
+        }
+        for name in ["packs", "index", "sessions"] {
+            create_private_dir(&dir.join(name)).context(at)?;
+        }
+        drop(SqliteMeta::open(&dir.join(DATABASE_FILE), OpenMode::Create)?);
+        write_durably(dir, CONFIG_FILE, config.to_text().as_bytes())?;
+        if let Some(parent) = dir.parent() {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            sync_dir(parent).context(at)?;
+        }
+        Self::open(dir, false)
+    }
+
+    /// Opens the store in `dir`.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none, `Newer`, `Damaged`, `Denied`.
+    pub fn open(dir: &Path, read_only: bool) -> Result<Self> {
+        let config = StoreConfig::read(dir)?;
+        let read_only = read_only || !is_writable(dir);
+        let database = dir.join(DATABASE_FILE);
+        if !database.exists() {
+            return Err(Error::damaged(format!(
+                "{} is missing; rebuild it from the packs with `outrigger -s {} recover`",
+                database.display(),
+                dir.display()
+            )));
+        }
+        let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+        let meta = SqliteMeta::open(&database, mode)?;
+        Self::assemble(dir, config, Arc::new(meta), read_only)
+    }
+
+    /// Puts a store together around a database that is open already (`recover` has just made one).
+    pub(crate) fn assemble(dir: &Path, config: StoreConfig, meta: Arc<dyn Meta>, read_only: bool) -> Result<Self> {
+        let backend: Arc<dyn Backend> = Arc::new(LocalBackend::open(dir, false, read_only)?);
+        let packs = Arc::new(PackReader::new(Arc::clone(&backend), config.id, config.fingerprint));
+        let rows = meta.packs()?;
+        let over: HashSet<PackId> = rows.iter().filter(|row| row.state == PackState::Dead).map(|row| row.id).collect();
+        let committed: HashSet<PackId> = rows.iter().map(|row| row.id).collect();
+        // Asked of packs that a run covers, which were committed once: without a row they are long gone.
+        let live = move |pack| committed.contains(&pack) && !over.contains(&pack);
+        let footers = Arc::clone(&packs);
+        let index_dir = dir.join("index");
+        let index_dir = (!read_only).then_some(index_dir.as_path());
+        let load = move |pack| footers.read_footer(pack);
+        let index = Index::open(index_dir, config.id, IndexOptions::default(), live, load)?;
+        let store =
+            Self { dir: dir.to_path_buf(), read_only, config, backend, meta, index: Arc::new(index), packs };
+        store.index.cover(&store.committed_packs()?)?;
+        Ok(store)
+    }
+
+    /// Ids of the live and condemned packs, rising.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn committed_packs(&self) -> Result<Vec<PackId>> {
+        let committed = |row: &PackRow| matches!(row.state, PackState::Live | PackState::Condemned);
+        let mut packs: Vec<PackId> =
+            self.meta.packs()?.into_iter().filter(committed).map(|row| row.id).collect();
+        packs.sort_unstable();
+        Ok(packs)
+    }
+
+    /// Tells the index of every committed pack it does not know yet, and of those that are gone. A pack whose footer is
+    /// damaged is left out: `check` names it.
+    ///
+    /// # Errors
+    /// When the database or a footer cannot be read.
+    pub fn refresh_index(&self) -> Result<()> {
+        let committed = self.committed_packs()?;
+        let mut gone = self.index.covered_packs();
+        gone.retain(|pack| committed.binary_search(pack).is_err());
+        self.index.remove_packs(&gone);
+        self.index.cover(&committed)?;
+        Ok(())
+    }
+
+    /// The store's directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// True when nothing may be changed.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Fails unless the store may be changed.
+    ///
+    /// # Errors
+    /// `Denied`.
+    pub fn require_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::new(ErrorKind::Denied, format!("{} is read-only", self.dir.display())));
+        }
+        Ok(())
+    }
+
+    /// The directory of lock files.
+    pub fn locks_dir(&self) -> PathBuf {
+        self.dir.join("sessions")
+    }
+
+    /// Opens a session for `what` (a command's name).
+    ///
+    /// # Errors
+    /// `Denied` on a read-only store.
+    pub fn session(&self, kind: SessionKind, what: &str) -> Result<Arc<Session>> {
+        self.require_writable()?;
+        Session::open(&self.meta, kind, Some(&self.locks_dir()), what)
+    }
+}
+
+/// Writes a small file so that either the old or the whole new content is there after a crash.
+pub(crate) fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> {
+    let (path, temporary) = (dir.join(name), dir.join(format!("{name}.new")));
+    let at = || format!("cannot write {}", path.display());
+    std::fs::write(&temporary, bytes).context(at)?;
+    std::fs::File::open(&temporary).and_then(|file| file.sync_all()).context(at)?;
+    std::fs::rename(&temporary, &path).context(at)?;
+    sync_dir(dir).context(at)
+}
+
+fn sync_dir(dir: &Path) -> std::io::Result<()> {
+    std::fs::File::open(dir)?.sync_all()
+}
+
+fn create_private_dir(dir: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+fn is_writable(dir: &Path) -> bool {
+    rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok()
+}

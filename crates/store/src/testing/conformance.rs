@@ -1,0 +1,150 @@
+//! What every pack backend must do. One function, so that each one is held to the same.
+
+use std::io::IoSlice;
+
+use outrigger_format::PackId;
+
+use crate::backend::Backend;
+use crate::error::ErrorKind;
+
+/// Lengths around which implementations change their ways: sectors, pages, and the local writer's 4 MiB stage.
+const LENGTHS: [usize; 13] = [
+    0,
+    1,
+    511,
+    512,
+    4095,
+    4096,
+    4097,
+    100_000,
+    (4 << 20) - 1,
+    4 << 20,
+    (4 << 20) + 1,
+    (4 << 20) + 4096,
+    (8 << 20) + 12_345,
+];
+
+/// Bytes that differ from place to place and from pack to pack.
+fn pattern(id: u64, len: usize) -> Vec<u8> {
+    let mut state = id;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(&(state ^ (state >> 29)).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Runs everything against `backend`, which must be empty, and leaves it empty.
+///
+/// # Panics
+/// When the backend does not conform.
+pub fn backend(backend: &dyn Backend) {
+    assert_eq!(backend.list().unwrap(), []);
+    written_is_read(backend);
+    names(backend);
+    concurrently(backend);
+    assert_eq!(backend.list().unwrap(), []);
+}
+
+fn written_is_read(backend: &dyn Backend) {
+    for (number, len) in LENGTHS.into_iter().enumerate() {
+        let id = PackId(1 + 0x1_0101 * number as u64);
+        let bytes = pattern(id.0, len);
+        let mut writer = backend.create(id).unwrap();
+        // Appends of growing and uneven sizes, some of several parts, some of them empty.
+        let (mut rest, mut step) = (&bytes[..], 1);
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(step));
+            let (head, tail) = now.split_at(now.len() / 3);
+            writer.append(&[IoSlice::new(head), IoSlice::new(&[]), IoSlice::new(tail)]).unwrap();
+            (rest, step) = (later, step * 3 + 1);
+        }
+        writer.append(&[]).unwrap();
+        writer.seal().unwrap();
+
+        assert_eq!(backend.len(id).unwrap(), Some(len as u64));
+        let mut read = vec![0; len];
+        backend.read_at(id, 0, &mut read).unwrap();
+        assert!(read == bytes, "{len} bytes are read as they were written");
+        for (start, end) in [(len / 2, len), (len / 3, len / 2), (len.saturating_sub(1), len), (len, len)] {
+            let mut read = vec![0; end - start];
+            backend.read_at(id, start as u64, &mut read).unwrap();
+            assert!(read == bytes[start..end], "bytes {start}..{end} of {len}");
+        }
+        for (start, wanted) in [(0, len + 1), (len, 1), (len + 1, 1), (len + 10_000_000, 5)] {
+            let error = backend.read_at(id, start as u64, &mut vec![0; wanted]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+            assert!(error.to_string().contains(&id.to_string()), "the pack is named: {error}");
+            assert!(error.to_string().contains(&start.to_string()), "the offset is named: {error}");
+        }
+    }
+    let ids = backend.list().unwrap();
+    assert_eq!(ids.len(), LENGTHS.len());
+    assert!(ids.is_sorted());
+    for id in ids {
+        backend.remove(id).unwrap();
+    }
+}
+
+fn names(backend: &dyn Backend) {
+    let missing = PackId(77);
+    assert_eq!(backend.len(missing).unwrap(), None);
+    backend.remove(missing).unwrap();
+    let error = backend.read_at(missing, 0, &mut [0; 4]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+
+    // Ids are never used twice: neither of a sealed pack nor of one being written.
+    for id in [PackId(1), PackId::MAX] {
+        let writer = backend.create(id).unwrap();
+        assert_eq!(backend.create(id).err().map(|error| error.kind()), Some(ErrorKind::Exists));
+        writer.seal().unwrap();
+        assert_eq!(backend.create(id).err().map(|error| error.kind()), Some(ErrorKind::Exists));
+    }
+
+    // A writer dropped unsealed leaves its pack behind, to be found and swept.
+    let mut writer = backend.create(PackId(0x100)).unwrap();
+    writer.append(&[IoSlice::new(b"unfinished")]).unwrap();
+    assert!(backend.len(PackId(0x100)).unwrap().is_some());
+    drop(writer);
+    assert_eq!(backend.list().unwrap(), [PackId(1), PackId(0x100), PackId::MAX]);
+
+    // A pack that was read before it was removed is gone all the same.
+    let mut writer = backend.create(PackId(0x200)).unwrap();
+    writer.append(&[IoSlice::new(b"short-lived")]).unwrap();
+    writer.seal().unwrap();
+    backend.read_at(PackId(0x200), 0, &mut [0; 11]).unwrap();
+    backend.remove(PackId(0x200)).unwrap();
+    let error = backend.read_at(PackId(0x200), 0, &mut [0; 11]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+
+    for id in [PackId(1), PackId(0x100), PackId::MAX] {
+        backend.remove(id).unwrap();
+    }
+}
+
+/// Packs are written and read by several threads at once.
+fn concurrently(backend: &dyn Backend) {
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                for number in 0..16 {
+                    let id = PackId(1 + thread + 4 * number);
+                    let bytes = pattern(id.0, 3000 * number as usize + 1);
+                    let mut writer = backend.create(id).unwrap();
+                    writer.append(&[IoSlice::new(&bytes)]).unwrap();
+                    writer.seal().unwrap();
+                    for earlier in (0..=number).map(|number| PackId(1 + thread + 4 * number)) {
+                        let mut read = vec![0; backend.len(earlier).unwrap().unwrap() as usize];
+                        backend.read_at(earlier, 0, &mut read).unwrap();
+                        assert!(read == pattern(earlier.0, read.len()));
+                    }
+                }
+                for id in (0..16).map(|number| PackId(1 + thread + 4 * number)) {
+                    backend.remove(id).unwrap();
+                }
+            });
+        }
+    });
+}

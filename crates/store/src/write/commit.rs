@@ -1,0 +1,359 @@
+//! The committer: seals full packs, and commits the changes whose data is durable, in the order they were submitted.
+//!
+//! States of a change: *queued* (its newest frame lies in no sealed pack) → *committable* (it does, and so does that of every
+//! change before it) → *committed*. One thread does all of it, so that packs, catalogue and database follow each other in the order
+//! of `write/mod.rs`; workers never wait for a sync.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use outrigger_format::catalogue::{BlockBuilder, Record};
+use outrigger_format::{
+    ChunkKind, Codec, CodecSpec, Fingerprint, FingerprintKind, Node, PackId, Root,
+};
+use outrigger_offload::Compressor;
+
+use super::dedup::PendingTable;
+use super::manifest::NodeSink;
+use super::packer::{OpenPack, PackSink, StoredFrame};
+use super::progress::Progress;
+use super::sequence::node_fingerprint;
+use crate::clock;
+use crate::error::Result;
+use crate::index::Index;
+use crate::meta::{Change, Commit, Meta};
+use crate::session::Session;
+
+/// What waits for its data to become durable.
+pub(super) struct Pending {
+    pub change: Change,
+    /// The newest frame that holds a chunk of it; 0: none.
+    pub newest_frame: u64,
+}
+
+/// Changes in order, and the frames that are not durable yet.
+#[derive(Default)]
+pub(super) struct CommitQueue {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    queue: VecDeque<Pending>,
+    unsealed: BTreeSet<u64>,
+    newest_opened: u64,
+}
+
+impl CommitQueue {
+    pub fn push(&self, pending: Pending) {
+        self.inner.lock().expect("no panic while held").queue.push_back(pending);
+    }
+
+    /// Frame `sequence` has been opened (told again for every chunk; numbers rise).
+    pub fn frame_opened(&self, sequence: u64) {
+        let mut inner = self.inner.lock().expect("no panic while held");
+        if sequence > inner.newest_opened {
+            inner.newest_opened = sequence;
+            inner.unsealed.insert(sequence);
+        }
+    }
+
+    fn frames_sealed(&self, sequences: &[u64]) {
+        let mut inner = self.inner.lock().expect("no panic while held");
+        for sequence in sequences {
+            inner.unsealed.remove(sequence);
+        }
+    }
+
+    /// The committable prefix, at most `limit` changes.
+    fn take(&self, limit: usize) -> Vec<Change> {
+        let mut inner = self.inner.lock().expect("no panic while held");
+        let oldest = inner.unsealed.first().copied().unwrap_or(u64::MAX);
+        let ready = inner.queue.iter().take(limit).take_while(|pending| pending.newest_frame < oldest).count();
+        inner.queue.drain(..ready).map(|pending| pending.change).collect()
+    }
+}
+
+/// Manifest nodes and catalogue blocks on their way into meta packs.
+pub(super) struct MetaFrames {
+    sink: PackSink,
+    compressor: Compressor,
+    fingerprint: FingerprintKind,
+    index: Arc<Index>,
+    session: Arc<Session>,
+    raw: Vec<u8>,
+    lengths: Vec<u32>,
+    fingerprints: Vec<Fingerprint>,
+    stored: Vec<u8>,
+    /// Nodes that are not in a sealed pack yet.
+    pending: BTreeSet<Fingerprint>,
+    full: Vec<OpenPack>,
+}
+
+/// Manifest frames hold at most this many raw bytes, so that opening a file reads little.
+const MANIFEST_FRAME: usize = 32 << 10;
+/// Catalogue blocks are cut at about this size.
+const CATALOGUE_BLOCK: usize = 256 << 10;
+const META_CODEC: CodecSpec = CodecSpec { codec: Codec::Zstd, level: 3 };
+
+impl MetaFrames {
+    pub fn new(sink: PackSink, fingerprint: FingerprintKind, index: Arc<Index>, session: Arc<Session>) -> Self {
+        Self {
+            sink,
+            compressor: Compressor::new(),
+            fingerprint,
+            index,
+            session,
+            raw: Vec::new(),
+            lengths: Vec::new(),
+            fingerprints: Vec::new(),
+            stored: Vec::new(),
+            pending: BTreeSet::new(),
+            full: Vec::new(),
+        }
+    }
+
+    fn write_frame(&mut self, kind: ChunkKind) -> Result<()> {
+        if self.lengths.is_empty() {
+            return Ok(());
+        }
+        let codec = self.compressor.compress(META_CODEC, &self.raw, &mut self.stored);
+        let stored = if codec == Codec::None { &self.raw } else { &self.stored };
+        let lengths = std::mem::take(&mut self.lengths);
+        let frame =
+            StoredFrame { kind, codec, lengths, fingerprints: &self.fingerprints, stored, sequence: 0 };
+        self.full.extend(self.sink.append(frame)?);
+        self.raw.clear();
+        self.fingerprints.clear();
+        Ok(())
+    }
+
+    fn add(&mut self, kind: ChunkKind, fingerprint: Fingerprint, bytes: &[u8], limit: usize) -> Result<()> {
+        if !self.raw.is_empty() && self.raw.len() + bytes.len() > limit {
+            self.write_frame(kind)?;
+        }
+        self.raw.extend_from_slice(bytes);
+        self.lengths.push(bytes.len() as u32);
+        self.fingerprints.push(fingerprint);
+        Ok(())
+    }
+
+    /// Appends catalogue blocks and hands out every pack that must be sealed before the commit.
+    fn finish_packs(&mut self, blocks: &[Vec<u8>]) -> Result<Vec<OpenPack>> {
+        self.write_frame(ChunkKind::Manifest)?;
+        for block in blocks {
+            let fingerprint = outrigger_offload::hash(self.fingerprint, block);
+            self.add(ChunkKind::Catalogue, fingerprint, block, 0)?;
+            self.write_frame(ChunkKind::Catalogue)?;
+        }
+        let mut packs = std::mem::take(&mut self.full);
+        packs.extend(self.sink.take_open());
+        Ok(packs)
+    }
+}
+
+/// The stage's handle on [`MetaFrames`].
+pub(super) struct SharedMetaFrames(pub Arc<Mutex<MetaFrames>>);
+
+impl NodeSink for SharedMetaFrames {
+    fn put_node(&mut self, node: &Node) -> Result<Fingerprint> {
+        let mut frames = self.0.lock().expect("no panic while held");
+        let (fingerprint, bytes) = node_fingerprint(frames.fingerprint, node);
+        if frames.pending.contains(&fingerprint) {
+            return Ok(fingerprint);
+        }
+        let mut place = None;
+        frames.session.rely(0, |usable| {
+            place = frames.index.resolve(&fingerprint, usable)?;
+            Ok(place.into_iter().map(|place| place.pack))
+        })?;
+        if place.is_none() {
+            frames.add(ChunkKind::Manifest, fingerprint, &bytes, MANIFEST_FRAME)?;
+            frames.pending.insert(fingerprint);
+        }
+        Ok(fingerprint)
+    }
+}
+
+/// What the committer is told.
+pub(super) enum Message {
+    /// A data pack is full.
+    Full(OpenPack),
+    /// Nothing more will come: seal and commit what is there.
+    Finish,
+}
+
+/// Sums over a writer's commits.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CommitTotals {
+    /// Transactions.
+    pub commits: u64,
+    /// Entries that are new.
+    pub created: u64,
+    /// Entries that changed.
+    pub changed: u64,
+}
+
+pub(super) struct Committer {
+    pub session: Arc<Session>,
+    pub meta: Arc<dyn Meta>,
+    pub index: Arc<Index>,
+    pub commits: Arc<CommitQueue>,
+    pub pending: PendingTable,
+    pub frames: Arc<Mutex<MetaFrames>>,
+    pub progress: Arc<Progress>,
+    /// Changes committed so far.
+    pub done: u64,
+    /// Sealed, to become live with the next commit.
+    pub sealed: Vec<PackId>,
+    pub aliases: BTreeMap<u64, u64>,
+    pub totals: CommitTotals,
+}
+
+/// The time between commits when nothing forces one.
+const COMMIT_EVERY: Duration = Duration::from_millis(500);
+/// How often an idle pipeline asks whether its session still lives.
+const IDLE_EVERY: Duration = Duration::from_millis(200);
+/// Changes in one transaction at most: bounds the time that other writers wait.
+const CHANGES_MAX: usize = 50_000;
+
+impl Committer {
+    /// Runs until told to finish, or until the pipeline hangs up.
+    pub fn run(mut self, messages: &Receiver<Message>) -> Result<CommitTotals> {
+        let mut last = Instant::now();
+        loop {
+            match messages.recv_timeout(IDLE_EVERY) {
+                Ok(Message::Full(pack)) => {
+                    self.seal(pack)?;
+                    if last.elapsed() >= COMMIT_EVERY {
+                        self.commit()?;
+                        last = Instant::now();
+                    }
+                }
+                Ok(Message::Finish) => {
+                    self.commit()?;
+                    return Ok(self.totals);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.session.check()?;
+                    if last.elapsed() >= COMMIT_EVERY {
+                        self.commit()?;
+                        last = Instant::now();
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(self.totals),
+            }
+        }
+    }
+
+    fn seal(&mut self, pack: OpenPack) -> Result<()> {
+        let sealed = pack.seal(self.session.id())?;
+        self.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
+        // Into the index before out of the pending table: see `Dedup::resolve`.
+        self.index.add_pack(sealed.row.id, &sealed.footer);
+        self.session.own_pack(sealed.row.id);
+        {
+            let mut pending = self.pending.lock().expect("no panic while held");
+            sealed.footer.fingerprints().iter().for_each(|fingerprint| {
+                pending.remove(fingerprint);
+            });
+        }
+        self.commits.frames_sealed(&sealed.sequences);
+        self.sealed.push(sealed.row.id);
+        Progress::add(&self.progress.bytes_stored, sealed.row.bytes);
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<()> {
+        loop {
+            let mut changes = self.commits.take(CHANGES_MAX);
+            if changes.is_empty() {
+                return Ok(());
+            }
+            changes.iter_mut().for_each(|change| resolve_aliases(change, &self.aliases));
+            self.commit_batch(changes)?;
+        }
+    }
+
+    fn commit_batch(&mut self, changes: Vec<Change>) -> Result<()> {
+        let time = clock::now_nanos();
+        let sequence = self.meta.next_sequence()?;
+        let blocks = catalogue_blocks(&changes, sequence, time);
+        let packs = self.frames.lock().expect("no panic while held").finish_packs(&blocks)?;
+        for pack in packs {
+            let sealed = pack.seal(self.session.id())?;
+            self.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
+            self.index.add_pack(sealed.row.id, &sealed.footer);
+            self.session.own_pack(sealed.row.id);
+            let mut frames = self.frames.lock().expect("no panic while held");
+            sealed.footer.fingerprints().iter().for_each(|fingerprint| {
+                frames.pending.remove(fingerprint);
+            });
+            self.sealed.push(sealed.row.id);
+            Progress::add(&self.progress.bytes_stored, sealed.row.bytes);
+        }
+        let commit = Commit { packs: std::mem::take(&mut self.sealed), changes, time };
+        self.done += commit.changes.len() as u64;
+        let committed =
+            self.session.commit(self.done, &commit.packs, || self.meta.commit(self.session.id(), &commit))?;
+        self.aliases.extend(committed.aliases);
+        self.totals.commits += 1;
+        self.totals.created += committed.created;
+        self.totals.changed += committed.changed;
+        Ok(())
+    }
+}
+
+fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
+    let resolve = |inode: &mut u64| {
+        if let Some(&kept) = aliases.get(inode) {
+            *inode = kept;
+        }
+    };
+    if aliases.is_empty() {
+        return;
+    }
+    match change {
+        Change::Put { parent, inode, .. } | Change::Link { parent, inode, .. } => {
+            resolve(parent);
+            resolve(inode);
+        }
+        Change::Remove { parent, .. } => resolve(parent),
+        Change::Rename { parent, new_parent, .. } => {
+            resolve(parent);
+            resolve(new_parent);
+        }
+    }
+}
+
+/// The catalogue blocks of a commit.
+pub(crate) fn catalogue_blocks(changes: &[Change], sequence: u64, time: u64) -> Vec<Vec<u8>> {
+    let mut blocks = Vec::new();
+    let mut builder = BlockBuilder::default();
+    for change in changes {
+        builder.push(&record_of(change));
+        if builder.len() >= CATALOGUE_BLOCK {
+            blocks.push(builder.finish(sequence, time));
+        }
+    }
+    if !builder.is_empty() {
+        blocks.push(builder.finish(sequence, time));
+    }
+    blocks
+}
+
+fn record_of(change: &Change) -> Record {
+    match change.clone() {
+        Change::Put { parent, name, inode, attributes, root, stamp: _, replace } => {
+            let root = if attributes.kind == outrigger_format::catalogue::FileKind::File { root } else { Root::Empty };
+            Record::Upsert { inode, parent, name, attributes, root, replace }
+        }
+        Change::Link { parent, name, inode } => Record::Link { parent, name, inode },
+        Change::Remove { parent, name, .. } => Record::Unlink { parent, name },
+        Change::Rename { parent, name, new_parent, new_name } => {
+            Record::Rename { parent, name, new_parent, new_name }
+        }
+    }
+}

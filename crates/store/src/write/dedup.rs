@@ -1,0 +1,97 @@
+//! Stage dedup: is a chunk stored already, on its way, or new?
+//!
+//! Chunks of this session that are not yet in a sealed pack are in the pending table, by the number of their frame; it
+//! holds a few packs' worth. Everything else is asked of the index, a batch at a time. Only hits in packs that the session
+//! may rely on count, and it remembers that it relies on them until the files are committed (rule 4 of
+//! `docs/decisions/0003-reclaim-protocol.md`).
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use outrigger_format::Fingerprint;
+
+use super::ingest::ChunkRef;
+use crate::error::Result;
+use crate::index::Index;
+use crate::session::Session;
+
+/// What is known of a chunk.
+pub(super) enum Known {
+    /// In a sealed pack.
+    Stored,
+    /// In a frame of this session that is not durable yet.
+    Pending(u64),
+    /// Nowhere.
+    New,
+}
+
+/// Fingerprints are uniform already: their first bytes are the hash.
+#[derive(Clone, Copy, Default)]
+pub(super) struct PrefixHasher(u64);
+
+impl std::hash::Hasher for PrefixHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let mut first = [0; 8];
+        let n = bytes.len().min(8);
+        first[..n].copy_from_slice(&bytes[..n]);
+        self.0 ^= u64::from_le_bytes(first);
+    }
+
+    fn write_usize(&mut self, _: usize) {}
+}
+
+pub(super) type PendingTable =
+    Arc<Mutex<HashMap<Fingerprint, u64, std::hash::BuildHasherDefault<PrefixHasher>>>>;
+
+pub(super) struct Dedup {
+    pub pending: PendingTable,
+    index: Arc<Index>,
+    session: Arc<Session>,
+    fingerprints: Vec<Fingerprint>,
+    places: Vec<Option<outrigger_format::Place>>,
+    was_pending: Vec<Option<u64>>,
+}
+
+impl Dedup {
+    pub fn new(index: Arc<Index>, session: Arc<Session>) -> Self {
+        let pending = PendingTable::default();
+        Self { pending, index, session, fingerprints: Vec::new(), places: Vec::new(), was_pending: Vec::new() }
+    }
+
+    /// Asks the index for a whole batch; `known` then answers chunk by chunk. `change` is the number of the last change that
+    /// these chunks are for.
+    pub fn resolve(&mut self, chunks: &[ChunkRef], change: u64) -> Result<()> {
+        self.fingerprints.clear();
+        self.fingerprints.extend(chunks.iter().map(|chunk| chunk.fingerprint));
+        // Pending first: a sealed pack enters the index before it leaves the pending table, so a chunk that is in neither
+        // when asked in this order is new.
+        let pending = self.pending.lock().expect("no panic while held");
+        self.was_pending.clear();
+        self.was_pending.extend(self.fingerprints.iter().map(|fingerprint| pending.get(fingerprint).copied()));
+        drop(pending);
+        self.places.clear();
+        self.session.rely(change, |usable| {
+            self.index.resolve_batch(&self.fingerprints, usable, &mut self.places)?;
+            Ok(self.places.iter().flatten().map(|place| place.pack))
+        })
+    }
+
+    /// What is known of chunk `at` of the batch given to `resolve`. Without `dedup` what the index says does not count.
+    pub fn known(&self, at: usize, dedup: bool) -> Known {
+        if dedup && self.places[at].is_some() {
+            return Known::Stored;
+        }
+        if let Some(frame) = self.was_pending[at] {
+            return Known::Pending(frame);
+        }
+        // An earlier chunk of the same batch may have become pending since.
+        match self.pending.lock().expect("no panic while held").get(&self.fingerprints[at]) {
+            Some(&frame) => Known::Pending(frame),
+            None => Known::New,
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Stage read + scan + cut + hash for small files: one worker does a whole batch, its bytes in one buffer.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use outrigger_format::boundary::{CutWalk, GearMasks};
+use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
+
+use super::item::{Content, FileItem, SourceFile, SourceStat};
+use super::progress::Progress;
+use super::queue::{Buffer, Small};
+use crate::local;
+use crate::meta::Change;
+
+/// A chunk in a buffer.
+#[derive(Clone, Copy)]
+pub(super) struct ChunkRef {
+    pub start: u32,
+    pub len: u32,
+    pub fingerprint: Fingerprint,
+}
+
+/// What a small batch became: changes in order, each with the chunks that make its content.
+pub(super) struct Hashed {
+    pub files: Vec<HashedFile>,
+    pub chunks: Vec<ChunkRef>,
+    pub buffer: Buffer,
+}
+
+/// One change of a batch; its chunks are the next `chunks` of the batch.
+pub(super) struct HashedFile {
+    pub change: Change,
+    pub chunks: usize,
+    pub codec: outrigger_format::CodecSpec,
+    pub dedup: bool,
+}
+
+/// A worker's reusable memory.
+#[derive(Default)]
+pub(super) struct Scratch {
+    candidates: Vec<u32>,
+    ends: Vec<u64>,
+}
+
+/// How often a file that changes while it is read is read again.
+const ATTEMPTS: u32 = 3;
+
+/// Opens a source file without following a symlink that has taken its place, nor waiting for a fifo's writer.
+pub(super) fn open_source(file: &SourceFile) -> Result<OwnedFd, String> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    rustix::fs::openat(&file.dir, file.name.as_slice(), flags, Mode::empty()).map_err(|errno| errno.to_string())
+}
+
+/// Reads, cuts and hashes a batch.
+pub(super) fn ingest_small(
+    items: Vec<Small>,
+    mut buffer: Buffer,
+    fingerprint: FingerprintKind,
+    progress: &Progress,
+    scratch: &mut Scratch,
+) -> Hashed {
+    let mut files = Vec::with_capacity(items.len());
+    let mut chunks = Vec::with_capacity(items.len() * 2);
+    let mut at = buffer.headroom;
+    for item in items {
+        let file = match item {
+            Small::Change(change) => {
+                files.push(HashedFile { change, chunks: 0, codec: outrigger_format::CodecSpec::NONE, dedup: false });
+                continue;
+            }
+            Small::File(file) => file,
+        };
+        let (chunker, codec, dedup) = (file.chunker, file.codec, file.dedup);
+        let Some((change, len)) = read_file(file, &mut buffer.bytes[at..], progress) else { continue };
+        let before = chunks.len();
+        cut_and_hash(&buffer.bytes[at..at + len], at, chunker, fingerprint, scratch, &mut chunks);
+        files.push(HashedFile { change, chunks: chunks.len() - before, codec, dedup });
+        at += len;
+        progress.bytes_done.fetch_add(len as u64, Ordering::Relaxed);
+        progress.files_done.fetch_add(1, Ordering::Relaxed);
+    }
+    Hashed { files, chunks, buffer }
+}
+
+fn cut_and_hash(
+    data: &[u8],
+    base: usize,
+    chunker: ChunkerSpec,
+    kind: FingerprintKind,
+    scratch: &mut Scratch,
+    chunks: &mut Vec<ChunkRef>,
+) {
+    if data.is_empty() {
+        return;
+    }
+    scratch.candidates.clear();
+    scratch.ends.clear();
+    let whole = match chunker {
+        ChunkerSpec::Gear32 { min, avg, .. } => {
+            if data.len() > min as usize {
+                outrigger_offload::scan(&[], data, GearMasks::for_average(avg), &mut scratch.candidates);
+            }
+            data.len() <= min as usize
+        }
+        ChunkerSpec::Fixed { size } => data.len() <= size as usize,
+    };
+    if whole {
+        scratch.ends.push(data.len() as u64);
+    } else {
+        let mut walk = CutWalk::new(chunker);
+        walk.feed(data.len(), &scratch.candidates, &mut scratch.ends);
+        scratch.ends.extend(walk.finish());
+    }
+    let mut start = 0;
+    for &end in &scratch.ends {
+        let end = end as usize;
+        let fingerprint = outrigger_offload::hash(kind, &data[start..end]);
+        chunks.push(ChunkRef { start: (base + start) as u32, len: (end - start) as u32, fingerprint });
+        start = end;
+    }
+}
+
+/// Reads one file into `room`; `None` when it was skipped (and said so). A file that no longer fits is skipped too: the
+/// batch was made from the sizes that `stat` gave.
+fn read_file(file: FileItem, room: &mut [u8], progress: &Progress) -> Option<(Change, usize)> {
+    let FileItem { parent, name, inode, replace, mut attributes, content, .. } = file;
+    let (len, stamp) = match content {
+        Content::Bytes(bytes) => {
+            room[..bytes.len()].copy_from_slice(&bytes);
+            (bytes.len(), 0)
+        }
+        Content::Stream(_) => unreachable!("streams are never small"),
+        Content::File(source) => match read_source(&source, room) {
+            Err(why) => {
+                progress.skip(&*source.display, why);
+                return None;
+            }
+            Ok(read) => {
+                if !read.settled {
+                    progress.skip(&*source.display, "changed while it was read; what was read last is stored");
+                }
+                attributes.mode = read.stat.mode;
+                attributes.uid = read.stat.uid;
+                attributes.gid = read.stat.gid;
+                attributes.mtime = read.stat.mtime;
+                attributes.xattrs = read.xattrs;
+                let stamp = if read.settled { read.stat.stamp(source.scan_start) } else { 0 };
+                (read.len, stamp)
+            }
+        },
+    };
+    // The root is filled in by the sequencer, which alone knows the file's chunks in order.
+    let root = outrigger_format::Root::Empty;
+    Some((Change::Put { parent, name, inode, attributes, root, stamp, replace }, len))
+}
+
+struct Read {
+    len: usize,
+    stat: SourceStat,
+    xattrs: outrigger_format::catalogue::Xattrs,
+    settled: bool,
+}
+
+fn read_source(source: &SourceFile, room: &mut [u8]) -> Result<Read, String> {
+    let fd = open_source(source)?;
+    let mut before = source.stat;
+    for attempt in 1..=ATTEMPTS {
+        // One byte more than expected is asked for, so that growth is noticed without another call.
+        let limit = room.len().min(before.size as usize + 1);
+        let len = read_full(&fd, &mut room[..limit]).map_err(|errno| errno.to_string())?;
+        let after = local::fstat(&fd).map_err(|errno| errno.to_string())?;
+        let settled = len as u64 == before.size && before.same_content(&after);
+        if settled || attempt == ATTEMPTS {
+            let len = len.min(room.len());
+            let xattrs = local::xattrs(&fd).map_err(|errno| format!("extended attributes: {errno}"))?;
+            return Ok(Read { len, stat: after, xattrs, settled });
+        }
+        before = after;
+        rustix::fs::seek(&fd, rustix::fs::SeekFrom::Start(0)).map_err(|errno| errno.to_string())?;
+        if before.size > room.len() as u64 {
+            return Err(format!("grew to {} bytes while it was read; put it again", before.size));
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
+/// Reads until `room` is full or the file ends. A short read that follows the expected size is taken as the end
+/// only when the kernel says so with 0.
+fn read_full(fd: &OwnedFd, room: &mut [u8]) -> Result<usize, rustix::io::Errno> {
+    let mut len = 0;
+    while len < room.len() {
+        match rustix::io::read(fd, &mut room[len..]) {
+            Ok(0) => break,
+            Ok(n) => {
+                len += n;
+                // The expected size plus one was asked for: one byte short of full is the file as `stat` saw it. The
+                // `fstat` that follows notices if it has grown.
+                if len + 1 == room.len() {
+                    break;
+                }
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(len)
+}

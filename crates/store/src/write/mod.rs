@@ -1,0 +1,42 @@
+//! The write path: files in, committed manifests out.
+//!
+//! ```text
+//!  caller ──submit──▶ queue ──▶ workers: read, scan, cut, hash      (parallel; queue.rs, ingest.rs, large.rs)
+//!                                  │ in ticket order
+//!                                  ▼
+//!                               sequencer: dedup, frame, manifest   (one at a time; sequence.rs, dedup.rs, framer.rs)
+//!                                  │ full frames
+//!                                  ▼
+//!                               workers: compress, append to pack   (parallel; packer.rs)
+//!                                  │ full packs
+//!                                  ▼
+//!                               committer: seal, index, commit      (one thread; commit.rs)
+//! ```
+//!
+//! **Back-pressure.** The queue takes a bounded number of batches. A worker takes a batch only with a buffer in its
+//! hands, and tickets are given out in the same step, so the oldest ticket always owns a buffer and everything
+//! behind it can wait for it. Workers prefer compressing to hashing to taking new batches: what is in flight shrinks
+//! before it grows. Memory is bounded by buffers plus open frames, whatever the files' sizes.
+//!
+//! **Order of durability.** Pack objects durable → packs recorded as sealed → catalogue block durable in a sealed meta pack
+//! → metadata transaction. A change is committed only when every frame it refers to lies in a sealed pack, and changes are
+//! committed in the order in which they were submitted, so a crash leaves a prefix.
+
+mod commit;
+mod dedup;
+mod framer;
+mod ingest;
+mod item;
+mod large;
+mod manifest;
+mod packer;
+mod pipeline;
+mod progress;
+mod queue;
+mod sequence;
+
+pub use item::{Content, FileItem, Item, SourceFile, SourceStat};
+pub use manifest::{ManifestBuilder, NodeSink};
+pub use packer::{PackSink, SealedPack};
+pub use pipeline::{WriteOptions, WriteSummary, Writer};
+pub use progress::{Progress, ProgressView, Skipped};

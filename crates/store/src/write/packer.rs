@@ -1,0 +1,150 @@
+//! Stage pack: frames appended to an open pack; full packs handed on to be sealed.
+//!
+//! Used by the write pipeline and by the collector, which copies frames' chunks into packs of its own.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use outrigger_format::{
+    ChunkKind, Codec, Fingerprint, FingerprintKind, Footer, FooterBuilder, FrameHeader, PACK_HEADER_LEN, PackHeader,
+    PackId, PackKind, StoreId, checksum,
+};
+
+use crate::backend::{Backend, PackWriter};
+use crate::error::Result;
+use crate::meta::{Meta, PackRow, PackState, SessionId};
+
+/// A compressed frame, ready to append.
+pub(crate) struct StoredFrame<'a> {
+    pub kind: ChunkKind,
+    pub codec: Codec,
+    pub lengths: Vec<u32>,
+    pub fingerprints: &'a [Fingerprint],
+    pub stored: &'a [u8],
+    /// The pipeline's number for it; 0 when nobody waits for it.
+    pub sequence: u64,
+}
+
+/// A pack being written.
+pub(crate) struct OpenPack {
+    id: PackId,
+    kind: PackKind,
+    writer: Box<dyn PackWriter>,
+    offset: u64,
+    footer: FooterBuilder,
+    raw_bytes: u64,
+    sequences: Vec<u64>,
+}
+
+/// A pack that is durable.
+pub struct SealedPack {
+    /// Its row, state [`PackState::Sealed`].
+    pub row: PackRow,
+    /// Its footer.
+    pub footer: Arc<Footer>,
+    /// Numbers of the pipeline's frames in it.
+    pub sequences: Vec<u64>,
+}
+
+/// Appends frames to packs of one kind.
+pub struct PackSink {
+    backend: Arc<dyn Backend>,
+    meta: Arc<dyn Meta>,
+    session: SessionId,
+    store: StoreId,
+    kind: PackKind,
+    fingerprint: FingerprintKind,
+    pack_bytes: u64,
+    open: Option<OpenPack>,
+    header: Vec<u8>,
+}
+
+impl PackSink {
+    /// A sink for packs of `kind` of about `pack_bytes`.
+    pub fn new(
+        backend: Arc<dyn Backend>,
+        meta: Arc<dyn Meta>,
+        session: SessionId,
+        store: StoreId,
+        kind: PackKind,
+        fingerprint: FingerprintKind,
+        pack_bytes: u64,
+    ) -> Self {
+        let pack_bytes = pack_bytes.min(3 << 30);
+        Self { backend, meta, session, store, kind, fingerprint, pack_bytes, open: None, header: Vec::new() }
+    }
+
+    /// Appends a frame; returns the pack if that filled it.
+    pub(crate) fn append(&mut self, frame: StoredFrame<'_>) -> Result<Option<OpenPack>> {
+        let mut full = None;
+        if self.open.as_ref().is_some_and(|open| !open.footer.has_room(frame.lengths.len())) {
+            full = self.open.take();
+        }
+        if self.open.is_none() {
+            self.open = Some(self.begin()?);
+        }
+        let open = self.open.as_mut().expect("just opened");
+        let header = FrameHeader {
+            kind: frame.kind,
+            codec: frame.codec,
+            stored_len: frame.stored.len() as u32,
+            stored_sum: checksum(&[frame.stored]),
+            lengths: frame.lengths,
+        };
+        self.header.clear();
+        header.encode(&mut self.header);
+        open.writer.append(&[IoSlice::new(&self.header), IoSlice::new(frame.stored)])?;
+        open.footer.push(open.offset as u32, frame.kind, frame.fingerprints);
+        open.offset += (self.header.len() + frame.stored.len()) as u64;
+        open.raw_bytes += header.raw_len() as u64;
+        if frame.sequence != 0 {
+            open.sequences.push(frame.sequence);
+        }
+        if full.is_none() && open.offset >= self.pack_bytes {
+            full = self.open.take();
+        }
+        Ok(full)
+    }
+
+    /// The pack that is still open, to be sealed.
+    pub(crate) fn take_open(&mut self) -> Option<OpenPack> {
+        self.open.take()
+    }
+
+    fn begin(&self) -> Result<OpenPack> {
+        // The intent is durable before the object exists, so that nothing is ever written that no row announces.
+        let id = self.meta.announce_packs(self.session, self.kind, 1)?[0];
+        let mut writer = self.backend.create(id)?;
+        let header = PackHeader { kind: self.kind, fingerprint: self.fingerprint, id, store: self.store };
+        writer.append(&[IoSlice::new(&header.encode())])?;
+        Ok(OpenPack {
+            id,
+            kind: self.kind,
+            writer,
+            offset: PACK_HEADER_LEN as u64,
+            footer: FooterBuilder::default(),
+            raw_bytes: 0,
+            sequences: Vec::new(),
+        })
+    }
+}
+
+impl OpenPack {
+    /// Writes footer and trailer and makes the pack durable.
+    pub(crate) fn seal(mut self, session: SessionId) -> Result<SealedPack> {
+        let (footer, bytes) = self.footer.finish(self.id, self.offset as u32);
+        self.writer.append(&[IoSlice::new(&bytes)])?;
+        self.writer.seal()?;
+        let row = PackRow {
+            id: self.id,
+            kind: self.kind,
+            state: PackState::Sealed,
+            session,
+            bytes: self.offset + bytes.len() as u64,
+            raw_bytes: self.raw_bytes,
+            chunks: footer.fingerprints().len() as u32,
+            dead_since: 0,
+        };
+        Ok(SealedPack { row, footer: Arc::new(footer), sequences: self.sequences })
+    }
+}

@@ -1,0 +1,327 @@
+//! The write pipeline, put together: see the picture in `write/mod.rs`.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use outrigger_format::{ChunkKind, Codec, FingerprintKind, PackKind};
+use outrigger_offload::Compressor;
+
+use super::commit::{CommitQueue, CommitTotals, Committer, Message, MetaFrames, SharedMetaFrames};
+use super::dedup::Dedup;
+use super::framer::{Framer, RawFrame};
+use super::ingest::{Scratch, ingest_small};
+use super::item::{Content, FileItem, Item};
+use super::large::{LargeFile, hash_segment};
+use super::packer::{PackSink, StoredFrame};
+use super::progress::{Progress, ProgressView};
+use super::queue::{Batch, Buffer, Queue, Small, Task};
+use super::sequence::{Sequenced, Sequencer, Stage};
+use crate::error::{Error, ErrorKind, Result};
+use crate::session::Session;
+use crate::store::Store;
+
+/// How a [`Writer`] works; what is stored does not depend on it, but for the frame size.
+#[derive(Clone, Debug)]
+pub struct WriteOptions {
+    /// Worker threads.
+    pub threads: usize,
+    /// Raw bytes in a frame at most.
+    pub frame_size: usize,
+    /// Bytes in a data pack, about.
+    pub pack_bytes: u64,
+    /// Longest chunk that any file of this writer may have, bytes.
+    pub chunk_max: usize,
+}
+
+/// What a writer did.
+#[derive(Clone, Debug, Default)]
+pub struct WriteSummary {
+    /// Counters.
+    pub progress: ProgressView,
+    /// Transactions and entries.
+    pub totals: CommitTotals,
+}
+
+/// Bytes of small files in a batch, and of a large file in a segment, at least.
+const SEGMENT: usize = 1 << 20;
+/// Elements of a batch at most.
+const BATCH_ITEMS: usize = 512;
+
+struct Shared {
+    queue: Queue,
+    sequencer: Sequencer,
+    packs: Mutex<PackSink>,
+    progress: Arc<Progress>,
+    recycled: Arc<Mutex<Vec<Vec<u8>>>>,
+    fingerprint: FingerprintKind,
+}
+
+/// Takes items, in order, and makes them durable and visible in that order. Blocks when it is given more than it can
+/// handle. Dropped without [`Writer::finish`], it stops; what was committed stays.
+pub struct Writer {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    committer: Option<JoinHandle<Result<CommitTotals>>>,
+    messages: Option<Sender<Message>>,
+    batch: Vec<Small>,
+    batch_bytes: usize,
+    segment: usize,
+}
+
+impl Writer {
+    /// Starts the pipeline's threads.
+    pub fn start(store: &Store, session: &Arc<Session>, options: &WriteOptions, progress: &Arc<Progress>) -> Self {
+        let segment = SEGMENT.max(4 * options.chunk_max);
+        let headroom = options.chunk_max.max(4096);
+        let buffers = (0..options.threads * 3 + 2)
+            .map(|_| Buffer { headroom, bytes: vec![0; headroom + segment] })
+            .collect();
+        let sink = |kind, pack_bytes| {
+            PackSink::new(
+                Arc::clone(&store.backend),
+                Arc::clone(&store.meta),
+                session.id(),
+                store.config.id,
+                kind,
+                store.config.fingerprint,
+                pack_bytes,
+            )
+        };
+        let fingerprint = store.config.fingerprint;
+        let index = &store.index;
+        let meta_sink = sink(PackKind::Meta, options.pack_bytes);
+        let frames = MetaFrames::new(meta_sink, fingerprint, Arc::clone(index), Arc::clone(session));
+        let frames = Arc::new(Mutex::new(frames));
+        let commits = Arc::new(CommitQueue::default());
+        let dedup = Dedup::new(Arc::clone(index), Arc::clone(session));
+        let pending = Arc::clone(&dedup.pending);
+        let recycled = Arc::new(Mutex::new(Vec::new()));
+        let stage = Stage::new(
+            dedup,
+            Framer::new(options.frame_size),
+            Box::new(SharedMetaFrames(Arc::clone(&frames))),
+            Arc::clone(&commits),
+            Arc::clone(progress),
+            Arc::clone(&recycled),
+        );
+        let sequencer = Sequencer::new(stage);
+        let shared = Arc::new(Shared {
+            queue: Queue::new(buffers, 4 * options.threads + 8),
+            sequencer,
+            packs: Mutex::new(sink(PackKind::Data, options.pack_bytes)),
+            progress: Arc::clone(progress),
+            recycled,
+            fingerprint,
+        });
+        let (messages, receiver) = channel();
+        let committer = Committer {
+            session: Arc::clone(session),
+            meta: Arc::clone(&store.meta),
+            index: Arc::clone(index),
+            commits,
+            pending,
+            frames,
+            progress: Arc::clone(progress),
+            done: 0,
+            sealed: Vec::new(),
+            aliases: BTreeMap::new(),
+            totals: CommitTotals::default(),
+        };
+        let failing = Arc::clone(&shared);
+        let committer = std::thread::spawn(move || {
+            let ended = catch_unwind(AssertUnwindSafe(|| committer.run(&receiver))).unwrap_or_else(|_| Err(panicked()));
+            // The pipeline must not wait for a committer that is gone.
+            if let Err(error) = &ended {
+                failing.queue.fail(Error::new(error.kind(), "the commit failed"));
+            }
+            ended
+        });
+        let workers = (0..options.threads)
+            .map(|_| {
+                let (shared, messages) = (Arc::clone(&shared), messages.clone());
+                std::thread::spawn(move || {
+                    let ended = catch_unwind(AssertUnwindSafe(|| shared.work(&messages)));
+                    match ended {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => shared.queue.fail(error),
+                        Err(_) => shared.queue.fail(panicked()),
+                    }
+                })
+            })
+            .collect();
+        let (committer, messages) = (Some(committer), Some(messages));
+        Self { shared, workers, committer, messages, batch: Vec::new(), batch_bytes: 0, segment }
+    }
+
+    /// Takes one item.
+    ///
+    /// # Errors
+    /// When the pipeline has stopped; [`Writer::finish`] says why.
+    pub fn submit(&mut self, item: Item) -> Result<()> {
+        let file = match item {
+            Item::Change(change) => return self.batch_up(Small::Change(change), 0),
+            Item::File(file) => file,
+        };
+        let small = match &file.content {
+            Content::File(source) if !source.stat.is_sparse() => usize::try_from(source.stat.size).ok(),
+            Content::Bytes(bytes) => Some(bytes.len()),
+            Content::File(_) | Content::Stream(_) => None,
+        };
+        match small.filter(|&len| len <= self.segment) {
+            Some(len) => self.batch_up(Small::File(file), len),
+            None => self.submit_large(file),
+        }
+    }
+
+    fn submit_large(&mut self, file: FileItem) -> Result<()> {
+        self.flush_batch()?;
+        let display = match &file.content {
+            Content::File(source) => source.display.to_string(),
+            _ => "standard input".to_string(),
+        };
+        match LargeFile::open(file, self.segment) {
+            Ok(file) => self.shared.queue.submit(Batch::Large(Arc::new(file))),
+            Err(why) => {
+                self.shared.progress.skip(display, why);
+                Ok(())
+            }
+        }
+    }
+
+    fn batch_up(&mut self, item: Small, len: usize) -> Result<()> {
+        if self.batch_bytes + len > self.segment || self.batch.len() >= BATCH_ITEMS {
+            self.flush_batch()?;
+        }
+        self.batch_bytes += len;
+        self.batch.push(item);
+        Ok(())
+    }
+
+    fn flush_batch(&mut self) -> Result<()> {
+        self.batch_bytes = 0;
+        if self.batch.is_empty() {
+            return Ok(());
+        }
+        self.shared.queue.submit(Batch::Small(std::mem::take(&mut self.batch)))
+    }
+
+    /// Waits until everything submitted is durable and visible.
+    ///
+    /// # Errors
+    /// The first failure; what was committed before it stays.
+    pub fn finish(mut self) -> Result<WriteSummary> {
+        let flushed = self.flush_batch();
+        self.shared.queue.close();
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+        let messages = self.messages.take().expect("taken once");
+        let last = flushed.and_then(|()| {
+            if self.shared.queue.failed() { Ok(()) } else { self.shared.finish_packs(&messages) }
+        });
+        if last.is_ok() && !self.shared.queue.failed() {
+            let _ = messages.send(Message::Finish);
+        }
+        drop(messages);
+        let committer = self.committer.take().expect("taken once");
+        let totals = committer.join().unwrap_or_else(|_| Err(panicked()));
+        match (totals, self.shared.queue.take_failure()) {
+            (Err(error), _) | (Ok(_), Some(error)) => Err(error),
+            (Ok(totals), None) => {
+                last?;
+                Ok(WriteSummary { progress: self.shared.progress.view(), totals })
+            }
+        }
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if self.committer.is_some() {
+            self.shared.queue.fail(Error::new(ErrorKind::Cancelled, "stopped"));
+            self.workers.drain(..).for_each(|worker| drop(worker.join()));
+            self.messages = None;
+            self.committer.take().into_iter().for_each(|committer| drop(committer.join()));
+        }
+    }
+}
+
+fn panicked() -> Error {
+    Error::new(ErrorKind::Io, "a thread of the write pipeline panicked: please report this")
+}
+
+impl Shared {
+    fn work(&self, messages: &Sender<Message>) -> Result<()> {
+        let mut compressor = Compressor::new();
+        let (mut stored, mut scratch) = (Vec::new(), Scratch::default());
+        let mut done_one = false;
+        while let Some(task) = self.queue.take(done_one) {
+            done_one = true;
+            match task {
+                Task::Compress(frame) => self.compress(frame, &mut compressor, &mut stored, messages)?,
+                Task::Hash(mut scanned) => {
+                    hash_segment(&mut scanned, self.fingerprint);
+                    self.sequencer.bring(scanned.ticket, Sequenced::Segment(scanned), &self.queue)?;
+                }
+                Task::Small(ticket, items, buffer) => {
+                    let hashed = ingest_small(items, buffer, self.fingerprint, &self.progress, &mut scratch);
+                    self.sequencer.bring(ticket, Sequenced::Small(hashed), &self.queue)?;
+                }
+                Task::Segment(ticket, file, number, buffer) => {
+                    let mut cut = Vec::new();
+                    file.run_segment(ticket, number, buffer, &self.progress, &mut |scanned| cut.push(scanned));
+                    // The first is hashed here while its bytes are warm; others were parked, and are for whoever is free.
+                    let mut cut = cut.into_iter();
+                    let own = cut.next();
+                    cut.for_each(|scanned| self.queue.push_hash(scanned));
+                    if let Some(mut scanned) = own {
+                        hash_segment(&mut scanned, self.fingerprint);
+                        self.sequencer.bring(scanned.ticket, Sequenced::Segment(scanned), &self.queue)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn compress(
+        &self,
+        frame: RawFrame,
+        compressor: &mut Compressor,
+        stored: &mut Vec<u8>,
+        messages: &Sender<Message>,
+    ) -> Result<()> {
+        let RawFrame { sequence, raw, lengths, fingerprints, codec } = frame;
+        let codec = compressor.compress(codec, &raw, stored);
+        let bytes = if codec == Codec::None { &raw } else { &*stored };
+        let frame = StoredFrame {
+            kind: ChunkKind::Data,
+            codec,
+            lengths,
+            fingerprints: &fingerprints,
+            stored: bytes,
+            sequence,
+        };
+        let full = self.packs.lock().expect("no panic while held").append(frame)?;
+        if let Some(full) = full {
+            let _ = messages.send(Message::Full(full));
+        }
+        self.recycled.lock().expect("no panic while held").push(raw);
+        Ok(())
+    }
+
+    /// Compresses the last frame and hands over the last pack.
+    fn finish_packs(&self, messages: &Sender<Message>) -> Result<()> {
+        let last = self.sequencer.stage.lock().expect("no panic in the stage").flush();
+        if let Some(frame) = last {
+            self.compress(frame, &mut Compressor::new(), &mut Vec::new(), messages)?;
+        }
+        if let Some(open) = self.packs.lock().expect("no panic while held").take_open() {
+            let _ = messages.send(Message::Full(open));
+        }
+        Ok(())
+    }
+}

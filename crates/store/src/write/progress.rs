@@ -1,0 +1,92 @@
+//! Counters that a terminal can show while work goes on.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Something that could not be read, and why; the rest was stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// What, as the user knows it.
+    pub what: String,
+    /// Why.
+    pub why: String,
+}
+
+/// Live counters of one operation; shared by its threads.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Bytes the whole operation is expected to handle; 0 while unknown.
+    pub bytes_expected: AtomicU64,
+    /// Bytes read from the source (or written to the target).
+    pub bytes_done: AtomicU64,
+    /// Files done.
+    pub files_done: AtomicU64,
+    /// Files that had not changed and were not read.
+    pub files_unchanged: AtomicU64,
+    /// Bytes of them.
+    pub bytes_unchanged: AtomicU64,
+    /// Chunks seen.
+    pub chunks: AtomicU64,
+    /// Bytes that were not stored before.
+    pub bytes_new: AtomicU64,
+    /// Bytes written to packs.
+    pub bytes_stored: AtomicU64,
+    /// Chunks that were not stored before.
+    pub chunks_new: AtomicU64,
+    /// Files that could not be restored because stored data is damaged.
+    pub damaged: AtomicU64,
+    /// What was skipped.
+    pub skipped: Mutex<Vec<Skipped>>,
+}
+
+/// A reading of [`Progress`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ProgressView {
+    /// See [`Progress`].
+    pub bytes_expected: u64,
+    /// See [`Progress`].
+    pub bytes_done: u64,
+    /// See [`Progress`].
+    pub files_done: u64,
+    /// See [`Progress`].
+    pub files_unchanged: u64,
+    /// See [`Progress`].
+    pub bytes_unchanged: u64,
+    /// See [`Progress`].
+    pub chunks: u64,
+    /// See [`Progress`].
+    pub chunks_new: u64,
+    /// See [`Progress`].
+    pub bytes_new: u64,
+    /// See [`Progress`].
+    pub bytes_stored: u64,
+}
+
+impl Progress {
+    /// Adds to a counter.
+    pub fn add(counter: &AtomicU64, value: u64) {
+        counter.fetch_add(value, Ordering::Relaxed);
+    }
+
+    /// Records something that could not be read.
+    pub fn skip(&self, what: impl Into<String>, why: impl Into<String>) {
+        let skipped = Skipped { what: what.into(), why: why.into() };
+        self.skipped.lock().expect("no panic while held").push(skipped);
+    }
+
+    /// All counters now.
+    pub fn view(&self) -> ProgressView {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ProgressView {
+            bytes_expected: get(&self.bytes_expected),
+            bytes_done: get(&self.bytes_done),
+            files_done: get(&self.files_done),
+            files_unchanged: get(&self.files_unchanged),
+            bytes_unchanged: get(&self.bytes_unchanged),
+            chunks: get(&self.chunks),
+            chunks_new: get(&self.chunks_new),
+            bytes_new: get(&self.bytes_new),
+            bytes_stored: get(&self.bytes_stored),
+        }
+    }
+}

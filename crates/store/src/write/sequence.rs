@@ -1,0 +1,199 @@
+//! The ordered part of the pipeline: batches leave the workers in any order and pass here in ticket order, one at a time.
+//!
+//! Whichever worker brings the ticket that is next in line runs the stage for it and for those parked behind it; the
+//! others park theirs and go on. Dedup, framing and manifests are cheap, so one thread's worth is enough for them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use outrigger_format::{CodecSpec, Entry, Fingerprint, Node};
+
+use super::commit::{CommitQueue, Pending};
+use super::dedup::{Dedup, Known};
+use super::framer::{Framer, RawFrame};
+use super::ingest::{ChunkRef, Hashed};
+use super::large::Scanned;
+use super::manifest::{ManifestBuilder, NodeSink};
+use super::progress::Progress;
+use super::queue::{Buffer, Queue};
+use crate::error::Result;
+use crate::meta::Change;
+
+/// What a ticket brings.
+pub(super) enum Sequenced {
+    Small(Hashed),
+    Segment(Scanned),
+}
+
+struct Parked {
+    next: u64,
+    waiting: BTreeMap<u64, Sequenced>,
+    running: bool,
+}
+
+pub(super) struct Sequencer {
+    parked: Mutex<Parked>,
+    pub stage: Mutex<Stage>,
+}
+
+impl Sequencer {
+    pub fn new(stage: Stage) -> Self {
+        let parked = Parked { next: 0, waiting: BTreeMap::new(), running: false };
+        Self { parked: Mutex::new(parked), stage: Mutex::new(stage) }
+    }
+
+    /// Brings a ticket; may run the stage for several.
+    pub fn bring(&self, ticket: u64, item: Sequenced, queue: &Queue) -> Result<()> {
+        let mut parked = self.parked.lock().expect("no panic while held");
+        parked.waiting.insert(ticket, item);
+        if parked.running {
+            return Ok(());
+        }
+        parked.running = true;
+        while let Some(item) = { let next = parked.next; parked.waiting.remove(&next) } {
+            parked.next += 1;
+            drop(parked);
+            self.stage.lock().expect("no panic in the stage").run(item, queue)?;
+            parked = self.parked.lock().expect("no panic while held");
+        }
+        parked.running = false;
+        Ok(())
+    }
+}
+
+/// A large file whose segments are passing.
+#[derive(Default)]
+struct LargeProgress {
+    manifest: ManifestBuilder,
+    newest_frame: u64,
+}
+
+/// Dedup, framing and manifests; see the module.
+pub(super) struct Stage {
+    dedup: Dedup,
+    framer: Framer,
+    nodes: Box<dyn NodeSink + Send>,
+    commits: Arc<CommitQueue>,
+    progress: Arc<Progress>,
+    recycled: Arc<Mutex<Vec<Vec<u8>>>>,
+    large: Option<LargeProgress>,
+    /// Changes queued so far; the next one's number is one more.
+    changes: u64,
+}
+
+impl Stage {
+    pub fn new(
+        dedup: Dedup,
+        framer: Framer,
+        nodes: Box<dyn NodeSink + Send>,
+        commits: Arc<CommitQueue>,
+        progress: Arc<Progress>,
+        recycled: Arc<Mutex<Vec<Vec<u8>>>>,
+    ) -> Self {
+        Self { dedup, framer, nodes, commits, progress, recycled, large: None, changes: 0 }
+    }
+
+    fn run(&mut self, item: Sequenced, queue: &Queue) -> Result<()> {
+        match item {
+            Sequenced::Small(batch) => self.run_small(batch, queue),
+            Sequenced::Segment(segment) => self.run_segment(segment, queue),
+        }
+    }
+
+    fn run_small(&mut self, batch: Hashed, queue: &Queue) -> Result<()> {
+        self.dedup.resolve(&batch.chunks, self.changes + batch.files.len() as u64)?;
+        let mut at = 0;
+        for file in batch.files {
+            let mut large = LargeProgress::default();
+            let mut change = file.change;
+            for chunk in &batch.chunks[at..at + file.chunks] {
+                self.chunk(at, chunk, &batch.buffer, (file.codec, file.dedup), &mut large, queue)?;
+                at += 1;
+            }
+            if let Change::Put { root, .. } = &mut change {
+                *root = large.manifest.finish(&mut *self.nodes)?;
+            }
+            self.queue_change(change, large.newest_frame);
+        }
+        queue.give_back(batch.buffer);
+        Ok(())
+    }
+
+    fn run_segment(&mut self, segment: Scanned, queue: &Queue) -> Result<()> {
+        if segment.file.change.lock().expect("no panic while held").is_none() {
+            // Taken before it was known that the stream had ended: empty.
+            queue.give_back(segment.buffer);
+            return Ok(());
+        }
+        let mut large = self.large.take().unwrap_or_default();
+        if segment.hole_before > 0 {
+            large.manifest.push(Entry::Hole { len: segment.hole_before }, &mut *self.nodes)?;
+        }
+        // No other change passes before this file's own, which will be the next.
+        self.dedup.resolve(&segment.chunks, self.changes + 1)?;
+        for (at, chunk) in segment.chunks.iter().enumerate() {
+            self.chunk(at, chunk, &segment.buffer, (segment.file.codec, segment.file.dedup), &mut large, queue)?;
+        }
+        queue.give_back(segment.buffer);
+        if !segment.last {
+            self.large = Some(large);
+            return Ok(());
+        }
+        let change = segment.file.change.lock().expect("no panic while held").take();
+        if let (Some(mut change), false) = (change, segment.file.failed()) {
+            if let Change::Put { root, .. } = &mut change {
+                *root = large.manifest.finish(&mut *self.nodes)?;
+            }
+            self.queue_change(change, large.newest_frame);
+            Progress::add(&self.progress.files_done, 1);
+        }
+        Ok(())
+    }
+
+    fn queue_change(&mut self, change: Change, newest_frame: u64) {
+        self.changes += 1;
+        self.commits.push(Pending { change, newest_frame });
+    }
+
+    fn chunk(
+        &mut self,
+        at: usize,
+        chunk: &ChunkRef,
+        buffer: &Buffer,
+        (codec, dedup): (CodecSpec, bool),
+        file: &mut LargeProgress,
+        queue: &Queue,
+    ) -> Result<()> {
+        let ChunkRef { start, len, fingerprint } = *chunk;
+        Progress::add(&self.progress.chunks, 1);
+        match self.dedup.known(at, dedup) {
+            Known::Stored => {}
+            Known::Pending(frame) => file.newest_frame = file.newest_frame.max(frame),
+            Known::New => {
+                let data = &buffer.bytes[start as usize..(start + len) as usize];
+                let recycled = || self.recycled.lock().expect("no panic while held").pop().unwrap_or_default();
+                let (frame, complete) = self.framer.push(fingerprint, data, codec, recycled);
+                self.commits.frame_opened(frame);
+                self.dedup.pending.lock().expect("no panic while held").insert(fingerprint, frame);
+                file.newest_frame = file.newest_frame.max(frame);
+                Progress::add(&self.progress.chunks_new, 1);
+                Progress::add(&self.progress.bytes_new, len.into());
+                if let Some(complete) = complete {
+                    queue.push_compress(complete);
+                }
+            }
+        }
+        file.manifest.push(Entry::Chunk { fingerprint, len }, &mut *self.nodes)
+    }
+
+    /// The frame that is still open, when no more tickets will come.
+    pub fn flush(&mut self) -> Option<RawFrame> {
+        self.framer.flush()
+    }
+}
+
+/// A node's name and bytes.
+pub(super) fn node_fingerprint(kind: outrigger_format::FingerprintKind, node: &Node) -> (Fingerprint, Vec<u8>) {
+    let bytes = node.encode();
+    (outrigger_offload::hash(kind, &bytes), bytes)
+}

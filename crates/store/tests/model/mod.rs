@@ -1,0 +1,328 @@
+//! The reclaim protocol as a state machine: see `docs/decisions/0003-reclaim-protocol.md` for the rules it follows.
+//!
+//! One action is one atomic step: a database transaction (the embedded store has one writer lock, so transactions
+//! are serializable), one durable change of a pack object, or one decision in a process's memory. Between any two
+//! steps of a process any step of any other may fall, and each process may be killed or, what is worse, stopped,
+//! fenced, and continued.
+
+pub mod collector;
+pub mod drain;
+pub mod reader;
+pub mod state;
+pub mod writer;
+
+use state::*;
+use stateright::{Model, Property};
+
+/// The rules that can be broken one at a time, to see that each is needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Broken {
+    /// The collector does not wait for acknowledgements.
+    NoAckWait,
+    /// The collector does not mark again after the acknowledgements.
+    NoRemark,
+    /// A commit does not check that its session's row is live.
+    CommitUnchecked,
+    /// A session's hits in condemned packs still count after it acknowledged.
+    CondemnedHitsCount,
+    /// A session acknowledges without having committed, re-resolved or reprieved what it relies on.
+    AckWithoutReprieve,
+    /// A session does not count its own committed packs among those it relies on.
+    OwnPacksForgotten,
+    /// A session that opens takes condemned packs for live ones.
+    OpenBlind,
+    /// An index refresh is installed although it was read under another generation than the acknowledged one.
+    RefreshUnchecked,
+    /// A commit's own packs become usable after it, whatever was acknowledged in between.
+    OwnPacksInstalledLate,
+    /// A session excludes condemned packs only, not all that are not live.
+    DenyList,
+    /// The collector sweeps the intents of sessions that are live.
+    SweepLive,
+    /// The collector condemns packs that are sealed but not committed.
+    CondemnUncommitted,
+    /// A writer inherits from a version that it did not pin.
+    InheritUnpinned,
+    /// A pin is written without checking, in the same transaction, that the version is still there.
+    PinUnchecked,
+    /// Pins are no roots.
+    PinsIgnored,
+    /// The collector's changes do not check the token.
+    TokenUnchecked,
+    /// A chunk that has another copy need not be copied.
+    AnyCopyCounts,
+    /// The lowest pack id counts, be it committed or not.
+    UncommittedCopyCounts,
+    /// The lowest pack id counts, be it dead or not (marking by a stale index).
+    DeadCopyCounts,
+    /// Old packs are set dead before the copies are committed.
+    DeadBeforeCopies,
+    /// Condemned packs are unlinked before they are set dead.
+    UnlinkBeforeDead,
+    /// A reader does not pin.
+    ReadUnpinned,
+    /// A reader takes a pack that is gone for damage.
+    ReadOnce,
+}
+
+/// How a session may acknowledge while it relies on condemned packs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AckStyle {
+    /// It sets them live again, in the transaction of the acknowledgement.
+    Reprieve,
+    /// It waits until they are committed, or gives the decisions up and resolves those chunks again (design, 8.3).
+    Wait,
+}
+
+/// A small world to explore.
+#[derive(Clone, Debug)]
+pub struct Reclaim {
+    /// Chunks in packs 1, 2, …, committed from the beginning.
+    pub packs: Vec<u8>,
+    /// Chunks of the old versions (0: no such version).
+    pub old: [u8; OLD],
+    /// Chunks of each writer's files (0: no such file).
+    pub plans: [[u8; FILES]; WRITERS],
+    /// Old and new versions that may be removed.
+    pub removable: u8,
+    /// Whether there is a reader.
+    pub reader: bool,
+    /// Whether writers may inherit from old versions.
+    pub inherit: bool,
+    /// Whether a lookup may miss what is there (sampled index).
+    pub false_miss: bool,
+    /// Whether writers refresh their index between acknowledgements.
+    pub refresh: bool,
+    /// Whether writers can be killed.
+    pub kill_writers: bool,
+    /// Whether collectors can be killed.
+    pub kill_collectors: bool,
+    /// Whether sessions of running processes can be fenced.
+    pub fence_running: bool,
+    /// Collector processes.
+    pub collectors: usize,
+    /// How often the generation may be raised.
+    pub generations: u8,
+    /// How often the lease may be taken.
+    pub leases: u8,
+    /// The highest pack id given out.
+    pub last_pack: usize,
+    /// How sessions acknowledge.
+    pub ack: AckStyle,
+    /// Whether to keep what is worth having seen, and to look for it, too.
+    pub witness: bool,
+    /// Whether each state is checked for "one undisturbed run reclaims all garbage".
+    pub drain: bool,
+    /// The rule that is broken.
+    pub broken: Option<Broken>,
+}
+
+impl Default for Reclaim {
+    /// One pack with a used and an unused chunk, one writer that stores the unused one, one collector.
+    fn default() -> Self {
+        Reclaim {
+            packs: vec![0b11],
+            old: [0b01, 0],
+            plans: [[0b10, 0], [0, 0]],
+            removable: 0,
+            reader: false,
+            inherit: false,
+            false_miss: false,
+            refresh: false,
+            kill_writers: false,
+            kill_collectors: false,
+            fence_running: false,
+            collectors: 1,
+            generations: 1,
+            leases: 1,
+            last_pack: PACKS - 2,
+            ack: AckStyle::Reprieve,
+            witness: false,
+            drain: false,
+            broken: None,
+        }
+    }
+}
+
+/// One step of one process, or of the world around them.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Step {
+    /// A step of a writer.
+    Writer(usize, writer::Step),
+    /// A step of the reader.
+    Reader(reader::Step),
+    /// A step of a collector.
+    Collector(usize, collector::Step),
+    /// A session's row is fenced: its lease ran out, or its process is dead.
+    Fence(usize),
+    /// A version is removed from the name space.
+    Remove(usize),
+    /// The object of a dead pack is unlinked, by anyone.
+    Unlink(usize),
+}
+
+impl Reclaim {
+    /// Whether `rule` is the broken one.
+    pub fn broken(&self, rule: Broken) -> bool {
+        self.broken == Some(rule)
+    }
+
+    /// The chunks of a version.
+    pub fn chunks_of(&self, version: usize) -> u8 {
+        if version < OLD {
+            self.old[version]
+        } else {
+            self.plans[(version - OLD) / FILES][(version - OLD) % FILES]
+        }
+    }
+
+    /// The chunks that must survive: those of current and of pinned versions.
+    pub fn roots(&self, world: &World) -> u8 {
+        (0..VERSIONS)
+            .filter(|&v| world.versions[v].current || world.versions[v].pins != 0)
+            .fold(0, |set, v| set | self.chunks_of(v))
+    }
+
+    /// The chunks that can be read: in a sealed object of a pack that is committed and not dead.
+    pub fn present(&self, world: &World) -> u8 {
+        world
+            .packs
+            .iter()
+            .filter(|p| matches!(p.row, Row::Live | Row::Condemned) && p.object == Object::Sealed)
+            .fold(0, |set, p| set | p.held)
+    }
+}
+
+impl Model for Reclaim {
+    type State = World;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<World> {
+        let mut world = World::default();
+        for (i, &held) in self.packs.iter().enumerate() {
+            world.packs[i + 1] = Pack { row: Row::Live, owner: 0, object: Object::Sealed, held };
+            world.ever_live |= bit(i + 1);
+        }
+        for (version, &chunks) in world.versions.iter_mut().zip(&self.old) {
+            version.current = chunks != 0;
+            version.existed = chunks != 0;
+        }
+        vec![world]
+    }
+
+    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+        for w in 0..WRITERS {
+            if self.plans[w][0] != 0 {
+                self.writer_steps(world, w, |step| steps.push(Step::Writer(w, step)));
+            }
+        }
+        if self.reader {
+            self.reader_steps(world, |step| steps.push(Step::Reader(step)));
+        }
+        for k in 0..self.collectors {
+            self.collector_steps(world, k, |step| steps.push(Step::Collector(k, step)));
+        }
+        for (s, session) in world.sessions.iter().enumerate() {
+            let running = s == READER || world.writers[s].process == Process::Up;
+            if *session == Session::Live && (self.fence_running || !running) {
+                steps.push(Step::Fence(s));
+            }
+        }
+        for v in elements(self.removable) {
+            if world.versions[v].current {
+                steps.push(Step::Remove(v));
+            }
+        }
+        for (p, pack) in world.packs.iter().enumerate() {
+            let may_go = pack.row == Row::Dead
+                || (self.broken(Broken::UnlinkBeforeDead)
+                    && world.collectors.iter().any(|k| k.phase == Phase::Moved && k.victims & bit(p) != 0));
+            if may_go && matches!(pack.object, Object::Partial | Object::Sealed) {
+                steps.push(Step::Unlink(p));
+            }
+        }
+    }
+
+    fn next_state(&self, world: &World, step: Step) -> Option<World> {
+        let mut next = *world;
+        match step {
+            Step::Writer(w, step) => self.writer_step(&mut next, w, step),
+            Step::Reader(step) => self.reader_step(&mut next, step),
+            Step::Collector(k, step) => self.collector_step(&mut next, k, step),
+            Step::Fence(s) => {
+                next.end_session(s);
+                if s == READER {
+                    next.reader = Reader::Idle;
+                }
+            }
+            Step::Remove(v) => next.versions[v].current = false,
+            Step::Unlink(p) => next.packs[p].object = Object::Gone,
+        }
+        if !self.witness {
+            next.seen = 0;
+        }
+        next.ever_live |= next.live();
+        next.ever_dead |= next.packs_where(|p| p.row == Row::Dead);
+        (next != *world).then_some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut all = vec![
+            Property::always("no committed data is lost", |m: &Self, w: &World| {
+                m.roots(w) & !m.present(w) == 0
+            }),
+            Property::always("a pinned reader can read", |_, w: &World| w.reader != Reader::Failed),
+            Property::always("dead is for ever", |_, w: &World| {
+                elements(w.ever_dead).all(|p| w.packs[p].row == Row::Dead)
+            }),
+            Property::always("a live pack has its object", |_, w: &World| {
+                w.packs
+                    .iter()
+                    .all(|p| !matches!(p.row, Row::Live | Row::Condemned) || p.object == Object::Sealed)
+            }),
+            Property::always("no pack of a live session is swept", |_, w: &World| {
+                elements(w.ever_dead & !w.ever_live).all(|p| !w.owner_is_live(&w.packs[p]))
+            }),
+        ];
+        if self.witness {
+            all.extend([
+                Property::sometimes("a fenced process is refused", |_, w: &World| {
+                    w.seen & seen::REFUSED != 0
+                }),
+                Property::sometimes("a condemned pack is reprieved", |_, w: &World| {
+                    w.seen & seen::REPRIEVED != 0
+                }),
+                Property::sometimes("a stale collector is refused", |_, w: &World| {
+                    w.seen & seen::STALE_TOKEN != 0
+                }),
+                Property::sometimes("a run is taken over", |_, w: &World| w.seen & seen::TAKEN_OVER != 0),
+                Property::sometimes("an intent is swept", |_, w: &World| w.seen & seen::SWEPT != 0),
+                Property::sometimes("a condemned chunk is written again", |_, w: &World| {
+                    w.seen & seen::REWRITTEN != 0
+                }),
+                Property::sometimes("a reader falls back and reads", |_, w: &World| {
+                    w.reader == Reader::Done && w.seen & seen::REFRESHED != 0
+                }),
+                Property::sometimes("garbage leaves the disk", |_, w: &World| {
+                    w.packs[1].object == Object::Gone
+                        && elements(w.packs[1].held).any(|c| {
+                            w.packs.iter().all(|p| p.object != Object::Sealed || p.held & bit(c) == 0)
+                        })
+                }),
+                Property::sometimes("a chunk in use moves", |m: &Self, w: &World| {
+                    w.packs[1].object == Object::Gone && m.roots(w) & w.packs[1].held != 0
+                }),
+                Property::sometimes(
+                    "a fenced writer leaves an object behind its dead row",
+                    |_, w: &World| w.packs.iter().any(|p| p.row == Row::Dead && p.object == Object::Partial),
+                ),
+            ]);
+        }
+        if self.drain {
+            all.push(Property::always("one undisturbed run reclaims all garbage", |m: &Self, w: &World| {
+                m.drains(w)
+            }));
+        }
+        all
+    }
+}

@@ -1,0 +1,338 @@
+//! The reclaim protocol of `docs/decisions/0003-reclaim-protocol.md`, checked over every interleaving of small worlds.
+//!
+//! A world has one or two writers, a remover, a reader, and one or two collectors, over two chunks and at most six
+//! packs. Processes are killed at any step, or fenced while they go on. The checks are of three kinds: the rules hold in
+//! every world (`holds_*`); each rule is needed, because a world in which it alone is broken loses data
+//! (`every_rule_is_needed`, with the length of the shortest way there); and what should be possible does happen
+//! (`nothing_is_vacuous`).
+//!
+//! The largest world takes minutes and gigabytes, and is explored on request:
+//! `OUTRIGGER_MODEL=long cargo test --release -p outrigger-store --test model_reclaim -- holds_for_all --nocapture`.
+
+mod model;
+
+use std::time::Instant;
+
+use model::{AckStyle, Broken, Reclaim, Step};
+use stateright::{Checker, HasDiscoveries, Model};
+
+/// Explores all of a world, and fails with the steps that lead to a broken property.
+fn explore(name: &str, world: Reclaim) {
+    let start = Instant::now();
+    let checker = world.checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_dfs().join();
+    println!(
+        "{name}: {} states, {} steps between them, depth {}, {:.1} s",
+        checker.unique_state_count(),
+        checker.state_count(),
+        checker.max_depth(),
+        start.elapsed().as_secs_f64()
+    );
+    if let Some((property, path)) = checker.discoveries().into_iter().next() {
+        panic!("{name}: not always: {property}\n{:#?}", path.into_actions());
+    }
+}
+
+/// The shortest way to a broken property: its name and the steps.
+fn shortest(world: &Reclaim) -> Option<(&'static str, Vec<Step>)> {
+    let mut best: Option<(&'static str, Vec<Step>)> = None;
+    loop {
+        // The checker works in blocks and reports the last discovery of a block; so ask again for a shorter one.
+        let mut builder = world.clone().checker().finish_when(HasDiscoveries::AnyFailures);
+        if let Some((_, steps)) = &best {
+            builder = builder.target_max_depth(steps.len() + 1);
+        }
+        let found = builder.spawn_bfs().join().discoveries();
+        let found = found.into_iter().map(|(name, path)| (name, path.into_actions()));
+        match found.min_by_key(|(_, steps)| steps.len()) {
+            Some(shorter) => best = Some(shorter),
+            None => return best,
+        }
+    }
+}
+
+/// A put that commits files in groups: the second file relies on a pack that the first one's commit made public.
+#[test]
+fn holds_for_group_commits() {
+    explore(
+        "group commits",
+        Reclaim {
+            packs: vec![],
+            old: [0, 0],
+            plans: [[0b01, 0b11], [0, 0]],
+            removable: 0b1100,
+            refresh: true,
+            kill_writers: true,
+            kill_collectors: true,
+            fence_running: true,
+            generations: 2,
+            leases: 3,
+            drain: true,
+            ..Reclaim::default()
+        },
+    );
+}
+
+/// Two writers that want the same chunk, which is garbage at first; one of them wants the chunk in use, too.
+#[test]
+fn holds_for_two_writers() {
+    let world = Reclaim {
+        plans: [[0b10, 0], [0b11, 0]],
+        removable: 0b01_0001,
+        refresh: true,
+        kill_writers: true,
+        fence_running: true,
+        drain: true,
+        ..Reclaim::default()
+    };
+    explore("two writers", world);
+    let world = Reclaim {
+        plans: [[0b10, 0], [0b10, 0]],
+        removable: 0b01_0001,
+        refresh: true,
+        generations: 2,
+        leases: 2,
+        ..Reclaim::default()
+    };
+    explore("two writers, two runs", world);
+}
+
+/// Two collectors that are killed, or overtake each other while both go on.
+#[test]
+fn holds_for_two_collectors() {
+    let world = Reclaim {
+        removable: 0b0001,
+        refresh: true,
+        kill_collectors: true,
+        collectors: 2,
+        drain: true,
+        ..Reclaim::default()
+    };
+    explore("two collectors, two runs", Reclaim { generations: 2, leases: 3, ..world.clone() });
+    let world = Reclaim { removable: 0b0101, kill_writers: true, fence_running: true, ..world };
+    explore("two collectors, fencing", Reclaim { leases: 3, ..world });
+}
+
+/// A reader whose index may be older than its pin.
+#[test]
+fn holds_for_a_reader() {
+    explore(
+        "reader",
+        Reclaim {
+            removable: 0b0101,
+            reader: true,
+            fence_running: true,
+            kill_collectors: true,
+            generations: 2,
+            leases: 3,
+            drain: true,
+            ..Reclaim::default()
+        },
+    );
+}
+
+/// Two copies of a chunk from the beginning, and lookups that may miss what is there and so make more.
+#[test]
+fn holds_for_duplicates() {
+    explore(
+        "duplicates",
+        Reclaim {
+            packs: vec![0b11, 0b10],
+            false_miss: true,
+            removable: 0b0101,
+            kill_writers: true,
+            kill_collectors: true,
+            fence_running: true,
+            generations: 2,
+            leases: 3,
+            drain: true,
+            ..Reclaim::default()
+        },
+    );
+}
+
+/// Manifest subtrees inherited from pinned versions that are removed meanwhile.
+#[test]
+fn holds_for_inheritance() {
+    explore(
+        "inheritance",
+        Reclaim {
+            old: [0b01, 0b10],
+            plans: [[0b10, 0b11], [0, 0]],
+            removable: 0b0111,
+            inherit: true,
+            kill_writers: true,
+            fence_running: true,
+            generations: 2,
+            leases: 2,
+            drain: true,
+            ..Reclaim::default()
+        },
+    );
+}
+
+/// The other way to acknowledge: wait for what is in flight, or resolve it again. It holds as well, and costs more.
+#[test]
+fn holds_for_waiting_acknowledgements() {
+    explore(
+        "waiting: group commits",
+        Reclaim {
+            ack: AckStyle::Wait,
+            packs: vec![],
+            old: [0, 0],
+            plans: [[0b01, 0b11], [0, 0]],
+            removable: 0b0100,
+            kill_writers: true,
+            fence_running: true,
+            generations: 2,
+            leases: 2,
+            drain: true,
+            ..Reclaim::default()
+        },
+    );
+    explore(
+        "waiting: two writers",
+        Reclaim {
+            ack: AckStyle::Wait,
+            plans: [[0b10, 0], [0b11, 0]],
+            removable: 0b0001,
+            fence_running: true,
+            drain: true,
+            ..Reclaim::default()
+        },
+    );
+}
+
+/// Everyone at once; on request only.
+#[test]
+fn holds_for_all() {
+    if std::env::var("OUTRIGGER_MODEL").is_ok_and(|v| v == "long") {
+        let world = Reclaim {
+            plans: [[0b10, 0], [0b10, 0]],
+            removable: 0b01_0001,
+            reader: true,
+            refresh: true,
+            kill_writers: true,
+            kill_collectors: true,
+            fence_running: true,
+            drain: true,
+            ..Reclaim::default()
+        };
+        let two = Reclaim { plans: [[0b10, 0], [0, 0]], removable: 0b0101, reader: false, ..world.clone() };
+        explore("two collectors", Reclaim { collectors: 2, generations: 2, leases: 3, ..two });
+        explore("all, one run", Reclaim { collectors: 2, leases: 2, ..world.clone() });
+        explore(
+            "all but the reader, two runs",
+            Reclaim { reader: false, generations: 2, leases: 2, ..world },
+        );
+    }
+}
+
+/// What the rules are meant to allow is reached.
+#[test]
+fn nothing_is_vacuous() {
+    let start = Instant::now();
+    let world = Reclaim {
+        removable: 0b0001,
+        reader: true,
+        kill_writers: true,
+        kill_collectors: true,
+        fence_running: true,
+        collectors: 2,
+        generations: 2,
+        leases: 3,
+        witness: true,
+        ..Reclaim::default()
+    };
+    let wanted = world.properties().into_iter().filter(|p| !p.expectation.discovery_is_failure());
+    let wanted = HasDiscoveries::AllOf(wanted.map(|p| p.name).collect());
+    let checker =
+        world.checker().threads(2).finish_when(wanted).target_state_count(20_000_000).spawn_bfs().join();
+    println!("witnesses: {} states, {:.1} s", checker.unique_state_count(), start.elapsed().as_secs_f64());
+    checker.assert_properties();
+}
+
+/// Breaks one rule at a time, in a world that is just large enough; the decision record tells these stories.
+#[test]
+fn every_rule_is_needed() {
+    let base = Reclaim::default;
+    let garbage_only = || Reclaim { packs: vec![0b01], ..base() };
+    let two_runs = || Reclaim { generations: 2, leases: 2, ..base() };
+    let inheriting = || Reclaim { inherit: true, old: [0b01, 0b10], removable: 0b10, ..base() };
+    let lost = "no committed data is lost";
+    let swept = "no pack of a live session is swept";
+    let unread = "a pinned reader can read";
+    let group = || Reclaim { packs: vec![], old: [0, 0], plans: [[0b01, 0b11], [0, 0]], ..base() };
+    let stories = [
+        (Broken::NoAckWait, lost, 12, base()),
+        (Broken::NoRemark, lost, 13, base()),
+        (Broken::CommitUnchecked, lost, 13, Reclaim { fence_running: true, ..base() }),
+        (Broken::CondemnedHitsCount, lost, 13, base()),
+        (Broken::AckWithoutReprieve, lost, 13, base()),
+        (Broken::OwnPacksForgotten, lost, 17, group()),
+        (
+            Broken::OwnPacksInstalledLate,
+            lost,
+            16,
+            Reclaim {
+                packs: vec![],
+                old: [0, 0],
+                plans: [[0b01, 0b01], [0, 0]],
+                removable: 0b0100,
+                ..base()
+            },
+        ),
+        (Broken::OpenBlind, lost, 12, base()),
+        (
+            Broken::RefreshUnchecked,
+            lost,
+            19,
+            Reclaim { refresh: true, plans: [[0b10, 0], [0b10, 0]], removable: 0b01_0000, ..garbage_only() },
+        ),
+        (Broken::DenyList, lost, 17, Reclaim { removable: 0b01, ..two_runs() }),
+        (Broken::SweepLive, swept, 4, garbage_only()),
+        (Broken::CondemnUncommitted, swept, 11, garbage_only()),
+        (Broken::InheritUnpinned, lost, 15, inheriting()),
+        (Broken::PinUnchecked, lost, 12, inheriting()),
+        (Broken::PinsIgnored, lost, 13, inheriting()),
+        (Broken::TokenUnchecked, lost, 11, Reclaim { collectors: 2, ..two_runs() }),
+        (Broken::AnyCopyCounts, lost, 6, Reclaim { packs: vec![0b11, 0b11], ..base() }),
+        (
+            Broken::UncommittedCopyCounts,
+            lost,
+            20,
+            Reclaim {
+                false_miss: true,
+                kill_writers: true,
+                old: [0b01, 0b10],
+                removable: 0b01,
+                ..two_runs()
+            },
+        ),
+        (
+            Broken::DeadCopyCounts,
+            lost,
+            16,
+            Reclaim { packs: vec![0b11, 0b10], old: [0b01, 0b10], removable: 0b01, ..two_runs() },
+        ),
+        (Broken::DeadBeforeCopies, lost, 6, base()),
+        (Broken::UnlinkBeforeDead, "a live pack has its object", 9, base()),
+        (Broken::ReadUnpinned, unread, 13, Reclaim { reader: true, removable: 0b01, ..base() }),
+        (Broken::ReadOnce, unread, 14, Reclaim { reader: true, ..base() }),
+    ];
+    let mut wrong = Vec::new();
+    for (broken, property, length, world) in stories {
+        let found = shortest(&Reclaim { broken: Some(broken), ..world });
+        let Some((violated, steps)) = found else {
+            wrong.push(format!("{broken:?}: no counter-example"));
+            continue;
+        };
+        println!("{broken:?}: {violated}, {} steps", steps.len());
+        for step in &steps {
+            println!("    {step:?}");
+        }
+        if (violated, steps.len()) != (property, length) {
+            wrong.push(format!("{broken:?}: {violated} after {} steps", steps.len()));
+        }
+    }
+    assert!(wrong.is_empty(), "not as written down: {wrong:#?}");
+}

@@ -1,0 +1,63 @@
+//! Seeded data for tests and benchmarks, and an exact comparison of two trees.
+//!
+//! Every generator takes a seed and makes the same bytes, names, modes and times for it on every machine: they use
+//! integer arithmetic and the crate's own generator [`Rng`] only, no hash maps, clocks or floating-point functions.
+//! A changed generator changes every number that was measured with it, so golden hashes in the tests hold them
+//! still.
+//!
+//! | for | use |
+//! | --- | --- |
+//! | bytes that repeat and compress as much as asked | [`stream`] |
+//! | a source tree, and its next version | [`source_tree`], [`mutate_tree`] |
+//! | a virtual machine's disk, and a day of its writes | [`vm_image`], [`vm_image_updates`] |
+//! | many small files | [`small_files`] |
+//! | everything a file system allows and a copy gets wrong | [`nasty_tree`] |
+//! | "is the copy the same?" | [`compare_trees`] |
+//!
+//! The binary `outrigger-workload` offers the same to shell scripts.
+//!
+//! ```
+//! # fn main() -> std::io::Result<()> {
+//! use outrigger_workload::{TreeOptions, compare_trees, source_tree};
+//!
+//! let dir = tempfile::tempdir()?;
+//! let (a, b) = (dir.path().join("a"), dir.path().join("b"));
+//! source_tree(&a, &TreeOptions::new(1, 20))?;
+//! source_tree(&b, &TreeOptions::new(1, 20))?;
+//! assert!(compare_trees(&a, &b)?.is_empty());
+//! # Ok(())
+//! # }
+//! ```
+
+mod compare;
+mod image;
+mod nasty;
+mod rng;
+mod stream;
+mod text;
+mod tree;
+
+pub use compare::{CompareOptions, Difference, Kind, Side, What, compare_trees, compare_trees_with};
+pub use image::{ImageUpdates, vm_image, vm_image_updates};
+pub use nasty::{NastyOptions, NastyReport, nasty_tree};
+pub use rng::Rng;
+pub use stream::{Stream, StreamOptions, stream};
+pub use tree::{
+    MutateOptions, MutateSummary, TreeOptions, TreeSummary, mutate_tree, small_files, source_tree,
+};
+
+use std::io;
+use std::path::Path;
+
+/// Names the path an I/O error is about; the kind stays.
+fn about(path: &Path) -> impl FnOnce(io::Error) -> io::Error + '_ {
+    move |error| io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+}
+
+/// Sets the modification time of `path` itself (a symlink is not followed); the access time becomes the same.
+fn set_mtime(path: &Path, secs: i64, nanos: u32) -> io::Result<()> {
+    use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
+    let time = Timespec { tv_sec: secs, tv_nsec: nanos.into() };
+    let times = Timestamps { last_access: time, last_modification: time };
+    utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from).map_err(about(path))
+}
