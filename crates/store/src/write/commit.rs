@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use outrigger_format::catalogue::{BlockBuilder, Record};
 use outrigger_format::{
-    ChunkKind, Codec, CodecSpec, Fingerprint, FingerprintKind, Node, PackId, Root,
+    ChunkKind, Codec, Fingerprint, FingerprintKind, Node, PackId, Root,
 };
 use outrigger_offload::Compressor;
 
+use super::catalogue::{BLOCK_BYTES, META_CODEC};
 use super::dedup::PendingTable;
 use super::manifest::NodeSink;
 use super::packer::{OpenPack, PackSink, StoredFrame};
@@ -94,9 +95,6 @@ pub(super) struct MetaFrames {
 
 /// Manifest frames hold at most this many raw bytes, so that opening a file reads little.
 const MANIFEST_FRAME: usize = 32 << 10;
-/// Catalogue blocks are cut at about this size.
-const CATALOGUE_BLOCK: usize = 256 << 10;
-const META_CODEC: CodecSpec = CodecSpec { codec: Codec::Zstd, level: 3 };
 
 impl MetaFrames {
     pub fn new(sink: PackSink, fingerprint: FingerprintKind, index: Arc<Index>, session: Arc<Session>) -> Self {
@@ -334,7 +332,7 @@ pub(crate) fn catalogue_blocks(changes: &[Change], sequence: u64, time: u64) -> 
     let mut builder = BlockBuilder::default();
     for change in changes {
         builder.push(&record_of(change));
-        if builder.len() >= CATALOGUE_BLOCK {
+        if builder.len() >= BLOCK_BYTES {
             blocks.push(builder.finish(sequence, time));
         }
     }

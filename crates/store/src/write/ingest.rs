@@ -33,6 +33,8 @@ pub(super) struct HashedFile {
     pub chunks: usize,
     pub codec: outrigger_format::CodecSpec,
     pub dedup: bool,
+    /// False for a change that was submitted without content: its root, if it has one, stays.
+    pub content: bool,
 }
 
 /// A worker's reusable memory.
@@ -66,7 +68,7 @@ pub(super) fn ingest_small(
     for item in items {
         let file = match item {
             Small::Change(change) => {
-                files.push(HashedFile { change, chunks: 0, codec: outrigger_format::CodecSpec::NONE, dedup: false });
+                files.push(HashedFile { change, chunks: 0, codec: outrigger_format::CodecSpec::NONE, dedup: false, content: false });
                 continue;
             }
             Small::File(file) => file,
@@ -75,7 +77,7 @@ pub(super) fn ingest_small(
         let Some((change, len)) = read_file(file, &mut buffer.bytes[at..], progress) else { continue };
         let before = chunks.len();
         cut_and_hash(&buffer.bytes[at..at + len], at, chunker, fingerprint, scratch, &mut chunks);
-        files.push(HashedFile { change, chunks: chunks.len() - before, codec, dedup });
+        files.push(HashedFile { change, chunks: chunks.len() - before, codec, dedup, content: true });
         at += len;
         progress.bytes_done.fetch_add(len as u64, Ordering::Relaxed);
         progress.files_done.fetch_add(1, Ordering::Relaxed);

@@ -22,6 +22,7 @@
 //! → metadata transaction. A change is committed only when every frame it refers to lies in a sealed pack, and changes are
 //! committed in the order in which they were submitted, so a crash leaves a prefix.
 
+mod catalogue;
 mod commit;
 mod dedup;
 mod framer;
@@ -35,6 +36,8 @@ mod progress;
 mod queue;
 mod sequence;
 
+pub use catalogue::append_records;
+pub use commit::CommitTotals;
 pub use item::{Content, FileItem, Item, SourceFile, SourceStat};
 pub use manifest::{ManifestBuilder, NodeSink};
 pub use packer::{PackSink, SealedPack};

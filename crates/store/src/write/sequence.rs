@@ -110,7 +110,9 @@ impl Stage {
                 self.chunk(at, chunk, &batch.buffer, (file.codec, file.dedup), &mut large, queue)?;
                 at += 1;
             }
-            if let Change::Put { root, .. } = &mut change {
+            if file.content
+                && let Change::Put { root, .. } = &mut change
+            {
                 *root = large.manifest.finish(&mut *self.nodes)?;
             }
             self.queue_change(change, large.newest_frame);

@@ -1,0 +1,78 @@
+//! Catalogue blocks for what is committed outside the pipeline: snapshots, kept versions, a compacted catalogue.
+
+use std::sync::Arc;
+
+use outrigger_format::catalogue::{BlockBuilder, Record};
+use outrigger_format::{ChunkKind, Codec, CodecSpec, PackKind};
+use outrigger_offload::Compressor;
+
+use super::packer::{OpenPack, PackSink, StoredFrame};
+use crate::clock;
+use crate::error::Result;
+use crate::meta::Commit;
+use crate::session::Session;
+use crate::store::Store;
+
+/// Blocks are cut at about this size.
+pub(super) const BLOCK_BYTES: usize = 256 << 10;
+/// How meta frames are compressed.
+pub(super) const META_CODEC: CodecSpec = CodecSpec { codec: Codec::Zstd, level: 3 };
+
+/// Makes `records` durable as catalogue blocks in a pack of their own, in this order, and the pack live. To be called before the
+/// database transaction that it describes: what is found in the catalogue alone was about to be acknowledged.
+///
+/// # Errors
+/// Those of the store; nothing has changed then but for a pack that will be swept.
+pub fn append_records(
+    store: &Store,
+    session: &Session,
+    records: impl Iterator<Item = Result<Record>>,
+) -> Result<()> {
+    let mut sink = PackSink::new(
+        Arc::clone(&store.backend),
+        Arc::clone(&store.meta),
+        session.id(),
+        store.config.id,
+        PackKind::Meta,
+        store.config.fingerprint,
+        store.config.pack_size.into(),
+    );
+    let (sequence, time) = (store.meta.next_sequence()?, clock::now_nanos());
+    let (mut compressor, mut builder, mut packs) = (Compressor::new(), BlockBuilder::default(), Vec::new());
+    let mut stored = Vec::new();
+    let mut flush = |builder: &mut BlockBuilder, packs: &mut Vec<OpenPack>, sink: &mut PackSink| -> Result<()> {
+        let block = builder.finish(sequence, time);
+        let codec = compressor.compress(META_CODEC, &block, &mut stored);
+        let fingerprint = outrigger_offload::hash(store.config.fingerprint, &block);
+        packs.extend(sink.append(StoredFrame {
+            kind: ChunkKind::Catalogue,
+            codec,
+            lengths: vec![block.len() as u32],
+            fingerprints: &[fingerprint],
+            stored: &stored,
+            sequence: 0,
+        })?);
+        Ok(())
+    };
+    for record in records {
+        builder.push(&record?);
+        if builder.len() >= BLOCK_BYTES {
+            flush(&mut builder, &mut packs, &mut sink)?;
+        }
+    }
+    if !builder.is_empty() {
+        flush(&mut builder, &mut packs, &mut sink)?;
+    }
+    packs.extend(sink.take_open());
+    let mut ids = Vec::new();
+    for pack in packs {
+        let sealed = pack.seal(session.id())?;
+        store.meta.packs_sealed(session.id(), std::slice::from_ref(&sealed.row))?;
+        store.index.add_pack(sealed.row.id, &sealed.footer);
+        session.own_pack(sealed.row.id);
+        ids.push(sealed.row.id);
+    }
+    let commit = Commit { packs: ids, changes: Vec::new(), time };
+    session.commit(0, &commit.packs, || store.meta.commit(session.id(), &commit))?;
+    Ok(())
+}
