@@ -79,7 +79,7 @@ impl<'a> Prober<'a> {
                 continue;
             }
             let read = if window.len() > 1 {
-                checked(run, at, &self.page)
+                checked(run, at, &mut self.page)
             } else {
                 run.read_page(at, &mut self.page)
             };
@@ -124,6 +124,6 @@ impl<'a> Prober<'a> {
     }
 }
 
-fn checked(run: &Run, at: usize, page: &Page) -> Result<()> {
+fn checked(run: &Run, at: usize, page: &mut Page) -> Result<()> {
     check_page(page).context(|| format!("index run {:08}, page {at}", run.number))
 }

@@ -77,8 +77,8 @@ impl Reader {
             self.pages = 0..count;
         }
         let Some(at) = self.pages.next() else { return Ok(()) };
-        let pages: &[Page] = self.piece.as_chunks().0;
-        check_page(&pages[at]).context(|| fail(&self.run))?;
+        let pages: &mut [Page] = self.piece.as_chunks_mut().0;
+        check_page(&mut pages[at]).context(|| fail(&self.run))?;
         self.ready.extend(entries(&pages[at]).iter().map(|entry| (word(entry, 0), word(entry, 8))));
         Ok(())
     }

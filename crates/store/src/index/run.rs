@@ -13,7 +13,8 @@
 //! header, 4096 bytes (the rest is zero)
 //!   0 magic "OUTRRUN1"  8 version u32  12 entries per page u32  16 entries u64  24 pages u64  32 filter bytes u64
 //!  40 packs u32  44 reserved u32  48 store id  64 sum of packs  72 sum of fences  80 sum of filter  88 sum of 0..88
-//! pages      4096 bytes each: 255 × (prefix u64, place u64), 4080 entries used u64, 4088 checksum of 0..4088
+//! pages      4096 bytes each: 255 × (prefix u64, place u64), 4080 entries used u64, 4088 checksum of the
+//!            whole page with these 8 bytes as zero
 //! fences     u64 a page        filter  u64 words        packs  u64 each, rising
 //! ```
 //! A section's sum is the checksum of the checksums of its 1 MiB pieces, so that it can be made while it streams.
@@ -279,9 +280,12 @@ impl Run {
     }
 }
 
-/// Checks a page's checksum and its count of entries, so that [`entries`] can rely on it.
-pub(super) fn check_page(page: &Page) -> Result<(), FormatError> {
-    if word(page, PAGE_SUM_AT) != checksum(&[&page[..PAGE_SUM_AT]]) {
+/// Checks a page's checksum, which it sets to zero, and its count of entries, so that [`entries`] can rely on it. The sum is
+/// over all 4096 bytes because BLAKE3 hashes four whole KiB side by side, and a shorter last one by itself.
+pub(super) fn check_page(page: &mut Page) -> Result<(), FormatError> {
+    let sum = word(page, PAGE_SUM_AT);
+    page[PAGE_SUM_AT..].fill(0);
+    if sum != checksum(&[&page[..]]) {
         return Err(FormatError::Checksum { what: WHAT });
     }
     let used = word(page, PAGE_USED_AT);
@@ -301,7 +305,8 @@ pub(super) fn entries(page: &Page) -> &[[u8; 16]] {
 pub(super) fn seal_page(page: &mut Page, used: usize) {
     page[used * 16..PAGE_USED_AT].fill(0);
     page[PAGE_USED_AT..PAGE_SUM_AT].copy_from_slice(&(used as u64).to_le_bytes());
-    let sum = checksum(&[&page[..PAGE_SUM_AT]]);
+    page[PAGE_SUM_AT..].fill(0);
+    let sum = checksum(&[&page[..]]);
     page[PAGE_SUM_AT..].copy_from_slice(&sum.to_le_bytes());
 }
 

@@ -166,7 +166,7 @@ impl RunWriter {
             let len = (self.written - at).min(PIECE_LEN as u64) as usize;
             let what = || format!("reading {} back", self.path.display());
             self.file.read_exact_at(&mut pages[..len], at).context(what)?;
-            for page in pages[..len].as_chunks::<PAGE_LEN>().0 {
+            for page in pages[..len].as_chunks_mut::<PAGE_LEN>().0 {
                 check_page(page).context(what)?;
                 entries(page).iter().for_each(|entry| filter.insert(word(entry, 0)));
             }
