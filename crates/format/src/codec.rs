@@ -60,7 +60,7 @@ impl CodecSpec {
         match text.split_once(':') {
             None if text == "none" => Ok(Self { codec: Codec::None, level: 0 }),
             None if text == "lz4" => Ok(Self { codec: Codec::Lz4, level: 0 }),
-            None if text == "zstd" => Ok(Self { codec: Codec::Zstd, level: 3 }),
+            None if text == "zstd" => Ok(Self { codec: Codec::Zstd, level: 2 }),
             Some(("zstd", level)) => match level.parse() {
                 Ok(level @ (-7..=-1 | 1..=19)) => Ok(Self { codec: Codec::Zstd, level }),
                 _ => Err(bad()),

@@ -46,7 +46,7 @@ struct File {
 /// A named set of defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Profile {
-    /// Chunks of 16 KiB, frames of 256 KiB.
+    /// Chunks of 16 KiB, frames of 512 KiB, zstd:2.
     Default,
     /// Chunks of 8 KiB: finds more, at a larger index.
     Dense,
@@ -81,9 +81,9 @@ impl Profile {
     pub fn config(self) -> Result<StoreConfig> {
         let gear = |min: u32, avg: u32, max: u32| ChunkerSpec::Gear32 { min: min << 10, avg: avg << 10, max: max << 10 };
         let (chunker, level, frame_size) = match self {
-            Self::Default => (ChunkerSpec::DEFAULT, 3, 256 << 10),
-            Self::Dense => (gear(2, 8, 32), 3, 256 << 10),
-            Self::Large => (gear(32, 64, 256), 3, 256 << 10),
+            Self::Default => (ChunkerSpec::DEFAULT, 2, 512 << 10),
+            Self::Dense => (gear(2, 8, 32), 2, 512 << 10),
+            Self::Large => (gear(32, 64, 256), 2, 512 << 10),
             Self::Archive => (gear(2, 8, 32), 9, 1 << 20),
         };
         Ok(StoreConfig {

@@ -32,8 +32,12 @@ fn kind_of(error: &rusqlite::Error) -> ErrorKind {
     use rusqlite::Error as Sql;
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => ErrorKind::Busy,
+        // That the file is there was seen before: what cannot be opened or made beside it is a matter of permissions.
         Some(
-            ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied,
+            ErrorCode::ReadOnly
+            | ErrorCode::CannotOpen
+            | ErrorCode::PermissionDenied
+            | ErrorCode::AuthorizationForStatementDenied,
         ) => ErrorKind::Denied,
         Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::ConstraintViolation) => {
             ErrorKind::Damaged

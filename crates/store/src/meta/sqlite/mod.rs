@@ -60,8 +60,9 @@ const READERS_KEPT: usize = 8;
 pub struct SqliteMeta {
     path: PathBuf,
     source: open::Source,
-    writer: Option<Mutex<Connection>>,
     readers: Mutex<Vec<Connection>>,
+    /// Closed after the readers, because only a writing connection that is the last one puts the log away.
+    writer: Option<Mutex<Connection>>,
     clock: Clock,
 }
 

@@ -76,6 +76,10 @@ impl Source {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&self.path, flags).explain(&what)?;
         settle(&connection, WRITER_CACHE_KIB).explain(&what)?;
+        // SQLite opens a write-protected file for reading without a word.
+        if connection.is_readonly("main").explain(&what)? {
+            return Err(Error::new(ErrorKind::Denied, format!("{what}: the file is write-protected")));
+        }
         write_ahead(&connection).explain(&what)?;
         Ok(connection)
     }

@@ -54,10 +54,10 @@ statements! {
     move_directory: "UPDATE directory SET parent = ?2 WHERE inode = ?1";
     delete_directory: "DELETE FROM directory WHERE inode = ?1";
     delete_policies: "DELETE FROM policy WHERE inode = ?1";
-    /// The nearest setting of `versions`, from a directory upwards. UNION, not UNION ALL: a cycle in a damaged database ends.
-    versions_policy: "WITH RECURSIVE up (inode, distance) AS (SELECT ?1, 0 UNION \
+    /// The nearest setting of `versions`, from a directory upwards. The bound is for a damaged database, in which directories go in circles.
+    versions_policy: "WITH RECURSIVE up (inode, distance) AS (SELECT ?1, 0 UNION ALL \
                       SELECT directory.parent, up.distance + 1 FROM up CROSS JOIN directory ON directory.inode = up.inode \
-                      WHERE directory.parent <> up.inode AND up.distance < 4096) \
+                      WHERE directory.parent <> up.inode AND up.distance < 100000) \
                       SELECT policy.value FROM up CROSS JOIN policy ON policy.inode = up.inode AND policy.key = 'versions' \
                       ORDER BY up.distance LIMIT 1";
 

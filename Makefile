@@ -1,0 +1,55 @@
+# One command each; CI calls the same.
+.PHONY: help need release demo test test-long check bench bench-quick fuzz docs clean
+
+CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
+TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+FUZZ_SECONDS ?= 30
+
+help:
+	@echo "make demo    store a real tree twice, restore both, compare (DATA=path for another tree)"
+	@echo "make test    all tests            make test-long  the long ones: kill -9, the large model"
+	@echo "make release target/release/outrigger"
+	@echo "make check   formatting, lints, documentation, licences of dependencies"
+	@echo "make bench   against restic, borg and rustic, and against the machine's limits"
+	@echo "make fuzz    every decoder, $(FUZZ_SECONDS) s each    make docs   the API documentation"
+
+need:
+	@scripts/need.sh
+
+release: need
+	$(CARGO) build --release -p outrigger -p outrigger-workload
+
+demo: release
+	@scripts/demo.sh
+
+test: need
+	$(CARGO) test --workspace --all-features
+
+test-long: need
+	OUTRIGGER_MODEL=long $(CARGO) test --release -p outrigger-store --all-features --test model_reclaim
+	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test kill -- --nocapture
+
+check: need
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features --quiet
+	scripts/licences.sh
+
+bench: release
+	bench/peers.py --outrigger $(TARGET)/release/outrigger --workload $(TARGET)/release/outrigger-workload
+	$(CARGO) bench -p outrigger-offload
+	$(CARGO) bench -p outrigger-store --bench index
+
+bench-quick: release
+	bench/peers.py --quick --outrigger $(TARGET)/release/outrigger --workload $(TARGET)/release/outrigger-workload
+
+fuzz: need
+	@command -v cargo-fuzz >/dev/null || $(CARGO) install cargo-fuzz --locked
+	@cd fuzz && for target in $$(cargo +nightly fuzz list); do \
+		echo "== $$target"; cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) || exit 1; done
+
+docs: need
+	$(CARGO) doc --workspace --no-deps --all-features
+
+clean:
+	$(CARGO) clean

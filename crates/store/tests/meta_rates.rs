@@ -1,0 +1,211 @@
+//! Size and speed of the metadata engine at a million files. Not run by default:
+//! `cargo test --release -p outrigger-store --test meta_rates -- --ignored --nocapture`,
+//! with `FILES=…` before it for another size.
+#![allow(missing_docs)]
+
+use std::time::Instant;
+
+use outrigger_format::catalogue::{Attributes, FileKind, Time};
+use outrigger_format::{Entry, Fingerprint, Root};
+use outrigger_store::meta::{At, Change, Commit, Meta, OpenMode, ROOT_INODE, SessionKind, SqliteMeta};
+
+const FILES_PER_DIRECTORY: u64 = 20;
+
+/// A number that looks random and is the same every time.
+fn mix(value: u64) -> u64 {
+    let mut x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+fn attributes(kind: FileKind, inode: u64) -> Attributes {
+    let time = mix(inode);
+    Attributes {
+        kind,
+        mode: if kind == FileKind::Directory { 0o755 } else { 0o644 },
+        uid: 1000,
+        gid: 1000,
+        mtime: Time {
+            secs: 1_600_000_000 + (time % 100_000_000) as i64,
+            nanos: (time >> 32) as u32 % 1_000_000_000,
+        },
+        rdev: 0,
+        target: Vec::new(),
+        xattrs: Vec::new(),
+    }
+}
+
+fn root(inode: u64, content: u64) -> Root {
+    let mut fingerprint = [0; 32];
+    for (at, part) in fingerprint.chunks_exact_mut(8).enumerate() {
+        part.copy_from_slice(&mix(inode * 4 + at as u64 + content).to_le_bytes());
+    }
+    let len = 1 + (mix(inode) % 16_000) as u32;
+    Root::Inline(vec![Entry::Chunk { fingerprint: Fingerprint(fingerprint), len }])
+}
+
+/// A tree in the order of a walk: directories with files and, in the middle of them, subdirectories.
+fn tree(files: u64, content: u64) -> Vec<Change> {
+    let mut changes = Vec::new();
+    let mut inode = ROOT_INODE;
+    let mut left = files;
+    fill(ROOT_INODE, 0, &mut inode, &mut left, content, &mut changes);
+    changes
+}
+
+fn fill(parent: u64, depth: u32, inode: &mut u64, left: &mut u64, content: u64, changes: &mut Vec<Change>) {
+    let put = |inode: u64, name: String, kind, root, stamp| Change::Put {
+        parent,
+        name: name.into_bytes(),
+        inode,
+        attributes: attributes(kind, inode),
+        root,
+        stamp,
+        replace: false,
+    };
+    // The top directories are as many as it takes.
+    let subdirectories = if depth == 0 { u64::MAX } else { u64::from(5 - depth.min(5)) };
+    let mut subdirectory = 0;
+    for number in 0..FILES_PER_DIRECTORY {
+        if *left == 0 {
+            return;
+        }
+        *left -= 1;
+        *inode += 1;
+        let name = format!("{number:02}-{:x}.c", mix(*inode) >> (36 - number % 5 * 4));
+        changes.push(put(*inode, name, FileKind::File, root(*inode, content), mix(*inode + 7)));
+        if number % 3 == 1 && subdirectory < subdirectories && depth > 0 {
+            subdirectory += 1;
+            *inode += 1;
+            let directory = *inode;
+            changes.push(put(directory, format!("{number:02}-sub"), FileKind::Directory, Root::Empty, 0));
+            fill(directory, depth + 1, inode, left, content, changes);
+        }
+    }
+    while depth == 0 && *left > 0 {
+        *inode += 1;
+        let directory = *inode;
+        changes.push(put(directory, format!("top-{directory:08}"), FileKind::Directory, Root::Empty, 0));
+        fill(directory, 1, inode, left, content, changes);
+    }
+}
+
+struct Clock(Instant);
+
+impl Clock {
+    fn report(&self, what: &str, count: usize) {
+        let secs = self.0.elapsed().as_secs_f64();
+        println!("{what:44} {:9.0} /s   {secs:7.2} s", count as f64 / secs);
+    }
+}
+
+fn start() -> Clock {
+    Clock(Instant::now())
+}
+
+fn read_all(meta: &dyn Meta, at: At, directories: &[u64]) -> usize {
+    directories.iter().map(|&directory| meta.read_dir(at, directory, None, usize::MAX).unwrap().len()).sum()
+}
+
+#[test]
+#[ignore = "takes a minute; see the header"]
+fn a_million_files() {
+    let files: u64 =
+        std::env::var("FILES").map_or(1_000_000, |files| files.parse().expect("FILES is a number"));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("meta.db");
+    let meta = SqliteMeta::open(&path, OpenMode::Create).unwrap();
+    let session = meta.open_session(SessionKind::Writer, "rates", 3600).unwrap().0;
+    let changes = tree(files, 0);
+    let total = changes.len();
+    meta.reserve_inodes(total as u64 + 1).unwrap();
+    let mut directories = vec![ROOT_INODE];
+    directories.extend(changes.iter().filter_map(|change| match change {
+        Change::Put { inode, attributes, .. } if attributes.kind == FileKind::Directory => Some(*inode),
+        _ => None,
+    }));
+    println!("{files} files, {} directories", directories.len());
+    let commit_all = |changes: &[Change], batch: usize| {
+        for changes in changes.chunks(batch) {
+            let commit =
+                Commit { packs: Vec::new(), changes: changes.to_vec(), time: 1_700_000_000_000_000_000 };
+            meta.commit(session, &commit).unwrap();
+        }
+    };
+
+    let half = total / 2;
+    let clock = start();
+    commit_all(&changes[..half], 1000);
+    clock.report("create, 1000 a commit", half);
+    let clock = start();
+    commit_all(&changes[half..], 20_000);
+    clock.report("create, 20,000 a commit", total - half);
+    let clock = start();
+    meta.tidy().unwrap();
+    clock.report("tidy", 1);
+    let bytes = std::fs::metadata(&path).unwrap().len();
+    println!("{:44} {:9.1} bytes", "a file or directory, all tables", bytes as f64 / total as f64);
+    println!("{:44} {:9.1} bytes", "a file, all tables", bytes as f64 / files as f64);
+
+    for threads in [1, 2] {
+        let clock = start();
+        let read: usize = std::thread::scope(|scope| {
+            let part = directories.len().div_ceil(threads);
+            let parts = directories.chunks(part).map(|part| scope.spawn(|| read_all(&meta, At::Now, part)));
+            parts.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(read, total);
+        clock.report(&format!("read_dir, entries, {threads} thread(s)"), read);
+    }
+    let clock = start();
+    for change in changes.iter().step_by(10) {
+        let Change::Put { parent, name, inode, .. } = change else { unreachable!() };
+        assert_eq!(meta.lookup(At::Now, *parent, name).unwrap().unwrap().number, *inode);
+    }
+    clock.report("lookup", total.div_ceil(10));
+    let clock = start();
+    commit_all(&changes, 20_000);
+    clock.report("put, nothing changed", total);
+    let clock = start();
+    for change in changes.iter().take(2000) {
+        let commit = Commit { packs: Vec::new(), changes: vec![change.clone()], time: 1 };
+        meta.commit(session, &commit).unwrap();
+    }
+    clock.report("commits of one unchanged entry", 2000);
+    let clock = start();
+    let mut roots = 0;
+    meta.visit_roots(&mut |_| {
+        roots += 1;
+        Ok(())
+    })
+    .unwrap();
+    clock.report("visit_roots", roots);
+
+    let epoch = meta.create_snapshot("s", 1, &[]).unwrap().epoch;
+    let changed = tree(files, 1);
+    let some = &changed[..total / 4];
+    let clock = start();
+    commit_all(some, 20_000);
+    clock.report("put, content changed, with history", some.len());
+    let clock = start();
+    assert_eq!(read_all(&meta, At::Epoch(epoch), &directories), total);
+    clock.report("read_dir at a snapshot", total);
+    meta.delete_snapshot("s").unwrap();
+    let clock = start();
+    let purged = meta.purge_history().unwrap();
+    clock.report("purge_history", purged as usize);
+    let clock = start();
+    assert_eq!(meta.check().unwrap(), [""; 0]);
+    clock.report("check", total);
+    let tops = meta.read_dir(At::Now, ROOT_INODE, None, usize::MAX).unwrap();
+    let removals: Vec<Change> = tops
+        .into_iter()
+        .map(|entry| Change::Remove { parent: ROOT_INODE, name: entry.name, recursive: true })
+        .collect();
+    let clock = start();
+    commit_all(&removals, 100);
+    clock.report("remove recursively", total);
+    assert_eq!(meta.totals().unwrap().files, 0);
+    assert_eq!(meta.check().unwrap(), [""; 0]);
+}
