@@ -1,31 +1,37 @@
-//! quick
-use std::path::PathBuf;
-use std::sync::Arc;
-use outrigger_store::local::{get, put};
-use outrigger_store::tree::{StorePath, require};
-use outrigger_store::write::Progress;
-use outrigger_store::{Profile, Store, meta::At};
-fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let dir = PathBuf::from(&args[1]);
-    let t = std::time::Instant::now();
-    let progress = Arc::new(Progress::default());
-    match args[2].as_str() {
-        "init" => { Store::init(&dir, &Profile::Default.config().unwrap()).unwrap(); }
-        "put" => {
-            let store = Store::open(&dir, false).unwrap();
-            eprintln!("open {:?}", t.elapsed());
-            let report = put::put(&store, vec![(put::Source::Path(args[3].clone().into()), StorePath::parse(args[4].as_bytes()).unwrap())], &put::PutOptions::default(), 2, &progress).unwrap();
-            eprintln!("{report:?}");
+//! `outrigger`: the command line. It parses, calls the store, and says what happened; nothing more.
+
+mod args;
+mod commands;
+mod exit;
+mod interrupt;
+mod output;
+mod progress;
+mod tar;
+mod when;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    raise_file_limit();
+    let cli = args::Cli::parse();
+    let exit = match commands::run(cli) {
+        Ok(exit) => exit,
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                output::complain(&failure.message);
+            }
+            failure.exit
         }
-        "get" => {
-            let store = Store::open(&dir, false).unwrap();
-            let inode = require(&*store.meta, At::Now, &StorePath::parse(args[3].as_bytes()).unwrap()).unwrap();
-            get::restore(&store, At::Now, &inode, &PathBuf::from(&args[4]), None, get::GetOptions { overwrite: false, special: true, threads: 2 }, &progress).unwrap();
-            eprintln!("{:?}", progress.view());
-        }
-        _ => {}
-    }
-    for s in progress.skipped.lock().unwrap().iter().take(10) { eprintln!("skipped {s:?}"); }
-    eprintln!("{:?}", t.elapsed());
+    };
+    ExitCode::from(exit as u8)
+}
+
+/// Trees are walked with one open directory a level, and packs are kept open: the soft limit of 1024 is meant for `select`.
+fn raise_file_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // A refusal leaves the limit as it was.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

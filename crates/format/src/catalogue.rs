@@ -154,6 +154,17 @@ pub enum Record {
         /// Its content.
         root: Root,
     },
+    /// A policy of a directory was set, or unset.
+    Policy {
+        /// The directory.
+        inode: u64,
+        /// Which one.
+        key: Vec<u8>,
+        /// Its value; `None`: unset.
+        value: Option<Vec<u8>>,
+    },
+    /// Ends what a [`Record::Reset`] of the same sequence began: without it the whole sequence is ignored.
+    ResetEnd,
 }
 
 /// A decoded block.
@@ -299,6 +310,14 @@ impl Record {
                 put_time(out, *mtime);
                 out.put_bytes(&root.encode());
             }
+            Self::Policy { inode, key, value } => {
+                out.push(10);
+                out.put_varint(*inode);
+                out.put_bytes(key);
+                out.push(u8::from(value.is_some()));
+                value.iter().for_each(|value| out.put_bytes(value));
+            }
+            Self::ResetEnd => out.push(11),
         }
     }
 
@@ -312,7 +331,11 @@ impl Record {
                 root: Root::decode(cursor.bytes()?)?,
                 replace: kind == 9,
             },
-            8 => Self::Link { parent: cursor.varint()?, name: cursor.bytes()?.to_vec(), inode: cursor.varint()? },
+            8 => Self::Link {
+                parent: cursor.varint()?,
+                name: cursor.bytes()?.to_vec(),
+                inode: cursor.varint()?,
+            },
             2 => Self::Unlink { parent: cursor.varint()?, name: cursor.bytes()?.to_vec() },
             3 => Self::Rename {
                 parent: cursor.varint()?,
@@ -337,6 +360,16 @@ impl Record {
                 mtime: get_time(cursor)?,
                 root: Root::decode(cursor.bytes()?)?,
             },
+            10 => Self::Policy {
+                inode: cursor.varint()?,
+                key: cursor.bytes()?.to_vec(),
+                value: match cursor.u8()? {
+                    0 => None,
+                    1 => Some(cursor.bytes()?.to_vec()),
+                    value => return Err(cursor.range("policy", value.into())),
+                },
+            },
+            11 => Self::ResetEnd,
             kind => return Err(cursor.range("record type", kind.into())),
         })
     }
@@ -441,8 +474,19 @@ mod tests {
         ];
         for kind in [FileKind::File, FileKind::Directory, FileKind::Symlink, FileKind::CharDevice] {
             let (attributes, root) = (attributes(kind), root.clone());
-            records.push(Record::Upsert { inode: 7, parent: 1, name: b"n\xfe".to_vec(), attributes, root, replace: kind == FileKind::File });
+            records.push(Record::Upsert {
+                inode: 7,
+                parent: 1,
+                name: b"n\xfe".to_vec(),
+                attributes,
+                root,
+                replace: kind == FileKind::File,
+            });
         }
+        for value in [None, Some(b"zstd:3".to_vec())] {
+            records.push(Record::Policy { inode: 9, key: b"codec".to_vec(), value });
+        }
+        records.push(Record::ResetEnd);
         records.push(Record::Link { parent: 9, name: b"l".to_vec(), inode: 7 });
         let mut builder = BlockBuilder::default();
         records.iter().for_each(|record| builder.push(record));

@@ -56,7 +56,8 @@ impl CodecSpec {
     /// # Errors
     /// [`FormatError::Text`] says what would be accepted.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
-        let bad = || FormatError::Text(format!("`{text}` is not a codec; use none, lz4, or zstd:LEVEL (-7 to 19)"));
+        let bad =
+            || FormatError::Text(format!("`{text}` is not a codec; use none, lz4, or zstd:LEVEL (-7 to 19)"));
         match text.split_once(':') {
             None if text == "none" => Ok(Self { codec: Codec::None, level: 0 }),
             None if text == "lz4" => Ok(Self { codec: Codec::Lz4, level: 0 }),

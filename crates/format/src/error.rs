@@ -18,7 +18,9 @@ pub enum FormatError {
         what: &'static str,
     },
     /// Written by a newer version, or with a feature this one does not know.
-    #[error("{what}: version {version}, features {features:#x} are newer than this program; use a newer outrigger")]
+    #[error(
+        "{what}: version {version}, features {features:#x} are newer than this program; use a newer outrigger"
+    )]
     Newer {
         /// The record being decoded.
         what: &'static str,

@@ -86,7 +86,9 @@ impl FingerprintKind {
         match text {
             "blake3" => Ok(Self::Blake3),
             "sha256" => Ok(Self::Sha256),
-            _ => Err(FormatError::Text(format!("`{text}` is not a fingerprint function; use blake3 or sha256"))),
+            _ => Err(FormatError::Text(format!(
+                "`{text}` is not a fingerprint function; use blake3 or sha256"
+            ))),
         }
     }
 

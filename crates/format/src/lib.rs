@@ -24,7 +24,7 @@ pub use manifest::{
     Entry, INLINE_ENTRIES_MAX, MAX_LEVEL, NODE_ENTRIES_MAX, NODE_ENTRIES_MIN, Node, Root, ends_node,
 };
 pub use pack::{
-    Footer, FooterBuilder, FrameEntry, MAX_PACK_CHUNKS, MAX_PACK_FRAMES, PACK_HEADER_LEN, PackHeader, PackKind,
-    TRAILER_LEN, Trailer,
+    Footer, FooterBuilder, FrameEntry, MAX_PACK_CHUNKS, MAX_PACK_FRAMES, PACK_HEADER_LEN, PackHeader,
+    PackKind, TRAILER_LEN, Trailer,
 };
 pub use spec::{ChunkerSpec, parse_size, print_size};

@@ -113,7 +113,9 @@ impl Node {
     pub fn total_len(&self) -> Option<u64> {
         match self {
             Self::Leaf(entries) => entries.iter().try_fold(0u64, |sum, entry| sum.checked_add(entry.len())),
-            Self::Inner { children, .. } => children.iter().try_fold(0u64, |sum, (_, len)| sum.checked_add(*len)),
+            Self::Inner { children, .. } => {
+                children.iter().try_fold(0u64, |sum, (_, len)| sum.checked_add(*len))
+            }
         }
     }
 
@@ -267,7 +269,8 @@ impl Root {
                 if count == 0 || count > INLINE_ENTRIES_MAX {
                     return Err(cursor.range("entries", count as u64));
                 }
-                let entries = (0..count).map(|_| Entry::decode(&mut cursor)).collect::<Result<Vec<_>, _>>()?;
+                let entries =
+                    (0..count).map(|_| Entry::decode(&mut cursor)).collect::<Result<Vec<_>, _>>()?;
                 if entries.iter().try_fold(0u64, |sum, entry| sum.checked_add(entry.len())).is_none() {
                     return Err(cursor.range("total length", u64::MAX));
                 }
@@ -307,7 +310,8 @@ mod tests {
         assert_eq!(Node::decode(&leaf.encode(), 0, total), Ok(leaf.clone()));
         assert!(Node::decode(&leaf.encode(), 0, total + 1).is_err());
         assert!(Node::decode(&leaf.encode(), 1, total).is_err());
-        let inner = Node::Inner { level: 3, children: vec![(Fingerprint([1; 32]), 5), (Fingerprint([2; 32]), 6)] };
+        let inner =
+            Node::Inner { level: 3, children: vec![(Fingerprint([1; 32]), 5), (Fingerprint([2; 32]), 6)] };
         assert_eq!(Node::decode(&inner.encode(), 3, 11), Ok(inner));
         for root in [
             Root::Empty,
@@ -326,7 +330,10 @@ mod tests {
             entries.iter().for_each(|entry| entry.encode(&mut bytes));
         }
         assert!(Root::decode(&bytes).is_err());
-        let node = Node::Inner { level: 1, children: vec![(Fingerprint([1; 32]), u64::MAX), (Fingerprint([2; 32]), 1)] };
+        let node = Node::Inner {
+            level: 1,
+            children: vec![(Fingerprint([1; 32]), u64::MAX), (Fingerprint([2; 32]), 1)],
+        };
         assert_eq!(node.total_len(), None);
         let mut bytes = b"ON\x01\x01\x02\0\0\0".to_vec();
         bytes.put_u64(0);

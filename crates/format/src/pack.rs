@@ -1,8 +1,6 @@
 //! Pack header, footer and trailer; the byte maps are in `docs/format.md`.
 
-use crate::{
-    ChunkKind, Cursor, Fingerprint, FingerprintKind, FormatError, PackId, Put, StoreId, checksum,
-};
+use crate::{ChunkKind, Cursor, Fingerprint, FingerprintKind, FormatError, PackId, Put, StoreId, checksum};
 
 const HEADER: &str = "pack header";
 const FOOTER: &str = "pack footer";
@@ -93,7 +91,11 @@ impl PackHeader {
             return Err(FormatError::Checksum { what: HEADER });
         }
         if version != VERSION || incompatible != 0 || key != 0 {
-            return Err(FormatError::Newer { what: HEADER, version: version.into(), features: incompatible | key });
+            return Err(FormatError::Newer {
+                what: HEADER,
+                version: version.into(),
+                features: incompatible | key,
+            });
         }
         if id.0 == 0 || id > PackId::MAX {
             return Err(cursor.range("pack id", id.0));
@@ -124,6 +126,9 @@ pub struct Footer {
 }
 
 impl Footer {
+    /// Bytes before the frame table.
+    pub const HEADER_LEN: u64 = 16;
+
     /// Frames in the order of the file.
     pub fn frames(&self) -> &[FrameEntry] {
         &self.frames

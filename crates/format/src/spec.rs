@@ -9,7 +9,9 @@ use crate::FormatError;
 /// # Errors
 /// [`FormatError::Text`] for anything else, or a number beyond 2^63.
 pub fn parse_size(text: &str) -> Result<u64, FormatError> {
-    let bad = || FormatError::Text(format!("`{text}` is not a size; write a number with K, M, G or T, such as 64K"));
+    let bad = || {
+        FormatError::Text(format!("`{text}` is not a size; write a number with K, M, G or T, such as 64K"))
+    };
     let (digits, shift) = match text.as_bytes().last() {
         Some(b'K' | b'k') => (&text[..text.len() - 1], 10),
         Some(b'M' | b'm') => (&text[..text.len() - 1], 20),
@@ -88,7 +90,9 @@ impl ChunkerSpec {
             }
             "gear32" => {
                 let parts: Vec<&str> = sizes.split('/').collect();
-                let [min, avg, max] = parts[..] else { return Err(bad("three sizes MIN/AVG/MAX are needed")) };
+                let [min, avg, max] = parts[..] else {
+                    return Err(bad("three sizes MIN/AVG/MAX are needed"));
+                };
                 let (min, avg, max) = (size(min)?, size(avg)?, size(max)?);
                 if !avg.is_power_of_two() || avg < 256 {
                     return Err(bad("the average must be a power of two from 256"));

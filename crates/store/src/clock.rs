@@ -23,6 +23,7 @@ pub fn now_coarse() -> Time {
 /// `Io` when the kernel has none.
 pub fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| Error::new(ErrorKind::Io, "random bytes").caused_by(error))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::new(ErrorKind::Io, "random bytes").caused_by(error))?;
     Ok(bytes)
 }

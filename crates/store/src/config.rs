@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind, StoreId, parse_size, print_size};
+use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind, StoreId, checksum, parse_size, print_size};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -41,7 +41,11 @@ struct File {
     codec: String,
     frame_size: String,
     pack_size: String,
+    checksum: String,
 }
+
+/// The line that ends the file begins with this; the checksum is that of everything before it.
+const CHECKSUM_LINE: &str = "checksum = ";
 
 /// A named set of defaults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +83,11 @@ impl Profile {
     /// # Errors
     /// When the kernel has no random bytes.
     pub fn config(self) -> Result<StoreConfig> {
-        let gear = |min: u32, avg: u32, max: u32| ChunkerSpec::Gear32 { min: min << 10, avg: avg << 10, max: max << 10 };
+        let gear = |min: u32, avg: u32, max: u32| ChunkerSpec::Gear32 {
+            min: min << 10,
+            avg: avg << 10,
+            max: max << 10,
+        };
         let (chunker, level, frame_size) = match self {
             Self::Default => (ChunkerSpec::DEFAULT, 2, 512 << 10),
             Self::Dense => (gear(2, 8, 32), 2, 512 << 10),
@@ -122,9 +130,14 @@ impl StoreConfig {
             codec: self.codec.to_string(),
             frame_size: print_size(self.frame_size.into()),
             pack_size: print_size(self.pack_size.into()),
+            checksum: String::new(),
         };
         let body = toml::to_string(&file).expect("strings and numbers serialise");
-        format!("# An Outrigger store. Do not edit: `outrigger init` wrote this file for good.\n{body}")
+        let body = body.split(CHECKSUM_LINE).next().unwrap_or_default();
+        let text =
+            format!("# An Outrigger store. Do not edit: `outrigger init` wrote this file for good.\n{body}");
+        let sum = checksum(&[text.as_bytes()]);
+        format!("{text}{CHECKSUM_LINE}\"{sum:016x}\"\n")
     }
 
     /// Parses the file's text.
@@ -133,7 +146,8 @@ impl StoreConfig {
     /// `Newer` for a later format, `Damaged` for anything unreadable.
     pub fn from_text(text: &str) -> Result<Self> {
         let damaged = |why: String| Error::damaged(format!("{CONFIG_FILE}: {why}"));
-        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
+        let table: toml::Table =
+            text.parse().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
         match table.get("format").and_then(toml::Value::as_integer) {
             Some(format) if format > i64::from(FORMAT_VERSION) => {
                 return Err(Error::new(
@@ -146,7 +160,14 @@ impl StoreConfig {
             Some(1..) => {}
             _ => return Err(damaged("no format number".to_string())),
         }
-        let file: File = table.try_into().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
+        let file: File =
+            table.try_into().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
+        let (covered, sum) = text.rsplit_once(CHECKSUM_LINE).unwrap_or((text, ""));
+        if sum != format!("\"{:016x}\"\n", checksum(&[covered.as_bytes()])) || !sum.contains(&file.checksum) {
+            return Err(damaged(
+                "its checksum does not match; put back the file that `init` wrote".to_string(),
+            ));
+        }
         let mut id = [0; 16];
         if file.id.len() != 32 || !file.id.is_ascii() {
             return Err(damaged("the id is not 32 hex digits".to_string()));
@@ -181,7 +202,10 @@ impl StoreConfig {
             Ok(text) => Self::from_text(&text).context(|| dir.display().to_string()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Error::new(
                 ErrorKind::NotFound,
-                format!("{} is not an Outrigger store; create one with `outrigger -s {0} init`", dir.display()),
+                format!(
+                    "{} is not an Outrigger store; create one with `outrigger -s {0} init`",
+                    dir.display()
+                ),
             )),
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                 Err(Error::damaged(format!("{} is not text", path.display())))
@@ -200,6 +224,18 @@ mod tests {
         for profile in [Profile::Default, Profile::Dense, Profile::Large, Profile::Archive] {
             let config = profile.config().unwrap();
             assert_eq!(StoreConfig::from_text(&config.to_text()).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_noticed() {
+        let config = Profile::Default.config().unwrap();
+        let mut bytes = config.to_text().into_bytes();
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            let read = std::str::from_utf8(&bytes).map(StoreConfig::from_text);
+            assert!(!matches!(read, Ok(Ok(_))), "bit {bit}");
+            bytes[bit / 8] ^= 1 << (bit % 8);
         }
     }
 

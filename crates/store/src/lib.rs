@@ -4,13 +4,18 @@
 //! [`local::get`] finds its name in [`meta`], [`read`] fetches and verifies it. `docs/architecture.md` has the picture.
 
 pub mod backend;
+pub mod check;
 pub mod clock;
 pub mod config;
 mod error;
+pub mod gc;
 pub mod index;
 pub mod local;
 pub mod meta;
+pub mod ops;
+pub mod policy;
 pub mod read;
+pub mod recover;
 pub mod session;
 mod store;
 #[cfg(any(test, feature = "testing"))]

@@ -61,7 +61,12 @@ impl Session {
     ///
     /// # Errors
     /// When the database refuses.
-    pub fn open(meta: &Arc<dyn Meta>, kind: SessionKind, locks: Option<&Path>, what: &str) -> Result<Arc<Self>> {
+    pub fn open(
+        meta: &Arc<dyn Meta>,
+        kind: SessionKind,
+        locks: Option<&Path>,
+        what: &str,
+    ) -> Result<Arc<Self>> {
         let name = format!("{:016x}", u64::from_le_bytes(clock::random()?));
         let (mut lock, mut lock_path) = (None, None);
         if let Some(dir) = locks {

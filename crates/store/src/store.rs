@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outrigger_format::PackId;
+use outrigger_format::{Fingerprint, Footer, PackId, Place};
 
 use crate::backend::{Backend, LocalBackend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::index::{Index, IndexOptions};
+use crate::index::{Index, IndexOptions, LoadFooter};
 use crate::meta::{Meta, OpenMode, PackRow, PackState, SessionKind, SqliteMeta};
 use crate::read::packs::PackReader;
 use crate::session::Session;
@@ -64,7 +64,9 @@ impl Store {
         }
         // The configuration is written last, and by a rename: a directory with one is a whole store. What an interrupted
         // `init` left behind is begun again, since nothing can have been stored in it.
-        for leftover in [DATABASE_FILE.to_string(), format!("{DATABASE_FILE}-wal"), format!("{DATABASE_FILE}-shm")] {
+        for leftover in
+            [DATABASE_FILE.to_string(), format!("{DATABASE_FILE}-wal"), format!("{DATABASE_FILE}-shm")]
+        {
             match std::fs::remove_file(dir.join(leftover)) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).context(at),
                 _ => {}
@@ -103,19 +105,25 @@ impl Store {
     }
 
     /// Puts a store together around a database that is open already (`recover` has just made one).
-    pub(crate) fn assemble(dir: &Path, config: StoreConfig, meta: Arc<dyn Meta>, read_only: bool) -> Result<Self> {
+    pub(crate) fn assemble(
+        dir: &Path,
+        config: StoreConfig,
+        meta: Arc<dyn Meta>,
+        read_only: bool,
+    ) -> Result<Self> {
         let backend: Arc<dyn Backend> = Arc::new(LocalBackend::open(dir, false, read_only)?);
         let packs = Arc::new(PackReader::new(Arc::clone(&backend), config.id, config.fingerprint));
         let rows = meta.packs()?;
-        let over: HashSet<PackId> = rows.iter().filter(|row| row.state == PackState::Dead).map(|row| row.id).collect();
-        let committed: HashSet<PackId> = rows.iter().map(|row| row.id).collect();
-        // Asked of packs that a run covers, which were committed once: without a row they are long gone.
-        let live = move |pack| committed.contains(&pack) && !over.contains(&pack);
+        let newest = rows.iter().map(|row| row.id).max();
+        let kept: HashSet<PackId> =
+            rows.iter().filter(|row| row.state != PackState::Dead).map(|row| row.id).collect();
+        // Asked of packs that a run covers, which were announced once: without a row they are long gone, unless they are
+        // newer than these rows.
+        let live = move |pack| kept.contains(&pack) || Some(pack) > newest;
         let footers = Arc::clone(&packs);
         let index_dir = dir.join("index");
         let index_dir = (!read_only).then_some(index_dir.as_path());
-        let load = move |pack| footers.read_footer(pack);
-        let index = Index::open(index_dir, config.id, IndexOptions::default(), live, load)?;
+        let index = Index::open(index_dir, config.id, IndexOptions::default(), live, Footers(footers))?;
         let store =
             Self { dir: dir.to_path_buf(), read_only, config, backend, meta, index: Arc::new(index), packs };
         store.index.cover(&store.committed_packs()?)?;
@@ -140,10 +148,17 @@ impl Store {
     /// # Errors
     /// When the database or a footer cannot be read.
     pub fn refresh_index(&self) -> Result<()> {
-        let committed = self.committed_packs()?;
+        // What is removed from the index never comes back, so a pack that is sealed and not committed must not count as gone:
+        // the index knows it, and its row came before. Hence the order.
         let mut gone = self.index.covered_packs();
-        gone.retain(|pack| committed.binary_search(pack).is_err());
+        let rows = self.meta.packs()?;
+        let kept: HashSet<PackId> =
+            rows.iter().filter(|row| row.state != PackState::Dead).map(|row| row.id).collect();
+        gone.retain(|pack| !kept.contains(pack));
         self.index.remove_packs(&gone);
+        let committed = rows.iter().filter(|row| matches!(row.state, PackState::Live | PackState::Condemned));
+        let mut committed: Vec<PackId> = committed.map(|row| row.id).collect();
+        committed.sort_unstable();
         self.index.cover(&committed)?;
         Ok(())
     }
@@ -181,6 +196,19 @@ impl Store {
     pub fn session(&self, kind: SessionKind, what: &str) -> Result<Arc<Session>> {
         self.require_writable()?;
         Session::open(&self.meta, kind, Some(&self.locks_dir()), what)
+    }
+}
+
+/// Lets the index read footers.
+struct Footers(Arc<PackReader>);
+
+impl LoadFooter for Footers {
+    fn load(&self, pack: PackId) -> Result<Footer> {
+        self.0.read_footer(pack)
+    }
+
+    fn fingerprint_at(&self, place: Place) -> Result<Option<Fingerprint>> {
+        self.0.read_fingerprint(place)
     }
 }
 

@@ -113,7 +113,8 @@ pub fn find(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Option<Inode>> 
 /// # Errors
 /// `NotFound`.
 pub fn require(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode> {
-    find(meta, at, path)?.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("`{path}` is not in the store")))
+    find(meta, at, path)?
+        .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("`{path}` is not in the store")))
 }
 
 /// How files below a directory are cut and compressed.

@@ -154,6 +154,12 @@ impl Directory {
         })
     }
 
+    /// True when there is a `CURRENT` that cannot be read: what it named is lost, and made again.
+    pub fn is_damaged(&self, _lock: &Held<'_>) -> bool {
+        let bytes = fs::read(self.path.join("CURRENT")).unwrap_or_default();
+        !bytes.is_empty() && Current::decode(&bytes, self.store).is_err()
+    }
+
     /// Replaces `CURRENT`, durably. Names made before this call in the same directory are durable then, too.
     pub fn write(&self, current: &Current, _lock: &Held<'_>) -> Result<()> {
         let what = || format!("replacing CURRENT in {}", self.path.display());

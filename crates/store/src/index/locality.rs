@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use outrigger_format::{Fingerprint, Footer, PackId, Place};
 
@@ -27,6 +27,19 @@ pub trait LoadFooter: Send + Sync {
     /// `NotFound` when there is no such pack, `Damaged` when it has no valid footer: both are remembered. Any other
     /// kind fails the lookup that asked, and is tried again by the next.
     fn load(&self, pack: PackId) -> Result<Footer>;
+
+    /// Reads the one fingerprint at `place`; `None` when the pack or the slot is not there, or its trailer is damaged. What it
+    /// returns is compared in full, so it need not be checked otherwise.
+    ///
+    /// # Errors
+    /// As [`LoadFooter::load`], but for `NotFound` and `Damaged`.
+    fn fingerprint_at(&self, place: Place) -> Result<Option<Fingerprint>> {
+        match self.load(place.pack) {
+            Ok(footer) => Ok(footer.fingerprints().get(place.slot as usize).copied()),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
 }
 
 impl<F: Fn(PackId) -> Result<Footer> + Send + Sync> LoadFooter for F {
@@ -77,7 +90,15 @@ pub struct Footers {
     clock: AtomicU64,
     loads: AtomicU64,
     unreadable: AtomicU64,
+    /// Hits in packs that are not cached, by pack.
+    misses: Mutex<PackMap<u32>>,
 }
+
+/// Hits in a pack after which its whole footer is worth loading: chunks that come alone, scattered over all packs, would
+/// otherwise drive out the footers whose neighbours come together.
+const MISSES_WORTH: u32 = 4;
+/// Packs whose hits are counted at most; then counting begins anew.
+const MISSES_MAX: usize = 4096;
 
 impl Footers {
     /// An empty cache of at most about `bytes_max` bytes (the footer used last is kept whatever its size).
@@ -89,7 +110,36 @@ impl Footers {
             clock: AtomicU64::new(1),
             loads: AtomicU64::new(0),
             unreadable: AtomicU64::new(0),
+            misses: Mutex::default(),
         }
+    }
+
+    /// [`Footers::get`] if the footer is cached, or if hits in it have come often enough to load it; else `None`.
+    ///
+    /// # Errors
+    /// As [`Footers::get`].
+    pub fn get_if_worth(&self, pack: PackId) -> Result<Option<Option<Arc<Footer>>>> {
+        if !self.read().packs.contains_key(&pack) {
+            let mut misses = self.misses.lock().unwrap_or_else(PoisonError::into_inner);
+            if misses.len() >= MISSES_MAX {
+                misses.clear();
+            }
+            let count = misses.entry(pack).or_default();
+            *count += 1;
+            if *count < MISSES_WORTH {
+                return Ok(None);
+            }
+            *count = 0;
+        }
+        self.get(pack).map(Some)
+    }
+
+    /// The fingerprint at `place`, read alone.
+    ///
+    /// # Errors
+    /// As [`LoadFooter::fingerprint_at`].
+    pub fn fingerprint_at(&self, place: Place) -> Result<Option<Fingerprint>> {
+        self.loader.fingerprint_at(place)
     }
 
     /// The footer of `pack`, read if it is not cached; `None` when it is missing or damaged.

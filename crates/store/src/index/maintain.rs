@@ -155,6 +155,7 @@ impl Shared {
     /// as well; those that cannot be opened for another reason are left out here.
     pub fn adopt(&self, directory: &Directory, lock: &Held<'_>) -> Result<Current> {
         let mut current = directory.read(lock);
+        let was_damaged = directory.is_damaged(lock);
         let known = self.read().runs.clone();
         let (mut runs, mut dropped) = (Vec::new(), Vec::new());
         for &number in &current.runs {
@@ -165,12 +166,13 @@ impl Shared {
                 Ok(_) | Err(_) => dropped.push(number),
             }
         }
-        if !dropped.is_empty() && directory.is_writable() {
+        if (was_damaged || !dropped.is_empty()) && directory.is_writable() {
             current.runs.retain(|number| !dropped.contains(number));
             directory.write(&current, lock)?;
             dropped.iter().for_each(|&number| directory.remove_run(number));
         }
-        self.counts.runs_dropped.fetch_add(dropped.len() as u64, Ordering::Relaxed);
+        let lost = dropped.len() as u64 + u64::from(was_damaged);
+        self.counts.runs_dropped.fetch_add(lost, Ordering::Relaxed);
         let opened = runs.iter().filter(|run| !known.iter().any(|other| Arc::ptr_eq(run, other)));
         let dead: Vec<PackId> =
             opened.flat_map(|run| run.packs.iter()).filter(|pack| !(self.live)(**pack)).copied().collect();

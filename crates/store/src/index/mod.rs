@@ -72,7 +72,7 @@ impl Default for IndexOptions {
         Self {
             recent_entries_max: 512 << 10,
             recent_packs_max: 256,
-            footers_bytes_max: 32 << 20,
+            footers_bytes_max: 64 << 20,
             merge_in_background: true,
         }
     }

@@ -141,6 +141,22 @@ impl Index {
         Ok(found[0])
     }
 
+    /// [`Index::resolve_lowest`] for a batch: replaces `found`.
+    ///
+    /// # Errors
+    /// As [`Index::resolve_batch`].
+    pub fn resolve_lowest_batch(
+        &self,
+        fingerprints: &[Fingerprint],
+        usable: impl Fn(PackId) -> bool,
+        found: &mut Vec<Option<Place>>,
+    ) -> Result<()> {
+        found.clear();
+        found.resize(fingerprints.len(), None);
+        let open: Vec<u32> = (0..fingerprints.len() as u32).collect();
+        self.resolve_open(fingerprints, &open, &usable, false, found)
+    }
+
     /// Resolves the fingerprints numbered `open` by the recent table and the runs, and between probes by the locality
     /// cache if `cached` says so.
     fn resolve_open(
@@ -199,8 +215,12 @@ impl Index {
 
     /// True when the footer says that `fingerprint` lies at `place`.
     fn confirms(&self, fingerprint: &Fingerprint, place: Place) -> Result<bool> {
-        let footer = self.footers().get(place.pack)?;
-        Ok(footer.is_some_and(|footer| footer.fingerprints().get(place.slot as usize) == Some(fingerprint)))
+        match self.footers().get_if_worth(place.pack)? {
+            Some(footer) => {
+                Ok(footer.is_some_and(|footer| footer.fingerprints().get(place.slot as usize) == Some(fingerprint)))
+            }
+            None => Ok(self.footers().fingerprint_at(place)? == Some(*fingerprint)),
+        }
     }
 
     fn view(&self, prefixes: &[u64]) -> View {

@@ -117,7 +117,8 @@ pub fn restore(
         for _ in 0..options.threads.max(1) {
             scope.spawn(move || work(context, receiver));
         }
-        let mut walker = Walker { store, at, context, sender, batch: Vec::new(), bytes: 0, links: HashMap::new() };
+        let mut walker =
+            Walker { store, at, context, sender, batch: Vec::new(), bytes: 0, links: HashMap::new() };
         let walked = match name {
             None => walker.walk(top, inode.number),
             Some(name) => walker.entry(&top, name, inode.clone()).and_then(|below| match below {
@@ -218,7 +219,8 @@ impl<'a> Walker<'a> {
     /// Makes another name for what was restored under a first; `false` when this is the first.
     fn link(&mut self, dir: &Arc<Target<'a>>, name: &[u8], inode: &Inode, display: &str) -> bool {
         if let Some((first_dir, first)) = self.links.get(&inode.number) {
-            let link = || rustix::fs::linkat(&first_dir.fd, first.as_slice(), &dir.fd, name, AtFlags::empty());
+            let link =
+                || rustix::fs::linkat(&first_dir.fd, first.as_slice(), &dir.fd, name, AtFlags::empty());
             let linked = match link() {
                 Err(Errno::EXIST) if self.context.options.overwrite => {
                     rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty()).and_then(|()| link())
@@ -242,7 +244,8 @@ impl<'a> Walker<'a> {
             self.link(dir, name, &inode, display);
             return Ok(());
         }
-        let (dir, name, attributes, root) = (Arc::clone(dir), name.to_vec(), attributes.clone(), root.clone());
+        let (dir, name, attributes, root) =
+            (Arc::clone(dir), name.to_vec(), attributes.clone(), root.clone());
         if *links == 1 && len <= BATCH_BYTES {
             return self.push(Job::Whole { dir, name, attributes, root }, len);
         }
@@ -281,7 +284,8 @@ impl<'a> Walker<'a> {
             }
             // A hole ends a part: parts are written as one run.
             if !entries.is_empty() && (bytes >= BATCH_BYTES / 2 || matches!(entry, Entry::Hole { .. })) {
-                let job = Job::Part { file: Arc::clone(file), at: start, entries: std::mem::take(&mut entries) };
+                let job =
+                    Job::Part { file: Arc::clone(file), at: start, entries: std::mem::take(&mut entries) };
                 self.push(job, std::mem::take(&mut bytes))?;
             }
             Ok(true)
@@ -307,7 +311,9 @@ impl<'a> Walker<'a> {
     fn flush(&mut self) -> Result<()> {
         self.bytes = 0;
         let batch = std::mem::take(&mut self.batch);
-        self.sender.send(batch).map_err(|_| Error::new(ErrorKind::Cancelled, "the restoring threads have stopped"))
+        self.sender
+            .send(batch)
+            .map_err(|_| Error::new(ErrorKind::Cancelled, "the restoring threads have stopped"))
     }
 }
 
@@ -426,7 +432,12 @@ impl<'a> Context_<'a> {
         }
     }
 
-    fn create(&self, dir: &Arc<Target<'a>>, name: &[u8], attributes: Attributes) -> Result<OpenFile<'a>, String> {
+    fn create(
+        &self,
+        dir: &Arc<Target<'a>>,
+        name: &[u8],
+        attributes: Attributes,
+    ) -> Result<OpenFile<'a>, String> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // Most files can be created with their mode at once; others are private until they are done.
         let plain = attributes.mode & 0o777;
@@ -501,7 +512,8 @@ impl<'a> Context_<'a> {
     }
 
     fn mode(&self, attributes: &Attributes) -> Mode {
-        let keep = if self.options.special || attributes.kind == FileKind::Directory { 0o7777 } else { 0o1777 };
+        let keep =
+            if self.options.special || attributes.kind == FileKind::Directory { 0o7777 } else { 0o1777 };
         Mode::from_raw_mode(attributes.mode & keep)
     }
 
@@ -579,7 +591,9 @@ impl Drop for Target<'_> {
         if let Some(attributes) = &self.attributes
             && let Err(errno) = self.context.set_by_fd(&self.fd, attributes, false)
         {
-            self.context.progress.skip(self.display.clone(), format!("restored, but not its attributes: {errno}"));
+            self.context
+                .progress
+                .skip(self.display.clone(), format!("restored, but not its attributes: {errno}"));
         }
     }
 }

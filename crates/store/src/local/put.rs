@@ -17,7 +17,7 @@ use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use rustix::fs::Stat;
 
-use super::walk::{Found, list, open_dir, proc_path};
+use super::walk::{list, open_dir, proc_path, stat};
 use super::{kind_of, path_xattrs, source_stat, xattrs};
 use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -85,8 +85,41 @@ struct Level {
     inode: u64,
     device: u64,
     policy: WritePolicy,
-    found: std::vec::IntoIter<Found>,
-    existing: std::iter::Peekable<std::vec::IntoIter<DirEntry>>,
+    found: std::vec::IntoIter<Box<[u8]>>,
+    existing: Existing,
+}
+
+/// A directory's entries in the store, in order, a page at a time: a directory may have a million. What this put itself
+/// commits meanwhile lies behind the page's end only if it was there before.
+#[derive(Default)]
+struct Existing {
+    page: std::collections::VecDeque<DirEntry>,
+    /// The directory, while there may be more pages.
+    more: Option<u64>,
+    after: Option<Vec<u8>>,
+}
+
+const PAGE: usize = 4096;
+
+impl Existing {
+    fn of(inode: u64) -> Self {
+        Self { more: Some(inode), ..Self::default() }
+    }
+
+    fn next_if(&mut self, meta: &dyn Meta, wanted: impl Fn(&[u8]) -> bool) -> Result<Option<DirEntry>> {
+        if self.page.is_empty()
+            && let Some(inode) = self.more
+        {
+            self.page = meta.read_dir(At::Now, inode, self.after.as_deref(), PAGE)?.into();
+            self.after = self.page.back().map(|entry| entry.name.clone());
+            self.more = (self.page.len() == PAGE).then_some(inode);
+        }
+        Ok(if self.page.front().is_some_and(|entry| wanted(&entry.name)) {
+            self.page.pop_front()
+        } else {
+            None
+        })
+    }
 }
 
 const INODES_AT_ONCE: u64 = 8192;
@@ -159,7 +192,10 @@ impl<'a> Putter<'a> {
             return self.walk(dir, path, inode, existed, policy);
         }
         let (Some(name), Some(file_name)) = (target.name(), path.file_name()) else {
-            return Err(Error::new(ErrorKind::Invalid, "a file cannot become the root; give it a name with --to"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a file cannot become the root; give it a name with --to",
+            ));
         };
         let (parent, existed) = self.make_target_dir(&target.parent(), None)?;
         let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
@@ -172,7 +208,7 @@ impl<'a> Putter<'a> {
             device: stat.st_dev,
             policy,
             found: Vec::new().into_iter(),
-            existing: Vec::new().into_iter().peekable(),
+            existing: Existing::default(),
         };
         self.put_entry(&level, file_name.as_bytes(), name, &stat, existing.as_ref())
     }
@@ -215,14 +251,20 @@ impl<'a> Putter<'a> {
 
     /// The directory at `target`, made if it is not there, with the attributes of a source directory if one is given.
     /// Also says whether it was there.
-    fn make_target_dir(&mut self, target: &StorePath, like: Option<(&OwnedFd, &Stat)>) -> Result<(u64, bool)> {
+    fn make_target_dir(
+        &mut self,
+        target: &StorePath,
+        like: Option<(&OwnedFd, &Stat)>,
+    ) -> Result<(u64, bool)> {
         let (mut parent, mut existed) = (ROOT_INODE, true);
         let last = target.components.len().wrapping_sub(1);
         for (depth, name) in target.components.iter().enumerate() {
             let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
             let like = like.filter(|_| depth == last);
             let attributes = match (like, &existing) {
-                (Some((dir, stat)), _) => Some(directory_attributes(dir, stat).context(|| "extended attributes".into())?),
+                (Some((dir, stat)), _) => {
+                    Some(directory_attributes(dir, stat).context(|| "extended attributes".into())?)
+                }
                 (None, Some(existing)) if existing.attributes.kind == FileKind::Directory => None,
                 (None, Some(_)) => {
                     let why = format!("`{}` in the store is not a directory", crate::tree::show(name));
@@ -255,7 +297,15 @@ impl<'a> Putter<'a> {
         replace: bool,
     ) -> Result<()> {
         let (name, root) = (name.to_vec(), Root::Empty);
-        self.writer.submit(Item::Change(Change::Put { parent, name, inode, attributes, root, stamp: 0, replace }))
+        self.writer.submit(Item::Change(Change::Put {
+            parent,
+            name,
+            inode,
+            attributes,
+            root,
+            stamp: 0,
+            replace,
+        }))
     }
 
     fn walk(
@@ -267,38 +317,43 @@ impl<'a> Putter<'a> {
         policy: WritePolicy,
     ) -> Result<()> {
         let device = rustix::fs::fstat(&dir).map_or(0, |stat| stat.st_dev);
-        let Some(top) = self.enter(dir, display, Vec::new(), inode, device, existed, policy)? else { return Ok(()) };
+        let Some(top) = self.enter(dir, display, Vec::new(), inode, device, existed, policy)? else {
+            return Ok(());
+        };
         let mut levels = vec![top];
         while let Some(level) = levels.last_mut() {
-            let Some(found) = level.found.next() else {
+            let Some(name) = level.found.next() else {
                 let level = levels.pop().expect("just seen");
                 self.remove_rest(level)?;
                 continue;
             };
             // What sorts before this entry in the store is not in the source any more.
-            while let Some(gone) = level.existing.next_if(|existing| existing.name < found.name) {
+            while let Some(gone) = level.existing.next_if(self.meta, |existing| existing < &*name)? {
                 let (parent, relative) = (level.inode, join(&level.relative, &gone.name));
                 self.remove(parent, &gone.name, &relative)?;
             }
-            let existing = level.existing.next_if(|existing| existing.name == found.name).map(|entry| entry.inode);
-            let stat = match found.stat {
-                Ok(stat) => stat,
+            let existing = level.existing.next_if(self.meta, |existing| existing == &*name)?;
+            let existing = existing.map(|entry| entry.inode);
+            let stat = match stat(&level.dir, &name) {
+                Ok(Some(stat)) => stat,
+                // It vanished since it was listed; the next put removes it from the store.
+                Ok(None) => continue,
                 Err(errno) => {
-                    self.progress.skip(display_of(level, &found.name).display().to_string(), errno.to_string());
+                    self.progress.skip(display_of(level, &name).display().to_string(), errno.to_string());
                     continue;
                 }
             };
-            if self.is_left_out(level, &found.name, &stat) {
+            if self.is_left_out(level, &name, &stat) {
                 continue;
             }
             if kind_of(stat.st_mode) == Some(FileKind::Directory) {
                 let level = levels.last().expect("still there");
-                if let Some(below) = self.descend(level, &found.name, &stat, existing)? {
+                if let Some(below) = self.descend(level, &name, &stat, existing)? {
                     levels.push(below);
                 }
             } else {
                 let level = levels.pop().expect("still there");
-                let put = self.put_entry(&level, &found.name, &found.name, &stat, existing.as_ref());
+                let put = self.put_entry(&level, &name, &name, &stat, existing.as_ref());
                 levels.push(level);
                 put?;
             }
@@ -312,7 +367,8 @@ impl<'a> Putter<'a> {
         let foreign = self.options.one_file_system && stat.st_dev != level.device;
         is_own
             || foreign
-            || (!self.options.exclude.is_empty() && (excluded(name) || excluded(&join(&level.relative, name))))
+            || (!self.options.exclude.is_empty()
+                && (excluded(name) || excluded(&join(&level.relative, name))))
     }
 
     #[expect(clippy::too_many_arguments, reason = "they are the fields of the level it makes")]
@@ -334,12 +390,17 @@ impl<'a> Putter<'a> {
                 return Ok(None);
             }
         };
-        let existing = if existed { self.meta.read_dir(At::Now, inode, None, usize::MAX)? } else { Vec::new() };
-        let existing = existing.into_iter().peekable();
+        let existing = if existed { Existing::of(inode) } else { Existing::default() };
         Ok(Some(Level { dir, display, relative, inode, device, policy, found, existing }))
     }
 
-    fn descend(&mut self, level: &Level, name: &[u8], stat: &Stat, existing: Option<Inode>) -> Result<Option<Level>> {
+    fn descend(
+        &mut self,
+        level: &Level,
+        name: &[u8],
+        stat: &Stat,
+        existing: Option<Inode>,
+    ) -> Result<Option<Level>> {
         let display = display_of(level, name);
         let opened = open_dir(&level.dir, name)
             .and_then(|dir| directory_attributes(&dir, stat).map(|attributes| (dir, attributes)));
@@ -372,20 +433,19 @@ impl<'a> Putter<'a> {
         existing: Option<&Inode>,
     ) -> Result<()> {
         let Some(kind) = kind_of(stat.st_mode) else {
-            self.progress.skip(display_of(level, source_name).display().to_string(), "a kind of file that is not known");
+            self.progress.skip(
+                display_of(level, source_name).display().to_string(),
+                "a kind of file that is not known",
+            );
             return Ok(());
         };
-        let existing = existing.filter(|existing| existing.attributes.kind != FileKind::Directory);
         let source = (stat.st_dev, stat.st_ino);
-        if stat.st_nlink > 1 {
-            if let Some(&inode) = self.links.get(&source) {
-                if existing.is_none_or(|existing| existing.number != inode) {
-                    let name = name.to_vec();
-                    self.writer.submit(Item::Change(Change::Link { parent: level.inode, name, inode }))?;
-                }
-                return Ok(());
-            }
+        if stat.st_nlink > 1
+            && let Some(&inode) = self.links.get(&source)
+        {
+            return self.put_link(level.inode, name, inode, existing);
         }
+        let existing = existing.filter(|existing| existing.attributes.kind != FileKind::Directory);
         // An inode of the store with several names goes on being one only for the names that the source links too.
         let torn = existing.is_some_and(|existing| {
             existing.links > 1 && *self.claimed.entry(existing.number).or_insert(source) != source
@@ -402,7 +462,10 @@ impl<'a> Putter<'a> {
             self.progress.bytes_expected.fetch_add(source_stat.size, Ordering::Relaxed);
             let stamp = source_stat.stamp(self.scan_start);
             let same = existing.is_some_and(|existing| {
-                existing.number == inode && stamp != 0 && existing.stamp == stamp && existing.root.len() == source_stat.size
+                existing.number == inode
+                    && stamp != 0
+                    && existing.stamp == stamp
+                    && existing.root.len() == source_stat.size
             });
             if same && !self.options.rescan {
                 Progress::add(&self.progress.files_unchanged, 1);
@@ -421,7 +484,8 @@ impl<'a> Putter<'a> {
             }
         };
         if kind != FileKind::File {
-            if existing.is_some_and(|existing| existing.number == inode && existing.attributes == attributes) {
+            if existing.is_some_and(|existing| existing.number == inode && existing.attributes == attributes)
+            {
                 return Ok(());
             }
             return self.submit_plain(level.inode, name, inode, attributes, torn);
@@ -446,8 +510,20 @@ impl<'a> Putter<'a> {
         }))
     }
 
-    fn remove_rest(&mut self, level: Level) -> Result<()> {
-        for gone in level.existing {
+    /// Makes `name` another name of `inode`, in place of what it stands for now.
+    fn put_link(&mut self, parent: u64, name: &[u8], inode: u64, existing: Option<&Inode>) -> Result<()> {
+        if let Some(existing) = existing {
+            if existing.number == inode {
+                return Ok(());
+            }
+            let name = name.to_vec();
+            self.writer.submit(Item::Change(Change::Remove { parent, name, recursive: true }))?;
+        }
+        self.writer.submit(Item::Change(Change::Link { parent, name: name.to_vec(), inode }))
+    }
+
+    fn remove_rest(&mut self, mut level: Level) -> Result<()> {
+        while let Some(gone) = level.existing.next_if(self.meta, |_| true)? {
             self.remove(level.inode, &gone.name, &join(&level.relative, &gone.name))?;
         }
         Ok(())

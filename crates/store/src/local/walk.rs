@@ -6,35 +6,32 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// One entry of a directory.
-pub(super) struct Found {
-    pub name: Vec<u8>,
-    pub stat: Result<Stat, Errno>,
-}
-
 /// Opens a directory beneath `parent` without following a symlink.
 pub(super) fn open_dir(parent: impl AsFd, name: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(parent, name, flags, Mode::empty()).map(Arc::new)
 }
 
-/// All entries of `dir` but `.` and `..`, sorted bytewise by name, each with what `stat` says of it.
-pub(super) fn list(dir: &OwnedFd) -> Result<Vec<Found>, Errno> {
+/// The names in `dir` but `.` and `..`, sorted bytewise.
+pub(super) fn list(dir: &OwnedFd) -> Result<Vec<Box<[u8]>>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir)? {
         let entry = entry?;
         let name = entry.file_name().to_bytes();
         if name != b"." && name != b".." {
-            names.push(name.to_vec());
+            names.push(name.into());
         }
     }
     names.sort_unstable();
-    let found = names.into_iter().map(|name| {
-        let stat = rustix::fs::statat(dir, name.as_slice(), AtFlags::SYMLINK_NOFOLLOW);
-        Found { name, stat }
-    });
-    // What vanished between listing and asking was not there.
-    Ok(found.filter(|found| !matches!(found.stat, Err(Errno::NOENT))).collect())
+    Ok(names)
+}
+
+/// What `stat` says of an entry, itself if it is a symlink; `None` when it is not there any more.
+pub(super) fn stat(dir: &OwnedFd, name: &[u8]) -> Result<Option<Stat>, Errno> {
+    match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(None),
+        stat => stat.map(Some),
+    }
 }
 
 /// A path that names an entry of an open directory, for calls that take no descriptor.

@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex};
 
 use outrigger_format::{
-    FingerprintKind, Footer, FrameHeader, PACK_HEADER_LEN, PackHeader, PackId, StoreId, TRAILER_LEN, Trailer,
+    Fingerprint, FingerprintKind, Footer, FrameHeader, PACK_HEADER_LEN, PackHeader, PackId, Place, StoreId,
+    TRAILER_LEN, Trailer,
 };
 use outrigger_offload::Decompressor;
 
 use crate::backend::Backend;
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 
 /// A decoded frame. Its bytes match the stored checksum; fingerprints are the reader's to verify.
 pub struct Frame {
@@ -72,7 +73,12 @@ pub struct PackReader {
     cache_bytes: usize,
     pool: Arc<Mutex<Vec<Vec<u8>>>>,
     stored_pool: Mutex<Vec<(Decompressor, Vec<u8>)>>,
+    /// Pack → where its fingerprints begin, and how many they are.
+    tables: Mutex<HashMap<PackId, (u64, u32)>>,
 }
+
+/// Packs whose tables' places are remembered at most.
+const TABLES_MAX: usize = 64 << 10;
 
 /// Decoded frames kept by default, bytes.
 const CACHE_BYTES: usize = 48 << 20;
@@ -89,7 +95,13 @@ impl PackReader {
             cache_bytes: CACHE_BYTES,
             pool: Arc::default(),
             stored_pool: Mutex::default(),
+            tables: Mutex::default(),
         }
+    }
+
+    /// The function that names the store's chunks.
+    pub fn fingerprint_kind(&self) -> FingerprintKind {
+        self.fingerprint
     }
 
     /// Reads and checks a pack's header.
@@ -101,7 +113,9 @@ impl PackReader {
         self.backend.read_at(pack, 0, &mut bytes)?;
         let header = PackHeader::decode(&bytes).context(|| format!("pack {pack}"))?;
         if header.id != pack || header.store != self.store || header.fingerprint != self.fingerprint {
-            return Err(Error::damaged(format!("pack {pack}: its header names another pack, store or fingerprint")));
+            return Err(Error::damaged(format!(
+                "pack {pack}: its header names another pack, store or fingerprint"
+            )));
         }
         Ok(header)
     }
@@ -111,9 +125,7 @@ impl PackReader {
     /// # Errors
     /// `NotFound`, `Damaged`.
     pub fn read_footer(&self, pack: PackId) -> Result<Footer> {
-        let missing = || {
-            Error::new(crate::ErrorKind::NotFound, format!("pack {pack} is missing"))
-        };
+        let missing = || Error::new(ErrorKind::NotFound, format!("pack {pack} is missing"));
         let len = self.backend.len(pack)?.ok_or_else(missing)?;
         self.read_header(pack)?;
         if len < (PACK_HEADER_LEN + TRAILER_LEN) as u64 {
@@ -128,7 +140,53 @@ impl PackReader {
         }
         let mut bytes = vec![0; trailer.footer_len as usize];
         self.backend.read_at(pack, trailer.footer_offset.into(), &mut bytes)?;
-        trailer.decode_footer(&bytes).context(|| format!("pack {pack}, footer at byte {}", trailer.footer_offset))
+        trailer
+            .decode_footer(&bytes)
+            .context(|| format!("pack {pack}, footer at byte {}", trailer.footer_offset))
+    }
+
+    /// The one fingerprint at `place`, straight from the footer's bytes; `None` when there is no such pack or slot. It is not checked
+    /// against the footer's checksum: a caller compares all of it.
+    ///
+    /// # Errors
+    /// When the backend cannot be read.
+    pub fn read_fingerprint(&self, place: Place) -> Result<Option<Fingerprint>> {
+        let known = self.tables.lock().expect("no panic while held").get(&place.pack).copied();
+        let (start, chunks) = match known {
+            Some(table) => table,
+            None => {
+                let Some(table) = self.find_table(place.pack)? else { return Ok(None) };
+                let mut tables = self.tables.lock().expect("no panic while held");
+                if tables.len() >= TABLES_MAX {
+                    tables.clear();
+                }
+                tables.insert(place.pack, table);
+                table
+            }
+        };
+        if place.slot >= chunks {
+            return Ok(None);
+        }
+        let mut bytes = [0; 32];
+        match self.backend.read_at(place.pack, start + 32 * u64::from(place.slot), &mut bytes) {
+            Ok(()) => Ok(Some(Fingerprint(bytes))),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where a pack's table of fingerprints begins, and how many there are.
+    fn find_table(&self, pack: PackId) -> Result<Option<(u64, u32)>> {
+        let Some(len) = self.backend.len(pack)? else { return Ok(None) };
+        let Some(at) = len.checked_sub(TRAILER_LEN as u64) else { return Ok(None) };
+        let mut bytes = [0; TRAILER_LEN];
+        match self.backend.read_at(pack, at, &mut bytes) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => return Ok(None),
+            read => read?,
+        }
+        let Ok(trailer) = Trailer::decode(&bytes, len) else { return Ok(None) };
+        let start = u64::from(trailer.footer_offset) + Footer::HEADER_LEN + 8 * u64::from(trailer.frames);
+        Ok((trailer.id == pack).then_some((start, trailer.chunks)))
     }
 
     /// The decoded frame `number` of `pack`, whose footer is `footer`.

@@ -18,6 +18,8 @@ pub struct Reader<'a> {
     fingerprint: FingerprintKind,
 }
 
+/// How often the index is brought up to date for one chunk.
+const REFRESHES: usize = 3;
 /// Bytes handed to a sink at once, about.
 const RUN: usize = 1 << 20;
 
@@ -48,11 +50,14 @@ impl<'a> Reader<'a> {
     }
 
     fn locate(&self, fingerprint: &Fingerprint) -> Result<(Arc<Frame>, u16, Place)> {
-        match self.try_locate(fingerprint) {
-            Ok(Some(found)) => return Ok(found),
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            // Rule 13: a pack that is gone, or an index that is behind, is looked up again before it is called damage.
-            Ok(None) | Err(_) => self.store.refresh_index()?,
+        for _ in 0..REFRESHES {
+            match self.try_locate(fingerprint) {
+                Ok(Some(found)) => return Ok(found),
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+                // Rule 13: a pack that is gone, or an index that is behind, is looked up again before it is called damage.
+                // More than once, since the next run of the collector may have moved it again.
+                Ok(None) | Err(_) => self.store.refresh_index()?,
+            }
         }
         match self.try_locate(fingerprint) {
             Ok(Some(found)) => Ok(found),
@@ -108,7 +113,8 @@ impl<'a> Reader<'a> {
             let entry_end = at + entry.len();
             match entry {
                 Entry::Chunk { fingerprint, len } => {
-                    self.append_chunk(&fingerprint, len, &mut run).map_err(|error| error.context(format!("at byte {at}")))?;
+                    self.append_chunk(&fingerprint, len, &mut run)
+                        .map_err(|error| error.context(format!("at byte {at}")))?;
                     run.drain(before..before + *skip as usize);
                     if entry_end > end {
                         run.truncate(run.len() - (entry_end - end) as usize);
@@ -143,7 +149,9 @@ impl NodeSource for Reader<'_> {
         let (frame, position, _) = self.locate(fingerprint)?;
         let bytes = frame.chunk(position).unwrap_or_default();
         if outrigger_offload::hash(self.fingerprint, bytes) != *fingerprint {
-            return Err(Error::damaged(format!("manifest node {fingerprint}: its bytes do not match its name")));
+            return Err(Error::damaged(format!(
+                "manifest node {fingerprint}: its bytes do not match its name"
+            )));
         }
         Ok(bytes.to_vec())
     }

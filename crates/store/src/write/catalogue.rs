@@ -16,7 +16,7 @@ use crate::store::Store;
 /// Blocks are cut at about this size.
 pub(super) const BLOCK_BYTES: usize = 256 << 10;
 /// How meta frames are compressed.
-pub(super) const META_CODEC: CodecSpec = CodecSpec { codec: Codec::Zstd, level: 3 };
+pub(crate) const META_CODEC: CodecSpec = CodecSpec { codec: Codec::Zstd, level: 3 };
 
 /// Makes `records` durable as catalogue blocks in a pack of their own, in this order, and the pack live. To be called before the
 /// database transaction that it describes: what is found in the catalogue alone was about to be acknowledged.
@@ -40,25 +40,33 @@ pub fn append_records(
     let (sequence, time) = (store.meta.next_sequence()?, clock::now_nanos());
     let (mut compressor, mut builder, mut packs) = (Compressor::new(), BlockBuilder::default(), Vec::new());
     let mut stored = Vec::new();
-    let mut flush = |builder: &mut BlockBuilder, packs: &mut Vec<OpenPack>, sink: &mut PackSink| -> Result<()> {
-        let block = builder.finish(sequence, time);
-        let codec = compressor.compress(META_CODEC, &block, &mut stored);
-        let fingerprint = outrigger_offload::hash(store.config.fingerprint, &block);
-        packs.extend(sink.append(StoredFrame {
-            kind: ChunkKind::Catalogue,
-            codec,
-            lengths: vec![block.len() as u32],
-            fingerprints: &[fingerprint],
-            stored: &stored,
-            sequence: 0,
-        })?);
-        Ok(())
-    };
+    let mut flush =
+        |builder: &mut BlockBuilder, packs: &mut Vec<OpenPack>, sink: &mut PackSink| -> Result<()> {
+            let block = builder.finish(sequence, time);
+            let codec = compressor.compress(META_CODEC, &block, &mut stored);
+            let fingerprint = outrigger_offload::hash(store.config.fingerprint, &block);
+            packs.extend(sink.append(StoredFrame {
+                kind: ChunkKind::Catalogue,
+                codec,
+                lengths: vec![block.len() as u32],
+                fingerprints: &[fingerprint],
+                stored: &stored,
+                sequence: 0,
+            })?);
+            Ok(())
+        };
+    let mut was_reset = false;
     for record in records {
-        builder.push(&record?);
+        let record = record?;
+        was_reset |= record == Record::Reset;
+        builder.push(&record);
         if builder.len() >= BLOCK_BYTES {
             flush(&mut builder, &mut packs, &mut sink)?;
         }
+    }
+    if was_reset {
+        // The records may fill several packs, sealed one by one: only with the last one does the reset count.
+        builder.push(&Record::ResetEnd);
     }
     if !builder.is_empty() {
         flush(&mut builder, &mut packs, &mut sink)?;

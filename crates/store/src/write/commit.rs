@@ -6,13 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use outrigger_format::catalogue::{BlockBuilder, Record};
-use outrigger_format::{
-    ChunkKind, Codec, Fingerprint, FingerprintKind, Node, PackId, Root,
-};
+use outrigger_format::{ChunkKind, Codec, Fingerprint, FingerprintKind, Node, PackId, Root};
 use outrigger_offload::Compressor;
 
 use super::catalogue::{BLOCK_BYTES, META_CODEC};
@@ -38,6 +36,7 @@ pub(super) struct Pending {
 #[derive(Default)]
 pub(super) struct CommitQueue {
     inner: Mutex<Inner>,
+    taken: Condvar,
 }
 
 #[derive(Default)]
@@ -68,12 +67,38 @@ impl CommitQueue {
         }
     }
 
+    /// Changes that wait.
+    pub fn waiting(&self) -> usize {
+        self.inner.lock().expect("no panic while held").queue.len()
+    }
+
+    /// Waits while more than `limit` changes wait for nothing but their commit, unless `stopped`. Changes that wait for
+    /// their data are not waited for: the caller may be the worker that would write it.
+    pub fn wait_for_room(&self, limit: usize, stopped: impl Fn() -> bool) {
+        let mut inner = self.inner.lock().expect("no panic while held");
+        while inner.queue.len() > limit && inner.front_is_ready() && !stopped() {
+            inner = self.taken.wait_timeout(inner, IDLE_EVERY).expect("no panic while held").0;
+        }
+    }
+
     /// The committable prefix, at most `limit` changes.
     fn take(&self, limit: usize) -> Vec<Change> {
         let mut inner = self.inner.lock().expect("no panic while held");
-        let oldest = inner.unsealed.first().copied().unwrap_or(u64::MAX);
-        let ready = inner.queue.iter().take(limit).take_while(|pending| pending.newest_frame < oldest).count();
+        let oldest = inner.oldest_unsealed();
+        let ready =
+            inner.queue.iter().take(limit).take_while(|pending| pending.newest_frame < oldest).count();
+        self.taken.notify_all();
         inner.queue.drain(..ready).map(|pending| pending.change).collect()
+    }
+}
+
+impl Inner {
+    fn oldest_unsealed(&self) -> u64 {
+        self.unsealed.first().copied().unwrap_or(u64::MAX)
+    }
+
+    fn front_is_ready(&self) -> bool {
+        self.queue.front().is_some_and(|pending| pending.newest_frame < self.oldest_unsealed())
     }
 }
 
@@ -94,10 +119,15 @@ pub(super) struct MetaFrames {
 }
 
 /// Manifest frames hold at most this many raw bytes, so that opening a file reads little.
-const MANIFEST_FRAME: usize = 32 << 10;
+pub(crate) const MANIFEST_FRAME: usize = 32 << 10;
 
 impl MetaFrames {
-    pub fn new(sink: PackSink, fingerprint: FingerprintKind, index: Arc<Index>, session: Arc<Session>) -> Self {
+    pub fn new(
+        sink: PackSink,
+        fingerprint: FingerprintKind,
+        index: Arc<Index>,
+        session: Arc<Session>,
+    ) -> Self {
         Self {
             sink,
             compressor: Compressor::new(),
@@ -213,9 +243,11 @@ pub(super) struct Committer {
 /// The time between commits when nothing forces one.
 const COMMIT_EVERY: Duration = Duration::from_millis(500);
 /// How often an idle pipeline asks whether its session still lives.
-const IDLE_EVERY: Duration = Duration::from_millis(200);
+const IDLE_EVERY: Duration = Duration::from_millis(50);
+/// Changes that may wait for one pack to fill: a pack of tiny files is sealed before its time. About 400 bytes each.
+pub(super) const WAITING_MAX: usize = 32 << 10;
 /// Changes in one transaction at most: bounds the time that other writers wait.
-const CHANGES_MAX: usize = 50_000;
+const CHANGES_MAX: usize = 20_000;
 
 impl Committer {
     /// Runs until told to finish, or until the pipeline hangs up.
@@ -225,7 +257,7 @@ impl Committer {
             match messages.recv_timeout(IDLE_EVERY) {
                 Ok(Message::Full(pack)) => {
                     self.seal(pack)?;
-                    if last.elapsed() >= COMMIT_EVERY {
+                    if last.elapsed() >= COMMIT_EVERY || self.commits.waiting() > WAITING_MAX {
                         self.commit()?;
                         last = Instant::now();
                     }
@@ -236,7 +268,7 @@ impl Committer {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.session.check()?;
-                    if last.elapsed() >= COMMIT_EVERY {
+                    if last.elapsed() >= COMMIT_EVERY || self.commits.waiting() > WAITING_MAX {
                         self.commit()?;
                         last = Instant::now();
                     }
@@ -345,7 +377,11 @@ pub(crate) fn catalogue_blocks(changes: &[Change], sequence: u64, time: u64) -> 
 fn record_of(change: &Change) -> Record {
     match change.clone() {
         Change::Put { parent, name, inode, attributes, root, stamp: _, replace } => {
-            let root = if attributes.kind == outrigger_format::catalogue::FileKind::File { root } else { Root::Empty };
+            let root = if attributes.kind == outrigger_format::catalogue::FileKind::File {
+                root
+            } else {
+                Root::Empty
+            };
             Record::Upsert { inode, parent, name, attributes, root, replace }
         }
         Change::Link { parent, name, inode } => Record::Link { parent, name, inode },

@@ -59,7 +59,14 @@ pub(super) struct Dedup {
 impl Dedup {
     pub fn new(index: Arc<Index>, session: Arc<Session>) -> Self {
         let pending = PendingTable::default();
-        Self { pending, index, session, fingerprints: Vec::new(), places: Vec::new(), was_pending: Vec::new() }
+        Self {
+            pending,
+            index,
+            session,
+            fingerprints: Vec::new(),
+            places: Vec::new(),
+            was_pending: Vec::new(),
+        }
     }
 
     /// Asks the index for a whole batch; `known` then answers chunk by chunk. `change` is the number of the last change that
@@ -71,7 +78,8 @@ impl Dedup {
         // when asked in this order is new.
         let pending = self.pending.lock().expect("no panic while held");
         self.was_pending.clear();
-        self.was_pending.extend(self.fingerprints.iter().map(|fingerprint| pending.get(fingerprint).copied()));
+        self.was_pending
+            .extend(self.fingerprints.iter().map(|fingerprint| pending.get(fingerprint).copied()));
         drop(pending);
         self.places.clear();
         self.session.rely(change, |usable| {

@@ -51,7 +51,8 @@ const ATTEMPTS: u32 = 3;
 pub(super) fn open_source(file: &SourceFile) -> Result<OwnedFd, String> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    rustix::fs::openat(&file.dir, file.name.as_slice(), flags, Mode::empty()).map_err(|errno| errno.to_string())
+    rustix::fs::openat(&file.dir, file.name.as_slice(), flags, Mode::empty())
+        .map_err(|errno| errno.to_string())
 }
 
 /// Reads, cuts and hashes a batch.
@@ -68,7 +69,13 @@ pub(super) fn ingest_small(
     for item in items {
         let file = match item {
             Small::Change(change) => {
-                files.push(HashedFile { change, chunks: 0, codec: outrigger_format::CodecSpec::NONE, dedup: false, content: false });
+                files.push(HashedFile {
+                    change,
+                    chunks: 0,
+                    codec: outrigger_format::CodecSpec::NONE,
+                    dedup: false,
+                    content: false,
+                });
                 continue;
             }
             Small::File(file) => file,
@@ -140,7 +147,8 @@ fn read_file(file: FileItem, room: &mut [u8], progress: &Progress) -> Option<(Ch
             }
             Ok(read) => {
                 if !read.settled {
-                    progress.skip(&*source.display, "changed while it was read; what was read last is stored");
+                    progress
+                        .skip(&*source.display, "changed while it was read; what was read last is stored");
                 }
                 attributes.mode = read.stat.mode;
                 attributes.uid = read.stat.uid;

@@ -91,7 +91,8 @@ impl LargeFile {
         let source = match content {
             Content::File(source) => {
                 let fd = open_source(&source)?;
-                attributes.xattrs = local::xattrs(&fd).map_err(|errno| format!("extended attributes: {errno}"))?;
+                attributes.xattrs =
+                    local::xattrs(&fd).map_err(|errno| format!("extended attributes: {errno}"))?;
                 stamp = source.stat.stamp(source.scan_start);
                 let extents = if source.stat.is_sparse() {
                     local::extents(&fd, source.stat.size).map_err(|errno| errno.to_string())?
@@ -182,7 +183,10 @@ impl LargeFile {
         }
         let mut cut = self.cut.lock().expect("no panic while cutting");
         cut.parked.insert(number, read);
-        while let Some(read) = { let next = cut.next; cut.parked.remove(&next) } {
+        while let Some(read) = {
+            let next = cut.next;
+            cut.parked.remove(&next)
+        } {
             cut.next += 1;
             push(self.cut_segment(&mut cut, read));
         }
@@ -258,7 +262,9 @@ impl LargeFile {
                     last,
                 }
             }
-            Source::Stream { reader, turn } => self.read_stream(reader, turn, ticket, number, buffer, progress),
+            Source::Stream { reader, turn } => {
+                self.read_stream(reader, turn, ticket, number, buffer, progress)
+            }
         };
         if self.failed() {
             read.len = 0;
@@ -318,8 +324,7 @@ impl LargeFile {
     fn notice_change(&self, fd: &OwnedFd, source: &SourceFile, progress: &Progress) {
         if !local::fstat(fd).is_ok_and(|after| after.same_content(&source.stat)) {
             progress.skip(&*source.display, "changed while it was read; what was read is stored");
-            if let Some(Change::Put { stamp, .. }) =
-                self.change.lock().expect("no panic while held").as_mut()
+            if let Some(Change::Put { stamp, .. }) = self.change.lock().expect("no panic while held").as_mut()
             {
                 *stamp = 0;
             }

@@ -89,7 +89,8 @@ impl ManifestBuilder {
                 return Ok(Root::Empty);
             }
             if self.leaf.len() <= INLINE_ENTRIES_MAX {
-                return Ok(Root::Inline(std::mem::take(&mut self.leaf)));
+                // Exactly as long as needed: a million of these may wait for their commit.
+                return Ok(Root::Inline(std::mem::take(&mut self.leaf).into_boxed_slice().into_vec()));
             }
         }
         if !self.leaf.is_empty() {

@@ -36,10 +36,13 @@ mod progress;
 mod queue;
 mod sequence;
 
+pub(crate) use catalogue::META_CODEC;
 pub use catalogue::append_records;
 pub use commit::CommitTotals;
+pub(crate) use commit::MANIFEST_FRAME;
 pub use item::{Content, FileItem, Item, SourceFile, SourceStat};
 pub use manifest::{ManifestBuilder, NodeSink};
+pub(crate) use packer::{OpenPack, StoredFrame};
 pub use packer::{PackSink, SealedPack};
 pub use pipeline::{WriteOptions, WriteSummary, Writer};
 pub use progress::{Progress, ProgressView, Skipped};

@@ -6,8 +6,8 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use outrigger_format::{
-    ChunkKind, Codec, Fingerprint, FingerprintKind, Footer, FooterBuilder, FrameHeader, PACK_HEADER_LEN, PackHeader,
-    PackId, PackKind, StoreId, checksum,
+    ChunkKind, Codec, Fingerprint, FingerprintKind, Footer, FooterBuilder, FrameHeader, PACK_HEADER_LEN,
+    PackHeader, PackId, PackKind, StoreId, checksum,
 };
 
 use crate::backend::{Backend, PackWriter};
@@ -104,6 +104,11 @@ impl PackSink {
             full = self.open.take();
         }
         Ok(full)
+    }
+
+    /// The open pack, if it is at least a sixteenth of a full one.
+    pub(crate) fn take_early(&mut self) -> Option<OpenPack> {
+        if self.open.as_ref()?.offset >= self.pack_bytes / 16 { self.open.take() } else { None }
     }
 
     /// The pack that is still open, to be sealed.

@@ -9,7 +9,9 @@ use std::thread::JoinHandle;
 use outrigger_format::{ChunkKind, Codec, FingerprintKind, PackKind};
 use outrigger_offload::Compressor;
 
-use super::commit::{CommitQueue, CommitTotals, Committer, Message, MetaFrames, SharedMetaFrames};
+use super::commit::{
+    CommitQueue, CommitTotals, Committer, Message, MetaFrames, SharedMetaFrames, WAITING_MAX,
+};
 use super::dedup::Dedup;
 use super::framer::{Framer, RawFrame};
 use super::ingest::{Scratch, ingest_small};
@@ -54,6 +56,7 @@ struct Shared {
     queue: Queue,
     sequencer: Sequencer,
     packs: Mutex<PackSink>,
+    commits: Arc<CommitQueue>,
     progress: Arc<Progress>,
     recycled: Arc<Mutex<Vec<Vec<u8>>>>,
     fingerprint: FingerprintKind,
@@ -73,7 +76,12 @@ pub struct Writer {
 
 impl Writer {
     /// Starts the pipeline's threads.
-    pub fn start(store: &Store, session: &Arc<Session>, options: &WriteOptions, progress: &Arc<Progress>) -> Self {
+    pub fn start(
+        store: &Store,
+        session: &Arc<Session>,
+        options: &WriteOptions,
+        progress: &Arc<Progress>,
+    ) -> Self {
         let segment = SEGMENT.max(4 * options.chunk_max);
         let headroom = options.chunk_max.max(4096);
         let buffers = (0..options.threads * 3 + 2)
@@ -112,6 +120,7 @@ impl Writer {
             queue: Queue::new(buffers, 4 * options.threads + 8),
             sequencer,
             packs: Mutex::new(sink(PackKind::Data, options.pack_bytes)),
+            commits: Arc::clone(&commits),
             progress: Arc::clone(progress),
             recycled,
             fingerprint,
@@ -132,7 +141,8 @@ impl Writer {
         };
         let failing = Arc::clone(&shared);
         let committer = std::thread::spawn(move || {
-            let ended = catch_unwind(AssertUnwindSafe(|| committer.run(&receiver))).unwrap_or_else(|_| Err(panicked()));
+            let ended = catch_unwind(AssertUnwindSafe(|| committer.run(&receiver)))
+                .unwrap_or_else(|_| Err(panicked()));
             // The pipeline must not wait for a committer that is gone.
             if let Err(error) = &ended {
                 failing.queue.fail(Error::new(error.kind(), "the commit failed"));
@@ -208,6 +218,11 @@ impl Writer {
         self.shared.queue.submit(Batch::Small(std::mem::take(&mut self.batch)))
     }
 
+    /// True once something failed: nothing more is taken, and streams that were submitted are not read any further.
+    pub fn has_stopped(&self) -> bool {
+        self.shared.queue.failed()
+    }
+
     /// Waits until everything submitted is durable and visible.
     ///
     /// # Errors
@@ -272,7 +287,9 @@ impl Shared {
                 }
                 Task::Segment(ticket, file, number, buffer) => {
                     let mut cut = Vec::new();
-                    file.run_segment(ticket, number, buffer, &self.progress, &mut |scanned| cut.push(scanned));
+                    file.run_segment(ticket, number, buffer, &self.progress, &mut |scanned| {
+                        cut.push(scanned)
+                    });
                     // The first is hashed here while its bytes are warm; others were parked, and are for whoever is free.
                     let mut cut = cut.into_iter();
                     let own = cut.next();
@@ -305,7 +322,12 @@ impl Shared {
             stored: bytes,
             sequence,
         };
-        let full = self.packs.lock().expect("no panic while held").append(frame)?;
+        let mut packs = self.packs.lock().expect("no panic while held");
+        let mut full = packs.append(frame)?;
+        if full.is_none() && self.commits.waiting() > WAITING_MAX {
+            full = packs.take_early();
+        }
+        drop(packs);
         if let Some(full) = full {
             let _ = messages.send(Message::Full(full));
         }

@@ -179,7 +179,9 @@ impl State {
                     room.notify_one();
                 }
                 Batch::Small(_) => {
-                    let Some(Batch::Small(items)) = self.batches.pop_front() else { unreachable!("just seen") };
+                    let Some(Batch::Small(items)) = self.batches.pop_front() else {
+                        unreachable!("just seen")
+                    };
                     room.notify_one();
                     return Some(Task::Small(self.ticket(), items, self.buffers.pop()?));
                 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use outrigger_format::{CodecSpec, Entry, Fingerprint, Node};
 
-use super::commit::{CommitQueue, Pending};
+use super::commit::{CommitQueue, Pending, WAITING_MAX};
 use super::dedup::{Dedup, Known};
 use super::framer::{Framer, RawFrame};
 use super::ingest::{ChunkRef, Hashed};
@@ -50,10 +50,16 @@ impl Sequencer {
             return Ok(());
         }
         parked.running = true;
-        while let Some(item) = { let next = parked.next; parked.waiting.remove(&next) } {
+        while let Some(item) = {
+            let next = parked.next;
+            parked.waiting.remove(&next)
+        } {
             parked.next += 1;
             drop(parked);
-            self.stage.lock().expect("no panic in the stage").run(item, queue)?;
+            let mut stage = self.stage.lock().expect("no panic in the stage");
+            stage.run(item, queue)?;
+            stage.commits.wait_for_room(2 * WAITING_MAX, || queue.failed());
+            drop(stage);
             parked = self.parked.lock().expect("no panic while held");
         }
         parked.running = false;
@@ -134,7 +140,14 @@ impl Stage {
         // No other change passes before this file's own, which will be the next.
         self.dedup.resolve(&segment.chunks, self.changes + 1)?;
         for (at, chunk) in segment.chunks.iter().enumerate() {
-            self.chunk(at, chunk, &segment.buffer, (segment.file.codec, segment.file.dedup), &mut large, queue)?;
+            self.chunk(
+                at,
+                chunk,
+                &segment.buffer,
+                (segment.file.codec, segment.file.dedup),
+                &mut large,
+                queue,
+            )?;
         }
         queue.give_back(segment.buffer);
         if !segment.last {
@@ -173,7 +186,8 @@ impl Stage {
             Known::Pending(frame) => file.newest_frame = file.newest_frame.max(frame),
             Known::New => {
                 let data = &buffer.bytes[start as usize..(start + len) as usize];
-                let recycled = || self.recycled.lock().expect("no panic while held").pop().unwrap_or_default();
+                let recycled =
+                    || self.recycled.lock().expect("no panic while held").pop().unwrap_or_default();
                 let (frame, complete) = self.framer.push(fingerprint, data, codec, recycled);
                 self.commits.frame_opened(frame);
                 self.dedup.pending.lock().expect("no panic while held").insert(fingerprint, frame);
@@ -195,7 +209,10 @@ impl Stage {
 }
 
 /// A node's name and bytes.
-pub(super) fn node_fingerprint(kind: outrigger_format::FingerprintKind, node: &Node) -> (Fingerprint, Vec<u8>) {
+pub(super) fn node_fingerprint(
+    kind: outrigger_format::FingerprintKind,
+    node: &Node,
+) -> (Fingerprint, Vec<u8>) {
     let bytes = node.encode();
     (outrigger_offload::hash(kind, &bytes), bytes)
 }

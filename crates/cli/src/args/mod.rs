@@ -1,0 +1,78 @@
+//! What can be written on the command line. Each command's own arguments stand beside what it does, in `commands/`.
+
+mod values;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands as c;
+
+pub use values::{
+    chunker, codec, fingerprint, policy, profile, size, small_size, store_path, store_paths, threads,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  export OUTRIGGER_STORE=/backup/store
+  outrigger init
+  outrigger put ~/src --to src --tag daily
+  outrigger get src ./restored
+  outrigger ls -l src
+  outrigger cat --at yesterday src/notes.txt
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 damaged data found, 4 done in part (what was skipped is named), 130 interrupted.";
+
+/// Keeps every byte once: versioned, deduplicated, compressed.
+#[derive(Parser)]
+#[command(name = "outrigger", version, after_help = EXAMPLES, max_term_width = 110, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub globals: Globals,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command understands.
+#[derive(Args, Clone)]
+pub struct Globals {
+    /// The store's directory
+    #[arg(short, long, env = "OUTRIGGER_STORE", global = true, value_name = "DIR")]
+    pub store: Option<PathBuf>,
+    /// Print facts as one JSON object
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Worker threads [default: one a processor]
+    #[arg(long, global = true, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+    /// No progress and no summary; errors only
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    Init(c::init::InitArgs),
+    #[command(subcommand)]
+    Policy(c::policy::PolicyCommand),
+    Put(c::put::PutArgs),
+    Get(c::get::GetArgs),
+    Cat(c::cat::CatArgs),
+    Ls(c::ls::LsArgs),
+    Versions(c::versions::VersionsArgs),
+    Diff(c::diff::DiffArgs),
+    Rm(c::edit::RmArgs),
+    Mv(c::edit::MvArgs),
+    Cp(c::edit::CpArgs),
+    #[command(subcommand)]
+    Snapshot(c::snapshot::SnapshotCommand),
+    Keep(c::keep::KeepArgs),
+    Stats(c::stats::StatsArgs),
+    Check(c::check::CheckArgs),
+    Gc(c::gc::GcArgs),
+    Export(c::export::ExportArgs),
+    Import(c::import::ImportArgs),
+    Recover(c::recover::RecoverArgs),
+    Completions(c::shell::CompletionsArgs),
+    Man(c::shell::ManArgs),
+}

@@ -1,0 +1,67 @@
+//! Parsers of single values: their errors say what would be accepted.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind, parse_size};
+use outrigger_store::Profile;
+use outrigger_store::tree::{StorePath, check_policy};
+
+use crate::exit::Failure;
+
+/// `zstd:3`, `lz4`, `none`.
+pub fn codec(text: &str) -> Result<CodecSpec, String> {
+    CodecSpec::parse(text).map_err(|error| error.to_string())
+}
+
+/// `gear32:4K/16K/64K`, `fixed:64K`.
+pub fn chunker(text: &str) -> Result<ChunkerSpec, String> {
+    ChunkerSpec::parse(text).map_err(|error| error.to_string())
+}
+
+/// `blake3`, `sha256`.
+pub fn fingerprint(text: &str) -> Result<FingerprintKind, String> {
+    FingerprintKind::parse(text).map_err(|error| error.to_string())
+}
+
+/// `default`, `dense`, `large`, `archive`.
+pub fn profile(text: &str) -> Result<Profile, String> {
+    Profile::parse(text).map_err(|error| error.to_string())
+}
+
+/// `4096`, `64K`, `1G`.
+pub fn size(text: &str) -> Result<u64, String> {
+    parse_size(text).map_err(|error| error.to_string())
+}
+
+/// A size below 4 GiB.
+pub fn small_size(text: &str) -> Result<u32, String> {
+    u32::try_from(size(text)?).map_err(|_| format!("`{text}` is too large"))
+}
+
+/// `versions=5`, `codec=lz4`: checked here, so that a typing error is a usage error.
+pub fn policy(text: &str) -> Result<(String, String), String> {
+    let (key, value) =
+        text.split_once('=').ok_or_else(|| format!("`{text}` is not KEY=VALUE, such as versions=5"))?;
+    check_policy(key, value).map_err(|error| error.to_string())?;
+    Ok((key.to_string(), value.to_string()))
+}
+
+/// 1 to 1024.
+pub fn threads(text: &str) -> Result<usize, String> {
+    let threads = text.parse().ok().filter(|threads| (1..=1024).contains(threads));
+    threads.ok_or_else(|| format!("`{text}` is not a number of threads from 1 to 1024"))
+}
+
+/// A path in the store; its bytes may be anything.
+///
+/// # Errors
+/// A usage failure for `..` and names that no directory can hold.
+pub fn store_path(text: &OsStr) -> Result<StorePath, Failure> {
+    StorePath::parse(text.as_bytes()).map_err(Failure::from)
+}
+
+/// As [`store_path`], for several.
+pub fn store_paths(texts: &[OsString]) -> Result<Vec<StorePath>, Failure> {
+    texts.iter().map(|text| store_path(text)).collect()
+}

@@ -1,0 +1,78 @@
+//! `cat`: writes files to standard output.
+
+use std::ffi::OsString;
+
+use clap::Args;
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::read::Reader;
+use outrigger_store::tree::require;
+use outrigger_store::{Error, ErrorKind};
+
+use super::Context;
+use super::get::version_root;
+use crate::args;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::Out;
+use crate::when;
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger cat notes.txt
+  outrigger cat --offset 1G --length 4K images/disk.img | xxd
+  outrigger cat --at -1d notes.txt | diff - notes.txt";
+
+/// Write files to standard output
+///
+/// Only verified bytes are written: at damage it stops, with exit code 3.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct CatArgs {
+    /// Files in the store
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+    /// Where to begin (in each file)
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = args::size)]
+    offset: u64,
+    /// How many bytes at most
+    #[arg(long, value_name = "BYTES", value_parser = args::size)]
+    length: Option<u64>,
+    #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
+    at: Option<String>,
+    /// An earlier version, by its number
+    #[arg(long, value_name = "N", conflicts_with = "at")]
+    version: Option<u64>,
+}
+
+pub fn run(context: &Context, args: CatArgs) -> Outcome {
+    let paths = args::store_paths(&args.paths)?;
+    let store = context.open()?;
+    let view = context.view(&store, "cat", args.at.as_deref())?;
+    let (reader, mut out) = (Reader::new(&store), Out::new());
+    for path in &paths {
+        let inode = require(&*store.meta, view.at, path)?;
+        if inode.attributes.kind != FileKind::File {
+            return Err(Failure::usage(format!("`{path}` is not a file")));
+        }
+        let root = match args.version {
+            Some(number) => version_root(&store, &view, path, &inode, number)?,
+            None => inode.root,
+        };
+        // The reader's errors are the store's; what standard output says is kept beside them.
+        let mut refused = None;
+        let read = reader.read(&root, args.offset, args.length.unwrap_or(u64::MAX), &mut |bytes| {
+            out.bytes(bytes).map_err(|failure| {
+                refused = Some(failure);
+                Error::new(ErrorKind::Cancelled, "standard output is closed")
+            })
+        });
+        if let Some(failure) = refused {
+            return Err(failure);
+        }
+        read.map_err(|error| {
+            let _ = out.flush();
+            Failure::from(error.context(format!("`{path}`")))
+        })?;
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}

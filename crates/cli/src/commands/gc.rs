@@ -1,0 +1,94 @@
+//! `gc`: gives back the space of what nothing refers to any more.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Args;
+use outrigger_store::gc::{GcOptions, GcProgress, GcReport, collect};
+
+use super::Context;
+use crate::exit::{Exit, Outcome};
+use crate::output::{complain, count, counted, print_report, print_text, size};
+use crate::progress::{Bar, duration};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger gc --dry-run
+  outrigger gc
+  outrigger gc --grace 86400      packs stay another day: for databases restored from yesterday's copy
+
+It may run beside puts and gets: nothing waits for it, and nothing that is needed goes.";
+
+/// Give back the space of what nothing refers to any more
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct GcArgs {
+    /// Only say what would go
+    #[arg(long, short = 'n')]
+    dry_run: bool,
+    /// Seconds between giving up a pack and removing it
+    #[arg(long, value_name = "SECS", default_value_t = 0)]
+    grace: u64,
+}
+
+pub fn run(context: &Context, args: GcArgs) -> Outcome {
+    let started = Instant::now();
+    let store = if args.dry_run { context.open()? } else { context.open_for_changes()? };
+    crate::interrupt::arm(&store, "nothing is lost, run it again");
+    let progress = Arc::new(GcProgress::default());
+    let shown = Arc::clone(&progress);
+    let bar = Bar::with(context.quiet, move |_| match shown.view() {
+        (phase, _, 0) => phase,
+        (phase, done, total) => format!("{phase}: {} of {}", count(done), count(total)),
+    });
+    let options = GcOptions {
+        dry_run: args.dry_run,
+        grace_secs: args.grace,
+        threads: context.threads,
+        ..GcOptions::default()
+    };
+    let report = collect(&store, &options, &progress);
+    drop(bar);
+    let report = report?;
+    if !args.dry_run {
+        context.settle(&store);
+    }
+    if context.json {
+        print_report(&report)?;
+    } else if !context.quiet {
+        print_text(&describe(&report, started.elapsed().as_secs_f64()))?;
+    }
+    for why in &report.unreadable {
+        complain(&format!("left alone: {why}"));
+    }
+    if report.unreadable.is_empty() {
+        return Ok(Exit::Done);
+    }
+    complain("`outrigger check --read-data` lists all damage, `check --repair` mends what can be mended");
+    Ok(Exit::Damaged)
+}
+
+fn describe(report: &GcReport, secs: f64) -> String {
+    let in_use = format!("{} in use, {} not", size(report.live_bytes), size(report.dead_bytes));
+    if report.dry_run {
+        return format!(
+            "{in_use}; {} would be emptied, {} would be freed\n",
+            counted(report.packs_condemned, "pack", "packs"),
+            size(report.bytes_before.saturating_sub(report.bytes_after)),
+        );
+    }
+    let mut text = format!(
+        "{in_use}; freed {} in {}, copied {}, in {}\n",
+        size(report.bytes_freed),
+        counted(report.packs_unlinked, "pack", "packs"),
+        size(report.bytes_copied),
+        duration(secs)
+    );
+    if report.packs_waiting > 0 {
+        text += &format!(
+            "{} for the end of their grace period; run it again then\n",
+            counted(report.packs_waiting, "pack waits", "packs wait")
+        );
+    }
+    text
+}

@@ -1,0 +1,175 @@
+//! `get`: restores files and trees.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::Store;
+use outrigger_store::local::get::{GetOptions, restore};
+use outrigger_store::meta::Inode;
+use outrigger_store::ops::View;
+use outrigger_store::tree::{StorePath, require};
+use outrigger_store::write::ProgressView;
+
+use super::{Context, report_skipped, skipped_json};
+use crate::args;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Object, counted, print_json, print_text, size};
+use crate::progress::{Bar, duration};
+use crate::when;
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger get tree out                   the contents of tree become those of out
+  outrigger get notes.txt .                one file, as ./notes.txt
+  outrigger get notes.txt old.txt          one file, as old.txt
+  outrigger get a b out                    several, as out/a and out/b
+  outrigger get --at nightly tree out      as it was in the newest snapshot tagged nightly
+  outrigger get --version 3 notes.txt n3   an earlier version; `outrigger versions` lists them";
+
+/// Restore files and trees
+///
+/// Modes, times, links, holes, extended attributes and, for root, owners are restored. What exists already is skipped and named (exit code 4), unless
+/// --overwrite is given. Nothing is ever written outside DEST.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct GetArgs {
+    /// Paths in the store, then the directory or file to restore to
+    #[arg(required = true, num_args = 2.., value_names = ["PATH", "DEST"])]
+    paths: Vec<OsString>,
+    #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
+    at: Option<String>,
+    /// An earlier version of a single file, by its number
+    #[arg(long, value_name = "N", conflicts_with = "at")]
+    version: Option<u64>,
+    /// Replace files that exist
+    #[arg(long)]
+    overwrite: bool,
+    /// Also restore devices, and set-user-id and set-group-id bits
+    #[arg(long)]
+    special: bool,
+}
+
+/// Something to restore, and where: as `name` in `dir`, or without a name as `dir` itself.
+struct Plan {
+    inode: Inode,
+    dir: PathBuf,
+    name: Option<Vec<u8>>,
+}
+
+pub fn run(context: &Context, args: GetArgs) -> Outcome {
+    let started = Instant::now();
+    let Some((dest, paths)) = args.paths.split_last() else {
+        return Err(Failure::usage("give at least one path, and where to restore it"));
+    };
+    let (dest, paths) = (PathBuf::from(dest), args::store_paths(paths)?);
+    let store = context.open()?;
+    let view = context.view(&store, "get", args.at.as_deref())?;
+    let mut plans = plan(&store, &view, &paths, &dest)?;
+    if let Some(number) = args.version {
+        take_version(&store, &view, &paths, &mut plans, number)?;
+    }
+    let progress = context.progress(
+        &store,
+        "files that were being written may be incomplete, run the command again with --overwrite",
+    );
+    let bar = Bar::start(&progress, context.quiet, false);
+    let options = GetOptions { overwrite: args.overwrite, special: args.special, threads: context.threads };
+    let mut restored = Ok(());
+    for Plan { inode, dir, name } in &plans {
+        restored = restore(&store, view.at, inode, dir, name.as_deref(), options, &progress);
+        if restored.is_err() {
+            break;
+        }
+    }
+    drop(bar);
+    restored?;
+    let (secs, counters) = (started.elapsed().as_secs_f64(), progress.view());
+    if context.json {
+        let object = Object::new()
+            .with("files", counters.files_done)
+            .with("bytes", counters.bytes_done)
+            .with("seconds", secs)
+            .with("skipped", skipped_json(&progress));
+        print_json(object)?;
+    } else if !context.quiet {
+        print_text(&summary(&counters, secs))?;
+    }
+    Ok(report_skipped(&progress))
+}
+
+fn summary(counters: &ProgressView, secs: f64) -> String {
+    let rate = size((counters.bytes_done as f64 / secs.max(0.001)) as u64);
+    let files = counted(counters.files_done, "entry", "entries");
+    format!("{files}, {} restored in {} ({rate}/s)\n", size(counters.bytes_done), duration(secs))
+}
+
+fn plan(store: &Store, view: &View, paths: &[StorePath], dest: &Path) -> Result<Vec<Plan>, Failure> {
+    let into = dest.is_dir() || dest.as_os_str().as_bytes().ends_with(b"/");
+    let mut plans = Vec::new();
+    for path in paths {
+        let inode = require(&*store.meta, view.at, path)?;
+        let is_directory = inode.attributes.kind == FileKind::Directory;
+        let (dir, name) = match (path.name(), dest.file_name()) {
+            _ if is_directory && paths.len() == 1 => (dest.to_path_buf(), None),
+            (Some(name), _) if into || paths.len() > 1 => (dest.to_path_buf(), Some(name.to_vec())),
+            (None, _) => return Err(Failure::usage("the root can only be restored alone")),
+            (_, Some(name)) => {
+                let dir = dest.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+                (dir.to_path_buf(), Some(name.as_bytes().to_vec()))
+            }
+            (_, None) => return Err(Failure::usage(format!("{} is not a name for a file", dest.display()))),
+        };
+        plans.push(Plan { inode, dir, name });
+    }
+    let mut names: Vec<_> = plans.iter().map(|plan| &plan.name).collect();
+    names.sort();
+    if names.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(Failure::usage("two of the paths have the same name; restore them one by one"));
+    }
+    Ok(plans)
+}
+
+fn take_version(
+    store: &Store,
+    view: &View,
+    paths: &[StorePath],
+    plans: &mut [Plan],
+    number: u64,
+) -> Result<(), Failure> {
+    let ([path], [plan]) = (paths, plans) else {
+        return Err(Failure::usage("--version needs exactly one file"));
+    };
+    plan.inode.root = version_root(store, view, path, &plan.inode, number)?;
+    // It is a copy of the past, not another name of what is there now.
+    plan.inode.links = 1;
+    if let Some(version) =
+        store.meta.versions(plan.inode.number)?.iter().find(|version| version.number == number)
+    {
+        plan.inode.attributes.mtime = version.mtime;
+    }
+    Ok(())
+}
+
+/// The content of an earlier version.
+pub fn version_root(
+    store: &Store,
+    view: &View,
+    path: &StorePath,
+    inode: &Inode,
+    number: u64,
+) -> Result<outrigger_format::Root, Failure> {
+    if inode.attributes.kind != FileKind::File {
+        return Err(Failure::usage(format!("`{path}` is not a file, and only files have versions")));
+    }
+    view.version(store, inode.number, number).map_err(|error| {
+        let mut failure = Failure::from(error.context(format!("`{path}`")));
+        if failure.exit == Exit::Failed {
+            failure.message += &format!("; `outrigger versions {path}` lists those that are");
+        }
+        failure
+    })
+}

@@ -1,0 +1,96 @@
+//! `init`: makes a store.
+
+use clap::Args;
+use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind, print_size};
+use outrigger_store::{Profile, Store, StoreConfig};
+
+use super::Context;
+use crate::args;
+use crate::exit::{Exit, Outcome};
+use crate::output::{Object, print_json, print_text};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger -s ./store init
+  outrigger -s ./store init --profile archive
+  outrigger -s ./images init --chunker fixed:64K --codec lz4";
+
+/// Make a store
+///
+/// The directory must not exist, or be empty. Fingerprint, frame size and pack size hold for good; chunker and codec are defaults, which
+/// `policy set` changes for directories.
+#[derive(Args)]
+#[command(after_help = help())]
+pub struct InitArgs {
+    /// A set of defaults: default, dense, large, archive
+    #[arg(long, default_value = "default", value_parser = args::profile)]
+    profile: Profile,
+    /// How to cut files: gear32:MIN/AVG/MAX or fixed:SIZE
+    #[arg(long, value_parser = args::chunker)]
+    chunker: Option<ChunkerSpec>,
+    /// Bytes that are compressed together, 4K to 16M
+    #[arg(long, value_name = "SIZE", value_parser = args::small_size)]
+    frame_size: Option<u32>,
+    /// Bytes of a pack, 1M to 1G
+    #[arg(long, value_name = "SIZE", value_parser = args::small_size)]
+    pack_size: Option<u32>,
+    /// How to name chunks: blake3 or sha256
+    #[arg(long, value_parser = args::fingerprint)]
+    fingerprint: Option<FingerprintKind>,
+    /// How to compress: zstd:LEVEL (-7 to 19), lz4 or none
+    #[arg(long, value_parser = args::codec)]
+    codec: Option<CodecSpec>,
+}
+
+/// The examples, and what each profile stands for.
+fn help() -> String {
+    let mut text = format!("{EXAMPLES}\n\nProfiles (chunker, frame size, codec):");
+    for (name, what) in [
+        ("default", ""),
+        ("dense", "finds more, at a larger index"),
+        ("large", "for large files: a smaller index"),
+        ("archive", "smallest, slower"),
+    ] {
+        let Ok(config) = Profile::parse(name).and_then(Profile::config) else { continue };
+        let (chunker, codec) = (config.chunker.to_string(), config.codec.to_string());
+        let frame = print_size(config.frame_size.into());
+        text += format!("\n  {name:8} {chunker:21} {frame:>5}  {codec:8} {what}").trim_end();
+    }
+    text
+}
+
+pub fn run(context: &Context, args: InitArgs) -> Outcome {
+    let base = args.profile.config()?;
+    let config = StoreConfig {
+        id: base.id,
+        fingerprint: args.fingerprint.unwrap_or(base.fingerprint),
+        chunker: args.chunker.unwrap_or(base.chunker),
+        codec: args.codec.unwrap_or(base.codec),
+        frame_size: args.frame_size.unwrap_or(base.frame_size),
+        pack_size: args.pack_size.unwrap_or(base.pack_size),
+    };
+    let dir = context.store_dir()?;
+    drop(Store::init(dir, &config)?);
+    if context.json {
+        let object = Object::new()
+            .with_name("store", std::os::unix::ffi::OsStrExt::as_bytes(dir.as_os_str()))
+            .with("id", config.id.to_string())
+            .with("chunker", config.chunker.to_string())
+            .with("codec", config.codec.to_string())
+            .with("fingerprint", config.fingerprint.name())
+            .with("frame_size", config.frame_size)
+            .with("pack_size", config.pack_size);
+        print_json(object)?;
+    } else if !context.quiet {
+        print_text(&format!(
+            "made a store in {}: {}, {}, {}, frames of {}, packs of {}\n",
+            dir.display(),
+            config.chunker,
+            config.codec,
+            config.fingerprint.name(),
+            print_size(config.frame_size.into()),
+            print_size(config.pack_size.into()),
+        ))?;
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,149 @@
+//! `keep`: deletes snapshots that no rule keeps.
+
+use clap::Args;
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use outrigger_store::meta::SnapshotRow;
+use outrigger_store::ops::retention::{Candidate, Retention};
+use outrigger_store::ops::snapshots;
+use serde_json::Value;
+
+use super::{Context, snapshot};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Object, from_nanos, local, print_json, print_text};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger keep --last 10 --daily 7 --weekly 4 --monthly 12 --dry-run
+  outrigger keep --daily 7 --tag release && outrigger gc
+  outrigger keep --of nightly --last 30        only those tagged nightly are looked at
+
+Rules add up: a snapshot is kept when any of them says so. Of each hour, day, ISO week, month or year (in the machine's
+time zone) the newest snapshot counts; periods without snapshots are not counted.";
+
+/// Keep snapshots by rules, and delete the others
+///
+/// Without any rule nothing is deleted. The space comes back with `outrigger gc`.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct KeepArgs {
+    /// Keep the newest N
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    last: usize,
+    /// Keep the newest of each of N hours
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    hourly: usize,
+    /// Keep the newest of each of N days
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    daily: usize,
+    /// Keep the newest of each of N weeks
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    weekly: usize,
+    /// Keep the newest of each of N months
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    monthly: usize,
+    /// Keep the newest of each of N years
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    yearly: usize,
+    /// Keep all with this tag; may be repeated
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// Look at snapshots with this tag only, and leave all others alone
+    #[arg(long, value_name = "TAG")]
+    of: Option<String>,
+    /// Only say what would be done
+    #[arg(long, short = 'n')]
+    dry_run: bool,
+}
+
+pub fn run(context: &Context, args: KeepArgs) -> Outcome {
+    let retention = Retention {
+        last: args.last,
+        periods: [args.hourly, args.daily, args.weekly, args.monthly, args.yearly],
+        tags: args.tag,
+    };
+    if retention.is_empty() {
+        return Err(Failure::usage(
+            "no rule says what to keep; give at least one, such as --last 10 or --daily 7",
+        ));
+    }
+    let store = if args.dry_run { context.open()? } else { context.open_for_changes()? };
+    let mut rows = store.meta.snapshots()?;
+    if let Some(of) = &args.of {
+        rows.retain(|row| row.tags.contains(of));
+    }
+    rows.sort_by_key(|row| row.time);
+    let zone = TimeZone::system();
+    let candidates: Vec<Candidate<'_>> =
+        rows.iter().map(|row| Candidate { tags: &row.tags, keys: keys(row.time, &zone) }).collect();
+    let reasons = retention.decide(&candidates);
+    let gone: Vec<String> = rows
+        .iter()
+        .zip(&reasons)
+        .filter(|(_, reasons)| reasons.is_empty())
+        .map(|(row, _)| row.name.clone())
+        .collect();
+    if !args.dry_run && !gone.is_empty() {
+        snapshots::delete(&store, &gone)?;
+        context.settle(&store);
+    }
+    if context.json {
+        let facts = |(row, reasons): (&SnapshotRow, &Vec<&str>)| -> Value {
+            snapshot::json(row).with("kept", !reasons.is_empty()).with("rules", reasons.clone()).into()
+        };
+        let list: Vec<Value> = rows.iter().zip(&reasons).map(facts).collect();
+        print_json(
+            Object::new().with("dry_run", args.dry_run).with("deleted", gone).with("snapshots", list),
+        )?;
+    } else if !context.quiet {
+        print_text(&describe(&rows, &reasons, args.dry_run))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn describe(rows: &[SnapshotRow], reasons: &[Vec<&str>], dry_run: bool) -> String {
+    let width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (row, reasons) in rows.iter().zip(reasons) {
+        let verdict = match (reasons.is_empty(), dry_run) {
+            (false, _) => format!("keep ({})", reasons.join(", ")),
+            (true, true) => "would delete".to_string(),
+            (true, false) => "deleted".to_string(),
+        };
+        text += &format!("{:width$}  {}  {verdict}\n", row.name, local(from_nanos(row.time)));
+    }
+    text
+}
+
+/// Numbers that are equal within the same hour, day, week, month and year.
+fn keys(nanos: u64, zone: &TimeZone) -> [i64; 5] {
+    let time =
+        Timestamp::from_nanosecond(nanos.into()).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(zone.clone());
+    let week = time.date().iso_week_date();
+    let (year, month, day) = (i64::from(time.year()), i64::from(time.month()), i64::from(time.day()));
+    // An hour that comes twice when clocks are set back is two hours: its offset tells them apart.
+    let hour = time.timestamp().as_second().div_euclid(3600);
+    let day = (year * 12 + month) * 31 + day;
+    [hour, day, i64::from(week.year()) * 53 + i64::from(week.week()), year * 12 + month, year]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(time: &str) -> [i64; 5] {
+        keys(time.parse::<Timestamp>().unwrap().as_nanosecond() as u64, &TimeZone::UTC)
+    }
+
+    #[test]
+    fn periods_change_when_they_should() {
+        let same =
+            |a: &str, b: &str| -> Vec<bool> { key(a).iter().zip(key(b)).map(|(a, b)| *a == b).collect() };
+        assert_eq!(same("2026-11-21T10:00:00Z", "2026-11-21T10:59:59Z"), [true; 5]);
+        assert_eq!(same("2026-11-21T10:00:00Z", "2026-11-21T11:00:00Z"), [false, true, true, true, true]);
+        assert_eq!(same("2026-11-21T10:00:00Z", "2026-11-22T10:00:00Z"), [false, false, true, true, true]);
+        assert_eq!(same("2026-11-22T10:00:00Z", "2026-11-23T10:00:00Z"), [false, false, false, true, true]);
+        // ISO weeks run over the new year.
+        assert_eq!(same("2025-12-31T10:00:00Z", "2026-01-01T10:00:00Z"), [false, false, true, false, false]);
+    }
+}

@@ -1,0 +1,141 @@
+//! One file per command: its arguments, and what it does with them.
+
+pub mod cat;
+pub mod check;
+pub mod diff;
+pub mod edit;
+pub mod export;
+pub mod gc;
+pub mod get;
+pub mod import;
+pub mod init;
+pub mod keep;
+pub mod ls;
+pub mod policy;
+pub mod put;
+pub mod recover;
+pub mod shell;
+pub mod snapshot;
+pub mod stats;
+pub mod versions;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outrigger_store::Store;
+use outrigger_store::ops::View;
+use outrigger_store::write::Progress;
+
+use crate::args::{Cli, Command, Globals};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Object, complain};
+use crate::{interrupt, when};
+
+/// What every command is given.
+pub struct Context {
+    store: Option<PathBuf>,
+    /// Print JSON.
+    pub json: bool,
+    /// Worker threads.
+    pub threads: usize,
+    /// Say nothing but errors.
+    pub quiet: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// With what to tell the user.
+pub fn run(cli: Cli) -> Outcome {
+    let Globals { store, json, threads, quiet } = cli.globals;
+    let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
+    let context = Context { store, json, threads, quiet };
+    match cli.command {
+        Command::Init(args) => init::run(&context, args),
+        Command::Policy(args) => policy::run(&context, args),
+        Command::Put(args) => put::run(&context, args),
+        Command::Get(args) => get::run(&context, args),
+        Command::Cat(args) => cat::run(&context, args),
+        Command::Ls(args) => ls::run(&context, args),
+        Command::Versions(args) => versions::run(&context, args),
+        Command::Diff(args) => diff::run(&context, args),
+        Command::Rm(args) => edit::rm(&context, args),
+        Command::Mv(args) => edit::mv(&context, args),
+        Command::Cp(args) => edit::cp(&context, args),
+        Command::Snapshot(args) => snapshot::run(&context, args),
+        Command::Keep(args) => keep::run(&context, args),
+        Command::Stats(args) => stats::run(&context, args),
+        Command::Check(args) => check::run(&context, args),
+        Command::Gc(args) => gc::run(&context, args),
+        Command::Export(args) => export::run(&context, args),
+        Command::Import(args) => import::run(&context, args),
+        Command::Recover(args) => recover::run(&context, args),
+        Command::Completions(args) => shell::completions(args),
+        Command::Man(args) => shell::man(&context, args),
+    }
+}
+
+impl Context {
+    /// The store's directory.
+    ///
+    /// # Errors
+    /// A usage failure when none was named.
+    pub fn store_dir(&self) -> Result<&Path, Failure> {
+        let none = "no store was named; give one with --store DIR, or set OUTRIGGER_STORE";
+        self.store.as_deref().filter(|dir| !dir.as_os_str().is_empty()).ok_or_else(|| Failure::usage(none))
+    }
+
+    /// Opens the store for reading; it is still registered as a reader where the store can be written.
+    pub fn open(&self) -> Result<Store, Failure> {
+        Ok(Store::open(self.store_dir()?, false)?)
+    }
+
+    /// Opens the store for changes.
+    pub fn open_for_changes(&self) -> Result<Store, Failure> {
+        let store = self.open()?;
+        store.require_writable()?;
+        Ok(store)
+    }
+
+    /// Pins what `--at` names, or the tree as it is now.
+    pub fn view(&self, store: &Store, what: &str, at: Option<&str>) -> Result<View, Failure> {
+        let snapshot = at.map(|at| when::resolve(store, at)).transpose()?;
+        Ok(View::open(store, what, snapshot.as_ref().map(|snapshot| snapshot.name.as_str()))?)
+    }
+
+    /// Upkeep after changes: none of it is needed for what was done to stay done, so failures are not the command's.
+    pub fn settle(&self, store: &Store) {
+        let _ = store.index.flush_if_full();
+        let _ = store.meta.tidy();
+    }
+
+    /// A counter set, its bar on a terminal, and what to say on Ctrl-C.
+    pub fn progress(&self, store: &Store, advice: &'static str) -> Arc<Progress> {
+        interrupt::arm(store, advice);
+        Arc::default()
+    }
+}
+
+/// Names each skipped input on standard error and says how the command ends.
+pub fn report_skipped(progress: &Progress) -> Exit {
+    let skipped = progress.skipped.lock().map(|skipped| skipped.clone()).unwrap_or_default();
+    for skipped in &skipped {
+        complain(&format!("skipped {}: {}", skipped.what, skipped.why));
+    }
+    if progress.damaged.load(std::sync::atomic::Ordering::Relaxed) > 0 {
+        complain(
+            "stored data is damaged; `outrigger check --read-data` lists all damage, `check --repair` mends what can be mended",
+        );
+        Exit::Damaged
+    } else if skipped.is_empty() {
+        Exit::Done
+    } else {
+        Exit::Partial
+    }
+}
+
+/// What was skipped, for JSON.
+pub fn skipped_json(progress: &Progress) -> Vec<serde_json::Value> {
+    let skipped = progress.skipped.lock().map(|skipped| skipped.clone()).unwrap_or_default();
+    skipped.into_iter().map(|one| Object::new().with("what", one.what).with("why", one.why).into()).collect()
+}

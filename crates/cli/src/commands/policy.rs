@@ -1,0 +1,180 @@
+//! `policy`: how files below a directory are cut, compressed and kept.
+
+use std::ffi::OsString;
+
+use clap::{Args, Subcommand};
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::Store;
+use outrigger_store::meta::{At, ROOT_INODE};
+use outrigger_store::ops::listing;
+use outrigger_store::tree::{Policies, StorePath, require};
+use serde_json::Value;
+
+use super::Context;
+use crate::args;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Object, print_json, print_text};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger policy set docs versions=all
+  outrigger policy set images chunker=fixed:64K codec=lz4
+  outrigger policy set scratch dedup=off versions=none
+  outrigger policy set images --unset codec
+  outrigger policy get images/2026
+  outrigger policy list
+
+Keys:
+  versions  how many earlier contents of a file are kept: a number, all or none (10)
+  codec     zstd:LEVEL, lz4 or none
+  chunker   gear32:MIN/AVG/MAX or fixed:SIZE
+  dedup     on or off: whether to look for what is stored already";
+
+/// Set and show how files below a directory are stored
+///
+/// A policy holds for a directory and all below it, unless one below says otherwise; it applies to what is put from then on.
+#[derive(Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub enum PolicyCommand {
+    /// Set (or unset) policies of a directory
+    Set(SetArgs),
+    /// Show what holds in a directory, and where it comes from
+    Get(GetArgs),
+    /// List all policies that are set
+    List,
+}
+
+#[derive(Args)]
+pub struct SetArgs {
+    /// A directory in the store
+    path: OsString,
+    /// Such as versions=5, codec=zstd:9, chunker=fixed:64K, dedup=off
+    #[arg(value_name = "KEY=VALUE", value_parser = args::policy, required_unless_present = "unset")]
+    policies: Vec<(String, String)>,
+    /// Keys that shall be inherited again
+    #[arg(long, value_name = "KEY", value_parser = ["versions", "codec", "chunker", "dedup"])]
+    unset: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct GetArgs {
+    /// A directory in the store
+    path: OsString,
+}
+
+pub fn run(context: &Context, command: PolicyCommand) -> Outcome {
+    match command {
+        PolicyCommand::Set(args) => set(context, &args),
+        PolicyCommand::Get(args) => get(context, &args),
+        PolicyCommand::List => list(context),
+    }
+}
+
+fn directory(store: &Store, path: &StorePath) -> Result<u64, Failure> {
+    let inode = require(&*store.meta, At::Now, path)?;
+    if inode.attributes.kind != FileKind::Directory {
+        return Err(Failure::usage(format!("`{path}` is not a directory; policies are set on directories")));
+    }
+    Ok(inode.number)
+}
+
+fn set(context: &Context, args: &SetArgs) -> Outcome {
+    let path = args::store_path(&args.path)?;
+    let store = context.open_for_changes()?;
+    let inode = directory(&store, &path)?;
+    for (key, value) in &args.policies {
+        store.meta.set_policy(inode, key, Some(value))?;
+    }
+    for key in &args.unset {
+        store.meta.set_policy(inode, key, None)?;
+    }
+    context.settle(&store);
+    if context.json {
+        print_json(Object::new().with_name("path", &path.to_bytes()).with("policies", own(&store, inode)?))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn own(store: &Store, inode: u64) -> Result<Object, Failure> {
+    let policies = store.meta.policies(inode)?;
+    Ok(policies.into_iter().fold(Object::new(), |object, (key, value)| object.with(&key, value)))
+}
+
+/// What holds: (key, value, where it is set; `None`: the store's default).
+fn effective(
+    store: &Store,
+    path: &StorePath,
+) -> Result<Vec<(&'static str, String, Option<StorePath>)>, Failure> {
+    let default = Policies::load(store)?.store_default();
+    let mut holding = vec![
+        ("chunker", default.chunker.to_string(), None),
+        ("codec", default.codec.to_string(), None),
+        ("dedup", "on".to_string(), None),
+        ("versions", "10".to_string(), None),
+    ];
+    for depth in 0..=path.components.len() {
+        let at = StorePath { components: path.components[..depth].to_vec() };
+        for (key, value) in store.meta.policies(directory(store, &at)?)? {
+            if let Some(held) = holding.iter_mut().find(|held| held.0 == key) {
+                (held.1, held.2) = (value, Some(at.clone()));
+            }
+        }
+    }
+    Ok(holding)
+}
+
+fn get(context: &Context, args: &GetArgs) -> Outcome {
+    let path = args::store_path(&args.path)?;
+    let store = context.open()?;
+    directory(&store, &path)?;
+    let holding = effective(&store, &path)?;
+    if context.json {
+        let policies = holding.into_iter().fold(Object::new(), |object, (key, value, from)| {
+            let mut policy = Object::new().with("value", value);
+            policy = match from {
+                Some(from) => policy.with_name("from", &from.to_bytes()),
+                None => policy.with("from", Value::Null),
+            };
+            object.with(key, policy)
+        });
+        print_json(Object::new().with_name("path", &path.to_bytes()).with("policies", policies))?;
+        return Ok(Exit::Done);
+    }
+    let mut text = String::new();
+    for (key, value, from) in holding {
+        let from = from.map_or("the store's default".to_string(), |from| format!("set on {from}"));
+        text += &format!("{key:8}  {value:20}  {from}\n");
+    }
+    print_text(&text)?;
+    Ok(Exit::Done)
+}
+
+fn list(context: &Context) -> Outcome {
+    let store = context.open()?;
+    let all = store.meta.all_policies()?;
+    let mut found = Vec::new();
+    if all.contains_key(&ROOT_INODE) {
+        found.push((b"/".to_vec(), ROOT_INODE));
+    }
+    listing::walk::<Failure>(&*store.meta, At::Now, ROOT_INODE, !all.is_empty(), &mut |path, entry| {
+        if all.contains_key(&entry.inode.number) {
+            found.push((path.to_vec(), entry.inode.number));
+        }
+        Ok(())
+    })?;
+    if context.json {
+        let mut list: Vec<Value> = Vec::new();
+        for (path, inode) in &found {
+            list.push(Object::new().with_name("path", path).with("policies", own(&store, *inode)?).into());
+        }
+        print_json(Object::new().with("directories", list))?;
+        return Ok(Exit::Done);
+    }
+    let mut text = String::new();
+    for (path, inode) in &found {
+        let policies: Vec<String> = all[inode].iter().map(|(key, value)| format!("{key}={value}")).collect();
+        text += &format!("{}  {}\n", outrigger_store::tree::show(path), policies.join(" "));
+    }
+    print_text(&text)?;
+    Ok(Exit::Done)
+}

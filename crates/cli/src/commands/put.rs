@@ -1,0 +1,266 @@
+//! `put`: stores files, trees and standard input.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::Store;
+use outrigger_store::local::put::{PutOptions, PutReport, Source, put};
+use outrigger_store::meta::{At, SnapshotRow};
+use outrigger_store::ops::snapshots;
+use outrigger_store::tree::{StorePath, find};
+use outrigger_store::write::Progress;
+
+use super::{Context, report_skipped, skipped_json, snapshot};
+use crate::args;
+use crate::exit::{Failure, Outcome, plain};
+use crate::output::{Object, count, counted, print_json, print_text, size};
+use crate::progress::{Bar, duration};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger put src --to tree              the contents of src become those of tree
+  outrigger put src                        the same, at src
+  outrigger put notes.txt                  one file, at notes.txt
+  outrigger put a b c --to backup          several, at backup/a, backup/b, backup/c
+  outrigger put ~/src --to src --exclude target --exclude '*.o' --tag nightly
+  pg_dump db | outrigger put - --to dumps/db.sql
+
+What the source does not have any more is removed from the store too, unless --keep-missing is given;
+snapshots keep it. What has not changed since the last put (size, mtime, ctime, inode) is not read again.";
+
+/// Store files, trees, or standard input
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PutArgs {
+    /// Files and directories; `-` is standard input
+    #[arg(required = true, value_name = "SRC")]
+    sources: Vec<OsString>,
+    /// Where in the store: a single directory's contents become those of PATH, a single file becomes PATH (or goes into it, if it is a directory);
+    /// several sources go into PATH by their names
+    #[arg(long, value_name = "PATH")]
+    to: Option<OsString>,
+    /// Leave out what matches, and leave it alone in the store; a pattern without `/` is matched against names, others against the path below SRC
+    #[arg(long, value_name = "GLOB")]
+    exclude: Vec<String>,
+    /// Take a snapshot afterwards, with this tag
+    #[arg(long, value_name = "TAG")]
+    tag: Vec<String>,
+    /// Read every file, even if it seems unchanged
+    #[arg(long)]
+    rescan: bool,
+    /// Do not remove what the source does not have
+    #[arg(long)]
+    keep_missing: bool,
+    /// Do not enter other file systems
+    #[arg(long)]
+    one_file_system: bool,
+}
+
+pub fn run(context: &Context, args: PutArgs) -> Outcome {
+    let started = Instant::now();
+    args.tag.iter().try_for_each(|tag| snapshots::check_name("tag", tag))?;
+    let options = PutOptions {
+        exclude: globs(&args.exclude)?,
+        rescan: args.rescan,
+        keep_missing: args.keep_missing,
+        one_file_system: args.one_file_system,
+    };
+    let to = args.to.as_deref().map(args::store_path).transpose()?;
+    let targets = targets(&args.sources, to.as_ref())?;
+    let store = context.open_for_changes()?;
+    let progress = context.progress(&store, "what was committed stays, run the same command again to go on");
+    let sources = sources(&store, targets, &progress)?;
+    let bar = Bar::start(&progress, context.quiet, true);
+    let report = put(&store, sources, &options, context.threads, &progress);
+    drop(bar);
+    let report = report?;
+    let snapshot = if args.tag.is_empty() {
+        None
+    } else {
+        Some(snapshots::create(&store, None, &snapshot::name_now(), &args.tag)?)
+    };
+    context.settle(&store);
+    let secs = started.elapsed().as_secs_f64();
+    if context.json {
+        print_json(json(&report, snapshot.as_ref(), secs, &progress))?;
+    } else if !context.quiet {
+        print_text(&summary(&report, snapshot.as_ref(), secs))?;
+    }
+    Ok(report_skipped(&progress))
+}
+
+fn globs(patterns: &[String]) -> Result<GlobSet, Failure> {
+    let mut set = GlobSetBuilder::new();
+    for pattern in patterns {
+        let glob = GlobBuilder::new(pattern.trim_end_matches('/')).literal_separator(true).build();
+        set.add(glob.map_err(|error| Failure::usage(format!("--exclude `{pattern}`: {}", error.kind())))?);
+    }
+    set.build().map_err(|error| Failure::usage(format!("--exclude: {error}")))
+}
+
+/// Where each source goes, as far as that can be said without looking into the store.
+fn targets(sources: &[OsString], to: Option<&StorePath>) -> Result<Vec<(OsString, StorePath)>, Failure> {
+    if let ([source], Some(to)) = (sources, to) {
+        return Ok(vec![(source.clone(), to.clone())]);
+    }
+    let base = to.cloned().unwrap_or_default();
+    let mut taken = BTreeSet::new();
+    let target = |source: &OsString| {
+        if source == "-" {
+            return Err(Failure::usage(
+                "standard input needs a name in the store: give it alone, with --to PATH",
+            ));
+        }
+        let name = base_name(Path::new(source))?;
+        let target = base.join(&name);
+        if !taken.insert(name) {
+            return Err(Failure::usage(format!(
+                "two sources would become `{target}`; put them one by one, with --to"
+            )));
+        }
+        Ok((source.clone(), target))
+    };
+    sources.iter().map(target).collect()
+}
+
+/// The last name of a path; of `.` and `..` the name of the directory that is meant.
+fn base_name(path: &Path) -> Result<Vec<u8>, Failure> {
+    let nameless = || {
+        Failure::usage(format!("{} has no name of its own; say where it goes with --to PATH", path.display()))
+    };
+    let is_dots = matches!(
+        path.as_os_str().as_bytes().rsplit(|&byte| byte == b'/').find(|part| !part.is_empty()),
+        Some(b"." | b"..")
+    );
+    if !is_dots {
+        return path.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(nameless);
+    }
+    let real = std::fs::canonicalize(path)
+        .map_err(|error| Failure::io(format!("cannot read {}", path.display()), &error))?;
+    real.file_name().map(|name| name.as_bytes().to_vec()).ok_or_else(nameless)
+}
+
+/// The sources that are there. One that is missing is skipped if there are others.
+fn sources(
+    store: &Store,
+    targets: Vec<(OsString, StorePath)>,
+    progress: &Progress,
+) -> Result<Vec<(Source, StorePath)>, Failure> {
+    let (alone, mut sources) = (targets.len() == 1, Vec::new());
+    for (source, target) in targets {
+        if source == "-" {
+            sources.push((Source::Stream(Box::new(std::io::stdin())), target));
+            continue;
+        }
+        let path = PathBuf::from(&source);
+        match std::fs::symlink_metadata(&path) {
+            Ok(found) => {
+                let target = if found.is_dir() { target } else { file_target(store, &source, target)? };
+                sources.push((Source::Path(path), target));
+            }
+            Err(error) if alone => {
+                return Err(Failure::io(format!("cannot read {}", path.display()), &error));
+            }
+            Err(error) => progress.skip(path.display().to_string(), plain(&error)),
+        }
+    }
+    if sources.is_empty() {
+        report_skipped(progress);
+        return Err(Failure::failed("none of the sources can be read; nothing was stored"));
+    }
+    Ok(sources)
+}
+
+/// A file given a directory of the store goes into it; it never replaces a tree.
+fn file_target(store: &Store, source: &OsStr, target: StorePath) -> Result<StorePath, Failure> {
+    let existing = find(&*store.meta, At::Now, &target)?;
+    let is_directory = existing.is_some_and(|inode| inode.attributes.kind == FileKind::Directory);
+    // A symlink to a directory named with a slash at its end means the directory.
+    if is_directory && !source.as_bytes().ends_with(b"/") {
+        return Ok(target.join(&base_name(Path::new(source))?));
+    }
+    Ok(target)
+}
+
+fn summary(report: &PutReport, snapshot: Option<&SnapshotRow>, secs: f64) -> String {
+    let view = &report.write.progress;
+    let (files, bytes) = (view.files_done + view.files_unchanged, view.bytes_done + view.bytes_unchanged);
+    let mut text = format!("{}, {} in {}", counted(files, "file", "files"), size(bytes), duration(secs));
+    if view.bytes_done > 0 {
+        text += &format!(" ({}/s)", size((view.bytes_done as f64 / secs.max(0.001)) as u64));
+    }
+    text += &format!(": {} new, {} stored", size(view.bytes_new), size(view.bytes_stored));
+    if view.bytes_stored > 0 && bytes > view.bytes_stored {
+        let times = bytes as f64 / view.bytes_stored as f64;
+        text += &if times < 10.0 {
+            format!(" ({times:.1} x smaller)")
+        } else {
+            format!(" ({times:.0} x smaller)")
+        };
+    }
+    if view.files_unchanged > 0 {
+        text += &format!("; {} unchanged", count(view.files_unchanged));
+    }
+    if report.walk.removed > 0 {
+        text += &format!("; {} removed", count(report.walk.removed));
+    }
+    if let Some(snapshot) = snapshot {
+        text += &format!("; snapshot {}", snapshot.name);
+    }
+    text + "\n"
+}
+
+fn json(report: &PutReport, snapshot: Option<&SnapshotRow>, secs: f64, progress: &Progress) -> Object {
+    let (view, totals, walk) = (&report.write.progress, &report.write.totals, &report.walk);
+    Object::new()
+        .with("files", view.files_done + view.files_unchanged)
+        .with("directories", walk.directories)
+        .with("others", walk.others)
+        .with("bytes", view.bytes_done + view.bytes_unchanged)
+        .with("files_read", view.files_done)
+        .with("bytes_read", view.bytes_done)
+        .with("files_unchanged", view.files_unchanged)
+        .with("bytes_unchanged", view.bytes_unchanged)
+        .with("chunks", view.chunks)
+        .with("chunks_new", view.chunks_new)
+        .with("bytes_new", view.bytes_new)
+        .with("bytes_stored", view.bytes_stored)
+        .with("entries_created", totals.created)
+        .with("entries_changed", totals.changed)
+        .with("entries_removed", walk.removed)
+        .with("seconds", secs)
+        .with("snapshot", snapshot.map(|snapshot| snapshot.name.clone()))
+        .with("skipped", skipped_json(progress))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    fn planned(sources: &[&str], to: Option<&str>) -> Result<Vec<String>, Failure> {
+        let sources: Vec<OsString> = sources.iter().map(OsString::from).collect();
+        let to = to.map(|to| StorePath::parse(to.as_bytes()).unwrap());
+        let planned = targets(&sources, to.as_ref())?;
+        Ok(planned.into_iter().map(|(_, target)| target.to_string()).collect())
+    }
+
+    #[test]
+    fn sources_find_their_places() {
+        assert_eq!(planned(&["x/src"], Some("tree")).unwrap(), ["tree"]);
+        assert_eq!(planned(&["x/src/"], None).unwrap(), ["src"]);
+        assert_eq!(planned(&["a", "x/b"], Some("t")).unwrap(), ["t/a", "t/b"]);
+        assert_eq!(planned(&["-"], Some("t")).unwrap(), ["t"]);
+        for (sources, to) in
+            [(&["-"][..], None), (&["a", "b/a"], None), (&["/"], None), (&["a", "-"], Some("t"))]
+        {
+            assert_eq!(planned(sources, to).unwrap_err().exit, Exit::Usage, "{sources:?}");
+        }
+    }
+}

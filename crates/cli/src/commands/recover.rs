@@ -1,0 +1,69 @@
+//! `recover`: makes a new database from the packs alone.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use clap::Args;
+use outrigger_store::recover::{RecoverProgress, RecoverReport, recover};
+
+use super::Context;
+use crate::exit::{Exit, Outcome};
+use crate::output::{complain, count, counted, print_report, print_text};
+use crate::progress::Bar;
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger -s ./store recover
+
+Every commit is also written into packs, so files, versions and snapshots come back as they were. The old database, if
+there is one, is moved aside, never deleted. Exit code 3 says that something could not be recovered; it is named.";
+
+/// Rebuild a lost or damaged database from the packs
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RecoverArgs {}
+
+pub fn run(context: &Context, _: RecoverArgs) -> Outcome {
+    let dir = context.store_dir()?;
+    let progress = Arc::new(RecoverProgress::default());
+    let shown = Arc::clone(&progress);
+    let bar = Bar::with(context.quiet, move |_| {
+        let get = |counter: &std::sync::atomic::AtomicU64| count(counter.load(Ordering::Relaxed));
+        format!(
+            "{} of {} packs, {} of {} catalogue blocks",
+            get(&shown.packs_done),
+            get(&shown.packs_expected),
+            get(&shown.blocks_done),
+            get(&shown.blocks_expected)
+        )
+    });
+    let report = recover(dir, &progress);
+    drop(bar);
+    let report = report?;
+    if context.json {
+        print_report(&report)?;
+    } else if !context.quiet {
+        print_text(&describe(&report))?;
+    }
+    for problem in &report.problems {
+        complain(problem);
+    }
+    Ok(if report.problems.is_empty() { Exit::Done } else { Exit::Damaged })
+}
+
+fn describe(report: &RecoverReport) -> String {
+    let mut text = format!(
+        "recovered {}, {}, {} from {}",
+        counted(report.files, "file", "files"),
+        counted(report.directories, "directory", "directories"),
+        counted(report.snapshots, "snapshot", "snapshots"),
+        counted(report.packs, "pack", "packs"),
+    );
+    if report.packs_salvaged + report.packs_dropped > 0 {
+        text += &format!("; {} salvaged, {} dropped", count(report.packs_salvaged), count(report.packs_dropped));
+    }
+    if let Some(old) = &report.old_database {
+        text += &format!("; the old database is now {}", old.display());
+    }
+    text + "\n"
+}

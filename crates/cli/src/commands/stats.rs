@@ -1,0 +1,173 @@
+//! `stats`: what a store holds and what it takes.
+
+use clap::Args;
+use outrigger_store::ops::stats::{FrameTotals, PackTotals, Stats, stats};
+use serde_json::Value;
+
+use super::Context;
+use crate::exit::{Exit, Outcome};
+use crate::output::{Object, count, counted, print_json, print_text, size};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger stats
+  outrigger stats --json | jq '.stored_bytes / .logical_bytes'
+
+logical   the files of the current tree, each once
+retained  the same with all kept versions and snapshots
+unique    what is left of them after deduplication
+stored    what packs take on disk: compressed, and with what `outrigger gc` would give back";
+
+/// Frames of more packs are sampled, unless --exact is given: one read for each frame takes its time on a disk.
+const PACKS_SAMPLED: usize = 256;
+
+/// Show how much is stored, and how well it is deduplicated and compressed
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct StatsArgs {
+    /// Look at the frames of every pack, not of 256 at most
+    #[arg(long)]
+    exact: bool,
+}
+
+pub fn run(context: &Context, args: StatsArgs) -> Outcome {
+    let store = context.open()?;
+    let stats = stats(&store, if args.exact { usize::MAX } else { PACKS_SAMPLED })?;
+    if context.json {
+        print_json(json(&stats))?
+    } else {
+        print_text(&describe(&stats))?
+    }
+    Ok(Exit::Done)
+}
+
+/// `raw / stored`, 1 when there is nothing.
+fn ratio(raw: u64, stored: u64) -> f64 {
+    if stored == 0 { 1.0 } else { raw as f64 / stored as f64 }
+}
+
+fn describe(stats: &Stats) -> String {
+    let (data, all) = (stats.committed(Some("data")), stats.committed(None));
+    let tree = &stats.tree;
+    let memory = &stats.memory;
+    let mut text = format!(
+        "tree       {}, {}, {}; {}\n",
+        counted(tree.files, "file", "files"),
+        counted(tree.directories, "directory", "directories"),
+        counted(tree.others, "other", "others"),
+        counted(stats.snapshots, "snapshot", "snapshots"),
+    );
+    text += &format!("logical    {}\n", size(tree.bytes));
+    text += &format!("retained   {}\n", size(stats.retained_bytes));
+    let deduplicated = ratio(stats.retained_bytes, data.raw_bytes);
+    text += &format!("unique     {} ({deduplicated:.2} x smaller by deduplication)\n", size(data.raw_bytes));
+    let total = ratio(stats.retained_bytes, all.stored_bytes);
+    text += &format!("stored     {} ({total:.2} x smaller in all)\n", size(all.stored_bytes));
+    text += &format!(
+        "chunks     {}, {} on average\n",
+        count(data.chunks),
+        size(data.raw_bytes / data.chunks.max(1))
+    );
+    text += &format!("database   {}\n", size(stats.database_bytes));
+    text += &format!(
+        "index      {} of memory: {} filter, {} fences, {} recent, {} locality; {}\n",
+        size((memory.filter + memory.fences + memory.recent + memory.locality) as u64),
+        size(memory.filter as u64),
+        size(memory.fences as u64),
+        size(memory.recent as u64),
+        size(memory.locality as u64),
+        counted(stats.index.runs as u64, "run", "runs"),
+    );
+    text += "\npacks                     count      stored         raw\n";
+    for ((kind, state), totals) in &stats.packs {
+        let PackTotals { packs, stored_bytes, raw_bytes, .. } = *totals;
+        let what = format!("{kind} {state}");
+        text += &format!(
+            "  {what:18} {:>10}  {:>10}  {:>10}\n",
+            count(packs),
+            size(stored_bytes),
+            size(raw_bytes)
+        );
+    }
+    let sampled = match (stats.packs_sampled, stats.packs_readable) {
+        (some, all) if some < all => format!(" (of {some} of {all} packs)"),
+        _ => String::new(),
+    };
+    text += &format!("\nframes                    count      stored         raw   ratio{sampled}\n");
+    for ((kind, codec), totals) in &stats.frames {
+        let FrameTotals { frames, raw_bytes, stored_bytes } = *totals;
+        let (what, ratio) = (format!("{kind} {codec}"), ratio(raw_bytes, stored_bytes));
+        text += &format!(
+            "  {what:18} {:>10}  {:>10}  {:>10}  {ratio:>6.2}\n",
+            count(frames),
+            size(stored_bytes),
+            size(raw_bytes)
+        );
+    }
+    if stats.packs_unreadable > 0 {
+        text += &format!(
+            "\n{} could not be read: see `outrigger check`\n",
+            counted(stats.packs_unreadable, "pack", "packs")
+        );
+    }
+    text
+}
+
+fn json(stats: &Stats) -> Object {
+    let (data, all) = (stats.committed(Some("data")), stats.committed(None));
+    let packs: Vec<Value> = stats
+        .packs
+        .iter()
+        .map(|((kind, state), totals)| {
+            Object::new()
+                .with("kind", *kind)
+                .with("state", *state)
+                .with("packs", totals.packs)
+                .with("stored_bytes", totals.stored_bytes)
+                .with("raw_bytes", totals.raw_bytes)
+                .with("chunks", totals.chunks)
+                .into()
+        })
+        .collect();
+    let frames: Vec<Value> = stats
+        .frames
+        .iter()
+        .map(|((kind, codec), totals)| {
+            Object::new()
+                .with("kind", *kind)
+                .with("codec", *codec)
+                .with("frames", totals.frames)
+                .with("stored_bytes", totals.stored_bytes)
+                .with("raw_bytes", totals.raw_bytes)
+                .with("ratio", ratio(totals.raw_bytes, totals.stored_bytes))
+                .into()
+        })
+        .collect();
+    let memory = &stats.memory;
+    let index = Object::new()
+        .with("memory_bytes", memory.filter + memory.fences + memory.recent + memory.locality)
+        .with("filter_bytes", memory.filter)
+        .with("fences_bytes", memory.fences)
+        .with("recent_bytes", memory.recent)
+        .with("locality_bytes", memory.locality)
+        .with("runs", stats.index.runs)
+        .with("entries", stats.index.run_entries + stats.index.recent_entries as u64);
+    Object::new()
+        .with("files", stats.tree.files)
+        .with("directories", stats.tree.directories)
+        .with("others", stats.tree.others)
+        .with("snapshots", stats.snapshots)
+        .with("logical_bytes", stats.tree.bytes)
+        .with("retained_bytes", stats.retained_bytes)
+        .with("unique_bytes", data.raw_bytes)
+        .with("stored_bytes", all.stored_bytes)
+        .with("stored_data_bytes", data.stored_bytes)
+        .with("stored_meta_bytes", all.stored_bytes - data.stored_bytes)
+        .with("chunks", data.chunks)
+        .with("database_bytes", stats.database_bytes)
+        .with("index", index)
+        .with("packs", packs)
+        .with("frames", frames)
+        .with("packs_sampled", stats.packs_sampled)
+        .with("packs_unreadable", stats.packs_unreadable)
+}

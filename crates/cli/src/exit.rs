@@ -1,0 +1,117 @@
+//! How a command ends: exit codes, and failures with what to do next.
+
+use std::fmt;
+
+use outrigger_store::{Error, ErrorKind};
+
+/// What the shell is told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Exit {
+    /// All was done.
+    Done = 0,
+    /// It could not be done.
+    Failed = 1,
+    /// The request makes no sense as given.
+    Usage = 2,
+    /// Damaged data was found.
+    Damaged = 3,
+    /// Some inputs were skipped; each was named.
+    Partial = 4,
+}
+
+/// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
+pub const INTERRUPTED: i32 = 130;
+
+/// Why a command could not do what was asked.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub exit: Exit,
+    /// One sentence; empty when there is nobody left to read it (a closed pipe).
+    pub message: String,
+}
+
+/// What a command returns.
+pub type Outcome = Result<Exit, Failure>;
+
+impl Failure {
+    /// The user asked for something that makes no sense.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self { exit: Exit::Usage, message: message.into() }
+    }
+
+    /// It could not be done.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self { exit: Exit::Failed, message: message.into() }
+    }
+
+    /// Reading or writing something of this machine failed.
+    pub fn io(what: impl fmt::Display, error: &std::io::Error) -> Self {
+        if error.kind() == std::io::ErrorKind::BrokenPipe {
+            return Self { exit: Exit::Done, message: String::new() };
+        }
+        Self::failed(format!("{what}: {}", plain(error)))
+    }
+}
+
+/// An I/O error without the number that Rust appends.
+pub fn plain(error: &std::io::Error) -> String {
+    without_numbers(&error.to_string())
+}
+
+fn without_numbers(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(" (os error ") {
+        out.push_str(&rest[..at]);
+        rest = rest[at + 1..].split_once(')').map_or("", |(_, rest)| rest);
+    }
+    out + rest
+}
+
+/// What to do next, where the message does not say so itself.
+fn advice(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Busy => "; another process is using it, try again in a moment",
+        ErrorKind::Full => "; free some space and run the command again, what was committed stays",
+        ErrorKind::Damaged => {
+            "; `outrigger check --read-data` lists all damage, `check --repair` mends what can be mended"
+        }
+        _ => "",
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let exit = match error.kind() {
+            ErrorKind::Invalid => Exit::Usage,
+            ErrorKind::Damaged => Exit::Damaged,
+            _ => Exit::Failed,
+        };
+        let mut message = without_numbers(&error.to_string());
+        if !message.contains("outrigger ") {
+            message.push_str(advice(error.kind()));
+        }
+        Self { exit, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_numbers_are_for_programs() {
+        assert_eq!(without_numbers("a: gone (os error 2); try b"), "a: gone; try b");
+        assert_eq!(without_numbers("plain"), "plain");
+    }
+
+    #[test]
+    fn kinds_become_codes_and_advice() {
+        let failure = Failure::from(Error::damaged("pack 1"));
+        assert_eq!(failure.exit, Exit::Damaged);
+        assert!(failure.message.contains("check"), "{}", failure.message);
+        assert_eq!(Failure::from(Error::new(ErrorKind::Invalid, "no")).exit, Exit::Usage);
+    }
+}

@@ -1,0 +1,52 @@
+//! Ctrl-C: what was committed stays, the session is closed, and the user is told how to go on.
+
+use std::sync::Arc;
+
+use outrigger_store::Store;
+use outrigger_store::meta::Meta;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::exit::INTERRUPTED;
+use crate::output::complain;
+
+/// From now on a signal ends the process at once, which is safe at any moment: what was not committed is not there. `advice`
+/// is the second half of the message.
+pub fn arm(store: &Store, advice: &'static str) {
+    let meta: Arc<dyn Meta> = Arc::clone(&store.meta);
+    let locks = (!store.is_read_only()).then(|| store.locks_dir());
+    // Without a handler the signal kills, which is as safe, only less polite.
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+    std::thread::spawn(move || {
+        if signals.forever().next().is_none() {
+            return;
+        }
+        crate::progress::clear();
+        complain(&format!("stopped; {advice}"));
+        // Another thread may hold the database just now: then the next `gc` closes the session for us.
+        std::thread::spawn(|| {
+            std::thread::sleep(std::time::Duration::from_secs(2));
+            std::process::exit(INTERRUPTED);
+        });
+        if let Some(locks) = locks {
+            close_own_sessions(&*meta, &locks);
+        }
+        std::process::exit(INTERRUPTED);
+    });
+}
+
+/// A session is described by its lock's name, the host, the process id and the command.
+fn close_own_sessions(meta: &dyn Meta, locks: &std::path::Path) {
+    let own = std::process::id().to_string();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for session in meta.sessions().unwrap_or_default() {
+        let mut words = session.description.split(' ');
+        let (name, at, process) = (words.next(), words.next(), words.next());
+        if at == Some(host.as_str()) && process == Some(own.as_str()) {
+            let _ = meta.close_session(session.id);
+            if let Some(name) = name {
+                let _ = std::fs::remove_file(locks.join(format!("{name}.lock")));
+            }
+        }
+    }
+}

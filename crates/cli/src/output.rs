@@ -1,0 +1,249 @@
+//! What goes to standard output and standard error: text for people, JSON for programs.
+//!
+//! With `--json` a command prints one object on one line. Sizes are numbers of bytes, times RFC 3339 in UTC. A name is a string; one that is not
+//! UTF-8 is a string with `\xNN` escapes, and its bytes in hex stand beside it under the same key with `_hex` added.
+
+use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
+
+use jiff::Timestamp;
+use outrigger_format::catalogue::Time;
+use outrigger_store::tree::show;
+use serde_json::{Map, Value};
+
+use crate::exit::Failure;
+
+/// Writes a message to standard error.
+pub fn complain(message: &str) {
+    // There is nobody to tell when this fails.
+    let _ = writeln!(io::stderr(), "outrigger: {message}");
+}
+
+/// Standard output; knows whether a person reads it.
+pub struct Out {
+    writer: BufWriter<StdoutLock<'static>>,
+    terminal: bool,
+}
+
+impl Out {
+    /// Takes standard output.
+    pub fn new() -> Self {
+        let stdout = io::stdout().lock();
+        let terminal = stdout.is_terminal();
+        Self { writer: BufWriter::with_capacity(64 << 10, stdout), terminal }
+    }
+
+    /// Writes bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.writer.write_all(bytes).map_err(|error| Failure::io("cannot write to standard output", &error))
+    }
+
+    /// Writes a name or path: escaped for a terminal, else as it is.
+    pub fn name(&mut self, name: &[u8]) -> Result<(), Failure> {
+        if self.terminal { self.bytes(show(name).as_bytes()) } else { self.bytes(name) }
+    }
+
+    /// Writes a line.
+    pub fn line(&mut self, text: &str) -> Result<(), Failure> {
+        self.bytes(text.as_bytes())?;
+        self.bytes(b"\n")
+    }
+
+    /// Writes a JSON object on a line.
+    pub fn json(&mut self, object: Object) -> Result<(), Failure> {
+        self.line(&Value::Object(object.0).to_string())
+    }
+
+    /// Writes out what is buffered.
+    pub fn flush(&mut self) -> Result<(), Failure> {
+        self.writer.flush().map_err(|error| Failure::io("cannot write to standard output", &error))
+    }
+
+    /// Flushes; to be called at the end, so that a full disk is noticed.
+    pub fn finish(mut self) -> Result<(), Failure> {
+        self.flush()
+    }
+}
+
+/// Prints one object and is done.
+pub fn print_json(object: Object) -> Result<(), Failure> {
+    let mut out = Out::new();
+    out.json(object)?;
+    out.finish()
+}
+
+/// Prints a report of the store, field by field, and is done.
+pub fn print_report(report: &impl serde::Serialize) -> Result<(), Failure> {
+    let value = serde_json::to_value(report).map_err(|error| Failure::failed(error.to_string()))?;
+    print_text(&format!("{value}\n"))
+}
+
+/// Prints lines and is done.
+pub fn print_text(text: &str) -> Result<(), Failure> {
+    let mut out = Out::new();
+    out.bytes(text.as_bytes())?;
+    out.finish()
+}
+
+/// A JSON object being made.
+#[derive(Default)]
+pub struct Object(Map<String, Value>);
+
+impl Object {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// With one more field.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
+        self.0.insert(key.to_string(), value.into());
+        self
+    }
+
+    /// With a name or path, see the module.
+    #[must_use]
+    pub fn with_name(mut self, key: &str, name: &[u8]) -> Self {
+        match std::str::from_utf8(name) {
+            Ok(text) => self.with(key, text),
+            Err(_) => {
+                let hex: String = name.iter().map(|byte| format!("{byte:02x}")).collect();
+                self.0.insert(format!("{key}_hex"), hex.into());
+                self.with(key, show(name))
+            }
+        }
+    }
+}
+
+impl From<Object> for Value {
+    fn from(object: Object) -> Self {
+        Value::Object(object.0)
+    }
+}
+
+/// One JSON object with one long list, written as it comes, so that a million entries take no memory.
+pub struct JsonList {
+    first: bool,
+}
+
+impl JsonList {
+    /// Begins `{HEAD..., "KEY": [`.
+    pub fn begin(out: &mut Out, head: Object, key: &str) -> Result<Self, Failure> {
+        let mut text = Value::Object(head.0).to_string();
+        text.pop();
+        if text.len() > 1 {
+            text.push(',');
+        }
+        out.bytes(format!("{text}{}:[", Value::from(key)).as_bytes())?;
+        Ok(Self { first: true })
+    }
+
+    /// One element.
+    pub fn push(&mut self, out: &mut Out, object: Object) -> Result<(), Failure> {
+        let comma: &[u8] = if self.first { b"" } else { b"," };
+        self.first = false;
+        out.bytes(comma)?;
+        out.bytes(Value::Object(object.0).to_string().as_bytes())
+    }
+
+    /// Ends the list and the object.
+    pub fn end(self, out: &mut Out) -> Result<(), Failure> {
+        out.bytes(b"]}\n")
+    }
+}
+
+/// `1.24 GiB`, `120 MiB`, `17 B`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let (mut value, mut unit) = (bytes as f64 / 1024.0, 0);
+    // What would be printed as 1024 belongs to the next unit.
+    while value >= 1023.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if value < 9.995 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
+
+/// `78,611`.
+pub fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `1 file`, `2 files`.
+pub fn counted(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { many })
+}
+
+/// RFC 3339 in UTC, with nanoseconds as far as there are any.
+pub fn rfc3339(time: Time) -> String {
+    timestamp(time).map_or_else(|| format!("@{}", time.secs), |time| time.to_string())
+}
+
+/// As [`rfc3339`], from nanoseconds since 1970.
+pub fn rfc3339_nanos(nanos: u64) -> String {
+    rfc3339(from_nanos(nanos))
+}
+
+/// Nanoseconds since 1970 as a time.
+pub fn from_nanos(nanos: u64) -> Time {
+    Time { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 }
+}
+
+/// `2026-11-21 22:04:51`, in the machine's time zone.
+pub fn local(time: Time) -> String {
+    match timestamp(time) {
+        Some(time) => time.to_zoned(jiff::tz::TimeZone::system()).strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        None => format!("@{}", time.secs),
+    }
+}
+
+fn timestamp(time: Time) -> Option<Timestamp> {
+    Timestamp::from_second(time.secs)
+        .ok()?
+        .checked_add(jiff::SignedDuration::from_nanos(time.nanos.into()))
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_counts_read_well() {
+        let sizes = [0, 1023, 1024, 1536, 10 << 20, 120 << 20, (1 << 30) - 1, 1_331_439_862, u64::MAX];
+        let texts = [
+            "0 B", "1023 B", "1.00 KiB", "1.50 KiB", "10.0 MiB", "120 MiB", "1.00 GiB", "1.24 GiB",
+            "16.0 EiB",
+        ];
+        assert_eq!(sizes.map(size), texts);
+        assert_eq!(
+            [0, 999, 1000, 78_611, 1_000_000].map(count),
+            ["0", "999", "1,000", "78,611", "1,000,000"]
+        );
+    }
+
+    #[test]
+    fn names_that_are_not_text_keep_their_bytes() {
+        let object = Object::new().with_name("name", b"a\xff").with_name("path", "\u{e9}\n".as_bytes());
+        let text = Value::from(object).to_string();
+        assert_eq!(text, r#"{"name":"a\\xff","name_hex":"61ff","path":"é\n"}"#);
+    }
+
+    #[test]
+    fn times_before_1970_are_times() {
+        assert_eq!(rfc3339(Time { secs: -1, nanos: 5 }), "1969-12-31T23:59:59.000000005Z");
+        assert_eq!(rfc3339(Time { secs: i64::MAX, nanos: 0 }), format!("@{}", i64::MAX));
+    }
+}

@@ -1,0 +1,437 @@
+//! Reads archives, whoever made them. An archive is untrusted: nothing in it is believed beyond what a header can say, and
+//! extended headers are bounded.
+
+use std::io::Read;
+
+use outrigger_format::catalogue::{Time, Xattrs};
+use tar::{EntryType, GnuExtSparseHeader, Header};
+
+use super::{BLOCK, pax};
+
+/// What an entry is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "they are what they are called")]
+pub enum Kind {
+    File,
+    HardLink,
+    Symlink,
+    CharDevice,
+    BlockDevice,
+    Directory,
+    Fifo,
+    /// A kind that is not known, by its letter.
+    Other(u8),
+}
+
+/// An entry; its bytes are read with [`Archive::read`].
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Its path, as it stands there.
+    pub path: Vec<u8>,
+    /// What a link points to.
+    pub link: Vec<u8>,
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Time of the last modification.
+    pub mtime: Time,
+    /// Device number, major and minor.
+    pub device: (u32, u32),
+    /// Extended attributes, sorted.
+    pub xattrs: Xattrs,
+    /// Length, holes included.
+    pub size: u64,
+}
+
+/// Why an archive cannot be read further.
+#[derive(Debug)]
+pub enum TarError {
+    /// Reading failed.
+    Io(std::io::Error),
+    /// It is not, or no longer, an archive.
+    Format(String),
+}
+
+impl From<std::io::Error> for TarError {
+    fn from(error: std::io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+fn bad<T>(why: impl Into<String>) -> Result<T, TarError> {
+    Err(TarError::Format(why.into()))
+}
+
+type Result<T, E = TarError> = std::result::Result<T, E>;
+
+/// An archive being read.
+pub struct Archive<R: Read> {
+    input: R,
+    /// Blocks read, for messages.
+    position: u64,
+    /// Stored bytes of the current entry that are still to come, and its padding.
+    left: u64,
+    padding: u64,
+    /// Data of the current entry: (offset, length), rising; and its size.
+    extents: std::collections::VecDeque<(u64, u64)>,
+    at: u64,
+    size: u64,
+    global: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Extended headers and long names are at most this long, bytes.
+const EXTENDED_MAX: u64 = 1 << 20;
+/// Extents of a sparse file are at most so many.
+const EXTENTS_MAX: usize = 1 << 20;
+
+impl<R: Read> Archive<R> {
+    /// Begins to read.
+    pub fn new(input: R) -> Self {
+        Self {
+            input,
+            position: 0,
+            left: 0,
+            padding: 0,
+            extents: Default::default(),
+            at: 0,
+            size: 0,
+            global: Vec::new(),
+        }
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> Result<()> {
+        match self.input.read_exact(bytes) {
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => bad("the archive ends early"),
+            read => {
+                self.position += bytes.len() as u64;
+                Ok(read?)
+            }
+        }
+    }
+
+    /// A block, or `None` at the end of the input.
+    fn block(&mut self) -> Result<Option<[u8; BLOCK]>> {
+        let (mut block, mut filled) = ([0; BLOCK], 0);
+        while filled < BLOCK {
+            match self.input.read(&mut block[filled..]) {
+                Ok(0) if filled == 0 => return Ok(None),
+                Ok(0) => return bad("the archive ends early"),
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.position += BLOCK as u64;
+        Ok(Some(block))
+    }
+
+    fn skip(&mut self) -> Result<()> {
+        let mut rest = [0; 8192];
+        let mut left = std::mem::take(&mut self.left) + std::mem::take(&mut self.padding);
+        while left > 0 {
+            let part = left.min(rest.len() as u64) as usize;
+            self.fill(&mut rest[..part])?;
+            left -= part as u64;
+        }
+        Ok(())
+    }
+
+    /// A short entry's data, with its padding.
+    fn extended(&mut self, size: u64) -> Result<Vec<u8>> {
+        if size > EXTENDED_MAX {
+            return bad("an extended header is absurdly long");
+        }
+        let mut bytes = vec![0; size as usize];
+        self.fill(&mut bytes)?;
+        let padding = size.next_multiple_of(BLOCK as u64) - size;
+        self.fill(&mut vec![0; padding as usize])?;
+        Ok(bytes)
+    }
+
+    /// The next entry, or `None` at the end.
+    ///
+    /// # Errors
+    /// When the input cannot be read, or is no archive here.
+    pub fn next(&mut self) -> Result<Option<Entry>> {
+        self.skip()?;
+        let (mut records, mut long_name, mut long_link) = (self.global.clone(), None, None);
+        loop {
+            let Some(block) = self.block()? else {
+                return if self.position == 0 { bad("it is empty, not a tar archive") } else { Ok(None) };
+            };
+            if block == [0; BLOCK] {
+                return Ok(None);
+            }
+            let header = Header::from_byte_slice(&block);
+            if header.cksum().ok() != Some(checksum(&block)) {
+                return bad(not_tar(&block, self.position));
+            }
+            let size = number(header.entry_size(), "length")?;
+            match header.entry_type() {
+                EntryType::XGlobalHeader | EntryType::XHeader => {
+                    let is_global = header.entry_type() == EntryType::XGlobalHeader;
+                    let Some(mut parsed) = pax::parse(&self.extended(size)?) else { return bad("an extended header is damaged") };
+                    if is_global {
+                        self.global.append(&mut parsed);
+                        if self.global.len() > 1000 {
+                            return bad("too many global headers");
+                        }
+                        records = self.global.clone();
+                    } else {
+                        records.append(&mut parsed);
+                    }
+                }
+                EntryType::GNULongName => long_name = Some(until_zero(self.extended(size)?)),
+                EntryType::GNULongLink => long_link = Some(until_zero(self.extended(size)?)),
+                _ => return self.entry(header, size, records, long_name, long_link).map(Some),
+            }
+        }
+    }
+
+    fn entry(
+        &mut self,
+        header: &Header,
+        mut stored: u64,
+        records: Vec<(Vec<u8>, Vec<u8>)>,
+        long_name: Option<Vec<u8>>,
+        long_link: Option<Vec<u8>>,
+    ) -> Result<Entry> {
+        let kind = match header.entry_type() {
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => Kind::File,
+            EntryType::Link => Kind::HardLink,
+            EntryType::Symlink => Kind::Symlink,
+            EntryType::Char => Kind::CharDevice,
+            EntryType::Block => Kind::BlockDevice,
+            EntryType::Directory => Kind::Directory,
+            EntryType::Fifo => Kind::Fifo,
+            other => Kind::Other(other.as_byte()),
+        };
+        let device = |number: std::io::Result<Option<u32>>| number.ok().flatten().unwrap_or(0);
+        let mut entry = Entry {
+            path: long_name.unwrap_or_else(|| header.path_bytes().into_owned()),
+            link: long_link.unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned()),
+            kind,
+            mode: number(header.mode(), "mode")? & 0o7777,
+            uid: number(header.uid(), "owner")? as u32,
+            gid: number(header.gid(), "group")? as u32,
+            mtime: Time { secs: header.mtime().map_or(0, |secs| secs as i64), nanos: 0 },
+            device: (device(header.device_major()), device(header.device_minor())),
+            xattrs: Vec::new(),
+            size: 0,
+        };
+        let mut sparse = Sparse::default();
+        for (key, value) in records {
+            apply(&mut entry, &mut sparse, &mut stored, &key, value)?;
+        }
+        entry.xattrs.sort();
+        entry.xattrs.dedup_by(|b, a| a.0 == b.0);
+        // Old archives have directories as files with a slash at the end.
+        if entry.kind == Kind::File && entry.path.ends_with(b"/") {
+            entry.kind = Kind::Directory;
+        }
+        // Links may say how long the file is that they stand for; none of its bytes follow.
+        self.left = if entry.kind == Kind::File || matches!(entry.kind, Kind::Other(_)) { stored } else { 0 };
+        self.padding = self.left.checked_next_multiple_of(BLOCK as u64).map_or(0, |end| end - self.left);
+        entry.size = self.left;
+        if header.entry_type() == EntryType::GNUSparse {
+            self.old_sparse(header, &mut sparse)?;
+        } else if sparse.major == Some(1) {
+            self.sparse_map(&mut sparse)?;
+        }
+        self.extents = match sparse.size {
+            Some(size) if entry.kind == Kind::File => {
+                entry.size = size;
+                sparse.extents(size, self.left)?
+            }
+            _ => [(0, self.left)].into(),
+        };
+        (self.at, self.size) = (0, entry.size);
+        Ok(entry)
+    }
+
+    /// The map of GNU's own sparse entries: four extents in the header, more in blocks after it.
+    fn old_sparse(&mut self, header: &Header, sparse: &mut Sparse) -> Result<()> {
+        let Some(gnu) = header.as_gnu() else { return bad("a sparse entry without a GNU header") };
+        sparse.size = Some(number(gnu.real_size(), "length")?);
+        let mut more = gnu.is_extended();
+        for part in gnu.sparse.iter().filter(|part| !part.is_empty()) {
+            sparse.map.push((number(part.offset(), "offset")?, number(part.length(), "length")?));
+        }
+        while more {
+            let mut extended = GnuExtSparseHeader::new();
+            self.fill(extended.as_mut_bytes())?;
+            more = extended.is_extended();
+            for part in extended.sparse().iter().filter(|part| !part.is_empty()) {
+                sparse.map.push((number(part.offset(), "offset")?, number(part.length(), "length")?));
+            }
+            if sparse.map.len() > EXTENTS_MAX {
+                return bad("a sparse file has absurdly many extents");
+            }
+        }
+        Ok(())
+    }
+
+    /// The map of pax's sparse format 1.0: numbers in lines before the data, padded to a block.
+    fn sparse_map(&mut self, sparse: &mut Sparse) -> Result<()> {
+        let (mut numbers, mut digits, mut expected) = (Vec::new(), Vec::new(), None);
+        while expected != Some(numbers.len()) {
+            if self.left < BLOCK as u64 {
+                return bad("a sparse file's map is cut off");
+            }
+            let mut block = [0; BLOCK];
+            self.fill(&mut block)?;
+            self.left -= BLOCK as u64;
+            for byte in block {
+                match byte {
+                    b'0'..=b'9' if digits.len() < 20 => digits.push(byte),
+                    b'\n' if expected != Some(numbers.len()) => {
+                        let value = std::str::from_utf8(&digits).ok().and_then(|text| text.parse::<u64>().ok());
+                        let Some(value) = value else { return bad("a sparse file's map is damaged") };
+                        digits.clear();
+                        if expected.is_some() {
+                            numbers.push(value);
+                        } else if value as usize > EXTENTS_MAX {
+                            return bad("a sparse file has absurdly many extents");
+                        } else {
+                            expected = Some(2 * value as usize);
+                        }
+                    }
+                    _ if expected == Some(numbers.len()) => break,
+                    _ => return bad("a sparse file's map is damaged"),
+                }
+            }
+        }
+        sparse.map = numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        Ok(())
+    }
+
+    /// Fills `buffer` with the entry's next bytes, holes as zeros; less only at its end.
+    ///
+    /// # Errors
+    /// When the archive ends early or cannot be read.
+    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() && self.at < self.size {
+            let room = (buffer.len() - filled) as u64;
+            let (data, end) = match self.extents.front_mut() {
+                Some((_, 0)) => {
+                    self.extents.pop_front();
+                    continue;
+                }
+                Some((offset, len)) if *offset == self.at => {
+                    let part = room.min(*len);
+                    (*offset, *len) = (*offset + part, *len - part);
+                    (true, part)
+                }
+                Some((offset, _)) => (false, room.min(*offset - self.at)),
+                None => (false, room.min(self.size - self.at)),
+            };
+            let part = &mut buffer[filled..filled + end as usize];
+            if data {
+                self.left -= end;
+                self.fill(part)?;
+            } else {
+                part.fill(0);
+            }
+            filled += end as usize;
+            self.at += end;
+        }
+        Ok(filled)
+    }
+}
+
+/// What is known of a sparse file's map.
+#[derive(Default)]
+struct Sparse {
+    major: Option<u64>,
+    size: Option<u64>,
+    map: Vec<(u64, u64)>,
+}
+
+impl Sparse {
+    /// The map, once it is certain that it fits the file and what is stored.
+    fn extents(self, size: u64, stored: u64) -> Result<std::collections::VecDeque<(u64, u64)>> {
+        let (mut end, mut data) = (0, 0u64);
+        for &(offset, len) in &self.map {
+            if offset < end || offset.checked_add(len).is_none_or(|end| end > size) {
+                return bad("a sparse file's map does not fit the file");
+            }
+            end = offset + len;
+            data = data.saturating_add(len);
+        }
+        if data > stored {
+            return bad("a sparse file's map does not fit its data");
+        }
+        Ok(self.map.into())
+    }
+}
+
+fn apply(entry: &mut Entry, sparse: &mut Sparse, stored: &mut u64, key: &[u8], value: Vec<u8>) -> Result<()> {
+    let text = || std::str::from_utf8(&value).unwrap_or_default();
+    let decimal = |what: &str| match text().parse::<u64>() {
+        Ok(number) => Ok(number),
+        Err(_) => bad(format!("an extended header's {what} is not a number")),
+    };
+    match key {
+        b"path" | b"GNU.sparse.name" => entry.path = value,
+        b"linkpath" => entry.link = value,
+        b"size" => *stored = decimal("size")?,
+        b"uid" => entry.uid = decimal("uid")? as u32,
+        b"gid" => entry.gid = decimal("gid")? as u32,
+        b"mtime" => match pax::parse_time(&value) {
+            Some(time) => entry.mtime = time,
+            None => return bad("an extended header's mtime is not a time"),
+        },
+        b"GNU.sparse.major" => sparse.major = Some(decimal("version")?),
+        b"GNU.sparse.realsize" | b"GNU.sparse.size" => sparse.size = Some(decimal("size")?),
+        b"GNU.sparse.offset" => sparse.map.push((decimal("offset")?, 0)),
+        b"GNU.sparse.numbytes" => {
+            if let Some(last) = sparse.map.last_mut() {
+                last.1 = decimal("length")?;
+            }
+        }
+        b"GNU.sparse.map" => {
+            let numbers: Option<Vec<u64>> = text().split(',').map(|number| number.parse().ok()).collect();
+            let Some(numbers) = numbers else { return bad("a sparse file's map is damaged") };
+            sparse.map = numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        }
+        _ => {
+            if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                entry.xattrs.push((name.to_vec(), value));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn number<T>(parsed: std::io::Result<T>, what: &str) -> Result<T> {
+    parsed.or_else(|_| bad(format!("a header's {what} is not a number")))
+}
+
+fn until_zero(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes.truncate(bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()));
+    bytes
+}
+
+/// The sum of a header's bytes, its checksum field counted as blanks.
+fn checksum(block: &[u8; BLOCK]) -> u32 {
+    let sum = |bytes: &[u8]| bytes.iter().map(|&byte| u32::from(byte)).sum::<u32>();
+    sum(&block[..148]) + 8 * 32 + sum(&block[156..])
+}
+
+fn not_tar(block: &[u8; BLOCK], position: u64) -> String {
+    let compressed = match block {
+        [0x1f, 0x8b, ..] => "gzip: decompress it first, as in `zcat FILE | outrigger import - --to PATH`",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd: decompress it first, as in `zstdcat FILE | outrigger import - --to PATH`",
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => "xz: decompress it first, as in `xzcat FILE | outrigger import - --to PATH`",
+        [b'B', b'Z', b'h', ..] => "bzip2: decompress it first, as in `bzcat FILE | outrigger import - --to PATH`",
+        _ if position == BLOCK as u64 => return "it is not a tar archive".to_string(),
+        _ => return format!("the header at byte {} is damaged", position - BLOCK as u64),
+    };
+    format!("it is compressed with {compressed}")
+}

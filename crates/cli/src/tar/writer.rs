@@ -1,0 +1,153 @@
+//! Writes pax archives: a ustar header, and before it an extended one when that cannot say everything.
+
+use std::io::{self, Write};
+
+use outrigger_format::catalogue::{Attributes, FileKind};
+use tar::{EntryType, Header};
+
+use super::{BLOCK, pax};
+
+/// What an entry's headers say.
+pub struct Fields<'a> {
+    /// Its path in the archive; a directory's with a slash at its end.
+    pub path: &'a [u8],
+    /// Its attributes.
+    pub attributes: &'a Attributes,
+    /// Another entry that it is a hard link to.
+    pub link: Option<&'a [u8]>,
+    /// Bytes that follow.
+    pub size: u64,
+}
+
+/// An archive being written.
+pub struct TarWriter<W: Write> {
+    out: W,
+    /// Bytes of the current entry so far.
+    written: u64,
+}
+
+/// Longest name and link in a ustar header.
+const NAME_MAX: usize = 100;
+/// Largest number in twelve and in eight octal digits.
+const OCTAL_12: u64 = 0o77_777_777_777;
+const OCTAL_8: u32 = 0o7_777_777;
+
+impl<W: Write> TarWriter<W> {
+    /// Begins an archive.
+    pub fn new(out: W) -> Self {
+        Self { out, written: 0 }
+    }
+
+    /// Writes an entry's headers; `size` bytes must follow, then [`TarWriter::end_entry`].
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn begin_entry(&mut self, fields: &Fields<'_>) -> io::Result<()> {
+        let records = records(fields);
+        if !records.is_empty() {
+            let mut header = Header::new_ustar();
+            header.set_entry_type(EntryType::XHeader);
+            header.set_size(records.len() as u64);
+            header.set_mode(0o644);
+            self.header(header, b"././@PaxHeader", b"")?;
+            self.data(&records)?;
+            self.end_entry()?;
+        }
+        let attributes = fields.attributes;
+        let mut header = Header::new_ustar();
+        header.set_entry_type(entry_type(fields));
+        header.set_size(if fields.size > OCTAL_12 { 0 } else { fields.size });
+        header.set_mode(attributes.mode);
+        header.set_uid(if attributes.uid > OCTAL_8 { 0 } else { attributes.uid.into() });
+        header.set_gid(if attributes.gid > OCTAL_8 { 0 } else { attributes.gid.into() });
+        header.set_mtime(u64::try_from(attributes.mtime.secs).unwrap_or(0).min(OCTAL_12));
+        if matches!(attributes.kind, FileKind::CharDevice | FileKind::BlockDevice) {
+            header.set_device_major(rustix::fs::major(attributes.rdev))?;
+            header.set_device_minor(rustix::fs::minor(attributes.rdev))?;
+        }
+        self.header(header, fields.path, link_of(fields))
+    }
+
+    fn header(&mut self, mut header: Header, path: &[u8], link: &[u8]) -> io::Result<()> {
+        let ustar = header.as_ustar_mut().expect("made as one");
+        let (name, link) = (&path[..path.len().min(NAME_MAX)], &link[..link.len().min(NAME_MAX)]);
+        ustar.name[..name.len()].copy_from_slice(name);
+        ustar.linkname[..link.len()].copy_from_slice(link);
+        header.set_cksum();
+        self.written = 0;
+        self.out.write_all(header.as_bytes())
+    }
+
+    /// Some of the entry's bytes.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn data(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.written += bytes.len() as u64;
+        self.out.write_all(bytes)
+    }
+
+    /// Pads the entry.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn end_entry(&mut self) -> io::Result<()> {
+        let over = (self.written % BLOCK as u64) as usize;
+        if over > 0 { self.out.write_all(&[0; BLOCK][over..]) } else { Ok(()) }
+    }
+
+    /// Ends the archive.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.out.write_all(&[0; 2 * BLOCK])?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+fn link_of<'a>(fields: &Fields<'a>) -> &'a [u8] {
+    fields.link.unwrap_or(&fields.attributes.target)
+}
+
+fn entry_type(fields: &Fields<'_>) -> EntryType {
+    match fields.attributes.kind {
+        _ if fields.link.is_some() => EntryType::Link,
+        FileKind::File | FileKind::Socket => EntryType::Regular,
+        FileKind::Directory => EntryType::Directory,
+        FileKind::Symlink => EntryType::Symlink,
+        FileKind::Fifo => EntryType::Fifo,
+        FileKind::CharDevice => EntryType::Char,
+        FileKind::BlockDevice => EntryType::Block,
+    }
+}
+
+/// What the ustar header has no room for.
+fn records(fields: &Fields<'_>) -> Vec<u8> {
+    let (attributes, link, mut records) = (fields.attributes, link_of(fields), Vec::new());
+    if fields.path.len() > NAME_MAX {
+        pax::append(&mut records, b"path", fields.path);
+    }
+    if link.len() > NAME_MAX {
+        pax::append(&mut records, b"linkpath", link);
+    }
+    if fields.size > OCTAL_12 {
+        pax::append(&mut records, b"size", fields.size.to_string().as_bytes());
+    }
+    for (key, id) in [(b"uid", attributes.uid), (b"gid", attributes.gid)] {
+        if id > OCTAL_8 {
+            pax::append(&mut records, key, id.to_string().as_bytes());
+        }
+    }
+    let time = attributes.mtime;
+    if time.nanos != 0 || !(0..=OCTAL_12 as i64).contains(&time.secs) {
+        pax::append(&mut records, b"mtime", pax::print_time(time).as_bytes());
+    }
+    if fields.link.is_none() {
+        for (name, value) in &attributes.xattrs {
+            pax::append(&mut records, &[b"SCHILY.xattr.", name.as_slice()].concat(), value);
+        }
+    }
+    records
+}

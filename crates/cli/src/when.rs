@@ -1,0 +1,117 @@
+//! `--at`: a snapshot's name, a tag, or a time, made a snapshot.
+
+use jiff::civil::{Date, DateTime};
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp, Zoned};
+use outrigger_store::Store;
+use outrigger_store::meta::SnapshotRow;
+
+use crate::exit::Failure;
+
+/// What `--at` accepts, for help texts.
+pub const HELP: &str = "A snapshot's name; or a tag: the newest snapshot with it; or a time: the newest snapshot not after it. Times are RFC 3339 \
+(2026-05-01T12:00:00Z), local (2026-05-01T12:00), a day (2026-05-01: its end), or relative (-2h, '3 days ago')";
+
+/// The snapshot that `text` means.
+///
+/// # Errors
+/// When it is neither a name nor a tag nor a time, or no snapshot is that old.
+pub fn resolve(store: &Store, text: &str) -> Result<SnapshotRow, Failure> {
+    let snapshots = store.meta.snapshots()?;
+    find(&snapshots, text, &Zoned::now())
+}
+
+fn find(snapshots: &[SnapshotRow], text: &str, now: &Zoned) -> Result<SnapshotRow, Failure> {
+    if let Some(named) = snapshots.iter().find(|snapshot| snapshot.name == text) {
+        return Ok(named.clone());
+    }
+    if let Some(tagged) = snapshots.iter().rev().find(|snapshot| snapshot.tags.iter().any(|tag| tag == text))
+    {
+        return Ok(tagged.clone());
+    }
+    let Some(time) = parse(text, now) else {
+        return Err(Failure::failed(format!(
+            "`{text}` is neither a snapshot, nor a tag, nor a time; `outrigger snapshot list` shows what there is"
+        )));
+    };
+    let nanos = u64::try_from(time.as_nanosecond()).unwrap_or(0);
+    let newest = snapshots.iter().rev().find(|snapshot| snapshot.time <= nanos);
+    newest.cloned().ok_or_else(|| {
+        Failure::failed(format!(
+            "no snapshot is as old as {time}; `outrigger snapshot list` shows what there is"
+        ))
+    })
+}
+
+fn parse(text: &str, now: &Zoned) -> Option<Timestamp> {
+    let zone = now.time_zone();
+    if let Ok(time) = text.parse::<Timestamp>() {
+        return Some(time);
+    }
+    if let Ok(time) = text.parse::<Zoned>() {
+        return Some(time.timestamp());
+    }
+    // A date is also a date-time to jiff, at midnight: the day's end is what people mean.
+    if let Ok(date) = text
+        .parse::<Date>()
+        .or(Err(()))
+        .and_then(|date| if text.contains([':', 'T']) { Err(()) } else { Ok(date) })
+    {
+        return end_of(date, zone);
+    }
+    if let Ok(time) = text.parse::<DateTime>() {
+        return time.to_zoned(zone.clone()).ok().map(|time| time.timestamp());
+    }
+    let span: Span = text.parse().ok()?;
+    // `2h` alone would be the future.
+    (span.is_negative() || span.is_zero())
+        .then(|| now.checked_add(span).ok())
+        .flatten()
+        .map(|time| time.timestamp())
+}
+
+fn end_of(date: Date, zone: &TimeZone) -> Option<Timestamp> {
+    let midnight = date.tomorrow().ok()?.to_zoned(zone.clone()).ok()?.timestamp();
+    midnight.checked_sub(jiff::SignedDuration::from_nanos(1)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now() -> Zoned {
+        "2026-11-21T12:00:00[UTC]".parse().unwrap()
+    }
+
+    fn at(name: &str, time: &str, tag: &str) -> SnapshotRow {
+        let time = time.parse::<Timestamp>().unwrap().as_nanosecond() as u64;
+        SnapshotRow { name: name.into(), epoch: 1, time, tags: vec![tag.into()] }
+    }
+
+    #[test]
+    fn names_come_before_tags_and_tags_before_times() {
+        let snapshots = [
+            at("a", "2026-11-19T10:00:00Z", "nightly"),
+            at("b", "2026-11-20T10:00:00Z", "nightly"),
+            at("c", "2026-11-21T11:30:00Z", "x"),
+        ];
+        let found = |text: &str| find(&snapshots, text, &now()).map(|snapshot| snapshot.name).ok();
+        for (text, name) in [
+            ("a", Some("a")),
+            ("nightly", Some("b")),
+            ("2026-11-20", Some("b")),
+            ("2026-11-20T09:59", Some("a")),
+            ("2026-11-20T10:00:00Z", Some("b")),
+            ("2026-11-20T10:00:00+02:00", Some("a")),
+            ("-2h", Some("b")),
+            ("1 minute ago", Some("c")),
+            ("2 days ago", Some("a")),
+            ("2026-11-18", None),
+            ("2h", None),
+            ("nonsense", None),
+            ("", None),
+        ] {
+            assert_eq!(found(text).as_deref(), name, "{text}");
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! `check`: is everything there, and is it what it was? And `repair`: mend what can be mended.
+//!
+//! ```text
+//!   database ─▶ roots ─▶ manifest nodes ─▶ chunks in footers      (manifests.rs: each node once)
+//!       │                                        │
+//!       └─▶ pack rows ─▶ objects ─▶ footers ─▶ frames ─▶ chunks    (packs.rs: each pack once)
+//!                                                │
+//!               findings ◀───────────────────────┴─▶ files that are hit (affected.rs)
+//!                   └─▶ repair.rs, salvage.rs
+//! ```
+//!
+//! A check changes nothing (but for a session's row, which keeps the collector away meanwhile). Errors of the machine and
+//! data of a newer version end it; damage never does: it becomes a [`Finding`].
+
+mod affected;
+mod index;
+mod manifests;
+mod packs;
+mod repair;
+mod report;
+pub(crate) mod salvage;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use outrigger_format::{Fingerprint, PackId};
+
+use crate::config::{CONFIG_FILE, StoreConfig};
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::{PackRow, PackState, SessionKind};
+use crate::session::Session;
+use crate::store::Store;
+use affected::BadChunks;
+use packs::PackFinding;
+
+pub use repair::DAMAGED_DIR;
+pub(crate) use repair::set_aside;
+pub use report::{AffectedFile, CheckProgress, CheckReport, Finding, FindingKind, Severity};
+
+/// What to check, and what to do about it.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckOptions {
+    /// Read every frame of every pack and compute every chunk's fingerprint.
+    pub read_data: bool,
+    /// Mend what can be mended.
+    pub repair: bool,
+    /// Worker threads.
+    pub threads: usize,
+}
+
+/// Missing chunks named in a finding's sentence.
+const NAMED: usize = 3;
+
+/// Checks the store, and repairs it if asked to.
+///
+/// # Errors
+/// `Busy` while the collector runs, `Newer`, `Denied` (repairing a read-only store), and failures of the machine. Damage is
+/// no error: it is in the report.
+pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) -> Result<CheckReport> {
+    if options.repair {
+        store.require_writable()?;
+    }
+    let mut report = CheckReport::default();
+    check_config(store, &mut report);
+    if !check_database(store, &mut report)? {
+        return Ok(report.finish(progress));
+    }
+    let session = hold_off_the_collector(store)?;
+    let checked = check_content(store, options, session.as_deref(), progress, report);
+    if let Some(session) = session {
+        // The session's end would do it too; a failure to say so changes no finding.
+        let _ = store.meta.release_collector(session.id());
+    }
+    Ok(checked?.finish(progress))
+}
+
+fn check_config(store: &Store, report: &mut CheckReport) {
+    let what = match StoreConfig::read(store.dir()) {
+        Ok(config) if config == store.config => return,
+        Ok(_) => format!("{CONFIG_FILE} has changed since the store was opened"),
+        Err(error) => error.to_string(),
+    };
+    report.findings.push(Finding::damage(FindingKind::Database, what));
+}
+
+/// Checks the database's own structures; false when nothing more can be asked of it.
+fn check_database(store: &Store, report: &mut CheckReport) -> Result<bool> {
+    let advice = format!("rebuild it with `outrigger -s {} recover`", store.dir().display());
+    let found = match store.meta.check() {
+        Ok(found) => found,
+        Err(error) if error.kind() == ErrorKind::Damaged || error.kind() == ErrorKind::Io => {
+            vec![error.to_string()]
+        }
+        Err(error) => return Err(error),
+    };
+    for what in &found {
+        report.findings.push(Finding::damage(FindingKind::Database, format!("metadata: {what}; {advice}")));
+    }
+    Ok(found.is_empty())
+}
+
+/// While this session is the collector, no pack can go away.
+fn hold_off_the_collector(store: &Store) -> Result<Option<Arc<Session>>> {
+    if store.is_read_only() {
+        return Ok(None);
+    }
+    let session = store.session(SessionKind::Collector, "check")?;
+    store.meta.take_collector(session.id())?;
+    Ok(Some(session))
+}
+
+fn check_content(
+    store: &Store,
+    options: &CheckOptions,
+    session: Option<&Session>,
+    progress: &CheckProgress,
+    mut report: CheckReport,
+) -> Result<CheckReport> {
+    let dropped = index::check_at_open(store, &mut report);
+    let followed = manifests::follow(store, options.threads, progress)?;
+    let mut found = packs::check_packs(store, &followed.rows, options.read_data, options.threads, progress)?;
+    found.sort_by_key(|found| (found.finding.pack.clone(), found.finding.frame));
+    index::check_against_footers(store, &followed.rows, dropped, &mut report)?;
+    let leftovers = check_objects(store, &mut report)?;
+
+    // Findings of the packs come after those so far, in their order; then nodes, then missing chunks.
+    let first = report.findings.len();
+    let mut bad: BadChunks = BadChunks::new();
+    for (number, found) in found.iter().enumerate() {
+        found.bad.iter().for_each(|fingerprint| bad.entry(*fingerprint).or_default().push(first + number));
+        report.findings.push(found.finding.clone());
+    }
+    let nodes = node_findings(&followed.bad_nodes, &mut bad, &mut report);
+    let missing = missing_finding(&followed.missing, &found, &mut bad, &mut report);
+    affected::name_files(store, &bad, &mut report.findings)?;
+
+    if let (true, Some(session)) = (options.repair, session) {
+        let salvaged = repair::rewrite_packs(store, session, &found)?;
+        for (number, found) in found.iter().enumerate() {
+            let Some(row) = &found.rewrite else { continue };
+            let Some(salvage) = salvaged.get(&row.id) else { continue };
+            let whole =
+                if found.bad.is_empty() { salvage.losses == 0 } else { all_resolve(store, &found.bad)? };
+            report.findings[first + number].mended = whole;
+        }
+        for (number, fingerprint) in nodes {
+            report.findings[number].mended = node_reads(store, &fingerprint);
+        }
+        if let Some(number) = missing {
+            let missing: Vec<Fingerprint> = followed.missing.iter().copied().collect();
+            report.findings[number].mended = all_resolve(store, &missing)?;
+        }
+        repair::remove_leftovers(store, &leftovers, &mut report.findings)?;
+        if report.findings.iter().any(|finding| finding.kind == FindingKind::Index) {
+            repair::drop_index(store)?;
+            let about = report.findings.iter_mut().filter(|finding| finding.kind == FindingKind::Index);
+            about.for_each(|finding| finding.mended = true);
+        }
+    }
+    Ok(report)
+}
+
+fn node_findings(
+    bad_nodes: &std::collections::HashMap<Fingerprint, String>,
+    bad: &mut BadChunks,
+    report: &mut CheckReport,
+) -> Vec<(usize, Fingerprint)> {
+    let sorted: BTreeMap<&Fingerprint, &String> = bad_nodes.iter().collect();
+    let mut numbers = Vec::new();
+    for (fingerprint, why) in sorted {
+        // Named already with the frame it lies in.
+        if bad.contains_key(fingerprint) {
+            continue;
+        }
+        let number = report.findings.len();
+        bad.entry(*fingerprint).or_default().push(number);
+        report
+            .findings
+            .push(Finding::damage(FindingKind::Manifest, format!("manifest node {fingerprint}: {why}")));
+        numbers.push((number, *fingerprint));
+    }
+    numbers
+}
+
+fn missing_finding(
+    missing: &HashSet<Fingerprint>,
+    found: &[PackFinding],
+    bad: &mut BadChunks,
+    report: &mut CheckReport,
+) -> Option<usize> {
+    if missing.is_empty() {
+        return None;
+    }
+    let number = report.findings.len();
+    let mut named: Vec<&Fingerprint> = missing.iter().collect();
+    named.sort_unstable();
+    let named: Vec<String> = named.iter().take(NAMED).map(|fingerprint| fingerprint.to_string()).collect();
+    let more = if missing.len() > NAMED { ", …" } else { "" };
+    let what = format!("{} chunks that files need are in no pack: {}{more}", missing.len(), named.join(", "));
+    let mut finding = Finding::damage(FindingKind::Missing, what);
+    finding.mendable =
+        found.iter().any(|found| found.finding.kind == FindingKind::Pack && found.rewrite.is_some());
+    report.findings.push(finding);
+    missing.iter().for_each(|fingerprint| bad.entry(*fingerprint).or_default().push(number));
+    Some(number)
+}
+
+fn all_resolve(store: &Store, fingerprints: &[Fingerprint]) -> Result<bool> {
+    let mut found = Vec::new();
+    store.index.resolve_batch(fingerprints, |_| true, &mut found)?;
+    Ok(found.iter().all(Option::is_some))
+}
+
+fn node_reads(store: &Store, fingerprint: &Fingerprint) -> bool {
+    use crate::read::manifest::NodeSource;
+    crate::read::Reader::new(store).read_node(fingerprint).is_ok()
+}
+
+/// Objects and rows that do not belong together; returns the rows that a repair sweeps.
+fn check_objects(store: &Store, report: &mut CheckReport) -> Result<Vec<PackRow>> {
+    let objects = store.backend.list()?;
+    // Rows come before objects: listed in this order, an object of a live writer has its row.
+    let rows = store.meta.packs()?;
+    let known: HashSet<PackId> = rows.iter().map(|row| row.id).collect();
+    for id in objects.iter().filter(|id| !known.contains(id)) {
+        let what = format!(
+            "pack {id} is an object that the database does not know: it is newer than the database, or was forgotten"
+        );
+        let mut finding = Finding::new(FindingKind::Leftover, Severity::Note, what);
+        finding.pack = Some(id.to_string());
+        report.findings.push(finding);
+    }
+    let leftovers = repair::leftovers(store, &rows)?;
+    for row in &leftovers {
+        let is =
+            if row.state == PackState::Writing { "was being written" } else { "was sealed, not committed," };
+        let what =
+            format!("pack {} {is} by a session that is over; `gc` or `check --repair` removes it", row.id);
+        let mut finding = Finding::new(FindingKind::Leftover, Severity::Note, what);
+        finding.pack = Some(row.id.to_string());
+        finding.mendable = true;
+        report.findings.push(finding);
+    }
+    Ok(leftovers)
+}
+
+/// True for errors that are findings, not ends.
+fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound | ErrorKind::Io)
+}

@@ -1,0 +1,156 @@
+//! Mending what a check found, so that nothing becomes worse.
+//!
+//! A damaged pack is never changed: what is good of it goes into new packs, which become live in the transaction that buries
+//! the old one (rules 17 to 21 of `docs/decisions/0003-reclaim-protocol.md`, under the collector's lease), and only then its object is
+//! moved to `packs-damaged/`, where it stays. A pack whose object is missing is left alone: the object may come back, and
+//! a buried pack cannot. An unreadable chunk leaves the index with its pack, so readers find another copy, if one exists.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use outrigger_format::PackId;
+
+use super::packs::PackFinding;
+use super::report::{Finding, FindingKind};
+use super::salvage::{Salvage, rewrite};
+use crate::clock;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::meta::{PackRow, PackState};
+use crate::session::{Session, is_gone};
+use crate::store::Store;
+
+/// Where damaged objects go, in the store's directory.
+pub const DAMAGED_DIR: &str = "packs-damaged";
+/// How long sessions are given to let go of a damaged pack; they answer once a second.
+const PATIENCE: Duration = Duration::from_secs(75);
+
+/// Rewrites every pack that a finding asks for; returns how far each could be read.
+pub(super) fn rewrite_packs(
+    store: &Store,
+    session: &Session,
+    findings: &[PackFinding],
+) -> Result<BTreeMap<PackId, Salvage>> {
+    let damaged: BTreeMap<PackId, &PackRow> =
+        findings.iter().filter_map(|finding| finding.rewrite.as_ref()).map(|row| (row.id, row)).collect();
+    if damaged.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let (mut copies, mut salvaged) = (Vec::new(), BTreeMap::new());
+    for (&id, row) in &damaged {
+        let (sealed, salvage) = rewrite(store, &store.meta, session.id(), id, row.kind, &mut |_| true)?;
+        for pack in sealed {
+            store.index.add_pack(pack.row.id, &pack.footer);
+            copies.push(pack.row.id);
+        }
+        salvaged.insert(id, salvage);
+    }
+    let victims: Vec<PackId> = damaged.keys().copied().collect();
+    let generation = store.meta.condemn(session.id(), &victims)?;
+    wait_for_sessions(store, generation)?;
+    store.meta.bury(session.id(), &copies, &victims, clock::now_nanos())?;
+    let rows = store.meta.packs()?;
+    let is_dead = |id: PackId| rows.iter().any(|row| row.id == id && row.state == PackState::Dead);
+    for &id in &victims {
+        // A writer that relies on it has taken it back: its chunks are in the copies too, and the next repair buries it.
+        if !is_dead(id) {
+            salvaged.remove(&id);
+            continue;
+        }
+        store.index.remove_packs(&[id]);
+        set_aside(store.dir(), id)?;
+        // Drops the descriptor that may be open; the object is gone from there.
+        store.backend.remove(id)?;
+    }
+    Ok(salvaged)
+}
+
+fn wait_for_sessions(store: &Store, generation: u64) -> Result<()> {
+    let began = Instant::now();
+    while !store.meta.all_acknowledged(generation)? {
+        fence_the_dead(store)?;
+        if began.elapsed() > PATIENCE {
+            let why = "a session does not answer; end it, or wait until its lease is over, and repair again";
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+fn fence_the_dead(store: &Store) -> Result<()> {
+    for row in store.meta.sessions()? {
+        if is_gone(&row, Some(&store.locks_dir())) {
+            store.meta.fence(row.id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Moves a pack's object out of `packs/`, durably.
+pub(crate) fn set_aside(dir: &Path, id: PackId) -> Result<()> {
+    let from = dir.join("packs").join(format!("{:02x}", id.0 as u8)).join(format!("{id}.pack"));
+    let to_dir = dir.join(DAMAGED_DIR);
+    let mut to = to_dir.join(format!("{id}.pack"));
+    let at = || format!("cannot move {} to {}", from.display(), to_dir.display());
+    std::fs::create_dir_all(&to_dir).context(at)?;
+    for number in 1.. {
+        if !to.exists() {
+            break;
+        }
+        to = to_dir.join(format!("{id}.pack.{number}"));
+    }
+    match std::fs::rename(&from, &to) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        renamed => renamed.context(at)?,
+    }
+    let parent = from.parent().expect("it was joined");
+    for dir in [to_dir.as_path(), parent, dir] {
+        std::fs::File::open(dir).and_then(|dir| dir.sync_all()).context(at)?;
+    }
+    Ok(())
+}
+
+/// Packs that were never committed, of sessions that are over.
+pub(super) fn leftovers(store: &Store, rows: &[PackRow]) -> Result<Vec<PackRow>> {
+    let sessions = store.meta.sessions()?;
+    let locks = store.locks_dir();
+    let lives = |row: &PackRow| {
+        sessions.iter().any(|session| session.id == row.session && !is_gone(session, Some(&locks)))
+    };
+    let uncommitted = |row: &&PackRow| matches!(row.state, PackState::Writing | PackState::Sealed);
+    Ok(rows.iter().filter(uncommitted).filter(|row| !lives(row)).cloned().collect())
+}
+
+/// Sweeps leftovers and removes their objects: nothing has ever referred to them.
+pub(super) fn remove_leftovers(store: &Store, leftovers: &[PackRow], findings: &mut [Finding]) -> Result<()> {
+    if leftovers.is_empty() {
+        return Ok(());
+    }
+    fence_the_dead(store)?;
+    store.meta.sweep_packs(clock::now_nanos())?;
+    let rows = store.meta.packs()?;
+    let dead: HashSet<PackId> =
+        rows.iter().filter(|row| row.state == PackState::Dead).map(|row| row.id).collect();
+    for row in leftovers.iter().filter(|row| dead.contains(&row.id)) {
+        store.backend.remove(row.id)?;
+        store.meta.forget_packs(&[row.id])?;
+        let name = row.id.to_string();
+        let about = findings.iter_mut().filter(|finding| finding.kind == FindingKind::Leftover);
+        about
+            .filter(|finding| finding.pack.as_ref() == Some(&name))
+            .for_each(|finding| finding.mended = true);
+    }
+    Ok(())
+}
+
+/// Makes the next open build the index from the footers.
+pub(super) fn drop_index(store: &Store) -> Result<()> {
+    let path = store.dir().join("index").join("CURRENT");
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}

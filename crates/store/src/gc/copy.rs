@@ -1,0 +1,229 @@
+//! Copying what is in use out of victims, and burying them (rules 20 and 21).
+//!
+//! ```text
+//!  frames of a victim ──▶ threads: read, verify (frame.rs) ──in order──▶ whole frames  ──────────────▶ pack sinks
+//!                                                                  └──▶ single chunks ─▶ joined ─┘
+//! ```
+//!
+//! Thread *k* of *n* takes every *n*-th frame and hands its results over through a channel of its own that holds two; the copier reads the
+//! channels in turn, so frames keep their order, and memory is a few frames. Victims are taken in groups of a few packs: their
+//! copies are sealed, one transaction makes these live and the victims dead, and the victims' objects go before the
+//! next group begins. So a run needs little room, and what it has done stays done if it is interrupted.
+//!
+//! A victim that cannot be read is taken back to live and named in the report; chunks of it that were copied already are
+//! then there twice, which a later run clears up.
+
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use outrigger_format::{ChunkKind, Codec, CodecSpec, Fingerprint, Footer, PackId, PackKind};
+use outrigger_offload::Compressor;
+
+use super::bits::PackBits;
+use super::frame::{Salvage, Salvager, Wanted};
+use super::report::{GcProgress, GcReport};
+use crate::error::{Error, Result};
+use crate::session::Session;
+use crate::store::Store;
+use crate::write::{MANIFEST_FRAME, META_CODEC, OpenPack, PackSink, StoredFrame};
+
+/// Chunks that will become one frame.
+struct Joint {
+    kind: ChunkKind,
+    codec: CodecSpec,
+    limit: usize,
+    raw: Vec<u8>,
+    lengths: Vec<u32>,
+    fingerprints: Vec<Fingerprint>,
+}
+
+/// Copies victims into packs of the run's session.
+pub(super) struct Copier<'a> {
+    store: &'a Store,
+    session: &'a Session,
+    threads: usize,
+    progress: &'a GcProgress,
+    data: PackSink,
+    meta: PackSink,
+    joints: Vec<Joint>,
+    compressor: Compressor,
+    stored: Vec<u8>,
+    sealed: Vec<PackId>,
+}
+
+impl<'a> Copier<'a> {
+    pub fn new(store: &'a Store, session: &'a Session, threads: usize, progress: &'a GcProgress) -> Self {
+        let sink = |kind| {
+            PackSink::new(
+                Arc::clone(&store.backend),
+                Arc::clone(&store.meta),
+                session.id(),
+                store.config.id,
+                kind,
+                store.config.fingerprint,
+                store.config.pack_size.into(),
+            )
+        };
+        Self {
+            store,
+            session,
+            threads,
+            progress,
+            data: sink(PackKind::Data),
+            meta: sink(PackKind::Meta),
+            joints: Vec::new(),
+            compressor: Compressor::new(),
+            stored: Vec::new(),
+            sealed: Vec::new(),
+        }
+    }
+
+    /// Copies what `bits` marks in `pack`. The inner result says whether the victim could be read; the outer one is about everything else.
+    pub fn copy(&mut self, pack: PackId, bits: &PackBits, report: &mut GcReport) -> Result<Result<()>> {
+        // Read anew: what the index keeps may be older than the damage.
+        let footer = match self.store.packs.read_footer(pack) {
+            Ok(footer) => footer,
+            Err(error) => return Ok(Err(error)),
+        };
+        let mut wanted: Wanted = vec![Vec::new(); footer.frames().len()];
+        for (slot, fingerprint) in (0..).zip(footer.fingerprints()).filter(|(slot, _)| bits.get(*slot)) {
+            if let Some((frame, position)) = footer.position(slot) {
+                wanted[frame as usize].push((position, *fingerprint));
+            }
+        }
+        wanted.iter_mut().for_each(|frame| frame.sort_unstable());
+        let frames: Vec<u16> =
+            (0..).zip(&wanted).filter(|(_, wanted)| !wanted.is_empty()).map(|(number, _)| number).collect();
+        let whole_min = self.frame_limit(bits.kind) / 4;
+        let (store, threads) = (self.store, self.threads.min(frames.len() / 4).max(1));
+        let (footer, wanted, frames): (&Footer, &Wanted, &[u16]) = (&footer, &wanted, &frames);
+        std::thread::scope(|scope| {
+            let mut results = Vec::new();
+            for thread in 0..threads {
+                let (send, receive) = sync_channel::<Result<Salvage>>(2);
+                results.push(receive);
+                scope.spawn(move || {
+                    let mut salvager = Salvager::default();
+                    for &frame in frames.iter().skip(thread).step_by(threads) {
+                        let wanted = &wanted[frame as usize];
+                        let salvage = salvager.salvage(store, pack, footer, frame, wanted, whole_min);
+                        let failed = salvage.is_err();
+                        // Nobody listens any more when another frame could not be read.
+                        if send.send(salvage).is_err() || failed {
+                            return;
+                        }
+                    }
+                });
+            }
+            for turn in 0..frames.len() {
+                let Ok(salvage) = results[turn % threads].recv() else {
+                    return Err(Error::new(
+                        crate::ErrorKind::Io,
+                        "a thread of the collector ended: please report this",
+                    ));
+                };
+                match salvage {
+                    Err(error) => return Ok(Err(error)),
+                    Ok(salvage) => {
+                        report.chunks_copied += salvage.lengths.len() as u64;
+                        self.append(salvage, report)?;
+                    }
+                }
+            }
+            Ok(Ok(()))
+        })
+    }
+
+    fn frame_limit(&self, kind: PackKind) -> usize {
+        match kind {
+            PackKind::Data => self.store.config.frame_size as usize,
+            PackKind::Meta => MANIFEST_FRAME,
+        }
+    }
+
+    fn append(&mut self, salvage: Salvage, report: &mut GcReport) -> Result<()> {
+        let Salvage { kind, codec, lengths, fingerprints, bytes, whole } = salvage;
+        self.progress.advance(bytes.len() as u64);
+        if whole {
+            let frame = StoredFrame {
+                kind,
+                codec,
+                lengths,
+                fingerprints: &fingerprints,
+                stored: &bytes,
+                sequence: 0,
+            };
+            return self.append_frame(frame, report);
+        }
+        let at = self.joint(kind, codec);
+        if !self.joints[at].raw.is_empty() && self.joints[at].raw.len() + bytes.len() > self.joints[at].limit
+        {
+            self.write_joint(at, report)?;
+        }
+        let joint = &mut self.joints[at];
+        joint.raw.extend_from_slice(&bytes);
+        joint.lengths.extend(lengths);
+        joint.fingerprints.extend(fingerprints);
+        Ok(())
+    }
+
+    fn joint(&mut self, kind: ChunkKind, codec: Codec) -> usize {
+        let default = self.store.config.codec;
+        let codec = match (kind, codec) {
+            (ChunkKind::Data, codec) if codec == default.codec => default,
+            (ChunkKind::Data, Codec::Zstd) => CodecSpec { codec, level: 2 },
+            (ChunkKind::Data, codec) => CodecSpec { codec, level: 0 },
+            _ => META_CODEC,
+        };
+        let same = |joint: &Joint| (joint.kind, joint.codec) == (kind, codec);
+        self.joints.iter().position(same).unwrap_or_else(|| {
+            let pack = if kind == ChunkKind::Data { PackKind::Data } else { PackKind::Meta };
+            let limit = self.frame_limit(pack);
+            let (raw, lengths, fingerprints) = Default::default();
+            self.joints.push(Joint { kind, codec, limit, raw, lengths, fingerprints });
+            self.joints.len() - 1
+        })
+    }
+
+    fn write_joint(&mut self, at: usize, report: &mut GcReport) -> Result<()> {
+        let Joint { kind, codec, raw, lengths, fingerprints, .. } = &mut self.joints[at];
+        if lengths.is_empty() {
+            return Ok(());
+        }
+        let mut stored = std::mem::take(&mut self.stored);
+        let codec = self.compressor.compress(*codec, raw, &mut stored);
+        raw.clear();
+        let (kind, lengths, fingerprints) = (*kind, std::mem::take(lengths), std::mem::take(fingerprints));
+        let frame =
+            StoredFrame { kind, codec, lengths, fingerprints: &fingerprints, stored: &stored, sequence: 0 };
+        let appended = self.append_frame(frame, report);
+        self.stored = stored;
+        appended
+    }
+
+    fn append_frame(&mut self, frame: StoredFrame<'_>, report: &mut GcReport) -> Result<()> {
+        let sink = if frame.kind == ChunkKind::Data { &mut self.data } else { &mut self.meta };
+        match sink.append(frame)? {
+            Some(full) => self.seal(full, report),
+            None => Ok(()),
+        }
+    }
+
+    fn seal(&mut self, open: OpenPack, report: &mut GcReport) -> Result<()> {
+        let sealed = open.seal(self.session.id())?;
+        self.store.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
+        self.store.index.add_pack(sealed.row.id, &sealed.footer);
+        self.sealed.push(sealed.row.id);
+        report.bytes_copied += sealed.row.bytes;
+        Ok(())
+    }
+
+    /// Makes everything that was copied durable, and hands out the packs that hold it.
+    pub fn finish_group(&mut self, report: &mut GcReport) -> Result<Vec<PackId>> {
+        (0..self.joints.len()).try_for_each(|at| self.write_joint(at, report))?;
+        for open in [self.data.take_open(), self.meta.take_open()].into_iter().flatten() {
+            self.seal(open, report)?;
+        }
+        Ok(std::mem::take(&mut self.sealed))
+    }
+}

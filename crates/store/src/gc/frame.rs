@@ -1,0 +1,86 @@
+//! What is left of one frame of a victim: read, checked to the last byte, and made ready to be appended elsewhere.
+//!
+//! A frame of which everything is in use is copied as it is stored. Still it is decompressed: what cannot be decoded to the chunks
+//! that the footer names must not be carried on under a new checksum. Of other frames the chunks in use are taken out.
+
+use outrigger_format::{ChunkKind, Codec, Fingerprint, Footer, FrameHeader, PackId};
+use outrigger_offload::Decompressor;
+
+use crate::error::{Context, Error, Result};
+use crate::store::Store;
+
+/// Verified chunks of one frame.
+pub(super) struct Salvage {
+    pub kind: ChunkKind,
+    pub codec: Codec,
+    pub lengths: Vec<u32>,
+    pub fingerprints: Vec<Fingerprint>,
+    /// The frame's stored bytes if it is `whole`, else the chunks' own.
+    pub bytes: Vec<u8>,
+    pub whole: bool,
+}
+
+/// Chunks in use of each frame: position and name, rising by position.
+pub(super) type Wanted = Vec<Vec<(u16, Fingerprint)>>;
+
+/// What one thread keeps from frame to frame.
+#[derive(Default)]
+pub(super) struct Salvager {
+    decompressor: Decompressor,
+    stored: Vec<u8>,
+    raw: Vec<u8>,
+}
+
+impl Salvager {
+    /// Reads frame `number` and verifies the chunks `wanted` of it. It is kept whole if it is all wanted and has at least `whole_min`
+    /// raw bytes; smaller ones are better joined.
+    pub fn salvage(
+        &mut self,
+        store: &Store,
+        pack: PackId,
+        footer: &Footer,
+        number: u16,
+        wanted: &[(u16, Fingerprint)],
+        whole_min: usize,
+    ) -> Result<Salvage> {
+        let missing = || Error::damaged(format!("pack {pack} has no frame {number}"));
+        let range = footer.frame_range(number).ok_or_else(missing)?;
+        let at = || format!("pack {pack}, frame at byte {}", range.start);
+        self.stored.resize(range.len(), 0);
+        store.backend.read_at(pack, range.start.into(), &mut self.stored)?;
+        let header = FrameHeader::decode(&self.stored).context(at)?;
+        let stored = &self.stored[header.encoded_len()..];
+        header.verify_stored(stored).context(at)?;
+        self.decompressor
+            .decompress(header.codec, stored, header.raw_len(), &mut self.raw)
+            .map_err(|error| Error::damaged(at()).caused_by(error))?;
+
+        let whole = wanted.len() == header.lengths.len()
+            && (header.raw_len() >= whole_min || header.kind == ChunkKind::Catalogue);
+        let mut salvage = Salvage {
+            kind: header.kind,
+            codec: header.codec,
+            lengths: Vec::with_capacity(wanted.len()),
+            fingerprints: wanted.iter().map(|(_, fingerprint)| *fingerprint).collect(),
+            bytes: if whole { stored.to_vec() } else { Vec::new() },
+            whole,
+        };
+        let (mut position, mut start) = (0, 0);
+        for &(wanted, fingerprint) in wanted {
+            while position < wanted {
+                start += header.lengths.get(position as usize).copied().unwrap_or(0) as usize;
+                position += 1;
+            }
+            let len = header.lengths.get(position as usize).copied().ok_or_else(missing)?;
+            let chunk = &self.raw[start..start + len as usize];
+            if outrigger_offload::hash(store.config.fingerprint, chunk) != fingerprint {
+                return Err(Error::damaged(format!("{}: chunk {fingerprint} does not match its name", at())));
+            }
+            salvage.lengths.push(len);
+            if !whole {
+                salvage.bytes.extend_from_slice(chunk);
+            }
+        }
+        Ok(salvage)
+    }
+}

@@ -1,0 +1,363 @@
+//! Marking: from roots to bits (rules 16 and 19).
+//!
+//! ```text
+//!  database snapshot ──roots──▶ work stack ◀──children── threads: resolve (index), mark, read nodes, verify
+//! ```
+//!
+//! The roots stream out of one read transaction; whoever lists them waits while the stack is long. A thread takes a batch of roots or of
+//! nodes, looks up the chunks of the whole batch in the index, and sets their bits. A manifest node is a chunk like others: the
+//! thread that sets its bit is the one that reads it, so equal subtrees are read once, in both marks together.
+//! Memory: a bit a chunk, a short stack, and the digests of the first million roots, which let the second mark pass over
+//! what the first has seen.
+//!
+//! A place counts only in packs that were committed before the snapshot was taken. What is found in none of them (it was committed in
+//! between, or a damaged index run hid it) is put aside, and looked up again once the index covers all packs of the
+//! snapshot; what is still not there is damage, and ends the run.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use outrigger_format::{ChunkKind, Entry, Fingerprint, FingerprintKind, Node, PackId, PackKind, Place, Root};
+
+use super::bits::Bits;
+use super::report::GcProgress;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::meta::{PackRow, PackState};
+use crate::store::Store;
+
+/// A manifest node: its name, and what its parent says of it.
+type NodeRef = (Fingerprint, u8, u64);
+
+enum Work {
+    Roots(Vec<Root>),
+    Nodes(Vec<NodeRef>),
+}
+
+/// Roots handed over at once.
+const ROOTS_AT_ONCE: usize = 256;
+/// Nodes handed over at once.
+const NODES_AT_ONCE: usize = 16;
+/// Batches on the stack beyond which no more roots are listed.
+const STACK_MAX: usize = 64;
+/// Digests of roots kept: 16 bytes each.
+const SEEN_MAX: usize = 1 << 20;
+
+#[derive(Default)]
+struct Stack {
+    work: Vec<Work>,
+    active: usize,
+    closed: bool,
+    failure: Option<Error>,
+}
+
+/// Marks, kept from the first mark to the second.
+#[derive(Default)]
+pub(super) struct Marker {
+    /// What is in use.
+    pub bits: Bits,
+    /// Roots listed.
+    pub roots: u64,
+    nodes: Mutex<u64>,
+    seen: HashSet<u128>,
+    blocks: HashMap<Fingerprint, Place>,
+    /// Catalogue blocks that a later one supersedes: (pack, frame).
+    pub superseded: HashSet<(PackId, u16)>,
+}
+
+struct Job<'a> {
+    store: &'a Store,
+    marker: &'a Marker,
+    progress: &'a GcProgress,
+    stack: Mutex<Stack>,
+    changed: Condvar,
+    aside: Mutex<(Vec<Fingerprint>, Vec<NodeRef>)>,
+}
+
+impl Marker {
+    /// Manifest nodes read.
+    pub fn nodes(&self) -> u64 {
+        *self.nodes.lock().expect("no panic while held")
+    }
+
+    /// Bytes of memory it takes.
+    pub fn memory(&self) -> u64 {
+        let seen = self.seen.capacity() * (size_of::<u128>() + 1);
+        let blocks = self.blocks.capacity() * size_of::<(Fingerprint, Place)>();
+        (self.bits.memory() + seen + blocks) as u64
+    }
+
+    /// Marks everything that is retained in one snapshot of the database, and returns the rows of its committed packs.
+    ///
+    /// # Errors
+    /// `Damaged` names what a retained file needs and no pack has.
+    pub fn mark(&mut self, store: &Store, threads: usize, progress: &GcProgress) -> Result<Vec<PackRow>> {
+        let is_committed = |row: &PackRow| matches!(row.state, PackState::Live | PackState::Condemned);
+        let before: Vec<PackRow> = store.meta.packs()?.into_iter().filter(is_committed).collect();
+        self.admit(store, &before)?;
+        let (rows, (chunks, nodes)) = self.walk(store, threads, progress)?;
+        self.admit(store, &rows)?;
+        require_objects(store, &rows)?;
+        self.mark_blocks(store, &rows)?;
+        if !chunks.is_empty() || !nodes.is_empty() {
+            let job = Job::new(store, self, progress);
+            let work = vec![Work::Nodes(nodes)];
+            job.stack.lock().expect("no panic while held").work = work;
+            job.close();
+            job.mark_chunks(&chunks)?;
+            job.work();
+            job.finish().and_then(|(chunks, nodes)| {
+                match chunks.first().copied().or(nodes.first().map(|node| node.0)) {
+                    Some(fingerprint) => Err(Error::damaged(format!(
+                        "chunk {fingerprint}, which a stored file needs, is in no pack; `check` names the file"
+                    ))),
+                    None => Ok(()),
+                }
+            })?;
+        }
+        Ok(rows)
+    }
+
+    /// Makes sure that what lies in the packs `rows` will be found.
+    fn admit(&mut self, store: &Store, rows: &[PackRow]) -> Result<()> {
+        self.bits.admit(rows);
+        let ids: Vec<PackId> = rows.iter().map(|row| row.id).collect();
+        store.index.cover(&ids)?;
+        match store.index.missing(&ids).first() {
+            None => Ok(()),
+            Some(&pack) => Err(match store.packs.read_footer(pack) {
+                Err(error) => error,
+                Ok(_) => Error::new(ErrorKind::Busy, format!("pack {pack} is being repaired; try again")),
+            }),
+        }
+    }
+
+    fn walk(
+        &mut self,
+        store: &Store,
+        threads: usize,
+        progress: &GcProgress,
+    ) -> Result<(Vec<PackRow>, (Vec<Fingerprint>, Vec<NodeRef>))> {
+        let (mut seen, mut roots) = (std::mem::take(&mut self.seen), 0);
+        let job = Job::new(store, self, progress);
+        let listed = std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| job.work());
+            }
+            let mut batch = Vec::new();
+            let listed = store.meta.visit_roots(&mut |root| {
+                roots += 1;
+                if is_new(&mut seen, &root) {
+                    batch.push(root);
+                }
+                if batch.len() < ROOTS_AT_ONCE { Ok(()) } else { job.submit(std::mem::take(&mut batch)) }
+            });
+            let listed = listed.and_then(|rows| job.submit(batch).map(|()| rows));
+            job.close();
+            listed
+        });
+        // A thread that failed knows why; the listing only knows that it was stopped.
+        let aside = job.finish();
+        self.roots = roots;
+        let rows = match aside {
+            Ok(aside) => (listed?, aside),
+            Err(error) => return Err(error),
+        };
+        self.seen = seen;
+        Ok(rows)
+    }
+
+    /// Catalogue blocks are roots of their own; of equal ones (an interrupted run leaves such) the one in the lowest pack counts.
+    fn mark_blocks(&mut self, store: &Store, rows: &[PackRow]) -> Result<()> {
+        let mut metas: Vec<PackId> =
+            rows.iter().filter(|row| row.kind == PackKind::Meta).map(|row| row.id).collect();
+        metas.sort_unstable();
+        for pack in metas {
+            let footer = store.index.footers().get(pack)?;
+            let footer =
+                footer.ok_or_else(|| Error::damaged(format!("pack {pack} has no readable footer")))?;
+            for (slot, fingerprint) in (0..).zip(footer.fingerprints()) {
+                let Some((frame, _)) = footer.position(slot) else { continue };
+                if footer.frames()[frame as usize].kind != ChunkKind::Catalogue
+                    || self.superseded.contains(&(pack, frame))
+                {
+                    continue;
+                }
+                let place = Place { pack, slot };
+                if *self.blocks.entry(*fingerprint).or_insert(place) == place {
+                    self.bits.set(place)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A chunk's mark must not go to a pack that is not there while a good copy of it is taken for garbage.
+fn require_objects(store: &Store, rows: &[PackRow]) -> Result<()> {
+    for row in rows {
+        match store.backend.len(row.id)? {
+            Some(len) if len == row.bytes => {}
+            Some(len) => {
+                let why = format!("pack {} is {len} bytes long and should be {}", row.id, row.bytes);
+                return Err(Error::damaged(why));
+            }
+            None => return Err(Error::damaged(format!("pack {} is missing", row.id))),
+        }
+    }
+    Ok(())
+}
+
+/// False when a root was seen before, as far as that is remembered.
+fn is_new(seen: &mut HashSet<u128>, root: &Root) -> bool {
+    let digest = outrigger_offload::hash(FingerprintKind::Blake3, &root.encode());
+    let mut half = [0; 16];
+    half.copy_from_slice(&digest.0[..16]);
+    let half = u128::from_le_bytes(half);
+    if seen.len() < SEEN_MAX { seen.insert(half) } else { !seen.contains(&half) }
+}
+
+impl<'a> Job<'a> {
+    fn new(store: &'a Store, marker: &'a Marker, progress: &'a GcProgress) -> Self {
+        let (stack, changed, aside) = Default::default();
+        Self { store, marker, progress, stack, changed, aside }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stack> {
+        self.stack.lock().expect("no panic while held")
+    }
+
+    fn submit(&self, roots: Vec<Root>) -> Result<()> {
+        let mut stack = self.lock();
+        while stack.work.len() >= STACK_MAX && stack.failure.is_none() {
+            stack = self.changed.wait(stack).expect("no panic while held");
+        }
+        if stack.failure.is_some() {
+            return Err(Error::new(ErrorKind::Cancelled, "marking has failed"));
+        }
+        stack.work.push(Work::Roots(roots));
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// What was put aside, once all threads have ended.
+    fn finish(self) -> Result<(Vec<Fingerprint>, Vec<NodeRef>)> {
+        match self.stack.into_inner().expect("no panic while held").failure {
+            Some(error) => Err(error),
+            None => Ok(self.aside.into_inner().expect("no panic while held")),
+        }
+    }
+
+    /// One thread's work: until nothing is left, or something failed.
+    fn work(&self) {
+        let mut stack = self.lock();
+        loop {
+            if stack.failure.is_some() || (stack.closed && stack.active == 0 && stack.work.is_empty()) {
+                self.changed.notify_all();
+                return;
+            }
+            let Some(work) = stack.work.pop() else {
+                stack = self.changed.wait(stack).expect("no panic while held");
+                continue;
+            };
+            stack.active += 1;
+            drop(stack);
+            let done = match work {
+                Work::Roots(roots) => self.mark_roots(roots),
+                Work::Nodes(nodes) => self.mark_nodes(&nodes),
+            };
+            stack = self.lock();
+            stack.active -= 1;
+            match done {
+                Ok(children) => stack.work.extend(children),
+                Err(error) => {
+                    stack.failure.get_or_insert(error);
+                }
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    fn mark_roots(&self, roots: Vec<Root>) -> Result<Vec<Work>> {
+        self.progress.advance(roots.len() as u64);
+        let (mut chunks, mut nodes) = (Vec::new(), Vec::new());
+        for root in roots {
+            match root {
+                Root::Empty => {}
+                Root::Inline(entries) => chunks.extend(entries.iter().filter_map(fingerprint)),
+                Root::Tree { level, len, fingerprint } => nodes.push((fingerprint, level, len)),
+            }
+        }
+        self.mark_chunks(&chunks)?;
+        Ok(batches(nodes))
+    }
+
+    fn mark_chunks(&self, chunks: &[Fingerprint]) -> Result<()> {
+        let mut places = Vec::new();
+        self.store.index.resolve_lowest_batch(chunks, |pack| self.marker.bits.has(pack), &mut places)?;
+        for (fingerprint, place) in chunks.iter().zip(places) {
+            match place {
+                Some(place) => drop(self.marker.bits.set(place)?),
+                None => self.aside.lock().expect("no panic while held").0.push(*fingerprint),
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks nodes, and what they name if nobody has done that yet.
+    fn mark_nodes(&self, nodes: &[NodeRef]) -> Result<Vec<Work>> {
+        let names: Vec<Fingerprint> = nodes.iter().map(|node| node.0).collect();
+        let mut places = Vec::new();
+        self.store.index.resolve_lowest_batch(&names, |pack| self.marker.bits.has(pack), &mut places)?;
+        let mut below = Vec::new();
+        for (node, place) in nodes.iter().zip(places) {
+            let Some(place) = place else {
+                self.aside.lock().expect("no panic while held").1.push(*node);
+                continue;
+            };
+            if !self.marker.bits.set(place)? {
+                continue;
+            }
+            *self.marker.nodes.lock().expect("no panic while held") += 1;
+            match self.read_node(node, place)? {
+                Node::Leaf(entries) => {
+                    let chunks: Vec<Fingerprint> = entries.iter().filter_map(fingerprint).collect();
+                    self.mark_chunks(&chunks)?;
+                }
+                Node::Inner { level, children } => {
+                    below.extend(children.into_iter().map(|(child, len)| (child, level - 1, len)));
+                }
+            }
+        }
+        Ok(batches(below))
+    }
+
+    fn read_node(&self, &(fingerprint, level, len): &NodeRef, place: Place) -> Result<Node> {
+        let at = || format!("manifest node {fingerprint} in pack {}, slot {}", place.pack, place.slot);
+        let missing = || Error::damaged(format!("{}: it is not there", at()));
+        let footer = self.store.index.footers().get(place.pack)?.ok_or_else(missing)?;
+        let (frame, position) = footer.position(place.slot).ok_or_else(missing)?;
+        let frame = self.store.packs.frame(place.pack, &footer, frame).context(at)?;
+        let bytes = frame.chunk(position).ok_or_else(missing)?;
+        if outrigger_offload::hash(self.store.config.fingerprint, bytes) != fingerprint {
+            return Err(Error::damaged(format!("{}: its bytes do not match its name", at())));
+        }
+        Node::decode(bytes, level, len).context(at)
+    }
+}
+
+fn fingerprint(entry: &Entry) -> Option<Fingerprint> {
+    match entry {
+        Entry::Chunk { fingerprint, .. } => Some(*fingerprint),
+        Entry::Hole { .. } => None,
+    }
+}
+
+/// In such an order that the first is taken first.
+fn batches(nodes: Vec<NodeRef>) -> Vec<Work> {
+    nodes.chunks(NODES_AT_ONCE).rev().map(|part| Work::Nodes(part.to_vec())).collect()
+}

@@ -1,0 +1,290 @@
+//! The collector: finds what nothing refers to any more, and gives its room back, while others read and write.
+//!
+//! The rules are those of `docs/decisions/0003-reclaim-protocol.md`, named here by number. A run, in order:
+//!
+//! | step | rules | file |
+//! | --- | --- | --- |
+//! | fence sessions without a process, become the collector, sweep what they left | 11, 14, 15 | `sweep.rs` |
+//! | drop history that no snapshot sees; write the catalogue anew if it has grown | | `catalogue.rs` |
+//! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `bits.rs` |
+//! | judge the packs, condemn those worth emptying | 17 | `plan.rs` |
+//! | wait until every writer has acknowledged | 18 | here |
+//! | mark what is retained by now; what sessions took back is no victim | 19 | `mark.rs` |
+//! | group by group: copy, make durable, bury, unlink | 20, 21, 22 | `copy.rs`, `frame.rs` |
+//! | end the run; sweep, unlink, tidy | 22 | `sweep.rs` |
+//!
+//! Any failure before the first burial leaves the store as it was, but for packs that are swept; one later keeps the groups
+//! that were buried. Nothing of a run that died has to be understood by the next.
+
+mod bits;
+mod catalogue;
+mod copy;
+mod frame;
+mod mark;
+mod plan;
+mod report;
+mod sweep;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_format::PackId;
+
+use self::copy::Copier;
+use self::mark::Marker;
+pub use self::report::{GcOptions, GcProgress, GcReport};
+use crate::clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::{PackRow, PackState, SessionKind};
+use crate::session::{Session, is_gone};
+use crate::store::Store;
+
+/// Between two looks at who has acknowledged.
+const POLL: Duration = Duration::from_millis(50);
+/// A group of victims ends when so many packs' worth of them was copied.
+const GROUP_PACKS: u64 = 2;
+
+/// Reclaims what nothing refers to. Others may read and write meanwhile; a second collector is refused.
+///
+/// What could not be read of packs that should have been emptied is named in [`GcReport::unreadable`]: the run went on without them,
+/// and nothing of them was given up.
+///
+/// # Errors
+/// `Busy` when another run is at work, or a session does not acknowledge in time; `Damaged` when something that is needed is missing, in which
+/// case nothing was reclaimed; `Fenced` when another run took over; failures of the store. What was reclaimed before stays so.
+pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<GcReport> {
+    if options.dry_run {
+        return dry_run(store, options, progress);
+    }
+    store.require_writable()?;
+    let mut report = GcReport::default();
+    progress.enter("preparing", 0);
+    let session = store.session(SessionKind::Collector, "gc")?;
+    sweep::fence_gone(store, &mut report)?;
+    store.meta.take_collector(session.id())?;
+    let ended = Run { store, options, progress, session: &session }.run(&mut report);
+    // When another run has taken over there is nothing to release.
+    let released = store.meta.release_collector(session.id());
+    // Packs that this run could not finish are swept like any other session's, so it must be over first.
+    drop(session);
+    progress.enter("removing", 0);
+    let swept = clean_up(store, options, &mut report);
+    ended.and(released).and(swept)?;
+    Ok(report)
+}
+
+/// The last steps, which are done however the run ended.
+fn clean_up(store: &Store, options: &GcOptions, report: &mut GcReport) -> Result<()> {
+    report.packs_swept += store.meta.sweep_packs(clock::now_nanos())?;
+    let rows = store.meta.packs()?;
+    sweep::unlink_dead(store, &rows, options, report)?;
+    let committed = rows.iter().filter(|row| is_committed(row));
+    (report.packs_after, report.bytes_after) =
+        committed.fold((0, 0), |(packs, bytes), row| (packs + 1, bytes + row.bytes));
+    sweep::remove_old_locks(store);
+    if report.packs_buried > 0 {
+        store.index.flush()?;
+        store.index.merge()?;
+    }
+    store.meta.tidy()
+}
+
+fn is_committed(row: &PackRow) -> bool {
+    matches!(row.state, PackState::Live | PackState::Condemned)
+}
+
+/// What a run would do now.
+fn dry_run(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<GcReport> {
+    let mut report = GcReport { dry_run: true, ..GcReport::default() };
+    if let Some(other) = sweep::other_collector(store)? {
+        return Err(Error::new(
+            ErrorKind::Busy,
+            format!("session {other} is collecting; try again when it has finished"),
+        ));
+    }
+    sweep::unlink_dead(store, &store.meta.packs()?, options, &mut report)?;
+    sweep::remove_strays(store, None, options, &mut report)?;
+    let mut marker = Marker::default();
+    marker.superseded = catalogue::survey(store, &mut report)?;
+    let (_, condemned) = mark_and_judge(store, &mut marker, options, progress, &mut report)?;
+    report.packs_condemned = condemned.len() as u64;
+    report.packs_after = report.packs_before - report.packs_condemned;
+    let kept = condemned.iter().filter(|row| marker.bits.pack(row.id).is_some_and(|bits| bits.count() > 0));
+    let mut copied = 0;
+    for row in kept {
+        let bits = marker.bits.pack(row.id).expect("just seen");
+        report.chunks_copied += u64::from(bits.count());
+        copied += store.index.footers().get(row.id)?.map_or(row.bytes, |footer| bits.live_bytes(&footer));
+    }
+    let going: u64 = condemned.iter().map(|row| row.bytes).sum();
+    report.bytes_copied = copied;
+    report.packs_after += copied.div_ceil(store.config.pack_size.into());
+    report.bytes_after = report.bytes_before.saturating_sub(going) + copied;
+    report.bytes_freed += going;
+    Ok(report)
+}
+
+/// The first mark and what follows from it: all committed rows, and those of them to condemn.
+fn mark_and_judge(
+    store: &Store,
+    marker: &mut Marker,
+    options: &GcOptions,
+    progress: &GcProgress,
+    report: &mut GcReport,
+) -> Result<(Vec<PackRow>, Vec<PackRow>)> {
+    let began = Instant::now();
+    progress.enter("marking", 0);
+    let rows = marker.mark(store, options.threads(), progress)?;
+    (report.roots, report.nodes, report.chunks) = (marker.roots, marker.nodes(), marker.bits.count());
+    report.mark_memory = marker.memory();
+    let condemned = plan::judge(store, &rows, &marker.bits, options, report)?;
+    report.mark_ms += began.elapsed().as_millis() as u64;
+    let chosen: HashSet<PackId> = condemned.into_iter().collect();
+    let condemned = rows.iter().filter(|row| chosen.contains(&row.id)).cloned().collect();
+    Ok((rows, condemned))
+}
+
+/// A run that holds the lease.
+struct Run<'a> {
+    store: &'a Store,
+    options: &'a GcOptions,
+    progress: &'a GcProgress,
+    session: &'a Arc<Session>,
+}
+
+impl Run<'_> {
+    fn run(&self, report: &mut GcReport) -> Result<()> {
+        let Self { store, options, progress, session } = *self;
+        report.packs_swept = store.meta.sweep_packs(clock::now_nanos())?;
+        sweep::remove_strays(store, Some(session), options, report)?;
+        sweep::unlink_dead(store, &store.meta.packs()?, options, report)?;
+        report.history_rows = store.meta.purge_history()?;
+        let mut marker = Marker::default();
+        marker.superseded = catalogue::compact_if_grown(store, session, progress, report)?;
+
+        let (_, condemned) = mark_and_judge(store, &mut marker, options, progress, report)?;
+        if condemned.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<PackId> = condemned.iter().map(|row| row.id).collect();
+        report.packs_condemned = ids.len() as u64;
+        let generation = store.meta.condemn(session.id(), &ids)?;
+        self.wait(generation, report)?;
+
+        let began = Instant::now();
+        progress.enter("marking what is new", 0);
+        let rows = marker.mark(store, options.threads(), progress)?;
+        report.mark_ms += began.elapsed().as_millis() as u64;
+        report.mark_memory = report.mark_memory.max(marker.memory());
+        let victims: Vec<&PackRow> = rows.iter().filter(|row| row.state == PackState::Condemned).collect();
+        report.packs_reprieved = report.packs_condemned.saturating_sub(victims.len() as u64);
+
+        let began = Instant::now();
+        let done = self.empty(&victims, &marker, report);
+        report.copy_ms = began.elapsed().as_millis() as u64;
+        done
+    }
+
+    /// Rule 18.
+    fn wait(&self, generation: u64, report: &mut GcReport) -> Result<()> {
+        let (began, locks) = (Instant::now(), self.store.locks_dir());
+        let limit = Duration::from_secs(self.options.wait_secs);
+        loop {
+            let waited = began.elapsed();
+            report.waited_ms = waited.as_millis() as u64;
+            if self.store.meta.all_acknowledged(generation)? {
+                return Ok(());
+            }
+            let mut slow = None;
+            for row in self.store.meta.sessions()? {
+                if row.kind != SessionKind::Writer || row.acknowledged >= generation {
+                    continue;
+                }
+                if is_gone(&row, Some(&locks)) {
+                    self.store.meta.fence(row.id)?;
+                    report.sessions_fenced += 1;
+                } else {
+                    slow.get_or_insert(row);
+                }
+            }
+            let Some(slow) = slow else { continue };
+            self.session.check()?;
+            self.progress.enter(format!("waiting for session {}", slow.description), 0);
+            if waited >= limit {
+                return Err(Error::new(
+                    ErrorKind::Busy,
+                    format!(
+                        "session {} ({}) has not acknowledged the run for {} s; nothing was reclaimed",
+                        slow.id.0,
+                        slow.description,
+                        limit.as_secs()
+                    ),
+                ));
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
+    /// Rules 20 to 22, group by group.
+    fn empty(&self, victims: &[&PackRow], marker: &Marker, report: &mut GcReport) -> Result<()> {
+        let in_use = |row: &PackRow| marker.bits.pack(row.id).is_some_and(|bits| bits.count() > 0);
+        let (mut full, empty): (Vec<&PackRow>, Vec<&PackRow>) =
+            victims.iter().copied().partition(|row| in_use(row));
+        // What needs no copying goes first: it makes the room that copies need.
+        self.bury(&[], empty.iter().map(|row| row.id).collect(), report)?;
+        full.sort_by_key(|row| row.id);
+        self.progress.enter("copying what is in use", report_total(&full, marker, self.store)?);
+        let mut copier = Copier::new(self.store, self.session, self.options.threads(), self.progress);
+        let group_bytes = GROUP_PACKS * u64::from(self.store.config.pack_size);
+        let (mut group, mut before) = (Vec::new(), report.bytes_copied);
+        let mut raw = 0;
+        for (at, row) in full.iter().enumerate() {
+            self.session.check()?;
+            let bits = marker.bits.pack(row.id).expect("it has marks");
+            match copier.copy(row.id, bits, report)? {
+                Ok(()) => group.push(row.id),
+                Err(error) => {
+                    // If the object is gone because another run has taken over, this transaction says so.
+                    self.store.meta.absolve(self.session.id(), &[row.id])?;
+                    report.unreadable.push(format!("pack {}: {error}", row.id));
+                }
+            }
+            raw += row.bytes;
+            let copied = report.bytes_copied - before;
+            if at + 1 == full.len() || copied >= group_bytes || raw >= 4 * group_bytes {
+                let copies = copier.finish_group(report)?;
+                self.bury(&copies, std::mem::take(&mut group), report)?;
+                (before, raw) = (report.bytes_copied, 0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Rule 21, and 22 at once if there is no grace period.
+    fn bury(&self, copies: &[PackId], victims: Vec<PackId>, report: &mut GcReport) -> Result<()> {
+        if copies.is_empty() && victims.is_empty() {
+            return Ok(());
+        }
+        let store = self.store;
+        store.meta.bury(self.session.id(), copies, &victims, clock::now_nanos())?;
+        let victims: HashSet<PackId> = victims.into_iter().collect();
+        let mut rows = store.meta.packs()?;
+        rows.retain(|row| victims.contains(&row.id) && row.state == PackState::Dead);
+        report.packs_buried += rows.len() as u64;
+        let buried: Vec<PackId> = rows.iter().map(|row| row.id).collect();
+        store.index.remove_packs(&buried);
+        sweep::unlink_dead(store, &rows, self.options, report)
+    }
+}
+
+/// Bytes to copy, for the display.
+fn report_total(victims: &[&PackRow], marker: &Marker, store: &Store) -> Result<u64> {
+    let mut total = 0;
+    for row in victims {
+        if let (Some(bits), Some(footer)) = (marker.bits.pack(row.id), store.index.footers().get(row.id)?) {
+            total += bits.live_bytes(&footer);
+        }
+    }
+    Ok(total)
+}

@@ -1,0 +1,130 @@
+//! What a run is told, shows while it works, and reports.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+/// How a run works.
+#[derive(Clone, Debug)]
+pub struct GcOptions {
+    /// Change nothing; report what would go.
+    pub dry_run: bool,
+    /// Seconds between a pack's burial and the removal of its object. On an embedded store nothing needs them: readers follow
+    /// their chunks to the new place. Whoever restores older copies of the database sets the age of the oldest one, so
+    /// that every pack it names is there still.
+    pub grace_secs: u64,
+    /// A pack of which a smaller share is in use is emptied into a new one and removed, 0 to 1.
+    pub live_ratio: f64,
+    /// Threads that mark and verify; 0: as many as there are processors.
+    pub threads: usize,
+    /// Join packs below a quarter of the pack size when there are many.
+    pub merge_small: bool,
+    /// How long to wait for sessions that do not acknowledge, seconds. One whose process was stopped is fenced when its lease ends, within
+    /// a minute, so a shorter wait may end in `Busy`.
+    pub wait_secs: u64,
+}
+
+impl Default for GcOptions {
+    fn default() -> Self {
+        Self { dry_run: false, grace_secs: 0, live_ratio: 0.7, threads: 0, merge_small: true, wait_secs: 120 }
+    }
+}
+
+impl GcOptions {
+    pub(super) fn threads(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        }
+    }
+}
+
+/// What a run did, or, of a dry run, would do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GcReport {
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// Committed packs before the run.
+    pub packs_before: u64,
+    /// Committed packs after it.
+    pub packs_after: u64,
+    /// Their length before, bytes.
+    pub bytes_before: u64,
+    /// Their length after, bytes.
+    pub bytes_after: u64,
+    /// Of the bytes before: frames in use.
+    pub live_bytes: u64,
+    /// Of the bytes before: frames that nothing refers to.
+    pub dead_bytes: u64,
+    /// Roots of files and versions that were listed, repeated ones included.
+    pub roots: u64,
+    /// Chunks, manifest nodes and catalogue blocks in use.
+    pub chunks: u64,
+    /// Manifest nodes among them.
+    pub nodes: u64,
+    /// Rows of the history that no snapshot could see any more.
+    pub history_rows: u64,
+    /// Sessions without a process that were ended.
+    pub sessions_fenced: u64,
+    /// Uncommitted packs of sessions that are over.
+    pub packs_swept: u64,
+    /// Packs that were to be emptied.
+    pub packs_condemned: u64,
+    /// Of these: taken back because a session came to rely on them.
+    pub packs_reprieved: u64,
+    /// Packs emptied and given up.
+    pub packs_buried: u64,
+    /// Objects removed, those of swept packs and of earlier runs included.
+    pub packs_unlinked: u64,
+    /// Bytes of these objects.
+    pub bytes_freed: u64,
+    /// Objects removed that no row knew.
+    pub strays: u64,
+    /// Buried packs whose grace period is not over.
+    pub packs_waiting: u64,
+    /// Chunks copied.
+    pub chunks_copied: u64,
+    /// Bytes of the packs written.
+    pub bytes_copied: u64,
+    /// Stored bytes of the catalogue before the run.
+    pub catalogue_bytes: u64,
+    /// The catalogue was written anew.
+    pub catalogue_compacted: bool,
+    /// Packs that could not be read and were left alone, and why.
+    pub unreadable: Vec<String>,
+    /// Memory of the marks, bytes.
+    pub mark_memory: u64,
+    /// Time spent marking, milliseconds.
+    pub mark_ms: u64,
+    /// Time spent waiting for sessions, milliseconds.
+    pub waited_ms: u64,
+    /// Time spent copying, milliseconds.
+    pub copy_ms: u64,
+}
+
+/// What a run is doing, for a display that looks now and then.
+#[derive(Debug, Default)]
+pub struct GcProgress {
+    phase: Mutex<String>,
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl GcProgress {
+    /// What it is doing, how much of it is done, and how much there is (0: not known), in that phase's unit.
+    pub fn view(&self) -> (String, u64, u64) {
+        let phase = self.phase.lock().expect("no panic while held").clone();
+        (phase, self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn enter(&self, phase: impl Into<String>, total: u64) {
+        *self.phase.lock().expect("no panic while held") = phase.into();
+        self.done.store(0, Ordering::Relaxed);
+        self.total.store(total, Ordering::Relaxed);
+    }
+
+    pub(super) fn advance(&self, by: u64) {
+        self.done.fetch_add(by, Ordering::Relaxed);
+    }
+}

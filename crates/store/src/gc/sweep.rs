@@ -1,0 +1,131 @@
+//! What lies about: packs of sessions that are over, objects of dead packs, objects without a row, old lock files (rules 15 and 22).
+//!
+//! All of it may be done by anyone, any number of times: nothing here needs the collector's lease.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::time::{Duration, SystemTime};
+
+use outrigger_format::{PackId, PackKind};
+
+use super::report::{GcOptions, GcReport};
+use crate::clock;
+use crate::error::{Error, Result};
+use crate::meta::{PackRow, PackState, SessionKind};
+use crate::session::{Session, is_gone};
+use crate::store::Store;
+
+/// A lock file younger than this may belong to a session that is just being opened.
+const LOCK_AGE_MIN: Duration = Duration::from_secs(3600);
+
+/// Ends the sessions whose process is gone, but for `own` (rule 11).
+pub(super) fn fence_gone(store: &Store, report: &mut GcReport) -> Result<()> {
+    let locks = store.locks_dir();
+    for row in store.meta.sessions()? {
+        if is_gone(&row, Some(&locks)) {
+            store.meta.fence(row.id)?;
+            report.sessions_fenced += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Removes the objects of packs that have been dead for the grace period, and then their rows. A row whose session is not over stays.
+pub(super) fn unlink_dead(
+    store: &Store,
+    rows: &[PackRow],
+    options: &GcOptions,
+    report: &mut GcReport,
+) -> Result<()> {
+    let now = clock::now_nanos();
+    let grace = options.grace_secs.saturating_mul(1_000_000_000);
+    let (mut gone, mut waiting) = (Vec::new(), 0);
+    for row in rows.iter().filter(|row| row.state == PackState::Dead) {
+        if row.dead_since.saturating_add(grace) > now {
+            waiting += 1;
+            continue;
+        }
+        if let Some(len) = store.backend.len(row.id)? {
+            if !options.dry_run {
+                store.backend.remove(row.id)?;
+            }
+            report.packs_unlinked += 1;
+            report.bytes_freed += len;
+        }
+        gone.push(row.id);
+    }
+    report.packs_waiting = waiting;
+    if options.dry_run || gone.is_empty() {
+        return Ok(());
+    }
+    store.index.remove_packs(&gone);
+    store.meta.forget_packs(&gone)
+}
+
+/// Removes objects that no row knows: what a fenced writer made late. Rows come before objects, so an object that was listed before the
+/// rows were read, and has none, was swept.
+pub(super) fn remove_strays(
+    store: &Store,
+    session: Option<&Session>,
+    options: &GcOptions,
+    report: &mut GcReport,
+) -> Result<()> {
+    let objects = store.backend.list()?;
+    let rows: HashSet<PackId> = store.meta.packs()?.into_iter().map(|row| row.id).collect();
+    let strays: Vec<PackId> = objects.into_iter().filter(|id| !rows.contains(id)).collect();
+    let Some(&newest) = strays.last() else { return Ok(()) };
+    if let Some(session) = session
+        && rows.iter().max().is_none_or(|known| newest > *known)
+    {
+        // Ids are handed out by a counter. An object beyond it means that the database is older than the packs: a backup of it.
+        let next = store.meta.announce_packs(session.id(), PackKind::Meta, 1)?[0];
+        if newest >= next {
+            return Err(Error::damaged(format!(
+                "pack {newest} is newer than anything the database knows: was an old copy of the database restored? \
+                 Nothing was reclaimed; `recover` rebuilds the database from the packs"
+            )));
+        }
+    }
+    for stray in strays {
+        let len = store.backend.len(stray)?.unwrap_or(0);
+        if !options.dry_run {
+            store.backend.remove(stray)?;
+        }
+        report.strays += 1;
+        report.bytes_freed += len;
+    }
+    Ok(())
+}
+
+/// Removes lock files that killed sessions left behind. Failures do not matter: they are small.
+pub(super) fn remove_old_locks(store: &Store) {
+    let Ok(entries) = std::fs::read_dir(store.locks_dir()) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let modified = entry.metadata().and_then(|metadata| metadata.modified()).ok();
+        let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
+        if path.extension().is_none_or(|extension| extension != "lock")
+            || age.is_none_or(|age| age < LOCK_AGE_MIN)
+        {
+            continue;
+        }
+        let Ok(file) = File::open(&path) else { continue };
+        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        let name = entry.file_name().to_string_lossy().trim_end_matches(".lock").to_string();
+        // Its row, if it has one still, names it first.
+        let Ok(sessions) = store.meta.sessions() else { return };
+        if !sessions.iter().any(|row| row.description.starts_with(&name)) {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
+/// The session that is collecting now, for a dry run, which must not look while packs move.
+pub(super) fn other_collector(store: &Store) -> Result<Option<String>> {
+    let locks = store.locks_dir();
+    let sessions = store.meta.sessions()?;
+    let busy = sessions.iter().find(|row| row.kind == SessionKind::Collector && !is_gone(row, Some(&locks)));
+    Ok(busy.map(|row| row.description.clone()))
+}

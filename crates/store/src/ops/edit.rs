@@ -1,0 +1,276 @@
+//! Changes of the tree that carry no data: remove, move, copy.
+//!
+//! They go through the [`Writer`] like everything else, so that the catalogue has them and they are committed in order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::FileKind;
+
+use super::listing;
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::{At, Change, Inode, Meta, PinTarget, ROOT_INODE, SessionKind};
+use crate::session::Session;
+use crate::store::Store;
+use crate::tree::{StorePath, find, require};
+use crate::write::{Item, Progress, WriteOptions, Writer};
+
+/// What an edit did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EditReport {
+    /// Entries that were named, or copied.
+    pub entries: u64,
+    /// Sum of the lengths of copied files, bytes; no data was copied.
+    pub bytes: u64,
+}
+
+/// A session with a writer for changes only.
+struct Editor {
+    session: Arc<Session>,
+    writer: Writer,
+}
+
+impl Editor {
+    fn open(store: &Store, what: &str) -> Result<Self> {
+        let session = store.session(SessionKind::Writer, what)?;
+        let options = WriteOptions {
+            threads: 1,
+            frame_size: store.config.frame_size as usize,
+            pack_bytes: store.config.pack_size.into(),
+            chunk_max: store.config.chunker.max_len(),
+        };
+        let writer = Writer::start(store, &session, &options, &Arc::new(Progress::default()));
+        Ok(Self { session, writer })
+    }
+
+    fn change(&mut self, change: Change) -> Result<()> {
+        self.writer.submit(Item::Change(change))
+    }
+
+    /// Commits; when submitting failed the committer knows why.
+    fn finish(self, submitted: Result<EditReport>) -> Result<EditReport> {
+        match self.writer.finish() {
+            Ok(_) => submitted,
+            Err(error) => match submitted {
+                Err(refused) if refused.kind() != ErrorKind::Cancelled => Err(refused),
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+fn not_the_root(path: &StorePath) -> Result<(StorePath, Vec<u8>)> {
+    let name = path
+        .name()
+        .ok_or_else(|| Error::new(ErrorKind::Invalid, "the root itself cannot be removed or moved"))?;
+    Ok((path.parent(), name.to_vec()))
+}
+
+fn require_directory(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode> {
+    let inode = require(meta, at, path)?;
+    if inode.attributes.kind != FileKind::Directory {
+        return Err(Error::new(ErrorKind::Invalid, format!("`{path}` is not a directory")));
+    }
+    Ok(inode)
+}
+
+/// Removes `paths`; directories only when `recursive`. All of it or nothing, for up to some ten thousand names.
+///
+/// # Errors
+/// `NotFound`, `Invalid` for the root and for directories without `recursive`.
+pub fn remove(store: &Store, paths: &[StorePath], recursive: bool) -> Result<EditReport> {
+    let meta = &*store.meta;
+    let mut changes = Vec::new();
+    for path in paths {
+        let (parent, name) = not_the_root(path)?;
+        let inode = require(meta, At::Now, path)?;
+        if inode.attributes.kind == FileKind::Directory && !recursive {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("`{path}` is a directory; use -r to remove it with all in it"),
+            ));
+        }
+        let parent = require_directory(meta, At::Now, &parent)?.number;
+        changes.push(Change::Remove { parent, name, recursive });
+    }
+    commit(store, "rm", changes)
+}
+
+/// Moves each of `from` to `to`, or into it when it is a directory.
+///
+/// # Errors
+/// `NotFound`, `Exists` for a directory in the way that is not empty, `Invalid`.
+pub fn rename(store: &Store, from: &[StorePath], to: &StorePath) -> Result<EditReport> {
+    let meta = &*store.meta;
+    let mut changes = Vec::new();
+    for (path, target) in targets(meta, from, to)? {
+        let (parent, name) = not_the_root(&path)?;
+        require(meta, At::Now, &path)?;
+        let (new_parent, new_name) = not_the_root(&target)?;
+        if target.components.starts_with(&path.components) && target != path {
+            return Err(Error::new(ErrorKind::Invalid, format!("`{path}` cannot be moved into itself")));
+        }
+        let parent = require_directory(meta, At::Now, &parent)?.number;
+        let new_parent = require_directory(meta, At::Now, &new_parent)?.number;
+        changes.push(Change::Rename { parent, name, new_parent, new_name });
+    }
+    commit(store, "mv", changes)
+}
+
+fn commit(store: &Store, what: &str, changes: Vec<Change>) -> Result<EditReport> {
+    let report = EditReport { entries: changes.len() as u64, bytes: 0 };
+    let mut editor = Editor::open(store, what)?;
+    let submitted = changes.into_iter().try_for_each(|change| editor.change(change)).map(|()| report);
+    editor.finish(submitted)
+}
+
+/// Where each source goes: to `to`, or below it when that is a directory (it must be one for several sources).
+fn targets(meta: &dyn Meta, from: &[StorePath], to: &StorePath) -> Result<Vec<(StorePath, StorePath)>> {
+    let existing = find(meta, At::Now, to)?;
+    let into = existing.is_some_and(|inode| inode.attributes.kind == FileKind::Directory);
+    if from.len() > 1 && !into {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("`{to}` is not a directory, and there are several sources"),
+        ));
+    }
+    let target = |path: &StorePath| match path.name() {
+        Some(name) if into => Ok(to.join(name)),
+        None if into => Err(Error::new(
+            ErrorKind::Invalid,
+            format!("the root needs a new name: give one that is not there, as {to}/NAME"),
+        )),
+        _ => Ok(to.clone()),
+    };
+    from.iter().map(|path| Ok((path.clone(), target(path)?))).collect()
+}
+
+/// Copies each of `from` to `to`, or into it when it is a directory; no data is copied. The sources are read from snapshot `snapshot`, or from the
+/// tree as it was before the copy, so a directory may be copied into itself. Hard links among the copies stay.
+///
+/// # Errors
+/// `NotFound`, `Invalid` for directories without `recursive`.
+pub fn copy(
+    store: &Store,
+    snapshot: Option<&str>,
+    from: &[StorePath],
+    to: &StorePath,
+    recursive: bool,
+) -> Result<EditReport> {
+    let editor = Editor::open(store, "cp")?;
+    // The pin keeps every root that is copied from being reclaimed before its copy is committed.
+    let target = snapshot.map_or(PinTarget::Now, |name| PinTarget::Snapshot(name.to_string()));
+    let (epoch, _) = editor.session.pin(&target)?;
+    let mut copier = Copier {
+        store,
+        at: At::Epoch(epoch),
+        editor,
+        inodes: 0..0,
+        copies: HashMap::new(),
+        report: EditReport::default(),
+    };
+    let copied = copier.all(from, to, recursive);
+    let report = copied.map(|()| copier.report);
+    copier.editor.finish(report)
+}
+
+struct Copier<'a> {
+    store: &'a Store,
+    at: At,
+    editor: Editor,
+    inodes: std::ops::Range<u64>,
+    /// Inode → its copy, for directories and files with several names.
+    copies: HashMap<u64, u64>,
+    report: EditReport,
+}
+
+const INODES_AT_ONCE: u64 = 1024;
+
+impl Copier<'_> {
+    fn all(&mut self, from: &[StorePath], to: &StorePath, recursive: bool) -> Result<()> {
+        let meta = &*self.store.meta;
+        // All are checked before the first is submitted.
+        let mut planned = Vec::new();
+        for (path, target) in targets(meta, from, to)? {
+            let inode = require(meta, self.at, &path)?;
+            if inode.attributes.kind == FileKind::Directory && !recursive {
+                return Err(Error::new(
+                    ErrorKind::Invalid,
+                    format!("`{path}` is a directory; use -r to copy it with all in it"),
+                ));
+            }
+            if target == path && self.at_is_now(path.components.is_empty(), &inode)? {
+                return Err(Error::new(ErrorKind::Invalid, format!("`{path}` and its copy are the same")));
+            }
+            let (parent, name) = not_the_root(&target)?;
+            planned.push((inode, require_directory(meta, At::Now, &parent)?.number, name));
+        }
+        for (inode, parent, name) in planned {
+            self.copies.clear();
+            let (top, is_dir) = (inode.number, inode.attributes.kind == FileKind::Directory);
+            let copy = self.one(parent, name, inode)?;
+            if is_dir {
+                self.below(top, copy)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn at_is_now(&self, is_root: bool, inode: &Inode) -> Result<bool> {
+        let now = self.store.meta.inode(At::Now, if is_root { ROOT_INODE } else { inode.number })?;
+        Ok(now.is_some_and(|now| now.root == inode.root))
+    }
+
+    fn below(&mut self, top: u64, copy: u64) -> Result<()> {
+        let (store, at) = (self.store, self.at);
+        // Copies of the directories on the way to where the walk is: (length of the path, copy).
+        let mut parents = vec![(0, copy)];
+        listing::walk(&*store.meta, at, top, true, &mut |path, entry| {
+            let prefix = path.len() - entry.name.len();
+            while parents.last().is_some_and(|(len, _)| *len > prefix) {
+                parents.pop();
+            }
+            let parent = parents.last().map_or(copy, |(_, copy)| *copy);
+            let made = self.one(parent, entry.name.clone(), entry.inode.clone())?;
+            if entry.inode.attributes.kind == FileKind::Directory {
+                parents.push((path.len() + 1, made));
+            }
+            Ok(())
+        })
+    }
+
+    fn one(&mut self, parent: u64, name: Vec<u8>, source: Inode) -> Result<u64> {
+        self.report.entries += 1;
+        let Inode { number, attributes, root, links, .. } = source;
+        let linked = links > 1 && attributes.kind != FileKind::Directory;
+        let inode = match self.copies.get(&number).filter(|_| linked) {
+            Some(&copy) => copy,
+            None => self.next_inode()?,
+        };
+        if linked {
+            self.copies.insert(number, inode);
+        }
+        self.report.bytes += root.len();
+        let root = if attributes.kind == FileKind::File { root } else { Root::Empty };
+        self.editor.change(Change::Put {
+            parent,
+            name,
+            inode,
+            attributes,
+            root,
+            stamp: 0,
+            replace: false,
+        })?;
+        Ok(inode)
+    }
+
+    fn next_inode(&mut self) -> Result<u64> {
+        if self.inodes.is_empty() {
+            self.inodes = self.store.meta.reserve_inodes(INODES_AT_ONCE)?;
+        }
+        let inode = self.inodes.start;
+        self.inodes.start += 1;
+        Ok(inode)
+    }
+}

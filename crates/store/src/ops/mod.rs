@@ -1,0 +1,13 @@
+//! What commands do beyond moving bytes: listing, editing, comparing and counting what is stored.
+//!
+//! Each operation is one function here, without a word about arguments or terminals; the command line and other edges call it.
+
+pub mod diff;
+pub mod edit;
+pub mod listing;
+pub mod retention;
+pub mod snapshots;
+pub mod stats;
+mod view;
+
+pub use view::View;

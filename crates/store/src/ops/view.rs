@@ -1,0 +1,67 @@
+//! A tree to read from, held still.
+
+use std::sync::Arc;
+
+use outrigger_format::Root;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::{At, PinTarget, SessionKind};
+use crate::session::Session;
+use crate::store::Store;
+
+/// A tree as it was at one epoch, pinned for as long as this lives: removals and reclaiming beside it do not disturb it.
+///
+/// A store that cannot be written (read-only, or on a full disk) cannot be pinned; it is then read as it is.
+pub struct View {
+    /// Where to read.
+    pub at: At,
+    session: Option<Arc<Session>>,
+}
+
+impl View {
+    /// Opens a session for the command `what` and pins a snapshot, or the tree as it is now.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such snapshot, and failures of the store.
+    pub fn open(store: &Store, what: &str, snapshot: Option<&str>) -> Result<Self> {
+        let target = snapshot.map_or(PinTarget::Now, |name| PinTarget::Snapshot(name.to_string()));
+        let pinned = store
+            .session(SessionKind::Reader, what)
+            .and_then(|session| session.pin(&target).map(|(epoch, _)| (session, epoch)));
+        match pinned {
+            Ok((session, epoch)) => Ok(Self { at: At::Epoch(epoch), session: Some(session) }),
+            Err(error) if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Full) => {
+                Ok(Self { at: unpinned(store, snapshot)?, session: None })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The content of an earlier version of a file, pinned as well.
+    ///
+    /// # Errors
+    /// `NotFound` when that version is not kept.
+    pub fn version(&self, store: &Store, inode: u64, number: u64) -> Result<Root> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("version {number} is not kept"));
+        if let Some(session) = &self.session {
+            let pinned = session.pin(&PinTarget::Version { inode, number });
+            let (_, root) = pinned
+                .map_err(|error| if error.kind() == ErrorKind::NotFound { missing() } else { error })?;
+            return root.ok_or_else(missing);
+        }
+        let versions = store.meta.versions(inode)?;
+        versions
+            .into_iter()
+            .find(|version| version.number == number)
+            .map(|version| version.root)
+            .ok_or_else(missing)
+    }
+}
+
+fn unpinned(store: &Store, snapshot: Option<&str>) -> Result<At> {
+    let Some(name) = snapshot else { return Ok(At::Now) };
+    let found = store.meta.snapshots()?.into_iter().find(|snapshot| snapshot.name == name);
+    found
+        .map(|snapshot| At::Epoch(snapshot.epoch))
+        .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no snapshot `{name}`")))
+}

@@ -1,0 +1,33 @@
+//! Setting policies so that they survive a lost database: in the catalogue first, then in the database.
+
+use outrigger_format::catalogue::{FileKind, Record};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::At;
+use crate::session::Session;
+use crate::store::Store;
+use crate::tree::check_policy;
+use crate::write::append_records;
+
+/// Sets (or with `None` unsets) a policy of the directory `inode`.
+///
+/// # Errors
+/// `Invalid` for a policy that is none, `NotFound` when there is no such directory; those of the store.
+pub fn set_policy(
+    store: &Store,
+    session: &Session,
+    inode: u64,
+    key: &str,
+    value: Option<&str>,
+) -> Result<()> {
+    if let Some(value) = value {
+        check_policy(key, value)?;
+    }
+    let found = store.meta.inode(At::Now, inode)?;
+    if found.is_none_or(|inode| inode.attributes.kind != FileKind::Directory) {
+        return Err(Error::new(ErrorKind::NotFound, format!("inode {inode} is not a directory")));
+    }
+    let (name, text) = (key.as_bytes().to_vec(), value.map(|value| value.as_bytes().to_vec()));
+    append_records(store, session, std::iter::once(Ok(Record::Policy { inode, key: name, value: text })))?;
+    store.meta.set_policy(inode, key, value)
+}

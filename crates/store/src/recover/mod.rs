@@ -1,0 +1,230 @@
+//! `recover`: makes a new database from the packs alone.
+//!
+//! ```text
+//!   survey.rs   every object: header, footer, catalogue blocks; what has no footer is kept for salvage
+//!       │
+//!   a new database beside the old one ◀── rows of all whole packs, counters beyond everything seen
+//!       │   salvage: good frames of torn packs go into new packs
+//!   replay.rs   blocks by (sequence, pack, frame) ─▶ commits, snapshots, versions, policies
+//!       │
+//!   the old database is moved aside, the new one takes its name; torn packs are moved to `packs-damaged/`
+//! ```
+//!
+//! Nothing that was there is changed before the new database is whole, and nothing is deleted but packs that hold nothing. A
+//! block found in a torn pack belongs to a commit that may never have been acknowledged: it counts only if all that it
+//! refers to can be found.
+
+mod replay;
+mod survey;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use outrigger_format::PackId;
+use serde::Serialize;
+
+use crate::check::{salvage, set_aside};
+use crate::clock;
+use crate::config::StoreConfig;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::meta::{Commit, Meta, OpenMode, SessionKind, SqliteMeta};
+use crate::session::Session;
+use crate::store::{DATABASE_FILE, Store};
+use survey::Survey;
+
+/// Ids handed out after a recovery begin this far above any that was seen: a lost database may have given out more.
+const PACK_ID_GAP: u64 = 1 << 20;
+/// The new database's name until it is whole.
+const UNFINISHED: &str = "meta.db.recovering";
+
+/// What a recovery found and made.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct RecoverReport {
+    /// Whole packs, now live.
+    pub packs: u64,
+    /// Packs without a footer, or with a damaged one, whose good frames were copied.
+    pub packs_salvaged: u64,
+    /// Packs of which nothing could be read, or that were never sealed and held nothing; moved aside.
+    pub packs_dropped: u64,
+    /// Catalogue blocks replayed.
+    pub blocks: u64,
+    /// Changes replayed.
+    pub changes: u64,
+    /// Snapshots there are now.
+    pub snapshots: u64,
+    /// Files there are now.
+    pub files: u64,
+    /// Directories there are now.
+    pub directories: u64,
+    /// Where the old database is now, if there was one.
+    pub old_database: Option<PathBuf>,
+    /// What could not be recovered, in sentences.
+    pub problems: Vec<String>,
+}
+
+/// Live counters of a recovery.
+#[derive(Debug, Default)]
+pub struct RecoverProgress {
+    /// Objects there are.
+    pub packs_expected: AtomicU64,
+    /// Objects looked at.
+    pub packs_done: AtomicU64,
+    /// Catalogue blocks that will be replayed.
+    pub blocks_expected: AtomicU64,
+    /// Blocks replayed.
+    pub blocks_done: AtomicU64,
+}
+
+/// Rebuilds the database of the store in `dir` from its packs.
+///
+/// # Errors
+/// `NotFound` when there is no store, `Busy` while something uses it, `Newer`, `Denied`, `Io`. The old database, if any, is then
+/// where it was.
+pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> {
+    let config = StoreConfig::read(dir)?;
+    refuse_in_use(dir)?;
+    let mut report = RecoverReport::default();
+    remove_database(&dir.join(UNFINISHED))?;
+    let meta: Arc<dyn Meta> = Arc::new(SqliteMeta::open(&dir.join(UNFINISHED), OpenMode::Create)?);
+    let survey = survey::survey(dir, &config, progress, &mut report)?;
+    meta.raise_counters(next_pack(&survey), 0, 0)?;
+    meta.adopt_packs(&survey.whole)?;
+    report.packs = survey.whole.len() as u64;
+
+    let store = Store::assemble(dir, config, Arc::clone(&meta), false)?;
+    let session = Session::open(&meta, SessionKind::Writer, None, "recover")?;
+    let mut blocks = survey.blocks;
+    let moved = salvage_torn(&store, &session, &survey.torn, &mut blocks, &mut report)?;
+    replay::replay(&store, &session, blocks, progress, &mut report)?;
+    let totals = meta.totals()?;
+    (report.files, report.directories) = (totals.files, totals.directories);
+    report.snapshots = meta.snapshots()?.len() as u64;
+    drop(session);
+    meta.tidy()?;
+    drop((store, meta));
+
+    report.old_database = exchange_databases(dir)?;
+    for id in moved {
+        set_aside(dir, id)?;
+    }
+    Ok(report)
+}
+
+fn next_pack(survey: &Survey) -> u64 {
+    (survey.highest + PACK_ID_GAP).min(PackId::MAX.0)
+}
+
+/// Every process that writes holds the lock of its session's file.
+fn refuse_in_use(dir: &Path) -> Result<()> {
+    let locks = dir.join("sessions");
+    let names = match std::fs::read_dir(&locks) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.context(|| format!("cannot list {}", locks.display()))?,
+    };
+    for entry in names.flatten() {
+        let Ok(file) = std::fs::File::open(entry.path()) else { continue };
+        let is_locked =
+            rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err();
+        if is_locked {
+            let why = format!("{} is in use by another process; end it first", dir.display());
+            return Err(Error::new(ErrorKind::Busy, why));
+        }
+    }
+    Ok(())
+}
+
+/// Copies what is good of torn packs into new ones; returns the packs to move aside when all is done.
+fn salvage_torn(
+    store: &Store,
+    session: &Session,
+    torn: &[survey::Torn],
+    blocks: &mut Vec<survey::FoundBlock>,
+    report: &mut RecoverReport,
+) -> Result<Vec<PackId>> {
+    let mut moved = Vec::new();
+    for pack in torn {
+        let mut uncertain = Vec::new();
+        // Blocks are not copied yet: those that count are written anew, in their place, below.
+        let kind = pack.kind;
+        let salvaged = salvage::rewrite(store, &store.meta, session.id(), pack.id, kind, &mut |frame| {
+            uncertain.extend(survey::blocks_of(pack.id, frame));
+            true
+        });
+        let (sealed, salvage) = match salvaged {
+            Ok(salvaged) => salvaged,
+            Err(error) if error.kind() == ErrorKind::Fenced => return Err(error),
+            Err(error) => {
+                report.problems.push(format!("pack {}: {error}", pack.id));
+                continue;
+            }
+        };
+        for pack in &sealed {
+            store.index.add_pack(pack.row.id, &pack.footer);
+            session.own_pack(pack.row.id);
+        }
+        let commit = Commit {
+            packs: sealed.iter().map(|pack| pack.row.id).collect(),
+            changes: Vec::new(),
+            time: clock::now_nanos(),
+        };
+        session.commit(0, &commit.packs, || store.meta.commit(session.id(), &commit))?;
+        let why = &pack.why;
+        if salvage.chunks > 0 {
+            report.packs_salvaged += 1;
+            report.problems.push(format!("{why}; {} chunks of it were copied to new packs", salvage.chunks));
+        } else {
+            report.packs_dropped += 1;
+            report.problems.push(format!("{why}; nothing of it could be read"));
+        }
+        blocks.extend(uncertain);
+        moved.push(pack.id);
+    }
+    Ok(moved)
+}
+
+fn database_files(path: &Path) -> [PathBuf; 3] {
+    ["", "-wal", "-shm"].map(|suffix| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        PathBuf::from(name)
+    })
+}
+
+fn remove_database(path: &Path) -> Result<()> {
+    for file in database_files(path) {
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).context(|| format!("cannot remove {}", file.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Moves the old database aside, if there is one, and the new one to its place.
+fn exchange_databases(dir: &Path) -> Result<Option<PathBuf>> {
+    let (old, new) = (dir.join(DATABASE_FILE), dir.join(UNFINISHED));
+    let at = || format!("cannot exchange {}", old.display());
+    let aside = dir.join(format!("{DATABASE_FILE}.damaged-{}", clock::now_nanos() / 1_000_000_000));
+    let log = &database_files(&new)[1];
+    if std::fs::metadata(log).is_ok_and(|log| log.len() > 0) {
+        return Err(Error::new(ErrorKind::Busy, format!("{} is still in use", new.display())));
+    }
+    let mut was_there = None;
+    // The log first: a database beside another's log would be worse than none.
+    for (from, to) in database_files(&old).iter().zip(database_files(&aside)).rev() {
+        match std::fs::rename(from, &to) {
+            Ok(()) if *from == old => was_there = Some(aside.clone()),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error).context(at),
+            _ => {}
+        }
+    }
+    std::fs::rename(&new, &old).context(at)?;
+    for file in &database_files(&new)[1..] {
+        let _ = std::fs::remove_file(file);
+    }
+    std::fs::File::open(dir).and_then(|dir| dir.sync_all()).context(at)?;
+    Ok(was_there)
+}

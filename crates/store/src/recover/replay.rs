@@ -1,0 +1,266 @@
+//! Replays the catalogue into an empty database.
+//!
+//! Blocks are sorted by sequence, pack and frame; equal ones count once. Changes are committed with the time of their block, so that
+//! versions get the times they had. Numbers that a commit put other inodes in the place of (aliases) are carried from
+//! block to block within a sequence, as they were when it was first committed. Two writers may have committed in another order than
+//! they took their sequences in: a change that does not apply is reported and left out, and the rest goes on.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::Ordering;
+
+use outrigger_format::catalogue::{FileKind, Record};
+use outrigger_format::{Entry, Fingerprint, Root};
+
+use super::survey::FoundBlock;
+use super::{RecoverProgress, RecoverReport};
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::{Change, Commit, ROOT_INODE, VersionRow};
+use crate::read::Reader;
+use crate::session::Session;
+use crate::store::Store;
+
+/// Problems that are listed; more are only counted.
+const LISTED: usize = 100;
+
+/// Replays `blocks`.
+pub(super) fn replay(
+    store: &Store,
+    session: &Session,
+    mut blocks: Vec<FoundBlock>,
+    progress: &RecoverProgress,
+    report: &mut RecoverReport,
+) -> Result<()> {
+    blocks.sort_by_key(|found| (found.block.sequence, found.pack, found.frame));
+    let mut seen = HashSet::new();
+    blocks.retain(|found| seen.insert(found.fingerprint));
+    keep_complete(store, &mut blocks, report)?;
+    let inodes = blocks.iter().flat_map(|found| &found.block.records).map(highest_inode).max().unwrap_or(0);
+    let sequence = blocks.last().map_or(0, |found| found.block.sequence);
+    store.meta.raise_counters(0, inodes.max(ROOT_INODE) + 1, sequence + 1)?;
+    progress.blocks_expected.store(blocks.len() as u64, Ordering::Relaxed);
+    let mut replay = Replay {
+        store,
+        session,
+        changes: Vec::new(),
+        aliases: BTreeMap::new(),
+        sequence: 0,
+        time: 0,
+        left_out: 0,
+        report,
+    };
+    for found in blocks {
+        if found.block.sequence != replay.sequence {
+            replay.flush()?;
+            replay.aliases.clear();
+        }
+        (replay.sequence, replay.time) = (found.block.sequence, found.block.time);
+        for record in found.block.records {
+            replay.record(record)?;
+        }
+        replay.flush()?;
+        replay.report.blocks += 1;
+        progress.blocks_done.fetch_add(1, Ordering::Relaxed);
+    }
+    let left_out = replay.left_out;
+    if left_out > LISTED {
+        report.problems.push(format!("… and {} more like these", left_out - LISTED));
+    }
+    Ok(())
+}
+
+fn highest_inode(record: &Record) -> u64 {
+    match record {
+        Record::Upsert { inode, parent, .. } | Record::Link { inode, parent, .. } => *inode.max(parent),
+        Record::Unlink { parent, .. } => *parent,
+        Record::Rename { parent, new_parent, .. } => *parent.max(new_parent),
+        Record::Version { inode, .. } | Record::Policy { inode, .. } => *inode,
+        Record::Snapshot { .. } | Record::Forget { .. } | Record::Reset | Record::ResetEnd => 0,
+    }
+}
+
+/// Drops what the last complete reset supersedes, resets that were interrupted, and blocks of torn packs whose content is not there.
+fn keep_complete(store: &Store, blocks: &mut Vec<FoundBlock>, report: &mut RecoverReport) -> Result<()> {
+    let has = |found: &FoundBlock, wanted: &Record| found.block.records.contains(wanted);
+    let ended: HashSet<u64> = blocks
+        .iter()
+        .filter(|found| has(found, &Record::ResetEnd))
+        .map(|found| found.block.sequence)
+        .collect();
+    let resets: HashSet<u64> =
+        blocks.iter().filter(|found| has(found, &Record::Reset)).map(|found| found.block.sequence).collect();
+    if let Some(&last) = resets.intersection(&ended).max() {
+        blocks.retain(|found| found.block.sequence >= last);
+    }
+    blocks.retain(|found| {
+        let sequence = found.block.sequence;
+        !(resets.contains(&sequence) || ended.contains(&sequence))
+            || (resets.contains(&sequence) && ended.contains(&sequence))
+    });
+    let mut index = 0;
+    let mut known = HashMap::new();
+    while index < blocks.len() {
+        let found = &blocks[index];
+        if found.is_sealed || is_resolvable(store, &found.block.records, &mut known)? {
+            index += 1;
+            continue;
+        }
+        report.problems.push(format!(
+            "the commit of sequence {} was found in pack {}, which is torn, and what it refers to is not there: left out",
+            found.block.sequence, found.pack
+        ));
+        blocks.remove(index);
+    }
+    Ok(())
+}
+
+fn is_resolvable(store: &Store, records: &[Record], known: &mut HashMap<Fingerprint, bool>) -> Result<bool> {
+    for record in records {
+        let (Record::Upsert { root, .. } | Record::Version { root, .. }) = record else { continue };
+        let key = match root {
+            Root::Tree { fingerprint, .. } => Some(*fingerprint),
+            _ => None,
+        };
+        if let Some(&answer) = key.and_then(|key| known.get(&key)) {
+            if !answer {
+                return Ok(false);
+            }
+            continue;
+        }
+        let mut all = true;
+        let walked = Reader::new(store).entries(root, 0, u64::MAX, &mut |_, entry| {
+            if let Entry::Chunk { fingerprint, .. } = entry {
+                all &= store.index.resolve(&fingerprint, |_| true)?.is_some();
+            }
+            Ok(all)
+        });
+        match walked {
+            Err(error) if error.kind() == ErrorKind::Damaged => all = false,
+            other => other?,
+        }
+        known.extend(key.map(|key| (key, all)));
+        if !all {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+struct Replay<'a> {
+    store: &'a Store,
+    session: &'a Session,
+    changes: Vec<Change>,
+    /// Of the commit that is being replayed.
+    aliases: BTreeMap<u64, u64>,
+    sequence: u64,
+    time: u64,
+    left_out: usize,
+    report: &'a mut RecoverReport,
+}
+
+impl Replay<'_> {
+    fn record(&mut self, record: Record) -> Result<()> {
+        let alias = |inode: u64| self.aliases.get(&inode).copied().unwrap_or(inode);
+        let change = match record {
+            Record::Upsert { inode, parent, name, attributes, root, replace } => Change::Put {
+                parent: alias(parent),
+                name,
+                inode: alias(inode),
+                root: if attributes.kind == FileKind::File { root } else { Root::Empty },
+                attributes,
+                stamp: 0,
+                replace,
+            },
+            Record::Link { parent, name, inode } => {
+                Change::Link { parent: alias(parent), name, inode: alias(inode) }
+            }
+            Record::Unlink { parent, name } => {
+                Change::Remove { parent: alias(parent), name, recursive: true }
+            }
+            Record::Rename { parent, name, new_parent, new_name } => {
+                Change::Rename { parent: alias(parent), name, new_parent: alias(new_parent), new_name }
+            }
+            other => return self.other(other),
+        };
+        self.changes.push(change);
+        Ok(())
+    }
+
+    fn other(&mut self, record: Record) -> Result<()> {
+        self.flush()?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let meta = &self.store.meta;
+        let done = match &record {
+            Record::Snapshot { name, time, tags } => {
+                let tags: Vec<String> = tags.iter().map(|tag| text(tag)).collect();
+                meta.create_snapshot(&text(name), *time, &tags).map(drop)
+            }
+            Record::Forget { name } => meta.delete_snapshot(&text(name)),
+            Record::Version { inode, number, time, mtime, root } => {
+                let row = VersionRow { number: *number, time: *time, mtime: *mtime, root: root.clone() };
+                let inode = self.aliases.get(inode).copied().unwrap_or(*inode);
+                meta.restore_versions(inode, std::slice::from_ref(&row))
+            }
+            Record::Policy { inode, key, value } => {
+                let inode = self.aliases.get(inode).copied().unwrap_or(*inode);
+                meta.set_policy(inode, &text(key), value.as_ref().map(|value| text(value)).as_deref())
+            }
+            _ => Ok(()),
+        };
+        self.tolerate(done, || format!("{record:?}"))
+    }
+
+    /// Commits what has gathered: all at once, or, when something of it does not apply, one by one.
+    fn flush(&mut self) -> Result<()> {
+        let changes = std::mem::take(&mut self.changes);
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.session.check()?;
+        match self.commit(&changes) {
+            Err(error) if is_about_the_change(&error) => {
+                for change in changes {
+                    let done = self.commit(std::slice::from_ref(&change));
+                    self.tolerate(done, || describe(&change))?;
+                }
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Result<()> {
+        let commit = Commit { packs: Vec::new(), changes: changes.to_vec(), time: self.time };
+        let committed = self.store.meta.commit(self.session.id(), &commit)?;
+        self.aliases.extend(committed.aliases);
+        self.report.changes += changes.len() as u64;
+        Ok(())
+    }
+
+    fn tolerate(&mut self, done: Result<()>, what: impl FnOnce() -> String) -> Result<()> {
+        match done {
+            Err(error) if is_about_the_change(&error) => {
+                self.left_out += 1;
+                if self.left_out <= LISTED {
+                    let problem = format!("sequence {}: {} was left out: {error}", self.sequence, what());
+                    self.report.problems.push(problem);
+                }
+                Ok(())
+            }
+            done => done,
+        }
+    }
+}
+
+fn is_about_the_change(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Exists)
+}
+
+fn describe(change: &Change) -> String {
+    let (what, name) = match change {
+        Change::Put { name, .. } => ("putting", name),
+        Change::Link { name, .. } => ("linking", name),
+        Change::Remove { name, .. } => ("removing", name),
+        Change::Rename { name, .. } => ("moving", name),
+    };
+    format!("{what} `{}`", crate::tree::show(name))
+}

@@ -1,0 +1,170 @@
+//! Looks at every object: which packs are whole, which are torn, and where catalogue blocks lie.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use outrigger_format::catalogue::Block;
+use outrigger_format::{ChunkKind, Fingerprint, Footer, PackId, PackKind};
+
+use super::{RecoverProgress, RecoverReport};
+use crate::backend::{Backend, LocalBackend};
+use crate::check::salvage::Salvaged;
+use crate::config::StoreConfig;
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::{PackRow, PackState, SessionId};
+use crate::read::packs::PackReader;
+
+/// A pack whose footer cannot be read.
+pub(super) struct Torn {
+    pub id: PackId,
+    pub kind: PackKind,
+    pub why: String,
+}
+
+/// A catalogue block and where it was found.
+pub(super) struct FoundBlock {
+    pub block: Block,
+    /// Blocks that the collector copied have the same one.
+    pub fingerprint: Fingerprint,
+    pub pack: PackId,
+    pub frame: u16,
+    /// In a pack that was sealed: its commit may count.
+    pub is_sealed: bool,
+}
+
+/// What lies in `packs/`.
+#[derive(Default)]
+pub(super) struct Survey {
+    pub whole: Vec<PackRow>,
+    pub torn: Vec<Torn>,
+    pub blocks: Vec<FoundBlock>,
+    /// The highest id seen.
+    pub highest: u64,
+}
+
+/// Looks at all objects of the store in `dir`.
+pub(super) fn survey(
+    dir: &Path,
+    config: &StoreConfig,
+    progress: &RecoverProgress,
+    report: &mut RecoverReport,
+) -> Result<Survey> {
+    let backend: Arc<dyn Backend> = Arc::new(LocalBackend::open(dir, false, false)?);
+    let packs = PackReader::new(Arc::clone(&backend), config.id, config.fingerprint);
+    let ids = backend.list()?;
+    progress.packs_expected.store(ids.len() as u64, Ordering::Relaxed);
+    let mut survey = Survey::default();
+    for id in ids {
+        survey.highest = survey.highest.max(id.0);
+        let header = packs.read_header(id);
+        match header.and_then(|header| Ok((header, packs.read_footer(id)?))) {
+            Ok((header, footer)) => {
+                let bytes = backend.len(id)?.unwrap_or(0);
+                let chunks = footer.fingerprints().len() as u32;
+                survey.whole.push(PackRow {
+                    id,
+                    kind: header.kind,
+                    state: PackState::Live,
+                    session: SessionId(0),
+                    bytes,
+                    // What was not compressed is not known without reading every frame's header.
+                    raw_bytes: raw_bytes(&packs, id, &footer, backend.as_ref()),
+                    chunks,
+                    dead_since: 0,
+                });
+                if header.kind == PackKind::Meta {
+                    read_blocks(&packs, id, &footer, &mut survey.blocks, report)?;
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                let header = packs.read_header(id).ok();
+                let kind = match header.map(|header| header.kind) {
+                    Some(kind) => kind,
+                    None => first_kind(backend.as_ref(), id),
+                };
+                survey.torn.push(Torn { id, kind, why: error.to_string() });
+            }
+            Err(error) if error.kind() == ErrorKind::Io => {
+                report.problems.push(format!("pack {id} was left alone: {error}"));
+            }
+            Err(error) => return Err(error),
+        }
+        progress.packs_done.fetch_add(1, Ordering::Relaxed);
+    }
+    Ok(survey)
+}
+
+/// Sum of the raw lengths in the frames' headers; frames that cannot be read count as nothing.
+fn raw_bytes(packs: &PackReader, id: PackId, footer: &Footer, backend: &dyn Backend) -> u64 {
+    let mut sum = 0;
+    for (number, entry) in (0u16..).zip(footer.frames()) {
+        let mut raw = [0; 4];
+        if backend.read_at(id, u64::from(entry.offset) + 8, &mut raw).is_ok() {
+            sum += u64::from(u32::from_le_bytes(raw));
+        } else if let Ok(frame) = packs.load(id, footer, number) {
+            sum += frame.header.raw_len() as u64;
+        }
+    }
+    sum
+}
+
+/// Data or meta, by the byte in the header's place; a pack whose header is damaged has it right most of the time.
+fn first_kind(backend: &dyn Backend, id: PackId) -> PackKind {
+    // Offset 5 of the first frame is the kind of its chunks, and 64 is where it begins.
+    let mut frame_kind = [0];
+    match backend.read_at(id, outrigger_format::PACK_HEADER_LEN as u64 + 5, &mut frame_kind) {
+        Ok(()) if frame_kind[0] != ChunkKind::Data as u8 => PackKind::Meta,
+        _ => PackKind::Data,
+    }
+}
+
+fn read_blocks(
+    packs: &PackReader,
+    id: PackId,
+    footer: &Footer,
+    blocks: &mut Vec<FoundBlock>,
+    report: &mut RecoverReport,
+) -> Result<()> {
+    let catalogue = (0u16..).zip(footer.frames()).filter(|(_, entry)| entry.kind == ChunkKind::Catalogue);
+    for (number, entry) in catalogue {
+        let frame = match packs.load(id, footer, number) {
+            Ok(frame) => frame,
+            Err(error) if error.kind() == ErrorKind::Newer => return Err(error),
+            Err(error) => {
+                report.problems.push(format!("a catalogue block is lost: {error}"));
+                continue;
+            }
+        };
+        let bytes = frame.chunk(0).unwrap_or_default();
+        match Block::decode(bytes) {
+            Ok(block) => blocks.push(FoundBlock {
+                block,
+                fingerprint: outrigger_offload::hash(packs.fingerprint_kind(), bytes),
+                pack: id,
+                frame: number,
+                is_sealed: true,
+            }),
+            Err(error) => {
+                let at = format!("pack {id}, catalogue block at byte {}", entry.offset);
+                if matches!(error, outrigger_format::FormatError::Newer { .. }) {
+                    return Err(Error::new(ErrorKind::Newer, at).caused_by(error));
+                }
+                report.problems.push(format!("{at}: {error}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The blocks in a salvaged frame.
+pub(super) fn blocks_of(pack: PackId, frame: &Salvaged) -> Vec<FoundBlock> {
+    if frame.kind != ChunkKind::Catalogue {
+        return Vec::new();
+    }
+    let decode = |(fingerprint, bytes): &(Fingerprint, Vec<u8>)| {
+        let block = Block::decode(bytes).ok()?;
+        Some(FoundBlock { block, fingerprint: *fingerprint, pack, frame: u16::MAX, is_sealed: false })
+    };
+    frame.chunks.iter().filter_map(decode).collect()
+}
