@@ -38,6 +38,7 @@ check: need
 bench: release
 	bench/peers.py --outrigger $(TARGET)/release/outrigger --workload $(TARGET)/release/outrigger-workload
 	$(CARGO) bench -p outrigger-offload
+	$(CARGO) bench -p outrigger-store --bench stages
 	$(CARGO) bench -p outrigger-store --bench index
 
 bench-quick: release

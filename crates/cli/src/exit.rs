@@ -60,7 +60,8 @@ pub fn plain(error: &std::io::Error) -> String {
     without_numbers(&error.to_string())
 }
 
-fn without_numbers(text: &str) -> String {
+/// A message without the numbers of I/O errors.
+pub fn without_numbers(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find(" (os error ") {
@@ -69,6 +70,8 @@ fn without_numbers(text: &str) -> String {
     }
     out + rest
 }
+
+const RECOVER: &str = "; `outrigger recover` rebuilds it from the packs";
 
 /// What to do next, where the message does not say so itself.
 fn advice(kind: ErrorKind) -> &'static str {
@@ -91,7 +94,8 @@ impl From<Error> for Failure {
         };
         let mut message = without_numbers(&error.to_string());
         if !message.contains("outrigger ") {
-            message.push_str(advice(error.kind()));
+            let lost_database = exit == Exit::Damaged && message.contains("metadata database");
+            message.push_str(if lost_database { RECOVER } else { advice(error.kind()) });
         }
         Self { exit, message }
     }

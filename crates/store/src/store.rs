@@ -51,7 +51,7 @@ impl Store {
         }
         let at = || format!("cannot create a store in {}", dir.display());
         create_private_dir(dir).context(at)?;
-        let unfinished = [DATABASE_FILE, "packs", "index", "sessions"];
+        let unfinished = [DATABASE_FILE, CONFIG_FILE, "packs", "index", "sessions"];
         let mut entries = std::fs::read_dir(dir).context(at)?;
         let foreign = entries.find_map(|entry| {
             let name = entry.ok()?.file_name();

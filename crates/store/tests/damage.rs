@@ -7,9 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use checking::{
-    Contents, assert_same_or_unreadable, contents, copy_store, flip, make_store, open, pack_files, run_check, said, scratch,
+    Contents, assert_same_or_unreadable, contents, copy_store, flip, make_store, open, pack_files, run_check,
+    said, scratch,
 };
-use outrigger_format::{ChunkKind, FRAME_HEADER_LEN, Footer, FrameHeader, PACK_HEADER_LEN, TRAILER_LEN, Trailer};
+use outrigger_format::{
+    ChunkKind, FRAME_HEADER_LEN, Footer, FrameHeader, PACK_HEADER_LEN, TRAILER_LEN, Trailer,
+};
 use outrigger_store::check::{CheckReport, DAMAGED_DIR, FindingKind};
 use outrigger_store::{ErrorKind, Store};
 use tempfile::TempDir;
@@ -114,13 +117,21 @@ fn every_field_of_a_pack() {
             for name in &unreadable {
                 let path = name.split("/tree/").nth(1).unwrap();
                 let named = report.findings.iter().flat_map(|finding| &finding.files);
-                assert!(named.into_iter().any(|file| file.path.ends_with(path)), "{case}: {name}: {}", said(&report));
+                assert!(
+                    named.into_iter().any(|file| file.path.ends_with(path)),
+                    "{case}: {name}: {}",
+                    said(&report)
+                );
             }
             drop(store);
 
             let store = open(&path);
             let repaired = run_check(&store, true);
-            assert!(repaired.mended > 0 || field.contains("stored") || field.contains("last"), "{case}: {}", said(&repaired));
+            assert!(
+                repaired.mended > 0 || field.contains("stored") || field.contains("last"),
+                "{case}: {}",
+                said(&repaired)
+            );
             drop(store);
             let store = open(&path);
             let after = contents(&store);
@@ -210,9 +221,12 @@ fn the_index_is_only_a_cache() {
     let index = original().1.join("index");
     let names = || std::fs::read_dir(&index).unwrap().map(|entry| entry.unwrap().path());
     let mut runs = 0;
-    for file in names().filter(|file| file.extension().is_some_and(|end| end == "run") || file.ends_with("CURRENT")) {
+    for file in
+        names().filter(|file| file.extension().is_some_and(|end| end == "run") || file.ends_with("CURRENT"))
+    {
         let len = std::fs::metadata(&file).unwrap().len() as usize;
-        let parts: Vec<usize> = (0..8).map(|part| part * len / 8 + 1).chain([len - 1, 4096.min(len - 1), 17]).collect();
+        let parts: Vec<usize> =
+            (0..8).map(|part| part * len / 8 + 1).chain([len - 1, 4096.min(len - 1), 17]).collect();
         for offset in parts.into_iter().filter(|offset| *offset < len) {
             let case = format!("{} at {offset}", file.display());
             let (_dir, path) = damaged(&relative(&file), |file| flip(file, offset, 4));
@@ -247,7 +261,10 @@ fn the_configuration_is_refused_when_damaged() {
         bytes[offset] ^= 1 << (offset % 7);
         std::fs::write(path.join("store.toml"), bytes).unwrap();
         let error = Store::open(&path, false).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Newer | ErrorKind::Invalid), "{offset}: {error}");
+        assert!(
+            matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Newer | ErrorKind::Invalid),
+            "{offset}: {error}"
+        );
     }
 }
 

@@ -276,6 +276,126 @@ fn objects_that_no_row_knows_go_unless_the_database_is_old() {
     assert_eq!(read(&store, "keep"), unique(1, 100_000));
 }
 
+type Picture = std::collections::BTreeMap<String, (outrigger_format::catalogue::Attributes, outrigger_format::Root, u32, Vec<String>)>;
+
+/// Everything that a tree shows: attributes, content, links and, of the present one, versions.
+fn picture(store: &Store, at: At) -> Picture {
+    let mut picture = Picture::new();
+    let root = store.meta.inode(at, 1).unwrap().unwrap();
+    picture.insert("/".into(), (root.attributes, root.root, 1, Vec::new()));
+    let mut open = vec![(String::new(), 1)];
+    while let Some((above, directory)) = open.pop() {
+        for entry in store.meta.read_dir(at, directory, None, usize::MAX).unwrap() {
+            let path = format!("{above}/{}", String::from_utf8(entry.name).unwrap());
+            let inode = entry.inode;
+            if inode.attributes.kind == outrigger_format::catalogue::FileKind::Directory {
+                open.push((path.clone(), inode.number));
+            }
+            let versions = match at {
+                At::Now => store.meta.versions(inode.number).unwrap(),
+                At::Epoch(_) => Vec::new(),
+            };
+            let versions = versions.iter().map(|version| format!("{version:?}")).collect();
+            picture.insert(path, (inode.attributes, inode.root, inode.links, versions));
+        }
+    }
+    picture
+}
+
+#[test]
+fn a_compacted_catalogue_says_all_that_recover_needs() {
+    let dir = scratch();
+    let store = init(dir.path());
+    let tree = tempfile::tempdir().unwrap();
+    let write = |name: &str, seed: u64| {
+        let file = tree.path().join(name);
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(file, content(seed, (seed % 4) as u32)).unwrap();
+    };
+    let put_tree = || {
+        let source = outrigger_store::local::put::Source::Path(tree.path().to_path_buf());
+        let progress = Arc::default();
+        outrigger_store::local::put::put(&store, vec![(source, path("tree"))], &Default::default(), 2, &progress).unwrap();
+    };
+    for n in 0..30 {
+        write(&format!("{}/{}/f{n}", n % 3, n % 5), n);
+    }
+    std::fs::hard_link(tree.path().join("0/0/f0"), tree.path().join("0/linked")).unwrap();
+    std::os::unix::fs::symlink("f0", tree.path().join("0/0/sym")).unwrap();
+    put_tree();
+    for round in 0..6 {
+        ops::snapshots::create(&store, Some(&format!("s{round}")), "", &["tag".into()]).unwrap();
+        for n in 0..30 {
+            if (n + round) % 4 == 0 {
+                write(&format!("{}/{}/f{n}", n % 3, n % 5), 100 * round + n);
+            }
+        }
+        match round {
+            // A directory that moves, one that goes, one whose name becomes a file, a file that moves.
+            1 => std::fs::rename(tree.path().join("1/2"), tree.path().join("0/moved")).unwrap(),
+            2 => std::fs::remove_dir_all(tree.path().join("2/1")).unwrap(),
+            3 => {
+                std::fs::remove_dir_all(tree.path().join("2/3")).unwrap();
+                write("2/3", 7);
+            }
+            4 => ops::edit::rename(&store, &[path("tree/0")], &path("tree/9")).unwrap(),
+            _ => std::fs::rename(tree.path().join("0/0/f15"), tree.path().join("0/renamed")).map(drop).unwrap_or_default(),
+        };
+        if round != 4 {
+            put_tree();
+        }
+    }
+    ops::snapshots::delete(&store, &["s2".into()]).unwrap();
+    store.meta.set_policy(1, "versions", Some("5")).unwrap();
+
+    let snapshots = |store: &Store| store.meta.snapshots().unwrap();
+    let pictures = |store: &Store| -> Vec<Picture> {
+        let at = snapshots(store).into_iter().map(|snapshot| At::Epoch(snapshot.epoch)).chain([At::Now]);
+        at.map(|at| picture(store, at)).collect()
+    };
+    let (known, seen) = (snapshots(&store), pictures(&store));
+    // Another session that might be writing puts it off.
+    let options = GcOptions { catalogue_min: 0, ..thorough() };
+    let writing = store.session(SessionKind::Writer, "put").unwrap();
+    assert!(!collect(&store, &options).unwrap().catalogue_compacted);
+    drop(writing);
+    let mut compacted = collect(&store, &options).unwrap();
+    if !compacted.catalogue_compacted {
+        // It has to grow for that.
+        for n in 0..60 {
+            put_bytes(&store, "more", content(n, 0)).unwrap();
+            remove(&store, "more").unwrap();
+        }
+        compacted = collect(&store, &options).unwrap();
+    }
+    assert!(compacted.catalogue_compacted, "{compacted:?}");
+    assert_eq!(pictures(&store), seen);
+    let again = collect(&store, &options).unwrap();
+    assert!(!again.catalogue_compacted && again.catalogue_bytes < compacted.catalogue_bytes, "{again:?}");
+    put_bytes(&store, "last", content(3, 3)).unwrap();
+    let seen = pictures(&store);
+    verify_all(&store).unwrap();
+    drop(store);
+
+    for name in ["meta.db", "meta.db-wal", "meta.db-shm"] {
+        let _ = std::fs::remove_file(dir.path().join("store").join(name));
+    }
+    let report = outrigger_store::recover::recover(&dir.path().join("store"), &Default::default()).unwrap();
+    assert_eq!(report.problems, Vec::<String>::new());
+    let store = open(dir.path());
+    let names = |snapshots: &[outrigger_store::meta::SnapshotRow]| -> Vec<_> {
+        snapshots.iter().map(|snapshot| (snapshot.name.clone(), snapshot.time, snapshot.tags.clone())).collect()
+    };
+    assert_eq!(names(&snapshots(&store)), names(&known));
+    for (n, (is, was)) in pictures(&store).iter().zip(&seen).enumerate() {
+        for path in was.keys().chain(is.keys()) {
+            assert_eq!(is.get(path), was.get(path), "{path} in tree {n}");
+        }
+    }
+    verify_all(&store).unwrap();
+    assert_eq!(store.meta.policies(1).unwrap().get("versions").map(String::as_str), Some("5"));
+}
+
 /// A store whose files overlap, with garbage of every kind: whole packs, parts of packs, manifests, small packs.
 fn littered(dir: &std::path::Path) {
     let store = init(dir);

@@ -5,15 +5,12 @@ mod checking;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 
-use checking::{make_store, open, pack_files, run_check, said, scratch};
+use checking::{add_pack, fingerprint, make_store, open, pack_files, run_check, said, scratch};
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
-use outrigger_format::{
-    ChunkKind, Codec, Entry, Fingerprint, FooterBuilder, FrameHeader, Node, PACK_HEADER_LEN, PackHeader, PackId, PackKind,
-    Put, Root, checksum,
-};
+use outrigger_format::{ChunkKind, Entry, Fingerprint, Node, PACK_HEADER_LEN, Put, Root, checksum};
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
 use outrigger_store::local::get::{GetOptions, restore};
-use outrigger_store::meta::{At, Change, Commit, PackRow, PackState, ROOT_INODE, SessionId, SessionKind};
+use outrigger_store::meta::{At, Change, Commit, ROOT_INODE, SessionKind};
 use outrigger_store::read::Reader;
 use outrigger_store::tree::{StorePath, require};
 use outrigger_store::write::{Progress, Skipped};
@@ -53,14 +50,18 @@ fn names_that_lead_elsewhere_are_not_restored() {
     let copy = dir.path().join("copy");
     for name in [&b".."[..], b".", b"a/b", b"/etc/x", b"", b"a\0b", &[b'x'; 300]] {
         checking::copy_store(&path, &copy);
-        let changed = database(&copy).execute("UPDATE dentry SET name = ?1 WHERE name = ?2", (name, &b"text"[..]));
+        let changed =
+            database(&copy).execute("UPDATE dentry SET name = ?1 WHERE name = ?2", (name, &b"text"[..]));
         assert_eq!(changed.unwrap(), 1);
         let store = open(&copy);
         let target = dir.path().join("parent/target");
         let skipped = get(&store, &target, false, false);
         // An empty name is listed by nobody.
         assert_eq!(skipped.len(), usize::from(!name.is_empty()), "{name:?}: {skipped:?}");
-        assert_eq!(files_below(&dir.path().join("parent")).iter().filter(|file| !file.starts_with(&target)).count(), 0);
+        assert_eq!(
+            files_below(&dir.path().join("parent")).iter().filter(|file| !file.starts_with(&target)).count(),
+            0
+        );
         assert!(!target.join("text").exists() && target.join("big").exists(), "{name:?}");
         let report = run_check(&store, false);
         assert!(report.damaged > 0 && said(&report).contains("cannot be"), "{name:?}: {}", said(&report));
@@ -117,48 +118,6 @@ fn a_file_below_a_symlink_is_nowhere() {
     assert!(run_check(&store, false).damaged > 0);
 }
 
-/// Writes a pack of manifest nodes, each with the fingerprint its bytes have, and makes it live.
-fn add_nodes(store: &Store, id: u64, nodes: &[Vec<u8>]) {
-    let config = &store.config;
-    let header = PackHeader { kind: PackKind::Meta, fingerprint: config.fingerprint, id: PackId(id), store: config.id };
-    let mut bytes = header.encode().to_vec();
-    let mut footer = FooterBuilder::default();
-    for node in nodes {
-        let offset = bytes.len() as u32;
-        let header = FrameHeader {
-            kind: ChunkKind::Manifest,
-            codec: Codec::None,
-            stored_len: node.len() as u32,
-            stored_sum: checksum(&[node]),
-            lengths: vec![node.len() as u32],
-        };
-        header.encode(&mut bytes);
-        bytes.extend_from_slice(node);
-        footer.push(offset, ChunkKind::Manifest, &[fingerprint(store, node)]);
-    }
-    let offset = bytes.len() as u32;
-    bytes.extend_from_slice(&footer.finish(PackId(id), offset).1);
-    let directory = store.dir().join(format!("packs/{:02x}", id as u8));
-    std::fs::create_dir_all(&directory).unwrap();
-    std::fs::write(directory.join(format!("{id:016x}.pack")), &bytes).unwrap();
-    let row = PackRow {
-        id: PackId(id),
-        kind: PackKind::Meta,
-        state: PackState::Live,
-        session: SessionId(0),
-        bytes: bytes.len() as u64,
-        raw_bytes: 0,
-        chunks: nodes.len() as u32,
-        dead_since: 0,
-    };
-    store.meta.adopt_packs(&[row]).unwrap();
-    store.refresh_index().unwrap();
-}
-
-fn fingerprint(store: &Store, bytes: &[u8]) -> Fingerprint {
-    outrigger_offload::hash(store.config.fingerprint, bytes)
-}
-
 /// An inner node of 1024 times the same child, with the total that a reader would compute, cut to 64 bits.
 fn repeated(level: u8, child: Fingerprint, child_len: u64) -> Vec<u8> {
     let mut node = b"ON\x01".to_vec();
@@ -203,10 +162,12 @@ fn manifests_that_repeat_themselves_end() {
     let store = open(&path);
     let big = require(&*store.meta, At::Now, &StorePath::parse(b"tree/big").unwrap()).unwrap();
     let mut chunk = None;
-    Reader::new(&store).entries(&big.root, 0, 1, &mut |_, entry| {
-        chunk = Some(entry);
-        Ok(true)
-    }).unwrap();
+    Reader::new(&store)
+        .entries(&big.root, 0, 1, &mut |_, entry| {
+            chunk = Some(entry);
+            Ok(true)
+        })
+        .unwrap();
     // Level 0: 1024 times one chunk. Levels 1 to 7: 1024 times the one below, 2^80 chunks in all.
     let leaf = Node::Leaf(vec![chunk.unwrap(); 1024]);
     let (mut nodes, mut len) = (vec![leaf.encode()], leaf.total_len().unwrap());
@@ -218,7 +179,7 @@ fn manifests_that_repeat_themselves_end() {
         len = len.wrapping_mul(1024).max(1);
         roots.push((level, len, fits, fingerprint(&store, nodes.last().unwrap())));
     }
-    add_nodes(&store, 500, &nodes);
+    add_pack(&store, 500, ChunkKind::Manifest, &nodes);
     for &(level, len, fits, fingerprint) in &roots {
         let root = Root::Tree { level, len, fingerprint };
         // Some bytes in the middle are read by one path through the tree, or refused.
@@ -274,7 +235,8 @@ fn lengths_that_lie_are_refused() {
     assert!(target.join("big").exists());
     let report = run_check(&store, false);
     for (name, _) in &roots {
-        let named = report.findings.iter().flat_map(|finding| &finding.files).any(|file| file.path.ends_with(name));
+        let named =
+            report.findings.iter().flat_map(|finding| &finding.files).any(|file| file.path.ends_with(name));
         // Of a manifest whose node is good and whose root lies, the root is what is wrong.
         assert!(named || matches!(*name, "longer" | "endless" | "deeper"), "{name}: {}", said(&report));
     }

@@ -2,7 +2,11 @@
 
 mod checking;
 
-use checking::{assert_same_or_unreadable, contents, make_store, open, pack_files, run_check, said, scratch};
+use checking::{
+    add_pack, assert_same_or_unreadable, contents, make_store, open, pack_files, run_check, said, scratch,
+};
+use outrigger_format::catalogue::{Attributes, BlockBuilder, FileKind, Record, Time};
+use outrigger_format::{ChunkKind, Root};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::SessionKind;
 use outrigger_store::recover::{RecoverProgress, recover};
@@ -42,7 +46,10 @@ fn a_destroyed_database_is_kept_aside() {
     let report = recover(&path, &RecoverProgress::default()).unwrap();
     let aside = report.old_database.clone().unwrap();
     assert_eq!(std::fs::read(aside).unwrap(), bytes);
-    assert_eq!(assert_same_or_unreadable(&before, &contents(&open(&path)), "recovered"), Vec::<String>::new());
+    assert_eq!(
+        assert_same_or_unreadable(&before, &contents(&open(&path)), "recovered"),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -84,4 +91,81 @@ fn a_store_in_use_is_refused() {
     drop(session);
     let error = recover(dir.path(), &RecoverProgress::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn footers_and_the_database_lost_together() {
+    let dir = scratch();
+    let path = make_store(dir.path());
+    let before = contents(&open(&path));
+    std::fs::remove_file(path.join("meta.db")).unwrap();
+    let packs = pack_files(&path);
+    for pack in &packs {
+        let len = std::fs::metadata(pack).unwrap().len() as usize;
+        checking::flip(pack, len - 20, 1);
+    }
+    let report = recover(&path, &RecoverProgress::default()).unwrap();
+    assert_eq!((report.packs, report.packs_salvaged), (0, packs.len() as u64), "{report:?}");
+    let store = open(&path);
+    assert_eq!(contents(&store), before);
+    assert_eq!(run_check(&store, false).damaged, 0);
+    // What was damaged is kept.
+    assert_eq!(std::fs::read_dir(path.join("packs-damaged")).unwrap().count(), packs.len());
+}
+
+#[test]
+fn damaged_data_costs_only_what_it_held() {
+    let dir = scratch();
+    let path = make_store(dir.path());
+    let before = contents(&open(&path));
+    std::fs::remove_file(path.join("meta.db")).unwrap();
+    checking::flip(&pack_files(&path)[0], 1000, 1);
+    recover(&path, &RecoverProgress::default()).unwrap();
+    let store = open(&path);
+    let unreadable = assert_same_or_unreadable(&before, &contents(&store), "a flipped bit");
+    let report = run_check(&store, false);
+    assert_eq!(report.damaged > 0, !unreadable.is_empty(), "{}", said(&report));
+}
+
+#[test]
+fn a_reset_counts_once_it_has_ended() {
+    let block = |ends: bool| {
+        let attributes = Attributes {
+            kind: FileKind::Directory,
+            mode: 0o700,
+            uid: 0,
+            gid: 0,
+            mtime: Time::default(),
+            rdev: 0,
+            target: Vec::new(),
+            xattrs: Vec::new(),
+        };
+        let (name, root) = (b"alone".to_vec(), Root::Empty);
+        let mut builder = BlockBuilder::default();
+        builder.push(&Record::Reset);
+        builder.push(&Record::Upsert { inode: 9, parent: 1, name, attributes, root, replace: false });
+        if ends {
+            builder.push(&Record::ResetEnd);
+        }
+        builder.finish(1 << 40, 5)
+    };
+    for ends in [false, true] {
+        let dir = scratch();
+        let path = make_store(dir.path());
+        let store = open(&path);
+        let before = contents(&store);
+        // Twice, as if the collector had copied it: it counts once.
+        add_pack(&store, 500, ChunkKind::Catalogue, &[block(ends)]);
+        add_pack(&store, 501, ChunkKind::Catalogue, &[block(ends)]);
+        drop(store);
+        std::fs::remove_file(path.join("meta.db")).unwrap();
+        let report = recover(&path, &RecoverProgress::default()).unwrap();
+        assert!(report.problems.is_empty(), "{report:?}");
+        let after = contents(&open(&path));
+        if ends {
+            assert_eq!(after.keys().collect::<Vec<_>>(), ["now: /alone"]);
+        } else {
+            assert_eq!(after, before);
+        }
+    }
 }

@@ -84,7 +84,8 @@ fn describe(report: &CheckReport, args: &CheckArgs, quiet: bool, secs: f64) -> S
     }
     if !quiet {
         let what = if args.read_data { format!(", {} read", size(report.bytes)) } else { String::new() };
-        let mended = if report.mended > 0 { format!("; {} mended", count(report.mended)) } else { String::new() };
+        let mended =
+            if report.mended > 0 { format!("; {} mended", count(report.mended)) } else { String::new() };
         text += &format!(
             "no damage: {}, {}, {}{what} in {}{mended}\n",
             counted(report.packs, "pack", "packs"),

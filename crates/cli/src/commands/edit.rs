@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use clap::Args;
 use outrigger_store::Store;
 use outrigger_store::ops::edit::{EditReport, copy, remove, rename};
+use outrigger_store::tree::StorePath;
 
 use super::Context;
 use crate::args;
@@ -47,7 +48,7 @@ pub struct RmArgs {
 #[command(after_help = MV_EXAMPLES)]
 pub struct MvArgs {
     /// Paths in the store, then the new name, or a directory to move them into
-    #[arg(required = true, num_args = 2.., value_names = ["PATH", "NEW"])]
+    #[arg(required = true, value_name = "PATH> <NEW")]
     paths: Vec<OsString>,
 }
 
@@ -56,13 +57,18 @@ pub struct MvArgs {
 #[command(after_help = CP_EXAMPLES)]
 pub struct CpArgs {
     /// Paths in the store, then the copy's name, or a directory to copy them into
-    #[arg(required = true, num_args = 2.., value_names = ["PATH", "COPY"])]
+    #[arg(required = true, value_name = "PATH> <COPY")]
     paths: Vec<OsString>,
     /// Directories too, with all that is in them
     #[arg(short, long)]
     recursive: bool,
     #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
     at: Option<String>,
+}
+
+/// Takes the last of at least two paths.
+fn last(paths: &mut Vec<StorePath>, missing: &str) -> Result<StorePath, Failure> {
+    paths.pop().filter(|_| !paths.is_empty()).ok_or_else(|| Failure::usage(missing))
 }
 
 pub fn rm(context: &Context, args: RmArgs) -> Outcome {
@@ -73,14 +79,14 @@ pub fn rm(context: &Context, args: RmArgs) -> Outcome {
 
 pub fn mv(context: &Context, args: MvArgs) -> Outcome {
     let mut paths = args::store_paths(&args.paths)?;
-    let to = paths.pop().ok_or_else(|| Failure::usage("give a path and its new name"))?;
+    let to = last(&mut paths, "where to? Give at least one path, then its new name")?;
     let store = context.open_for_changes()?;
     done(context, &store, "moved", rename(&store, &paths, &to)?)
 }
 
 pub fn cp(context: &Context, args: CpArgs) -> Outcome {
     let mut paths = args::store_paths(&args.paths)?;
-    let to = paths.pop().ok_or_else(|| Failure::usage("give a path and its copy's name"))?;
+    let to = last(&mut paths, "where to? Give at least one path, then its copy's name")?;
     let store = context.open_for_changes()?;
     let snapshot = args.at.as_deref().map(|at| when::resolve(&store, at)).transpose()?;
     let snapshot = snapshot.as_ref().map(|snapshot| snapshot.name.as_str());

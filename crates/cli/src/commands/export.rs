@@ -49,7 +49,9 @@ pub fn run(context: &Context, args: ExportArgs) -> Outcome {
     let path = args::store_path(&args.path)?;
     let to_stdout = args.file == "-";
     if to_stdout && io::stdout().is_terminal() {
-        return Err(Failure::usage("an archive is not for a terminal; name a file, or redirect standard output"));
+        return Err(Failure::usage(
+            "an archive is not for a terminal; name a file, or redirect standard output",
+        ));
     }
     let store = context.open()?;
     let view = context.view(&store, "export", args.at.as_deref())?;
@@ -60,7 +62,9 @@ pub fn run(context: &Context, args: ExportArgs) -> Outcome {
         Box::new(io::stdout().lock())
     } else {
         let created = File::create(&args.file);
-        Box::new(created.map_err(|error| Failure::io(format!("cannot write {}", Path::new(&args.file).display()), &error))?)
+        Box::new(created.map_err(|error| {
+            Failure::io(format!("cannot write {}", Path::new(&args.file).display()), &error)
+        })?)
     };
     let mut export = Export {
         store: &store,
@@ -108,7 +112,9 @@ impl<W: Write> Export<'_, W> {
         }
         self.entry(b".", top)?;
         let (store, at) = (self.store, self.at);
-        listing::walk(&*store.meta, at, top.number, true, &mut |path, entry: &DirEntry| self.entry(path, &entry.inode))
+        listing::walk(&*store.meta, at, top.number, true, &mut |path, entry: &DirEntry| {
+            self.entry(path, &entry.inode)
+        })
     }
 
     fn entry(&mut self, path: &[u8], inode: &Inode) -> Result<(), Failure> {
@@ -129,7 +135,9 @@ impl<W: Write> Export<'_, W> {
         let has_data = link.is_none() && attributes.kind == FileKind::File;
         let size = if has_data { inode.root.len() } else { 0 };
         let refused = |error: io::Error| Failure::io("cannot write the archive", &error);
-        self.tar.begin_entry(&Fields { path: &path, attributes, link: link.as_deref(), size }).map_err(refused)?;
+        self.tar
+            .begin_entry(&Fields { path: &path, attributes, link: link.as_deref(), size })
+            .map_err(refused)?;
         if has_data {
             self.content(&path, inode)?;
         }

@@ -38,7 +38,7 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
     /// Paths in the store, then the directory or file to restore to
-    #[arg(required = true, num_args = 2.., value_names = ["PATH", "DEST"])]
+    #[arg(required = true, value_name = "PATH> <DEST")]
     paths: Vec<OsString>,
     #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
     at: Option<String>,
@@ -62,8 +62,8 @@ struct Plan {
 
 pub fn run(context: &Context, args: GetArgs) -> Outcome {
     let started = Instant::now();
-    let Some((dest, paths)) = args.paths.split_last() else {
-        return Err(Failure::usage("give at least one path, and where to restore it"));
+    let Some((dest, paths)) = args.paths.split_last().filter(|(_, paths)| !paths.is_empty()) else {
+        return Err(Failure::usage("where to? Give at least one path, then what to restore it to"));
     };
     let (dest, paths) = (PathBuf::from(dest), args::store_paths(paths)?);
     let store = context.open()?;

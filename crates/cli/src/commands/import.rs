@@ -59,12 +59,15 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
         Box::new(io::stdin().lock())
     } else {
         let opened = File::open(&args.file);
-        Box::new(opened.map_err(|error| Failure::io(format!("cannot read {}", Path::new(&args.file).display()), &error))?)
+        Box::new(opened.map_err(|error| {
+            Failure::io(format!("cannot read {}", Path::new(&args.file).display()), &error)
+        })?)
     };
     let store = context.open_for_changes()?;
     let progress = context.progress(&store, "what was committed stays, run the same command again");
     let bar = Bar::start(&progress, context.quiet, true);
-    let imported = import(&store, io::BufReader::with_capacity(1 << 20, input), &to, context.threads, &progress);
+    let imported =
+        import(&store, io::BufReader::with_capacity(1 << 20, input), &to, context.threads, &progress);
     drop(bar);
     let Imported { summary, entries, broken } = imported?;
     let broken = broken.map(|error| broken_archive(&args.file, &error));
@@ -108,7 +111,9 @@ fn broken_archive(file: &OsString, error: &TarError) -> Failure {
     let name = if file == "-" { "standard input".to_string() } else { Path::new(file).display().to_string() };
     match error {
         TarError::Io(error) => Failure::io(format!("cannot read {name}"), error),
-        TarError::Format(why) => Failure::failed(format!("{name}: {why}; the entries before that are stored")),
+        TarError::Format(why) => {
+            Failure::failed(format!("{name}: {why}; the entries before that are stored"))
+        }
     }
 }
 
@@ -219,7 +224,11 @@ impl Importer<'_> {
     }
 
     /// Stores one entry, or says why it is skipped.
-    fn entry<R: Read>(&mut self, archive: &mut Archive<R>, entry: &Entry) -> Result<Result<(), String>, Stop> {
+    fn entry<R: Read>(
+        &mut self,
+        archive: &mut Archive<R>,
+        entry: &Entry,
+    ) -> Result<Result<(), String>, Stop> {
         let path = match self.place(&entry.path) {
             Ok(path) => path,
             Err(error) => return Ok(Err(error.to_string())),
@@ -234,7 +243,9 @@ impl Importer<'_> {
             Kind::BlockDevice => FileKind::BlockDevice,
             // A volume's label is no entry.
             Kind::Other(b'V') => return Ok(Ok(())),
-            Kind::Other(letter) => return Ok(Err(format!("an entry of kind `{}`, which is not known", letter.escape_ascii()))),
+            Kind::Other(letter) => {
+                return Ok(Err(format!("an entry of kind `{}`, which is not known", letter.escape_ascii())));
+            }
         };
         let (Some(name), true) = (path.name(), path != *self.to) else {
             return Ok(Err("only a directory can become the top".to_string()));
@@ -254,7 +265,9 @@ impl Importer<'_> {
         }
         let WritePolicy { chunker, codec, dedup, .. } = parent.policy;
         let parent = parent.inode;
-        let item = |content| Item::File(FileItem { parent, name, inode, replace, attributes, content, chunker, codec, dedup });
+        let item = |content| {
+            Item::File(FileItem { parent, name, inode, replace, attributes, content, chunker, codec, dedup })
+        };
         if entry.size <= WHOLE_MAX {
             let mut bytes = vec![0; entry.size as usize];
             if archive.read(&mut bytes)? < bytes.len() {
@@ -267,7 +280,11 @@ impl Importer<'_> {
     }
 
     /// Hands a large file over as it is read.
-    fn stream<R: Read>(&mut self, archive: &mut Archive<R>, item: impl FnOnce(Content) -> Item) -> Result<(), Stop> {
+    fn stream<R: Read>(
+        &mut self,
+        archive: &mut Archive<R>,
+        item: impl FnOnce(Content) -> Item,
+    ) -> Result<(), Stop> {
         let (sender, receiver) = sync_channel(4);
         let reader = ChannelReader { receiver, part: io::Cursor::new(Vec::new()), ended: false };
         self.writer.submit(item(Content::Stream(Box::new(reader))))?;
@@ -289,7 +306,11 @@ impl Importer<'_> {
     }
 
     /// Waits for room, but not for a pipeline that has stopped.
-    fn send(&self, sender: &SyncSender<io::Result<Vec<u8>>>, mut part: io::Result<Vec<u8>>) -> Result<(), Stop> {
+    fn send(
+        &self,
+        sender: &SyncSender<io::Result<Vec<u8>>>,
+        mut part: io::Result<Vec<u8>>,
+    ) -> Result<(), Stop> {
         loop {
             match sender.try_send(part) {
                 Ok(()) => return Ok(()),
@@ -346,7 +367,9 @@ impl Importer<'_> {
     /// What the store had under this name before the import, if that is still so.
     fn existing(&self, parent: &Dir, path: &StorePath) -> Result<Option<Inode>, Error> {
         match path.name() {
-            Some(name) if parent.existed && !self.made.contains_key(path) => self.meta.lookup(At::Now, parent.inode, name),
+            Some(name) if parent.existed && !self.made.contains_key(path) => {
+                self.meta.lookup(At::Now, parent.inode, name)
+            }
             _ => Ok(None),
         }
     }
@@ -363,7 +386,8 @@ impl Importer<'_> {
             return Ok(root);
         };
         let parent = self.dir(&path.parent())?;
-        let existing = self.existing(&parent, path)?.filter(|inode| inode.attributes.kind == FileKind::Directory);
+        let existing =
+            self.existing(&parent, path)?.filter(|inode| inode.attributes.kind == FileKind::Directory);
         let dir = match existing {
             Some(existing) => {
                 let policy = self.policies.below(parent.policy, existing.number)?;

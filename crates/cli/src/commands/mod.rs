@@ -24,10 +24,10 @@ use std::sync::Arc;
 
 use outrigger_store::Store;
 use outrigger_store::ops::View;
-use outrigger_store::write::Progress;
+use outrigger_store::write::{Progress, Skipped};
 
 use crate::args::{Cli, Command, Globals};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, without_numbers};
 use crate::output::{Object, complain};
 use crate::{interrupt, when};
 
@@ -118,7 +118,7 @@ impl Context {
 
 /// Names each skipped input on standard error and says how the command ends.
 pub fn report_skipped(progress: &Progress) -> Exit {
-    let skipped = progress.skipped.lock().map(|skipped| skipped.clone()).unwrap_or_default();
+    let skipped = skipped(progress);
     for skipped in &skipped {
         complain(&format!("skipped {}: {}", skipped.what, skipped.why));
     }
@@ -136,6 +136,13 @@ pub fn report_skipped(progress: &Progress) -> Exit {
 
 /// What was skipped, for JSON.
 pub fn skipped_json(progress: &Progress) -> Vec<serde_json::Value> {
+    skipped(progress)
+        .into_iter()
+        .map(|one| Object::new().with("what", one.what).with("why", one.why).into())
+        .collect()
+}
+
+fn skipped(progress: &Progress) -> Vec<Skipped> {
     let skipped = progress.skipped.lock().map(|skipped| skipped.clone()).unwrap_or_default();
-    skipped.into_iter().map(|one| Object::new().with("what", one.what).with("why", one.why).into()).collect()
+    skipped.into_iter().map(|Skipped { what, why }| Skipped { what, why: without_numbers(&why) }).collect()
 }

@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use clap::{Args, Subcommand};
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
-use outrigger_store::meta::{At, ROOT_INODE};
+use outrigger_store::meta::{At, ROOT_INODE, SessionKind};
 use outrigger_store::ops::listing;
+use outrigger_store::policy::set_policy;
 use outrigger_store::tree::{Policies, StorePath, require};
 use serde_json::Value;
 
@@ -82,12 +83,14 @@ fn set(context: &Context, args: &SetArgs) -> Outcome {
     let path = args::store_path(&args.path)?;
     let store = context.open_for_changes()?;
     let inode = directory(&store, &path)?;
+    let session = store.session(SessionKind::Writer, "policy")?;
     for (key, value) in &args.policies {
-        store.meta.set_policy(inode, key, Some(value))?;
+        set_policy(&store, &session, inode, key, Some(value))?;
     }
     for key in &args.unset {
-        store.meta.set_policy(inode, key, None)?;
+        set_policy(&store, &session, inode, key, None)?;
     }
+    drop(session);
     context.settle(&store);
     if context.json {
         print_json(Object::new().with_name("path", &path.to_bytes()).with("policies", own(&store, inode)?))?;
@@ -100,11 +103,11 @@ fn own(store: &Store, inode: u64) -> Result<Object, Failure> {
     Ok(policies.into_iter().fold(Object::new(), |object, (key, value)| object.with(&key, value)))
 }
 
-/// What holds: (key, value, where it is set; `None`: the store's default).
-fn effective(
-    store: &Store,
-    path: &StorePath,
-) -> Result<Vec<(&'static str, String, Option<StorePath>)>, Failure> {
+/// A policy that holds: key, value, where it is set; `None`: the store's default.
+type Holding = (&'static str, String, Option<StorePath>);
+
+/// What holds in a directory.
+fn effective(store: &Store, path: &StorePath) -> Result<Vec<Holding>, Failure> {
     let default = Policies::load(store)?.store_default();
     let mut holding = vec![
         ("chunker", default.chunker.to_string(), None),

@@ -60,7 +60,8 @@ fn describe(report: &RecoverReport) -> String {
         counted(report.packs, "pack", "packs"),
     );
     if report.packs_salvaged + report.packs_dropped > 0 {
-        text += &format!("; {} salvaged, {} dropped", count(report.packs_salvaged), count(report.packs_dropped));
+        text +=
+            &format!("; {} salvaged, {} dropped", count(report.packs_salvaged), count(report.packs_dropped));
     }
     if let Some(old) = &report.old_database {
         text += &format!("; the old database is now {}", old.display());

@@ -63,9 +63,9 @@ pub fn run(context: &Context, command: SnapshotCommand) -> Outcome {
     }
 }
 
-/// A name for a snapshot that has none, such as `20261121-220451`.
+/// A name for a snapshot that has none, such as `20261121-220451.123`.
 pub fn name_now() -> String {
-    Zoned::now().strftime("%Y%m%d-%H%M%S").to_string()
+    Zoned::now().strftime("%Y%m%d-%H%M%S.%3f").to_string()
 }
 
 /// A snapshot's facts.

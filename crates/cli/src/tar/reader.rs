@@ -175,7 +175,9 @@ impl<R: Read> Archive<R> {
             match header.entry_type() {
                 EntryType::XGlobalHeader | EntryType::XHeader => {
                     let is_global = header.entry_type() == EntryType::XGlobalHeader;
-                    let Some(mut parsed) = pax::parse(&self.extended(size)?) else { return bad("an extended header is damaged") };
+                    let Some(mut parsed) = pax::parse(&self.extended(size)?) else {
+                        return bad("an extended header is damaged");
+                    };
                     if is_global {
                         self.global.append(&mut parsed);
                         if self.global.len() > 1000 {
@@ -211,14 +213,15 @@ impl<R: Read> Archive<R> {
             EntryType::Fifo => Kind::Fifo,
             other => Kind::Other(other.as_byte()),
         };
+        let old = header.as_old();
         let device = |number: std::io::Result<Option<u32>>| number.ok().flatten().unwrap_or(0);
         let mut entry = Entry {
             path: long_name.unwrap_or_else(|| header.path_bytes().into_owned()),
             link: long_link.unwrap_or_else(|| header.link_name_bytes().unwrap_or_default().into_owned()),
             kind,
-            mode: number(header.mode(), "mode")? & 0o7777,
-            uid: number(header.uid(), "owner")? as u32,
-            gid: number(header.gid(), "group")? as u32,
+            mode: or_blank(&old.mode, header.mode().map(u64::from), "mode")? as u32 & 0o7777,
+            uid: or_blank(&old.uid, header.uid(), "owner")? as u32,
+            gid: or_blank(&old.gid, header.gid(), "group")? as u32,
             mtime: Time { secs: header.mtime().map_or(0, |secs| secs as i64), nanos: 0 },
             device: (device(header.device_major()), device(header.device_minor())),
             xattrs: Vec::new(),
@@ -290,7 +293,8 @@ impl<R: Read> Archive<R> {
                 match byte {
                     b'0'..=b'9' if digits.len() < 20 => digits.push(byte),
                     b'\n' if expected != Some(numbers.len()) => {
-                        let value = std::str::from_utf8(&digits).ok().and_then(|text| text.parse::<u64>().ok());
+                        let value =
+                            std::str::from_utf8(&digits).ok().and_then(|text| text.parse::<u64>().ok());
                         let Some(value) = value else { return bad("a sparse file's map is damaged") };
                         digits.clear();
                         if expected.is_some() {
@@ -413,6 +417,11 @@ fn number<T>(parsed: std::io::Result<T>, what: &str) -> Result<T> {
     parsed.or_else(|_| bad(format!("a header's {what} is not a number")))
 }
 
+/// As [`number`], for fields that some programs leave blank.
+fn or_blank(field: &[u8], parsed: std::io::Result<u64>, what: &str) -> Result<u64> {
+    if field.iter().all(|byte| matches!(byte, 0 | b' ')) { Ok(0) } else { number(parsed, what) }
+}
+
 fn until_zero(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len()));
     bytes
@@ -427,11 +436,95 @@ fn checksum(block: &[u8; BLOCK]) -> u32 {
 fn not_tar(block: &[u8; BLOCK], position: u64) -> String {
     let compressed = match block {
         [0x1f, 0x8b, ..] => "gzip: decompress it first, as in `zcat FILE | outrigger import - --to PATH`",
-        [0x28, 0xb5, 0x2f, 0xfd, ..] => "zstd: decompress it first, as in `zstdcat FILE | outrigger import - --to PATH`",
-        [0xfd, b'7', b'z', b'X', b'Z', ..] => "xz: decompress it first, as in `xzcat FILE | outrigger import - --to PATH`",
-        [b'B', b'Z', b'h', ..] => "bzip2: decompress it first, as in `bzcat FILE | outrigger import - --to PATH`",
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            "zstd: decompress it first, as in `zstdcat FILE | outrigger import - --to PATH`"
+        }
+        [0xfd, b'7', b'z', b'X', b'Z', ..] => {
+            "xz: decompress it first, as in `xzcat FILE | outrigger import - --to PATH`"
+        }
+        [b'B', b'Z', b'h', ..] => {
+            "bzip2: decompress it first, as in `bzcat FILE | outrigger import - --to PATH`"
+        }
         _ if position == BLOCK as u64 => return "it is not a tar archive".to_string(),
         _ => return format!("the header at byte {} is damaged", position - BLOCK as u64),
     };
     format!("it is compressed with {compressed}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tar::Builder;
+
+    fn sample() -> Vec<u8> {
+        let mut builder = Builder::new(Vec::new());
+        let pax: [(&str, &[u8]); 5] = [
+            ("mtime", b"12.5"),
+            ("SCHILY.xattr.user.a", b"1\n2"),
+            ("GNU.sparse.major", b"1"),
+            ("GNU.sparse.realsize", b"2000"),
+            ("GNU.sparse.name", b"sparse"),
+        ];
+        builder.append_pax_extensions(pax).unwrap();
+        let mut map = b"2\n10\n3\n1000\n4\n".to_vec();
+        map.resize(BLOCK, 0);
+        map.extend_from_slice(b"abcdefg");
+        for (kind, name, data) in [(EntryType::Regular, "x", &map[..]), (EntryType::Directory, "d/", b"")] {
+            let mut header = Header::new_gnu();
+            header.set_entry_type(kind);
+            header.set_size(data.len() as u64);
+            header.set_mode(0o640);
+            builder.append_data(&mut header, name, data).unwrap();
+        }
+        builder.into_inner().unwrap()
+    }
+
+    fn read_all(bytes: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>> {
+        let (mut archive, mut all) = (Archive::new(bytes), Vec::new());
+        while let Some(entry) = archive.next()? {
+            let (mut data, mut part) = (Vec::new(), [0; 700]);
+            while data.len() < 1 << 16 {
+                match archive.read(&mut part)? {
+                    0 => break,
+                    read => data.extend_from_slice(&part[..read]),
+                }
+            }
+            all.push((entry, data));
+        }
+        Ok(all)
+    }
+
+    #[test]
+    fn sparse_files_have_their_holes() {
+        let all = read_all(&sample()).unwrap();
+        let (file, data) = &all[0];
+        assert_eq!((file.path.as_slice(), file.size, file.mode), (&b"sparse"[..], 2000, 0o640));
+        assert_eq!(file.mtime, Time { secs: 12, nanos: 500_000_000 });
+        assert_eq!(file.xattrs, [(b"user.a".to_vec(), b"1\n2".to_vec())]);
+        let mut expected = vec![0; 2000];
+        expected[10..13].copy_from_slice(b"abc");
+        expected[1000..1004].copy_from_slice(b"defg");
+        assert_eq!(data, &expected);
+        assert_eq!((all[1].0.kind, all.len()), (Kind::Directory, 2));
+    }
+
+    #[test]
+    fn no_changed_byte_brings_it_down() {
+        let sample = sample();
+        for at in 0..sample.len() {
+            for flip in [1, 0x40, 0xff, sample[at] ^ b'S', sample[at] ^ 0x80] {
+                let mut bytes = sample.clone();
+                bytes[at] ^= flip;
+                // With a right checksum, so that the header is believed.
+                let start = at / BLOCK * BLOCK;
+                let block: [u8; BLOCK] = bytes[start..start + BLOCK].try_into().unwrap();
+                let sum = format!("{:06o}\0 ", checksum(&block));
+                if !(148..156).contains(&(at % BLOCK)) && block[257..262] == *b"ustar" {
+                    bytes[start + 148..start + 156].copy_from_slice(sum.as_bytes());
+                }
+                let _ = read_all(&bytes);
+                let _ = read_all(&bytes[..at]);
+            }
+        }
+    }
 }

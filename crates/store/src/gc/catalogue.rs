@@ -1,26 +1,177 @@
 //! The catalogue under the collector: which blocks are superseded, and writing it anew when it has grown.
+//!
+//! Every commit appends to the catalogue, and nothing of it is ever garbage until it is written anew: a reset, then what
+//! `recover` needs to make the tree, its snapshots, versions and policies again (`rewrite.rs`), then the end of the
+//! reset. What came before is then superseded, and goes like other garbage.
+//!
+//! That is done only while nobody writes. A writer takes the number of its block (its sequence) before its transaction, so
+//! one at work could commit what neither the new catalogue has seen nor a block behind it says. Hence: no writing session may be
+//! open when the new catalogue's sequence has been taken, and no other sequence may be taken until all of it is written. Who begins
+//! later takes a later sequence, and comes after it. If somebody does come in between, the attempt is dropped.
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use outrigger_format::PackId;
+use outrigger_format::catalogue::{Block, Record};
+use outrigger_format::{ChunkKind, PackId, PackKind};
 
-use super::report::{GcProgress, GcReport};
-use crate::error::Result;
-use crate::session::Session;
+use super::report::{GcOptions, GcProgress, GcReport};
+use super::rewrite;
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::{PackState, SessionKind};
+use crate::session::{Session, is_gone};
 use crate::store::Store;
+use crate::write::append_records;
 
-/// The blocks that a later reset supersedes.
-pub(super) fn survey(_store: &Store, _report: &mut GcReport) -> Result<HashSet<(PackId, u16)>> {
-    Ok(HashSet::new())
+/// The catalogue is written anew when it is so many times as large as it would be then.
+const GROWTH: u64 = 2;
+
+/// What the catalogue consists of.
+#[derive(Default)]
+struct Survey {
+    bytes: u64,
+    records: u64,
+    superseded: HashSet<(PackId, u16)>,
+}
+
+/// The blocks that a later reset supersedes: (pack, frame).
+pub(super) fn survey(store: &Store, report: &mut GcReport) -> Result<HashSet<(PackId, u16)>> {
+    let survey = read_blocks(store)?;
+    report.catalogue_bytes = survey.bytes;
+    Ok(survey.superseded)
 }
 
 /// As [`survey`], after writing the catalogue anew if that is worth it.
 pub(super) fn compact_if_grown(
     store: &Store,
-    _session: &Arc<Session>,
-    _progress: &GcProgress,
+    session: &Arc<Session>,
+    options: &GcOptions,
+    progress: &GcProgress,
     report: &mut GcReport,
 ) -> Result<HashSet<(PackId, u16)>> {
-    survey(store, report)
+    let survey = read_blocks(store)?;
+    report.catalogue_bytes = survey.bytes;
+    if survey.bytes <= options.catalogue_min || survey.bytes <= GROWTH * size_anew(store, &survey)? {
+        return Ok(survey.superseded);
+    }
+    progress.enter("writing the catalogue anew", 0);
+    match compact(store, session) {
+        Ok(()) => {
+            report.catalogue_compacted = true;
+            Ok(read_blocks(store)?.superseded)
+        }
+        // Somebody is writing; a later run will find a quieter moment.
+        Err(error) if error.kind() == ErrorKind::Busy => Ok(survey.superseded),
+        Err(error) => Err(error),
+    }
+}
+
+/// About how large the catalogue would be if it were written anew, stored bytes.
+fn size_anew(store: &Store, survey: &Survey) -> Result<u64> {
+    let totals = store.meta.totals()?;
+    let mut roots = 0;
+    store.meta.visit_roots(&mut |_| {
+        roots += 1;
+        Ok(())
+    })?;
+    let records = totals.directories + totals.others + totals.files.max(roots);
+    Ok(records.saturating_mul(survey.bytes) / survey.records.max(1))
+}
+
+/// Reads all blocks. Ones that cannot be read count as in use: `check` names them.
+fn read_blocks(store: &Store) -> Result<Survey> {
+    let (mut survey, mut blocks) = (Survey::default(), Vec::new());
+    let (mut resets, mut ends) = (HashSet::new(), HashSet::new());
+    let is_meta = |row: &crate::meta::PackRow| {
+        row.kind == PackKind::Meta && matches!(row.state, PackState::Live | PackState::Condemned)
+    };
+    for row in store.meta.packs()?.into_iter().filter(is_meta) {
+        let Some(footer) = store.index.footers().get(row.id)? else { continue };
+        for (number, entry) in (0u16..).zip(footer.frames()) {
+            if entry.kind != ChunkKind::Catalogue {
+                continue;
+            }
+            let range = footer.frame_range(number).unwrap_or(0..0);
+            let Ok(frame) = store.packs.load(row.id, &footer, number) else { continue };
+            let Ok(block) = Block::decode(frame.chunk(0).unwrap_or_default()) else { continue };
+            survey.records += block.records.len() as u64;
+            if block.records.contains(&Record::Reset) {
+                resets.insert(block.sequence);
+            }
+            if block.records.contains(&Record::ResetEnd) {
+                ends.insert(block.sequence);
+            }
+            blocks.push((block.sequence, (row.id, number), u64::from(range.end - range.start)));
+        }
+    }
+    let last = resets.intersection(&ends).max().copied().unwrap_or(0);
+    for (sequence, place, bytes) in blocks {
+        let is_broken = resets.contains(&sequence) != ends.contains(&sequence);
+        if sequence < last || is_broken {
+            survey.superseded.insert(place);
+        } else {
+            survey.bytes += bytes;
+        }
+    }
+    Ok(survey)
+}
+
+/// Writes the catalogue anew.
+fn compact(store: &Store, session: &Arc<Session>) -> Result<()> {
+    let busy = || Error::new(ErrorKind::Busy, "the catalogue is being written to");
+    let locks = store.locks_dir();
+    let first = store.meta.next_sequence()?;
+    rewrite::stream(store, |records, whole| {
+        // The sequence of the new blocks has been taken.
+        let before = || -> Result<()> {
+            let sessions = store.meta.sessions()?;
+            let writes = sessions.iter().any(|row| row.kind == SessionKind::Writer && !is_gone(row, Some(&locks)));
+            if writes { Err(busy()) } else { Ok(()) }
+        };
+        // All records have been made: ours lies between these two sequences, and nothing else.
+        let after = || -> Result<()> {
+            if !whole.load(Ordering::Acquire) {
+                return Err(Error::new(ErrorKind::Io, "the thread that reads the tree ended: please report this"));
+            }
+            if store.meta.next_sequence()? == first + 2 { Ok(()) } else { Err(busy()) }
+        };
+        let records = records.into_iter();
+        append_records(store, session, Guarded { records, before: &before, after: &after, state: Guard::Before })
+    })
+}
+
+enum Guard {
+    Before,
+    Within,
+    After,
+}
+
+/// The records, with a check before the first and after the last.
+struct Guarded<'a, I> {
+    records: I,
+    before: &'a dyn Fn() -> Result<()>,
+    after: &'a dyn Fn() -> Result<()>,
+    state: Guard,
+}
+
+impl<I: Iterator<Item = Result<Record>>> Iterator for Guarded<'_, I> {
+    type Item = Result<Record>;
+
+    fn next(&mut self) -> Option<Result<Record>> {
+        match self.state {
+            Guard::Before => {
+                self.state = Guard::Within;
+                match (self.before)() {
+                    Ok(()) => Some(Ok(Record::Reset)),
+                    Err(error) => Some(Err(error)),
+                }
+            }
+            Guard::Within => self.records.next().or_else(|| {
+                self.state = Guard::After;
+                (self.after)().err().map(Err)
+            }),
+            Guard::After => None,
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! | step | rules | file |
 //! | --- | --- | --- |
 //! | fence sessions without a process, become the collector, sweep what they left | 11, 14, 15 | `sweep.rs` |
-//! | drop history that no snapshot sees; write the catalogue anew if it has grown | | `catalogue.rs` |
+//! | drop history that no snapshot sees; write the catalogue anew if it has grown | | `catalogue.rs`, `rewrite.rs` |
 //! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `bits.rs` |
 //! | judge the packs, condemn those worth emptying | 17 | `plan.rs` |
 //! | wait until every writer has acknowledged | 18 | here |
@@ -23,6 +23,7 @@ mod frame;
 mod mark;
 mod plan;
 mod report;
+mod rewrite;
 mod sweep;
 
 use std::collections::HashSet;
@@ -161,7 +162,7 @@ impl Run<'_> {
         sweep::unlink_dead(store, &store.meta.packs()?, options, report)?;
         report.history_rows = store.meta.purge_history()?;
         let mut marker = Marker::default();
-        marker.superseded = catalogue::compact_if_grown(store, session, progress, report)?;
+        marker.superseded = catalogue::compact_if_grown(store, session, options, progress, report)?;
 
         let (_, condemned) = mark_and_judge(store, &mut marker, options, progress, report)?;
         if condemned.is_empty() {

@@ -20,6 +20,8 @@ pub struct GcOptions {
     pub threads: usize,
     /// Join packs below a quarter of the pack size when there are many.
     pub merge_small: bool,
+    /// The catalogue is written anew only when it is larger than this, stored bytes, and twice as large as it would be then.
+    pub catalogue_min: u64,
     /// How long to wait for sessions that do not acknowledge, seconds. One whose process was stopped is fenced when its lease ends, within
     /// a minute, so a shorter wait may end in `Busy`.
     pub wait_secs: u64,
@@ -27,7 +29,15 @@ pub struct GcOptions {
 
 impl Default for GcOptions {
     fn default() -> Self {
-        Self { dry_run: false, grace_secs: 0, live_ratio: 0.7, threads: 0, merge_small: true, wait_secs: 120 }
+        Self {
+            dry_run: false,
+            grace_secs: 0,
+            live_ratio: 0.7,
+            threads: 0,
+            merge_small: true,
+            catalogue_min: 4 << 20,
+            wait_secs: 120,
+        }
     }
 }
 

@@ -36,6 +36,9 @@ impl Level {
     }
 }
 
+/// Told of each entry: its path below the directory that is listed, and the entry.
+pub type Visit<'v, E> = dyn FnMut(&[u8], &DirEntry) -> Result<(), E> + 'v;
+
 /// Calls `visit` with the path (relative to `directory`) and the entry of everything in the directory, and with `recursive` of everything
 /// below it; a directory comes before what it holds.
 ///
@@ -46,7 +49,7 @@ pub fn walk<E: From<Error>>(
     at: At,
     directory: u64,
     recursive: bool,
-    visit: &mut dyn FnMut(&[u8], &DirEntry) -> Result<(), E>,
+    visit: &mut Visit<'_, E>,
 ) -> Result<(), E> {
     let mut path = Vec::new();
     let mut levels = vec![Level::new(directory, 0)];

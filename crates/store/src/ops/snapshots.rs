@@ -41,23 +41,36 @@ pub fn check_name(what: &str, name: &str) -> Result<()> {
 pub fn create(store: &Store, name: Option<&str>, fallback: &str, tags: &[String]) -> Result<SnapshotRow> {
     tags.iter().try_for_each(|tag| check_name("tag", tag))?;
     let session = store.session(SessionKind::Writer, "snapshot")?;
-    let taken = store.meta.snapshots()?;
-    let is_taken = |name: &str| taken.iter().any(|snapshot| snapshot.name == name);
     let mut chosen = name.unwrap_or(fallback).to_string();
     check_name("snapshot name", &chosen)?;
     let mut number = 2;
-    while is_taken(&chosen) {
-        if name.is_some() {
-            return Err(Error::new(ErrorKind::Exists, format!("snapshot `{chosen}` exists already")));
+    loop {
+        let taken = store.meta.snapshots()?.iter().any(|snapshot| snapshot.name == chosen);
+        let created =
+            if taken { Err(exists(&chosen)) } else { append_and_create(store, &session, &chosen, tags) };
+        match created {
+            // Taken by another process since it was asked for, perhaps.
+            Err(error) if error.kind() == ErrorKind::Exists && name.is_none() => {
+                chosen = format!("{fallback}-{number}");
+                number += 1;
+            }
+            Err(error) if error.kind() == ErrorKind::Exists => return Err(exists(&chosen)),
+            created => return created,
         }
-        chosen = format!("{fallback}-{number}");
-        number += 1;
     }
+}
+
+fn exists(name: &str) -> Error {
+    Error::new(ErrorKind::Exists, format!("snapshot `{}` exists already", show(name.as_bytes())))
+}
+
+fn append_and_create(store: &Store, session: &Session, name: &str, tags: &[String]) -> Result<SnapshotRow> {
     let time = clock::now_nanos();
-    let bytes = |text: &String| text.as_bytes().to_vec();
-    let record = Record::Snapshot { name: bytes(&chosen), time, tags: tags.iter().map(bytes).collect() };
-    append_records(store, &session, std::iter::once(Ok(record)))?;
-    store.meta.create_snapshot(&chosen, time, tags)
+    let bytes = |text: &str| text.as_bytes().to_vec();
+    let record =
+        Record::Snapshot { name: bytes(name), time, tags: tags.iter().map(|tag| bytes(tag)).collect() };
+    append_records(store, session, std::iter::once(Ok(record)))?;
+    store.meta.create_snapshot(name, time, tags)
 }
 
 /// Forgets snapshots. What only they could see goes with the next reclaiming.

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::Ordering;
 
-use outrigger_format::catalogue::{FileKind, Record};
+use outrigger_format::catalogue::{Block, FileKind, Record};
 use outrigger_format::{Entry, Fingerprint, Root};
 
 use super::survey::FoundBlock;
@@ -30,12 +30,12 @@ pub(super) fn replay(
     progress: &RecoverProgress,
     report: &mut RecoverReport,
 ) -> Result<()> {
-    blocks.sort_by_key(|found| (found.block.sequence, found.pack, found.frame));
+    blocks.sort_by_key(|found| (found.sequence, found.pack, found.frame));
     let mut seen = HashSet::new();
     blocks.retain(|found| seen.insert(found.fingerprint));
     keep_complete(store, &mut blocks, report)?;
-    let inodes = blocks.iter().flat_map(|found| &found.block.records).map(highest_inode).max().unwrap_or(0);
-    let sequence = blocks.last().map_or(0, |found| found.block.sequence);
+    let inodes = blocks.iter().map(|found| found.highest_inode).max().unwrap_or(0);
+    let sequence = blocks.last().map_or(0, |found| found.sequence);
     store.meta.raise_counters(0, inodes.max(ROOT_INODE) + 1, sequence + 1)?;
     progress.blocks_expected.store(blocks.len() as u64, Ordering::Relaxed);
     let mut replay = Replay {
@@ -49,16 +49,17 @@ pub(super) fn replay(
         report,
     };
     for found in blocks {
-        if found.block.sequence != replay.sequence {
-            replay.flush()?;
+        if found.sequence != replay.sequence {
             replay.aliases.clear();
         }
-        (replay.sequence, replay.time) = (found.block.sequence, found.block.time);
-        for record in found.block.records {
-            replay.record(record)?;
+        replay.sequence = found.sequence;
+        match found.load(store) {
+            Ok(block) => replay.block(block)?,
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                replay.report.problems.push(format!("a catalogue block is lost: {error}"));
+            }
+            Err(error) => return Err(error),
         }
-        replay.flush()?;
-        replay.report.blocks += 1;
         progress.blocks_done.fetch_add(1, Ordering::Relaxed);
     }
     let left_out = replay.left_out;
@@ -68,31 +69,17 @@ pub(super) fn replay(
     Ok(())
 }
 
-fn highest_inode(record: &Record) -> u64 {
-    match record {
-        Record::Upsert { inode, parent, .. } | Record::Link { inode, parent, .. } => *inode.max(parent),
-        Record::Unlink { parent, .. } => *parent,
-        Record::Rename { parent, new_parent, .. } => *parent.max(new_parent),
-        Record::Version { inode, .. } | Record::Policy { inode, .. } => *inode,
-        Record::Snapshot { .. } | Record::Forget { .. } | Record::Reset | Record::ResetEnd => 0,
-    }
-}
-
 /// Drops what the last complete reset supersedes, resets that were interrupted, and blocks of torn packs whose content is not there.
 fn keep_complete(store: &Store, blocks: &mut Vec<FoundBlock>, report: &mut RecoverReport) -> Result<()> {
-    let has = |found: &FoundBlock, wanted: &Record| found.block.records.contains(wanted);
-    let ended: HashSet<u64> = blocks
-        .iter()
-        .filter(|found| has(found, &Record::ResetEnd))
-        .map(|found| found.block.sequence)
-        .collect();
-    let resets: HashSet<u64> =
-        blocks.iter().filter(|found| has(found, &Record::Reset)).map(|found| found.block.sequence).collect();
+    let of = |wanted: fn(&FoundBlock) -> bool| -> HashSet<u64> {
+        blocks.iter().filter(|found| wanted(found)).map(|found| found.sequence).collect()
+    };
+    let (resets, ended) = (of(|found| found.resets), of(|found| found.ends));
     if let Some(&last) = resets.intersection(&ended).max() {
-        blocks.retain(|found| found.block.sequence >= last);
+        blocks.retain(|found| found.sequence >= last);
     }
     blocks.retain(|found| {
-        let sequence = found.block.sequence;
+        let sequence = found.sequence;
         !(resets.contains(&sequence) || ended.contains(&sequence))
             || (resets.contains(&sequence) && ended.contains(&sequence))
     });
@@ -100,13 +87,17 @@ fn keep_complete(store: &Store, blocks: &mut Vec<FoundBlock>, report: &mut Recov
     let mut known = HashMap::new();
     while index < blocks.len() {
         let found = &blocks[index];
-        if found.is_sealed || is_resolvable(store, &found.block.records, &mut known)? {
+        let is_there = match &found.torn {
+            None => true,
+            Some(block) => is_resolvable(store, &block.records, &mut known)?,
+        };
+        if is_there {
             index += 1;
             continue;
         }
         report.problems.push(format!(
             "the commit of sequence {} was found in pack {}, which is torn, and what it refers to is not there: left out",
-            found.block.sequence, found.pack
+            found.sequence, found.pack
         ));
         blocks.remove(index);
     }
@@ -158,6 +149,16 @@ struct Replay<'a> {
 }
 
 impl Replay<'_> {
+    fn block(&mut self, block: Block) -> Result<()> {
+        self.time = block.time;
+        for record in block.records {
+            self.record(record)?;
+        }
+        self.flush()?;
+        self.report.blocks += 1;
+        Ok(())
+    }
+
     fn record(&mut self, record: Record) -> Result<()> {
         let alias = |inode: u64| self.aliases.get(&inode).copied().unwrap_or(inode);
         let change = match record {

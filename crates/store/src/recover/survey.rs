@@ -4,16 +4,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use outrigger_format::catalogue::Block;
+use outrigger_format::catalogue::{Block, Record};
 use outrigger_format::{ChunkKind, Fingerprint, Footer, PackId, PackKind};
 
 use super::{RecoverProgress, RecoverReport};
 use crate::backend::{Backend, LocalBackend};
 use crate::check::salvage::Salvaged;
 use crate::config::StoreConfig;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{PackRow, PackState, SessionId};
 use crate::read::packs::PackReader;
+use crate::store::Store;
 
 /// A pack whose footer cannot be read.
 pub(super) struct Torn {
@@ -22,15 +23,58 @@ pub(super) struct Torn {
     pub why: String,
 }
 
-/// A catalogue block and where it was found.
+/// A catalogue block and where it was found. Its records are read again when it is replayed: all blocks of a large store
+/// together would not fit into memory.
 pub(super) struct FoundBlock {
-    pub block: Block,
+    pub sequence: u64,
     /// Blocks that the collector copied have the same one.
     pub fingerprint: Fingerprint,
     pub pack: PackId,
     pub frame: u16,
-    /// In a pack that was sealed: its commit may count.
-    pub is_sealed: bool,
+    /// The block itself, when it was found in a pack that was not sealed: its commit may not count.
+    pub torn: Option<Block>,
+    /// It holds a reset.
+    pub resets: bool,
+    /// It holds the end of one.
+    pub ends: bool,
+    /// The highest inode in it.
+    pub highest_inode: u64,
+}
+
+impl FoundBlock {
+    fn new(block: &Block, fingerprint: Fingerprint, pack: PackId, frame: u16) -> Self {
+        Self {
+            sequence: block.sequence,
+            fingerprint,
+            pack,
+            frame,
+            torn: None,
+            resets: block.records.contains(&Record::Reset),
+            ends: block.records.contains(&Record::ResetEnd),
+            highest_inode: block.records.iter().map(highest_inode).max().unwrap_or(0),
+        }
+    }
+
+    /// The block.
+    pub fn load(self, store: &Store) -> Result<Block> {
+        if let Some(block) = self.torn {
+            return Ok(block);
+        }
+        let at = || format!("pack {}, catalogue frame {}", self.pack, self.frame);
+        let footer = store.packs.read_footer(self.pack)?;
+        let frame = store.packs.load(self.pack, &footer, self.frame)?;
+        Block::decode(frame.chunk(0).unwrap_or_default()).context(at)
+    }
+}
+
+fn highest_inode(record: &Record) -> u64 {
+    match record {
+        Record::Upsert { inode, parent, .. } | Record::Link { inode, parent, .. } => *inode.max(parent),
+        Record::Unlink { parent, .. } => *parent,
+        Record::Rename { parent, new_parent, .. } => *parent.max(new_parent),
+        Record::Version { inode, .. } | Record::Policy { inode, .. } => *inode,
+        Record::Snapshot { .. } | Record::Forget { .. } | Record::Reset | Record::ResetEnd => 0,
+    }
 }
 
 /// What lies in `packs/`.
@@ -138,13 +182,10 @@ fn read_blocks(
         };
         let bytes = frame.chunk(0).unwrap_or_default();
         match Block::decode(bytes) {
-            Ok(block) => blocks.push(FoundBlock {
-                block,
-                fingerprint: outrigger_offload::hash(packs.fingerprint_kind(), bytes),
-                pack: id,
-                frame: number,
-                is_sealed: true,
-            }),
+            Ok(block) => {
+                let fingerprint = outrigger_offload::hash(packs.fingerprint_kind(), bytes);
+                blocks.push(FoundBlock::new(&block, fingerprint, id, number));
+            }
             Err(error) => {
                 let at = format!("pack {id}, catalogue block at byte {}", entry.offset);
                 if matches!(error, outrigger_format::FormatError::Newer { .. }) {
@@ -164,7 +205,8 @@ pub(super) fn blocks_of(pack: PackId, frame: &Salvaged) -> Vec<FoundBlock> {
     }
     let decode = |(fingerprint, bytes): &(Fingerprint, Vec<u8>)| {
         let block = Block::decode(bytes).ok()?;
-        Some(FoundBlock { block, fingerprint: *fingerprint, pack, frame: u16::MAX, is_sealed: false })
+        let found = FoundBlock::new(&block, *fingerprint, pack, u16::MAX);
+        Some(FoundBlock { torn: Some(block), ..found })
     };
     frame.chunks.iter().filter_map(decode).collect()
 }

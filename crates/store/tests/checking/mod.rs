@@ -8,10 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outrigger_format::catalogue::FileKind;
-use outrigger_format::{ChunkerSpec, Root};
+use outrigger_format::{
+    ChunkKind, ChunkerSpec, Codec, Fingerprint, FooterBuilder, FrameHeader, PackHeader, PackId, PackKind,
+    Root, checksum,
+};
 use outrigger_store::check::{CheckOptions, CheckProgress, CheckReport, check};
 use outrigger_store::local::put::{PutOptions, Source, put};
-use outrigger_store::meta::{At, ROOT_INODE, SessionKind};
+use outrigger_store::meta::{At, PackRow, PackState, ROOT_INODE, SessionId, SessionKind};
 use outrigger_store::policy::set_policy;
 use outrigger_store::read::Reader;
 use outrigger_store::tree::{StorePath, require, show};
@@ -189,4 +192,51 @@ pub fn pack_files(store: &Path) -> Vec<PathBuf> {
 
 pub fn said(report: &CheckReport) -> String {
     report.findings.iter().map(|finding| format!("{finding:?}\n")).collect()
+}
+
+/// Writes a meta pack of `chunks`, a frame each, and makes it live.
+pub fn add_pack(store: &Store, id: u64, kind: ChunkKind, chunks: &[Vec<u8>]) {
+    let config = &store.config;
+    let header = PackHeader {
+        kind: PackKind::Meta,
+        fingerprint: config.fingerprint,
+        id: PackId(id),
+        store: config.id,
+    };
+    let mut bytes = header.encode().to_vec();
+    let mut footer = FooterBuilder::default();
+    for chunk in chunks {
+        let offset = bytes.len() as u32;
+        let header = FrameHeader {
+            kind,
+            codec: Codec::None,
+            stored_len: chunk.len() as u32,
+            stored_sum: checksum(&[chunk]),
+            lengths: vec![chunk.len() as u32],
+        };
+        header.encode(&mut bytes);
+        bytes.extend_from_slice(chunk);
+        footer.push(offset, kind, &[fingerprint(store, chunk)]);
+    }
+    let offset = bytes.len() as u32;
+    bytes.extend_from_slice(&footer.finish(PackId(id), offset).1);
+    let directory = store.dir().join(format!("packs/{:02x}", id as u8));
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join(format!("{id:016x}.pack")), &bytes).unwrap();
+    let row = PackRow {
+        id: PackId(id),
+        kind: PackKind::Meta,
+        state: PackState::Live,
+        session: SessionId(0),
+        bytes: bytes.len() as u64,
+        raw_bytes: 0,
+        chunks: chunks.len() as u32,
+        dead_since: 0,
+    };
+    store.meta.adopt_packs(&[row]).unwrap();
+    store.refresh_index().unwrap();
+}
+
+pub fn fingerprint(store: &Store, bytes: &[u8]) -> Fingerprint {
+    outrigger_offload::hash(store.config.fingerprint, bytes)
 }

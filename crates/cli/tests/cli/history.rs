@@ -1,0 +1,170 @@
+//! Snapshots, versions, times, retention, comparison.
+
+use crate::run::Place;
+
+/// A store whose file `f` was `1`, `2`, `3` at the snapshots `s1`, `s2`, `s3`, and is `4` now.
+fn history() -> Place {
+    let place = Place::new();
+    for round in 1..=3 {
+        place.write("f", round.to_string());
+        place.done(&["put", "f"]);
+        let (name, tag) = (format!("s{round}"), if round < 3 { "old" } else { "new" });
+        assert_eq!(place.lines(&["snapshot", "create", &name, "--tag", tag]), [name]);
+    }
+    place.write("f", "4");
+    place.done(&["put", "f"]);
+    place
+}
+
+#[test]
+fn snapshots_are_found_by_name_tag_and_time() {
+    let place = history();
+    let listed = place.done(&["snapshot", "list", "--json"]).json();
+    let times: Vec<&str> =
+        listed["snapshots"].as_array().unwrap().iter().map(|of| of["time"].as_str().unwrap()).collect();
+    for (at, content) in [
+        ("s1", "1"),
+        ("s2", "2"),
+        ("old", "2"),
+        ("new", "3"),
+        (times[0], "1"),
+        (times[1], "2"),
+        ("0s", "3"),
+        ("-0h", "3"),
+    ] {
+        assert_eq!(place.done(&["cat", "--at", at, "f"]).text(), content, "--at {at}");
+    }
+    assert_eq!(place.done(&["cat", "f"]).text(), "4");
+    assert!(place.code(1, &["cat", "--at", "-2h", "f"]).err.contains("no snapshot is as old as"));
+    assert!(place.code(1, &["cat", "--at", "2 days ago", "f"]).err.contains("no snapshot is as old as"));
+    let said = place.code(1, &["cat", "--at", "nonsense", "f"]);
+    assert!(said.err.contains("neither a snapshot, nor a tag, nor a time"), "{}", said.err);
+    place.done(&["snapshot", "delete", "s2"]);
+    assert_eq!(place.done(&["cat", "--at", "old", "f"]).text(), "1");
+    place.code(1, &["snapshot", "delete", "s2"]);
+    assert_eq!(place.code(1, &["snapshot", "create", "s1"]).err, "outrigger: snapshot `s1` exists already\n");
+    for bad in ["", "a b", "a:b", "a/b"] {
+        place.code(2, &["snapshot", "create", bad]);
+    }
+}
+
+#[test]
+fn earlier_versions_are_listed_and_read() {
+    let place = history();
+    let versions = place.done(&["versions", "f", "--json"]).json();
+    let numbers: Vec<u64> =
+        versions["versions"].as_array().unwrap().iter().map(|of| of["version"].as_u64().unwrap()).collect();
+    assert_eq!(numbers, [3, 2, 1]);
+    for number in 1..=3 {
+        let text = number.to_string();
+        assert_eq!(place.done(&["cat", "--version", &text, "f"]).text(), text);
+        let out = format!("v{number}");
+        place.done(&["get", "f", "--version", &text, &out]);
+        assert_eq!(place.read(&out), text.as_bytes());
+    }
+    let said = place.code(1, &["cat", "--version", "9", "f"]);
+    assert_eq!(
+        said.err,
+        "outrigger: `f`: version 9 is not kept; `outrigger versions f` lists those that are\n"
+    );
+    place.code(2, &["versions", "/"]);
+}
+
+#[test]
+fn a_file_comes_back_from_a_snapshot_without_being_copied() {
+    let place = history();
+    place.done(&["cp", "--at", "s1", "f", "f.1"]);
+    assert_eq!(place.done(&["cat", "f.1"]).text(), "1");
+    place.done(&["cp", "--at", "s2", "f", "f"]);
+    assert_eq!(place.done(&["cat", "f"]).text(), "2");
+}
+
+#[test]
+fn retention_says_what_it_keeps_and_why() {
+    let place = history();
+    place.code(2, &["keep"]);
+    let dry = place.done(&["keep", "--last", "1", "--tag", "old", "--dry-run", "--json"]).json();
+    assert_eq!(dry["deleted"].as_array().unwrap().len(), 0);
+    let dry = place.lines(&["keep", "--last", "1", "-n"]);
+    assert!(dry[0].ends_with("would delete") && dry[2].ends_with("keep (last)"), "{dry:?}");
+    assert_eq!(place.lines(&["snapshot", "list"]).len(), 3);
+    place.done(&["keep", "--of", "old", "--last", "1"]);
+    let names = |place: &Place| -> Vec<String> {
+        place
+            .lines(&["snapshot", "list"])
+            .iter()
+            .map(|line| line.split(' ').next().unwrap().to_string())
+            .collect()
+    };
+    assert_eq!(names(&place), ["s2", "s3"]);
+    place.done(&[
+        "keep",
+        "--yearly",
+        "1",
+        "--monthly",
+        "1",
+        "--weekly",
+        "1",
+        "--daily",
+        "1",
+        "--hourly",
+        "1",
+    ]);
+    assert!(names(&place).contains(&"s3".to_string()));
+    place.code(2, &["keep", "--last", "x"]);
+    place.done(&["gc"]);
+    assert_eq!(place.done(&["cat", "--at", "s3", "f"]).text(), "3");
+    place.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn a_put_with_a_tag_makes_a_snapshot() {
+    let place = Place::new();
+    place.write("f", "1");
+    let put = place.done(&["put", "f", "--tag", "nightly", "--tag", "t2", "--json"]).json();
+    let again = place.done(&["put", "f", "--tag", "nightly", "--json"]).json();
+    assert_ne!(put["snapshot"], again["snapshot"], "names are unique within a second");
+    assert!(place.done(&["put", "f", "--json"]).json()["snapshot"].is_null());
+    let listed = place.done(&["snapshot", "list", "--tag", "t2", "--json"]).json();
+    assert_eq!(listed["snapshots"][0]["name"], put["snapshot"]);
+    assert_eq!(listed["snapshots"].as_array().unwrap().len(), 1);
+    assert_eq!(place.done(&["cat", "--at", "nightly", "f"]).text(), "1");
+    place.code(2, &["put", "f", "--tag", "a b"]);
+}
+
+#[test]
+fn differences_are_named() {
+    let place = Place::new();
+    for name in ["same", "changed", "gone", "touched", "kind", "d/below"] {
+        place.write(format!("src/{name}"), name);
+    }
+    place.done(&["put", "src", "--tag", "before"]);
+    place.write("src/changed", "otherwise");
+    place.write("src/new/file", "new");
+    std::fs::remove_file(place.path("src/gone")).unwrap();
+    std::fs::remove_dir_all(place.path("src/d")).unwrap();
+    let touched = std::fs::File::open(place.path("src/touched")).unwrap();
+    touched.set_modified(std::time::UNIX_EPOCH).unwrap();
+    std::fs::remove_file(place.path("src/kind")).unwrap();
+    std::fs::create_dir(place.path("src/kind")).unwrap();
+    place.done(&["put", "src"]);
+    let lines = place.lines(&["diff", "before:src", "src"]);
+    let expected =
+        ["M ./", "C changed", "R d/", "R d/below", "R gone", "T kind/", "A new/", "A new/file", "M touched"];
+    assert_eq!(lines, expected);
+    assert_eq!(
+        place.lines(&["diff", "before:", ":"]),
+        expected.map(|line| {
+            let (letter, name) = line.split_once(' ').unwrap();
+            if name == "./" { "M src/".to_string() } else { format!("{letter} src/{name}") }
+        })
+    );
+    let json = place.done(&["diff", "before:src/changed", "src/changed", "--json"]).json();
+    assert_eq!(json["differences"][0]["difference"], "changed");
+    assert_eq!(json["differences"][0]["b"]["size"].as_u64(), Some(9));
+    place.done(&["snapshot", "create", "snap"]);
+    assert_eq!(place.lines(&["diff", "snap:", ""]), [""; 0]);
+    let said = place.code(1, &["diff", "snap", "src"]);
+    assert_eq!(said.err, "outrigger: `snap` is not in the store; for the snapshot write `snap:`\n");
+    place.code(1, &["diff", "nope:src", "src"]);
+}

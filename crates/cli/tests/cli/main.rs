@@ -1,0 +1,9 @@
+//! Drives the real binary: what is promised on the command line, in exit codes and in sentences.
+
+mod bad_input;
+mod basics;
+mod beside;
+mod history;
+mod run;
+mod tars;
+mod trees;

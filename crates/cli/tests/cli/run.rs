@@ -1,0 +1,137 @@
+//! A store in a temporary directory, and the binary run on it.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+/// A workplace with a store in `store`; commands run in it.
+pub struct Place {
+    dir: TempDir,
+}
+
+/// What a command said.
+pub struct Said {
+    pub code: i32,
+    pub out: Vec<u8>,
+    pub err: String,
+}
+
+impl Said {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.text()))
+    }
+}
+
+impl From<Output> for Said {
+    fn from(output: Output) -> Self {
+        let code = output.status.code().unwrap_or(-1);
+        let err = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!err.contains("panicked"), "{err}");
+        Self { code, out: output.stdout, err }
+    }
+}
+
+impl Place {
+    /// An empty workplace.
+    pub fn empty() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// One with a store.
+    pub fn new() -> Self {
+        let place = Self::empty();
+        place.done(&["init"]);
+        place
+    }
+
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Writes a file, and the directories it needs.
+    pub fn write(&self, name: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    pub fn read(&self, name: impl AsRef<Path>) -> Vec<u8> {
+        let path = self.path(name);
+        std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    pub fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
+        command.args(args).current_dir(self.dir.path()).env("OUTRIGGER_STORE", "store").env("TZ", "UTC");
+        command.stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, args: &[impl AsRef<OsStr>]) -> Said {
+        self.command(args).output().unwrap().into()
+    }
+
+    /// A command run by somebody whom permissions stop; `None` where that cannot be done.
+    pub fn unprivileged(&self, args: &[&str]) -> Option<Command> {
+        const NOBODY: &str = "65534";
+        if !rustix::process::geteuid().is_root() {
+            return Some(self.command(args));
+        }
+        let nobody = |args: &[&str]| {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]);
+            command.arg(env!("CARGO_BIN_EXE_outrigger")).args(args);
+            command.current_dir(self.dir.path()).env("OUTRIGGER_STORE", "store").stdin(Stdio::null());
+            command
+        };
+        let owned = Command::new("chown").args(["-R", NOBODY]).arg(self.dir.path()).status();
+        let owned = owned.is_ok_and(|status| status.success());
+        // The binary itself may lie where nobody can reach it.
+        let can_run = nobody(&["--version"]).output().is_ok_and(|output| output.status.success());
+        (can_run && owned).then(|| nobody(args))
+    }
+
+    /// Runs a command with something on its standard input.
+    pub fn feed(&self, args: &[&str], input: &[u8]) -> Said {
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        // A command that fails early does not read it all.
+        let _ = stdin.write_all(input);
+        drop(stdin);
+        child.wait_with_output().unwrap().into()
+    }
+
+    /// Runs a command that must succeed.
+    #[track_caller]
+    pub fn done(&self, args: &[impl AsRef<OsStr> + std::fmt::Debug]) -> Said {
+        self.code(0, args)
+    }
+
+    /// Runs a command that must end with this code.
+    #[track_caller]
+    pub fn code(&self, code: i32, args: &[impl AsRef<OsStr> + std::fmt::Debug]) -> Said {
+        let said = self.run(args);
+        assert_eq!(said.code, code, "{args:?}\n{}\n{}", said.text(), said.err);
+        said
+    }
+
+    /// The lines that a command prints.
+    #[track_caller]
+    pub fn lines(&self, args: &[&str]) -> Vec<String> {
+        self.done(args).text().lines().map(str::to_string).collect()
+    }
+}

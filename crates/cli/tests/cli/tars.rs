@@ -1,0 +1,183 @@
+//! Tar archives: ours against GNU tar's, and hostile ones.
+
+use std::path::Path;
+use std::process::Command;
+
+use outrigger_workload::{CompareOptions, TreeOptions};
+use tar::{Builder, EntryType, Header};
+
+use crate::run::Place;
+
+fn gnu_tar(place: &Place, args: &[&str]) -> bool {
+    let is_gnu = Command::new("tar")
+        .arg("--version")
+        .output()
+        .is_ok_and(|out| out.stdout.starts_with(b"tar (GNU tar)"));
+    if is_gnu {
+        let status = Command::new("tar").args(args).current_dir(place.path("")).status().unwrap();
+        assert!(status.success(), "{args:?}");
+    }
+    is_gnu
+}
+
+fn tree(place: &Place) {
+    outrigger_workload::source_tree(&place.path("src"), &TreeOptions::new(8, 60)).unwrap();
+    let long = format!("src/{}/{}", "n".repeat(120), "m".repeat(200));
+    place.write(&long, "long names");
+    std::os::unix::fs::symlink("t".repeat(300), place.path("src/far")).unwrap();
+    std::fs::hard_link(place.path(&long), place.path("src/link")).unwrap();
+    place.write("src/big", vec![9; 3 << 20]);
+    std::fs::File::create(place.path("src/sparse")).unwrap().set_len(1 << 20).unwrap();
+    use std::os::unix::fs::FileExt;
+    let sparse = std::fs::OpenOptions::new().write(true).open(place.path("src/sparse")).unwrap();
+    sparse.write_all_at(b"middle", 300_000).unwrap();
+    // The top's time is what it is after the last entry.
+    std::fs::File::open(place.path("src")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+}
+
+fn same(a: &Path, b: &Path) {
+    let options = CompareOptions { sparseness: false, ..CompareOptions::default() };
+    let found = outrigger_workload::compare_trees_with(a, b, &options).unwrap();
+    assert!(found.is_empty(), "{}", found.iter().map(|found| format!("{found}\n")).collect::<String>());
+}
+
+#[test]
+fn gnu_tar_reads_what_we_write() {
+    let place = Place::new();
+    tree(&place);
+    place.done(&["put", "src"]);
+    let piped = place.done(&["export", "src"]);
+    place.done(&["export", "src", "src.tar"]);
+    assert_eq!(piped.out, place.read("src.tar"));
+    std::fs::create_dir(place.path("out")).unwrap();
+    if gnu_tar(&place, &["xpf", "src.tar", "-C", "out", "--xattrs"]) {
+        same(&place.path("src"), &place.path("out"));
+    }
+}
+
+#[test]
+fn we_read_what_gnu_tar_writes() {
+    let place = Place::new();
+    tree(&place);
+    for (number, format) in ["--format=gnu", "--format=pax"].iter().enumerate() {
+        for sparse in ["--sparse", "--no-recursion"] {
+            let mut args = vec!["cf", "a.tar", *format, "-C", "src", "."];
+            if sparse == "--sparse" {
+                args.insert(2, sparse);
+            }
+            if !gnu_tar(&place, &args) {
+                return;
+            }
+            place.done(&["import", "a.tar", "--to", "t"]);
+            let out = format!("out{number}{sparse}");
+            place.done(&["get", "t", &out]);
+            let options =
+                CompareOptions { sparseness: false, mtimes: *format == "--format=pax", ..Default::default() };
+            let found =
+                outrigger_workload::compare_trees_with(&place.path("src"), &place.path(&out), &options)
+                    .unwrap();
+            assert!(found.is_empty(), "{format}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn an_archive_read_again_changes_nothing() {
+    let place = Place::new();
+    tree(&place);
+    place.done(&["put", "src", "--tag", "put"]);
+    place.done(&["export", "src", "src.tar"]);
+    for _ in 0..2 {
+        place.done(&["import", "src.tar", "--to", "src"]);
+    }
+    place.done(&["get", "src", "out"]);
+    same(&place.path("src"), &place.path("out"));
+    let imported =
+        place.feed(&["import", "-", "--to", "x", "--tag", "tar", "--json"], &place.read("src.tar"));
+    assert_eq!(imported.code, 0, "{}", imported.err);
+    assert_eq!(imported.json()["bytes_new"].as_u64(), Some(0), "the first import has stored the zeros");
+    // Holes come as zeros; all else is the same.
+    assert_eq!(place.lines(&["diff", "tar:x", "put:src"]), ["C sparse"]);
+}
+
+/// Path, kind, link, data.
+type Raw<'a> = (&'a [u8], EntryType, &'a [u8], &'a [u8]);
+
+fn archive(entries: &[Raw<'_>]) -> Vec<u8> {
+    let mut builder = Builder::new(Vec::new());
+    for (path, kind, link, data) in entries {
+        let mut header = Header::new_gnu();
+        header.as_old_mut().name[..path.len()].copy_from_slice(path);
+        header.as_old_mut().linkname[..link.len()].copy_from_slice(link);
+        header.set_entry_type(*kind);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(1);
+        header.set_size(data.len() as u64);
+        header.set_cksum();
+        builder.append(&header, *data).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+#[test]
+fn hostile_names_stay_below_the_target() {
+    use EntryType as E;
+    let place = Place::new();
+    place.write("keep", "untouched");
+    place.done(&["put", "keep"]);
+    let bytes = archive(&[
+        (b"../keep", E::Regular, b"", b"evil"),
+        (b"a/../../keep", E::Regular, b"", b"evil"),
+        (b"/abs/olute", E::Regular, b"", b"below"),
+        (b"out", E::Symlink, b"/etc", b""),
+        (b"out/passwd", E::Regular, b"", b"below"),
+        (b"hard", E::Link, b"../keep", b""),
+        (b"nothing", E::Link, b"not/there", b""),
+        (b"ok", E::Regular, b"", b"ok"),
+        (b"again", E::Link, b"/ok", b""),
+        (b"ok", E::Regular, b"", b"second"),
+        (b"weird", E::new(b'Z'), b"", b"data"),
+        (b"last", E::Regular, b"", b"last"),
+    ]);
+    let said = place.feed(&["import", "-", "--to", "t"], &bytes);
+    assert_eq!(said.code, 4, "{}", said.err);
+    assert_eq!(said.err.lines().count(), 5, "{}", said.err);
+    let lines = place.lines(&["ls", "-R"]);
+    assert_eq!(
+        lines,
+        ["keep", "t", "t/abs", "t/abs/olute", "t/again", "t/last", "t/ok", "t/out", "t/out/passwd"]
+    );
+    assert_eq!(place.done(&["cat", "keep"]).text(), "untouched");
+    assert_eq!(place.done(&["cat", "t/ok", "t/again", "t/last"]).text(), "secondoklast");
+    place.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn what_is_no_archive_is_refused() {
+    let place = Place::new();
+    let good = archive(&[
+        (b"a", EntryType::Regular, b"", b"first"),
+        (b"b", EntryType::Regular, b"", &[5; 3_000_000]),
+    ]);
+    let mut damaged = good.clone();
+    damaged[1024 + 10] ^= 1;
+    for (input, sentence) in [
+        (&b""[..], "empty, not a tar archive"),
+        (&[7; 5000], "not a tar archive"),
+        (&[0x1f, 0x8b].repeat(600), "compressed with gzip"),
+        (&good[..700], "ends early"),
+        (&good[..1_000_000], "ends early"),
+        (&damaged, "header at byte 1024 is damaged"),
+    ] {
+        let said = place.feed(&["import", "-", "--to", "t"], input);
+        assert_eq!(said.code, 1, "{sentence}: {}", said.err);
+        assert!(said.err.contains(sentence), "{sentence}: {}", said.err);
+    }
+    // What came before the damage is there, and nothing else is.
+    assert_eq!(place.lines(&["ls", "-R", "t"]), ["a"]);
+    assert_eq!(place.done(&["cat", "t/a"]).text(), "first");
+    place.code(1, &["import", "missing.tar", "--to", "t"]);
+    place.code(2, &["import", "x.tar"]);
+}

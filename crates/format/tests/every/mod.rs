@@ -1,0 +1,105 @@
+//! What must hold of every decoder, whatever the bytes: shared by the tests beside this and the fuzz targets under `fuzz/`.
+
+#![allow(dead_code, reason = "each fuzz target uses one of these")]
+
+use outrigger_format::catalogue::{Block, BlockBuilder};
+use outrigger_format::{
+    ChunkerSpec, CodecSpec, Fingerprint, FingerprintKind, Footer, FrameHeader, Node, PackHeader, Root,
+    TRAILER_LEN, Trailer, parse_size, print_size,
+};
+
+/// Pack headers: reserved fields are not kept, so what was decoded is compared, not its bytes.
+pub fn pack_header(bytes: &[u8]) {
+    if let Ok(header) = PackHeader::decode(bytes) {
+        assert_eq!(PackHeader::decode(&header.encode()), Ok(header));
+    }
+}
+
+/// Frame headers.
+pub fn frame_header(bytes: &[u8]) {
+    if let Ok(header) = FrameHeader::decode(bytes) {
+        let mut again = Vec::new();
+        header.encode(&mut again);
+        assert_eq!(FrameHeader::decode(&again), Ok(header.clone()));
+        assert!(header.encoded_len() <= bytes.len(), "no more lengths than bytes");
+        let _ = header.verify_stored(&bytes[header.encoded_len()..]);
+    }
+}
+
+/// Footers, as if their checksum held; all that lookups rely on is checked when one is decoded.
+pub fn footer(bytes: &[u8]) {
+    if let Ok(footer) = Footer::decode(bytes, u32::MAX) {
+        assert!(footer.memory() <= bytes.len(), "no more entries than bytes");
+        for (slot, fingerprint) in (0u32..).zip(footer.fingerprints()) {
+            assert_eq!(footer.find(fingerprint), Some(slot));
+            let (frame, position) = footer.position(slot).expect("every slot has a place");
+            assert!(position < footer.frames()[frame as usize].chunks);
+            assert!(!footer.frame_range(frame).expect("its frame is there").is_empty());
+        }
+    }
+}
+
+/// Trailers, at the end of what would be a pack.
+pub fn trailer(bytes: &[u8]) {
+    let Some(start) = bytes.len().checked_sub(TRAILER_LEN) else { return };
+    if let Ok(trailer) = Trailer::decode(&bytes[start..], bytes.len() as u64) {
+        assert_eq!(trailer.encode(), bytes[start..]);
+        let end = trailer.footer_offset as usize + trailer.footer_len as usize;
+        let _ = trailer.decode_footer(&bytes[trailer.footer_offset as usize..end]);
+    }
+}
+
+/// Manifest nodes: every byte of them is kept.
+pub fn node(bytes: &[u8]) {
+    if let Ok(node) = Node::decode_any(bytes) {
+        assert_eq!(node.encode(), bytes);
+        let (level, len) = (node.level(), node.total_len().expect("it was summed"));
+        assert_eq!(Node::decode(bytes, level, len), Ok(node));
+        assert!(Node::decode(bytes, level, len ^ 1).is_err() && Node::decode(bytes, level ^ 1, len).is_err());
+    }
+}
+
+/// Manifest roots: every byte of them is kept.
+pub fn root(bytes: &[u8]) {
+    if let Ok(root) = Root::decode(bytes) {
+        assert_eq!(root.encode(), bytes);
+        assert!(root.is_empty() != (root.len() > 0));
+    }
+}
+
+/// Catalogue blocks.
+pub fn block(bytes: &[u8]) {
+    if let Ok(block) = Block::decode(bytes) {
+        assert!(block.records.len() <= bytes.len(), "no more records than bytes");
+        let mut builder = BlockBuilder::default();
+        block.records.iter().for_each(|record| builder.push(record));
+        assert_eq!(Block::decode(&builder.finish(block.sequence, block.time)), Ok(block));
+    }
+}
+
+/// What users write: chunkers, codecs, sizes, fingerprints.
+pub fn text(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(spec) = ChunkerSpec::parse(text) {
+        assert_eq!(ChunkerSpec::parse(&spec.to_string()), Ok(spec));
+    }
+    if let Ok(spec) = CodecSpec::parse(text) {
+        assert_eq!(CodecSpec::parse(&spec.to_string()), Ok(spec));
+    }
+    if let Ok(size) = parse_size(text) {
+        assert_eq!(parse_size(&print_size(size)), Ok(size));
+    }
+    if let Ok(fingerprint) = Fingerprint::parse(text) {
+        assert_eq!(Fingerprint::parse(&fingerprint.to_string()), Ok(fingerprint));
+    }
+    if let Ok(kind) = FingerprintKind::parse(text) {
+        assert_eq!(kind.name(), text);
+    }
+}
+
+/// All of them.
+pub fn all(bytes: &[u8]) {
+    for decoder in [pack_header, frame_header, footer, trailer, node, root, block, text] {
+        decoder(bytes);
+    }
+}

@@ -1,0 +1,240 @@
+//! What a new catalogue says: records that make the whole store's tree, history and policies out of nothing.
+//!
+//! The oldest snapshot's tree comes first, as differences from an empty one; then, for each later snapshot and at last for now, the
+//! differences from the one before. Each is told in two passes over both trees: first what goes, then what comes or changes.
+//! So a directory that was moved is gone from its old place before it appears at the new one (it may have only one name), and
+//! everything below it is told again. Where a name stands for another inode than before it goes first, so that
+//! the new inode is not taken for another version of the old one.
+//!
+//! While the differences are replayed no versions are kept (the first record says so); those that are kept come at the end, with the
+//! policies, which belong to no snapshot.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::{FileKind, Record};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::{At, DirEntry, Inode, Meta, ROOT_INODE};
+use crate::store::Store;
+
+/// Entries read at once.
+const PAGE: usize = 4096;
+/// Records made ahead.
+const AHEAD: usize = 4096;
+/// Trees are walked by recursion.
+const STACK: usize = 64 << 20;
+/// Deeper than any tree that was put through paths.
+const DEPTH_MAX: usize = 4096;
+
+/// Hands all records to `take`, which gets them while they are made. When there are no more, the flag says whether those were all.
+///
+/// # Errors
+/// Those of `take`, and, through it, of the database.
+pub(super) fn stream<T>(
+    store: &Store,
+    take: impl FnOnce(Receiver<Result<Record>>, &AtomicBool) -> Result<T>,
+) -> Result<T> {
+    let (send, receive) = sync_channel(AHEAD);
+    let whole = AtomicBool::new(false);
+    let whole = &whole;
+    std::thread::scope(|scope| {
+        let making =
+            std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || match make(store, &send) {
+                Ok(()) => whole.store(true, Ordering::Release),
+                // Nobody listens any more when `take` failed first.
+                Err(error) => drop(send.send(Err(error))),
+            });
+        match making {
+            Ok(_) => take(receive, whole),
+            Err(error) => Err(Error::new(ErrorKind::Io, "cannot start a thread").caused_by(error)),
+        }
+    })
+}
+
+fn make(store: &Store, send: &SyncSender<Result<Record>>) -> Result<()> {
+    let meta = &*store.meta;
+    let mut teller = Teller { meta, send };
+    let versions = |value: Option<&str>| Record::Policy {
+        inode: ROOT_INODE,
+        key: b"versions".to_vec(),
+        value: value.map(|value| value.as_bytes().to_vec()),
+    };
+    teller.tell(versions(Some("none")))?;
+    let mut before = None;
+    for snapshot in meta.snapshots()? {
+        let at = At::Epoch(snapshot.epoch);
+        teller.difference(before, at)?;
+        before = Some(at);
+        let (name, tags) = (snapshot.name.into_bytes(), snapshot.tags.into_iter().map(String::into_bytes).collect());
+        teller.tell(Record::Snapshot { name, time: snapshot.time, tags })?;
+    }
+    teller.difference(before, At::Now)?;
+    teller.versions(ROOT_INODE, 0)?;
+    teller.tell(versions(None))?;
+    for (inode, policies) in meta.all_policies()? {
+        for (key, value) in policies {
+            teller.tell(Record::Policy { inode, key: key.into_bytes(), value: Some(value.into_bytes()) })?;
+        }
+    }
+    Ok(())
+}
+
+struct Teller<'a> {
+    meta: &'a dyn Meta,
+    send: &'a SyncSender<Result<Record>>,
+}
+
+/// A directory in the tree before, and in the one after.
+type Pair = (Option<(At, u64)>, (At, u64));
+
+impl Teller<'_> {
+    fn tell(&mut self, record: Record) -> Result<()> {
+        let stopped = |_| Error::new(ErrorKind::Cancelled, "the catalogue is not written");
+        self.send.send(Ok(record)).map_err(stopped)
+    }
+
+    fn difference(&mut self, before: Option<At>, after: At) -> Result<()> {
+        let root = |at| {
+            let missing = || Error::damaged("the root directory is missing");
+            self.meta.inode(at, ROOT_INODE)?.ok_or_else(missing)
+        };
+        let (old, new) = (before.map(root).transpose()?, root(after)?);
+        if old.is_none_or(|old| old.attributes != new.attributes) {
+            self.upsert(ROOT_INODE, Vec::new(), new)?;
+        }
+        let pair = (before.map(|at| (at, ROOT_INODE)), (after, ROOT_INODE));
+        if before.is_some() {
+            self.tell_gone(pair, 0)?;
+        }
+        self.tell_come(pair, 0)
+    }
+
+    fn upsert(&mut self, parent: u64, name: Vec<u8>, inode: Inode) -> Result<()> {
+        let root = if inode.attributes.kind == FileKind::File { inode.root } else { Root::Empty };
+        let (number, attributes) = (inode.number, inode.attributes);
+        self.tell(Record::Upsert { inode: number, parent, name, attributes, root, replace: false })
+    }
+
+    /// The first pass: names that go.
+    fn tell_gone(&mut self, (before, after): Pair, depth: usize) -> Result<()> {
+        let Some(before) = before else { return Ok(()) };
+        let mut names = Merged::new(self.meta, Some(before), after);
+        while let Some((old, new)) = names.next(depth)? {
+            let Some(old) = old else { continue };
+            let stays = new.is_some_and(|new| is_same(&old.inode, &new.inode));
+            if !stays {
+                self.tell(Record::Unlink { parent: before.1, name: old.name })?;
+            } else if old.inode.attributes.kind == FileKind::Directory {
+                let number = old.inode.number;
+                self.tell_gone((Some((before.0, number)), (after.0, number)), depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The second pass: names that come, and what has changed.
+    fn tell_come(&mut self, (before, after): Pair, depth: usize) -> Result<()> {
+        let mut names = Merged::new(self.meta, before, after);
+        while let Some((old, new)) = names.next(depth)? {
+            let Some(new) = new else { continue };
+            let old = old.filter(|old| is_same(&old.inode, &new.inode));
+            let (number, kind) = (new.inode.number, new.inode.attributes.kind);
+            let is_known = old.is_some();
+            if old.is_none_or(|old| (old.inode.attributes, old.inode.root) != (new.inode.attributes.clone(), new.inode.root.clone())) {
+                self.upsert(after.1, new.name, new.inode)?;
+            }
+            if kind == FileKind::Directory {
+                let below = before.filter(|_| is_known).map(|(at, _)| (at, number));
+                self.tell_come((below, (after.0, number)), depth + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Kept versions of the files below a directory, as it is now.
+    fn versions(&mut self, directory: u64, depth: usize) -> Result<()> {
+        let mut names = Merged::new(self.meta, None, (At::Now, directory));
+        while let Some((_, entry)) = names.next(depth)? {
+            let Some(DirEntry { inode, .. }) = entry else { continue };
+            match inode.attributes.kind {
+                FileKind::Directory => self.versions(inode.number, depth + 1)?,
+                FileKind::File => {
+                    // Of a file with several names they are told once for each; those that are there already stay.
+                    for version in self.meta.versions(inode.number)?.into_iter().rev() {
+                        let (number, time, mtime, root) = (version.number, version.time, version.mtime, version.root);
+                        self.tell(Record::Version { inode: inode.number, number, time, mtime, root })?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_same(old: &Inode, new: &Inode) -> bool {
+    old.number == new.number && old.attributes.kind == new.attributes.kind
+}
+
+/// The names of a directory in two trees, merged.
+struct Merged<'a> {
+    old: Option<Listing<'a>>,
+    new: Listing<'a>,
+}
+
+impl<'a> Merged<'a> {
+    fn new(meta: &'a dyn Meta, old: Option<(At, u64)>, new: (At, u64)) -> Self {
+        Self { old: old.map(|place| Listing::new(meta, place)), new: Listing::new(meta, new) }
+    }
+
+    fn next(&mut self, depth: usize) -> Result<Option<(Option<DirEntry>, Option<DirEntry>)>> {
+        if depth > DEPTH_MAX {
+            return Err(Error::damaged("the stored tree is nested too deeply to be real"));
+        }
+        let Some(old) = &mut self.old else {
+            return Ok(self.new.take()?.map(|new| (None, Some(new))));
+        };
+        let order = match (old.peek()?, self.new.peek()?) {
+            (None, None) => return Ok(None),
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some(old), Some(new)) => old.name.cmp(&new.name),
+        };
+        let old = if order.is_le() { old.take()? } else { None };
+        let new = if order.is_ge() { self.new.take()? } else { None };
+        Ok(Some((old, new)))
+    }
+}
+
+/// The entries of a directory, a page at a time.
+struct Listing<'a> {
+    meta: &'a dyn Meta,
+    place: (At, u64),
+    page: VecDeque<DirEntry>,
+    last: Option<Vec<u8>>,
+    is_read: bool,
+}
+
+impl<'a> Listing<'a> {
+    fn new(meta: &'a dyn Meta, place: (At, u64)) -> Self {
+        Self { meta, place, page: VecDeque::new(), last: None, is_read: false }
+    }
+
+    fn peek(&mut self) -> Result<Option<&DirEntry>> {
+        if self.page.is_empty() && !self.is_read {
+            let page = self.meta.read_dir(self.place.0, self.place.1, self.last.as_deref(), PAGE)?;
+            self.is_read = page.len() < PAGE;
+            self.last = page.last().map(|entry| entry.name.clone());
+            self.page = page.into();
+        }
+        Ok(self.page.front())
+    }
+
+    fn take(&mut self) -> Result<Option<DirEntry>> {
+        self.peek()?;
+        Ok(self.page.pop_front())
+    }
+}

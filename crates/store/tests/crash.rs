@@ -1,0 +1,189 @@
+//! Power loss at every step of small workloads, the database included: the store opens, what was acknowledged is there, and
+//! every file reads back.
+//!
+//! A workload runs under `strace` (`testing::crash`) and prints what has been acknowledged; each legal state of the disk after
+//! a power loss is then made in a directory and looked at.
+#![cfg(feature = "testing")]
+
+mod gc_support;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gc_support::*;
+use outrigger_store::meta::At;
+use outrigger_store::testing::crash::{CrashState, Exploration, Mode, Trace, record, unavailable};
+use outrigger_store::{ErrorKind, Store, StoreConfig, ops};
+
+/// Runs the workload `variant` in `dir`, recorded.
+fn record_workload(dir: &Path, variant: &str) -> Trace {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "workload", "--nocapture"]);
+    command.env("CRASH_DIR", dir).env("CRASH_VARIANT", variant);
+    let trace = record(&command, dir).unwrap();
+    let stderr = String::from_utf8_lossy(&trace.stderr);
+    assert!(trace.status.unwrap().success(), "the workload failed: {stderr}");
+    trace
+}
+
+/// What the recorded process does.
+#[test]
+fn workload() {
+    let (Some(dir), Ok(variant)) = (std::env::var_os("CRASH_DIR").map(PathBuf::from), std::env::var("CRASH_VARIANT")) else {
+        return;
+    };
+    let say = |what: &str| println!("\n{what}");
+    if variant == "init" {
+        Store::init(&dir.join("store"), &small_packs()).unwrap();
+        return say("init");
+    }
+    let store = open(&dir);
+    let put = |name: &str, seed: u64, blocks: u32| {
+        say(&format!("begin {name} {seed}"));
+        put_bytes(&store, name, content(seed, blocks)).unwrap();
+        say(&format!("holds {name} {seed}"));
+    };
+    let rm = |name: &str| {
+        say(&format!("begin {name} -"));
+        remove(&store, name).unwrap();
+        say(&format!("holds {name} -"));
+    };
+    match variant.as_str() {
+        "put" => {
+            put("a", 1, 3);
+            put("d/b", 2, 2);
+            put("a", 3, 3);
+            rm("d/b");
+        }
+        "gc" => {
+            put("new", 40, 2);
+            rm("0");
+            collect(&store, &thorough()).unwrap();
+            say("gc");
+            put("after", 41, 1);
+        }
+        "snapshot" => {
+            ops::snapshots::create(&store, Some("s"), "", &[]).unwrap();
+            say("snapshot");
+            put("1", 50, 2);
+            collect(&store, &thorough()).unwrap();
+            say("gc");
+        }
+        _ => panic!("{variant}"),
+    }
+}
+
+/// What is wrong with the store after a crash. `before` is what it held when the recording began.
+fn inspect(dir: &Path, state: &CrashState, before: &BTreeMap<String, u64>, collecting: bool) -> Result<(), String> {
+    let text = |error: outrigger_store::Error| error.to_string();
+    let lines = state.acknowledged_lines();
+    // Name → what it may hold: what was acknowledged last, and what was begun after that.
+    let mut allowed: BTreeMap<String, Vec<Option<u64>>> =
+        before.iter().map(|(name, seed)| (name.clone(), vec![Some(*seed)])).collect();
+    for line in &lines {
+        match line.split(' ').collect::<Vec<_>>()[..] {
+            ["begin", name, seed] => allowed.entry(name.into()).or_insert_with(|| vec![None]).push(seed.parse().ok()),
+            ["holds", name, seed] => drop(allowed.insert(name.into(), vec![seed.parse().ok()])),
+            _ => {}
+        }
+    }
+    let store = Store::open(&dir.join("store"), false).map_err(text)?;
+    let look = |when: &str| -> Result<(), String> {
+        for (name, allowed) in &allowed {
+            let bytes = read_at(&store, At::Now, name).map_err(|error| format!("{when} {name}: {error}"))?;
+            let held = bytes.as_deref().map(seed_of);
+            if !allowed.contains(&held) {
+                return Err(format!("{when} {name} holds {held:?}, not one of {allowed:?}"));
+            }
+        }
+        verify_all(&store).map(drop).map_err(|wrong| format!("{when} {wrong}"))?;
+        if lines.iter().any(|line| line == "snapshot") {
+            let snapshots = store.meta.snapshots().map_err(text)?;
+            let snapshot = snapshots.iter().find(|snapshot| snapshot.name == "s").ok_or("the snapshot is lost")?;
+            for (name, seed) in before {
+                let bytes = read_at(&store, At::Epoch(snapshot.epoch), name).map_err(text)?;
+                if bytes.as_deref().map(seed_of) != Some(*seed) {
+                    return Err(format!("{when} {name} of the snapshot is another"));
+                }
+            }
+        }
+        Ok(())
+    };
+    look("then")?;
+    if collecting {
+        // Sessions of the lost run may still count as alive for a minute.
+        for session in store.meta.sessions().map_err(text)? {
+            store.meta.fence(session.id).map_err(text)?;
+        }
+        collect(&store, &thorough()).map_err(|error| format!("gc: {error}"))?;
+        look("after gc")?;
+    }
+    Ok(())
+}
+
+fn explore(variant: &str, budget: usize) {
+    if let Some(reason) = unavailable() {
+        return eprintln!("skipped: {reason}");
+    }
+    let dir = scratch();
+    let before: BTreeMap<String, u64> = (0..4).map(|n| (n.to_string(), n)).collect();
+    {
+        let store = init(dir.path());
+        for (name, seed) in &before {
+            put_bytes(&store, name, content(*seed, 2)).unwrap();
+        }
+        ops::snapshots::create(&store, Some("old"), "", &[]).unwrap();
+    }
+    let trace = record_workload(dir.path(), variant);
+    let unlinked = trace.labels().filter(|label| label.starts_with("remove store/packs/")).count();
+    assert_eq!(unlinked > 0, variant == "gc", "{unlinked} packs were unlinked by {variant}");
+    for mode in [Mode::Strict, Mode::Ordered] {
+        let mut count = 0;
+        let states = trace.for_each_crash(Exploration { mode, budget, seed: 1 }, |dir, state| {
+            count += 1;
+            inspect(dir, state, &before, count % 3 == 0)
+        });
+        println!("{variant}: {states} states after {} steps", trace.steps());
+        assert!(states > 50, "only {states} states");
+    }
+}
+
+#[test]
+fn puts_survive() {
+    explore("put", 220);
+}
+
+#[test]
+fn collected_stores_survive() {
+    explore("gc", 260);
+}
+
+#[test]
+fn snapshots_survive() {
+    explore("snapshot", 160);
+}
+
+#[test]
+fn a_store_is_made_whole_or_not_at_all() {
+    if let Some(reason) = unavailable() {
+        return eprintln!("skipped: {reason}");
+    }
+    let dir = scratch();
+    let trace = record_workload(dir.path(), "init");
+    for mode in [Mode::Strict, Mode::Ordered] {
+        let states = trace.for_each_crash(Exploration { mode, budget: 300, seed: 2 }, |dir, state| {
+            let store = dir.join("store");
+            match Store::open(&store, false) {
+                Ok(opened) => put_bytes(&opened, "a", content(1, 1)).map(drop).map_err(|error| error.to_string()),
+                Err(_) if state.acknowledged_lines().iter().any(|line| line == "init") => Err("the store is lost".into()),
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    let config: StoreConfig = small_packs();
+                    Store::init(&store, &config).map(drop).map_err(|error| format!("made again: {error}"))
+                }
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        println!("init: {states} states after {} steps", trace.steps());
+    }
+}
