@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use outrigger_store::write::Progress;
+use outrigger_store::write::{Progress, ProgressView};
 
 use crate::output::{count, size};
 
@@ -28,14 +28,18 @@ pub fn clear() {
 const REDRAW_EVERY: Duration = Duration::from_millis(100);
 
 impl Bar {
-    /// A bar for `progress`; `saves` says that what was not stored again is worth telling.
-    pub fn start(progress: &Arc<Progress>, quiet: bool, saves: bool) -> Option<Self> {
+    /// A bar for `progress`, told once known how many bytes there are in all; `saves` says that what need not be stored is worth
+    /// telling.
+    pub fn start(progress: &Arc<Progress>, quiet: bool, total: Total, saves: bool) -> Option<Self> {
         let progress = Arc::clone(progress);
-        Self::with(quiet, move |elapsed| describe(&progress, elapsed, saves))
+        let mut saved = saves.then(Saved::default);
+        Self::with(quiet, move |elapsed| {
+            describe(&progress.view(), elapsed, total.get().copied(), saved.as_mut())
+        })
     }
 
     /// A bar that says what `describe` makes of the time since it was started.
-    pub fn with(quiet: bool, describe: impl Fn(Duration) -> String + Send + 'static) -> Option<Self> {
+    pub fn with(quiet: bool, mut describe: impl FnMut(Duration) -> String + Send + 'static) -> Option<Self> {
         if quiet || !std::io::stderr().is_terminal() {
             return None;
         }
@@ -67,22 +71,47 @@ impl Drop for Bar {
     }
 }
 
+/// Bytes there are in all, once that is known.
+pub type Total = Arc<OnceLock<u64>>;
+
+/// Estimates what need not be stored. Bytes are counted as stored when a pack is full, and at that moment nearly all that is new is in full
+/// packs: that gives the ratio for what is not in one yet.
+#[derive(Default)]
+struct Saved {
+    stored: u64,
+    ratio: Option<f64>,
+}
+
+impl Saved {
+    fn estimate(&mut self, view: &ProgressView, done: u64) -> u64 {
+        // Smaller steps are metadata.
+        if view.bytes_stored > self.stored + (1 << 20) && view.bytes_new > 0 {
+            self.stored = view.bytes_stored;
+            self.ratio = Some((view.bytes_stored as f64 / view.bytes_new as f64).min(1.0));
+        }
+        let stored = (view.bytes_new as f64 * self.ratio.unwrap_or(1.0)) as u64;
+        done.saturating_sub(stored.max(view.bytes_stored))
+    }
+}
+
 /// `78,611 files, 1.24 GiB of 1.30 GiB, 395 MiB/s, 3 s left, 1.12 GiB saved`.
-fn describe(progress: &Progress, elapsed: Duration, saves: bool) -> String {
-    let view = progress.view();
+fn describe(view: &ProgressView, elapsed: Duration, total: Option<u64>, saved: Option<&mut Saved>) -> String {
     let done = view.bytes_done + view.bytes_unchanged;
-    let secs = elapsed.as_secs_f64().max(0.001);
-    let rate = view.bytes_done as f64 / secs;
+    let rate = view.bytes_done as f64 / elapsed.as_secs_f64().max(0.001);
+    let total = total.filter(|&total| total > done);
     let mut text = format!("{} files, {}", count(view.files_done + view.files_unchanged), size(done));
-    if view.bytes_expected > done {
-        text += &format!(" of {}", size(view.bytes_expected));
+    if let Some(total) = total {
+        text += &format!(" of {}", size(total));
     }
     text += &format!(", {}/s", size(rate as u64));
-    if view.bytes_expected > done && rate > 1.0 && elapsed > Duration::from_secs(1) {
-        text += &format!(", {} left", duration((view.bytes_expected - done) as f64 / rate));
+    if let Some(total) = total
+        && rate > 1.0
+        && elapsed > Duration::from_secs(1)
+    {
+        text += &format!(", {} left", duration((total - done) as f64 / rate));
     }
-    if saves {
-        text += &format!(", {} saved", size(done.saturating_sub(view.bytes_stored)));
+    if let Some(saved) = saved {
+        text += &format!(", {} saved", size(saved.estimate(view, done)));
     }
     text
 }
@@ -96,5 +125,31 @@ pub fn duration(secs: f64) -> String {
         10..120 => format!("{whole} s"),
         120..7200 => format!("{} min {} s", whole / 60, whole % 60),
         _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_says_what_is_known() {
+        let mut view = ProgressView {
+            bytes_done: 100 << 20,
+            files_done: 1000,
+            bytes_new: 80 << 20,
+            ..Default::default()
+        };
+        let secs = Duration::from_secs(10);
+        let mut saved = Saved::default();
+        let mut said = |view: &ProgressView, total| describe(view, secs, total, Some(&mut saved));
+        assert_eq!(said(&view, None), "1,000 files, 100 MiB, 10.0 MiB/s, 20.0 MiB saved");
+        view.bytes_stored = 40 << 20;
+        assert_eq!(
+            said(&view, Some(200 << 20)),
+            "1,000 files, 100 MiB of 200 MiB, 10.0 MiB/s, 10 s left, 60.0 MiB saved"
+        );
+        view.bytes_new = 100 << 20;
+        assert_eq!(said(&view, Some(1)), "1,000 files, 100 MiB, 10.0 MiB/s, 50.0 MiB saved");
     }
 }

@@ -224,9 +224,9 @@ impl Drop for Session {
         if let Some(renewer) = self.renewer.take() {
             let _ = renewer.join();
         }
-        // A failure leaves a row whose lock can be taken: the next collector fences it.
-        let _ = self.shared.meta.close_session(self.shared.id);
-        if let Some(path) = &self.lock_path {
+        // A failure leaves a row whose lock can be taken, so the file must stay: the next collector fences the session by it.
+        let closed = self.shared.meta.close_session(self.shared.id);
+        if let (Ok(()), Some(path)) = (closed, &self.lock_path) {
             let _ = std::fs::remove_file(path);
         }
     }

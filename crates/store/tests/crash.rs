@@ -30,7 +30,9 @@ fn record_workload(dir: &Path, variant: &str) -> Trace {
 /// What the recorded process does.
 #[test]
 fn workload() {
-    let (Some(dir), Ok(variant)) = (std::env::var_os("CRASH_DIR").map(PathBuf::from), std::env::var("CRASH_VARIANT")) else {
+    let (Some(dir), Ok(variant)) =
+        (std::env::var_os("CRASH_DIR").map(PathBuf::from), std::env::var("CRASH_VARIANT"))
+    else {
         return;
     };
     let say = |what: &str| println!("\n{what}");
@@ -59,6 +61,7 @@ fn workload() {
         "gc" => {
             put("new", 40, 2);
             rm("0");
+            ops::snapshots::delete(&store, &["old".to_string()]).unwrap();
             collect(&store, &thorough()).unwrap();
             say("gc");
             put("after", 41, 1);
@@ -75,7 +78,12 @@ fn workload() {
 }
 
 /// What is wrong with the store after a crash. `before` is what it held when the recording began.
-fn inspect(dir: &Path, state: &CrashState, before: &BTreeMap<String, u64>, collecting: bool) -> Result<(), String> {
+fn inspect(
+    dir: &Path,
+    state: &CrashState,
+    before: &BTreeMap<String, u64>,
+    collecting: bool,
+) -> Result<(), String> {
     let text = |error: outrigger_store::Error| error.to_string();
     let lines = state.acknowledged_lines();
     // Name → what it may hold: what was acknowledged last, and what was begun after that.
@@ -83,7 +91,9 @@ fn inspect(dir: &Path, state: &CrashState, before: &BTreeMap<String, u64>, colle
         before.iter().map(|(name, seed)| (name.clone(), vec![Some(*seed)])).collect();
     for line in &lines {
         match line.split(' ').collect::<Vec<_>>()[..] {
-            ["begin", name, seed] => allowed.entry(name.into()).or_insert_with(|| vec![None]).push(seed.parse().ok()),
+            ["begin", name, seed] => {
+                allowed.entry(name.into()).or_insert_with(|| vec![None]).push(seed.parse().ok())
+            }
             ["holds", name, seed] => drop(allowed.insert(name.into(), vec![seed.parse().ok()])),
             _ => {}
         }
@@ -100,7 +110,8 @@ fn inspect(dir: &Path, state: &CrashState, before: &BTreeMap<String, u64>, colle
         verify_all(&store).map(drop).map_err(|wrong| format!("{when} {wrong}"))?;
         if lines.iter().any(|line| line == "snapshot") {
             let snapshots = store.meta.snapshots().map_err(text)?;
-            let snapshot = snapshots.iter().find(|snapshot| snapshot.name == "s").ok_or("the snapshot is lost")?;
+            let snapshot =
+                snapshots.iter().find(|snapshot| snapshot.name == "s").ok_or("the snapshot is lost")?;
             for (name, seed) in before {
                 let bytes = read_at(&store, At::Epoch(snapshot.epoch), name).map_err(text)?;
                 if bytes.as_deref().map(seed_of) != Some(*seed) {
@@ -175,8 +186,12 @@ fn a_store_is_made_whole_or_not_at_all() {
         let states = trace.for_each_crash(Exploration { mode, budget: 300, seed: 2 }, |dir, state| {
             let store = dir.join("store");
             match Store::open(&store, false) {
-                Ok(opened) => put_bytes(&opened, "a", content(1, 1)).map(drop).map_err(|error| error.to_string()),
-                Err(_) if state.acknowledged_lines().iter().any(|line| line == "init") => Err("the store is lost".into()),
+                Ok(opened) => {
+                    put_bytes(&opened, "a", content(1, 1)).map(drop).map_err(|error| error.to_string())
+                }
+                Err(_) if state.acknowledged_lines().iter().any(|line| line == "init") => {
+                    Err("the store is lost".into())
+                }
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     let config: StoreConfig = small_packs();
                     Store::init(&store, &config).map(drop).map_err(|error| format!("made again: {error}"))

@@ -84,7 +84,8 @@ fn the_live_ratio_decides_about_half_empty_packs() {
     }
     let source = outrigger_store::local::put::Source::Path(tree.path().to_path_buf());
     let progress = Arc::default();
-    outrigger_store::local::put::put(&store, vec![(source, path("tree"))], &Default::default(), 2, &progress).unwrap();
+    outrigger_store::local::put::put(&store, vec![(source, path("tree"))], &Default::default(), 2, &progress)
+        .unwrap();
     for n in (0..40).step_by(2) {
         remove(&store, &format!("tree/{n:02}")).unwrap();
     }
@@ -215,7 +216,7 @@ fn a_missing_chunk_ends_the_run() {
         let error = collect(store, &thorough()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
     }
-    assert!(disk(&store) > 5_000_000, "nothing was reclaimed");
+    assert!(disk(&store) > 4_500_000, "nothing was reclaimed");
 }
 
 #[test]
@@ -276,7 +277,10 @@ fn objects_that_no_row_knows_go_unless_the_database_is_old() {
     assert_eq!(read(&store, "keep"), unique(1, 100_000));
 }
 
-type Picture = std::collections::BTreeMap<String, (outrigger_format::catalogue::Attributes, outrigger_format::Root, u32, Vec<String>)>;
+type Picture = std::collections::BTreeMap<
+    String,
+    (outrigger_format::catalogue::Attributes, outrigger_format::Root, u32, Vec<String>),
+>;
 
 /// Everything that a tree shows: attributes, content, links and, of the present one, versions.
 fn picture(store: &Store, at: At) -> Picture {
@@ -309,13 +313,23 @@ fn a_compacted_catalogue_says_all_that_recover_needs() {
     let tree = tempfile::tempdir().unwrap();
     let write = |name: &str, seed: u64| {
         let file = tree.path().join(name);
-        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        if std::fs::create_dir_all(file.parent().unwrap()).is_err() {
+            // It has become a file.
+            return;
+        }
         std::fs::write(file, content(seed, (seed % 4) as u32)).unwrap();
     };
     let put_tree = || {
         let source = outrigger_store::local::put::Source::Path(tree.path().to_path_buf());
         let progress = Arc::default();
-        outrigger_store::local::put::put(&store, vec![(source, path("tree"))], &Default::default(), 2, &progress).unwrap();
+        outrigger_store::local::put::put(
+            &store,
+            vec![(source, path("tree"))],
+            &Default::default(),
+            2,
+            &progress,
+        )
+        .unwrap();
     };
     for n in 0..30 {
         write(&format!("{}/{}/f{n}", n % 3, n % 5), n);
@@ -338,9 +352,10 @@ fn a_compacted_catalogue_says_all_that_recover_needs() {
                 std::fs::remove_dir_all(tree.path().join("2/3")).unwrap();
                 write("2/3", 7);
             }
-            4 => ops::edit::rename(&store, &[path("tree/0")], &path("tree/9")).unwrap(),
-            _ => std::fs::rename(tree.path().join("0/0/f15"), tree.path().join("0/renamed")).map(drop).unwrap_or_default(),
-        };
+            4 => drop(ops::edit::rename(&store, &[path("tree/0")], &path("tree/9")).unwrap()),
+            5 => std::fs::rename(tree.path().join("0/0/f15"), tree.path().join("0/renamed")).unwrap(),
+            _ => {}
+        }
         if round != 4 {
             put_tree();
         }
@@ -384,7 +399,10 @@ fn a_compacted_catalogue_says_all_that_recover_needs() {
     assert_eq!(report.problems, Vec::<String>::new());
     let store = open(dir.path());
     let names = |snapshots: &[outrigger_store::meta::SnapshotRow]| -> Vec<_> {
-        snapshots.iter().map(|snapshot| (snapshot.name.clone(), snapshot.time, snapshot.tags.clone())).collect()
+        snapshots
+            .iter()
+            .map(|snapshot| (snapshot.name.clone(), snapshot.time, snapshot.tags.clone()))
+            .collect()
     };
     assert_eq!(names(&snapshots(&store)), names(&known));
     for (n, (is, was)) in pictures(&store).iter().zip(&seen).enumerate() {
@@ -408,6 +426,10 @@ fn littered(dir: &std::path::Path) {
     }
     for n in 0..20 {
         put_bytes(&store, &format!("tiny/{n}"), content(n, 0)).unwrap();
+    }
+    // For a catalogue that is worth writing anew.
+    for n in 0..50 {
+        put_bytes(&store, "tiny/1", content(n, 0)).unwrap();
     }
     remove(&store, "1").unwrap();
     store.meta.set_policy(1, "versions", Some("0")).unwrap();
@@ -449,7 +471,11 @@ fn interrupted_by_any_failing_call_it_can_be_resumed() {
                 let local = LocalBackend::open(store.dir(), false, false).unwrap();
                 let faulty = FaultyBackend::new(local, Plan::new(1).nth(op, n, fault));
                 store.backend = Arc::new(faulty.clone());
-                store.packs = Arc::new(PackReader::new(Arc::new(faulty.clone()), store.config.id, store.config.fingerprint));
+                store.packs = Arc::new(PackReader::new(
+                    Arc::new(faulty.clone()),
+                    store.config.id,
+                    store.config.fingerprint,
+                ));
                 let ended = collect(&store, &thorough());
                 let hit = faulty.faults() > 0;
                 faulty.set_plan(Plan::default());
@@ -465,15 +491,66 @@ fn interrupted_by_any_failing_call_it_can_be_resumed() {
                     collect(&store, &thorough()).unwrap_or_else(|error| panic!("{at}: resuming: {error}"));
                     verify_all(&store).unwrap_or_else(|wrong| panic!("{at}: {wrong}"));
                     let size = disk(&store);
-                    assert!(size < ideal + ideal / 20, "{at}: {size} bytes, {ideal} without the interruption");
+                    assert!(
+                        size < ideal + ideal / 20,
+                        "{at}: {size} bytes, {ideal} without the interruption"
+                    );
                 } else {
                     break;
                 }
                 // Reads are many and alike.
-                n = if matches!(op, Op::Read | Op::Append | Op::Len | Op::Remove) { n + 1 + n / 2 } else { n + 1 };
+                n = if matches!(op, Op::Read | Op::Append | Op::Len | Op::Remove) {
+                    n + 1 + n / 2
+                } else {
+                    n + 1
+                };
             }
         }
     }
     println!("{failed} runs failed, {passed} went on");
     assert!(failed > 20);
+}
+
+#[test]
+fn interrupted_by_any_failing_transaction_it_can_be_resumed() {
+    let origin = scratch();
+    littered(origin.path());
+    let options = GcOptions { catalogue_min: 0, ..thorough() };
+    let ideal = {
+        let dir = scratch();
+        copy_dir(origin.path(), dir.path());
+        let store = open(dir.path());
+        assert!(collect(&store, &options).unwrap().catalogue_compacted);
+        disk(&store)
+    };
+    for after in [false, true] {
+        let mut next = 1;
+        loop {
+            // All of the first, then fewer and fewer: they are alike.
+            let n = next;
+            next += 1 + n / 16;
+            let dir = scratch();
+            copy_dir(origin.path(), dir.path());
+            let mut store = open(dir.path());
+            let real = Arc::clone(&store.meta);
+            let faulty = Arc::new(gc_support::faulty_meta::FaultyMeta::new(Arc::clone(&real), n, after));
+            store.meta = faulty.clone();
+            let ended = collect(&store, &options);
+            if !faulty.has_failed() {
+                ended.unwrap();
+                assert!(n > 25, "only {n} calls were tried");
+                break;
+            }
+            store.meta = real;
+            let at =
+                format!("call {n}, after: {after}, ended {:?}", ended.err().map(|error| error.to_string()));
+            let count = verify_all(&store).unwrap_or_else(|wrong| panic!("{at}: {wrong}"));
+            assert_eq!(count, 28, "{at}");
+            let store = open(dir.path());
+            collect(&store, &options).unwrap_or_else(|error| panic!("{at}: resuming: {error}"));
+            verify_all(&store).unwrap_or_else(|wrong| panic!("{at}: {wrong}"));
+            let size = disk(&store);
+            assert!(size < ideal + ideal / 20, "{at}: {size} bytes, {ideal} without the interruption");
+        }
+    }
 }

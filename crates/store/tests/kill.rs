@@ -53,7 +53,9 @@ impl Model {
         let found = files(store, At::Now).map_err(|error| error.to_string())?;
         let mut held = BTreeMap::new();
         for name in &found {
-            let bytes = read_at(store, At::Now, name).map_err(|error| format!("{name}: {error}"))?.unwrap_or_default();
+            let bytes = read_at(store, At::Now, name)
+                .map_err(|error| format!("{name}: {error}"))?
+                .unwrap_or_default();
             if let Some(wrong) = judge(&bytes) {
                 return Err(format!("{name}: {wrong}"));
             }
@@ -86,7 +88,9 @@ fn say(line: &str) {
 /// The child's work: endless.
 #[test]
 fn child() {
-    let (Ok(seed), Some(dir)) = (std::env::var("KILL_CHILD_SEED"), std::env::var_os("KILL_CHILD_DIR")) else { return };
+    let (Ok(seed), Some(dir)) = (std::env::var("KILL_CHILD_SEED"), std::env::var_os("KILL_CHILD_DIR")) else {
+        return;
+    };
     let seed: u64 = seed.parse().unwrap();
     let mut rng = Rng::new(seed);
     let mut runner = Runner::new(Path::new(&dir));
@@ -220,7 +224,10 @@ fn killed_at_any_moment_nothing_is_lost() {
         }
         killer.join().unwrap();
         let status = child.wait().unwrap();
-        assert!(status.code().is_none(), "the child failed by itself, round {round} of seed {seed}: {status}");
+        assert!(
+            status.code().is_none(),
+            "the child failed by itself, round {round} of seed {seed}: {status}"
+        );
 
         let store = open(dir.path());
         let at = format!("round {round} of seed {seed}");
@@ -230,7 +237,8 @@ fn killed_at_any_moment_nothing_is_lost() {
             let report = collect(&store, &thorough()).unwrap_or_else(|error| panic!("{at}: gc: {error}"));
             assert_eq!(report.unreadable, Vec::<String>::new(), "{at}");
             let options = CheckOptions { read_data: true, repair: false, threads: 2 };
-            let report = check(&store, &options, &CheckProgress::default()).unwrap_or_else(|error| panic!("{at}: {error}"));
+            let report = check(&store, &options, &CheckProgress::default())
+                .unwrap_or_else(|error| panic!("{at}: {error}"));
             assert_eq!(report.damaged, 0, "{at}: {:?}", report.findings);
             model.compare(&store).unwrap_or_else(|wrong| panic!("{at}, after gc: {wrong}"));
         }

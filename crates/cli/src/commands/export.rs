@@ -19,7 +19,7 @@ use super::{Context, report_skipped, skipped_json};
 use crate::args;
 use crate::exit::{Failure, Outcome};
 use crate::output::{Object, counted, print_json, print_text, size};
-use crate::progress::Bar;
+use crate::progress::{Bar, Total};
 use crate::tar::{Fields, TarWriter};
 use crate::when;
 
@@ -57,7 +57,7 @@ pub fn run(context: &Context, args: ExportArgs) -> Outcome {
     let view = context.view(&store, "export", args.at.as_deref())?;
     let top = require(&*store.meta, view.at, &path)?;
     let progress = context.progress(&store, "the archive is incomplete");
-    let bar = Bar::start(&progress, context.quiet, false);
+    let bar = Bar::start(&progress, context.quiet, Total::default(), false);
     let out: Box<dyn Write> = if to_stdout {
         Box::new(io::stdout().lock())
     } else {

@@ -3,14 +3,15 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::local::get::{GetOptions, restore};
-use outrigger_store::meta::Inode;
-use outrigger_store::ops::View;
+use outrigger_store::meta::{At, Inode};
+use outrigger_store::ops::{View, listing};
 use outrigger_store::tree::{StorePath, require};
 use outrigger_store::write::ProgressView;
 
@@ -18,7 +19,7 @@ use super::{Context, report_skipped, skipped_json};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, counted, print_json, print_text, size};
-use crate::progress::{Bar, duration};
+use crate::progress::{Bar, Total, duration};
 use crate::when;
 
 const EXAMPLES: &str = "\
@@ -76,7 +77,15 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
         &store,
         "files that were being written may be incomplete, run the command again with --overwrite",
     );
-    let bar = Bar::start(&progress, context.quiet, false);
+    let total = Total::default();
+    let bar = Bar::start(&progress, context.quiet, Arc::clone(&total), false);
+    if bar.is_some() {
+        let mut bytes = 0;
+        for plan in &plans {
+            bytes += stored_bytes(&store, view.at, &plan.inode)?;
+        }
+        let _ = total.set(bytes);
+    }
     let options = GetOptions { overwrite: args.overwrite, special: args.special, threads: context.threads };
     let mut restored = Ok(());
     for Plan { inode, dir, name } in &plans {
@@ -99,6 +108,18 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
         print_text(&summary(&counters, secs))?;
     }
     Ok(report_skipped(&progress))
+}
+
+/// Bytes of a file, or of all files below a directory.
+fn stored_bytes(store: &Store, at: At, inode: &Inode) -> Result<u64, Failure> {
+    let mut bytes = inode.root.len();
+    if inode.attributes.kind == FileKind::Directory {
+        listing::walk::<Failure>(&*store.meta, at, inode.number, true, &mut |_, entry| {
+            bytes += entry.inode.root.len();
+            Ok(())
+        })?;
+    }
+    Ok(bytes)
 }
 
 fn summary(counters: &ProgressView, secs: f64) -> String {

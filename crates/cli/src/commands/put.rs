@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
@@ -20,7 +21,7 @@ use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
 use crate::exit::{Failure, Outcome, plain};
 use crate::output::{Object, count, counted, print_json, print_text, size};
-use crate::progress::{Bar, duration};
+use crate::progress::{Bar, Total, duration};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -76,7 +77,15 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     let store = context.open_for_changes()?;
     let progress = context.progress(&store, "what was committed stays, run the same command again to go on");
     let sources = sources(&store, targets, &progress)?;
-    let bar = Bar::start(&progress, context.quiet, true);
+    let paths = sources.iter().filter_map(|(source, _)| match source {
+        Source::Path(path) => Some(path.clone()),
+        Source::Stream(_) => None,
+    });
+    let total = Total::default();
+    let bar = Bar::start(&progress, context.quiet, Arc::clone(&total), true);
+    if bar.is_some() && paths.clone().count() == sources.len() {
+        measure(paths.collect(), options.exclude.clone(), total);
+    }
     let report = put(&store, sources, &options, context.threads, &progress);
     drop(bar);
     let report = report?;
@@ -93,6 +102,32 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
         print_text(&summary(&report, snapshot.as_ref(), secs))?;
     }
     Ok(report_skipped(&progress))
+}
+
+/// Counts what there is to put, in a thread of its own, for the bar to say how long it will take. Ends with the process at the latest.
+fn measure(paths: Vec<PathBuf>, exclude: GlobSet, total: Total) {
+    fn below(path: &Path, top: &Path, exclude: &GlobSet) -> u64 {
+        let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| {
+                let path = entry.path();
+                !exclude.is_match(entry.file_name())
+                    && !exclude.is_match(path.strip_prefix(top).unwrap_or(&path))
+            })
+            .map(|entry| match entry.metadata() {
+                Ok(found) if found.is_dir() => below(&entry.path(), top, exclude),
+                Ok(found) if found.is_file() => found.len(),
+                _ => 0,
+            })
+            .sum()
+    }
+    std::thread::spawn(move || {
+        let of = |path: &PathBuf| match std::fs::metadata(path) {
+            Ok(found) if found.is_file() => found.len(),
+            _ => below(path, path, &exclude),
+        };
+        let _ = total.set(paths.iter().map(of).sum());
+    });
 }
 
 fn globs(patterns: &[String]) -> Result<GlobSet, Failure> {

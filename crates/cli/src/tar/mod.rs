@@ -3,10 +3,12 @@
 //! The headers are the crate `tar`'s; what surrounds them is here, because extended attributes may hold any byte (that crate splits pax records
 //! at line ends), and because sparse files come in four dialects.
 
+mod import;
 mod pax;
 mod reader;
 mod writer;
 
+pub use import::{Imported, import};
 pub use reader::{Archive, Entry, Kind, TarError};
 pub use writer::{Fields, TarWriter};
 

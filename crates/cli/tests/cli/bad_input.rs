@@ -116,10 +116,13 @@ fn a_read_only_store_is_read_and_not_changed() {
     place.done(&["put", "f", "--tag", "t"]);
     let dir = place.path("store");
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o500)).unwrap();
+    let run = |args: &[&str]| place.unprivileged(args).map(|mut command| Said::from(command.output().unwrap()));
     let reads =
         [&["cat", "f"][..], &["cat", "--at", "t", "f"], &["ls"], &["stats"], &["versions", "f"], &["check"]];
     for args in reads {
-        place.done(args);
+        // A root without `setpriv` may write anywhere: nothing to see.
+        let Some(said) = run(args) else { return };
+        assert_eq!(said.code, 0, "{args:?}: {}", said.err);
     }
     for args in
         [&["put", "f"][..], &["rm", "f"], &["snapshot", "create", "x"], &["gc"], &["keep", "--last", "1"]]

@@ -4,19 +4,45 @@
 
 use outrigger_format::catalogue::{Block, BlockBuilder};
 use outrigger_format::{
-    ChunkerSpec, CodecSpec, Fingerprint, FingerprintKind, Footer, FrameHeader, Node, PackHeader, Root,
-    TRAILER_LEN, Trailer, parse_size, print_size,
+    ChunkerSpec, CodecSpec, FRAME_HEADER_LEN, Fingerprint, FingerprintKind, Footer, FrameHeader, Node,
+    PACK_HEADER_LEN, PackHeader, Root, TRAILER_LEN, Trailer, checksum, parse_size, print_size,
 };
 
-/// Pack headers: reserved fields are not kept, so what was decoded is compared, not its bytes.
+/// Writes the checksum of `bytes` without what lies at `at` there, so that what it guards is reached.
+fn with_checksum(bytes: &[u8], at: usize, parts: &[&[u8]]) -> Vec<u8> {
+    let mut fixed = bytes.to_vec();
+    fixed[at..at + 8].copy_from_slice(&checksum(parts).to_le_bytes());
+    fixed
+}
+
+/// Pack headers: as they are, and with their checksum set right.
 pub fn pack_header(bytes: &[u8]) {
+    pack_header_as_is(bytes);
+    if bytes.len() >= PACK_HEADER_LEN {
+        pack_header_as_is(&with_checksum(bytes, 56, &[&bytes[..56]]));
+    }
+}
+
+/// Reserved fields are not kept, so what was decoded is compared, not its bytes.
+fn pack_header_as_is(bytes: &[u8]) {
     if let Ok(header) = PackHeader::decode(bytes) {
         assert_eq!(PackHeader::decode(&header.encode()), Ok(header));
     }
 }
 
-/// Frame headers.
+/// Frame headers: as they are, and with a count of chunks that fits and their checksum set right.
 pub fn frame_header(bytes: &[u8]) {
+    frame_header_as_is(bytes);
+    if bytes.len() > FRAME_HEADER_LEN {
+        let count = (bytes.len() - FRAME_HEADER_LEN) / 4;
+        let mut bytes = bytes.to_vec();
+        bytes[16..20].copy_from_slice(&(count as u32).to_le_bytes());
+        let table = &bytes[FRAME_HEADER_LEN..FRAME_HEADER_LEN + 4 * count];
+        frame_header_as_is(&with_checksum(&bytes, 32, &[&bytes[..32], table]));
+    }
+}
+
+fn frame_header_as_is(bytes: &[u8]) {
     if let Ok(header) = FrameHeader::decode(bytes) {
         let mut again = Vec::new();
         header.encode(&mut again);
@@ -39,8 +65,15 @@ pub fn footer(bytes: &[u8]) {
     }
 }
 
-/// Trailers, at the end of what would be a pack.
+/// Trailers, at the end of what would be a pack: as they are, and with their checksum set right.
 pub fn trailer(bytes: &[u8]) {
+    trailer_as_is(bytes);
+    if let Some(start) = bytes.len().checked_sub(TRAILER_LEN) {
+        trailer_as_is(&with_checksum(bytes, start + 40, &[&bytes[start..start + 40]]));
+    }
+}
+
+fn trailer_as_is(bytes: &[u8]) {
     let Some(start) = bytes.len().checked_sub(TRAILER_LEN) else { return };
     if let Ok(trailer) = Trailer::decode(&bytes[start..], bytes.len() as u64) {
         assert_eq!(trailer.encode(), bytes[start..]);
@@ -63,7 +96,7 @@ pub fn node(bytes: &[u8]) {
 pub fn root(bytes: &[u8]) {
     if let Ok(root) = Root::decode(bytes) {
         assert_eq!(root.encode(), bytes);
-        assert!(root.is_empty() != (root.len() > 0));
+        assert_eq!(root.is_empty(), root == Root::Empty);
     }
 }
 

@@ -35,6 +35,8 @@ struct Walk<'a> {
     seen: Mutex<HashMap<Fingerprint, (u8, u64)>>,
     bad_nodes: Mutex<HashMap<Fingerprint, String>>,
     missing: Mutex<HashSet<Fingerprint>>,
+    /// Packs asked for so far, and whether their footers can be read: a single fingerprint may be found in a damaged one.
+    footers: Mutex<HashMap<PackId, bool>>,
     failed: Mutex<Option<Error>>,
 }
 
@@ -52,6 +54,7 @@ pub(super) fn follow(store: &Store, threads: usize, progress: &CheckProgress) ->
         seen: Mutex::default(),
         bad_nodes: Mutex::default(),
         missing: Mutex::default(),
+        footers: Mutex::default(),
         failed: Mutex::default(),
     };
     let (sender, receiver) = sync_channel::<Vec<Root>>(threads * 2 + 2);
@@ -94,7 +97,9 @@ fn recheck(store: &Store, rows: &[PackRow], missing: &mut HashSet<Fingerprint>) 
     let mut found = Vec::new();
     store.index.resolve_batch(&asked, |pack| committed.contains(&pack), &mut found)?;
     for (fingerprint, place) in asked.iter().zip(found) {
-        if place.is_some() {
+        if let Some(place) = place
+            && store.index.footers().get(place.pack)?.is_some()
+        {
             missing.remove(fingerprint);
         }
     }
@@ -175,10 +180,23 @@ impl Walk<'_> {
         let mut found = Vec::new();
         self.store.index.resolve_batch(&asked, |_| true, &mut found)?;
         for (fingerprint, place) in asked.iter().zip(found) {
-            if place.is_none() {
+            let is_there = match place {
+                Some(place) => self.has_footer(place.pack)?,
+                None => false,
+            };
+            if !is_there {
                 self.missing.lock().expect("no panic while held").insert(*fingerprint);
             }
         }
         Ok(())
+    }
+
+    fn has_footer(&self, pack: PackId) -> Result<bool> {
+        if let Some(&known) = self.footers.lock().expect("no panic while held").get(&pack) {
+            return Ok(known);
+        }
+        let is_readable = self.store.index.footers().get(pack)?.is_some();
+        self.footers.lock().expect("no panic while held").insert(pack, is_readable);
+        Ok(is_readable)
     }
 }

@@ -126,18 +126,26 @@ fn compact(store: &Store, session: &Arc<Session>) -> Result<()> {
         // The sequence of the new blocks has been taken.
         let before = || -> Result<()> {
             let sessions = store.meta.sessions()?;
-            let writes = sessions.iter().any(|row| row.kind == SessionKind::Writer && !is_gone(row, Some(&locks)));
+            let writes =
+                sessions.iter().any(|row| row.kind == SessionKind::Writer && !is_gone(row, Some(&locks)));
             if writes { Err(busy()) } else { Ok(()) }
         };
         // All records have been made: ours lies between these two sequences, and nothing else.
         let after = || -> Result<()> {
             if !whole.load(Ordering::Acquire) {
-                return Err(Error::new(ErrorKind::Io, "the thread that reads the tree ended: please report this"));
+                return Err(Error::new(
+                    ErrorKind::Io,
+                    "the thread that reads the tree ended: please report this",
+                ));
             }
             if store.meta.next_sequence()? == first + 2 { Ok(()) } else { Err(busy()) }
         };
         let records = records.into_iter();
-        append_records(store, session, Guarded { records, before: &before, after: &after, state: Guard::Before })
+        append_records(
+            store,
+            session,
+            Guarded { records, before: &before, after: &after, state: Guard::Before },
+        )
     })
 }
 

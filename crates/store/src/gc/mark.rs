@@ -15,40 +15,21 @@
 //! snapshot; what is still not there is damage, and ends the run.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::Mutex;
 
-use outrigger_format::{ChunkKind, Entry, Fingerprint, FingerprintKind, Node, PackId, PackKind, Place, Root};
+use outrigger_format::{ChunkKind, Fingerprint, FingerprintKind, PackId, PackKind, Place, Root};
 
 use super::bits::Bits;
 use super::report::GcProgress;
-use crate::error::{Context, Error, ErrorKind, Result};
+use super::walk::{Aside, Job, Work};
+use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{PackRow, PackState};
 use crate::store::Store;
 
-/// A manifest node: its name, and what its parent says of it.
-type NodeRef = (Fingerprint, u8, u64);
-
-enum Work {
-    Roots(Vec<Root>),
-    Nodes(Vec<NodeRef>),
-}
-
 /// Roots handed over at once.
 const ROOTS_AT_ONCE: usize = 256;
-/// Nodes handed over at once.
-const NODES_AT_ONCE: usize = 16;
-/// Batches on the stack beyond which no more roots are listed.
-const STACK_MAX: usize = 64;
 /// Digests of roots kept: 16 bytes each.
 const SEEN_MAX: usize = 1 << 20;
-
-#[derive(Default)]
-struct Stack {
-    work: Vec<Work>,
-    active: usize,
-    closed: bool,
-    failure: Option<Error>,
-}
 
 /// Marks, kept from the first mark to the second.
 #[derive(Default)]
@@ -57,20 +38,12 @@ pub(super) struct Marker {
     pub bits: Bits,
     /// Roots listed.
     pub roots: u64,
-    nodes: Mutex<u64>,
+    /// Manifest nodes read, counted by the threads.
+    pub(super) nodes: Mutex<u64>,
     seen: HashSet<u128>,
     blocks: HashMap<Fingerprint, Place>,
     /// Catalogue blocks that a later one supersedes: (pack, frame).
     pub superseded: HashSet<(PackId, u16)>,
-}
-
-struct Job<'a> {
-    store: &'a Store,
-    marker: &'a Marker,
-    progress: &'a GcProgress,
-    stack: Mutex<Stack>,
-    changed: Condvar,
-    aside: Mutex<(Vec<Fingerprint>, Vec<NodeRef>)>,
 }
 
 impl Marker {
@@ -100,8 +73,7 @@ impl Marker {
         self.mark_blocks(store, &rows)?;
         if !chunks.is_empty() || !nodes.is_empty() {
             let job = Job::new(store, self, progress);
-            let work = vec![Work::Nodes(nodes)];
-            job.stack.lock().expect("no panic while held").work = work;
+            job.submit(Work::Nodes(nodes))?;
             job.close();
             job.mark_chunks(&chunks)?;
             job.work();
@@ -125,6 +97,7 @@ impl Marker {
         match store.index.missing(&ids).first() {
             None => Ok(()),
             Some(&pack) => Err(match store.packs.read_footer(pack) {
+                Err(error) if error.kind() == ErrorKind::NotFound => Error::damaged(error.to_string()),
                 Err(error) => error,
                 Ok(_) => Error::new(ErrorKind::Busy, format!("pack {pack} is being repaired; try again")),
             }),
@@ -136,7 +109,7 @@ impl Marker {
         store: &Store,
         threads: usize,
         progress: &GcProgress,
-    ) -> Result<(Vec<PackRow>, (Vec<Fingerprint>, Vec<NodeRef>))> {
+    ) -> Result<(Vec<PackRow>, Aside)> {
         let (mut seen, mut roots) = (std::mem::take(&mut self.seen), 0);
         let job = Job::new(store, self, progress);
         let listed = std::thread::scope(|scope| {
@@ -149,9 +122,13 @@ impl Marker {
                 if is_new(&mut seen, &root) {
                     batch.push(root);
                 }
-                if batch.len() < ROOTS_AT_ONCE { Ok(()) } else { job.submit(std::mem::take(&mut batch)) }
+                if batch.len() < ROOTS_AT_ONCE {
+                    Ok(())
+                } else {
+                    job.submit(Work::Roots(std::mem::take(&mut batch)))
+                }
             });
-            let listed = listed.and_then(|rows| job.submit(batch).map(|()| rows));
+            let listed = listed.and_then(|rows| job.submit(Work::Roots(batch)).map(|()| rows));
             job.close();
             listed
         });
@@ -214,150 +191,4 @@ fn is_new(seen: &mut HashSet<u128>, root: &Root) -> bool {
     half.copy_from_slice(&digest.0[..16]);
     let half = u128::from_le_bytes(half);
     if seen.len() < SEEN_MAX { seen.insert(half) } else { !seen.contains(&half) }
-}
-
-impl<'a> Job<'a> {
-    fn new(store: &'a Store, marker: &'a Marker, progress: &'a GcProgress) -> Self {
-        let (stack, changed, aside) = Default::default();
-        Self { store, marker, progress, stack, changed, aside }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Stack> {
-        self.stack.lock().expect("no panic while held")
-    }
-
-    fn submit(&self, roots: Vec<Root>) -> Result<()> {
-        let mut stack = self.lock();
-        while stack.work.len() >= STACK_MAX && stack.failure.is_none() {
-            stack = self.changed.wait(stack).expect("no panic while held");
-        }
-        if stack.failure.is_some() {
-            return Err(Error::new(ErrorKind::Cancelled, "marking has failed"));
-        }
-        stack.work.push(Work::Roots(roots));
-        self.changed.notify_all();
-        Ok(())
-    }
-
-    fn close(&self) {
-        self.lock().closed = true;
-        self.changed.notify_all();
-    }
-
-    /// What was put aside, once all threads have ended.
-    fn finish(self) -> Result<(Vec<Fingerprint>, Vec<NodeRef>)> {
-        match self.stack.into_inner().expect("no panic while held").failure {
-            Some(error) => Err(error),
-            None => Ok(self.aside.into_inner().expect("no panic while held")),
-        }
-    }
-
-    /// One thread's work: until nothing is left, or something failed.
-    fn work(&self) {
-        let mut stack = self.lock();
-        loop {
-            if stack.failure.is_some() || (stack.closed && stack.active == 0 && stack.work.is_empty()) {
-                self.changed.notify_all();
-                return;
-            }
-            let Some(work) = stack.work.pop() else {
-                stack = self.changed.wait(stack).expect("no panic while held");
-                continue;
-            };
-            stack.active += 1;
-            drop(stack);
-            let done = match work {
-                Work::Roots(roots) => self.mark_roots(roots),
-                Work::Nodes(nodes) => self.mark_nodes(&nodes),
-            };
-            stack = self.lock();
-            stack.active -= 1;
-            match done {
-                Ok(children) => stack.work.extend(children),
-                Err(error) => {
-                    stack.failure.get_or_insert(error);
-                }
-            }
-            self.changed.notify_all();
-        }
-    }
-
-    fn mark_roots(&self, roots: Vec<Root>) -> Result<Vec<Work>> {
-        self.progress.advance(roots.len() as u64);
-        let (mut chunks, mut nodes) = (Vec::new(), Vec::new());
-        for root in roots {
-            match root {
-                Root::Empty => {}
-                Root::Inline(entries) => chunks.extend(entries.iter().filter_map(fingerprint)),
-                Root::Tree { level, len, fingerprint } => nodes.push((fingerprint, level, len)),
-            }
-        }
-        self.mark_chunks(&chunks)?;
-        Ok(batches(nodes))
-    }
-
-    fn mark_chunks(&self, chunks: &[Fingerprint]) -> Result<()> {
-        let mut places = Vec::new();
-        self.store.index.resolve_lowest_batch(chunks, |pack| self.marker.bits.has(pack), &mut places)?;
-        for (fingerprint, place) in chunks.iter().zip(places) {
-            match place {
-                Some(place) => drop(self.marker.bits.set(place)?),
-                None => self.aside.lock().expect("no panic while held").0.push(*fingerprint),
-            }
-        }
-        Ok(())
-    }
-
-    /// Marks nodes, and what they name if nobody has done that yet.
-    fn mark_nodes(&self, nodes: &[NodeRef]) -> Result<Vec<Work>> {
-        let names: Vec<Fingerprint> = nodes.iter().map(|node| node.0).collect();
-        let mut places = Vec::new();
-        self.store.index.resolve_lowest_batch(&names, |pack| self.marker.bits.has(pack), &mut places)?;
-        let mut below = Vec::new();
-        for (node, place) in nodes.iter().zip(places) {
-            let Some(place) = place else {
-                self.aside.lock().expect("no panic while held").1.push(*node);
-                continue;
-            };
-            if !self.marker.bits.set(place)? {
-                continue;
-            }
-            *self.marker.nodes.lock().expect("no panic while held") += 1;
-            match self.read_node(node, place)? {
-                Node::Leaf(entries) => {
-                    let chunks: Vec<Fingerprint> = entries.iter().filter_map(fingerprint).collect();
-                    self.mark_chunks(&chunks)?;
-                }
-                Node::Inner { level, children } => {
-                    below.extend(children.into_iter().map(|(child, len)| (child, level - 1, len)));
-                }
-            }
-        }
-        Ok(batches(below))
-    }
-
-    fn read_node(&self, &(fingerprint, level, len): &NodeRef, place: Place) -> Result<Node> {
-        let at = || format!("manifest node {fingerprint} in pack {}, slot {}", place.pack, place.slot);
-        let missing = || Error::damaged(format!("{}: it is not there", at()));
-        let footer = self.store.index.footers().get(place.pack)?.ok_or_else(missing)?;
-        let (frame, position) = footer.position(place.slot).ok_or_else(missing)?;
-        let frame = self.store.packs.frame(place.pack, &footer, frame).context(at)?;
-        let bytes = frame.chunk(position).ok_or_else(missing)?;
-        if outrigger_offload::hash(self.store.config.fingerprint, bytes) != fingerprint {
-            return Err(Error::damaged(format!("{}: its bytes do not match its name", at())));
-        }
-        Node::decode(bytes, level, len).context(at)
-    }
-}
-
-fn fingerprint(entry: &Entry) -> Option<Fingerprint> {
-    match entry {
-        Entry::Chunk { fingerprint, .. } => Some(*fingerprint),
-        Entry::Hole { .. } => None,
-    }
-}
-
-/// In such an order that the first is taken first.
-fn batches(nodes: Vec<NodeRef>) -> Vec<Work> {
-    nodes.chunks(NODES_AT_ONCE).rev().map(|part| Work::Nodes(part.to_vec())).collect()
 }

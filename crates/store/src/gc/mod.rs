@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | fence sessions without a process, become the collector, sweep what they left | 11, 14, 15 | `sweep.rs` |
 //! | drop history that no snapshot sees; write the catalogue anew if it has grown | | `catalogue.rs`, `rewrite.rs` |
-//! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `bits.rs` |
+//! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `walk.rs`, `bits.rs` |
 //! | judge the packs, condemn those worth emptying | 17 | `plan.rs` |
 //! | wait until every writer has acknowledged | 18 | here |
 //! | mark what is retained by now; what sessions took back is no victim | 19 | `mark.rs` |
@@ -25,6 +25,7 @@ mod plan;
 mod report;
 mod rewrite;
 mod sweep;
+mod walk;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -65,8 +66,10 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     sweep::fence_gone(store, &mut report)?;
     store.meta.take_collector(session.id())?;
     let ended = Run { store, options, progress, session: &session }.run(&mut report);
-    // When another run has taken over there is nothing to release.
     let released = store.meta.release_collector(session.id());
+    // When another run has taken over, what this one found missing may have been moved by that one.
+    let is_over = matches!(&released, Err(error) if error.kind() == ErrorKind::Fenced);
+    let ended = if is_over { Ok(()) } else { ended };
     // Packs that this run could not finish are swept like any other session's, so it must be over first.
     drop(session);
     progress.enter("removing", 0);

@@ -32,7 +32,7 @@ impl Default for GcOptions {
         Self {
             dry_run: false,
             grace_secs: 0,
-            live_ratio: 0.7,
+            live_ratio: 0.8,
             threads: 0,
             merge_small: true,
             catalogue_min: 4 << 20,

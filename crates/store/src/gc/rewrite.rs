@@ -41,12 +41,13 @@ pub(super) fn stream<T>(
     let whole = AtomicBool::new(false);
     let whole = &whole;
     std::thread::scope(|scope| {
-        let making =
-            std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || match make(store, &send) {
+        let making = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || {
+            match make(store, &send) {
                 Ok(()) => whole.store(true, Ordering::Release),
                 // Nobody listens any more when `take` failed first.
                 Err(error) => drop(send.send(Err(error))),
-            });
+            }
+        });
         match making {
             Ok(_) => take(receive, whole),
             Err(error) => Err(Error::new(ErrorKind::Io, "cannot start a thread").caused_by(error)),
@@ -68,7 +69,8 @@ fn make(store: &Store, send: &SyncSender<Result<Record>>) -> Result<()> {
         let at = At::Epoch(snapshot.epoch);
         teller.difference(before, at)?;
         before = Some(at);
-        let (name, tags) = (snapshot.name.into_bytes(), snapshot.tags.into_iter().map(String::into_bytes).collect());
+        let (name, tags) =
+            (snapshot.name.into_bytes(), snapshot.tags.into_iter().map(String::into_bytes).collect());
         teller.tell(Record::Snapshot { name, time: snapshot.time, tags })?;
     }
     teller.difference(before, At::Now)?;
@@ -143,7 +145,10 @@ impl Teller<'_> {
             let old = old.filter(|old| is_same(&old.inode, &new.inode));
             let (number, kind) = (new.inode.number, new.inode.attributes.kind);
             let is_known = old.is_some();
-            if old.is_none_or(|old| (old.inode.attributes, old.inode.root) != (new.inode.attributes.clone(), new.inode.root.clone())) {
+            if old.is_none_or(|old| {
+                (old.inode.attributes, old.inode.root)
+                    != (new.inode.attributes.clone(), new.inode.root.clone())
+            }) {
                 self.upsert(after.1, new.name, new.inode)?;
             }
             if kind == FileKind::Directory {
@@ -164,7 +169,8 @@ impl Teller<'_> {
                 FileKind::File => {
                     // Of a file with several names they are told once for each; those that are there already stay.
                     for version in self.meta.versions(inode.number)?.into_iter().rev() {
-                        let (number, time, mtime, root) = (version.number, version.time, version.mtime, version.root);
+                        let (number, time, mtime, root) =
+                            (version.number, version.time, version.mtime, version.root);
                         self.tell(Record::Version { inode: inode.number, number, time, mtime, root })?;
                     }
                 }

@@ -145,7 +145,6 @@ fn salvage_torn(
     let mut moved = Vec::new();
     for pack in torn {
         let mut uncertain = Vec::new();
-        // Blocks are not copied yet: those that count are written anew, in their place, below.
         let kind = pack.kind;
         let salvaged = salvage::rewrite(store, &store.meta, session.id(), pack.id, kind, &mut |frame| {
             uncertain.extend(survey::blocks_of(pack.id, frame));
@@ -177,6 +176,7 @@ fn salvage_torn(
             report.packs_dropped += 1;
             report.problems.push(format!("{why}; nothing of it could be read"));
         }
+        uncertain.iter_mut().for_each(|found: &mut survey::FoundBlock| found.is_lossy = salvage.losses > 0);
         blocks.extend(uncertain);
         moved.push(pack.id);
     }

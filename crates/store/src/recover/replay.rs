@@ -75,7 +75,12 @@ fn keep_complete(store: &Store, blocks: &mut Vec<FoundBlock>, report: &mut Recov
         blocks.iter().filter(|found| wanted(found)).map(|found| found.sequence).collect()
     };
     let (resets, ended) = (of(|found| found.resets), of(|found| found.ends));
-    if let Some(&last) = resets.intersection(&ended).max() {
+    // A reset that may have lost some of its blocks supersedes nothing that is still there.
+    let first = blocks.first().map_or(0, |found| found.sequence);
+    let lossy = of(|found| found.is_lossy);
+    let counts =
+        |sequence: &&u64| ended.contains(sequence) && (!lossy.contains(sequence) || **sequence == first);
+    if let Some(&last) = resets.iter().filter(counts).max() {
         blocks.retain(|found| found.sequence >= last);
     }
     blocks.retain(|found| {

@@ -33,6 +33,8 @@ pub(super) struct FoundBlock {
     pub frame: u16,
     /// The block itself, when it was found in a pack that was not sealed: its commit may not count.
     pub torn: Option<Block>,
+    /// Others beside it may have been lost.
+    pub is_lossy: bool,
     /// It holds a reset.
     pub resets: bool,
     /// It holds the end of one.
@@ -49,6 +51,7 @@ impl FoundBlock {
             pack,
             frame,
             torn: None,
+            is_lossy: false,
             resets: block.records.contains(&Record::Reset),
             ends: block.records.contains(&Record::ResetEnd),
             highest_inode: block.records.iter().map(highest_inode).max().unwrap_or(0),

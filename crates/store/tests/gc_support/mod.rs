@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod faulty_meta;
+
 use std::io::{Cursor, Read};
 use std::path::Path;
 use std::sync::Arc;
@@ -118,7 +120,7 @@ pub fn read(store: &Store, target: &str) -> Vec<u8> {
     read_at(store, At::Now, target).unwrap().expect("it is there")
 }
 
-/// Paths of all files.
+/// Paths of all regular files.
 pub fn files(store: &Store, at: At) -> Result<Vec<String>> {
     let (mut found, mut open) = (Vec::new(), vec![(String::new(), ROOT_INODE)]);
     while let Some((above, directory)) = open.pop() {
@@ -126,7 +128,8 @@ pub fn files(store: &Store, at: At) -> Result<Vec<String>> {
             let name = format!("{above}{}", String::from_utf8(entry.name).unwrap());
             match entry.inode.attributes.kind {
                 FileKind::Directory => open.push((format!("{name}/"), entry.inode.number)),
-                _ => found.push(name),
+                FileKind::File => found.push(name),
+                _ => {}
             }
         }
     }

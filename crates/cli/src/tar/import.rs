@@ -1,0 +1,389 @@
+//! Puts an archive's entries into the store, as `tar x` would into a directory.
+//!
+//! The archive is read in one pass, in this thread; small files are handed to the pipeline whole, large ones through a bounded channel, so that
+//! memory stays bounded whatever the archive claims.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::{Attributes, FileKind, Time};
+use outrigger_store::meta::{At, Change, Inode, Meta, ROOT_INODE, SessionKind};
+use outrigger_store::tree::{Policies, StorePath, WritePolicy, show};
+use outrigger_store::write::{Content, FileItem, Item, Progress, WriteOptions, WriteSummary, Writer};
+use outrigger_store::{Error, ErrorKind, Store};
+
+use super::{Archive, Entry, Kind, TarError};
+use crate::exit::Failure;
+
+/// What an import did.
+pub struct Imported {
+    /// What was written.
+    pub summary: WriteSummary,
+    /// Entries that were stored.
+    pub entries: u64,
+    /// Why the archive was not read to its end.
+    pub broken: Option<TarError>,
+}
+
+/// Stores the entries of an archive below `to`.
+///
+/// # Errors
+/// Failures of the store. An archive that breaks off is none: what came before is stored.
+pub fn import(
+    store: &Store,
+    input: impl Read,
+    to: &StorePath,
+    threads: usize,
+    progress: &Arc<Progress>,
+) -> Result<Imported, Failure> {
+    let session = store.session(SessionKind::Writer, "import")?;
+    let policies = Policies::load(store)?;
+    let options = WriteOptions {
+        threads,
+        frame_size: store.config.frame_size as usize,
+        pack_bytes: store.config.pack_size.into(),
+        chunk_max: policies.chunk_max()?,
+    };
+    let writer = Writer::start(store, &session, &options, progress);
+    let mut importer = Importer {
+        meta: &*store.meta,
+        policies,
+        writer,
+        progress,
+        dirs: BTreeMap::new(),
+        made: BTreeMap::new(),
+        inodes: 0..0,
+        to,
+    };
+    let mut archive = Archive::new(input);
+    let mut entries = 0;
+    let read = importer.all(&mut archive, &mut entries);
+    let broken = match read {
+        Ok(()) => None,
+        Err(Stop::Archive(error)) => Some(error),
+        // The pipeline knows better why it stopped than whoever noticed.
+        Err(Stop::Store(error)) => {
+            importer.writer.finish()?;
+            return Err(error.into());
+        }
+    };
+    let summary = importer.writer.finish()?;
+    Ok(Imported { summary, entries, broken })
+}
+
+/// Why reading ended before the archive did.
+enum Stop {
+    Archive(TarError),
+    Store(Error),
+}
+
+impl From<TarError> for Stop {
+    fn from(error: TarError) -> Self {
+        Self::Archive(error)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+/// A directory of the store that entries go into.
+#[derive(Clone, Copy)]
+struct Dir {
+    inode: u64,
+    /// It was there before, so other names may be in it.
+    existed: bool,
+    policy: WritePolicy,
+}
+
+struct Importer<'a> {
+    meta: &'a dyn Meta,
+    policies: Policies,
+    writer: Writer,
+    progress: &'a Progress,
+    /// Directories that are known: those of the archive, and those on the way.
+    dirs: BTreeMap<StorePath, Dir>,
+    /// Other names that this import made → their inode, which is what hard links refer to.
+    made: BTreeMap<StorePath, u64>,
+    inodes: std::ops::Range<u64>,
+    to: &'a StorePath,
+}
+
+/// Files up to this length are handed over whole.
+const WHOLE_MAX: u64 = 1 << 20;
+const INODES_AT_ONCE: u64 = 4096;
+
+impl Importer<'_> {
+    fn all<R: Read>(&mut self, archive: &mut Archive<R>, entries: &mut u64) -> Result<(), Stop> {
+        // So that an empty archive makes an empty directory.
+        self.dir(self.to)?;
+        while let Some(entry) = archive.next()? {
+            match self.entry(archive, &entry)? {
+                Ok(()) => *entries += 1,
+                Err(why) => self.progress.skip(show(&entry.path), why),
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores one entry, or says why it is skipped.
+    fn entry<R: Read>(
+        &mut self,
+        archive: &mut Archive<R>,
+        entry: &Entry,
+    ) -> Result<Result<(), String>, Stop> {
+        let path = match self.place(&entry.path) {
+            Ok(path) => path,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        let kind = match entry.kind {
+            Kind::Directory => return Ok(Ok(self.directory(&path, attributes(FileKind::Directory, entry))?)),
+            Kind::HardLink => return self.hard_link(&path, &entry.link),
+            Kind::File => FileKind::File,
+            Kind::Symlink => FileKind::Symlink,
+            Kind::Fifo => FileKind::Fifo,
+            Kind::CharDevice => FileKind::CharDevice,
+            Kind::BlockDevice => FileKind::BlockDevice,
+            // A volume's label is no entry.
+            Kind::Other(b'V') => return Ok(Ok(())),
+            Kind::Other(letter) => {
+                return Ok(Err(format!("an entry of kind `{}`, which is not known", letter.escape_ascii())));
+            }
+        };
+        let (Some(name), true) = (path.name(), path != *self.to) else {
+            return Ok(Err("only a directory can become the top".to_string()));
+        };
+        let (name, parent) = (name.to_vec(), self.dir(&path.parent())?);
+        let existing = self.existing(&parent, &path)?;
+        self.forget(&path);
+        let inode = self.next_inode()?;
+        // As `tar x`, which makes a new file: one with several names is not changed under the others.
+        let replace = existing.is_some_and(|existing| existing.links > 1) || self.made.contains_key(&path);
+        let attributes = attributes(kind, entry);
+        self.made.insert(path, inode);
+        if kind != FileKind::File {
+            let (root, parent) = (Root::Empty, parent.inode);
+            self.submit(Change::Put { parent, name, inode, attributes, root, stamp: 0, replace })?;
+            return Ok(Ok(()));
+        }
+        let WritePolicy { chunker, codec, dedup, .. } = parent.policy;
+        let parent = parent.inode;
+        let item = |content| {
+            Item::File(FileItem { parent, name, inode, replace, attributes, content, chunker, codec, dedup })
+        };
+        if entry.size <= WHOLE_MAX {
+            let mut bytes = vec![0; entry.size as usize];
+            if archive.read(&mut bytes)? < bytes.len() {
+                return Err(TarError::Format("the archive ends early".to_string()).into());
+            }
+            self.writer.submit(item(Content::Bytes(bytes)))?;
+            return Ok(Ok(()));
+        }
+        self.stream(archive, item).map(Ok)
+    }
+
+    /// Hands a large file over as it is read.
+    fn stream<R: Read>(
+        &mut self,
+        archive: &mut Archive<R>,
+        item: impl FnOnce(Content) -> Item,
+    ) -> Result<(), Stop> {
+        let (sender, receiver) = sync_channel(4);
+        let reader = ChannelReader { receiver, part: io::Cursor::new(Vec::new()), ended: false };
+        self.writer.submit(item(Content::Stream(Box::new(reader))))?;
+        loop {
+            let mut part = vec![0; WHOLE_MAX as usize];
+            let read = archive.read(&mut part);
+            let filled = *read.as_ref().unwrap_or(&0);
+            part.truncate(filled);
+            let message = match &read {
+                Ok(_) => Ok(part),
+                Err(_) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the archive ends early")),
+            };
+            self.send(&sender, message)?;
+            // An empty part has told the reader that this is the end.
+            if read? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits for room, but not for a pipeline that has stopped.
+    fn send(
+        &self,
+        sender: &SyncSender<io::Result<Vec<u8>>>,
+        mut part: io::Result<Vec<u8>>,
+    ) -> Result<(), Stop> {
+        loop {
+            match sender.try_send(part) {
+                Ok(()) => return Ok(()),
+                Err(TrySendError::Full(_)) if self.writer.has_stopped() => break,
+                Err(TrySendError::Full(back)) => part = back,
+                Err(TrySendError::Disconnected(_)) => break,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if self.writer.has_stopped() {
+            return Err(Error::new(ErrorKind::Cancelled, "the write pipeline has stopped").into());
+        }
+        // The file's reader has seen its end, or an error, which it has reported.
+        Ok(())
+    }
+
+    fn hard_link(&mut self, path: &StorePath, target: &[u8]) -> Result<Result<(), String>, Stop> {
+        let place = match self.place(target) {
+            Ok(place) => place,
+            Err(error) => return Ok(Err(format!("it links to {error}"))),
+        };
+        let Some(&inode) = self.made.get(&place) else {
+            return Ok(Err(format!("it links to `{}`, which is not in the archive before it", show(target))));
+        };
+        let (Some(name), true) = (path.name(), *path != place) else { return Ok(Ok(())) };
+        let (name, parent) = (name.to_vec(), self.dir(&path.parent())?);
+        let is_made = self.made.contains_key(path) || self.dirs.contains_key(path);
+        if is_made || self.existing(&parent, path)?.is_some() {
+            let (parent, name) = (parent.inode, name.clone());
+            self.submit(Change::Remove { parent, name, recursive: true })?;
+        }
+        self.forget(path);
+        self.made.insert(path.clone(), inode);
+        self.submit(Change::Link { parent: parent.inode, name, inode })?;
+        Ok(Ok(()))
+    }
+
+    fn directory(&mut self, path: &StorePath, attributes: Attributes) -> Result<(), Stop> {
+        let dir = self.dir(path)?;
+        let (parent, name) = match path.name() {
+            Some(name) => (self.dir(&path.parent())?.inode, name.to_vec()),
+            None => (ROOT_INODE, Vec::new()),
+        };
+        let (root, inode) = (Root::Empty, dir.inode);
+        self.submit(Change::Put { parent, name, inode, attributes, root, stamp: 0, replace: false })
+    }
+
+    /// Where an entry's path leads: below the target, whatever it says.
+    fn place(&self, path: &[u8]) -> Result<StorePath, Error> {
+        let below = StorePath::parse(path)?;
+        Ok(StorePath { components: self.to.components.iter().chain(&below.components).cloned().collect() })
+    }
+
+    /// What the store had under this name before the import, if that is still so.
+    fn existing(&self, parent: &Dir, path: &StorePath) -> Result<Option<Inode>, Error> {
+        match path.name() {
+            Some(name) if parent.existed && !self.made.contains_key(path) => {
+                self.meta.lookup(At::Now, parent.inode, name)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The directory at `path`, made with everything on the way if it is not there. What is there and is no directory gives way.
+    fn dir(&mut self, path: &StorePath) -> Result<Dir, Stop> {
+        if let Some(dir) = self.dirs.get(path) {
+            return Ok(*dir);
+        }
+        let Some(name) = path.name() else {
+            let policy = self.policies.below(self.policies.store_default(), ROOT_INODE)?;
+            let root = Dir { inode: ROOT_INODE, existed: true, policy };
+            self.dirs.insert(path.clone(), root);
+            return Ok(root);
+        };
+        let parent = self.dir(&path.parent())?;
+        let existing =
+            self.existing(&parent, path)?.filter(|inode| inode.attributes.kind == FileKind::Directory);
+        let dir = match existing {
+            Some(existing) => {
+                let policy = self.policies.below(parent.policy, existing.number)?;
+                Dir { inode: existing.number, existed: true, policy }
+            }
+            None => {
+                let inode = self.next_inode()?;
+                let (attributes, root) = (new_directory(), Root::Empty);
+                let (parent, name) = (parent.inode, name.to_vec());
+                self.submit(Change::Put { parent, name, inode, attributes, root, stamp: 0, replace: false })?;
+                Dir { inode, existed: false, policy: self.dirs[&path.parent()].policy }
+            }
+        };
+        self.made.remove(path);
+        self.dirs.insert(path.clone(), dir);
+        Ok(dir)
+    }
+
+    /// Something that is no directory takes a directory's name: what was known below it is gone.
+    fn forget(&mut self, path: &StorePath) {
+        if self.dirs.remove(path).is_some() {
+            let below = |other: &StorePath| other.components.starts_with(&path.components);
+            self.dirs.retain(|other, _| !below(other));
+            self.made.retain(|other, _| !below(other));
+        }
+    }
+
+    fn submit(&mut self, change: Change) -> Result<(), Stop> {
+        Ok(self.writer.submit(Item::Change(change))?)
+    }
+
+    fn next_inode(&mut self) -> Result<u64, Error> {
+        if self.inodes.is_empty() {
+            self.inodes = self.meta.reserve_inodes(INODES_AT_ONCE)?;
+        }
+        let inode = self.inodes.start;
+        self.inodes.start += 1;
+        Ok(inode)
+    }
+}
+
+/// The pipeline's end of a channel.
+struct ChannelReader {
+    receiver: Receiver<io::Result<Vec<u8>>>,
+    part: io::Cursor<Vec<u8>>,
+    ended: bool,
+}
+
+impl Read for ChannelReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.part.read(buffer)?;
+            if read > 0 || buffer.is_empty() || self.ended {
+                return Ok(read);
+            }
+            let gone = || io::Error::new(io::ErrorKind::UnexpectedEof, "the archive is not read any further");
+            let part = self.receiver.recv().map_err(|_| gone())??;
+            self.ended = part.is_empty();
+            self.part = io::Cursor::new(part);
+        }
+    }
+}
+
+fn attributes(kind: FileKind, entry: &Entry) -> Attributes {
+    let is_device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
+    Attributes {
+        kind,
+        mode: if kind == FileKind::Symlink { 0o777 } else { entry.mode },
+        uid: entry.uid,
+        gid: entry.gid,
+        mtime: entry.mtime,
+        rdev: if is_device { rustix::fs::makedev(entry.device.0, entry.device.1) } else { 0 },
+        target: if kind == FileKind::Symlink { entry.link.clone() } else { Vec::new() },
+        xattrs: entry.xattrs.clone(),
+    }
+}
+
+fn new_directory() -> Attributes {
+    let nanos = outrigger_store::clock::now_nanos();
+    Attributes {
+        kind: FileKind::Directory,
+        mode: 0o755,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        mtime: Time { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 },
+        rdev: 0,
+        target: Vec::new(),
+        xattrs: Vec::new(),
+    }
+}

@@ -1,0 +1,198 @@
+//! The threads that mark: a stack of work, from roots and nodes to bits.
+//!
+//! Whoever lists roots pushes them in batches, and waits while the stack is long. A thread takes the newest batch, marks what it names, and
+//! pushes the nodes below it; so the stack stays short. The first failure stops all.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use outrigger_format::{Entry, Fingerprint, Node, Place, Root};
+
+use super::mark::Marker;
+use super::report::GcProgress;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::store::Store;
+
+/// A manifest node: its name, and what its parent says of it.
+pub(super) type NodeRef = (Fingerprint, u8, u64);
+/// Chunks and nodes that were not found at first.
+pub(super) type Aside = (Vec<Fingerprint>, Vec<NodeRef>);
+
+pub(super) enum Work {
+    Roots(Vec<Root>),
+    Nodes(Vec<NodeRef>),
+}
+
+/// Nodes handed over at once.
+const NODES_AT_ONCE: usize = 16;
+/// Batches on the stack beyond which no more roots are listed.
+const STACK_MAX: usize = 64;
+
+#[derive(Default)]
+struct Stack {
+    work: Vec<Work>,
+    active: usize,
+    closed: bool,
+    failure: Option<Error>,
+}
+
+/// One walk over all roots, or over what was put aside.
+pub(super) struct Job<'a> {
+    store: &'a Store,
+    marker: &'a Marker,
+    progress: &'a GcProgress,
+    stack: Mutex<Stack>,
+    changed: Condvar,
+    aside: Mutex<Aside>,
+}
+
+impl<'a> Job<'a> {
+    pub fn new(store: &'a Store, marker: &'a Marker, progress: &'a GcProgress) -> Self {
+        let (stack, changed, aside) = Default::default();
+        Self { store, marker, progress, stack, changed, aside }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stack> {
+        self.stack.lock().expect("no panic while held")
+    }
+
+    /// Hands over work; waits while there is much.
+    pub fn submit(&self, work: Work) -> Result<()> {
+        let mut stack = self.lock();
+        while stack.work.len() >= STACK_MAX && stack.failure.is_none() {
+            stack = self.changed.wait(stack).expect("no panic while held");
+        }
+        if stack.failure.is_some() {
+            return Err(Error::new(ErrorKind::Cancelled, "marking has failed"));
+        }
+        stack.work.push(work);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// No more will be submitted.
+    pub fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    /// What was put aside, once all threads have ended.
+    pub fn finish(self) -> Result<Aside> {
+        match self.stack.into_inner().expect("no panic while held").failure {
+            Some(error) => Err(error),
+            None => Ok(self.aside.into_inner().expect("no panic while held")),
+        }
+    }
+
+    /// One thread's work: until nothing is left, or something failed.
+    pub fn work(&self) {
+        let mut stack = self.lock();
+        loop {
+            if stack.failure.is_some() || (stack.closed && stack.active == 0 && stack.work.is_empty()) {
+                self.changed.notify_all();
+                return;
+            }
+            let Some(work) = stack.work.pop() else {
+                stack = self.changed.wait(stack).expect("no panic while held");
+                continue;
+            };
+            stack.active += 1;
+            drop(stack);
+            let done = match work {
+                Work::Roots(roots) => self.mark_roots(roots),
+                Work::Nodes(nodes) => self.mark_nodes(&nodes),
+            };
+            stack = self.lock();
+            stack.active -= 1;
+            match done {
+                Ok(children) => stack.work.extend(children),
+                Err(error) => {
+                    stack.failure.get_or_insert(error);
+                }
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    fn mark_roots(&self, roots: Vec<Root>) -> Result<Vec<Work>> {
+        self.progress.advance(roots.len() as u64);
+        let (mut chunks, mut nodes) = (Vec::new(), Vec::new());
+        for root in roots {
+            match root {
+                Root::Empty => {}
+                Root::Inline(entries) => chunks.extend(entries.iter().filter_map(fingerprint)),
+                Root::Tree { level, len, fingerprint } => nodes.push((fingerprint, level, len)),
+            }
+        }
+        self.mark_chunks(&chunks)?;
+        Ok(batches(nodes))
+    }
+
+    /// Marks chunks.
+    pub fn mark_chunks(&self, chunks: &[Fingerprint]) -> Result<()> {
+        let mut places = Vec::new();
+        self.store.index.resolve_lowest_batch(chunks, |pack| self.marker.bits.has(pack), &mut places)?;
+        for (fingerprint, place) in chunks.iter().zip(places) {
+            match place {
+                Some(place) => drop(self.marker.bits.set(place)?),
+                None => self.aside.lock().expect("no panic while held").0.push(*fingerprint),
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks nodes, and what they name if nobody has done that yet.
+    fn mark_nodes(&self, nodes: &[NodeRef]) -> Result<Vec<Work>> {
+        let names: Vec<Fingerprint> = nodes.iter().map(|node| node.0).collect();
+        let mut places = Vec::new();
+        self.store.index.resolve_lowest_batch(&names, |pack| self.marker.bits.has(pack), &mut places)?;
+        let mut below = Vec::new();
+        for (node, place) in nodes.iter().zip(places) {
+            let Some(place) = place else {
+                self.aside.lock().expect("no panic while held").1.push(*node);
+                continue;
+            };
+            if !self.marker.bits.set(place)? {
+                continue;
+            }
+            *self.marker.nodes.lock().expect("no panic while held") += 1;
+            match self.read_node(node, place)? {
+                Node::Leaf(entries) => {
+                    let chunks: Vec<Fingerprint> = entries.iter().filter_map(fingerprint).collect();
+                    self.mark_chunks(&chunks)?;
+                }
+                Node::Inner { level, children } => {
+                    below.extend(children.into_iter().map(|(child, len)| (child, level - 1, len)));
+                }
+            }
+        }
+        Ok(batches(below))
+    }
+
+    fn read_node(&self, &(fingerprint, level, len): &NodeRef, place: Place) -> Result<Node> {
+        let at = || format!("manifest node {fingerprint} in pack {}, slot {}", place.pack, place.slot);
+        let missing = || Error::damaged(format!("{}: it is not there", at()));
+        let footer = self.store.index.footers().get(place.pack)?.ok_or_else(missing)?;
+        let (frame, position) = footer.position(place.slot).ok_or_else(missing)?;
+        let frame = match self.store.packs.frame(place.pack, &footer, frame) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing().caused_by(error)),
+            frame => frame.context(at)?,
+        };
+        let bytes = frame.chunk(position).ok_or_else(missing)?;
+        if outrigger_offload::hash(self.store.config.fingerprint, bytes) != fingerprint {
+            return Err(Error::damaged(format!("{}: its bytes do not match its name", at())));
+        }
+        Node::decode(bytes, level, len).context(at)
+    }
+}
+
+fn fingerprint(entry: &Entry) -> Option<Fingerprint> {
+    match entry {
+        Entry::Chunk { fingerprint, .. } => Some(*fingerprint),
+        Entry::Hole { .. } => None,
+    }
+}
+
+/// In such an order that the first is taken first.
+fn batches(nodes: Vec<NodeRef>) -> Vec<Work> {
+    nodes.chunks(NODES_AT_ONCE).rev().map(|part| Work::Nodes(part.to_vec())).collect()
+}
