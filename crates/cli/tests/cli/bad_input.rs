@@ -116,7 +116,8 @@ fn a_read_only_store_is_read_and_not_changed() {
     place.done(&["put", "f", "--tag", "t"]);
     let dir = place.path("store");
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o500)).unwrap();
-    let run = |args: &[&str]| place.unprivileged(args).map(|mut command| Said::from(command.output().unwrap()));
+    let run =
+        |args: &[&str]| place.unprivileged(args).map(|mut command| Said::from(command.output().unwrap()));
     let reads =
         [&["cat", "f"][..], &["cat", "--at", "t", "f"], &["ls"], &["stats"], &["versions", "f"], &["check"]];
     for args in reads {

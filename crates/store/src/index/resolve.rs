@@ -216,9 +216,8 @@ impl Index {
     /// True when the footer says that `fingerprint` lies at `place`.
     fn confirms(&self, fingerprint: &Fingerprint, place: Place) -> Result<bool> {
         match self.footers().get_if_worth(place.pack)? {
-            Some(footer) => {
-                Ok(footer.is_some_and(|footer| footer.fingerprints().get(place.slot as usize) == Some(fingerprint)))
-            }
+            Some(footer) => Ok(footer
+                .is_some_and(|footer| footer.fingerprints().get(place.slot as usize) == Some(fingerprint))),
             None => Ok(self.footers().fingerprint_at(place)? == Some(*fingerprint)),
         }
     }

@@ -422,15 +422,17 @@ fn footers_that_cannot_be_read_count_as_absent_and_other_failures_do_not() {
     let one = fingerprint(5, u64::MAX);
     assert_eq!(index.resolve(&one, |_| true).unwrap_err().kind(), ErrorKind::Io);
     *kind.lock().unwrap() = ErrorKind::Damaged;
-    assert_eq!(index.resolve(&one, |_| true).unwrap(), None);
-    assert_eq!(index.resolve(&one, |_| true).unwrap(), None);
+    // Single hits are read alone; when there are more, the footer is tried, once.
+    for _ in 0..10 {
+        assert_eq!(index.resolve(&one, |_| true).unwrap(), None);
+    }
     assert_eq!(index.stats().footers_unreadable, 1);
     index.footers().insert(PackId(1), packs.live.lock().unwrap()[&PackId(1)].clone());
     assert_eq!(index.resolve(&one, |_| true).unwrap(), packs.places(&one).pop());
 }
 
 #[test]
-fn a_duplicate_stream_reads_one_page_and_one_footer_a_pack() {
+fn a_duplicate_stream_reads_few_pages_and_one_footer_a_pack() {
     let dir = tempfile::tempdir().unwrap();
     let packs = Packs::default();
     let options = IndexOptions { recent_packs_max: 1000, ..IndexOptions::default() };
@@ -450,7 +452,8 @@ fn a_duplicate_stream_reads_one_page_and_one_footer_a_pack() {
     }
     let stats = index.stats();
     assert_eq!(stats.footers_loaded, 40);
-    assert!(stats.probes <= 80, "{stats:?}");
+    // The first hits in a pack come one by one, until its footer is worth loading: not once for each of its 1000.
+    assert!(stats.probes <= 40 * 16, "{stats:?}");
 }
 
 #[test]

@@ -181,7 +181,9 @@ impl PackReader {
         let Some(at) = len.checked_sub(TRAILER_LEN as u64) else { return Ok(None) };
         let mut bytes = [0; TRAILER_LEN];
         match self.backend.read_at(pack, at, &mut bytes) {
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => return Ok(None),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => {
+                return Ok(None);
+            }
             read => read?,
         }
         let Ok(trailer) = Trailer::decode(&bytes, len) else { return Ok(None) };

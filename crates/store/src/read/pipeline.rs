@@ -1,11 +1,10 @@
 //! Locate, fetch, verify, assemble: a file's bytes from its root.
 
-use std::sync::Arc;
 
 use outrigger_format::{Entry, Fingerprint, FingerprintKind, Place, Root};
 
 use super::manifest::{NodeSource, walk_entries};
-use super::packs::{Frame, PackReader};
+use super::packs::PackReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Index;
 use crate::store::Store;
@@ -34,49 +33,72 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// `Damaged`, naming chunk, pack and frame; `out` is then unchanged.
     pub fn append_chunk(&self, fingerprint: &Fingerprint, len: u32, out: &mut Vec<u8>) -> Result<()> {
-        let (frame, position, place) = self.locate(fingerprint)?;
-        let damaged = |why: &str| {
-            Error::damaged(format!("chunk {fingerprint} in pack {}, slot {}: {why}", place.pack, place.slot))
-        };
-        let chunk = frame.chunk(position).ok_or_else(|| damaged("its frame is too short"))?;
-        if chunk.len() != len as usize {
-            return Err(damaged("its length is not what the manifest says"));
+        self.with_chunk(fingerprint, |chunk| {
+            if chunk.len() != len as usize {
+                let why = "its length is not what the manifest says";
+                return Err(Error::damaged(format!("chunk {fingerprint}: {why}")));
+            }
+            out.extend_from_slice(chunk);
+            Ok(())
+        })
+    }
+
+    /// Hands the verified bytes of a chunk to `take`. If one copy is damaged, another pack's copy serves.
+    fn with_chunk<T>(
+        &self,
+        fingerprint: &Fingerprint,
+        mut take: impl FnMut(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let (mut bad, mut first, mut refreshes) = (Vec::new(), None, 0);
+        loop {
+            let place = self.index.resolve(fingerprint, |pack| !bad.contains(&pack))?;
+            let Some(place) = place else {
+                if first.is_none() && refreshes < REFRESHES {
+                    refreshes += 1;
+                    self.store.refresh_index()?;
+                    continue;
+                }
+                return Err(
+                    first.unwrap_or_else(|| Error::damaged(format!("chunk {fingerprint} is in no pack")))
+                );
+            };
+            match self.fetch(fingerprint, place, &mut take) {
+                // Rule 13: a pack that is gone, or an index that is behind, is looked up again before it is called damage.
+                // More than once, since the next run of the collector may have moved it again.
+                Err(error) if error.kind() == ErrorKind::NotFound && refreshes < REFRESHES => {
+                    refreshes += 1;
+                    self.store.refresh_index()?;
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => {
+                    bad.push(place.pack);
+                    let lost = || Error::damaged(format!("chunk {fingerprint}")).caused_by(error);
+                    first.get_or_insert_with(lost);
+                }
+                fetched => return fetched,
+            }
         }
+    }
+
+    fn fetch<T>(
+        &self,
+        fingerprint: &Fingerprint,
+        place: Place,
+        take: &mut impl FnMut(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let damaged = |why: &str| Error::damaged(format!("pack {}, slot {}: {why}", place.pack, place.slot));
+        // An unreadable footer counts as a pack that is gone.
+        let Some(footer) = self.index.footers().get(place.pack)? else {
+            let why = format!("pack {} is gone, or its footer cannot be read", place.pack);
+            return Err(Error::new(ErrorKind::NotFound, why));
+        };
+        let (number, position) =
+            footer.position(place.slot).ok_or_else(|| damaged("there is no such slot"))?;
+        let frame = self.packs.frame(place.pack, &footer, number)?;
+        let chunk = frame.chunk(position).ok_or_else(|| damaged("its frame is too short"))?;
         if outrigger_offload::hash(self.fingerprint, chunk) != *fingerprint {
             return Err(damaged("its bytes do not match its fingerprint"));
         }
-        out.extend_from_slice(chunk);
-        Ok(())
-    }
-
-    fn locate(&self, fingerprint: &Fingerprint) -> Result<(Arc<Frame>, u16, Place)> {
-        for _ in 0..REFRESHES {
-            match self.try_locate(fingerprint) {
-                Ok(Some(found)) => return Ok(found),
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                // Rule 13: a pack that is gone, or an index that is behind, is looked up again before it is called damage.
-                // More than once, since the next run of the collector may have moved it again.
-                Ok(None) | Err(_) => self.store.refresh_index()?,
-            }
-        }
-        match self.try_locate(fingerprint) {
-            Ok(Some(found)) => Ok(found),
-            Ok(None) => Err(Error::damaged(format!("chunk {fingerprint} is in no pack"))),
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                Err(Error::damaged(format!("chunk {fingerprint}")).caused_by(error))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn try_locate(&self, fingerprint: &Fingerprint) -> Result<Option<(Arc<Frame>, u16, Place)>> {
-        let Some(place) = self.index.resolve(fingerprint, |_| true)? else { return Ok(None) };
-        let Some(footer) = self.index.footers().get(place.pack)? else { return Ok(None) };
-        let (number, position) = footer
-            .position(place.slot)
-            .ok_or_else(|| Error::damaged(format!("pack {} has no slot {}", place.pack, place.slot)))?;
-        let frame = self.packs.frame(place.pack, &footer, number)?;
-        Ok(Some((frame, position, place)))
+        take(chunk)
     }
 
     /// Calls `visit` with each entry that overlaps `from..to`; see [`walk_entries`].
@@ -146,13 +168,6 @@ impl<'a> Reader<'a> {
 
 impl NodeSource for Reader<'_> {
     fn read_node(&self, fingerprint: &Fingerprint) -> Result<Vec<u8>> {
-        let (frame, position, _) = self.locate(fingerprint)?;
-        let bytes = frame.chunk(position).unwrap_or_default();
-        if outrigger_offload::hash(self.fingerprint, bytes) != *fingerprint {
-            return Err(Error::damaged(format!(
-                "manifest node {fingerprint}: its bytes do not match its name"
-            )));
-        }
-        Ok(bytes.to_vec())
+        self.with_chunk(fingerprint, |bytes| Ok(bytes.to_vec()))
     }
 }
