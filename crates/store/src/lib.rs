@@ -1,6 +1,6 @@
 //! The store engine: write and read pipelines, index, metadata, pack backends, reclaiming, checking.
 //!
-//! Where a byte goes: [`local::put`] finds it, [`write`] cuts, names, deduplicates, compresses, packs and commits it;
+//! Where a byte goes: [`local::put`] finds it, [`mod@write`] cuts, names, deduplicates, compresses, packs and commits it;
 //! [`local::get`] finds its name in [`meta`], [`read`] fetches and verifies it. `docs/architecture.md` has the picture.
 
 pub mod backend;

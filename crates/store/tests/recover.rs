@@ -122,9 +122,10 @@ fn damaged_data_costs_only_what_it_held() {
     checking::flip(&pack_files(&path)[0], 1000, 1);
     recover(&path, &RecoverProgress::default()).unwrap();
     let store = open(&path);
-    let unreadable = assert_same_or_unreadable(&before, &contents(&store), "a flipped bit");
+    assert_same_or_unreadable(&before, &contents(&store), "a flipped bit");
+    // Named even if another copy served every reader.
     let report = run_check(&store, false);
-    assert_eq!(report.damaged > 0, !unreadable.is_empty(), "{}", said(&report));
+    assert!(report.damaged > 0, "{}", said(&report));
 }
 
 #[test]

@@ -36,9 +36,9 @@ Letters: A added, R removed, C content changed, M only attributes changed (mode,
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DiffArgs {
-    /// The first side, [WHEN:]PATH
+    /// The first side, `[WHEN:]PATH`
     a: OsString,
-    /// The second side, [WHEN:]PATH
+    /// The second side, `[WHEN:]PATH`
     b: OsString,
 }
 

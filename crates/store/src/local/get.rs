@@ -3,7 +3,7 @@
 //! One thread walks the store's tree, makes directories and gives files out in batches; workers fetch, verify and write. Every
 //! name is made in an open directory, one component at a time, without following symlinks, and names are checked: nothing
 //! can be written outside the target, whatever the store says. A directory keeps private permissions until the
-//! last thing in it is done (its [`Target`] is dropped), and then gets its own.
+//! last thing in it is done (its `Target` is dropped), and then gets its own.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,6 +1,5 @@
 //! Locate, fetch, verify, assemble: a file's bytes from its root.
 
-
 use outrigger_format::{Entry, Fingerprint, FingerprintKind, Place, Root};
 
 use super::manifest::{NodeSource, walk_entries};
