@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 use outrigger_format::Root;
-use outrigger_format::catalogue::{Attributes, FileKind, Time};
+use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::meta::{At, Change, Inode, Meta, ROOT_INODE, SessionKind};
 use outrigger_store::tree::{Policies, StorePath, WritePolicy, show};
 use outrigger_store::write::{Content, FileItem, Item, Progress, WriteOptions, WriteSummary, Writer};
@@ -304,7 +304,7 @@ impl Importer<'_> {
             }
             None => {
                 let inode = self.next_inode()?;
-                let (attributes, root) = (new_directory(), Root::Empty);
+                let (attributes, root) = (outrigger_store::local::put::new_directory(), Root::Empty);
                 let (parent, name) = (parent.inode, name.to_vec());
                 self.submit(Change::Put { parent, name, inode, attributes, root, stamp: 0, replace: false })?;
                 Dir { inode, existed: false, policy: self.dirs[&path.parent()].policy }
@@ -371,19 +371,5 @@ fn attributes(kind: FileKind, entry: &Entry) -> Attributes {
         rdev: if is_device { rustix::fs::makedev(entry.device.0, entry.device.1) } else { 0 },
         target: if kind == FileKind::Symlink { entry.link.clone() } else { Vec::new() },
         xattrs: entry.xattrs.clone(),
-    }
-}
-
-fn new_directory() -> Attributes {
-    let nanos = outrigger_store::clock::now_nanos();
-    Attributes {
-        kind: FileKind::Directory,
-        mode: 0o755,
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        mtime: Time { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 },
-        rdev: 0,
-        target: Vec::new(),
-        xattrs: Vec::new(),
     }
 }

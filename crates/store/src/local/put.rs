@@ -599,7 +599,8 @@ fn attributes_of(
     Ok(Attributes { kind, mode, uid, gid, mtime, rdev, target, xattrs })
 }
 
-fn new_directory() -> Attributes {
+/// Attributes of a directory that no source describes: 0755, the caller's, now.
+pub fn new_directory() -> Attributes {
     let nanos = clock::now_nanos();
     Attributes {
         kind: FileKind::Directory,
