@@ -1,22 +1,64 @@
 //! Stage frame: new chunks, in order, collected until they are worth compressing together.
+//!
+//! A compressor needs a frame's bytes contiguous, and where everything is new they are so already, in the buffer that
+//! they were read into: such a frame borrows that buffer. One that new and known chunks alternate in is copied together.
+//! No open frame borrows beyond the batch it began in ([`Framer::settle`]): a buffer must not be held for one new chunk,
+//! nor wait for data that only comes when there is a free buffer.
 
-use outrigger_format::{CodecSpec, Fingerprint};
+use std::ops::Range;
+use std::sync::Arc;
+
+use outrigger_format::{CodecSpec, Fingerprint, MAX_FRAME_LEN};
+
+use super::queue::Buffer;
 
 /// A frame's raw bytes, complete, before compression.
 pub(super) struct RawFrame {
     /// Its number: rises in the order frames were opened.
     pub sequence: u64,
-    pub raw: Vec<u8>,
+    pub raw: RawBytes,
     pub lengths: Vec<u32>,
     pub fingerprints: Vec<Fingerprint>,
     pub codec: CodecSpec,
 }
 
+/// Where a frame's raw bytes are.
+pub(super) enum RawBytes {
+    /// In the buffer that they were read into.
+    Borrowed(Arc<Buffer>, Range<usize>),
+    /// Copied together.
+    Owned(Vec<u8>),
+}
+
+impl RawBytes {
+    pub fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(buffer, range) => &buffer.bytes[range.clone()],
+            Self::Owned(bytes) => bytes,
+        }
+    }
+
+    /// The same bytes in a vector that has room for `len` of them.
+    fn own(&mut self, len: usize, recycled: impl FnOnce() -> Vec<u8>) -> &mut Vec<u8> {
+        if let Self::Borrowed(buffer, range) = self {
+            let mut owned = recycled();
+            owned.clear();
+            owned.reserve(len);
+            owned.extend_from_slice(&buffer.bytes[range.clone()]);
+            *self = Self::Owned(owned);
+        }
+        match self {
+            Self::Owned(bytes) => bytes,
+            Self::Borrowed(..) => unreachable!("just copied"),
+        }
+    }
+}
+
 /// Chunks a frame's header can name.
 const CHUNKS_MAX: usize = 65_535;
 
-/// Collects chunks into frames of at most `frame_size` raw bytes (a larger chunk is a frame of its own). Bytes are copied
-/// here, once: a compressor needs them contiguous, and a buffer must not be held for one new chunk in it.
+/// Collects chunks into frames of about `frame_size` raw bytes: a frame ends with the chunk that reaches that, or before
+/// one that would take it a quarter beyond (a larger chunk is a frame of its own).
 pub(super) struct Framer {
     frame_size: usize,
     open: Option<RawFrame>,
@@ -28,36 +70,124 @@ impl Framer {
         Self { frame_size, open: None, next_sequence: 1 }
     }
 
-    /// Adds a chunk. Returns the number of its frame, and the frame before it if that is now complete.
+    /// Adds the chunk at `at` of `buffer`. Returns the number of its frame, and the frame before it if that is now
+    /// complete.
     pub fn push(
         &mut self,
         fingerprint: Fingerprint,
-        data: &[u8],
+        buffer: &Arc<Buffer>,
+        at: Range<usize>,
         codec: CodecSpec,
         recycled: impl FnOnce() -> Vec<u8>,
     ) -> (u64, Option<RawFrame>) {
+        let limit = (self.frame_size + self.frame_size / 4).min(MAX_FRAME_LEN);
         let full = self.open.as_ref().is_some_and(|open| {
-            open.raw.len() + data.len() > self.frame_size
+            let len = open.raw.bytes().len();
+            len >= self.frame_size
+                || len + at.len() > limit
                 || open.codec != codec
                 || open.lengths.len() == CHUNKS_MAX
         });
         let complete = if full { self.open.take() } else { None };
-        let open = self.open.get_or_insert_with(|| {
-            let sequence = self.next_sequence;
-            self.next_sequence += 1;
-            let mut raw = recycled();
-            raw.clear();
-            raw.reserve(self.frame_size.max(data.len()));
-            RawFrame { sequence, raw, lengths: Vec::new(), fingerprints: Vec::new(), codec }
-        });
-        open.raw.extend_from_slice(data);
-        open.lengths.push(data.len() as u32);
-        open.fingerprints.push(fingerprint);
-        (open.sequence, complete)
+        let len = at.len() as u32;
+        match &mut self.open {
+            None => {
+                let sequence = self.next_sequence;
+                self.next_sequence += 1;
+                let raw = RawBytes::Borrowed(Arc::clone(buffer), at);
+                let (lengths, fingerprints) = (vec![len], vec![fingerprint]);
+                self.open = Some(RawFrame { sequence, raw, lengths, fingerprints, codec });
+                (sequence, complete)
+            }
+            Some(open) => {
+                match &mut open.raw {
+                    RawBytes::Borrowed(same, range) if range.end == at.start && Arc::ptr_eq(same, buffer) => {
+                        range.end = at.end;
+                    }
+                    raw => raw.own(limit, recycled).extend_from_slice(&buffer.bytes[at]),
+                }
+                open.lengths.push(len);
+                open.fingerprints.push(fingerprint);
+                (open.sequence, None)
+            }
+        }
+    }
+
+    /// Ends a batch: what is open afterwards borrows nothing. Returns the open frame if it is complete, which three
+    /// quarters are enough for when that saves the copy.
+    pub fn settle(&mut self, recycled: impl FnOnce() -> Vec<u8>) -> Option<RawFrame> {
+        let open = self.open.as_mut()?;
+        if let RawBytes::Borrowed(_, range) = &open.raw {
+            if range.len() >= self.frame_size - self.frame_size / 4 {
+                return self.open.take();
+            }
+            open.raw.own(self.frame_size + self.frame_size / 4, recycled);
+        }
+        None
     }
 
     /// Takes the frame that is still open.
     pub fn flush(&mut self) -> Option<RawFrame> {
         self.open.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn buffer(len: usize) -> Arc<Buffer> {
+        let bytes = (0..len).map(|n| (n * 7 % 251) as u8).collect();
+        Arc::new(Buffer { headroom: 0, bytes })
+    }
+
+    fn push(framer: &mut Framer, buffer: &Arc<Buffer>, at: Range<usize>) -> (u64, Option<RawFrame>) {
+        framer.push(Fingerprint([at.start as u8; 32]), buffer, at, CodecSpec::NONE, Vec::new)
+    }
+
+    #[test]
+    fn what_lies_together_is_not_copied_and_what_does_not_is() {
+        let (mut framer, source) = (Framer::new(1000), buffer(4000));
+        for at in [0..400, 400..900, 900..1100] {
+            assert!(push(&mut framer, &source, at).1.is_none(), "not complete before it reaches its size");
+        }
+        let (number, first) = push(&mut framer, &source, 1100..1200);
+        let first = first.expect("complete: it has reached its size");
+        assert_eq!((first.sequence, number), (1, 2));
+        assert!(matches!(&first.raw, RawBytes::Borrowed(_, range) if *range == (0..1100)));
+        assert_eq!(first.lengths, [400, 500, 200]);
+        // A gap.
+        push(&mut framer, &source, 1300..1500);
+        let second = framer.flush().expect("open");
+        assert!(matches!(&second.raw, RawBytes::Owned(_)));
+        assert_eq!(second.raw.bytes(), [&source.bytes[1100..1200], &source.bytes[1300..1500]].concat());
+    }
+
+    #[test]
+    fn nothing_is_borrowed_beyond_a_batch() {
+        let (mut framer, source) = (Framer::new(1000), buffer(4000));
+        push(&mut framer, &source, 0..700);
+        assert!(framer.settle(Vec::new).is_none(), "too small to be complete");
+        assert_eq!(Arc::strong_count(&source), 1, "the buffer is free");
+        let other = buffer(4000);
+        // The next batch continues it.
+        assert_eq!(push(&mut framer, &other, 0..200).0, 1);
+        assert!(framer.settle(Vec::new).is_none(), "copied bytes wait for more");
+        let (_, complete) = push(&mut framer, &other, 200..700);
+        assert_eq!(complete.expect("would be too long").raw.bytes().len(), 900);
+        push(&mut framer, &other, 700..1000);
+        let frame = framer.settle(Vec::new).expect("three quarters are enough");
+        assert!(matches!(&frame.raw, RawBytes::Borrowed(_, range) if *range == (200..1000)));
+        assert!(framer.flush().is_none());
+    }
+
+    #[test]
+    fn a_chunk_longer_than_a_frame_is_alone() {
+        let (mut framer, source) = (Framer::new(1000), buffer(9000));
+        push(&mut framer, &source, 0..100);
+        let (_, before) = push(&mut framer, &source, 100..5000);
+        assert_eq!(before.expect("not joined").lengths, [100]);
+        let (_, long) = push(&mut framer, &source, 5000..5100);
+        assert_eq!(long.expect("not joined").lengths, [4900]);
     }
 }

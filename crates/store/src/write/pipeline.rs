@@ -13,7 +13,7 @@ use super::commit::{
     CommitQueue, CommitTotals, Committer, Message, MetaFrames, SharedMetaFrames, WAITING_MAX,
 };
 use super::dedup::Dedup;
-use super::framer::{Framer, RawFrame};
+use super::framer::{Framer, RawBytes, RawFrame};
 use super::ingest::{Scratch, ingest_small};
 use super::item::{Content, FileItem, Item};
 use super::large::{LargeFile, hash_segment};
@@ -312,8 +312,8 @@ impl Shared {
         messages: &Sender<Message>,
     ) -> Result<()> {
         let RawFrame { sequence, raw, lengths, fingerprints, codec } = frame;
-        let codec = compressor.compress(codec, &raw, stored);
-        let bytes = if codec == Codec::None { &raw } else { &*stored };
+        let codec = compressor.compress(codec, raw.bytes(), stored);
+        let bytes = if codec == Codec::None { raw.bytes() } else { &*stored };
         let frame = StoredFrame {
             kind: ChunkKind::Data,
             codec,
@@ -331,7 +331,10 @@ impl Shared {
         if let Some(full) = full {
             let _ = messages.send(Message::Full(full));
         }
-        self.recycled.lock().expect("no panic while held").push(raw);
+        match raw {
+            RawBytes::Owned(bytes) => self.recycled.lock().expect("no panic while held").push(bytes),
+            RawBytes::Borrowed(buffer, _) => self.queue.give_back(buffer),
+        }
         Ok(())
     }
 

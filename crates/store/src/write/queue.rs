@@ -129,9 +129,12 @@ impl Queue {
         self.work.notify_one();
     }
 
-    pub fn give_back(&self, buffer: Buffer) {
-        self.lock().buffers.push(buffer);
-        self.work.notify_one();
+    /// Frees a buffer, unless a frame still borrows it: then whoever compresses that frame does.
+    pub fn give_back(&self, buffer: Arc<Buffer>) {
+        if let Some(buffer) = Arc::into_inner(buffer) {
+            self.lock().buffers.push(buffer);
+            self.work.notify_one();
+        }
     }
 
     /// The next task, or `None` when all is done or something failed. `done_one` says that the caller has just ended a task.

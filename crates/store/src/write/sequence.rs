@@ -108,12 +108,13 @@ impl Stage {
 
     fn run_small(&mut self, batch: Hashed, queue: &Queue) -> Result<()> {
         self.dedup.resolve(&batch.chunks, self.changes + batch.files.len() as u64)?;
+        let buffer = Arc::new(batch.buffer);
         let mut at = 0;
         for file in batch.files {
             let mut large = LargeProgress::default();
             let mut change = file.change;
             for chunk in &batch.chunks[at..at + file.chunks] {
-                self.chunk(at, chunk, &batch.buffer, (file.codec, file.dedup), &mut large, queue)?;
+                self.chunk(at, chunk, &buffer, (file.codec, file.dedup), &mut large, queue)?;
                 at += 1;
             }
             if file.content
@@ -123,14 +124,14 @@ impl Stage {
             }
             self.queue_change(change, large.newest_frame);
         }
-        queue.give_back(batch.buffer);
+        self.end_batch(buffer, queue);
         Ok(())
     }
 
     fn run_segment(&mut self, segment: Scanned, queue: &Queue) -> Result<()> {
         if segment.file.change.lock().expect("no panic while held").is_none() {
             // Taken before it was known that the stream had ended: empty.
-            queue.give_back(segment.buffer);
+            queue.give_back(Arc::new(segment.buffer));
             return Ok(());
         }
         let mut large = self.large.take().unwrap_or_default();
@@ -139,17 +140,12 @@ impl Stage {
         }
         // No other change passes before this file's own, which will be the next.
         self.dedup.resolve(&segment.chunks, self.changes + 1)?;
+        let buffer = Arc::new(segment.buffer);
+        let how = (segment.file.codec, segment.file.dedup);
         for (at, chunk) in segment.chunks.iter().enumerate() {
-            self.chunk(
-                at,
-                chunk,
-                &segment.buffer,
-                (segment.file.codec, segment.file.dedup),
-                &mut large,
-                queue,
-            )?;
+            self.chunk(at, chunk, &buffer, how, &mut large, queue)?;
         }
-        queue.give_back(segment.buffer);
+        self.end_batch(buffer, queue);
         if !segment.last {
             self.large = Some(large);
             return Ok(());
@@ -174,7 +170,7 @@ impl Stage {
         &mut self,
         at: usize,
         chunk: &ChunkRef,
-        buffer: &Buffer,
+        buffer: &Arc<Buffer>,
         (codec, dedup): (CodecSpec, bool),
         file: &mut LargeProgress,
         queue: &Queue,
@@ -185,10 +181,9 @@ impl Stage {
             Known::Stored => {}
             Known::Pending(frame) => file.newest_frame = file.newest_frame.max(frame),
             Known::New => {
-                let data = &buffer.bytes[start as usize..(start + len) as usize];
-                let recycled =
-                    || self.recycled.lock().expect("no panic while held").pop().unwrap_or_default();
-                let (frame, complete) = self.framer.push(fingerprint, data, codec, recycled);
+                let range = start as usize..(start + len) as usize;
+                let recycled = || recycled(&self.recycled);
+                let (frame, complete) = self.framer.push(fingerprint, buffer, range, codec, recycled);
                 self.commits.frame_opened(frame);
                 self.dedup.pending.lock().expect("no panic while held").insert(fingerprint, frame);
                 file.newest_frame = file.newest_frame.max(frame);
@@ -202,10 +197,22 @@ impl Stage {
         file.manifest.push(Entry::Chunk { fingerprint, len }, &mut *self.nodes)
     }
 
+    /// Frees the batch's buffer, but for frames that are on their way to a compressor.
+    fn end_batch(&mut self, buffer: Arc<Buffer>, queue: &Queue) {
+        if let Some(complete) = self.framer.settle(|| recycled(&self.recycled)) {
+            queue.push_compress(complete);
+        }
+        queue.give_back(buffer);
+    }
+
     /// The frame that is still open, when no more tickets will come.
     pub fn flush(&mut self) -> Option<RawFrame> {
         self.framer.flush()
     }
+}
+
+fn recycled(vectors: &Mutex<Vec<Vec<u8>>>) -> Vec<u8> {
+    vectors.lock().expect("no panic while held").pop().unwrap_or_default()
 }
 
 /// A node's name and bytes.
