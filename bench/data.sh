@@ -71,21 +71,20 @@ cores() { # eight images of one running search; the sequences are made from a se
     rm -rf "$work" && mkdir "$work"
     python3 "$here/sequences.py" "$work/db.fa" "$work/query.fa"
     makeblastdb -in "$work/db.fa" -dbtype nucl -out "$work/db" >/dev/null
-    tblastx -query "$work/query.fa" -db "$work/db" -evalue 1000 -max_target_seqs 5000 \
-        -outfmt 6 -out "$work/hits" &
+    tblastx -query "$work/query.fa" -db "$work/db" -outfmt 6 -out "$work/hits" &
     search=$!
     trap 'kill "$search" 2>/dev/null || true' EXIT
     sleep "${CORES_WARM_UP:-10}"
     n=1
     while [ "$n" -le 8 ]; do
         kill -0 "$search" 2>/dev/null ||
-            die "the search ended before image $n: lower CORES_EVERY (now ${CORES_EVERY:-5} s)"
+            die "the search ended before image $n: lower CORES_EVERY (now ${CORES_EVERY:-8} s)"
         gcore -o "$work/core" "$search" >/dev/null 2>&1 ||
             die "gcore failed: may this user trace processes (ptrace_scope, container)?"
         mv "$work/core.$search" "$work/image.$n"
         say "core.$n: $(du -k --apparent-size "$work/image.$n" | cut -f1) KiB"
         n=$((n + 1))
-        sleep "${CORES_EVERY:-5}"
+        sleep "${CORES_EVERY:-8}"
     done
     kill "$search" 2>/dev/null || true
     wait "$search" 2>/dev/null || true

@@ -1,8 +1,11 @@
-//! The first gate is the machine: what each stage of a put costs alone, what all of them allow on these cores, and what the
-//! whole put and get take. Prints the fraction reached and the largest single cost.
+//! The first gate is the machine: what the stages of a put and of a get allow on these cores, measured alone on one
+//! thread and on all of them at once, and what fraction of that the whole operations reach.
 //!
 //! `cargo bench -p outrigger-store --bench stages -- [TREE]` (default: a generated source tree). Without `--bench`, as under
 //! `cargo test`, a tiny tree: then only the answers matter, and they are checked.
+//!
+//! Every figure is a median of [`ROUNDS`] after one round that warms caches and memory. What the stages allow is the sum of
+//! their times on all threads; one that has a thread to itself (walking, committing) counts with its share of the cores.
 
 use std::io::{IoSlice, Read};
 use std::path::{Path, PathBuf};
@@ -11,8 +14,8 @@ use std::time::Instant;
 
 use outrigger_format::boundary::{CutWalk, GearMasks};
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
-use outrigger_format::{ChunkerSpec, Codec, CodecSpec, PackId, Root};
-use outrigger_offload::{Compressor, hash, scan};
+use outrigger_format::{ChunkerSpec, Codec, CodecSpec, FingerprintKind, PackId, Root};
+use outrigger_offload::{Compressor, Decompressor, hash, scan};
 use outrigger_store::backend::{Backend, LocalBackend};
 use outrigger_store::local::{get, put};
 use outrigger_store::meta::{At, Change, Commit, Meta, OpenMode, ROOT_INODE, SessionKind, SqliteMeta};
@@ -21,10 +24,19 @@ use outrigger_store::write::Progress;
 use outrigger_store::{Profile, Store};
 use outrigger_workload::{TreeOptions, compare_trees, source_tree};
 
+/// Measured rounds of each stage and operation.
+const ROUNDS: usize = 3;
+/// As the default profile has it.
+const FRAME: usize = 512 << 10;
+const CODEC: CodecSpec = CodecSpec { codec: Codec::Zstd, level: 1 };
+
 fn main() {
     let full = std::env::args().any(|argument| argument == "--bench");
     let given = std::env::args().skip(1).find(|argument| !argument.starts_with('-')).map(PathBuf::from);
-    let scratch = tempfile::tempdir().expect("a temporary directory");
+    // Beside the tree, so that a restore is written to the same file system.
+    let beside =
+        given.as_deref().and_then(Path::parent).map(Path::to_path_buf).unwrap_or_else(std::env::temp_dir);
+    let scratch = tempfile::tempdir_in(beside).expect("a temporary directory");
     let tree = given.unwrap_or_else(|| {
         let tree = scratch.path().join("tree");
         let options = TreeOptions::new(1, if full { 20_000 } else { 60 });
@@ -32,102 +44,226 @@ fn main() {
         tree
     });
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut stages = Stages { seconds: Vec::new() };
+    let bench = Bench { threads, rounds: if full { ROUNDS } else { 1 }, scratch: scratch.path() };
 
-    let paths = stages.time("walk + stat", || files_below(&tree));
+    let paths = files_below(&tree);
     let files: Vec<Vec<u8>> =
         paths.iter().map(|path| std::fs::read(path).expect("a readable file")).collect();
-    // Into one buffer: fresh memory costs more than reading, and the pipeline reuses its buffers too.
-    let mut buffer = vec![0; files.iter().map(Vec::len).max().unwrap_or(0) + 1];
-    stages.time("open + read", || {
-        for (path, file) in paths.iter().zip(&files) {
-            let mut reader = std::fs::File::open(path).expect("a readable file");
-            let len = reader.read(&mut buffer).expect("readable bytes");
-            assert!(len <= file.len(), "the tree does not change");
-        }
-    });
     let bytes: usize = files.iter().map(Vec::len).sum();
-    let masks = GearMasks::for_average(16 << 10);
-    let cuts = stages.time("scan + cut", || files.iter().map(|file| cut(file, masks)).collect::<Vec<_>>());
-    let kind = outrigger_format::FingerprintKind::Blake3;
-    stages.time("hash", || {
-        for (file, ends) in files.iter().zip(&cuts) {
-            let mut start = 0;
-            for &end in ends {
-                std::hint::black_box(hash(kind, &file[start..end as usize]));
-                start = end as usize;
-            }
-        }
+    println!("{} files, {:.0} MB, {threads} threads", paths.len(), mb(bytes));
+
+    // The whole operations first: they say how much of the data is new.
+    let mut number = 0;
+    let (put_wall, summary) = bench.median(|| {
+        number += 1;
+        whole_put(&scratch.path().join(format!("store{number}")), &tree, threads)
     });
-
-    // The whole put, twice: the first warms what the stages did not touch.
-    let (mut put_wall, mut summary) = (f64::MAX, None);
-    let mut store_dir = PathBuf::new();
-    for round in 0..if full { 3 } else { 1 } {
-        store_dir = scratch.path().join(format!("store{round}"));
-        let began = Instant::now();
-        summary = Some(whole_put(&store_dir, &tree, threads));
-        put_wall = put_wall.min(began.elapsed().as_secs_f64());
-    }
-    let summary = summary.expect("one round at least");
+    let (again_wall, _) = bench.median(|| whole_put(&scratch.path().join("store1"), &tree, threads));
+    let store_dir = scratch.path().join("store1");
+    let mut copies = 0;
+    let (get_wall, _) = bench.median(|| {
+        copies += 1;
+        whole_get(&store_dir, &scratch.path().join(format!("restored{copies}")), threads);
+    });
+    let restored = scratch.path().join("restored1");
+    assert_eq!(compare_trees(&tree, &restored).expect("two trees"), [], "the restored tree differs");
     let (new, stored) = (summary.write.progress.bytes_new, summary.write.progress.bytes_stored);
+    println!("{:.0} MB new, {:.0} MB stored", mb(new as usize), mb(stored as usize));
 
+    let masks = GearMasks::for_average(16 << 10);
+    let cuts: Vec<Vec<u64>> = files.iter().map(|file| cut(file, masks)).collect();
     // Only what is new is compressed and written: the same share of the tree is, here.
     let share = new as f64 / bytes.max(1) as f64;
     let joined = files.concat();
-    let part = &joined[..(joined.len() as f64 * share) as usize];
-    let mut frame = vec![0; 512 << 10];
-    stages.time("copy into frames", || {
-        for piece in part.chunks(frame.len()) {
-            frame[..piece.len()].copy_from_slice(piece);
-            std::hint::black_box(&frame);
+    let frames: Vec<&[u8]> = joined[..(joined.len() as f64 * share) as usize].chunks(FRAME).collect();
+    let packed: Vec<(Codec, Vec<u8>)> =
+        frames.iter().map(|frame| compressed(&mut Compressor::new(), frame)).collect();
+    let each_chunk = |at: usize| {
+        let (mut start, file) = (0, &files[at]);
+        for &end in &cuts[at] {
+            std::hint::black_box(hash(FingerprintKind::Blake3, &file[start..end as usize]));
+            start = end as usize;
         }
-    });
-    stages.time("compress", || compress(part));
-    stages.time("pack writes + sync", || write_pack(&scratch.path().join("pack"), stored));
-    stages.time("metadata", || commit(&scratch.path().join("meta.db"), paths.len()));
-    let restored = scratch.path().join("restored");
-    let began = Instant::now();
-    whole_get(&store_dir, &restored, threads);
-    let get_wall = began.elapsed().as_secs_f64();
-    assert_eq!(compare_trees(&tree, &restored).expect("two trees"), [], "the restored tree differs");
+    };
 
-    let sum: f64 = stages.seconds.iter().map(|(_, seconds)| seconds).sum();
-    let allowed = sum / threads as f64;
-    println!(
-        "\n{} files, {:.0} MB, {:.0} MB new, {:.0} MB stored, {threads} threads",
-        paths.len(),
-        mb(bytes),
-        mb(new as usize),
-        mb(stored as usize)
-    );
-    for (name, seconds) in &stages.seconds {
-        println!(
-            "{name:<20} {seconds:8.3} s alone on one thread {:8.0} MB/s {:5.1} %",
-            mb(bytes) / seconds,
-            100.0 * seconds / sum
-        );
+    let walk = bench.serial("walk + stat", || files_below(&tree));
+    let hashing = bench.stage("hash", paths.len(), || (), |(), at| each_chunk(at));
+    let put_stages = [
+        walk.clone(),
+        bench.stage(
+            "open + read",
+            paths.len(),
+            || vec![0; files.iter().map(Vec::len).max().unwrap_or(0) + 1],
+            |buffer, at| {
+                let mut reader = std::fs::File::open(&paths[at]).expect("a readable file");
+                assert!(
+                    reader.read(buffer).expect("readable bytes") <= files[at].len(),
+                    "the tree does not change"
+                );
+            },
+        ),
+        bench.stage("scan + cut", paths.len(), || (), |(), at| drop(cut(&files[at], masks))),
+        hashing.clone(),
+        bench.stage("compress", frames.len(), Compressor::new, |compressor, at| {
+            drop(compressed(compressor, frames[at]))
+        }),
+        bench.serial("pack writes + sync", || write_packs(&scratch.path().join("packs"), stored)),
+        bench.serial("metadata", || commit(&scratch.path().join("meta"), paths.len())),
+    ];
+    bench.report("first put", put_wall, bytes, &put_stages);
+    bench.report("put again, nothing changed", again_wall, bytes, &[walk]);
+    let pack_files = files_below(&store_dir.join("packs"));
+    let get_stages = [
+        bench.stage(
+            "read packs",
+            pack_files.len(),
+            || (),
+            |(), at| drop(std::fs::read(&pack_files[at]).expect("a pack")),
+        ),
+        bench.stage(
+            "decompress",
+            packed.len(),
+            || (Decompressor::new(), Vec::new()),
+            |(decompressor, out), at| {
+                let (codec, stored) = &packed[at];
+                decompressor.decompress(*codec, stored, frames[at].len(), out).expect("what was compressed");
+            },
+        ),
+        hashing,
+        bench.creation(&tree, &paths, &files),
+    ];
+    bench.report("get", get_wall, bytes, &get_stages);
+}
+
+struct Bench<'a> {
+    threads: usize,
+    rounds: usize,
+    scratch: &'a Path,
+}
+
+#[derive(Clone)]
+struct Stage {
+    name: &'static str,
+    /// Seconds on one thread.
+    alone: f64,
+    /// Seconds on all threads; `None` where the pipeline has one thread for it.
+    together: Option<f64>,
+}
+
+impl Bench<'_> {
+    /// The median time of `work`, after a first round that does not count, and what its last round gave.
+    fn median<T>(&self, mut work: impl FnMut() -> T) -> (f64, T) {
+        let mut result = work();
+        let mut walls: Vec<f64> = (0..self.rounds)
+            .map(|_| {
+                rustix::fs::sync();
+                let began = Instant::now();
+                result = work();
+                began.elapsed().as_secs_f64()
+            })
+            .collect();
+        walls.sort_by(f64::total_cmp);
+        (walls[walls.len() / 2], result)
     }
-    let largest = stages.seconds.iter().max_by(|a, b| a.1.total_cmp(&b.1)).expect("stages");
-    println!("sum / threads        {allowed:8.3} s: what the stages allow");
-    println!(
-        "whole put            {put_wall:8.3} s = {:.0} % of that; largest stage: {}",
-        100.0 * allowed / put_wall,
-        largest.0
-    );
-    println!("whole get            {get_wall:8.3} s = {:.0} MB/s, verified", mb(bytes) / get_wall);
-}
 
-struct Stages {
-    seconds: Vec<(&'static str, f64)>,
-}
+    fn serial<T>(&self, name: &'static str, work: impl FnMut() -> T) -> Stage {
+        Stage { name, alone: self.median(work).0, together: None }
+    }
 
-impl Stages {
-    fn time<T>(&mut self, name: &'static str, mut stage: impl FnMut() -> T) -> T {
-        let began = Instant::now();
-        let result = stage();
-        self.seconds.push((name, began.elapsed().as_secs_f64()));
-        result
+    /// `work` for each of `count` items, by threads that have a `state` each.
+    fn stage<S: Send>(
+        &self,
+        name: &'static str,
+        count: usize,
+        state: impl Fn() -> S,
+        work: impl Fn(&mut S, usize) + Sync,
+    ) -> Stage {
+        let on = |threads: usize| {
+            let mut states: Vec<S> = (0..threads).map(|_| state()).collect();
+            let run = || {
+                std::thread::scope(|scope| {
+                    for (first, state) in states.iter_mut().enumerate() {
+                        let work = &work;
+                        scope.spawn(move || (first..count).step_by(threads).for_each(|at| work(state, at)));
+                    }
+                });
+            };
+            self.median(run).0
+        };
+        Stage { name, alone: on(1), together: Some(on(self.threads)) }
+    }
+
+    /// Creating the tree's files with their content, in directories that exist.
+    fn creation(&self, tree: &Path, paths: &[PathBuf], files: &[Vec<u8>]) -> Stage {
+        let round = std::sync::atomic::AtomicUsize::new(0);
+        // A directory a round: writing over old files would be another thing.
+        let fresh = || {
+            let top = self
+                .scratch
+                .join(format!("copy{}", round.fetch_add(1, std::sync::atomic::Ordering::Relaxed)));
+            let place = |path: &PathBuf| top.join(path.strip_prefix(tree).expect("below the tree"));
+            for path in paths {
+                std::fs::create_dir_all(place(path).parent().expect("a directory"))
+                    .expect("room on the disk");
+            }
+            paths.iter().map(place).collect::<Vec<_>>()
+        };
+        let on = |threads: usize| {
+            let mut walls = Vec::new();
+            for _ in 0..self.rounds {
+                let places = fresh();
+                rustix::fs::sync();
+                let began = Instant::now();
+                std::thread::scope(|scope| {
+                    for first in 0..threads {
+                        let places = &places;
+                        scope.spawn(move || {
+                            for at in (first..places.len()).step_by(threads) {
+                                std::fs::write(&places[at], &files[at]).expect("room on the disk");
+                            }
+                        });
+                    }
+                });
+                walls.push(began.elapsed().as_secs_f64());
+            }
+            walls.sort_by(f64::total_cmp);
+            walls[walls.len() / 2]
+        };
+        Stage { name: "create + write", alone: on(1), together: Some(on(self.threads)) }
+    }
+
+    fn report(&self, operation: &str, wall: f64, bytes: usize, stages: &[Stage]) {
+        println!(
+            "\n{operation:<28} {:>10} {:>10} {:>8}",
+            "1 thread",
+            format!("{} threads", self.threads),
+            "share"
+        );
+        let cost = |stage: &Stage| stage.together.unwrap_or(stage.alone / self.threads as f64);
+        let sum: f64 = stages.iter().map(cost).sum();
+        // However many cores there are, a stage with one thread takes its time.
+        let serial = stages.iter().filter(|stage| stage.together.is_none()).map(|stage| stage.alone);
+        let allowed = serial.fold(sum, f64::max);
+        for stage in stages {
+            let together =
+                stage.together.map_or_else(|| "-".to_string(), |seconds| format!("{seconds:.3} s"));
+            println!(
+                "  {:<26} {:>8.3} s {together:>10} {:>6.1} %",
+                stage.name,
+                stage.alone,
+                100.0 * cost(stage) / sum
+            );
+        }
+        let largest = stages.iter().max_by(|a, b| cost(a).total_cmp(&cost(b))).expect("stages");
+        println!("  the stages allow           {allowed:>21.3} s");
+        println!(
+            "  whole                      {wall:>21.3} s = {:.0} MB/s: {:.0} % of what the stages allow; lost outside of them {:.3} s; \
+             largest stage: {}",
+            mb(bytes) / wall,
+            100.0 * allowed / wall,
+            wall - allowed,
+            largest.name
+        );
     }
 }
 
@@ -160,19 +296,15 @@ fn cut(file: &[u8], masks: GearMasks) -> Vec<u64> {
     ends
 }
 
-fn compress(data: &[u8]) -> usize {
-    let (mut compressor, mut out, mut total) = (Compressor::new(), Vec::new(), 0);
-    let spec = CodecSpec { codec: Codec::Zstd, level: 2 };
-    for frame in data.chunks(512 << 10) {
-        compressor.compress(spec, frame, &mut out);
-        total += out.len();
-    }
-    total
+fn compressed(compressor: &mut Compressor, frame: &[u8]) -> (Codec, Vec<u8>) {
+    let mut out = Vec::new();
+    (compressor.compress(CODEC, frame, &mut out), out)
 }
 
-fn write_pack(dir: &Path, bytes: u64) {
-    std::fs::create_dir_all(dir).expect("a directory");
-    let backend = LocalBackend::open(dir, true, false).expect("a backend");
+/// Packs of the store's usual size, in a new directory every time.
+fn write_packs(dir: &Path, bytes: u64) {
+    let dir = tempfile::tempdir_in(dir.parent().expect("a parent")).expect("a directory");
+    let backend = LocalBackend::open(dir.path(), true, false).expect("a backend");
     let block = vec![0xa5; 256 << 10];
     for (number, start) in (0..bytes).step_by(64 << 20).enumerate() {
         let mut writer = backend.create(PackId(number as u64 + 1)).expect("a pack");
@@ -186,8 +318,9 @@ fn write_pack(dir: &Path, bytes: u64) {
     }
 }
 
-fn commit(path: &Path, files: usize) {
-    let meta = SqliteMeta::open(path, OpenMode::Create).expect("a database");
+fn commit(beside: &Path, files: usize) {
+    let dir = tempfile::tempdir_in(beside.parent().expect("a parent")).expect("a directory");
+    let meta = SqliteMeta::open(&dir.path().join("meta.db"), OpenMode::Create).expect("a database");
     let (session, _) = meta.open_session(SessionKind::Writer, "bench", 60).expect("a session");
     let inodes = meta.reserve_inodes(files as u64).expect("inodes");
     let attributes = Attributes {
@@ -220,7 +353,11 @@ fn commit(path: &Path, files: usize) {
 }
 
 fn whole_put(dir: &Path, tree: &Path, threads: usize) -> put::PutReport {
-    let store = Store::init(dir, &Profile::Default.config().expect("a configuration")).expect("a store");
+    let store = if dir.exists() {
+        Store::open(dir, false).expect("the store")
+    } else {
+        Store::init(dir, &Profile::Default.config().expect("a configuration")).expect("a store")
+    };
     let target = StorePath::parse(b"tree").expect("a path");
     let source = put::Source::Path(tree.to_path_buf());
     let progress = Arc::new(Progress::default());

@@ -149,7 +149,9 @@ impl End {
     fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             match rustix::io::pwrite(&self.file, bytes, self.written) {
-                Ok(0) => return Err(Error::new(ErrorKind::Io, format!("{} takes no more bytes", self.name()))),
+                Ok(0) => {
+                    return Err(Error::new(ErrorKind::Io, format!("{} takes no more bytes", self.name())));
+                }
                 Ok(n) => {
                     bytes = &bytes[n..];
                     self.written += n as u64;
