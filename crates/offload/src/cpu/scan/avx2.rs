@@ -9,7 +9,7 @@
 
 use std::arch::x86_64::*;
 
-use outrigger_format::boundary::{GEAR_MATRIX, GEAR_XOR, GearMasks};
+use outrigger_format::boundary::{GEAR, GEAR_MATRIX, GEAR_XOR, GearMasks};
 
 use super::Lanes;
 use super::tower::{BASIS_HIGH, BASIS_LOW, INVERSE, PLANES, Plane};
@@ -18,10 +18,10 @@ use super::tower::{BASIS_HIGH, BASIS_LOW, INVERSE, PLANES, Plane};
 ///
 /// # Panics
 /// When the processor lacks AVX2.
-pub(super) fn scan(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
+pub(super) fn scan(data: &[u8], lanes: &Lanes<12>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
     assert!(crate::SimdLevel::detect() >= crate::SimdLevel::Avx2);
-    // SAFETY: the line above checked that the processor has the feature that `run` enables.
-    unsafe { run(data, lanes, masks, out) }
+    // SAFETY: the line above checked that the processor has the feature that `run_mixed` enables.
+    unsafe { run_mixed(data, lanes, masks, out) }
 }
 
 /// [`scan`] with GFNI.
@@ -34,55 +34,100 @@ pub(super) fn scan_gfni(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &m
     unsafe { run_gfni(data, lanes, masks, out) }
 }
 
-/// The loop, once for each way to make table entries: a function with more features is not inlined into one with fewer,
-/// so this cannot be a
-/// generic; for the same reason the kernels use no closures.
-macro_rules! run {
-    ($name:ident, $features:literal, $entries:ident) => {
-        #[target_feature(enable = $features)]
-        fn $name(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
-            let limit = _mm256_set1_epi32((!masks.loose).cast_signed());
-            let found = out.len();
-            let mut h = _mm256_setzero_si256();
-            let rows: [&[[u8; 16]]; 8] = lanes.rows(data);
-            for at in 0..lanes.run / 16 {
-                let mut row = [h; 4];
-                for lane in 0..4 {
-                    row[lane] = load(&rows[lane][at], &rows[lane + 4][at]);
+/// Eight lanes by vector instructions with GFNI.
+#[target_feature(enable = "avx2,gfni")]
+fn run_gfni(data: &[u8], lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
+    let limit = _mm256_set1_epi32((!masks.loose).cast_signed());
+    let found = out.len();
+    let mut h = _mm256_setzero_si256();
+    let rows: [&[[u8; 16]]; 8] = lanes.rows(data);
+    for at in 0..lanes.run / 16 {
+        let mut row = [h; 4];
+        for lane in 0..4 {
+            row[lane] = load(&rows[lane][at], &rows[lane + 4][at]);
+        }
+        for (word, bytes) in transpose(row).into_iter().enumerate() {
+            let hashes = roll(&mut h, entries_gfni(bytes));
+            if any_below(hashes, limit) {
+                report(&hashes, 16 * at + 4 * word, lanes, masks, out);
+                if out.len() - found > lanes.dense {
+                    return false;
                 }
-                for (word, bytes) in transpose(row).into_iter().enumerate() {
-                    let mut hashes = $entries(bytes);
-                    for hash in &mut hashes {
-                        h = _mm256_add_epi32(_mm256_add_epi32(h, h), *hash);
-                        *hash = h;
-                    }
-                    let least = _mm256_min_epu32(
-                        _mm256_min_epu32(hashes[0], hashes[1]),
-                        _mm256_min_epu32(hashes[2], hashes[3]),
-                    );
-                    let hit = _mm256_cmpeq_epi32(_mm256_min_epu32(least, limit), least);
-                    if _mm256_movemask_epi8(hit) != 0 {
-                        // A copy, so that the hashes themselves stay in registers.
-                        let hashes = hashes;
-                        report(&hashes, 16 * at + 4 * word, lanes, masks, out);
-                        if out.len() - found > lanes.dense {
-                            return false;
-                        }
+            }
+        }
+    }
+    true
+}
+
+/// Eight lanes by vector instructions and four by plain ones, in turns: nibble tables keep the vector units busy and leave
+/// the others, and the loads that a plain look-up takes, idle.
+#[target_feature(enable = "avx2")]
+fn run_mixed(data: &[u8], lanes: &Lanes<12>, masks: GearMasks, out: &mut Vec<u32>) -> bool {
+    let plain_limit = !masks.loose;
+    let limit = _mm256_set1_epi32(plain_limit.cast_signed());
+    let enough = out.len() + lanes.dense;
+    let mut h = _mm256_setzero_si256();
+    let mut plain = [0u32; 4];
+    let rows: [&[[u8; 16]]; 12] = lanes.rows(data);
+    for at in 0..lanes.run / 16 {
+        let mut row = [h; 4];
+        for lane in 0..4 {
+            row[lane] = load(&rows[lane][at], &rows[lane + 4][at]);
+        }
+        let plain_rows = [&rows[8][at], &rows[9][at], &rows[10][at], &rows[11][at]];
+        for (word, bytes) in transpose(row).into_iter().enumerate() {
+            let hashes = roll(&mut h, entries(bytes));
+            if any_below(hashes, limit) {
+                report(&hashes, 16 * at + 4 * word, lanes, masks, out);
+            }
+            for step in 4 * word..4 * word + 4 {
+                for lane in 0..4 {
+                    let byte = plain_rows[lane][step];
+                    plain[lane] = (plain[lane] << 1).wrapping_add(GEAR[byte as usize]);
+                    if plain[lane] <= plain_limit {
+                        report_plain(8 + lane, 16 * at + step, plain[lane], lanes, masks, out);
                     }
                 }
             }
-            true
         }
-    };
+        if out.len() > enough {
+            return false;
+        }
+    }
+    true
 }
-run!(run, "avx2", entries);
-run!(run_gfni, "avx2,gfni", entries_gfni);
+
+/// The hashes of four steps, from their table entries and the hash before them.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn roll(h: &mut __m256i, mut entries: [__m256i; 4]) -> [__m256i; 4] {
+    for entry in &mut entries {
+        *h = _mm256_add_epi32(_mm256_add_epi32(*h, *h), *entry);
+        *entry = *h;
+    }
+    entries
+}
+
+/// Whether any hash is at most `limit`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn any_below([a, b, c, d]: [__m256i; 4], limit: __m256i) -> bool {
+    let least = _mm256_min_epu32(_mm256_min_epu32(a, b), _mm256_min_epu32(c, d));
+    let hit = _mm256_cmpeq_epi32(_mm256_min_epu32(least, limit), least);
+    _mm256_movemask_epi8(hit) != 0
+}
 
 /// The rare case: finds out which lanes of which of four steps have candidates.
 #[cold]
 #[inline(never)]
 #[target_feature(enable = "avx2")]
-fn report(hashes: &[__m256i; 4], offset: usize, lanes: &Lanes<8>, masks: GearMasks, out: &mut Vec<u32>) {
+fn report<const N: usize>(
+    hashes: &[__m256i; 4],
+    offset: usize,
+    lanes: &Lanes<N>,
+    masks: GearMasks,
+    out: &mut Vec<u32>,
+) {
     for (step, &hash) in hashes.iter().enumerate() {
         // SAFETY: both are 32 bytes of plain integers.
         let hash: [u32; 8] = unsafe { std::mem::transmute(hash) };
@@ -90,6 +135,13 @@ fn report(hashes: &[__m256i; 4], offset: usize, lanes: &Lanes<8>, masks: GearMas
             lanes.emit(lane, offset + step, h, masks, out);
         }
     }
+}
+
+/// The rare case of a plain lane, kept out of the loop's registers.
+#[cold]
+#[inline(never)]
+fn report_plain(lane: usize, offset: usize, h: u32, lanes: &Lanes<12>, masks: GearMasks, out: &mut Vec<u32>) {
+    lanes.emit(lane, offset, h, masks, out);
 }
 
 /// The table entries of four steps, by GF2P8AFFINEINVQB.
