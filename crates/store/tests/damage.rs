@@ -273,20 +273,24 @@ fn the_database_is_never_believed_when_damaged() {
     const PAGE: usize = 8192;
     let before = &original().2;
     let len = std::fs::metadata(original().1.join("meta.db")).unwrap().len() as usize;
-    let (mut noticed, mut cases) = (0, 0);
+    let (mut noticed, mut cases, mut by_checksum) = (0, 0, 0);
     for page in 0..len / PAGE {
-        // The page's type (behind the file's header on the first), its cell count, and a byte at its end.
+        // The page's type (behind the file's header on the first), its cell count, and where its cells begin; then bytes of
+        // its cells, which lie at its end: names, times, roots, checksums.
         let start = page * PAGE + if page == 0 { 100 } else { 0 };
-        for offset in [start, start + 4, start + 5] {
-            cases += 1;
+        let cells = (0..12).map(|n| (page + 1) * PAGE - 1 - n * (17 + page));
+        for (number, offset) in [start, start + 4, start + 5].into_iter().chain(cells).enumerate() {
+            let is_structure = number < 3;
+            cases += usize::from(is_structure);
             let (_dir, path) = damaged(Path::new("meta.db"), |file| flip(file, offset, 2));
             let Ok(store) = Store::open(&path, false) else {
-                noticed += 1;
+                noticed += usize::from(is_structure);
                 continue;
             };
             let report = run_check(&store, false);
             if report.damaged > 0 {
-                noticed += 1;
+                noticed += usize::from(is_structure);
+                by_checksum += usize::from(said(&report).contains("not what was written"));
                 assert!(report.findings[0].what.contains("recover"), "{}", said(&report));
                 // A repair does not touch a database that is broken.
                 drop(store);
@@ -299,4 +303,5 @@ fn the_database_is_never_believed_when_damaged() {
         }
     }
     assert!(noticed * 10 > cases * 9, "{noticed} of {cases}");
+    assert!(by_checksum > 10, "{by_checksum}: rows are not compared with their checksums");
 }

@@ -18,7 +18,7 @@ use outrigger_store::{ErrorKind, Store};
 use rusqlite::Connection;
 
 fn database(path: &Path) -> Connection {
-    Connection::open(path.join("meta.db")).unwrap()
+    outrigger_store::testing::database(&path.join("meta.db")).unwrap()
 }
 
 /// Restores `tree` into `dest`; returns what was skipped.

@@ -186,7 +186,7 @@ mod files {
             let changes = vec![file(ROOT_INODE, "f", 5, 1), crate::meta_support::dir(ROOT_INODE, "d", 6)];
             crate::meta_support::commit(&meta, writer(&meta), changes, 1).unwrap();
             assert_eq!(meta.check().unwrap(), [""; 0]);
-            rusqlite::Connection::open(&path).unwrap().execute_batch(harm).unwrap();
+            outrigger_store::testing::database(&path).unwrap().execute_batch(harm).unwrap();
             let findings = meta.check().unwrap();
             assert!(findings.iter().any(|found| found.contains(finding)), "{harm}: {findings:?}");
         }

@@ -1,5 +1,6 @@
 //! The processor: its operations as plain functions, which the store's threads call directly, and as a [`Device`].
 
+mod blake3_many;
 mod codec;
 mod hash;
 mod scan;

@@ -16,6 +16,8 @@ use outrigger_format::{PackId, PackKind, Root};
 
 use crate::error::Result;
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use sqlite::register_functions;
 pub use sqlite::{Clock, OpenMode, SqliteMeta};
 
 /// Inode of the root directory.

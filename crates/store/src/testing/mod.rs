@@ -8,3 +8,13 @@ pub mod damage;
 pub mod faulty;
 
 pub use faulty::{Fault, FaultyBackend, Op, Plan};
+
+/// A plain connection to a metadata database, with the function that its schema uses: for changing what no method changes.
+///
+/// # Errors
+/// SQLite's.
+pub fn database(path: &std::path::Path) -> rusqlite::Result<rusqlite::Connection> {
+    let connection = rusqlite::Connection::open(path)?;
+    crate::meta::register_functions(&connection)?;
+    Ok(connection)
+}

@@ -20,6 +20,14 @@ pub(super) struct ChunkRef {
     pub fingerprint: Fingerprint,
 }
 
+/// Computes the fingerprints of chunks in `buffer`.
+pub(super) fn hash_chunks(kind: FingerprintKind, buffer: &Buffer, chunks: &mut [ChunkRef]) {
+    let mut fingerprints = Vec::with_capacity(chunks.len());
+    let ranges = chunks.iter().map(|chunk| chunk.start as usize..(chunk.start + chunk.len) as usize);
+    outrigger_offload::hash_many(kind, &buffer.bytes, ranges, &mut fingerprints);
+    chunks.iter_mut().zip(fingerprints).for_each(|(chunk, fingerprint)| chunk.fingerprint = fingerprint);
+}
+
 /// What a small batch became: changes in order, each with the chunks that make its content.
 pub(super) struct Hashed {
     pub files: Vec<HashedFile>,
@@ -83,23 +91,19 @@ pub(super) fn ingest_small(
         let (chunker, codec, dedup) = (file.chunker, file.codec, file.dedup);
         let Some((change, len)) = read_file(file, &mut buffer.bytes[at..], progress) else { continue };
         let before = chunks.len();
-        cut_and_hash(&buffer.bytes[at..at + len], at, chunker, fingerprint, scratch, &mut chunks);
+        cut(&buffer.bytes[at..at + len], at, chunker, scratch, &mut chunks);
         files.push(HashedFile { change, chunks: chunks.len() - before, codec, dedup, content: true });
         at += len;
         progress.bytes_done.fetch_add(len as u64, Ordering::Relaxed);
         progress.files_done.fetch_add(1, Ordering::Relaxed);
     }
+    // All at once: most files have fewer leaves than a vector has lanes.
+    hash_chunks(fingerprint, &buffer, &mut chunks);
     Hashed { files, chunks, buffer }
 }
 
-fn cut_and_hash(
-    data: &[u8],
-    base: usize,
-    chunker: ChunkerSpec,
-    kind: FingerprintKind,
-    scratch: &mut Scratch,
-    chunks: &mut Vec<ChunkRef>,
-) {
+/// Appends the chunks of `data`, which lies at `base` of its buffer, without their fingerprints.
+fn cut(data: &[u8], base: usize, chunker: ChunkerSpec, scratch: &mut Scratch, chunks: &mut Vec<ChunkRef>) {
     if data.is_empty() {
         return;
     }
@@ -124,7 +128,7 @@ fn cut_and_hash(
     let mut start = 0;
     for &end in &scratch.ends {
         let end = end as usize;
-        let fingerprint = outrigger_offload::hash(kind, &data[start..end]);
+        let fingerprint = Fingerprint([0; 32]);
         chunks.push(ChunkRef { start: (base + start) as u32, len: (end - start) as u32, fingerprint });
         start = end;
     }

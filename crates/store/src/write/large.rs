@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use outrigger_format::boundary::{CutWalk, GearMasks, WINDOW};
 use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind};
 
-use super::ingest::{ChunkRef, open_source};
+use super::ingest::{ChunkRef, hash_chunks, open_source};
 use super::item::{Content, FileItem, SourceFile};
 use super::progress::Progress;
 use super::queue::Buffer;
@@ -334,10 +334,7 @@ impl LargeFile {
 
 /// Computes the fingerprints of a cut segment's chunks.
 pub(super) fn hash_segment(scanned: &mut Scanned, kind: FingerprintKind) {
-    for chunk in &mut scanned.chunks {
-        let data = &scanned.buffer.bytes[chunk.start as usize..(chunk.start + chunk.len) as usize];
-        chunk.fingerprint = outrigger_offload::hash(kind, data);
-    }
+    hash_chunks(kind, &scanned.buffer, &mut scanned.chunks);
 }
 
 fn read_exact_at(fd: &OwnedFd, offset: u64, room: &mut [u8]) -> Result<(), String> {

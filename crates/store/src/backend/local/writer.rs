@@ -71,7 +71,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn new() -> Self {
+    fn allocate() -> Self {
         let bytes = vec![0; STAGE_LEN + ALIGN];
         let start = bytes.as_ptr().align_offset(ALIGN);
         Self { bytes, start }
@@ -84,7 +84,7 @@ impl Stage {
 
 impl StagePool {
     fn take(&self) -> Stage {
-        self.0.lock().expect("no panic while it is held").pop().unwrap_or_else(Stage::new)
+        self.0.lock().expect("no panic while it is held").pop().unwrap_or_else(Stage::allocate)
     }
 
     fn give(&self, stage: Stage) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Connection, OptionalExtension as _};
 
 use super::fault::Outcome;
-use super::row;
+use super::{row, sums};
 use crate::meta::ROOT_INODE;
 
 /// Findings of one kind that are listed; more are only counted.
@@ -89,6 +89,7 @@ pub(super) fn check(connection: &Connection) -> Outcome<Vec<String>> {
         schema(connection, &mut found)?;
     }
     if found.is_empty() {
+        sums::check(|query| findings(connection, query, &mut found))?;
         for rule in RULES {
             findings(connection, rule, &mut found)?;
         }
@@ -126,6 +127,7 @@ fn objects(connection: &Connection) -> rusqlite::Result<BTreeMap<String, String>
 
 fn schema(connection: &Connection, found: &mut Vec<String>) -> Outcome<()> {
     let wanted = Connection::open_in_memory()?;
+    sums::register(&wanted)?;
     wanted.execute_batch(include_str!("schema.sql"))?;
     let (wanted, have) = (objects(&wanted)?, objects(connection)?);
     for (name, sql) in &wanted {

@@ -12,9 +12,10 @@ use rusqlite::{Connection, OptionalExtension as _};
 
 use super::fault::{Outcome, refuse};
 use super::policies::{KeepVersions, any_versions_policy};
-use super::row::{self, Content, Stored};
+use super::row::{self, Content, STORED_COLUMNS, Stored};
 use super::state::{Retained, TotalsDelta, counter};
 use super::statements::Statements;
+use super::sums;
 use crate::error::ErrorKind;
 use crate::meta::{Committed, ROOT_INODE};
 
@@ -102,7 +103,10 @@ impl<'c> Editor<'c> {
 
     /// The entry `name` of `parent`: since when it is so, and its inode.
     pub fn find(&mut self, parent: i64, name: &[u8]) -> Outcome<Option<(i64, Stored)>> {
-        let found = self.sql.find.query_row((parent, name), |row| Ok((row.get(0)?, Stored::read(row, 1)?)));
+        let found = self.sql.find.query_row((parent, name), |row| {
+            sums::require(row, 1 + STORED_COLUMNS)?;
+            Ok((row.get(0)?, Stored::read(row, 1)?))
+        });
         Ok(found.optional()?)
     }
 
@@ -309,7 +313,10 @@ impl<'c> Editor<'c> {
             let entries: Vec<(Vec<u8>, i64, Stored)> = self
                 .sql
                 .some_entries
-                .query_map((top, BATCH), |row| Ok((row.get(0)?, row.get(1)?, Stored::read(row, 2)?)))?
+                .query_map((top, BATCH), |row| {
+                    sums::require(row, 2 + STORED_COLUMNS)?;
+                    Ok((row.get(0)?, row.get(1)?, Stored::read(row, 2)?))
+                })?
                 .collect::<rusqlite::Result<_>>()?;
             if entries.is_empty() {
                 stack.pop();

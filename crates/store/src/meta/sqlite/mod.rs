@@ -10,7 +10,7 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `open.rs` | opening, settings, refusing what is not ours |
-//! | `schema.sql`, `row.rs` | tables; rows to values and back, checked |
+//! | `schema.sql`, `row.rs`, `sums.rs` | tables; rows to values and back, checked; their checksums |
 //! | `tree.rs` | reading the tree |
 //! | `commit.rs`, `edit.rs`, `statements.rs` | what each change means; the steps it is made of; their SQL |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
@@ -29,6 +29,7 @@ mod sessions;
 mod snapshots;
 mod state;
 mod statements;
+mod sums;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -49,6 +50,8 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 
 pub use self::open::OpenMode;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use sums::register as register_functions;
 
 /// The database's clock: nanoseconds since 1970.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;

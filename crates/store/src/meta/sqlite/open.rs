@@ -119,6 +119,7 @@ fn settle(connection: &Connection, cache_kib: u32) -> rusqlite::Result<()> {
     // or a limit again for every new value, which made lookups ten times as slow.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    super::sums::register(connection)?;
     connection.pragma_update(None, "cache_size", -i64::from(cache_kib))?;
     connection.pragma_update(None, "cell_size_check", true)?;
     connection.pragma_update(None, "temp_store", "memory")

@@ -5,6 +5,7 @@ use rusqlite::{Connection, Params, Row};
 
 use super::fault::{Outcome, refuse};
 use super::state::advance;
+use super::sums::{self, pack_intact};
 use super::{sessions, state};
 use crate::error::ErrorKind;
 use crate::meta::{PackRow, PackState, SessionId, SessionKind};
@@ -15,6 +16,7 @@ pub(super) const EVERY: &str = "1 = 1";
 pub(super) const COMMITTED: &str = "state IN (2, 3)";
 
 fn read(row: &Row<'_>) -> Outcome<PackRow> {
+    sums::require(row, 8)?;
     let state: i64 = row.get(2)?;
     let damaged = |what: String| refuse(ErrorKind::Damaged, what);
     Ok(PackRow {
@@ -39,7 +41,8 @@ fn read(row: &Row<'_>) -> Outcome<PackRow> {
 /// Rows for which `condition` holds, in the order of their ids.
 pub(super) fn select(connection: &Connection, condition: &str, params: impl Params) -> Outcome<Vec<PackRow>> {
     let sql = format!(
-        "SELECT id, kind, state, session, bytes, raw_bytes, chunks, dead_since FROM pack WHERE {condition} ORDER BY id"
+        "SELECT id, kind, state, session, bytes, raw_bytes, chunks, dead_since, {} FROM pack WHERE {condition} ORDER BY id",
+        pack_intact!()
     );
     let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query(params)?;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rusqlite::Connection;
 
 use super::fault::{Outcome, refuse};
+use super::sums::{self, policy_intact};
 use crate::error::ErrorKind;
 
 /// How many earlier contents of a file are kept.
@@ -75,17 +76,26 @@ pub(super) fn set(connection: &Connection, inode: u64, key: &str, value: Option<
 
 /// Policies set on exactly this directory.
 pub(super) fn of(connection: &Connection, inode: u64) -> Outcome<BTreeMap<String, String>> {
-    let mut statement = connection.prepare_cached("SELECT key, value FROM policy WHERE inode = ?1")?;
-    let rows = statement.query_map([inode as i64], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut statement = connection.prepare_cached(concat!(
+        "SELECT key, value, ",
+        policy_intact!(),
+        " FROM policy WHERE inode = ?1"
+    ))?;
+    let rows = statement.query_map([inode as i64], |row| {
+        sums::require(row, 2)?;
+        Ok((row.get(0)?, row.get(1)?))
+    })?;
     Ok(rows.collect::<rusqlite::Result<_>>()?)
 }
 
 /// All of them.
 pub(super) fn all(connection: &Connection) -> Outcome<BTreeMap<u64, BTreeMap<String, String>>> {
-    let mut statement = connection.prepare_cached("SELECT inode, key, value FROM policy")?;
+    let mut statement =
+        connection.prepare_cached(concat!("SELECT inode, key, value, ", policy_intact!(), " FROM policy"))?;
     let mut rows = statement.query([])?;
     let mut policies: BTreeMap<u64, BTreeMap<String, String>> = BTreeMap::new();
     while let Some(row) = rows.next()? {
+        sums::require(row, 3)?;
         policies.entry(row.get::<_, i64>(0)? as u64).or_default().insert(row.get(1)?, row.get(2)?);
     }
     Ok(policies)

@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension as _};
 
 use super::fault::{Outcome, refuse};
 use super::state::advance;
+use super::sums::{self, inode_intact, inode_old_intact, version_intact};
 use super::{packs, row, sessions};
 use crate::error::{ErrorKind, Result};
 use crate::meta::{PackRow, SessionId, SessionKind};
@@ -131,16 +132,22 @@ pub(super) fn visit_roots(
     visit: &mut dyn FnMut(Root) -> Result<()>,
 ) -> Outcome<Vec<PackRow>> {
     for source in [
-        "SELECT root FROM inode WHERE root IS NOT NULL",
-        "SELECT root FROM version WHERE root IS NOT NULL",
-        "SELECT root FROM pin_root",
-        "SELECT root FROM inode_old WHERE root IS NOT NULL AND (\
+        concat!("SELECT root, ", inode_intact!(), " FROM inode i WHERE root IS NOT NULL"),
+        concat!("SELECT root, ", version_intact!(), " FROM version WHERE root IS NOT NULL"),
+        "SELECT root, 1 FROM pin_root",
+        concat!(
+            "SELECT root, ",
+            inode_old_intact!(),
+            " FROM inode_old i WHERE root IS NOT NULL AND (\
              EXISTS (SELECT 1 FROM snapshot WHERE epoch >= epoch_from AND epoch < epoch_to) OR \
-             EXISTS (SELECT 1 FROM pin WHERE epoch >= epoch_from AND epoch < epoch_to))",
+             EXISTS (SELECT 1 FROM pin WHERE epoch >= epoch_from AND epoch < epoch_to))"
+        ),
     ] {
         let mut statement = connection.prepare_cached(source)?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
+            // What a changed root refers to would be taken for garbage.
+            sums::require(row, 1)?;
             visit(row::root(row.get_ref(0)?, 0)?)?;
         }
     }

@@ -6,16 +6,43 @@ use rusqlite::Row;
 use rusqlite::types::{FromSqlError, ToSqlOutput, Type, Value, ValueRef};
 
 use super::fault::{Outcome, refuse};
+use super::sums;
 use crate::error::ErrorKind;
 use crate::meta::Inode;
 
-/// Columns of an inode for [`inode`], from `i` (`inode` or `inode_old`) and `t` (`traits`).
+/// How many columns [`inode`] takes.
+pub(super) const INODE_COLUMNS: usize = 12;
+
+/// Columns of an inode for [`inode`], from `i` (`inode`) and `t` (`traits`).
 macro_rules! inode_columns {
+    () => {
+        concat!(
+            $crate::meta::sqlite::row::inode_values!(),
+            ", ",
+            $crate::meta::sqlite::sums::inode_intact!(),
+            " AND ",
+            $crate::meta::sqlite::sums::traits_intact!()
+        )
+    };
+}
+/// The same, from `i` (`inode_old`) and `t` (`traits`).
+macro_rules! inode_old_columns {
+    () => {
+        concat!(
+            $crate::meta::sqlite::row::inode_values!(),
+            ", ",
+            $crate::meta::sqlite::sums::inode_old_intact!(),
+            " AND ",
+            $crate::meta::sqlite::sums::traits_intact!()
+        )
+    };
+}
+macro_rules! inode_values {
     () => {
         "i.number, i.links, i.mtime_secs, i.mtime_nanos, i.stamp, i.special, i.root, t.mode, t.uid, t.gid, t.xattrs"
     };
 }
-pub(super) use inode_columns;
+pub(super) use {inode_columns, inode_old_columns, inode_values};
 
 /// Mode column, owner and group of a new store's root directory.
 pub(super) const ROOT_ATTRIBUTES: (i64, i64, i64) = (mode_column(FileKind::Directory, 0o755), 0, 0);
@@ -67,6 +94,7 @@ pub(super) fn root_column(root: &Root) -> Option<Vec<u8>> {
 
 /// Decodes the inode in columns `first..` of a row, selected as [`inode_columns`].
 pub(super) fn inode(row: &Row<'_>, first: usize) -> rusqlite::Result<Inode> {
+    sums::require(row, first + 11)?;
     let mode: i64 = row.get(first + 7)?;
     let kind = kind_of(mode).map_err(|error| damaged(first + 7, error))?;
     let nanos: u32 = row.get(first + 3)?;
@@ -136,11 +164,19 @@ pub(super) enum Special {
     Device(i64),
 }
 
+/// How many columns [`Stored::read`] takes.
+pub(super) const STORED_COLUMNS: usize = 13;
+
 /// Columns for [`Stored::read`].
 macro_rules! stored_columns {
     () => {
-        "i.number, i.epoch, i.links, i.version, i.time, i.stamp, t.mode, \
-         i.traits, i.mtime_secs, i.mtime_nanos, i.special, i.root"
+        concat!(
+            "i.number, i.epoch, i.links, i.version, i.time, i.stamp, t.mode, \
+                 i.traits, i.mtime_secs, i.mtime_nanos, i.special, i.root, ",
+            $crate::meta::sqlite::sums::inode_intact!(),
+            " AND ",
+            $crate::meta::sqlite::sums::traits_intact!()
+        )
     };
 }
 pub(super) use stored_columns;
@@ -148,6 +184,7 @@ pub(super) use stored_columns;
 impl Stored {
     /// Reads columns `first..`, selected as [`stored_columns`].
     pub fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Self> {
+        sums::require(row, first + 12)?;
         Ok(Self {
             number: row.get(first)?,
             epoch: row.get(first + 1)?,

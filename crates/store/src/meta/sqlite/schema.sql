@@ -1,4 +1,5 @@
 -- The metadata database, schema version 1. Why it looks like this: docs/decisions/0004-metadata-schema.md.
+-- Every table of what a store holds ends with a checksum of its row (sums.rs); tables of sessions have none.
 -- Numbers that are u64 elsewhere are kept as i64 with the same bits. Times are nanoseconds since 1970 unless said otherwise.
 
 -- One row of counters; every transaction that needs one reads and writes it here, none is kept in memory.
@@ -14,7 +15,9 @@ CREATE TABLE state (
     files             INTEGER NOT NULL,  -- totals of the current tree
     directories       INTEGER NOT NULL,
     others            INTEGER NOT NULL,
-    bytes             INTEGER NOT NULL
+    bytes             INTEGER NOT NULL,
+    sum               INTEGER AS (row_sum(one, epoch, generation, next_inode, next_pack, next_session, next_sequence,
+        collector, files, directories, others, bytes)) STORED
 ) STRICT;
 
 -- Kind, permissions, owner and extended attributes are shared by most files of a tree, so they are interned.
@@ -25,7 +28,8 @@ CREATE TABLE traits (
     mode    INTEGER NOT NULL,            -- kind << 12 | permission bits
     uid     INTEGER NOT NULL,
     gid     INTEGER NOT NULL,
-    xattrs  BLOB                         -- as in the catalogue; NULL: none
+    xattrs  BLOB,                        -- as in the catalogue; NULL: none
+    sum     INTEGER AS (row_sum(digest, mode, uid, gid, xattrs)) STORED
 ) STRICT;
 CREATE INDEX traits_digest ON traits (digest);
 
@@ -41,7 +45,9 @@ CREATE TABLE inode (
     time         INTEGER NOT NULL,       -- when its content was committed
     stamp        INTEGER NOT NULL,
     special      ANY,                    -- a symlink's target (blob), a device's number (integer), else NULL
-    root         BLOB                    -- NULL: empty
+    root         BLOB,                   -- NULL: empty
+    sum          INTEGER AS (row_sum(number, epoch, traits, links, version, mtime_secs, mtime_nanos, time, stamp,
+        special, root)) STORED
 ) STRICT;
 
 -- Names of the current tree. Without a rowid, so that a directory's entries lie together in the order of their names.
@@ -50,13 +56,15 @@ CREATE TABLE dentry (
     name    BLOB NOT NULL,
     inode   INTEGER NOT NULL,
     epoch   INTEGER NOT NULL,
+    sum     INTEGER AS (row_sum(parent, name, inode, epoch)) STORED,
     PRIMARY KEY (parent, name)
 ) STRICT, WITHOUT ROWID;
 
 -- Where each directory of the current tree hangs: for policies, for the cycle check of renames, for messages.
 CREATE TABLE directory (
     inode   INTEGER PRIMARY KEY,
-    parent  INTEGER NOT NULL             -- of the root: itself
+    parent  INTEGER NOT NULL,            -- of the root: itself
+    sum     INTEGER AS (row_sum(inode, parent)) STORED
 ) STRICT;
 
 -- Former states of inodes and names, valid in epoch_from .. epoch_to - 1.
@@ -71,6 +79,8 @@ CREATE TABLE inode_old (
     stamp        INTEGER NOT NULL,
     special      ANY,
     root         BLOB,
+    sum          INTEGER AS (row_sum(number, epoch_from, epoch_to, traits, links, mtime_secs, mtime_nanos, stamp,
+        special, root)) STORED,
     PRIMARY KEY (number, epoch_from)
 ) STRICT, WITHOUT ROWID;
 
@@ -80,6 +90,7 @@ CREATE TABLE dentry_old (
     epoch_from  INTEGER NOT NULL,
     epoch_to    INTEGER NOT NULL,
     inode       INTEGER NOT NULL,
+    sum         INTEGER AS (row_sum(parent, name, epoch_from, epoch_to, inode)) STORED,
     PRIMARY KEY (parent, name, epoch_from)
 ) STRICT, WITHOUT ROWID;
 
@@ -91,6 +102,7 @@ CREATE TABLE version (
     mtime_secs   INTEGER NOT NULL,
     mtime_nanos  INTEGER NOT NULL,
     root         BLOB,
+    sum          INTEGER AS (row_sum(inode, number, time, mtime_secs, mtime_nanos, root)) STORED,
     PRIMARY KEY (inode, number)
 ) STRICT, WITHOUT ROWID;
 
@@ -98,19 +110,22 @@ CREATE TABLE policy (
     inode  INTEGER NOT NULL,
     key    TEXT NOT NULL,
     value  TEXT NOT NULL,
+    sum    INTEGER AS (row_sum(inode, key, value)) STORED,
     PRIMARY KEY (inode, key)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE snapshot (
     epoch  INTEGER PRIMARY KEY,
     name   TEXT NOT NULL UNIQUE,
-    time   INTEGER NOT NULL
+    time   INTEGER NOT NULL,
+    sum    INTEGER AS (row_sum(epoch, name, time)) STORED
 ) STRICT;
 
 CREATE TABLE snapshot_tag (
     epoch     INTEGER NOT NULL,
     position  INTEGER NOT NULL,
     tag       TEXT NOT NULL,
+    sum       INTEGER AS (row_sum(epoch, position, tag)) STORED,
     PRIMARY KEY (epoch, position)
 ) STRICT, WITHOUT ROWID;
 
@@ -149,7 +164,9 @@ CREATE TABLE pack (
     raw_bytes   INTEGER NOT NULL,
     chunks      INTEGER NOT NULL,
     generation  INTEGER NOT NULL,        -- at which it was last condemned
-    dead_since  INTEGER NOT NULL
+    dead_since  INTEGER NOT NULL,
+    sum         INTEGER AS (row_sum(id, kind, state, session, bytes, raw_bytes, chunks, generation,
+        dead_since)) STORED
 ) STRICT;
 CREATE INDEX pack_uncommitted ON pack (session) WHERE state < 2;
 CREATE INDEX pack_live ON pack (id) WHERE state = 2;

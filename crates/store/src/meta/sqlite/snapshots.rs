@@ -5,6 +5,7 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::fault::{Outcome, refuse};
 use super::state::{advance, counter};
+use super::sums::{self, snapshot_intact, snapshot_tag_intact, version_intact};
 use super::{row, sessions};
 use crate::error::ErrorKind;
 use crate::meta::{PinTarget, SessionId, SnapshotRow};
@@ -49,18 +50,30 @@ fn required_epoch(connection: &Connection, name: &str) -> Outcome<i64> {
 
 /// All snapshots, oldest first.
 pub(super) fn all(connection: &Connection) -> Outcome<Vec<SnapshotRow>> {
-    let mut tags =
-        connection.prepare_cached("SELECT tag FROM snapshot_tag WHERE epoch = ?1 ORDER BY position")?;
-    let mut statement = connection.prepare_cached("SELECT epoch, name, time FROM snapshot ORDER BY epoch")?;
+    let mut tags = connection.prepare_cached(concat!(
+        "SELECT tag, ",
+        snapshot_tag_intact!(),
+        " FROM snapshot_tag WHERE epoch = ?1 ORDER BY position"
+    ))?;
+    let mut statement = connection.prepare_cached(concat!(
+        "SELECT epoch, name, time, ",
+        snapshot_intact!(),
+        " FROM snapshot ORDER BY epoch"
+    ))?;
     let mut rows = statement.query([])?;
     let mut snapshots = Vec::new();
     while let Some(row) = rows.next()? {
+        sums::require(row, 3)?;
         let epoch: i64 = row.get(0)?;
+        let read_tag = |row: &rusqlite::Row<'_>| {
+            sums::require(row, 1)?;
+            row.get(0)
+        };
         snapshots.push(SnapshotRow {
             name: row.get(1)?,
             epoch: epoch as u64,
             time: row.get::<_, i64>(2)? as u64,
-            tags: tags.query_map([epoch], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?,
+            tags: tags.query_map([epoch], read_tag)?.collect::<rusqlite::Result<_>>()?,
         });
     }
     Ok(snapshots)
@@ -98,8 +111,15 @@ pub(super) fn pin(
 
 fn pin_version(connection: &Connection, session: SessionId, inode: u64, number: u64) -> Outcome<Root> {
     let root = connection
-        .prepare_cached("SELECT root FROM version WHERE inode = ?1 AND number = ?2")?
-        .query_row((inode as i64, number as i64), |row| row::root(row.get_ref(0)?, 0))
+        .prepare_cached(concat!(
+            "SELECT root, ",
+            version_intact!(),
+            " FROM version WHERE inode = ?1 AND number = ?2"
+        ))?
+        .query_row((inode as i64, number as i64), |row| {
+            sums::require(row, 1)?;
+            row::root(row.get_ref(0)?, 0)
+        })
         .optional()?;
     let missing = || refuse(ErrorKind::NotFound, format!("inode {inode} has no version {number}"));
     let root = root.ok_or_else(missing)?;

@@ -3,6 +3,7 @@
 use rusqlite::{CachedStatement, Connection};
 
 use super::row::stored_columns;
+use super::sums::dentry_intact;
 
 macro_rules! statements {
     ($($(#[$doc:meta])* $name:ident: $($sql:expr),+;)*) => {
@@ -24,10 +25,10 @@ statements! {
     // ---- names ----
     /// Changes no row when the name is taken.
     insert_dentry: "INSERT INTO dentry (parent, name, inode, epoch) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
-    find: "SELECT d.epoch, ", stored_columns!(), " FROM dentry d CROSS JOIN inode i ON i.number = d.inode \
+    find: "SELECT d.epoch, ", stored_columns!(), ", ", dentry_intact!(), " FROM dentry d CROSS JOIN inode i ON i.number = d.inode \
            CROSS JOIN traits t ON t.id = i.traits WHERE d.parent = ?1 AND d.name = ?2";
     /// Some entries of a directory, any.
-    some_entries: "SELECT d.name, d.epoch, ", stored_columns!(), " FROM dentry d \
+    some_entries: "SELECT d.name, d.epoch, ", stored_columns!(), ", ", dentry_intact!(), " FROM dentry d \
                    CROSS JOIN inode i ON i.number = d.inode CROSS JOIN traits t ON t.id = i.traits \
                    WHERE d.parent = ?1 LIMIT ?2";
     archive_dentry: "INSERT INTO dentry_old (parent, name, epoch_from, epoch_to, inode) \

@@ -7,7 +7,8 @@ use outrigger_format::catalogue::Time;
 use rusqlite::{Connection, OptionalExtension as _};
 
 use super::fault::{Outcome, refuse};
-use super::row::{self, inode_columns};
+use super::row::{self, INODE_COLUMNS, inode_columns, inode_old_columns};
+use super::sums::{self, dentry_intact, dentry_old_intact, version_intact};
 use crate::error::ErrorKind;
 use crate::meta::{At, DirEntry, Inode, ROOT_INODE, VersionRow};
 
@@ -35,7 +36,7 @@ fn inode_at(connection: &Connection, number: i64, epoch: i64) -> Outcome<Option<
     );
     let former = concat!(
         "SELECT ",
-        inode_columns!(),
+        inode_old_columns!(),
         " FROM inode_old i CROSS JOIN traits t ON t.id = i.traits \
          WHERE i.number = ?1 AND i.epoch_from <= ?2 AND i.epoch_to > ?2"
     );
@@ -56,19 +57,31 @@ pub(super) fn lookup(connection: &Connection, at: At, parent: u64, name: &[u8]) 
             let sql = concat!(
                 "SELECT ",
                 inode_columns!(),
+                ", ",
+                dentry_intact!(),
                 " FROM dentry d CROSS JOIN inode i ON i.number = d.inode CROSS JOIN traits t ON t.id = i.traits \
                  WHERE d.parent = ?1 AND d.name = ?2"
             );
-            let found = connection.prepare_cached(sql)?.query_row((parent, name), |row| row::inode(row, 0));
+            let found = connection.prepare_cached(sql)?.query_row((parent, name), |row| {
+                sums::require(row, INODE_COLUMNS)?;
+                row::inode(row, 0)
+            });
             return Ok(found.optional()?);
         }
         At::Epoch(epoch) => epoch as i64,
     };
-    let sql = "SELECT inode FROM dentry WHERE parent = ?1 AND name = ?2 AND epoch <= ?3 UNION ALL \
-               SELECT inode FROM dentry_old \
-               WHERE parent = ?1 AND name = ?2 AND epoch_from <= ?3 AND epoch_to > ?3 LIMIT 1";
-    let number: Option<i64> =
-        connection.prepare_cached(sql)?.query_row((parent, name, epoch), |row| row.get(0)).optional()?;
+    let sql = concat!(
+        "SELECT inode, ",
+        dentry_intact!(),
+        " FROM dentry d WHERE parent = ?1 AND name = ?2 AND epoch <= ?3 UNION ALL SELECT inode, ",
+        dentry_old_intact!(),
+        " FROM dentry_old d WHERE parent = ?1 AND name = ?2 AND epoch_from <= ?3 AND epoch_to > ?3 LIMIT 1"
+    );
+    let found = connection.prepare_cached(sql)?.query_row((parent, name, epoch), |row| {
+        sums::require(row, 1)?;
+        row.get(0)
+    });
+    let number: Option<i64> = found.optional()?;
     number.map_or(Ok(None), |number| inode_at(connection, number, epoch))
 }
 
@@ -89,24 +102,32 @@ pub(super) fn read_dir(
             let sql = concat!(
                 "SELECT d.name, ",
                 inode_columns!(),
+                ", ",
+                dentry_intact!(),
                 " FROM dentry d CROSS JOIN inode i ON i.number = d.inode CROSS JOIN traits t ON t.id = i.traits \
                  WHERE d.parent = ?1 AND d.name > ?2 ORDER BY d.name LIMIT ?3"
             );
             let mut statement = connection.prepare_cached(sql)?;
             let mut rows = statement.query((parent, after, limit))?;
             while let Some(row) = rows.next()? {
+                sums::require(row, 1 + INODE_COLUMNS)?;
                 entries.push(DirEntry { name: row.get(0)?, inode: row::inode(row, 1)? });
             }
         }
         At::Epoch(epoch) => {
             // Both halves come in the order of their keys, so SQLite merges them and stops at the limit.
-            let sql = "SELECT name, inode FROM dentry WHERE parent = ?1 AND name > ?2 AND epoch <= ?4 UNION ALL \
-                       SELECT name, inode FROM dentry_old \
-                       WHERE parent = ?1 AND name > ?2 AND epoch_from <= ?4 AND epoch_to > ?4 \
-                       ORDER BY name LIMIT ?3";
+            let sql = concat!(
+                "SELECT name, inode, ",
+                dentry_intact!(),
+                " FROM dentry d WHERE parent = ?1 AND name > ?2 AND epoch <= ?4 UNION ALL SELECT name, inode, ",
+                dentry_old_intact!(),
+                " FROM dentry_old d WHERE parent = ?1 AND name > ?2 AND epoch_from <= ?4 AND epoch_to > ?4 \
+                 ORDER BY name LIMIT ?3"
+            );
             let mut statement = connection.prepare_cached(sql)?;
             let mut rows = statement.query((parent, after, limit, epoch as i64))?;
             while let Some(row) = rows.next()? {
+                sums::require(row, 2)?;
                 let (name, number): (Vec<u8>, i64) = (row.get(0)?, row.get(1)?);
                 let inode = inode_at(connection, number, epoch as i64)?.ok_or_else(|| {
                     refuse(
@@ -123,9 +144,14 @@ pub(super) fn read_dir(
 
 /// Earlier contents, newest first.
 pub(super) fn versions(connection: &Connection, inode: u64) -> Outcome<Vec<VersionRow>> {
-    let sql = "SELECT number, time, mtime_secs, mtime_nanos, root FROM version WHERE inode = ?1 ORDER BY number DESC";
+    let sql = concat!(
+        "SELECT number, time, mtime_secs, mtime_nanos, root, ",
+        version_intact!(),
+        " FROM version WHERE inode = ?1 ORDER BY number DESC"
+    );
     let mut statement = connection.prepare_cached(sql)?;
     let rows = statement.query_map([inode as i64], |row| {
+        sums::require(row, 5)?;
         Ok(VersionRow {
             number: row.get::<_, i64>(0)? as u64,
             time: row.get::<_, i64>(1)? as u64,

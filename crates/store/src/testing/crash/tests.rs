@@ -5,7 +5,6 @@ use std::io::IoSlice;
 use std::process::Command;
 
 use outrigger_format::PackId;
-use rusqlite::Connection;
 
 use super::*;
 use crate::backend::{Backend, LocalBackend};
@@ -327,7 +326,7 @@ fn acknowledged(state: &CrashState, prefix: &str) -> Option<i64> {
 #[test]
 fn sqlite_workload() {
     let Some((dir, variant)) = workload() else { return };
-    let db = Connection::open(dir.join("meta.db")).unwrap();
+    let db = crate::testing::database(&dir.join("meta.db")).unwrap();
     db.pragma_update(None, "journal_mode", "wal").unwrap();
     db.pragma_update(None, "synchronous", variant).unwrap();
     db.pragma_update(None, "wal_autocheckpoint", 12).unwrap();
@@ -342,7 +341,7 @@ fn sqlite_workload() {
 fn check_sqlite(dir: &Path, state: &CrashState) -> Result<(), String> {
     let wanted = acknowledged(state, "row ").unwrap_or(0);
     let text = |error: rusqlite::Error| format!("with {wanted} rows acknowledged: {error}");
-    let db = Connection::open(dir.join("meta.db")).map_err(text)?;
+    let db = crate::testing::database(&dir.join("meta.db")).map_err(text)?;
     let check: String = db.query_row("pragma integrity_check", (), |row| row.get(0)).map_err(text)?;
     if check != "ok" {
         return Err(check);
