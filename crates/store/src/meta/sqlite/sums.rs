@@ -6,7 +6,6 @@
 
 use std::cell::Cell;
 
-use outrigger_format::checksum;
 use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
@@ -18,7 +17,8 @@ use super::fault::Outcome;
 #[error("a row does not match its checksum")]
 struct Changed;
 
-/// Makes `row_sum` known to a connection: 32 bits over its arguments' types, lengths and values.
+/// Makes `row_sum` known to a connection: CRC-32 over its arguments' types, lengths and values. It guards against what
+/// disks and memory do, not against people, and runs several times for every file that is looked up.
 pub(crate) fn register(connection: &Connection) -> rusqlite::Result<()> {
     // Innocuous: it may be used by a schema that is not trusted.
     let flags =
@@ -49,7 +49,7 @@ fn row_sum(context: &Context<'_>, bytes: &mut Vec<u8>) -> i64 {
         }
     }
     // Signed, so that it takes four bytes in a row and not five.
-    i64::from(checksum(&[bytes]) as i32)
+    i64::from(crc32fast::hash(bytes).cast_signed())
 }
 
 /// Refuses a row whose checksum the statement found wrong, in `column`.
