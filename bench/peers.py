@@ -445,7 +445,8 @@ def markdown(results):
              f"kernel {info['kernel']}, stores on {results['filesystem']}. "
              f"{rounds}; load average at the start {info['load'][0]:.1f}, "
              f"at the end {results['load_at_end']:.1f}.", ""]
-    if max(info["load"][0], results["load_at_end"] - 2) > 0.5:
+    # At the end, the tools' own threads count: as many as there are processors, and a few that wait.
+    if info["load"][0] > 0.5 or results["load_at_end"] > info["cpus"] + 1.5:
         lines += ["**The machine was not quiet: read these as orders of magnitude.**", ""]
     lines += ["Made by `make bench`. Tools: " + "; ".join(f"{n} ({v})" for n, v in results["tools"].items()) + ".", ""]
     if results["dataset"]:

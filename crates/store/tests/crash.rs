@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use gc_support::*;
+use outrigger_store::gc::GcOptions;
 use outrigger_store::meta::At;
+use outrigger_store::recover::{RecoverProgress, recover};
 use outrigger_store::testing::crash::{CrashState, Exploration, Mode, Trace, record, unavailable};
 use outrigger_store::{ErrorKind, Store, StoreConfig, ops};
 
@@ -73,16 +75,26 @@ fn workload() {
             collect(&store, &thorough()).unwrap();
             say("gc");
         }
+        "compact" => {
+            put("1", 60, 1);
+            assert!(
+                collect(&store, &GcOptions { catalogue_min: 0, ..thorough() }).unwrap().catalogue_compacted
+            );
+            say("gc");
+            put("2", 61, 1);
+        }
         _ => panic!("{variant}"),
     }
 }
 
-/// What is wrong with the store after a crash. `before` is what it held when the recording began.
+/// What is wrong with the store after a crash. `before` is what it held when the recording began; `again` looks once more,
+/// after a collection or a recovery.
 fn inspect(
     dir: &Path,
     state: &CrashState,
     before: &BTreeMap<String, u64>,
-    collecting: bool,
+    variant: &str,
+    again: bool,
 ) -> Result<(), String> {
     let text = |error: outrigger_store::Error| error.to_string();
     let lines = state.acknowledged_lines();
@@ -98,22 +110,22 @@ fn inspect(
             _ => {}
         }
     }
-    let store = Store::open(&dir.join("store"), false).map_err(text)?;
-    let look = |when: &str| -> Result<(), String> {
+    let mut store = Store::open(&dir.join("store"), false).map_err(text)?;
+    let look = |store: &Store, when: &str| -> Result<(), String> {
         for (name, allowed) in &allowed {
-            let bytes = read_at(&store, At::Now, name).map_err(|error| format!("{when} {name}: {error}"))?;
+            let bytes = read_at(store, At::Now, name).map_err(|error| format!("{when} {name}: {error}"))?;
             let held = bytes.as_deref().map(seed_of);
             if !allowed.contains(&held) {
                 return Err(format!("{when} {name} holds {held:?}, not one of {allowed:?}"));
             }
         }
-        verify_all(&store).map(drop).map_err(|wrong| format!("{when} {wrong}"))?;
+        verify_all(store).map(drop).map_err(|wrong| format!("{when} {wrong}"))?;
         if lines.iter().any(|line| line == "snapshot") {
             let snapshots = store.meta.snapshots().map_err(text)?;
             let snapshot =
                 snapshots.iter().find(|snapshot| snapshot.name == "s").ok_or("the snapshot is lost")?;
             for (name, seed) in before {
-                let bytes = read_at(&store, At::Epoch(snapshot.epoch), name).map_err(text)?;
+                let bytes = read_at(store, At::Epoch(snapshot.epoch), name).map_err(text)?;
                 if bytes.as_deref().map(seed_of) != Some(*seed) {
                     return Err(format!("{when} {name} of the snapshot is another"));
                 }
@@ -121,14 +133,25 @@ fn inspect(
         }
         Ok(())
     };
-    look("then")?;
-    if collecting {
+    look(&store, "then")?;
+    if variant == "compact" && again {
+        // The packs alone must say the same, whichever part of the new catalogue is there.
+        drop(store);
+        for name in ["meta.db", "meta.db-wal", "meta.db-shm"] {
+            let _ = std::fs::remove_file(dir.join("store").join(name));
+        }
+        recover(&dir.join("store"), &RecoverProgress::default())
+            .map_err(|error| format!("recover: {error}"))?;
+        store = Store::open(&dir.join("store"), false).map_err(text)?;
+        return look(&store, "recovered");
+    }
+    if again {
         // Sessions of the lost run may still count as alive for a minute.
         for session in store.meta.sessions().map_err(text)? {
             store.meta.fence(session.id).map_err(text)?;
         }
         collect(&store, &thorough()).map_err(|error| format!("gc: {error}"))?;
-        look("after gc")?;
+        look(&store, "after gc")?;
     }
     Ok(())
 }
@@ -145,15 +168,23 @@ fn explore(variant: &str, budget: usize) {
             put_bytes(&store, name, content(*seed, 2)).unwrap();
         }
         ops::snapshots::create(&store, Some("old"), "", &[]).unwrap();
+        if variant == "compact" {
+            // What makes a catalogue worth writing anew.
+            for n in 0..40 {
+                put_bytes(&store, "more", content(n, 0)).unwrap();
+                remove(&store, "more").unwrap();
+            }
+        }
     }
     let trace = record_workload(dir.path(), variant);
     let unlinked = trace.labels().filter(|label| label.starts_with("remove store/packs/")).count();
-    assert_eq!(unlinked > 0, variant == "gc", "{unlinked} packs were unlinked by {variant}");
+    let collects = matches!(variant, "gc" | "compact");
+    assert_eq!(unlinked > 0, collects, "{unlinked} packs were unlinked by {variant}");
     for mode in [Mode::Strict, Mode::Ordered] {
         let mut count = 0;
         let states = trace.for_each_crash(Exploration { mode, budget, seed: 1 }, |dir, state| {
             count += 1;
-            inspect(dir, state, &before, count % 3 == 0)
+            inspect(dir, state, &before, variant, count % 3 == 0)
         });
         println!("{variant}: {states} states after {} steps", trace.steps());
         assert!(states > 50, "only {states} states");
@@ -168,6 +199,11 @@ fn puts_survive() {
 #[test]
 fn collected_stores_survive() {
     explore("gc", 260);
+}
+
+#[test]
+fn a_catalogue_written_anew_survives() {
+    explore("compact", 160);
 }
 
 #[test]

@@ -171,6 +171,28 @@ fn a_second_copy_replaces_a_damaged_one() {
 }
 
 #[test]
+fn a_lost_catalogue_block_is_written_anew() {
+    let (_, original, before) = original();
+    for pack in pack_files(original) {
+        let (_, _, footer) = read_pack(&pack);
+        let is_catalogue = |frame: &&outrigger_format::FrameEntry| frame.kind == ChunkKind::Catalogue;
+        let Some(frame) = footer.frames().iter().find(is_catalogue) else { continue };
+        let at = frame.offset as usize + FRAME_HEADER_LEN + 8;
+        let (_dir, path) = damaged(&relative(&pack), |file| flip(file, at, 3));
+        let repaired = run_check(&open(&path), true);
+        let about = repaired.findings.iter().find(|finding| finding.kind == FindingKind::Catalogue);
+        assert!(about.is_some_and(|finding| finding.mended), "{}", said(&repaired));
+        assert_eq!(run_check(&open(&path), true).damaged, 0);
+        // Without the database, the catalogue alone has to say everything.
+        for name in ["meta.db", "meta.db-wal", "meta.db-shm"] {
+            let _ = std::fs::remove_file(path.join(name));
+        }
+        outrigger_store::recover::recover(&path, &Default::default()).unwrap();
+        assert_eq!(&contents(&open(&path)), before, "{}", pack.display());
+    }
+}
+
+#[test]
 fn packs_that_are_cut_zeroed_or_gone() {
     let before = &original().2;
     type Damage = (&'static str, fn(Vec<u8>) -> Vec<u8>);

@@ -42,12 +42,7 @@ pub fn import(
 ) -> Result<Imported, Failure> {
     let session = store.session(SessionKind::Writer, "import")?;
     let policies = Policies::load(store)?;
-    let options = WriteOptions {
-        threads,
-        frame_size: store.config.frame_size as usize,
-        pack_bytes: store.config.pack_size.into(),
-        chunk_max: policies.chunk_max()?,
-    };
+    let options = WriteOptions { threads, chunk_max: policies.chunk_max()? };
     let writer = Writer::start(store, &session, &options, progress);
     let mut importer = Importer {
         meta: &*store.meta,

@@ -66,7 +66,7 @@ pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) ->
         return Ok(report.finish(progress));
     }
     let session = hold_off_the_collector(store)?;
-    let checked = check_content(store, options, session.as_deref(), progress, report);
+    let checked = check_content(store, options, session.as_ref(), progress, report);
     if let Some(session) = session {
         // The session's end would do it too; a failure to say so changes no finding.
         let _ = store.meta.release_collector(session.id());
@@ -112,7 +112,7 @@ fn hold_off_the_collector(store: &Store) -> Result<Option<Arc<Session>>> {
 fn check_content(
     store: &Store,
     options: &CheckOptions,
-    session: Option<&Session>,
+    session: Option<&Arc<Session>>,
     progress: &CheckProgress,
     mut report: CheckReport,
 ) -> Result<CheckReport> {
@@ -150,6 +150,7 @@ fn check_content(
             let missing: Vec<Fingerprint> = followed.missing.iter().copied().collect();
             report.findings[number].mended = all_resolve(store, &missing)?;
         }
+        repair::replace_lost_catalogue(store, session, &found, &mut report.findings[first..])?;
         repair::remove_leftovers(store, &leftovers, &mut report.findings)?;
         if report.findings.iter().any(|finding| finding.kind == FindingKind::Index) {
             repair::drop_index(store)?;

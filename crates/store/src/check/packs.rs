@@ -20,6 +20,8 @@ use crate::store::Store;
 pub(super) struct PackFinding {
     pub finding: Finding,
     pub bad: Vec<Fingerprint>,
+    /// It is about a pack of manifest nodes and catalogue blocks.
+    pub is_meta: bool,
     /// The pack should be rewritten from what can be read of it.
     pub rewrite: Option<PackRow>,
 }
@@ -73,7 +75,8 @@ fn check_pack(
         let mut finding = Finding::damage(FindingKind::Pack, what);
         finding.pack = Some(row.id.to_string());
         finding.mendable = rewrite;
-        vec![PackFinding { finding, bad: Vec::new(), rewrite: rewrite.then(|| row.clone()) }]
+        let is_meta = row.kind == PackKind::Meta;
+        vec![PackFinding { finding, bad: Vec::new(), is_meta, rewrite: rewrite.then(|| row.clone()) }]
     };
     let Some(len) = store.backend.len(row.id)? else {
         let what = format!(
@@ -151,8 +154,10 @@ fn check_frames(
         finding.pack = Some(row.id.to_string());
         finding.frame = Some(number);
         finding.offset = Some(range.start.into());
-        finding.mendable = has_other_copies(store, row, &bad)?;
-        found.push(PackFinding { finding, bad, rewrite: Some(row.clone()) });
+        // What a catalogue block said is in the database, too.
+        finding.mendable = kind == FindingKind::Catalogue || has_other_copies(store, row, &bad)?;
+        let is_meta = row.kind == PackKind::Meta;
+        found.push(PackFinding { finding, bad, is_meta, rewrite: Some(row.clone()) });
     }
     Ok(())
 }

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_format::PackId;
@@ -16,6 +17,7 @@ use super::report::{Finding, FindingKind};
 use super::salvage::{Salvage, rewrite};
 use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::gc::write_catalogue_anew;
 use crate::meta::{PackRow, PackState};
 use crate::session::{Session, is_gone};
 use crate::store::Store;
@@ -109,6 +111,31 @@ pub(crate) fn set_aside(dir: &Path, id: PackId) -> Result<()> {
         std::fs::File::open(dir).and_then(|dir| dir.sync_all()).context(at)?;
     }
     Ok(())
+}
+
+/// Writes the catalogue anew when blocks of it are lost: the database still says what they said, and a `recover` would miss
+/// it. `findings` begin with those of `found`.
+pub(super) fn replace_lost_catalogue(
+    store: &Store,
+    session: &Arc<Session>,
+    found: &[PackFinding],
+    findings: &mut [Finding],
+) -> Result<()> {
+    // A meta pack that could not be read in full may have held blocks that nobody can name.
+    let lost = findings.iter().zip(found).any(|(finding, found)| found.is_meta && !finding.mended);
+    if !lost {
+        return Ok(());
+    }
+    match write_catalogue_anew(store, session) {
+        Ok(()) => {
+            let about = findings.iter_mut().filter(|finding| finding.kind == FindingKind::Catalogue);
+            about.for_each(|finding| finding.mended = true);
+            Ok(())
+        }
+        // Somebody is writing: the findings stay as they are, and the next repair tries again.
+        Err(error) if error.kind() == ErrorKind::Busy => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Packs that were never committed, of sessions that are over.

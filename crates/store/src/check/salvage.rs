@@ -254,10 +254,7 @@ pub(crate) fn rewrite(
     kind: PackKind,
     keep: &mut dyn FnMut(&Salvaged) -> bool,
 ) -> Result<(Vec<SealedPack>, Salvage)> {
-    let (config, backend) = (&store.config, Arc::clone(&store.backend));
-    let pack_size = u64::from(config.pack_size);
-    let mut sink =
-        PackSink::new(backend, Arc::clone(meta), session, config.id, kind, config.fingerprint, pack_size);
+    let mut sink = PackSink::new(store, meta, session, kind);
     let (mut compressor, mut stored, mut raw) = (Compressor::new(), Vec::new(), Vec::new());
     let mut open = Vec::new();
     let salvage = visit_frames(store, pack, &mut |frame| {
@@ -268,7 +265,7 @@ pub(crate) fn rewrite(
         frame.chunks.iter().for_each(|(_, bytes)| raw.extend_from_slice(bytes));
         let fingerprints: Vec<Fingerprint> =
             frame.chunks.iter().map(|(fingerprint, _)| *fingerprint).collect();
-        let codec = compressor.compress(config.codec, &raw, &mut stored);
+        let codec = compressor.compress(store.config.codec, &raw, &mut stored);
         open.extend(sink.append(StoredFrame {
             kind: frame.kind,
             codec,

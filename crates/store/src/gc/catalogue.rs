@@ -117,8 +117,11 @@ fn read_blocks(store: &Store) -> Result<Survey> {
     Ok(survey)
 }
 
-/// Writes the catalogue anew.
-fn compact(store: &Store, session: &Arc<Session>) -> Result<()> {
+/// Writes the catalogue anew; what it was before is superseded.
+///
+/// # Errors
+/// `Busy` when somebody is writing: nothing has changed then.
+pub(crate) fn compact(store: &Store, session: &Arc<Session>) -> Result<()> {
     let busy = || Error::new(ErrorKind::Busy, "the catalogue is being written to");
     let locks = store.locks_dir();
     let first = store.meta.next_sequence()?;

@@ -13,7 +13,6 @@
 //! A victim that cannot be read is taken back to live and named in the report; chunks of it that were copied already are
 //! then there twice, which a later run clears up.
 
-use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use outrigger_format::{ChunkKind, Codec, CodecSpec, Fingerprint, Footer, PackId, PackKind};
@@ -53,17 +52,7 @@ pub(super) struct Copier<'a> {
 
 impl<'a> Copier<'a> {
     pub fn new(store: &'a Store, session: &'a Session, threads: usize, progress: &'a GcProgress) -> Self {
-        let sink = |kind| {
-            PackSink::new(
-                Arc::clone(&store.backend),
-                Arc::clone(&store.meta),
-                session.id(),
-                store.config.id,
-                kind,
-                store.config.fingerprint,
-                store.config.pack_size.into(),
-            )
-        };
+        let sink = |kind| PackSink::new(store, &store.meta, session.id(), kind);
         Self {
             store,
             session,

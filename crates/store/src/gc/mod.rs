@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use outrigger_format::PackId;
 
+pub(crate) use self::catalogue::compact as write_catalogue_anew;
 use self::copy::Copier;
 use self::mark::Marker;
 pub use self::report::{GcOptions, GcProgress, GcReport};

@@ -34,12 +34,7 @@ struct Editor {
 impl Editor {
     fn open(store: &Store, what: &str) -> Result<Self> {
         let session = store.session(SessionKind::Writer, what)?;
-        let options = WriteOptions {
-            threads: 1,
-            frame_size: store.config.frame_size as usize,
-            pack_bytes: store.config.pack_size.into(),
-            chunk_max: store.config.chunker.max_len(),
-        };
+        let options = WriteOptions { threads: 1, chunk_max: store.config.chunker.max_len() };
         let writer = Writer::start(store, &session, &options, &Arc::new(Progress::default()));
         Ok(Self { session, writer })
     }

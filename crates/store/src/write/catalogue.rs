@@ -1,7 +1,5 @@
 //! Catalogue blocks for what is committed outside the pipeline: snapshots, kept versions, a compacted catalogue.
 
-use std::sync::Arc;
-
 use outrigger_format::catalogue::{BlockBuilder, Record};
 use outrigger_format::{ChunkKind, Codec, CodecSpec, PackKind};
 use outrigger_offload::Compressor;
@@ -28,15 +26,7 @@ pub fn append_records(
     session: &Session,
     records: impl Iterator<Item = Result<Record>>,
 ) -> Result<()> {
-    let mut sink = PackSink::new(
-        Arc::clone(&store.backend),
-        Arc::clone(&store.meta),
-        session.id(),
-        store.config.id,
-        PackKind::Meta,
-        store.config.fingerprint,
-        store.config.pack_size.into(),
-    );
+    let mut sink = PackSink::new(store, &store.meta, session.id(), PackKind::Meta);
     let (sequence, time) = (store.meta.next_sequence()?, clock::now_nanos());
     let (mut compressor, mut builder, mut packs) = (Compressor::new(), BlockBuilder::default(), Vec::new());
     let mut stored = Vec::new();

@@ -13,6 +13,7 @@ use outrigger_format::{
 use crate::backend::{Backend, PackWriter};
 use crate::error::Result;
 use crate::meta::{Meta, PackRow, PackState, SessionId};
+use crate::store::Store;
 
 /// A compressed frame, ready to append.
 pub(crate) struct StoredFrame<'a> {
@@ -60,18 +61,20 @@ pub struct PackSink {
 }
 
 impl PackSink {
-    /// A sink for packs of `kind` of about `pack_bytes`.
-    pub fn new(
-        backend: Arc<dyn Backend>,
-        meta: Arc<dyn Meta>,
-        session: SessionId,
-        store: StoreId,
-        kind: PackKind,
-        fingerprint: FingerprintKind,
-        pack_bytes: u64,
-    ) -> Self {
-        let pack_bytes = pack_bytes.min(3 << 30);
-        Self { backend, meta, session, store, kind, fingerprint, pack_bytes, open: None, header: Vec::new() }
+    /// A sink for packs of `kind`, which `session` announces in `meta`: the store's own, or one that is being rebuilt.
+    pub fn new(store: &Store, meta: &Arc<dyn Meta>, session: SessionId, kind: PackKind) -> Self {
+        let config = &store.config;
+        Self {
+            backend: Arc::clone(&store.backend),
+            meta: Arc::clone(meta),
+            session,
+            store: config.id,
+            kind,
+            fingerprint: config.fingerprint,
+            pack_bytes: u64::from(config.pack_size).min(3 << 30),
+            open: None,
+            header: Vec::new(),
+        }
     }
 
     /// Appends a frame; returns the pack if that filled it.

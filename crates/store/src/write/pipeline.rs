@@ -25,15 +25,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::session::Session;
 use crate::store::Store;
 
-/// How a [`Writer`] works; what is stored does not depend on it, but for the frame size.
+/// How a [`Writer`] works; what is stored does not depend on it.
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
     /// Worker threads.
     pub threads: usize,
-    /// Raw bytes in a frame at most.
-    pub frame_size: usize,
-    /// Bytes in a data pack, about.
-    pub pack_bytes: u64,
     /// Longest chunk that any file of this writer may have, bytes.
     pub chunk_max: usize,
 }
@@ -87,20 +83,10 @@ impl Writer {
         let buffers = (0..options.threads * 3 + 2)
             .map(|_| Buffer { headroom, bytes: vec![0; headroom + segment] })
             .collect();
-        let sink = |kind, pack_bytes| {
-            PackSink::new(
-                Arc::clone(&store.backend),
-                Arc::clone(&store.meta),
-                session.id(),
-                store.config.id,
-                kind,
-                store.config.fingerprint,
-                pack_bytes,
-            )
-        };
+        let sink = |kind| PackSink::new(store, &store.meta, session.id(), kind);
         let fingerprint = store.config.fingerprint;
         let index = &store.index;
-        let meta_sink = sink(PackKind::Meta, options.pack_bytes);
+        let meta_sink = sink(PackKind::Meta);
         let frames = MetaFrames::new(meta_sink, fingerprint, Arc::clone(index), Arc::clone(session));
         let frames = Arc::new(Mutex::new(frames));
         let commits = Arc::new(CommitQueue::default());
@@ -109,7 +95,7 @@ impl Writer {
         let recycled = Arc::new(Mutex::new(Vec::new()));
         let stage = Stage::new(
             dedup,
-            Framer::new(options.frame_size),
+            Framer::new(store.config.frame_size as usize),
             Box::new(SharedMetaFrames(Arc::clone(&frames))),
             Arc::clone(&commits),
             Arc::clone(progress),
@@ -119,7 +105,7 @@ impl Writer {
         let shared = Arc::new(Shared {
             queue: Queue::new(buffers, 4 * options.threads + 8),
             sequencer,
-            packs: Mutex::new(sink(PackKind::Data, options.pack_bytes)),
+            packs: Mutex::new(sink(PackKind::Data)),
             commits: Arc::clone(&commits),
             progress: Arc::clone(progress),
             recycled,

@@ -4,18 +4,22 @@
 //! paths longer than the system's limit are compared as well. Holes are skipped by asking the file system for the
 //! next data: a terabyte of nothing costs nothing.
 
+mod entry;
+
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{self, AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{self, OFlags};
 use rustix::io::Errno;
+
+use self::entry::{Entry, Root, names, next_data};
 
 /// More allocated bytes than this above the other file's are noticed.
 const SPARSE_SLACK: u64 = 64 << 10;
@@ -161,129 +165,6 @@ pub fn compare_trees_with(a: &Path, b: &Path, options: &CompareOptions) -> io::R
     let (a, b) = (Root::open(a)?, Root::open(b)?);
     walk.entry(&a.entry()?, &b.entry()?, Path::new(""))?;
     Ok(walk.found)
-}
-
-/// A root as a directory and a name in it, so that it is treated as every other entry.
-struct Root {
-    parent: OwnedFd,
-    name: CString,
-}
-
-impl Root {
-    fn open(path: &Path) -> io::Result<Self> {
-        let (parent, name) = match (path.parent(), path.file_name()) {
-            (Some(parent), Some(name)) if parent.as_os_str().is_empty() => (Path::new("."), name),
-            (Some(parent), Some(name)) => (parent, name),
-            _ => (path, OsStr::new(".")),
-        };
-        let parent =
-            fs::openat(CWD, parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-                .map_err(io::Error::from)
-                .map_err(crate::about(path))?;
-        Ok(Self { parent, name: CString::new(name.as_bytes())? })
-    }
-
-    fn entry(&self) -> io::Result<Entry<'_>> {
-        Entry::new(&self.parent, &self.name)
-            .map_err(crate::about(Path::new(OsStr::from_bytes(self.name.to_bytes()))))
-    }
-}
-
-/// An entry of an open directory.
-struct Entry<'d> {
-    dir: &'d OwnedFd,
-    name: &'d CStr,
-    stat: Stat,
-}
-
-impl<'d> Entry<'d> {
-    fn new(dir: &'d OwnedFd, name: &'d CStr) -> io::Result<Self> {
-        Ok(Self { dir, name, stat: fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)? })
-    }
-
-    fn kind(&self) -> Kind {
-        match FileType::from_raw_mode(self.stat.st_mode) {
-            FileType::RegularFile => Kind::File,
-            FileType::Directory => Kind::Directory,
-            FileType::Symlink => Kind::Symlink,
-            FileType::Fifo => Kind::Fifo,
-            FileType::Socket => Kind::Socket,
-            FileType::CharacterDevice => Kind::CharDevice,
-            FileType::BlockDevice => Kind::BlockDevice,
-            _ => Kind::Unknown,
-        }
-    }
-
-    fn len(&self) -> u64 {
-        u64::try_from(self.stat.st_size).unwrap_or(0)
-    }
-
-    fn allocated(&self) -> u64 {
-        u64::try_from(self.stat.st_blocks).unwrap_or(0) * 512
-    }
-
-    fn mtime(&self) -> (i64, u32) {
-        // The width and sign of these fields differ between architectures.
-        #[allow(clippy::useless_conversion, clippy::unnecessary_cast)]
-        (self.stat.st_mtime as i64, self.stat.st_mtime_nsec as u32)
-    }
-
-    fn device(&self) -> (u32, u32) {
-        (fs::major(self.stat.st_rdev), fs::minor(self.stat.st_rdev))
-    }
-
-    fn open(&self, flags: OFlags) -> rustix::io::Result<OwnedFd> {
-        let flags = flags | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Reading must not move access times where we own the file; O_NOATIME is refused elsewhere.
-        match fs::openat(self.dir, self.name, flags | OFlags::NOATIME, Mode::empty()) {
-            Err(Errno::PERM) => fs::openat(self.dir, self.name, flags, Mode::empty()),
-            other => other,
-        }
-    }
-
-    /// The entry as a path through its open directory: the xattr calls know no directories.
-    fn magic_path(&self) -> CString {
-        let mut path = format!("/proc/self/fd/{}/", self.dir.as_raw_fd()).into_bytes();
-        path.extend_from_slice(self.name.to_bytes());
-        CString::new(path).expect("neither part holds a zero byte")
-    }
-
-    /// All extended attributes, sorted by name. File systems without them have none.
-    fn xattrs(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let path = self.magic_path();
-        let names = match growing(|buffer| fs::llistxattr(&*path, buffer)) {
-            Err(Errno::NOTSUP) => return Ok(Vec::new()),
-            names => names?,
-        };
-        let mut all = Vec::new();
-        for name in
-            names.split(|&byte| byte == 0).filter(|name| !name.is_empty() && *name != b"security.selinux")
-        {
-            match growing(|buffer| fs::lgetxattr(&*path, name, buffer)) {
-                Ok(value) => all.push((name.to_vec(), value)),
-                // Listed, but not for us to read (trusted.* without the capability), or just gone.
-                Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        all.sort();
-        Ok(all)
-    }
-}
-
-/// Calls `read` with larger buffers until the result fits.
-fn growing(mut read: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
-    let mut buffer = vec![0; 1024];
-    loop {
-        match read(&mut buffer) {
-            Ok(len) => {
-                buffer.truncate(len);
-                return Ok(buffer);
-            }
-            Err(Errno::RANGE) if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 8, 0),
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 struct Walk<'o> {
@@ -457,29 +338,6 @@ fn leader(groups: &mut HashMap<(u64, u64), PathBuf>, entry: &Entry<'_>, path: &P
     groups.entry((entry.stat.st_dev, entry.stat.st_ino)).or_insert_with(|| path.to_owned()).clone()
 }
 
-/// Where data is next, from `at` on; `len` if only a hole follows. File systems without holes are data throughout.
-fn next_data(file: &File, at: u64, len: u64) -> io::Result<u64> {
-    match fs::seek(file, fs::SeekFrom::Data(at)) {
-        Ok(next) => Ok(next.min(len)),
-        Err(Errno::NXIO) => Ok(len),
-        Err(Errno::INVAL | Errno::NOTSUP) => Ok(at),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The names in an open directory, sorted, without `.` and `..`.
-fn names(dir: &OwnedFd) -> io::Result<Vec<(CString, ())>> {
-    let mut names = Vec::new();
-    for entry in fs::Dir::read_from(dir)? {
-        let name = entry?.file_name().to_owned();
-        if !matches!(name.to_bytes(), b"." | b"..") {
-            names.push((name, ()));
-        }
-    }
-    names.sort();
-    Ok(names)
-}
-
 /// Two lists sorted by their keys, as one: every key with its value on each side.
 fn merged<K: Ord, V>(a: Vec<(K, V)>, b: Vec<(K, V)>) -> Vec<(K, Option<V>, Option<V>)> {
     let (mut a, mut b) = (a.into_iter().peekable(), b.into_iter().peekable());
@@ -502,188 +360,4 @@ fn merged<K: Ord, V>(a: Vec<(K, V)>, b: Vec<(K, V)>) -> Vec<(K, Option<V>, Optio
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs as std_fs;
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    use rustix::fs::XattrFlags;
-
-    use super::*;
-
-    /// Two equal trees with one of everything that `change` may spoil in the second.
-    fn spoiled(change: impl FnOnce(&Path)) -> Vec<Difference> {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        for root in [&a, &b] {
-            std_fs::create_dir_all(root.join("sub")).unwrap();
-            std_fs::write(root.join("file"), vec![7u8; 600_000]).unwrap();
-            std_fs::write(root.join("sub/other"), b"other").unwrap();
-            std_fs::hard_link(root.join("file"), root.join("linked")).unwrap();
-            symlink("file", root.join("symlink")).unwrap();
-            let sparse = File::create(root.join("sparse")).unwrap();
-            sparse.set_len(4 << 20).unwrap();
-            sparse.write_all_at(b"end", (4 << 20) - 3).unwrap();
-            fs::mknodat(CWD, root.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o644), 0).unwrap();
-            for name in ["file", "sub/other", "symlink", "sparse", "fifo", "sub", "."] {
-                crate::set_mtime(&root.join(name), 1_000_000, 5).unwrap();
-            }
-        }
-        assert_eq!(compare_trees(&a, &b).unwrap(), [], "the same before the change");
-        change(&b);
-        // The change moved the times of the directories it was in; only the change itself is asked for.
-        for name in ["sub", "."] {
-            crate::set_mtime(&b.join(name), 1_000_000, 5).unwrap();
-        }
-        let found = compare_trees(&a, &b).unwrap();
-        assert!(found.iter().all(|d| !d.to_string().is_empty()));
-        found
-    }
-
-    fn touch(path: &Path) {
-        crate::set_mtime(path, 1_000_000, 5).unwrap();
-    }
-
-    fn only(path: &str, what: What) -> Vec<Difference> {
-        vec![Difference { path: PathBuf::from(path), what }]
-    }
-
-    #[test]
-    fn notices_missing_and_extra_entries() {
-        let found = spoiled(|b| std_fs::remove_file(b.join("sub/other")).unwrap());
-        assert_eq!(found, only("sub/other", What::OnlyIn(Side::A)));
-        let found = spoiled(|b| std_fs::create_dir(b.join("sub/new")).unwrap());
-        assert_eq!(found, only("sub/new", What::OnlyIn(Side::B)));
-    }
-
-    #[test]
-    fn notices_another_kind() {
-        let found = spoiled(|b| {
-            std_fs::remove_file(b.join("sub/other")).unwrap();
-            std_fs::create_dir(b.join("sub/other")).unwrap();
-        });
-        assert_eq!(found, only("sub/other", What::Kind { a: Kind::File, b: Kind::Directory }));
-    }
-
-    #[test]
-    fn notices_bytes_and_sizes() {
-        let found = spoiled(|b| {
-            let file = File::options().write(true).open(b.join("file")).unwrap();
-            file.write_all_at(b"x", 599_999).unwrap();
-            touch(&b.join("file"));
-        });
-        assert_eq!(
-            found,
-            only("file", What::Content { offset: 599_999 })
-                .into_iter()
-                .chain(only("linked", What::Content { offset: 599_999 }))
-                .collect::<Vec<_>>()
-        );
-        let found = spoiled(|b| {
-            std_fs::write(b.join("sub/other"), b"others").unwrap();
-            touch(&b.join("sub/other"));
-        });
-        assert_eq!(found, only("sub/other", What::Size { a: 5, b: 6 }));
-        let found = spoiled(|b| {
-            File::options().write(true).open(b.join("sparse")).unwrap().write_all_at(b"!", 2 << 20).unwrap();
-            touch(&b.join("sparse"));
-        });
-        assert_eq!(found, only("sparse", What::Content { offset: 2 << 20 }));
-    }
-
-    #[test]
-    fn notices_modes_and_times() {
-        let mode = |mode| std_fs::Permissions::from_mode(mode);
-        let found = spoiled(|b| {
-            std_fs::set_permissions(b.join("sub/other"), mode(0o600)).unwrap();
-        });
-        assert!(matches!(found[..], [Difference { what: What::Mode { b: 0o600, .. }, .. }]), "{found:?}");
-        let found = spoiled(|b| std_fs::set_permissions(b.join("sub"), mode(0o1755)).unwrap());
-        assert!(matches!(found[..], [Difference { what: What::Mode { b: 0o1755, .. }, .. }]), "{found:?}");
-        for name in ["sub/other", "symlink", "fifo"] {
-            let found = spoiled(|b| crate::set_mtime(&b.join(name), 1_000_000, 6).unwrap());
-            assert_eq!(found, only(name, What::Mtime { a: (1_000_000, 5), b: (1_000_000, 6) }));
-        }
-    }
-
-    #[test]
-    fn notices_owners_where_they_can_be_changed() {
-        let found = spoiled(|b| {
-            let _ = std::os::unix::fs::lchown(b.join("symlink"), Some(1234), Some(5678));
-            touch(&b.join("symlink"));
-        });
-        if rustix::process::geteuid().is_root() {
-            assert_eq!(found, only("symlink", What::Owner { a: (0, 0), b: (1234, 5678) }));
-        }
-    }
-
-    #[test]
-    fn notices_targets_and_links() {
-        let found = spoiled(|b| {
-            std_fs::remove_file(b.join("symlink")).unwrap();
-            symlink("elsewhere", b.join("symlink")).unwrap();
-            touch(&b.join("symlink"));
-        });
-        assert_eq!(found, only("symlink", What::Target { a: "file".into(), b: "elsewhere".into() }));
-        let found = spoiled(|b| {
-            std_fs::remove_file(b.join("linked")).unwrap();
-            std_fs::copy(b.join("file"), b.join("linked")).unwrap();
-            touch(&b.join("linked"));
-        });
-        assert_eq!(found, only("linked", What::HardLink { a: "file".into(), b: "linked".into() }));
-    }
-
-    #[test]
-    fn notices_xattrs() {
-        let mut supported = true;
-        let found = spoiled(|b| {
-            let set = fs::lsetxattr(b.join("sub/other"), "user.tag", b"v", XattrFlags::empty());
-            supported = set != Err(Errno::NOTSUP);
-        });
-        if supported {
-            assert_eq!(
-                found,
-                only("sub/other", What::Xattr { name: b"user.tag".into(), a: None, b: Some(b"v".into()) })
-            );
-        }
-    }
-
-    #[test]
-    fn notices_filled_holes() {
-        let found = spoiled(|b| {
-            let file = File::options().write(true).open(b.join("sparse")).unwrap();
-            file.write_all_at(&vec![0; 1 << 20], 0).unwrap();
-            file.sync_all().unwrap();
-            touch(&b.join("sparse"));
-        });
-        assert!(matches!(found[..], [Difference { what: What::Sparseness { .. }, .. }]), "{found:?}");
-    }
-
-    #[test]
-    fn notices_device_numbers_where_they_can_be_made() {
-        let dir = tempfile::tempdir().unwrap();
-        let make = |name: &str, minor| {
-            let (path, mode) = (dir.path().join(name), Mode::from_raw_mode(0o600));
-            let made = fs::mknodat(CWD, &path, FileType::CharacterDevice, mode, fs::makedev(1, minor));
-            made.map(|()| crate::set_mtime(&path, 1, 1).unwrap())
-        };
-        if make("a", 3).and(make("b", 5)).is_ok() {
-            let found = compare_trees(&dir.path().join("a"), &dir.path().join("b")).unwrap();
-            assert_eq!(found, only("", What::Device { a: (1, 3), b: (1, 5) }));
-        }
-    }
-
-    #[test]
-    fn options_leave_things_out() {
-        let dir = tempfile::tempdir().unwrap();
-        let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        std_fs::write(&a, b"same").unwrap();
-        std_fs::write(&b, b"same").unwrap();
-        crate::set_mtime(&b, 1, 1).unwrap();
-        let options = CompareOptions { mtimes: false, ..CompareOptions::default() };
-        assert_eq!(compare_trees_with(&a, &b, &options).unwrap(), []);
-        assert_eq!(compare_trees(&a, &b).unwrap().len(), 1);
-        let options = CompareOptions { roots: false, ..CompareOptions::default() };
-        assert_eq!(compare_trees_with(&a, &b, &options).unwrap(), []);
-        assert!(compare_trees(&a, &dir.path().join("none")).is_err());
-    }
-}
+mod tests;

@@ -1,0 +1,300 @@
+//! `get`: writes files of the store into a directory of this machine.
+//!
+//! One thread walks the store's tree, makes directories and gives files out in batches; workers fetch, verify and write. Every
+//! name is made in an open directory, one component at a time, without following symlinks, and names are checked: nothing
+//! can be written outside the target, whatever the store says. A directory keeps private permissions until the
+//! last thing in it is done (its `Target` is dropped), and then gets its own.
+
+mod target;
+mod worker;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use outrigger_format::catalogue::{Attributes, FileKind};
+use outrigger_format::{Entry, Root};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use self::target::{OpenFile, Target};
+use self::worker::work;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::meta::{At, Inode};
+use crate::read::Reader;
+use crate::store::Store;
+use crate::tree::{check_name, show};
+use crate::write::Progress;
+
+/// How to restore.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GetOptions {
+    /// Replace files that exist.
+    pub overwrite: bool,
+    /// Restore set-user-id and set-group-id bits, and make device nodes.
+    pub special: bool,
+    /// Worker threads.
+    pub threads: usize,
+}
+
+/// Shared by the walker and the workers.
+struct Restorer<'a> {
+    reader: Reader<'a>,
+    progress: &'a Progress,
+    options: GetOptions,
+    umask: u32,
+    user: (u32, u32),
+    is_root: bool,
+}
+
+enum Job<'a> {
+    /// A whole small file.
+    Whole { dir: Arc<Target<'a>>, name: Vec<u8>, attributes: Attributes, root: Root },
+    /// A whole file that was created by the walker, because it has other names.
+    Made { file: Arc<OpenFile<'a>>, root: Root },
+    /// A part of a large file.
+    Part { file: Arc<OpenFile<'a>>, at: u64, entries: Vec<Entry> },
+}
+
+/// Bytes of files in a batch, and of a part, about.
+const BATCH_BYTES: u64 = 2 << 20;
+const BATCH_JOBS: usize = 256;
+
+/// Restores `inode` as `name` in the directory `dest`, or, when `name` is `None`, the contents of the directory `inode` as those of `dest`.
+///
+/// # Errors
+/// When `dest` cannot be written at all, or the store fails; single files that cannot be restored are skipped and reported.
+pub fn restore(
+    store: &Store,
+    at: At,
+    inode: &Inode,
+    dest: &Path,
+    name: Option<&[u8]>,
+    options: GetOptions,
+    progress: &Progress,
+) -> Result<()> {
+    let umask = rustix::process::umask(Mode::from_raw_mode(0o077)).as_raw_mode();
+    rustix::process::umask(Mode::from_raw_mode(umask));
+    let user = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let context = Restorer {
+        reader: Reader::new(store),
+        progress,
+        options,
+        umask,
+        user,
+        is_root: rustix::process::geteuid().is_root(),
+    };
+    std::fs::create_dir_all(dest).context(|| format!("cannot create {}", dest.display()))?;
+    let fd = rustix::fs::open(dest, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .context(|| format!("cannot open {}", dest.display()))?;
+    let attributes = name.is_none().then(|| inode.attributes.clone());
+    let display = dest.display().to_string();
+    let top = Arc::new(Target { fd, display, attributes, context: &context, _parent: None });
+    let (sender, receiver) = sync_channel::<Vec<Job<'_>>>(2 * options.threads + 4);
+    let receiver = Mutex::new(receiver);
+    let (context, receiver) = (&context, &receiver);
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads.max(1) {
+            scope.spawn(move || work(context, receiver));
+        }
+        let mut walker =
+            Walker { store, at, context, sender, batch: Vec::new(), bytes: 0, links: HashMap::new() };
+        let walked = match name {
+            None => walker.walk(top, inode.number),
+            Some(name) => walker.entry(&top, name, inode.clone()).and_then(|below| match below {
+                Some(below) => walker.walk(below, inode.number),
+                None => Ok(()),
+            }),
+        };
+        walked.and_then(|()| walker.flush())
+    })
+}
+
+struct Walker<'a> {
+    store: &'a Store,
+    at: At,
+    context: &'a Restorer<'a>,
+    sender: SyncSender<Vec<Job<'a>>>,
+    batch: Vec<Job<'a>>,
+    bytes: u64,
+    /// Inode with several names → the first of them.
+    links: HashMap<u64, (Arc<Target<'a>>, Vec<u8>)>,
+}
+
+const LISTING: usize = 4096;
+
+impl<'a> Walker<'a> {
+    fn walk(&mut self, top: Arc<Target<'a>>, inode: u64) -> Result<()> {
+        // Depth first, so that a directory is finished soon after its last file.
+        let mut levels = vec![(top, inode, Vec::new().into_iter(), Some(None::<Vec<u8>>))];
+        while let Some((target, inode, entries, after)) = levels.last_mut() {
+            let Some(entry) = entries.next() else {
+                let Some(from) = after.take() else {
+                    levels.pop();
+                    continue;
+                };
+                let listed = self.store.meta.read_dir(self.at, *inode, from.as_deref(), LISTING)?;
+                *after = (listed.len() == LISTING).then(|| listed.last().map(|entry| entry.name.clone()));
+                *entries = listed.into_iter();
+                continue;
+            };
+            let (target, number): (Arc<Target<'a>>, u64) = (Arc::clone(target), entry.inode.number);
+            if let Some(below) = self.entry(&target, &entry.name, entry.inode)? {
+                levels.push((below, number, Vec::new().into_iter(), Some(None)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Restores one entry; a directory is made and returned, to be walked.
+    fn entry(&mut self, dir: &Arc<Target<'a>>, name: &[u8], inode: Inode) -> Result<Option<Arc<Target<'a>>>> {
+        let display = format!("{}/{}", dir.display, show(name));
+        if let Err(error) = check_name(name) {
+            self.context.progress.skip(display, error.to_string());
+            return Ok(None);
+        }
+        let made = match inode.attributes.kind {
+            FileKind::Directory => {
+                return match self.make_dir(dir, name, &display, inode.attributes) {
+                    Ok(below) => Ok(Some(below)),
+                    Err(errno) => {
+                        self.context.progress.skip(display, errno.to_string());
+                        Ok(None)
+                    }
+                };
+            }
+            FileKind::File => return self.file(dir, name, inode, &display).map(|()| None),
+            _ if inode.links > 1 && self.link(dir, name, &inode, &display) => Ok(()),
+            _ => self.context.make_other(dir, name, &inode.attributes),
+        };
+        match made {
+            Ok(()) => Progress::add(&self.context.progress.files_done, 1),
+            Err(why) => self.context.progress.skip(display, why),
+        }
+        Ok(None)
+    }
+
+    fn make_dir(
+        &self,
+        dir: &Arc<Target<'a>>,
+        name: &[u8],
+        display: &str,
+        attributes: Attributes,
+    ) -> Result<Arc<Target<'a>>, Errno> {
+        match rustix::fs::mkdirat(&dir.fd, name, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&dir.fd, name, flags, Mode::empty())?;
+        Ok(Arc::new(Target {
+            fd,
+            display: display.to_string(),
+            attributes: Some(attributes),
+            context: self.context,
+            _parent: Some(Arc::clone(dir)),
+        }))
+    }
+
+    /// Makes another name for what was restored under a first; `false` when this is the first.
+    fn link(&mut self, dir: &Arc<Target<'a>>, name: &[u8], inode: &Inode, display: &str) -> bool {
+        if let Some((first_dir, first)) = self.links.get(&inode.number) {
+            let link =
+                || rustix::fs::linkat(&first_dir.fd, first.as_slice(), &dir.fd, name, AtFlags::empty());
+            let linked = match link() {
+                Err(Errno::EXIST) if self.context.options.overwrite => {
+                    rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty()).and_then(|()| link())
+                }
+                linked => linked,
+            };
+            if let Err(errno) = linked {
+                self.context.progress.skip(display, format!("cannot link it to {}: {errno}", show(first)));
+            }
+            return true;
+        }
+        self.links.insert(inode.number, (Arc::clone(dir), name.to_vec()));
+        false
+    }
+
+    fn file(&mut self, dir: &Arc<Target<'a>>, name: &[u8], inode: Inode, display: &str) -> Result<()> {
+        let Inode { attributes, root, links, .. } = &inode;
+        let len = root.len();
+        Progress::add(&self.context.progress.bytes_expected, len);
+        if *links > 1 && self.links.contains_key(&inode.number) {
+            self.link(dir, name, &inode, display);
+            return Ok(());
+        }
+        let (dir, name, attributes, root) =
+            (Arc::clone(dir), name.to_vec(), attributes.clone(), root.clone());
+        if *links == 1 && len <= BATCH_BYTES {
+            return self.push(Job::Whole { dir, name, attributes, root }, len);
+        }
+        let file = match self.context.create(&dir, &name, attributes) {
+            Ok(file) => Arc::new(file),
+            Err(why) => {
+                self.context.progress.skip(display, why);
+                return Ok(());
+            }
+        };
+        if *links > 1 {
+            let made = file.temporary.clone().unwrap_or(name);
+            self.links.insert(inode.number, (Arc::clone(&dir), made));
+        }
+        if len <= BATCH_BYTES {
+            return self.push(Job::Made { file, root }, len);
+        }
+        self.parts(&file, &root, display)
+    }
+
+    fn parts(&mut self, file: &Arc<OpenFile<'a>>, root: &Root, display: &str) -> Result<()> {
+        if let Err(errno) = rustix::fs::ftruncate(&file.fd, root.len()) {
+            file.failed.store(true, Ordering::Relaxed);
+            self.context.progress.skip(display, errno.to_string());
+            return Ok(());
+        }
+        let (mut entries, mut start, mut bytes) = (Vec::new(), 0, 0);
+        let context = self.context;
+        let walked = context.reader.entries(root, 0, u64::MAX, &mut |at, entry| {
+            if matches!(entry, Entry::Chunk { .. }) {
+                if entries.is_empty() {
+                    start = at;
+                }
+                entries.push(entry);
+                bytes += entry.len();
+            }
+            // A hole ends a part: parts are written as one run.
+            if !entries.is_empty() && (bytes >= BATCH_BYTES / 2 || matches!(entry, Entry::Hole { .. })) {
+                let job =
+                    Job::Part { file: Arc::clone(file), at: start, entries: std::mem::take(&mut entries) };
+                self.push(job, std::mem::take(&mut bytes))?;
+            }
+            Ok(true)
+        });
+        match walked {
+            Ok(()) if entries.is_empty() => Ok(()),
+            Ok(()) => self.push(Job::Part { file: Arc::clone(file), at: start, entries }, bytes),
+            Err(error) if error.kind() == ErrorKind::Cancelled => Err(error),
+            Err(error) => {
+                file.failed.store(true, Ordering::Relaxed);
+                context.fail(display, &error);
+                Ok(())
+            }
+        }
+    }
+
+    fn push(&mut self, job: Job<'a>, bytes: u64) -> Result<()> {
+        self.batch.push(job);
+        self.bytes += bytes;
+        if self.bytes >= BATCH_BYTES || self.batch.len() >= BATCH_JOBS { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.bytes = 0;
+        let batch = std::mem::take(&mut self.batch);
+        self.sender
+            .send(batch)
+            .map_err(|_| Error::new(ErrorKind::Cancelled, "the restoring threads have stopped"))
+    }
+}

@@ -1,0 +1,132 @@
+//! The workers: fetch, verify and write what the walker hands out.
+
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Receiver;
+
+use outrigger_format::{Entry, Root};
+use rustix::io::Errno;
+
+use super::target::{OpenFile, write_at};
+use super::{Job, Restorer};
+use crate::error::{Error, ErrorKind, Result};
+use crate::tree::show;
+use crate::write::Progress;
+
+/// Takes batches until the walker has no more.
+pub(super) fn work<'a>(context: &'a Restorer<'a>, jobs: &Mutex<Receiver<Vec<Job<'a>>>>) {
+    let mut run = Vec::new();
+    loop {
+        let batch = jobs.lock().expect("no panic while held").recv();
+        let Ok(batch) = batch else { return };
+        for job in batch {
+            context.run(job, &mut run);
+        }
+    }
+}
+
+impl<'a> Restorer<'a> {
+    /// Reports something that cannot be restored.
+    pub(super) fn fail(&self, display: impl Into<String>, error: &Error) {
+        if error.kind() == ErrorKind::Damaged {
+            self.progress.damaged.fetch_add(1, Ordering::Relaxed);
+        }
+        self.progress.skip(display, error.to_string());
+    }
+
+    fn run(&self, job: Job<'a>, run: &mut Vec<u8>) {
+        let (file, root) = match job {
+            Job::Part { file, at, entries } => return self.part(&file, at, &entries, run),
+            Job::Made { file, root } => (file, root),
+            Job::Whole { dir, name, attributes, root } => {
+                // Content first: what cannot be read makes no file.
+                run.clear();
+                if let Err(error) = self.whole(&root, run) {
+                    self.fail(format!("{}/{}", dir.display, show(&name)), &error);
+                    return;
+                }
+                match self.create(&dir, &name, attributes) {
+                    Ok(file) => return self.write_whole(&file, &root, run),
+                    Err(why) => return self.progress.skip(format!("{}/{}", dir.display, show(&name)), why),
+                }
+            }
+        };
+        run.clear();
+        match self.whole(&root, run) {
+            Ok(()) => self.write_whole(&file, &root, run),
+            Err(error) => {
+                file.failed.store(true, Ordering::Relaxed);
+                self.fail(file.display(), &error);
+            }
+        }
+    }
+
+    /// The chunks of a small file, one after another (holes take no room).
+    fn whole(&self, root: &Root, run: &mut Vec<u8>) -> Result<()> {
+        self.reader.entries(root, 0, u64::MAX, &mut |at, entry| {
+            if let Entry::Chunk { fingerprint, len } = entry {
+                self.reader
+                    .append_chunk(&fingerprint, len, run)
+                    .map_err(|error| error.context(format!("at byte {at}")))?;
+            }
+            Ok(true)
+        })
+    }
+
+    fn write_whole(&self, file: &OpenFile<'a>, root: &Root, run: &[u8]) {
+        let len = root.len();
+        let written = if run.len() as u64 == len {
+            write_at(&file.fd, run, 0)
+        } else {
+            self.write_sparse(file, root, run)
+        };
+        match written {
+            Ok(()) => Progress::add(&self.progress.bytes_done, len),
+            Err(errno) => self.fail_write(file, errno),
+        }
+    }
+
+    fn write_sparse(&self, file: &OpenFile<'a>, root: &Root, run: &[u8]) -> Result<(), Errno> {
+        rustix::fs::ftruncate(&file.fd, root.len())?;
+        let mut taken = 0;
+        let mut failed = Ok(());
+        // The manifest has just been walked without error.
+        let _ = self.reader.entries(root, 0, u64::MAX, &mut |at, entry| {
+            if let Entry::Chunk { len, .. } = entry {
+                let end = taken + len as usize;
+                failed = write_at(&file.fd, &run[taken..end], at);
+                taken = end;
+            }
+            Ok(failed.is_ok())
+        });
+        failed
+    }
+
+    fn part(&self, file: &OpenFile<'a>, at: u64, entries: &[Entry], run: &mut Vec<u8>) {
+        if file.failed.load(Ordering::Relaxed) {
+            return;
+        }
+        run.clear();
+        for entry in entries {
+            if let Entry::Chunk { fingerprint, len } = entry
+                && let Err(error) = self.reader.append_chunk(fingerprint, *len, run)
+            {
+                let error = error.context(format!("at byte {}", at + run.len() as u64));
+                if !file.failed.swap(true, Ordering::Relaxed) {
+                    self.fail(file.display(), &error);
+                }
+                return;
+            }
+        }
+        match write_at(&file.fd, run, at) {
+            Ok(()) => Progress::add(&self.progress.bytes_done, run.len() as u64),
+            Err(errno) => self.fail_write(file, errno),
+        }
+    }
+
+    fn fail_write(&self, file: &OpenFile<'a>, errno: Errno) {
+        if !file.failed.swap(true, Ordering::Relaxed) {
+            self.progress.skip(file.display(), errno.to_string());
+        }
+    }
+}

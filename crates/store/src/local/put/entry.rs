@@ -1,0 +1,155 @@
+//! One entry that is not a directory: has it changed, is it another name of what was seen already, and what it is submitted as.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use outrigger_format::catalogue::{Attributes, FileKind};
+use rustix::fs::Stat;
+
+use super::Putter;
+use super::level::{Level, display_of};
+use crate::error::Result;
+use crate::local::walk::proc_path;
+use crate::local::{kind_of, path_xattrs, source_stat, xattrs};
+use crate::meta::{Change, Inode};
+use crate::write::{Content, FileItem, Item, Progress, SourceFile, SourceStat};
+
+impl Putter<'_> {
+    /// Puts something that is not a directory.
+    pub(super) fn put_entry(
+        &mut self,
+        level: &Level,
+        source_name: &[u8],
+        name: &[u8],
+        stat: &Stat,
+        existing: Option<&Inode>,
+    ) -> Result<()> {
+        let Some(kind) = kind_of(stat.st_mode) else {
+            self.progress.skip(
+                display_of(level, source_name).display().to_string(),
+                "a kind of file that is not known",
+            );
+            return Ok(());
+        };
+        let source = (stat.st_dev, stat.st_ino);
+        if stat.st_nlink > 1
+            && let Some(&inode) = self.links.get(&source)
+        {
+            return self.put_link(level.inode, name, inode, existing);
+        }
+        let existing = existing.filter(|existing| existing.attributes.kind != FileKind::Directory);
+        // An inode of the store with several names goes on being one only for the names that the source links too.
+        let torn = existing.is_some_and(|existing| {
+            existing.links > 1 && *self.claimed.entry(existing.number).or_insert(source) != source
+        }) || existing.is_some_and(|existing| existing.links > 1 && stat.st_nlink == 1);
+        let inode = match existing {
+            Some(existing) if !torn && existing.attributes.kind == kind => existing.number,
+            _ => self.next_inode()?,
+        };
+        if stat.st_nlink > 1 {
+            self.links.insert(source, inode);
+        }
+        let source_stat = source_stat(stat);
+        if kind == FileKind::File {
+            self.progress.bytes_expected.fetch_add(source_stat.size, Ordering::Relaxed);
+            let stamp = source_stat.stamp(self.scan_start);
+            let same = existing.is_some_and(|existing| {
+                existing.number == inode
+                    && stamp != 0
+                    && existing.stamp == stamp
+                    && existing.root.len() == source_stat.size
+            });
+            if same && !self.options.rescan {
+                Progress::add(&self.progress.files_unchanged, 1);
+                Progress::add(&self.progress.bytes_unchanged, source_stat.size);
+                return Ok(());
+            }
+        } else {
+            self.summary.others += 1;
+        }
+        let display = display_of(level, source_name);
+        let attributes = match attributes_of(&level.dir, source_name, kind, stat) {
+            Ok(attributes) => attributes,
+            Err(errno) => {
+                self.progress.skip(display.display().to_string(), errno.to_string());
+                return Ok(());
+            }
+        };
+        if kind != FileKind::File {
+            if existing.is_some_and(|existing| existing.number == inode && existing.attributes == attributes)
+            {
+                return Ok(());
+            }
+            return self.submit_plain(level.inode, name, inode, attributes, torn);
+        }
+        let content = Content::File(SourceFile {
+            dir: Arc::clone(&level.dir),
+            name: source_name.to_vec(),
+            display: display.display().to_string().into(),
+            stat: source_stat,
+            scan_start: self.scan_start,
+        });
+        self.writer.submit(Item::File(FileItem {
+            parent: level.inode,
+            name: name.to_vec(),
+            inode,
+            replace: torn,
+            attributes,
+            content,
+            chunker: level.policy.chunker,
+            codec: level.policy.codec,
+            dedup: level.policy.dedup,
+        }))
+    }
+
+    /// Makes `name` another name of `inode`, in place of what it stands for now.
+    pub(super) fn put_link(
+        &mut self,
+        parent: u64,
+        name: &[u8],
+        inode: u64,
+        existing: Option<&Inode>,
+    ) -> Result<()> {
+        if let Some(existing) = existing {
+            if existing.number == inode {
+                return Ok(());
+            }
+            let name = name.to_vec();
+            self.writer.submit(Item::Change(Change::Remove { parent, name, recursive: true }))?;
+        }
+        self.writer.submit(Item::Change(Change::Link { parent, name: name.to_vec(), inode }))
+    }
+}
+
+pub(super) fn directory_attributes(dir: &OwnedFd, stat: &Stat) -> Result<Attributes, rustix::io::Errno> {
+    let source = source_stat(stat);
+    Ok(Attributes {
+        kind: FileKind::Directory,
+        mode: source.mode,
+        uid: source.uid,
+        gid: source.gid,
+        mtime: source.mtime,
+        rdev: 0,
+        target: Vec::new(),
+        xattrs: xattrs(dir)?,
+    })
+}
+
+/// Attributes of anything but a directory; a regular file's extended attributes are read when it is opened.
+pub(super) fn attributes_of(
+    dir: &OwnedFd,
+    name: &[u8],
+    kind: FileKind,
+    stat: &Stat,
+) -> Result<Attributes, rustix::io::Errno> {
+    let source = source_stat(stat);
+    let target = match kind {
+        FileKind::Symlink => rustix::fs::readlinkat(dir, name, Vec::new())?.into_bytes(),
+        _ => Vec::new(),
+    };
+    let rdev = if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) { stat.st_rdev } else { 0 };
+    let xattrs = if kind == FileKind::File { Vec::new() } else { path_xattrs(&proc_path(dir, name))? };
+    let SourceStat { mode, uid, gid, mtime, .. } = source;
+    Ok(Attributes { kind, mode, uid, gid, mtime, rdev, target, xattrs })
+}

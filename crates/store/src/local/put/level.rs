@@ -1,0 +1,215 @@
+//! Walking a directory tree, and each directory beside the store's listing of it.
+
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outrigger_format::catalogue::FileKind;
+use rustix::fs::Stat;
+
+use super::Putter;
+use super::entry::directory_attributes;
+use crate::error::Result;
+use crate::local::kind_of;
+use crate::local::walk::{list, open_dir, stat};
+use crate::meta::{At, Change, DirEntry, Inode, Meta};
+use crate::tree::WritePolicy;
+use crate::write::Item;
+
+/// A directory being walked.
+pub(super) struct Level {
+    pub(super) dir: Arc<OwnedFd>,
+    pub(super) display: PathBuf,
+    pub(super) relative: Vec<u8>,
+    pub(super) inode: u64,
+    pub(super) device: u64,
+    pub(super) policy: WritePolicy,
+    pub(super) found: std::vec::IntoIter<Box<[u8]>>,
+    pub(super) existing: Existing,
+}
+
+/// A directory's entries in the store, in order, a page at a time: a directory may have a million. What this put itself
+/// commits meanwhile lies behind the page's end only if it was there before.
+#[derive(Default)]
+pub(super) struct Existing {
+    page: std::collections::VecDeque<DirEntry>,
+    /// The directory, while there may be more pages.
+    more: Option<u64>,
+    after: Option<Vec<u8>>,
+}
+
+const PAGE: usize = 4096;
+
+impl Existing {
+    pub(super) fn of(inode: u64) -> Self {
+        Self { more: Some(inode), ..Self::default() }
+    }
+
+    pub(super) fn next_if(
+        &mut self,
+        meta: &dyn Meta,
+        wanted: impl Fn(&[u8]) -> bool,
+    ) -> Result<Option<DirEntry>> {
+        if self.page.is_empty()
+            && let Some(inode) = self.more
+        {
+            self.page = meta.read_dir(At::Now, inode, self.after.as_deref(), PAGE)?.into();
+            self.after = self.page.back().map(|entry| entry.name.clone());
+            self.more = (self.page.len() == PAGE).then_some(inode);
+        }
+        Ok(if self.page.front().is_some_and(|entry| wanted(&entry.name)) {
+            self.page.pop_front()
+        } else {
+            None
+        })
+    }
+}
+
+impl Putter<'_> {
+    pub(super) fn walk(
+        &mut self,
+        dir: Arc<OwnedFd>,
+        display: PathBuf,
+        inode: u64,
+        existed: bool,
+        policy: WritePolicy,
+    ) -> Result<()> {
+        let device = rustix::fs::fstat(&dir).map_or(0, |stat| stat.st_dev);
+        let Some(top) = self.enter(dir, display, Vec::new(), inode, device, existed, policy)? else {
+            return Ok(());
+        };
+        let mut levels = vec![top];
+        while let Some(level) = levels.last_mut() {
+            let Some(name) = level.found.next() else {
+                let level = levels.pop().expect("just seen");
+                self.remove_rest(level)?;
+                continue;
+            };
+            // What sorts before this entry in the store is not in the source any more.
+            while let Some(gone) = level.existing.next_if(self.meta, |existing| existing < &*name)? {
+                let (parent, relative) = (level.inode, join(&level.relative, &gone.name));
+                self.remove(parent, &gone.name, &relative)?;
+            }
+            let existing = level.existing.next_if(self.meta, |existing| existing == &*name)?;
+            let existing = existing.map(|entry| entry.inode);
+            let stat = match stat(&level.dir, &name) {
+                Ok(Some(stat)) => stat,
+                // It vanished since it was listed; the next put removes it from the store.
+                Ok(None) => continue,
+                Err(errno) => {
+                    self.progress.skip(display_of(level, &name).display().to_string(), errno.to_string());
+                    continue;
+                }
+            };
+            if self.is_left_out(level, &name, &stat) {
+                continue;
+            }
+            if kind_of(stat.st_mode) == Some(FileKind::Directory) {
+                let level = levels.last().expect("still there");
+                if let Some(below) = self.descend(level, &name, &stat, existing)? {
+                    levels.push(below);
+                }
+            } else {
+                let level = levels.pop().expect("still there");
+                let put = self.put_entry(&level, &name, &name, &stat, existing.as_ref());
+                levels.push(level);
+                put?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_left_out(&self, level: &Level, name: &[u8], stat: &Stat) -> bool {
+        let excluded = |bytes: &[u8]| self.options.exclude.is_match(Path::new(OsStr::from_bytes(bytes)));
+        let is_own = self.own == Some((stat.st_dev, stat.st_ino));
+        let foreign = self.options.one_file_system && stat.st_dev != level.device;
+        is_own
+            || foreign
+            || (!self.options.exclude.is_empty()
+                && (excluded(name) || excluded(&join(&level.relative, name))))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "they are the fields of the level it makes")]
+    pub(super) fn enter(
+        &mut self,
+        dir: Arc<OwnedFd>,
+        display: PathBuf,
+        relative: Vec<u8>,
+        inode: u64,
+        device: u64,
+        existed: bool,
+        policy: WritePolicy,
+    ) -> Result<Option<Level>> {
+        self.summary.directories += 1;
+        let found = match list(&dir) {
+            Ok(found) => found.into_iter(),
+            Err(errno) => {
+                self.progress.skip(display.display().to_string(), errno.to_string());
+                return Ok(None);
+            }
+        };
+        let existing = if existed { Existing::of(inode) } else { Existing::default() };
+        Ok(Some(Level { dir, display, relative, inode, device, policy, found, existing }))
+    }
+
+    pub(super) fn descend(
+        &mut self,
+        level: &Level,
+        name: &[u8],
+        stat: &Stat,
+        existing: Option<Inode>,
+    ) -> Result<Option<Level>> {
+        let display = display_of(level, name);
+        let opened = open_dir(&level.dir, name)
+            .and_then(|dir| directory_attributes(&dir, stat).map(|attributes| (dir, attributes)));
+        let (dir, attributes) = match opened {
+            Ok(opened) => opened,
+            Err(errno) => {
+                self.progress.skip(display.display().to_string(), errno.to_string());
+                return Ok(None);
+            }
+        };
+        let kept = existing.filter(|existing| existing.attributes.kind == FileKind::Directory);
+        let inode = match &kept {
+            Some(kept) => kept.number,
+            None => self.next_inode()?,
+        };
+        if kept.as_ref().is_none_or(|kept| kept.attributes != attributes) {
+            self.submit_plain(level.inode, name, inode, attributes, false)?;
+        }
+        let policy = self.policies.below(level.policy, inode)?;
+        self.enter(dir, display, join(&level.relative, name), inode, level.device, kept.is_some(), policy)
+    }
+
+    pub(super) fn remove_rest(&mut self, mut level: Level) -> Result<()> {
+        while let Some(gone) = level.existing.next_if(self.meta, |_| true)? {
+            self.remove(level.inode, &gone.name, &join(&level.relative, &gone.name))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, parent: u64, name: &[u8], relative: &[u8]) -> Result<()> {
+        let excluded = |bytes: &[u8]| self.options.exclude.is_match(Path::new(OsStr::from_bytes(bytes)));
+        if self.options.keep_missing || excluded(name) || excluded(relative) {
+            return Ok(());
+        }
+        self.summary.removed += 1;
+        let name = name.to_vec();
+        self.writer.submit(Item::Change(Change::Remove { parent, name, recursive: true }))
+    }
+}
+
+pub(super) fn join(relative: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut path = relative.to_vec();
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    path
+}
+
+pub(super) fn display_of(level: &Level, name: &[u8]) -> PathBuf {
+    level.display.join(OsStr::from_bytes(name))
+}

@@ -1,0 +1,321 @@
+//! `put`: compares a tree of this machine with what the store has of it, and submits the difference.
+//!
+//! One thread walks, in bytewise order of names, and merges each directory with the store's listing of it: what has not
+//! changed is not even opened, what the source no longer has is removed. Reading, cutting and all the rest is the pipeline's.
+
+mod entry;
+mod level;
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use globset::GlobSet;
+use outrigger_format::Root;
+use outrigger_format::catalogue::{Attributes, FileKind, Time};
+use rustix::fs::Stat;
+
+use self::entry::directory_attributes;
+use self::level::{Existing, Level};
+use super::kind_of;
+use crate::clock;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
+use crate::store::Store;
+use crate::tree::{Policies, StorePath};
+use crate::write::{Content, FileItem, Item, Progress, WriteOptions, WriteSummary, Writer};
+
+/// What to do besides storing.
+#[derive(Clone, Debug, Default)]
+pub struct PutOptions {
+    /// Entries to leave out (and untouched in the store): matched against names, and paths relative to the source.
+    pub exclude: GlobSet,
+    /// Read every file, even if it seems unchanged.
+    pub rescan: bool,
+    /// Leave entries in the store that the source does not have.
+    pub keep_missing: bool,
+    /// Do not enter other file systems.
+    pub one_file_system: bool,
+}
+
+/// One thing to put.
+pub enum Source {
+    /// A file or directory of this machine.
+    Path(PathBuf),
+    /// A stream, such as standard input.
+    Stream(Box<dyn Read + Send>),
+}
+
+/// What a put saw besides what [`crate::write::WriteSummary`] counts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PutSummary {
+    /// Entries removed because the source no longer has them.
+    pub removed: u64,
+    /// Directories seen.
+    pub directories: u64,
+    /// Entries seen that are neither files nor directories.
+    pub others: u64,
+}
+/// What one put did.
+#[derive(Clone, Debug, Default)]
+pub struct PutReport {
+    /// The pipeline's counters.
+    pub write: WriteSummary,
+    /// The walker's.
+    pub walk: PutSummary,
+}
+
+/// Puts sources at their targets, in a session of its own, and waits until all is durable and visible.
+///
+/// # Errors
+/// The first failure of the store; what was committed before stays. What could not be read is in `progress.skipped`.
+pub fn put(
+    store: &Store,
+    sources: Vec<(Source, StorePath)>,
+    options: &PutOptions,
+    threads: usize,
+    progress: &Arc<Progress>,
+) -> Result<PutReport> {
+    let session = store.session(SessionKind::Writer, "put")?;
+    let policies = Policies::load(store)?;
+    let write = WriteOptions { threads, chunk_max: policies.chunk_max()? };
+    let mut writer = Writer::start(store, &session, &write, progress);
+    let mut putter = Putter::new(store, policies, &mut writer, progress, options)?;
+    let mut walked = Ok(());
+    for (source, target) in sources {
+        walked = putter.put(source, &target);
+        if walked.is_err() {
+            break;
+        }
+    }
+    let walk = putter.summary();
+    // What was submitted before a failure is finished too; and a pipeline that stopped knows why better than the walker
+    // that noticed.
+    let write = writer.finish()?;
+    walked?;
+    Ok(PutReport { write, walk })
+}
+
+/// Walks sources into a [`Writer`].
+struct Putter<'a> {
+    meta: &'a dyn Meta,
+    writer: &'a mut Writer,
+    progress: &'a Progress,
+    options: &'a PutOptions,
+    policies: Policies,
+    scan_start: Time,
+    inodes: std::ops::Range<u64>,
+    /// Source (device, inode) of a file with several names → its inode in the store.
+    links: HashMap<(u64, u64), u64>,
+    /// Inode in the store that has several names → the source file it was matched with.
+    claimed: HashMap<u64, (u64, u64)>,
+    /// The store's own directory, which is never put into itself.
+    own: Option<(u64, u64)>,
+    summary: PutSummary,
+}
+
+const INODES_AT_ONCE: u64 = 8192;
+
+impl<'a> Putter<'a> {
+    /// A walker into `writer`.
+    ///
+    /// # Errors
+    /// When policies cannot be read.
+    fn new(
+        store: &'a Store,
+        policies: Policies,
+        writer: &'a mut Writer,
+        progress: &'a Progress,
+        options: &'a PutOptions,
+    ) -> Result<Self> {
+        let own = rustix::fs::stat(store.dir()).ok().map(|stat| (stat.st_dev, stat.st_ino));
+        Ok(Self {
+            meta: &*store.meta,
+            writer,
+            progress,
+            options,
+            policies,
+            scan_start: clock::now_coarse(),
+            inodes: 0..0,
+            links: HashMap::new(),
+            claimed: HashMap::new(),
+            own,
+            summary: PutSummary::default(),
+        })
+    }
+
+    /// What was seen.
+    fn summary(&self) -> PutSummary {
+        self.summary
+    }
+
+    fn next_inode(&mut self) -> Result<u64> {
+        if self.inodes.is_empty() {
+            self.inodes = self.meta.reserve_inodes(INODES_AT_ONCE)?;
+        }
+        let inode = self.inodes.start;
+        self.inodes.start += 1;
+        Ok(inode)
+    }
+
+    /// Puts `source` at `target`: a directory's contents become those of `target`, a file becomes `target` itself.
+    ///
+    /// # Errors
+    /// `Invalid` when the target cannot hold it, and failures of the store; what cannot be read is skipped and reported.
+    fn put(&mut self, source: Source, target: &StorePath) -> Result<()> {
+        let path = match source {
+            Source::Stream(reader) => return self.put_stream(reader, target),
+            Source::Path(path) => path,
+        };
+        let at = || format!("cannot read {}", path.display());
+        let stat = rustix::fs::lstat(&path).context(at)?;
+        // A symlink named by the user to a directory means that directory, as for `cp -r dir/`.
+        let stat = if kind_of(stat.st_mode) == Some(FileKind::Symlink) && target_is_followed(&path) {
+            rustix::fs::stat(&path).context(at)?
+        } else {
+            stat
+        };
+        let policy = self.policies.at(self.meta, &target.parent())?;
+        if kind_of(stat.st_mode) == Some(FileKind::Directory) {
+            let dir = open_source_dir(&path).context(at)?;
+            let (inode, existed) = self.make_target_dir(target, Some((&dir, &stat)))?;
+            let policy = self.policies.below(policy, inode)?;
+            return self.walk(dir, path, inode, existed, policy);
+        }
+        let (Some(name), Some(file_name)) = (target.name(), path.file_name()) else {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a file cannot become the root; give it a name with --to",
+            ));
+        };
+        let (parent, existed) = self.make_target_dir(&target.parent(), None)?;
+        let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let level = Level {
+            dir: open_source_dir(dir).context(at)?,
+            display: dir.to_path_buf(),
+            relative: Vec::new(),
+            inode: parent,
+            device: stat.st_dev,
+            policy,
+            found: Vec::new().into_iter(),
+            existing: Existing::default(),
+        };
+        self.put_entry(&level, file_name.as_bytes(), name, &stat, existing.as_ref())
+    }
+
+    fn put_stream(&mut self, reader: Box<dyn Read + Send>, target: &StorePath) -> Result<()> {
+        let Some(name) = target.name() else {
+            return Err(Error::new(ErrorKind::Invalid, "standard input needs a name: give one with --to"));
+        };
+        let policy = self.policies.at(self.meta, &target.parent())?;
+        let (parent, existed) = self.make_target_dir(&target.parent(), None)?;
+        let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
+        let inode = match &existing {
+            Some(existing) if existing.attributes.kind == FileKind::File => existing.number,
+            _ => self.next_inode()?,
+        };
+        let attributes = made_now(FileKind::File, 0o644);
+        self.writer.submit(Item::File(FileItem {
+            parent,
+            name: name.to_vec(),
+            inode,
+            replace: false,
+            attributes,
+            content: Content::Stream(reader),
+            chunker: policy.chunker,
+            codec: policy.codec,
+            dedup: policy.dedup,
+        }))
+    }
+
+    /// The directory at `target`, made if it is not there, with the attributes of a source directory if one is given.
+    /// Also says whether it was there.
+    fn make_target_dir(
+        &mut self,
+        target: &StorePath,
+        like: Option<(&OwnedFd, &Stat)>,
+    ) -> Result<(u64, bool)> {
+        let (mut parent, mut existed) = (ROOT_INODE, true);
+        let last = target.components.len().wrapping_sub(1);
+        for (depth, name) in target.components.iter().enumerate() {
+            let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
+            let like = like.filter(|_| depth == last);
+            let attributes = match (like, &existing) {
+                (Some((dir, stat)), _) => {
+                    Some(directory_attributes(dir, stat).context(|| "extended attributes".into())?)
+                }
+                (None, Some(existing)) if existing.attributes.kind == FileKind::Directory => None,
+                (None, Some(_)) => {
+                    let why = format!("`{}` in the store is not a directory", crate::tree::show(name));
+                    return Err(Error::new(ErrorKind::Invalid, why));
+                }
+                (None, None) => Some(new_directory()),
+            };
+            let kept = existing.filter(|existing| existing.attributes.kind == FileKind::Directory);
+            let inode = match &kept {
+                Some(kept) => kept.number,
+                None => self.next_inode()?,
+            };
+            if let Some(attributes) = attributes
+                && kept.as_ref().is_none_or(|kept| kept.attributes != attributes)
+            {
+                self.submit_plain(parent, name, inode, attributes, false)?;
+            }
+            existed = kept.is_some();
+            parent = inode;
+        }
+        Ok((parent, existed))
+    }
+
+    fn submit_plain(
+        &mut self,
+        parent: u64,
+        name: &[u8],
+        inode: u64,
+        attributes: Attributes,
+        replace: bool,
+    ) -> Result<()> {
+        let (name, root) = (name.to_vec(), Root::Empty);
+        self.writer.submit(Item::Change(Change::Put {
+            parent,
+            name,
+            inode,
+            attributes,
+            root,
+            stamp: 0,
+            replace,
+        }))
+    }
+}
+
+fn target_is_followed(path: &Path) -> bool {
+    path.as_os_str().as_bytes().ends_with(b"/")
+}
+
+fn open_source_dir(path: &Path) -> Result<Arc<OwnedFd>, rustix::io::Errno> {
+    use rustix::fs::{Mode, OFlags};
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map(Arc::new)
+}
+
+/// Attributes of a directory that no source describes: 0755, the caller's, now.
+pub fn new_directory() -> Attributes {
+    made_now(FileKind::Directory, 0o755)
+}
+
+fn made_now(kind: FileKind, mode: u32) -> Attributes {
+    let nanos = clock::now_nanos();
+    Attributes {
+        kind,
+        mode,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        mtime: Time { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 },
+        rdev: 0,
+        target: Vec::new(),
+        xattrs: Vec::new(),
+    }
+}
