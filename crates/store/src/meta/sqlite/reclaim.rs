@@ -132,15 +132,16 @@ pub(super) fn visit_roots(
     visit: &mut dyn FnMut(Root) -> Result<()>,
 ) -> Outcome<Vec<PackRow>> {
     for source in [
-        concat!("SELECT root, ", inode_intact!(), " FROM inode i WHERE root IS NOT NULL"),
-        concat!("SELECT root, ", version_intact!(), " FROM version WHERE root IS NOT NULL"),
+        // Rows without a root are looked at too: they may have lost it.
+        concat!("SELECT root, ", inode_intact!(), " FROM inode i"),
+        concat!("SELECT root, ", version_intact!(), " FROM version"),
         "SELECT root, 1 FROM pin_root",
         concat!(
             "SELECT root, ",
             inode_old_intact!(),
-            " FROM inode_old i WHERE root IS NOT NULL AND (\
+            " FROM inode_old i WHERE \
              EXISTS (SELECT 1 FROM snapshot WHERE epoch >= epoch_from AND epoch < epoch_to) OR \
-             EXISTS (SELECT 1 FROM pin WHERE epoch >= epoch_from AND epoch < epoch_to))"
+             EXISTS (SELECT 1 FROM pin WHERE epoch >= epoch_from AND epoch < epoch_to)"
         ),
     ] {
         let mut statement = connection.prepare_cached(source)?;
@@ -148,7 +149,10 @@ pub(super) fn visit_roots(
         while let Some(row) = rows.next()? {
             // What a changed root refers to would be taken for garbage.
             sums::require(row, 1)?;
-            visit(row::root(row.get_ref(0)?, 0)?)?;
+            let root = row::root(row.get_ref(0)?, 0)?;
+            if root != Root::Empty {
+                visit(root)?;
+            }
         }
     }
     packs::select(connection, packs::COMMITTED, [])
