@@ -26,9 +26,9 @@ const WINDOW_IN_ORDER: usize = 2048;
 const WINDOW: usize = 256;
 
 /// A file counts as read in order after so many reads that each began near the end of the one before …
-const STREAK_MIN: u32 = 2;
+const STREAK_MIN: u32 = 3;
 /// … where near is this many bytes: the kernel's own read-ahead sends several reads at once, which overtake each other.
-const NEAR: u64 = 4 << 20;
+const NEAR: u64 = 2 << 20;
 /// How far ahead frames are decoded, bytes.
 const AHEAD_BYTES: u64 = 4 << 20;
 
