@@ -8,6 +8,7 @@
 
 mod adapter;
 mod convert;
+mod direct;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,26 @@ pub struct Mounted<F: FileSystem> {
 /// When the kernel or `fusermount3` refuses, with the reason.
 pub fn mount<F: FileSystem>(fs: Arc<F>, point: &Path, options: &MountOptions) -> io::Result<Mounted<F>> {
     let mut config = Config::default();
-    config.mount_options = vec![
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = options.threads > 1;
+    let adapter = Adapter::new(fs, options.check_permissions);
+    let session = match direct::mount(point, options)? {
+        Some(device) => Session::from_fd(adapter, device, config.acl, config).inspect_err(|_| {
+            // Nobody else would: what cannot be spoken to must not stay.
+            let _ = mounts::unmount(point, true);
+        })?,
+        None => {
+            config.mount_options = words(options);
+            Session::new(adapter, point, &config)?
+        }
+    };
+    Ok(Mounted { session, point: point.to_path_buf() })
+}
+
+/// Options for the helper, which mounts for those who may not.
+fn words(options: &MountOptions) -> Vec<MountOption> {
+    let mut words = vec![
         MountOption::FSName(options.source.clone()),
         MountOption::Subtype("outrigger".to_string()),
         if options.read_only { MountOption::RO } else { MountOption::RW },
@@ -62,13 +82,9 @@ pub fn mount<F: FileSystem>(fs: Arc<F>, point: &Path, options: &MountOptions) ->
         MountOption::NoAtime,
     ];
     if options.check_permissions {
-        config.mount_options.push(MountOption::DefaultPermissions);
+        words.push(MountOption::DefaultPermissions);
     }
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(options.threads.max(1));
-    config.clone_fd = options.threads > 1;
-    let session = Session::new(Adapter::new(fs, options.check_permissions), point, &config)?;
-    Ok(Mounted { session, point: point.to_path_buf() })
+    words
 }
 
 impl<F: FileSystem> Mounted<F> {
