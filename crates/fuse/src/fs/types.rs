@@ -78,6 +78,8 @@ pub enum Found {
 pub struct Opened {
     /// To be given to later operations, and at last to `release`.
     pub handle: Handle,
+    /// `flush` is to be called at the end of every descriptor; where nothing is ever delayed, that would be a message for nothing.
+    pub flushes: bool,
     /// What the asker still has cached from earlier (bytes of a file, entries of a directory) is still right.
     pub keep_cache: bool,
 }

@@ -53,6 +53,7 @@ impl<F: FileSystem> Adapter<F> {
 fn open_flags(opened: Opened, directory: bool) -> FopenFlags {
     let mut flags = FopenFlags::empty();
     flags.set(FopenFlags::FOPEN_KEEP_CACHE, opened.keep_cache);
+    flags.set(FopenFlags::FOPEN_NOFLUSH, !opened.flushes && !directory);
     flags.set(FopenFlags::FOPEN_CACHE_DIR, opened.keep_cache && directory);
     flags
 }

@@ -279,7 +279,7 @@ impl FileSystem for ReadVolume {
         match inode.attributes.kind {
             FileKind::File => {
                 let handle = self.files.insert(OpenFile::new(inode.root, &self.budget));
-                Ok(Opened { handle, keep_cache: self.valid == FOREVER })
+                Ok(Opened { handle, flushes: false, keep_cache: self.valid == FOREVER })
             }
             FileKind::Directory => Err(Errno::ISDIR),
             // The kernel opens the others itself.
@@ -310,14 +310,14 @@ impl FileSystem for ReadVolume {
     fn open_dir(&self, _: Caller, number: u64) -> Result<Opened> {
         if number == SNAPSHOTS {
             let handle = self.dirs.insert(Listing::Snapshots(self.snapshots()?));
-            return Ok(Opened { handle, keep_cache: false });
+            return Ok(Opened { handle, flushes: false, keep_cache: false });
         }
         if self.inode(number)?.attributes.kind != FileKind::Directory {
             return Err(Errno::NOTDIR);
         }
         let (tree, inode) = self.place(number)?;
         let handle = self.dirs.insert(Listing::Stored(StoredDir::new(tree.at, inode)));
-        Ok(Opened { handle, keep_cache: self.valid_in(&tree) == FOREVER })
+        Ok(Opened { handle, flushes: false, keep_cache: self.valid_in(&tree) == FOREVER })
     }
 
     fn read_dir(
