@@ -35,6 +35,13 @@ pub fn arm(store: &Store, advice: &'static str) {
     });
 }
 
+/// Ends this process's sessions in `store`, before it exits without having ended what uses them.
+pub fn close_sessions(store: &Store) {
+    if !store.is_read_only() {
+        close_own_sessions(&*store.meta, &store.locks_dir());
+    }
+}
+
 /// A session is described by its lock's name, the host, the process id and the command.
 fn close_own_sessions(meta: &dyn Meta, locks: &std::path::Path) {
     let own = std::process::id().to_string();

@@ -6,6 +6,7 @@ mod exit;
 mod interrupt;
 mod output;
 mod progress;
+mod syslog;
 mod tar;
 mod when;
 
@@ -15,7 +16,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     raise_file_limit();
-    let cli = args::Cli::parse();
+    let cli = args::Cli::parse_from(args::command_line(std::env::args_os().collect()));
     let exit = match commands::run(cli) {
         Ok(exit) => exit,
         Err(failure) => {

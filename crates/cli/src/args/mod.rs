@@ -1,5 +1,7 @@
 //! What can be written on the command line. Each command's own arguments stand beside what it does, in `commands/`.
 
+mod helper;
+mod mount_options;
 mod values;
 
 use std::path::PathBuf;
@@ -8,6 +10,8 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::commands as c;
 
+pub use helper::command_line;
+pub use mount_options::MountFlags;
 pub use values::{
     chunker, codec, fingerprint, policy, profile, size, small_size, store_path, store_paths, threads,
 };
@@ -20,6 +24,7 @@ Examples:
   outrigger get src ./restored
   outrigger ls -l src
   outrigger cat --at yesterday src/notes.txt
+  outrigger mount --read-only /mnt
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 damaged data found, 4 done in part (what was skipped is named), 130 interrupted.";
 
@@ -70,6 +75,8 @@ pub enum Command {
     Stats(c::stats::StatsArgs),
     Check(c::check::CheckArgs),
     Gc(c::gc::GcArgs),
+    Mount(c::mount::MountArgs),
+    Unmount(c::unmount::UnmountArgs),
     Export(c::export::ExportArgs),
     Import(c::import::ImportArgs),
     Recover(c::recover::RecoverArgs),

@@ -11,12 +11,14 @@ pub mod import;
 pub mod init;
 pub mod keep;
 pub mod ls;
+pub mod mount;
 pub mod policy;
 pub mod put;
 pub mod recover;
 pub mod shell;
 pub mod snapshot;
 pub mod stats;
+pub mod unmount;
 pub mod versions;
 
 use std::path::{Path, PathBuf};
@@ -67,6 +69,8 @@ pub fn run(cli: Cli) -> Outcome {
         Command::Stats(args) => stats::run(&context, args),
         Command::Check(args) => check::run(&context, args),
         Command::Gc(args) => gc::run(&context, args),
+        Command::Mount(args) => mount::run(&context, args),
+        Command::Unmount(args) => unmount::run(&context, &args),
         Command::Export(args) => export::run(&context, args),
         Command::Import(args) => import::run(&context, args),
         Command::Recover(args) => recover::run(&context, args),

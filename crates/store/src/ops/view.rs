@@ -37,6 +37,24 @@ impl View {
         }
     }
 
+    /// Fails once the pin may no longer hold, because the session lost its lease: what is read then may be gone, or another epoch's.
+    ///
+    /// # Errors
+    /// `Fenced`.
+    pub fn check(&self) -> Result<()> {
+        self.session.as_ref().map_or(Ok(()), |session| session.check())
+    }
+
+    /// Pins a snapshot besides, for as long as this lives, and says where to read it.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such snapshot, and failures of the store.
+    pub fn snapshot(&self, store: &Store, name: &str) -> Result<At> {
+        let Some(session) = &self.session else { return unpinned(store, Some(name)) };
+        let (epoch, _) = session.pin(&PinTarget::Snapshot(name.to_string()))?;
+        Ok(At::Epoch(epoch))
+    }
+
     /// The content of an earlier version of a file, pinned as well.
     ///
     /// # Errors

@@ -42,6 +42,19 @@ impl<'a> Reader<'a> {
         })
     }
 
+    /// Brings the frame of a chunk into the cache of decoded frames, for a read that will follow. Nothing is verified and nothing handed
+    /// out: the read does that, and reports what is wrong.
+    ///
+    /// # Errors
+    /// When the chunk's frame cannot be had at its first place.
+    pub fn prefetch(&self, fingerprint: &Fingerprint) -> Result<()> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("chunk {fingerprint} is in no known pack"));
+        let place = self.index.resolve(fingerprint, |_| true)?.ok_or_else(missing)?;
+        let footer = self.index.footers().get(place.pack)?.ok_or_else(missing)?;
+        let (number, _) = footer.position(place.slot).ok_or_else(missing)?;
+        self.packs.frame(place.pack, &footer, number).map(drop)
+    }
+
     /// Hands the verified bytes of a chunk to `take`. If one copy is damaged, another pack's copy serves.
     fn with_chunk<T>(
         &self,

@@ -1,0 +1,128 @@
+//! The words after `-o`.
+
+/// Words that mean something to `mount(8)` and its callers, and nothing to us.
+const IGNORED: [&str; 16] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "nofail",
+    "user",
+    "users",
+    "nouser",
+    "owner",
+    "group",
+    "_netdev",
+    "atime",
+    "noatime",
+    "relatime",
+    "strictatime",
+    "diratime",
+    "nodiratime",
+];
+
+const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec";
+
+/// What `-o` said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountFlags {
+    /// `ro`.
+    pub read_only: bool,
+    /// `at=`.
+    pub at: Option<String>,
+    /// `allow_other`.
+    pub allow_other: bool,
+    /// Not `no_default_permissions`.
+    pub check_permissions: bool,
+    /// `suid`.
+    pub suid: bool,
+    /// `dev`.
+    pub dev: bool,
+    /// Not `noexec`.
+    pub exec: bool,
+}
+
+impl MountFlags {
+    /// From the values of all `-o`; of words that contradict each other the last one holds, as `mount(8)` has it, but `ro` is never undone:
+    /// `mount(8)` says `rw` whenever nobody said anything.
+    ///
+    /// # Errors
+    /// With what would have been accepted.
+    pub fn parse(given: &[String]) -> Result<Self, String> {
+        let (read_only, at, allow_other) = (false, None, false);
+        let (check_permissions, suid, dev, exec) = (true, false, false, true);
+        let mut flags = Self { read_only, at, allow_other, check_permissions, suid, dev, exec };
+        for word in given.iter().flat_map(|given| given.split(',')).filter(|word| !word.is_empty()) {
+            flags.take(word)?;
+        }
+        if flags.allow_other && !flags.check_permissions {
+            let why = "would let every user read every file; leave one of them out";
+            return Err(format!("allow_other with no_default_permissions {why}"));
+        }
+        Ok(flags)
+    }
+
+    fn take(&mut self, word: &str) -> Result<(), String> {
+        match word {
+            "ro" => self.read_only = true,
+            "rw" => {}
+            "allow_other" => self.allow_other = true,
+            "default_permissions" => self.check_permissions = true,
+            "no_default_permissions" => self.check_permissions = false,
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            "exec" => self.exec = true,
+            "noexec" => self.exec = false,
+            _ if IGNORED.contains(&word) || word.starts_with("x-") || word.starts_with("comment=") => {}
+            _ => match word.split_once('=') {
+                Some(("at", at)) if !at.is_empty() => self.at = Some(at.to_string()),
+                _ => return Err(format!("there is no mount option `{word}`; there are {KNOWN}")),
+            },
+        }
+        Ok(())
+    }
+
+    /// As words for `-o`.
+    pub fn to_words(&self) -> String {
+        let words = [
+            (self.read_only, "ro"),
+            (self.allow_other, "allow_other"),
+            (!self.check_permissions, "no_default_permissions"),
+            (self.suid, "suid"),
+            (self.dev, "dev"),
+            (!self.exec, "noexec"),
+        ];
+        let mut words: Vec<String> =
+            words.iter().filter(|(said, _)| *said).map(|(_, word)| (*word).to_string()).collect();
+        words.extend(self.at.as_ref().map(|at| format!("at={at}")));
+        words.join(",")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &str) -> Result<MountFlags, String> {
+        MountFlags::parse(&[words.to_string()])
+    }
+
+    #[test]
+    fn words_are_understood_and_said_again() {
+        let flags =
+            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec").unwrap();
+        assert!(flags.read_only && flags.allow_other && flags.check_permissions && flags.suid);
+        assert!(!flags.dev && !flags.exec);
+        assert_eq!(flags.at.as_deref(), Some("daily-1"));
+        assert_eq!(parse(&flags.to_words()).unwrap(), flags);
+        assert_eq!(parse(&parse("").unwrap().to_words()), parse(""));
+    }
+
+    #[test]
+    fn what_is_unknown_or_open_to_all_is_refused() {
+        assert!(parse("ro,big_writes").unwrap_err().contains("big_writes"));
+        assert!(parse("at=").is_err());
+        assert!(parse("allow_other,no_default_permissions").is_err());
+    }
+}

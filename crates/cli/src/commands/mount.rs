@@ -1,0 +1,226 @@
+//! `mount`: a store as a directory.
+//!
+//! In the background the work is done by a second process of this program: the first waits until the mount answers, passes on what
+//! the second says on standard error until then, and ends with its exit code. Nothing is forked after threads have begun.
+
+use std::ffi::OsString;
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use outrigger_fuse::kernel::{self, MountOptions};
+use outrigger_fuse::mounts;
+use outrigger_fuse::report::Reports;
+use outrigger_fuse::view::{ReadOptions, ReadVolume};
+use outrigger_store::Store;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::{Context, unmount};
+use crate::args::MountFlags;
+use crate::exit::{Exit, Failure, Outcome, plain};
+use crate::output::{Object, complain, print_json, print_text};
+use crate::{interrupt, syslog, when};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger mount --read-only /mnt            the tree as it is now; snapshots in /mnt/.snapshots
+  outrigger mount --at nightly /mnt           as it was in the newest snapshot tagged nightly
+  outrigger mount -o ro,allow_other /mnt      for all users; modes and ACLs hold
+  outrigger unmount /mnt
+
+In /etc/fstab:
+  /backup/store  /mnt  fuse.outrigger  ro,allow_other,nofail  0  0";
+
+const READY: &[u8] = b"ready\n";
+/// Threads that serve requests, at least: one can decode while another talks to the kernel.
+const THREADS_MIN: usize = 2;
+const THREADS_MAX: usize = 8;
+/// How long files that are open keep a mount that was told to end.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Mount the store as a directory
+///
+/// What is mounted is the tree as it is at this moment, or was in a snapshot, and does not change. It is kept from being reclaimed until it is
+/// unmounted. For now mounts are read-only: say so with --read-only or --at.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct MountArgs {
+    /// The directory to mount on
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
+    at: Option<String>,
+    /// Allow no changes
+    #[arg(long)]
+    read_only: bool,
+    /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec
+    #[arg(short, value_name = "OPT,...")]
+    options: Vec<String>,
+    /// Stay in the foreground; Ctrl-C unmounts
+    #[arg(long)]
+    foreground: bool,
+    /// Say `ready` on standard output once the mount answers, and go on without a terminal
+    #[arg(long, hide = true)]
+    detach: bool,
+}
+
+/// What is to be done, checked.
+struct Plan {
+    store: PathBuf,
+    point: PathBuf,
+    flags: MountFlags,
+}
+
+pub fn run(context: &Context, args: MountArgs) -> Outcome {
+    let mut flags = MountFlags::parse(&args.options).map_err(Failure::usage)?;
+    flags.read_only |= args.read_only;
+    flags.at = args.at.or(flags.at);
+    if !flags.read_only && flags.at.is_none() {
+        return Err(Failure::usage(
+            "a mount that can be written to is not there yet; give --read-only (`-o ro`), or --at for a snapshot",
+        ));
+    }
+    let plan = check(context, &args.dir, flags)?;
+    if args.foreground || args.detach {
+        return serve(context, &plan, args.detach);
+    }
+    start(context, &plan)
+}
+
+fn check(context: &Context, dir: &Path, flags: MountFlags) -> Result<Plan, Failure> {
+    let named = context.store_dir()?;
+    let Ok(store) = named.canonicalize() else {
+        // It says better what is wrong.
+        Store::open(named, true)?;
+        return Err(Failure::failed(format!("cannot find {}", named.display())));
+    };
+    let shown = dir.display();
+    let resolved =
+        mounts::resolve(dir).map_err(|error| Failure::io(format!("cannot mount on {shown}"), &error))?;
+    if unmount::is_ours(&resolved)? {
+        return Err(Failure::failed(format!("a store is mounted on {shown} already; unmount it first")));
+    }
+    let point = dir.canonicalize().map_err(|error| {
+        Failure::failed(format!(
+            "cannot mount on {shown}: {}; it must be a directory that exists",
+            plain(&error)
+        ))
+    })?;
+    if !point.is_dir() {
+        return Err(Failure::usage(format!("cannot mount on {shown}: it is not a directory")));
+    }
+    if point.starts_with(&store) {
+        let why = "it lies in the store's own directory; give another";
+        return Err(Failure::usage(format!("cannot mount on {shown}: {why}")));
+    }
+    if store.starts_with(&point) {
+        let why = "the store lies in it, and would be hidden; give another";
+        return Err(Failure::usage(format!("cannot mount on {shown}: {why}")));
+    }
+    Ok(Plan { store, point, flags })
+}
+
+/// Starts the process that serves the mount, and waits until it answers.
+fn start(context: &Context, plan: &Plan) -> Outcome {
+    let at = |error: &std::io::Error| Failure::io("cannot start the process that serves the mount", error);
+    let mut command = Command::new(std::env::current_exe().map_err(|error| at(&error))?);
+    let threads = context.threads.to_string();
+    command.arg("--store").arg(&plan.store).args(["--threads", &threads, "mount", "--detach", "-o"]);
+    command.arg(plan.flags.to_words()).arg("--").arg(&plan.point);
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|error| at(&error))?;
+    let mut said = Vec::new();
+    let read = child.stdout.take().map(|mut pipe| pipe.read_to_end(&mut said));
+    if matches!(read, Some(Ok(_))) && said == READY {
+        if context.json {
+            let point: OsString = plan.point.clone().into();
+            let object = Object::new().with_name("mounted", point.as_encoded_bytes());
+            print_json(object.with("read_only", true))?;
+        }
+        return Ok(Exit::Done);
+    }
+    let status = child.wait().map_err(|error| at(&error))?;
+    match status.code() {
+        // It has said why itself.
+        Some(2) => Err(Failure { exit: Exit::Usage, message: String::new() }),
+        Some(3) => Err(Failure { exit: Exit::Damaged, message: String::new() }),
+        Some(code) if code != 0 => Err(Failure { exit: Exit::Failed, message: String::new() }),
+        _ => Err(Failure::failed(format!("the process that serves the mount ended early: {status}"))),
+    }
+}
+
+fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
+    let store = Arc::new(Store::open(&plan.store, false)?);
+    let view = context.view(&store, "mount", plan.flags.at.as_deref())?;
+    let threads = context.threads.clamp(THREADS_MIN, THREADS_MAX);
+    let options = ReadOptions { snapshots: plan.flags.at.is_none(), ahead_threads: threads };
+    let reports = Reports::new(move |message| if detach { syslog::log(message) } else { complain(message) });
+    let volume = Arc::new(ReadVolume::new(Arc::clone(&store), view, options, reports)?);
+    let options = mount_options(plan, threads);
+    let mounted = kernel::mount(volume, &plan.point, &options).map_err(|error| refused(plan, &error))?;
+    unmount_on_signal(&store, &plan.point);
+    let (quiet, point) = (context.quiet, plan.point.clone());
+    let served = mounted.serve(move || {
+        if detach {
+            let_go();
+        } else if !quiet {
+            let _ = print_text(&format!("mounted on {}; Ctrl-C unmounts\n", point.display()));
+        }
+    });
+    served.map_err(|error| Failure::io("the mount has ended", &error))?;
+    Ok(Exit::Done)
+}
+
+fn mount_options(plan: &Plan, threads: usize) -> MountOptions {
+    let MountFlags { allow_other, check_permissions, suid, dev, exec, .. } = plan.flags;
+    // A comma would end the name where options are text.
+    let source = plan.store.to_string_lossy().replace(',', "_");
+    MountOptions { source, read_only: true, allow_other, check_permissions, suid, dev, exec, threads }
+}
+
+fn refused(plan: &Plan, error: &std::io::Error) -> Failure {
+    let why = plain(error);
+    let advice = match error.kind() {
+        std::io::ErrorKind::NotFound => "; FUSE is not there: `modprobe fuse`, and install the package fuse3",
+        std::io::ErrorKind::PermissionDenied if plan.flags.allow_other => {
+            "; let root write `user_allow_other` into /etc/fuse.conf"
+        }
+        _ => "",
+    };
+    Failure::failed(format!("cannot mount on {}: {}{advice}", plan.point.display(), why.trim()))
+}
+
+/// Tells the waiting process that the mount answers, and leaves terminal and working directory.
+fn let_go() {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(READY).and_then(|()| out.flush());
+    // Each of these can only fail where there is nothing to leave.
+    let _ = rustix::process::setsid();
+    let _ = std::env::set_current_dir("/");
+    if let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
+        let _ = rustix::stdio::dup2_stdout(&null);
+        let _ = rustix::stdio::dup2_stderr(&null);
+    }
+}
+
+/// A signal unmounts, and the serving threads then end. If files are open, the mount vanishes from the tree, and they have a moment to be closed.
+fn unmount_on_signal(store: &Arc<Store>, point: &Path) {
+    let (store, point) = (Arc::clone(store), point.to_path_buf());
+    // Without a handler the signal kills: the mount point then has to be unmounted by hand.
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+    std::thread::spawn(move || {
+        if signals.forever().next().is_none() {
+            return;
+        }
+        if mounts::unmount(&point, false).is_err() {
+            let _ = mounts::unmount(&point, true);
+        }
+        std::thread::sleep(LINGER);
+        interrupt::close_sessions(&store);
+        std::process::exit(0);
+    });
+}

@@ -1,0 +1,52 @@
+//! `unmount`: ends a mount.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use outrigger_fuse::mounts;
+
+use super::Context;
+use crate::exit::{Exit, Failure, Outcome};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger unmount /mnt
+  outrigger unmount --lazy /mnt     files that are open stay readable until they are closed";
+
+/// End a mount
+///
+/// `umount` and `fusermount3 -u` do the same.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct UnmountArgs {
+    /// Where it is mounted
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Take it out of the tree at once, even if files in it are open
+    #[arg(long)]
+    lazy: bool,
+}
+
+pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
+    let shown = args.dir.display();
+    let point = mounts::resolve(&args.dir).map_err(|error| Failure::io(&shown, &error))?;
+    if !is_ours(&point)? {
+        return Err(Failure::failed(format!(
+            "{shown} is not a mounted store; `findmnt` lists what is mounted"
+        )));
+    }
+    match mounts::unmount(&point, args.lazy) {
+        Ok(()) => Ok(Exit::Done),
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => Err(Failure::failed(format!(
+            "{shown} is in use; close what is open in it (`fuser -vm` names who has), or give --lazy"
+        ))),
+        Err(error) => Err(Failure::io(format!("cannot unmount {shown}"), &error)),
+    }
+}
+
+/// True when a store is mounted at exactly `point`.
+pub fn is_ours(point: &Path) -> Result<bool, Failure> {
+    let row = mounts::at(point).map_err(|error| Failure::io("cannot read /proc/self/mountinfo", &error))?;
+    Ok(row.is_some_and(|row| row.kind == mounts::FS_TYPE))
+}

@@ -1,0 +1,201 @@
+//! Mounting and unmounting. Where FUSE cannot be used, what needs it says so and passes.
+
+use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use outrigger_workload::TreeOptions;
+
+use crate::run::{Place, Said};
+
+/// A workplace with a tree in its store and an empty directory `mnt`; unmounted when dropped.
+struct Mounts(Place);
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0.path("mnt")).stderr(Stdio::null()).status();
+    }
+}
+
+/// `None` where FUSE cannot be used.
+fn place() -> Option<Mounts> {
+    if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
+        println!("skipped: /dev/fuse cannot be opened: {error}");
+        return None;
+    }
+    let place = Place::new();
+    outrigger_workload::source_tree(&place.path("src/tree"), &TreeOptions::new(1, 60)).unwrap();
+    place.done(&["put", "src/tree", "--tag", "first"]);
+    std::fs::create_dir(place.path("mnt")).unwrap();
+    Some(Mounts(place))
+}
+
+/// Waits for something that another process does soon.
+fn soon(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..500 {
+        if done() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("{what}: nothing happened for ten seconds");
+}
+
+fn is_mounted(place: &Place) -> bool {
+    place.path("mnt/tree").exists()
+}
+
+fn foreground(place: &Place) -> Child {
+    let mut command = place.command(&["mount", "--read-only", "--foreground", "mnt"]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    soon("mounting", || is_mounted(place));
+    child
+}
+
+#[test]
+fn in_the_background_until_it_is_unmounted() {
+    let Some(Mounts(place)) = &place() else { return };
+    place.done(&["mount", "--read-only", "mnt"]);
+    assert!(
+        outrigger_workload::compare_trees(&place.path("src/tree"), &place.path("mnt/tree"))
+            .unwrap()
+            .is_empty()
+    );
+    assert_eq!(place.code(1, &["mount", "--read-only", "mnt"]).err.matches("already").count(), 1);
+    // What is removed beside it stays in it, and in its snapshots.
+    place.done(&["rm", "-r", "tree"]);
+    place.done(&["gc"]);
+    let name = place.lines(&["snapshot", "list"])[0].split(' ').next().unwrap().to_string();
+    for seen in ["mnt/tree".to_string(), format!("mnt/.snapshots/{name}/tree")] {
+        assert_eq!(
+            outrigger_workload::compare_trees(&place.path("src/tree"), &place.path(seen)).unwrap(),
+            []
+        );
+    }
+    place.done(&["unmount", "mnt"]);
+    assert!(!is_mounted(place));
+    // Its session ends with it, so nothing of it is left to wait for.
+    place.done(&["snapshot", "delete", &name]);
+    soon("reclaiming", || {
+        place.done(&["gc"]);
+        place.done(&["stats", "--json"]).json()["unique_bytes"].as_u64() == Some(0)
+    });
+    place.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn a_snapshot_by_tag_and_options() {
+    let Some(Mounts(place)) = &place() else { return };
+    place.write("src/tree/later", "x");
+    place.done(&["put", "src/tree"]);
+    place.done(&["mount", "--at", "first", "mnt"]);
+    assert!(!place.path("mnt/tree/later").exists() && !place.path("mnt/.snapshots").exists());
+    place.done(&["unmount", "mnt"]);
+    place.done(&["mount", "-o", "rw,at=first,noatime,nofail", "mnt"]);
+    assert!(!place.path("mnt/tree/later").exists());
+    place.done(&["unmount", "mnt"]);
+}
+
+#[test]
+fn what_cannot_be_mounted_says_why() {
+    let Some(Mounts(place)) = &place() else { return };
+    for (code, args, word) in [
+        (2, &["mount", "mnt"][..], "--read-only"),
+        (2, &["mount", "-o", "rw", "mnt"], "--read-only"),
+        (2, &["mount", "-o", "ro,big_writes", "mnt"], "big_writes"),
+        (2, &["mount", "--read-only", "store/packs"], "own directory"),
+        (2, &["mount", "--read-only", "."], "hidden"),
+        (1, &["mount", "--read-only", "nowhere"], "must be a directory"),
+        (1, &["mount", "--at", "nonsense", "mnt"], "snapshot list"),
+        (1, &["mount", "--read-only", "--store", "no-store", "mnt"], "no-store"),
+        (1, &["unmount", "mnt"], "not a mounted store"),
+    ] {
+        let said = place.code(code, args);
+        assert!(said.err.contains(word), "{args:?}: {}", said.err);
+        assert_eq!(said.err.lines().count(), 1, "{args:?}: {}", said.err);
+    }
+    assert!(!is_mounted(place));
+}
+
+#[test]
+fn what_is_open_keeps_it_mounted_unless_it_is_lazy() {
+    let Some(Mounts(place)) = &place() else { return };
+    place.done(&["mount", "--read-only", "mnt"]);
+    let open = File::open(place.path("mnt/tree")).unwrap();
+    assert!(place.code(1, &["unmount", "mnt"]).err.contains("--lazy"));
+    place.done(&["unmount", "--lazy", "mnt"]);
+    assert!(!is_mounted(place));
+    drop(open);
+}
+
+#[test]
+fn a_signal_unmounts_and_a_kill_leaves_the_store_well() {
+    let Some(Mounts(place)) = &place() else { return };
+    let child = foreground(place);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let said = Said::from(child.wait_with_output().unwrap());
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    assert!(!is_mounted(place));
+
+    let mut child = foreground(place);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let error = std::fs::read_dir(place.path("mnt")).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
+    place.done(&["unmount", "mnt"]);
+    place.done(&["rm", "-r", "tree"]);
+    place.done(&["gc"]);
+    place.done(&["check", "--read-data"]);
+    place.done(&["mount", "--read-only", "mnt"]);
+    place.done(&["unmount", "mnt"]);
+}
+
+#[test]
+fn modes_hold_for_other_users() {
+    let Some(Mounts(place)) = &place() else { return };
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can be another user");
+        return;
+    }
+    let modes = |name: &str, mode: u32| {
+        let path = place.write(format!("src/tree/{name}"), "text");
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    };
+    modes("open", 0o644);
+    modes("closed", 0o600);
+    place.done(&["put", "src/tree"]);
+    let reads = |name: &str| {
+        let path = place.path(format!("mnt/tree/{name}"));
+        let mut command = Command::new("cat");
+        command.arg(path).uid(65534).gid(65534).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().unwrap().success()
+    };
+    std::fs::set_permissions(place.path(""), PermissionsExt::from_mode(0o755)).unwrap();
+    place.done(&["mount", "-o", "ro,allow_other", "mnt"]);
+    assert!(reads("open") && !reads("closed"));
+    place.done(&["unmount", "mnt"]);
+    place.done(&["mount", "-o", "ro", "mnt"]);
+    assert!(!reads("open"));
+    place.done(&["unmount", "mnt"]);
+}
+
+#[test]
+fn as_a_helper_of_mount() {
+    let Some(Mounts(place)) = &place() else { return };
+    let (store, point) = (place.path("store"), place.path("mnt"));
+    let helper = |name: &str, options: &str| {
+        let mut command = place.command(&[&store, &point]);
+        Said::from(command.args(["-o", options]).arg0(name).env_remove("OUTRIGGER_STORE").output().unwrap())
+    };
+    for name in ["/sbin/mount.fuse.outrigger", "outrigger"] {
+        let said = helper(name, "rw,dev,suid");
+        assert_eq!((said.code, said.err.contains("read-only")), (2, true), "{}", said.err);
+        let said = helper(name, "ro,dev,suid,nofail");
+        assert_eq!(said.code, 0, "{}", said.err);
+        assert!(is_mounted(place));
+        place.done(&["unmount", "mnt"]);
+    }
+}

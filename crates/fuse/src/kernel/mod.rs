@@ -1,0 +1,113 @@
+//! A file system given to Linux through `/dev/fuse`.
+//!
+//! **Threads.** Each of a few threads reads a request from its own clone of the device, calls the file system and writes the answer. The kernel
+//! sends read-ahead requests while earlier ones are under way, so one reader keeps several threads busy.
+//!
+//! **Mounting.** Root mounts by `mount(2)`; others through the set-uid helper `fusermount3`. The mount lives until it is unmounted,
+//! by whomever, or the process ends: then what is open in it answers `ENOTCONN`.
+
+mod adapter;
+mod convert;
+mod direct;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuser::{Config, MountOption, Session, SessionACL};
+
+use self::adapter::{Adapter, REQUEST_BYTES};
+use crate::fs::FileSystem;
+use crate::mounts;
+
+/// Who may do what in a mount.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountOptions {
+    /// What is mounted, for the kernel's list of mounts.
+    pub source: String,
+    /// Refuse changes before they reach the file system.
+    pub read_only: bool,
+    /// Let other users in.
+    pub allow_other: bool,
+    /// Let the kernel check modes, owners and ACLs. Without it, whoever is let in may read everything.
+    pub check_permissions: bool,
+    /// Honour set-id bits.
+    pub suid: bool,
+    /// Devices are devices.
+    pub dev: bool,
+    /// Programs can be run.
+    pub exec: bool,
+    /// Threads that serve requests.
+    pub threads: usize,
+}
+
+/// A mounted file system, to be served.
+pub struct Mounted<F: FileSystem> {
+    session: Session<Adapter<F>>,
+    point: PathBuf,
+}
+
+/// Mounts `fs` at `point`. Nothing answers until [`Mounted::serve`] is called.
+///
+/// # Errors
+/// When the kernel or `fusermount3` refuses, with the reason.
+pub fn mount<F: FileSystem>(fs: Arc<F>, point: &Path, options: &MountOptions) -> io::Result<Mounted<F>> {
+    let mut config = Config::default();
+    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = options.threads > 1;
+    let adapter = Adapter::new(fs, options.check_permissions);
+    let session = match direct::mount(point, options)? {
+        Some(device) => Session::from_fd(adapter, device, config.acl, config).inspect_err(|_| {
+            // Nobody else would: what cannot be spoken to must not stay.
+            let _ = mounts::unmount(point, true);
+        })?,
+        None => {
+            config.mount_options = words(options);
+            Session::new(adapter, point, &config)?
+        }
+    };
+    Ok(Mounted { session, point: point.to_path_buf() })
+}
+
+/// Options for the helper, which mounts for those who may not.
+fn words(options: &MountOptions) -> Vec<MountOption> {
+    let mut words = vec![
+        MountOption::FSName(options.source.clone()),
+        MountOption::Subtype("outrigger".to_string()),
+        if options.read_only { MountOption::RO } else { MountOption::RW },
+        if options.suid { MountOption::Suid } else { MountOption::NoSuid },
+        if options.dev { MountOption::Dev } else { MountOption::NoDev },
+        if options.exec { MountOption::Exec } else { MountOption::NoExec },
+        MountOption::NoAtime,
+    ];
+    if options.check_permissions {
+        words.push(MountOption::DefaultPermissions);
+    }
+    words
+}
+
+impl<F: FileSystem> Mounted<F> {
+    /// Answers requests until it is unmounted; calls `ready`, from another thread, once the mount answers.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn serve(self, ready: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let Self { session, point } = self;
+        std::thread::Builder::new().name("mount-ready".to_string()).spawn(move || {
+            // Comes back once a request was answered, by the threads below.
+            let _ = rustix::fs::stat(&point);
+            widen_read_ahead(&point);
+            ready();
+        })?;
+        session.run()
+    }
+}
+
+/// The kernel begins with a read-ahead of 128 KiB for every mount, and lets only root raise it. Where that cannot be done, reads are smaller.
+fn widen_read_ahead(point: &Path) {
+    if let Ok(Some(row)) = mounts::at(point) {
+        let kib = (REQUEST_BYTES >> 10).to_string();
+        let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", row.device), kib);
+    }
+}

@@ -1,0 +1,17 @@
+//! The mount: a store as a POSIX file system.
+//!
+//! ```text
+//!   kernel ─► kernel/adapter.rs ─► trait fs::FileSystem ─► view/: a pinned tree, read-only
+//!             FUSE messages        inode numbers, names,    names and attributes from the metadata,
+//!             to calls             attributes, errno        bytes through the store's reader
+//! ```
+//!
+//! Everything a file system decides lies behind [`fs::FileSystem`], which knows no FUSE: tests drive it without a kernel, and another
+//! transport would need another adapter only. [`view`] implements it for reading; [`kernel`] carries it to Linux; [`mounts`] knows
+//! what is mounted, and unmounts.
+
+pub mod fs;
+pub mod kernel;
+pub mod mounts;
+pub mod report;
+pub mod view;

@@ -1,0 +1,132 @@
+//! What is mounted where, by the kernel's own list; and unmounting.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::io::Errno;
+use rustix::mount::UnmountFlags;
+
+/// The type that our mounts have in the kernel's list.
+pub const FS_TYPE: &str = "fuse.outrigger";
+
+/// A mount of this process's name space.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountRow {
+    /// Where.
+    pub point: PathBuf,
+    /// Type, such as `ext4` or [`FS_TYPE`].
+    pub kind: String,
+    /// What: for ours, the store's directory.
+    pub source: PathBuf,
+    /// `major:minor` of the device number that its files have.
+    pub device: String,
+}
+
+/// A path with symlinks resolved except in its last component, which is not looked at: the server of what is mounted there may be dead.
+///
+/// # Errors
+/// When the directory above cannot be resolved.
+pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            Ok(parent.canonicalize()?.join(name))
+        }
+        _ => path.canonicalize(),
+    }
+}
+
+/// The topmost mount at exactly `point`, a resolved path.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn at(point: &Path) -> io::Result<Option<MountRow>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    Ok(text.split(|&byte| byte == b'\n').filter_map(parse).rfind(|row| row.point == point))
+}
+
+/// One line: `id parent major:minor root point options [optional…] - type source options`.
+fn parse(line: &[u8]) -> Option<MountRow> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
+    let point = unescape(fields.nth(1)?);
+    fields.by_ref().find(|field| *field == b"-")?;
+    let kind = String::from_utf8(fields.next()?.to_vec()).ok()?;
+    Some(MountRow { point: point.into(), kind, source: unescape(fields.next()?).into(), device })
+}
+
+/// Blanks and backslashes are written as three octal digits after a backslash.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        let digits = tail.get(..3).filter(|_| *first == b'\\');
+        let value = digits.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        out.push(value.unwrap_or(*first));
+        if value.is_some() {
+            rest = &tail[3..];
+        }
+    }
+    OsString::from_vec(out)
+}
+
+/// Unmounts what is mounted at `point`. With `lazy` it vanishes from the tree at once, and ends when its last file is closed.
+///
+/// # Errors
+/// `ResourceBusy` when files in it are open, and what else the kernel or `fusermount3` says.
+pub fn unmount(point: &Path, lazy: bool) -> io::Result<()> {
+    let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() } | UnmountFlags::NOFOLLOW;
+    match rustix::mount::unmount(point, flags) {
+        // Only root may: others ask the helper that also mounted for them.
+        Err(Errno::PERM) => unmount_by_helper(point, lazy),
+        unmounted => Ok(unmounted?),
+    }
+}
+
+fn unmount_by_helper(point: &Path, lazy: bool) -> io::Result<()> {
+    let mut command = Command::new("fusermount3");
+    command.args(["-u", "-q"]).args(lazy.then_some("-z")).arg("--").arg(point);
+    let output = command.output().map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot run fusermount3 (package fuse3): {error}"))
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let kind = if said.contains("busy") { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
+    Err(io::Error::new(kind, said.trim().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_mountinfo_are_read() {
+        let line = br"36 35 0:44 / /mnt/two\040words\134x rw,nosuid shared:5 master:1 - fuse.outrigger /a\040b rw,user_id=0";
+        let row = parse(line).unwrap();
+        assert_eq!(row.point, Path::new("/mnt/two words\\x"));
+        assert_eq!((row.kind.as_str(), row.source.as_path()), (FS_TYPE, Path::new("/a b")));
+        assert_eq!(row.device, "0:44");
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(at(Path::new("/")).unwrap().is_some());
+        assert_eq!(at(Path::new("/no/such/place")).unwrap(), None);
+    }
+
+    #[test]
+    fn the_last_component_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink("nowhere", real.join("link")).unwrap();
+        assert_eq!(resolve(&real.join("link")).unwrap(), real.join("link"));
+        assert_eq!(resolve(Path::new("/")).unwrap(), Path::new("/"));
+    }
+}

@@ -1,0 +1,87 @@
+//! What a caller is told by a number, and the people who run the mount in words.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use outrigger_store::{Error, ErrorKind};
+use rustix::io::Errno;
+
+/// The last messages, which are not repeated: a program that reads a damaged file again and again says nothing new.
+const REMEMBERED: usize = 64;
+
+/// Turns errors of the store into error numbers, and tells `tell` of those that a number does not explain.
+pub struct Reports {
+    tell: Box<dyn Fn(&str) + Send + Sync>,
+    told: Mutex<VecDeque<String>>,
+}
+
+impl Reports {
+    /// Reports go to `tell`, one sentence at a time.
+    pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self { tell: Box::new(tell), told: Mutex::default() }
+    }
+
+    /// The error number of an error of the store, which is reported if it is not the caller's own doing.
+    pub fn errno(&self, error: &Error) -> Errno {
+        let errno = errno(error.kind());
+        if matches!(errno, Errno::IO | Errno::STALE) {
+            self.say(error.to_string());
+        }
+        errno
+    }
+
+    /// As [`Reports::errno`], saying what was read.
+    pub fn errno_at(&self, error: Error, what: impl std::fmt::Display) -> Errno {
+        self.errno(&error.context(what))
+    }
+
+    fn say(&self, message: String) {
+        let mut told = self.told.lock().expect("no panic while held");
+        if told.contains(&message) {
+            return;
+        }
+        if told.len() == REMEMBERED {
+            told.pop_front();
+        }
+        (self.tell)(&message);
+        told.push_back(message);
+    }
+}
+
+fn errno(kind: ErrorKind) -> Errno {
+    match kind {
+        ErrorKind::Invalid => Errno::INVAL,
+        ErrorKind::NotFound => Errno::NOENT,
+        ErrorKind::Exists => Errno::EXIST,
+        ErrorKind::Busy => Errno::BUSY,
+        ErrorKind::Denied => Errno::ACCESS,
+        ErrorKind::Full => Errno::NOSPC,
+        ErrorKind::Cancelled => Errno::INTR,
+        ErrorKind::Fenced => Errno::STALE,
+        ErrorKind::Damaged | ErrorKind::Newer | ErrorKind::Io => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn damage_is_told_once_and_names_that_are_missing_are_not() {
+        let told = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&told);
+        let reports = Reports::new(move |_| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        for _ in 0..3 {
+            assert_eq!(reports.errno(&Error::damaged("pack 1")), Errno::IO);
+            assert_eq!(reports.errno(&Error::new(ErrorKind::NotFound, "a")), Errno::NOENT);
+        }
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+        assert_eq!(reports.errno_at(Error::damaged("pack 1"), "inode 7"), Errno::IO);
+        assert_eq!(told.load(Ordering::Relaxed), 2);
+    }
+}

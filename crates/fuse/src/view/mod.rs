@@ -1,0 +1,353 @@
+//! A store's tree, read-only: the mounted epoch, and every snapshot under `.snapshots`.
+//!
+//! What is mounted is pinned, so it never changes: everything that a kernel has cached of it stays right, and it is told so. Only `.snapshots` is
+//! live. It is not listed in the root, so that walks of the tree do not walk through all snapshots; a stored entry of that name
+//! takes its place.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `number.rs`, `trees.rs` | which tree an inode number means, and what keeps that tree from being reclaimed |
+//! | `attr.rs`, `space.rs` | what `stat` and `statfs` say |
+//! | `directory.rs` | open directories, a page at a time |
+//! | `content.rs`, `ahead.rs` | open files: manifest to bytes; decoding ahead of reads in order |
+//! | `handles.rs` | what is open |
+
+mod ahead;
+mod attr;
+mod content;
+mod directory;
+mod handles;
+mod number;
+mod space;
+mod trees;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::Store;
+use outrigger_store::meta::{At, Inode, ROOT_INODE, SnapshotRow};
+use outrigger_store::ops::View;
+use outrigger_store::read::Reader;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use self::ahead::ReadAhead;
+use self::content::{Budget, OpenFile};
+use self::directory::{FIRST, Listing, StoredDir};
+use self::handles::Handles;
+use self::number::SNAPSHOTS;
+use self::trees::{Tree, Trees};
+use crate::fs::{
+    Caller, DirEntry, Entry, FileSystem, Found, Handle, OpenFlags, Opened, ROOT, Result, Seek, Statfs,
+    TakeEntry,
+};
+use crate::report::Reports;
+
+/// The directory of snapshots.
+const SNAPSHOTS_NAME: &[u8] = b".snapshots";
+/// How long what cannot change may be relied on.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// How long what is live may be relied on.
+const A_MOMENT: Duration = Duration::from_secs(1);
+
+/// How to show a store.
+#[derive(Clone, Debug)]
+pub struct ReadOptions {
+    /// Show `.snapshots` in the root.
+    pub snapshots: bool,
+    /// Threads that decode ahead of reads in order.
+    pub ahead_threads: usize,
+}
+
+/// See the module.
+pub struct ReadVolume {
+    store: Arc<Store>,
+    trees: Trees,
+    options: ReadOptions,
+    /// How long the mounted tree may be relied on: for ever, unless it could not be pinned.
+    valid: Duration,
+    inodes: u64,
+    files: Handles<OpenFile>,
+    dirs: Handles<Listing>,
+    budget: Arc<Budget>,
+    ahead: ReadAhead,
+    reports: Reports,
+}
+
+impl ReadVolume {
+    /// Shows what `view` pinned.
+    ///
+    /// # Errors
+    /// When the database cannot be read, or no thread can be started.
+    pub fn new(
+        store: Arc<Store>,
+        view: View,
+        options: ReadOptions,
+        reports: Reports,
+    ) -> outrigger_store::Result<Self> {
+        let totals = store.meta.totals()?;
+        // Totals are of the current tree, which a snapshot is not.
+        let inodes = if options.snapshots { totals.files + totals.directories + totals.others } else { 0 };
+        let valid = if view.at == At::Now { A_MOMENT } else { FOREVER };
+        let ahead = ReadAhead::start(&store, options.ahead_threads)?;
+        let (trees, budget) = (Trees::new(view), Arc::default());
+        let (files, dirs) = (Handles::default(), Handles::default());
+        Ok(Self { store, trees, options, valid, inodes, files, dirs, budget, ahead, reports })
+    }
+
+    /// Open files and directories.
+    pub fn handles_open(&self) -> usize {
+        self.files.len() + self.dirs.len()
+    }
+
+    fn fail<T>(&self, done: outrigger_store::Result<T>) -> Result<T> {
+        done.map_err(|error| self.reports.errno(&error))
+    }
+
+    /// The tree and inode that a number means; not for `.snapshots`.
+    fn place(&self, number: u64) -> Result<(Arc<Tree>, u64)> {
+        let (slot, inode) = number::split(number);
+        Ok((self.fail(self.trees.get(&self.store, slot))?, inode))
+    }
+
+    fn inode(&self, number: u64) -> Result<Inode> {
+        let (tree, inode) = self.place(number)?;
+        self.fail(self.store.meta.inode(tree.at, inode))?.ok_or(Errno::STALE)
+    }
+
+    fn reader(&self) -> Reader<'_> {
+        Reader::new(&self.store)
+    }
+
+    /// How long what is in a tree may be relied on.
+    fn valid_in(&self, tree: &Tree) -> Duration {
+        if tree.slot == number::MAIN { self.valid } else { FOREVER }
+    }
+
+    fn entry(&self, tree: &Tree, inode: &Inode) -> Result<Entry> {
+        let number = number::join(tree.slot, inode.number)?;
+        let attr = attr::attr(number, inode, attr::allocated(&self.reader(), &inode.root));
+        Ok(Entry { attr, valid: self.valid_in(tree) })
+    }
+
+    /// As [`Self::entry`] for one of many: where finding the holes would take reading a manifest, they count as data, for no time at all.
+    fn entry_at_once(&self, tree: &Tree, inode: &Inode) -> Result<Entry> {
+        let number = number::join(tree.slot, inode.number)?;
+        let allocated = attr::allocated_at_once(&inode.root);
+        let valid = if allocated.is_some() { self.valid_in(tree) } else { Duration::ZERO };
+        Ok(Entry { attr: attr::attr(number, inode, allocated.unwrap_or(inode.root.len())), valid })
+    }
+
+    fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
+        self.fail(trees::snapshots(&self.store))
+    }
+
+    fn snapshots_dir(&self) -> Result<Entry> {
+        let root = self.inode(ROOT)?;
+        let newest = self.snapshots()?.last().map(|snapshot| attr::from_nanos(snapshot.time));
+        let attr = attr::directory(SNAPSHOTS, &root, newest.unwrap_or(root.attributes.mtime));
+        Ok(Entry { attr, valid: A_MOMENT })
+    }
+
+    /// The root of a snapshot; what its name stands for may change.
+    fn snapshot_root(&self, snapshot: &SnapshotRow) -> Result<Option<Entry>> {
+        let tree = self.trees.of_snapshot(snapshot);
+        let root = self.fail(self.store.meta.inode(tree.at, ROOT_INODE))?;
+        let entry = root.map(|root| self.entry(&tree, &root)).transpose()?;
+        Ok(entry.map(|entry| Entry { valid: A_MOMENT, ..entry }))
+    }
+
+    fn lookup_snapshot(&self, name: &[u8]) -> Result<Found> {
+        let snapshots = self.snapshots()?;
+        let named = snapshots.iter().find(|snapshot| snapshot.name.as_bytes() == name);
+        let entry = named.map(|snapshot| self.snapshot_root(snapshot)).transpose()?.flatten();
+        Ok(entry.map_or(Found::Missing { valid: A_MOMENT }, Found::Entry))
+    }
+
+    fn list_snapshots(
+        &self,
+        snapshots: &[SnapshotRow],
+        offset: u64,
+        attributes: bool,
+        take: &mut TakeEntry<'_>,
+    ) -> Result<()> {
+        let skip = usize::try_from(offset.saturating_sub(FIRST)).unwrap_or(usize::MAX);
+        for (ordinal, snapshot) in (FIRST..).zip(snapshots).skip(skip) {
+            // One that was deleted since the directory was opened is passed over.
+            let Some(entry) = self.snapshot_root(snapshot)? else { continue };
+            let (name, number, next) = (snapshot.name.as_bytes(), entry.attr.number, ordinal + 1);
+            let kind = FileKind::Directory;
+            if !take(&DirEntry { name, number, kind, next, entry: attributes.then_some(entry) }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn list_stored(
+        &self,
+        tree: &Tree,
+        dir: &StoredDir,
+        offset: u64,
+        attributes: bool,
+        take: &mut TakeEntry<'_>,
+    ) -> Result<()> {
+        let mut stopped = None;
+        let listed = dir.list(&*self.store.meta, offset, &mut |ordinal, stored| {
+            let made = number::join(tree.slot, stored.inode.number).and_then(|number| {
+                let entry = attributes.then(|| self.entry_at_once(tree, &stored.inode)).transpose()?;
+                Ok((number, entry))
+            });
+            match made {
+                Ok((number, entry)) => {
+                    let (name, kind) = (stored.name.as_slice(), stored.inode.attributes.kind);
+                    take(&DirEntry { name, number, kind, next: ordinal + 1, entry })
+                }
+                Err(errno) => {
+                    stopped = Some(errno);
+                    false
+                }
+            }
+        });
+        self.fail(listed)?;
+        stopped.map_or(Ok(()), Err)
+    }
+}
+
+impl FileSystem for ReadVolume {
+    fn lookup(&self, _: Caller, parent: u64, name: &[u8]) -> Result<Found> {
+        if parent == SNAPSHOTS {
+            return self.lookup_snapshot(name);
+        }
+        let (tree, inode) = self.place(parent)?;
+        let found = self.fail(self.store.meta.lookup(tree.at, inode, name))?;
+        match found {
+            Some(inode) => self.entry(&tree, &inode).map(Found::Entry),
+            None if parent == ROOT && name == SNAPSHOTS_NAME && self.options.snapshots => {
+                self.snapshots_dir().map(Found::Entry)
+            }
+            None => Ok(Found::Missing { valid: self.valid_in(&tree) }),
+        }
+    }
+
+    fn attributes(&self, _: Caller, number: u64, _: Option<Handle>) -> Result<Entry> {
+        if number == SNAPSHOTS {
+            return self.snapshots_dir();
+        }
+        let inode = self.inode(number)?;
+        let (tree, _) = self.place(number)?;
+        self.entry(&tree, &inode)
+    }
+
+    fn read_link(&self, _: Caller, number: u64) -> Result<Vec<u8>> {
+        if number == SNAPSHOTS {
+            return Err(Errno::INVAL);
+        }
+        let attributes = self.inode(number)?.attributes;
+        if attributes.kind == FileKind::Symlink { Ok(attributes.target) } else { Err(Errno::INVAL) }
+    }
+
+    fn xattr(&self, caller: Caller, number: u64, name: &[u8]) -> Result<Vec<u8>> {
+        if number == SNAPSHOTS || hidden(caller, name) {
+            return Err(Errno::NODATA);
+        }
+        let xattrs = self.inode(number)?.attributes.xattrs;
+        xattrs.into_iter().find(|(key, _)| key == name).map(|(_, value)| value).ok_or(Errno::NODATA)
+    }
+
+    fn xattrs(&self, caller: Caller, number: u64) -> Result<Vec<Vec<u8>>> {
+        if number == SNAPSHOTS {
+            return Ok(Vec::new());
+        }
+        let keys = self.inode(number)?.attributes.xattrs.into_iter().map(|(key, _)| key);
+        Ok(keys.filter(|key| !hidden(caller, key)).collect())
+    }
+
+    fn statfs(&self) -> Result<Statfs> {
+        self.fail(space::statfs(&self.store, self.inodes))
+    }
+
+    fn open(&self, _: Caller, number: u64, flags: OpenFlags) -> Result<Opened> {
+        if flags.intersection(OFlags::RWMODE) != OFlags::RDONLY || flags.contains(OFlags::TRUNC) {
+            return Err(Errno::ROFS);
+        }
+        if number == SNAPSHOTS {
+            return Err(Errno::ISDIR);
+        }
+        let inode = self.inode(number)?;
+        match inode.attributes.kind {
+            FileKind::File => {
+                let handle = self.files.insert(OpenFile::new(inode.root, &self.budget));
+                Ok(Opened { handle, flushes: false, keep_cache: self.valid == FOREVER })
+            }
+            FileKind::Directory => Err(Errno::ISDIR),
+            // The kernel opens the others itself.
+            _ => Err(Errno::NXIO),
+        }
+    }
+
+    fn read(&self, number: u64, handle: Handle, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let file = self.files.get(handle)?;
+        self.place(number)?;
+        let read = file.read(&self.reader(), &self.ahead, offset, len, out);
+        read.map_err(|error| self.reports.errno_at(error, format_args!("inode {}", number::split(number).1)))
+    }
+
+    fn seek(&self, number: u64, handle: Handle, offset: u64, to: Seek) -> Result<u64> {
+        let file = self.files.get(handle)?;
+        self.place(number)?;
+        if offset >= file.len() {
+            return Err(Errno::NXIO);
+        }
+        self.fail(file.seek(&self.reader(), offset, to))?.ok_or(Errno::NXIO)
+    }
+
+    fn release(&self, _: u64, handle: Handle) {
+        self.files.remove(handle);
+    }
+
+    fn open_dir(&self, _: Caller, number: u64) -> Result<Opened> {
+        if number == SNAPSHOTS {
+            let handle = self.dirs.insert(Listing::Snapshots(self.snapshots()?));
+            return Ok(Opened { handle, flushes: false, keep_cache: false });
+        }
+        if self.inode(number)?.attributes.kind != FileKind::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        let (tree, inode) = self.place(number)?;
+        let handle = self.dirs.insert(Listing::Stored(StoredDir::new(tree.at, inode)));
+        Ok(Opened { handle, flushes: false, keep_cache: self.valid_in(&tree) == FOREVER })
+    }
+
+    fn read_dir(
+        &self,
+        number: u64,
+        handle: Handle,
+        offset: u64,
+        attributes: bool,
+        take: &mut TakeEntry<'_>,
+    ) -> Result<()> {
+        let listing = self.dirs.get(handle)?;
+        // Where a directory hangs is not stored with it; the kernel knows, and asks nobody for `..`.
+        for (ordinal, name) in [b".".as_slice(), b".."].into_iter().enumerate().skip(offset as usize) {
+            let (kind, next) = (FileKind::Directory, ordinal as u64 + 1);
+            if !take(&DirEntry { name, number, kind, next, entry: None }) {
+                return Ok(());
+            }
+        }
+        match &*listing {
+            Listing::Snapshots(snapshots) => self.list_snapshots(snapshots, offset, attributes, take),
+            Listing::Stored(dir) => self.list_stored(&self.place(number)?.0, dir, offset, attributes, take),
+        }
+    }
+
+    fn release_dir(&self, _: u64, handle: Handle) {
+        self.dirs.remove(handle);
+    }
+}
+
+/// Attributes of the name space `trusted` are for the superuser alone.
+fn hidden(caller: Caller, name: &[u8]) -> bool {
+    caller.uid != 0 && name.starts_with(b"trusted.")
+}

@@ -1,0 +1,31 @@
+//! What `statfs` says of a store.
+
+use outrigger_store::meta::{PackRow, PackState};
+use outrigger_store::{Result, Store};
+
+use crate::fs::Statfs;
+
+const BLOCK_BYTES: u32 = 4096;
+
+/// Used is what the store's packs take on the disk, free is what that disk has free: so `df` shows what deduplication and compression
+/// left, and `du` what the files would take without. `files`: inodes in the tree, 0 when that is not known.
+///
+/// # Errors
+/// When the database or the disk cannot be asked.
+pub fn statfs(store: &Store, files: u64) -> Result<Statfs> {
+    let stored = |row: &PackRow| if row.state == PackState::Writing { 0 } else { row.bytes };
+    let used: u64 = store.meta.packs()?.iter().map(stored).sum();
+    let disk = rustix::fs::statvfs(store.dir()).map_err(std::io::Error::from);
+    let disk = outrigger_store::Context::context(disk, || format!("cannot ask {}", store.dir().display()))?;
+    let blocks = |count: u64| count.saturating_mul(disk.f_frsize) / u64::from(BLOCK_BYTES);
+    let free = blocks(disk.f_bfree);
+    Ok(Statfs {
+        block_bytes: BLOCK_BYTES,
+        blocks: used.div_ceil(BLOCK_BYTES.into()).saturating_add(free),
+        blocks_free: free,
+        blocks_available: blocks(disk.f_bavail),
+        files,
+        files_free: 0,
+        name_max: outrigger_store::tree::NAME_MAX as u32,
+    })
+}
