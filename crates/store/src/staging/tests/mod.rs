@@ -20,8 +20,11 @@ fn small() -> Options {
     Options { store: STORE, segment_len: 512, capacity: 4096 }
 }
 
-/// Opens a log in memory; with what comes back of it: sequence, operation, data.
-fn open(memory: &Memory) -> Result<(Log, Report, Vec<(u64, Operation, Vec<u8>)>)> {
+/// What came back of a record: its sequence, operation and data.
+type Back = (u64, Operation, Vec<u8>);
+
+/// Opens a log in memory; with what comes back of it.
+fn open(memory: &Memory) -> Result<(Log, Report, Vec<Back>)> {
     let mut replayed = Vec::new();
     let (log, report) = Log::open_files(Box::new(memory.clone()), small(), &mut |record| {
         replayed.push((record.appended.sequence, record.operation, record.data.to_vec()));
@@ -54,7 +57,7 @@ fn append(log: &Log, sequence: u64) -> Result<usize> {
 }
 
 /// Checks that exactly the operations with these sequences came back.
-fn assert_samples(replayed: &[(u64, Operation, Vec<u8>)], sequences: std::ops::Range<u64>) {
+fn assert_samples(replayed: &[Back], sequences: std::ops::Range<u64>) {
     let found: Vec<u64> = replayed.iter().map(|(sequence, ..)| *sequence).collect();
     assert_eq!(found, sequences.collect::<Vec<_>>());
     for (sequence, operation, data) in replayed {
