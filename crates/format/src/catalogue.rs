@@ -228,7 +228,7 @@ pub fn decode_xattrs(cursor: &mut Cursor<'_>) -> Result<Xattrs, FormatError> {
 }
 
 impl Attributes {
-    fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.kind as u8);
         out.put_varint(self.mode.into());
         out.put_varint(self.uid.into());
@@ -242,7 +242,7 @@ impl Attributes {
         encode_xattrs(&self.xattrs, out);
     }
 
-    fn decode(cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
+    pub(crate) fn decode(cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
         let kind = FileKind::from_byte(cursor.u8()?)?;
         let mode = get_u32(cursor, "mode")?;
         if mode > 0o7777 {

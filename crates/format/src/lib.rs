@@ -14,6 +14,7 @@ mod id;
 mod manifest;
 mod pack;
 mod spec;
+pub mod staging;
 
 pub use codec::{Codec, CodecSpec};
 pub use cursor::{Cursor, Put};

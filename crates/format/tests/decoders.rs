@@ -4,6 +4,7 @@
 mod every;
 
 use outrigger_format::catalogue::{Attributes, BlockBuilder, FileKind, Record, Time};
+use outrigger_format::staging::{Operation, Prepared, SegmentHeader};
 use outrigger_format::{
     ChunkKind, Codec, Entry, Fingerprint, FingerprintKind, FooterBuilder, FrameHeader, Node, PackHeader,
     PackId, PackKind, Root, StoreId, TRAILER_LEN, checksum,
@@ -84,6 +85,10 @@ fn examples() -> Vec<Vec<u8>> {
         root.encode(),
         Root::Tree { level: 3, len: 1 << 50, fingerprint: fingerprint(4) }.encode(),
         block.finish(11, 12),
+        SegmentHeader { store: StoreId([3; 16]), number: 1, first: 1 }.encode().to_vec(),
+        [&Prepared::new(&Operation::Write { inode: 7, offset: 300 }, b"data").head(2, 1), &b"data"[..]]
+            .concat(),
+        Prepared::new(&Operation::Destaged { inode: 7, sequence: 2, root: root.clone() }, b"").head(9, 8),
         b"gear32:4K/16K/64K".to_vec(),
         b"zstd:-7".to_vec(),
         b"18446744073709551615T".to_vec(),
@@ -136,13 +141,15 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_behind_a_magic(magic in 0usize..6, bytes in prop::collection::vec(any::<u8>(), 0..600)) {
-        let magics: [&[u8]; 6] = [b"OUTRPACK\x01\0", b"OFRM\x01", b"OFTR", b"ON\x01", b"OCAT\x01\0", b"OUTREND1"];
+    fn arbitrary_bytes_behind_a_magic(magic in 0usize..8, bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        let magics: [&[u8]; 8] = [
+            b"OUTRPACK\x01\0", b"OFRM\x01", b"OFTR", b"ON\x01", b"OCAT\x01\0", b"OUTREND1", b"OUTRSTAG\x01\0", b"OLOG\x01",
+        ];
         every::all(&[magics[magic], &bytes].concat());
     }
 
     #[test]
-    fn spliced_examples(one in 0usize..12, other in 0usize..12, at in 0usize..300, from in 0usize..300) {
+    fn spliced_examples(one in 0usize..15, other in 0usize..15, at in 0usize..300, from in 0usize..300) {
         let examples = examples();
         let (one, other) = (&examples[one], &examples[other]);
         every::all(&[&one[..at.min(one.len())], &other[from.min(other.len())..]].concat());

@@ -17,6 +17,7 @@ pub mod policy;
 pub mod read;
 pub mod recover;
 pub mod session;
+pub mod staging;
 mod store;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]

@@ -3,6 +3,9 @@
 #![allow(dead_code, reason = "each fuzz target uses one of these")]
 
 use outrigger_format::catalogue::{Block, BlockBuilder};
+use outrigger_format::staging::{
+    Prepared, RECORD_HEADER_LEN, Record, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
+};
 use outrigger_format::{
     ChunkerSpec, CodecSpec, FRAME_HEADER_LEN, Fingerprint, FingerprintKind, Footer, FrameHeader, Node,
     PACK_HEADER_LEN, PackHeader, Root, TRAILER_LEN, Trailer, checksum, parse_size, print_size,
@@ -110,6 +113,45 @@ pub fn block(bytes: &[u8]) {
     }
 }
 
+/// Segment headers and records of the staging log: as they are, and with lengths that fit and their checksums set right.
+pub fn staging_record(bytes: &[u8]) {
+    if let Ok(header) = SegmentHeader::decode(bytes) {
+        assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
+    }
+    if bytes.len() >= SEGMENT_HEADER_LEN {
+        let fixed = with_checksum(bytes, 56, &[&bytes[..56]]);
+        if let Ok(header) = SegmentHeader::decode(&fixed) {
+            assert_eq!(SegmentHeader::decode(&header.encode()), Ok(header));
+        }
+    }
+    record_as_is(bytes);
+    if bytes.len() >= RECORD_HEADER_LEN {
+        let (head, payload) = bytes.split_at(RECORD_HEADER_LEN);
+        // A write's fields are the first bytes of what follows the header, any other's are all of it.
+        let fields = if head[5] == 7 { payload.len().min(usize::from(head[8])) } else { payload.len() };
+        let number = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("eight bytes"));
+        let header = RecordHeader {
+            kind: head[5],
+            fields_len: fields as u32,
+            data_len: (payload.len() - fields) as u32,
+            sequence: number(16),
+            durable: number(24),
+            payload_sum: checksum(&[payload]),
+        };
+        record_as_is(&[&header.encode()[..], payload].concat());
+    }
+}
+
+fn record_as_is(bytes: &[u8]) {
+    if let Ok(record) = Record::decode(bytes) {
+        assert!(record.encoded_len() <= bytes.len(), "no more data than bytes");
+        let mut again = Prepared::new(&record.operation, record.data).head(record.sequence, record.durable);
+        let head_len = again.len();
+        again.extend_from_slice(record.data);
+        assert_eq!(Record::decode(&again), Ok(Record { head_len, ..record }));
+    }
+}
+
 /// What users write: chunkers, codecs, sizes, fingerprints.
 pub fn text(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -132,7 +174,7 @@ pub fn text(bytes: &[u8]) {
 
 /// All of them.
 pub fn all(bytes: &[u8]) {
-    for decoder in [pack_header, frame_header, footer, trailer, node, root, block, text] {
+    for decoder in [pack_header, frame_header, footer, trailer, node, root, block, staging_record, text] {
         decoder(bytes);
     }
 }

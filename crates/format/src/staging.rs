@@ -1,0 +1,258 @@
+//! The staging log's segments and records; the byte maps are in `docs/format.md`, with the reason why replay converges.
+//!
+//! ```text
+//! segment header   0  8 magic   8 2 version   10 2 reserved   12 4 incompatible features   16 4 number   20 4 reserved
+//!                 24 16 store id   40 8 first sequence   48 8 reserved   56 8 checksum of 0..56
+//! record header    0  4 magic   4 1 version   5 1 kind   6 2 reserved   8 4 fields' length   12 4 data's length
+//!                 16  8 sequence   24 8 durable   32 8 checksum of fields and data   40 8 checksum of 0..40
+//! ```
+//!
+//! A record has two checksums so that the long one, over its data, can be computed before its sequence is known: only
+//! the short one is left to do while the log is locked.
+
+use crate::{Cursor, FormatError, Put, StoreId, checksum};
+
+mod operation;
+#[cfg(test)]
+mod tests;
+
+pub use operation::Operation;
+
+const SEGMENT: &str = "staging segment header";
+const RECORD: &str = "staging record";
+const VERSION: u8 = 1;
+
+/// What every segment begins with.
+pub const SEGMENT_MAGIC: [u8; 8] = *b"OUTRSTAG";
+/// Bytes of a segment's header.
+pub const SEGMENT_HEADER_LEN: usize = 64;
+/// What every record begins with, so that records after a broken one can be found.
+pub const RECORD_MAGIC: [u8; 4] = *b"OLOG";
+/// Bytes of a record's header.
+pub const RECORD_HEADER_LEN: usize = 48;
+/// Fields and data of one record together, bytes at most.
+pub const MAX_PAYLOAD_LEN: usize = 32 << 20;
+
+/// What a segment says of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SegmentHeader {
+    /// The store whose mount wrote it.
+    pub store: StoreId,
+    /// Its number, at least 1; the next segment's is one more.
+    pub number: u32,
+    /// Sequence of its first record, at least 1.
+    pub first: u64,
+}
+
+impl SegmentHeader {
+    /// The header's bytes.
+    pub fn encode(&self) -> [u8; SEGMENT_HEADER_LEN] {
+        let mut out = Vec::with_capacity(SEGMENT_HEADER_LEN);
+        out.extend_from_slice(&SEGMENT_MAGIC);
+        out.put_u16(VERSION.into());
+        out.put_u16(0);
+        out.put_u32(0);
+        out.put_u32(self.number);
+        out.put_u32(0);
+        out.extend_from_slice(&self.store.0);
+        out.put_u64(self.first);
+        out.put_u64(0);
+        out.put_u64(checksum(&[&out]));
+        let mut bytes = [0; SEGMENT_HEADER_LEN];
+        bytes.copy_from_slice(&out);
+        bytes
+    }
+
+    /// Decodes the header at the beginning of `bytes`, which may go on after it.
+    ///
+    /// # Errors
+    /// Any [`FormatError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new(SEGMENT, bytes);
+        if cursor.array::<8>()? != SEGMENT_MAGIC {
+            return Err(FormatError::Magic { what: SEGMENT });
+        }
+        let (version, _, features) = (cursor.u16()?, cursor.u16()?, cursor.u32()?);
+        let (number, _, store) = (cursor.u32()?, cursor.u32()?, StoreId(cursor.array()?));
+        let (first, _, sum) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
+        if checksum(&[&bytes[..56]]) != sum {
+            return Err(FormatError::Checksum { what: SEGMENT });
+        }
+        if version != VERSION.into() || features != 0 {
+            return Err(FormatError::Newer { what: SEGMENT, version: version.into(), features });
+        }
+        if number == 0 || first == 0 {
+            return Err(cursor.range("number or first sequence", 0));
+        }
+        Ok(Self { store, number, first })
+    }
+}
+
+/// What a record says of itself before its fields.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RecordHeader {
+    /// The operation's number on disk.
+    pub kind: u8,
+    /// Bytes of the encoded fields.
+    pub fields_len: u32,
+    /// Bytes of data after them.
+    pub data_len: u32,
+    /// Rises by one from record to record.
+    pub sequence: u64,
+    /// Records up to this sequence were on disk when this one was appended.
+    pub durable: u64,
+    /// Checksum of fields and data.
+    pub payload_sum: u64,
+}
+
+impl RecordHeader {
+    /// Bytes of the whole record.
+    pub fn record_len(&self) -> usize {
+        RECORD_HEADER_LEN + self.fields_len as usize + self.data_len as usize
+    }
+
+    /// The header's bytes.
+    pub fn encode(&self) -> [u8; RECORD_HEADER_LEN] {
+        let mut out = [0; RECORD_HEADER_LEN];
+        out[..4].copy_from_slice(&RECORD_MAGIC);
+        out[4] = VERSION;
+        out[5] = self.kind;
+        out[8..12].copy_from_slice(&self.fields_len.to_le_bytes());
+        out[12..16].copy_from_slice(&self.data_len.to_le_bytes());
+        out[16..24].copy_from_slice(&self.sequence.to_le_bytes());
+        out[24..32].copy_from_slice(&self.durable.to_le_bytes());
+        out[32..40].copy_from_slice(&self.payload_sum.to_le_bytes());
+        let sum = checksum(&[&out[..40]]);
+        out[40..].copy_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    /// Decodes the header at the beginning of `bytes`, which may go on after it.
+    ///
+    /// # Errors
+    /// Any [`FormatError`]: the header's own checksum is verified before a length in it is believed; fields and data are
+    /// [`Record::decode`]'s to verify.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = Cursor::new(RECORD, bytes);
+        if cursor.array::<4>()? != RECORD_MAGIC {
+            return Err(FormatError::Magic { what: RECORD });
+        }
+        let (version, kind, _) = (cursor.u8()?, cursor.u8()?, cursor.u16()?);
+        let (fields_len, data_len) = (cursor.u32()?, cursor.u32()?);
+        let (sequence, durable) = (cursor.u64()?, cursor.u64()?);
+        let (payload_sum, sum) = (cursor.u64()?, cursor.u64()?);
+        if checksum(&[&bytes[..40]]) != sum {
+            return Err(FormatError::Checksum { what: RECORD });
+        }
+        if version != VERSION {
+            return Err(FormatError::Newer { what: RECORD, version: version.into(), features: 0 });
+        }
+        let payload_len = u64::from(fields_len) + u64::from(data_len);
+        if payload_len > MAX_PAYLOAD_LEN as u64 {
+            return Err(cursor.range("length", payload_len));
+        }
+        // So every sequence is at least 1.
+        if durable >= sequence {
+            return Err(cursor.range("durable", durable));
+        }
+        Ok(Self { kind, fields_len, data_len, sequence, durable, payload_sum })
+    }
+}
+
+/// A whole record, its data borrowed from what it was decoded from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record<'a> {
+    /// Rises by one from record to record.
+    pub sequence: u64,
+    /// Records up to this sequence were on disk when this one was appended.
+    pub durable: u64,
+    /// What was done.
+    pub operation: Operation,
+    /// What was written; empty for all but [`Operation::Write`].
+    pub data: &'a [u8],
+    /// Bytes of the record before its data.
+    pub head_len: usize,
+}
+
+impl<'a> Record<'a> {
+    /// Decodes the record at the beginning of `bytes`, which may go on after it.
+    ///
+    /// # Errors
+    /// Any [`FormatError`]: nothing is returned that both checksums do not vouch for.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
+        let header = RecordHeader::decode(bytes)?;
+        let mut cursor = Cursor::new(RECORD, &bytes[RECORD_HEADER_LEN..]);
+        let (fields, data) =
+            (cursor.take(header.fields_len as usize)?, cursor.take(header.data_len as usize)?);
+        if checksum(&[fields, data]) != header.payload_sum {
+            return Err(FormatError::Checksum { what: RECORD });
+        }
+        let operation = Operation::decode(header.kind, fields)?;
+        if data.is_empty() == matches!(operation, Operation::Write { .. }) {
+            return Err(cursor.range("length of the data", data.len() as u64));
+        }
+        let head_len = RECORD_HEADER_LEN + fields.len();
+        Ok(Self { sequence: header.sequence, durable: header.durable, operation, data, head_len })
+    }
+
+    /// Bytes of the whole record.
+    pub fn encoded_len(&self) -> usize {
+        self.head_len + self.data.len()
+    }
+}
+
+/// A record of which all but its place in the log is known: its fields are encoded, its data hashed.
+///
+/// ```
+/// use outrigger_format::staging::{Operation, Prepared, Record};
+///
+/// let write = Operation::Write { inode: 7, offset: 4096 };
+/// let prepared = Prepared::new(&write, b"data");
+/// let mut bytes = prepared.head(1, 0);
+/// bytes.extend_from_slice(b"data");
+/// let record = Record::decode(&bytes).unwrap();
+/// assert_eq!((record.operation, record.data), (write, &b"data"[..]));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// Room for the header, then the fields.
+    head: Vec<u8>,
+    header: RecordHeader,
+}
+
+impl Prepared {
+    /// Encodes and hashes. The data itself is the caller's to write behind [`Prepared::head`].
+    ///
+    /// # Panics
+    /// When fields and data do not fit 32 bits; writers refuse what is longer than [`MAX_PAYLOAD_LEN`] before.
+    pub fn new(operation: &Operation, data: &[u8]) -> Self {
+        let mut head = Vec::with_capacity(128);
+        head.resize(RECORD_HEADER_LEN, 0);
+        operation.encode(&mut head);
+        let fields = &head[RECORD_HEADER_LEN..];
+        let len =
+            |bytes: &[u8]| u32::try_from(bytes.len()).expect("a record is at most MAX_PAYLOAD_LEN long");
+        let header = RecordHeader {
+            kind: operation.kind(),
+            fields_len: len(fields),
+            data_len: len(data),
+            sequence: 0,
+            durable: 0,
+            payload_sum: checksum(&[fields, data]),
+        };
+        Self { head, header }
+    }
+
+    /// Bytes of the whole record.
+    pub fn record_len(&self) -> usize {
+        self.header.record_len()
+    }
+
+    /// The record's bytes before its data, for this place in the log.
+    pub fn head(self, sequence: u64, durable: u64) -> Vec<u8> {
+        let Self { mut head, header } = self;
+        let header = RecordHeader { sequence, durable, ..header };
+        head[..RECORD_HEADER_LEN].copy_from_slice(&header.encode());
+        head
+    }
+}

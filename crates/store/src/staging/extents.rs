@@ -1,0 +1,309 @@
+//! Of one file, which bytes are staged and where they lie.
+//!
+//! The map lies over the file's committed content: where it says nothing, that holds, up to the shortest length the file has had since
+//! (what a truncation cut off does not come back when the file grows again). Each extent remembers the sequence of the
+//! record it came from. So a destager may take a look at the map, store what it saw, and give up exactly that afterwards
+//! ([`ExtentMap::settle`]), while writes go on: what was written meanwhile has a later sequence and stays.
+//!
+//! A map owns what it was given: the bytes and pins that it counts in [`Usage`] are released when they are overwritten, settled, or
+//! dropped with the map.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use outrigger_format::Root;
+
+use super::log::{Appended, Location};
+use super::usage::Usage;
+
+/// Where staged bytes come from.
+#[derive(Clone, Debug)]
+enum Source {
+    Data { offset: u32 },
+    Zero,
+    Clone { root: Arc<Root>, offset: u64 },
+}
+
+/// Staged bytes, from their key in the map up to `end`.
+#[derive(Clone, Debug)]
+struct Extent {
+    end: u64,
+    sequence: u64,
+    segment: u32,
+    source: Source,
+}
+
+impl Extent {
+    /// What is left when the first `by` bytes go.
+    fn skip(mut self, by: u64) -> Self {
+        match &mut self.source {
+            Source::Data { offset } => *offset += by as u32,
+            Source::Zero => {}
+            Source::Clone { offset, .. } => *offset += by,
+        }
+        self
+    }
+}
+
+/// A truncation that the committed content does not know of yet.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    sequence: u64,
+    segment: u32,
+    len: u64,
+}
+
+/// What a range of a file holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Piece {
+    /// Staged data.
+    Data(Location),
+    /// Zeros.
+    Zero,
+    /// The content of another root, from this offset on.
+    Clone(Arc<Root>, u64),
+    /// What the committed content has there.
+    Committed,
+}
+
+/// The staged state of one file. Not shared between threads: its file's lock guards it.
+#[derive(Debug)]
+pub struct ExtentMap {
+    usage: Arc<Usage>,
+    extents: BTreeMap<u64, Extent>,
+    /// Length of the file.
+    len: u64,
+    /// The committed content counts up to here.
+    committed: u64,
+    /// Truncations that made the file shorter, in the order of their sequences, with rising lengths: one that was
+    /// followed by a truncation to the same or less does not count any more.
+    cuts: Vec<Cut>,
+    /// The last truncation that made the file longer, if none made it shorter since.
+    growth: Option<Cut>,
+    /// Bytes in `Data` extents.
+    staged: u64,
+}
+
+impl ExtentMap {
+    /// Nothing is staged; the committed content has `len` bytes.
+    pub fn new(usage: Arc<Usage>, len: u64) -> Self {
+        Self {
+            usage,
+            extents: BTreeMap::new(),
+            len,
+            committed: len,
+            cuts: Vec::new(),
+            growth: None,
+            staged: 0,
+        }
+    }
+
+    /// Length of the file.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// True when the file has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// True when the committed content is all there is.
+    pub fn is_clean(&self) -> bool {
+        self.extents.is_empty() && self.cuts.is_empty() && self.growth.is_none()
+    }
+
+    /// Bytes of staged data.
+    pub fn staged_bytes(&self) -> u64 {
+        self.staged
+    }
+
+    /// The oldest segment that this file needs: what must be destaged before that can be removed.
+    pub fn oldest_segment(&self) -> Option<u32> {
+        let cuts = self.cuts.iter().chain(&self.growth).map(|cut| cut.segment);
+        self.extents.values().map(|extent| extent.segment).chain(cuts).min()
+    }
+
+    /// A write was appended, of data that belongs at `offset`.
+    ///
+    /// # Panics
+    /// When it ends beyond 2^64.
+    pub fn write(&mut self, offset: u64, appended: &Appended) {
+        let Location { offset: at, len, .. } = appended.location;
+        self.staged += u64::from(len);
+        self.insert(offset, len.into(), appended, Source::Data { offset: at });
+    }
+
+    /// The bytes of a range were zeroed.
+    ///
+    /// # Panics
+    /// When the range is empty or ends beyond 2^64.
+    pub fn zero(&mut self, offset: u64, len: u64, appended: &Appended) {
+        self.insert(offset, len, appended, Source::Zero);
+    }
+
+    /// The bytes of a range are those of `root` from `from` on.
+    ///
+    /// # Panics
+    /// When the range is empty or ends beyond 2^64.
+    pub fn clone_range(&mut self, offset: u64, len: u64, root: Arc<Root>, from: u64, appended: &Appended) {
+        self.insert(offset, len, appended, Source::Clone { root, offset: from });
+    }
+
+    fn insert(&mut self, offset: u64, len: u64, appended: &Appended, source: Source) {
+        let end = offset.checked_add(len).filter(|end| *end > offset).expect("a range of a file");
+        self.remove(offset..end);
+        let (sequence, segment) = (appended.sequence, appended.location.segment);
+        self.extents.insert(offset, Extent { end, sequence, segment, source });
+        self.len = self.len.max(end);
+    }
+
+    /// The file was cut or lengthened to `len` bytes.
+    pub fn truncate(&mut self, len: u64, appended: &Appended) {
+        let cut = Cut { sequence: appended.sequence, segment: appended.location.segment, len };
+        let superseded = self.growth.take();
+        if len < self.len {
+            self.remove(len..u64::MAX);
+            self.committed = self.committed.min(len);
+            while self.cuts.last().is_some_and(|last| last.len >= len) {
+                self.cuts.pop().into_iter().for_each(|cut| self.usage.unpin(cut.segment));
+            }
+            self.cuts.push(cut);
+        } else {
+            self.growth = Some(cut);
+        }
+        superseded.into_iter().for_each(|cut| self.usage.unpin(cut.segment));
+        self.len = len;
+    }
+
+    /// The file's state up to `sequence` is committed, as content of `committed` bytes: gives up all that is not younger.
+    /// Returns the bytes of staged data that were given up; fewer than were destaged, if some were written again meanwhile.
+    pub fn settle(&mut self, sequence: u64, committed: u64) -> u64 {
+        let before = self.staged;
+        let settled: Vec<u64> = {
+            let old = self.extents.iter().filter(|(_, extent)| extent.sequence <= sequence);
+            old.map(|(start, _)| *start).collect()
+        };
+        for start in settled {
+            let extent = self.extents.remove(&start).expect("just seen");
+            self.release(start, &extent);
+        }
+        let usage = &self.usage;
+        let young = |cut: &Cut| {
+            if cut.sequence <= sequence {
+                usage.unpin(cut.segment);
+            }
+            cut.sequence > sequence
+        };
+        self.cuts.retain(young);
+        self.growth = self.growth.take().filter(young);
+        self.committed = self.cuts.first().map_or(committed, |cut| cut.len.min(committed));
+        before - self.staged
+    }
+
+    /// What a range holds, in order and without gaps, up to the file's end.
+    pub fn pieces(&self, range: Range<u64>) -> Pieces<'_> {
+        Pieces { map: self, at: range.start, end: range.end.min(self.len) }
+    }
+
+    /// Takes a range out of the map.
+    fn remove(&mut self, range: Range<u64>) {
+        let Range { start, end } = range;
+        // The one that begins before the range: what lies before and behind the range stays.
+        if let Some((&first, extent)) = self.extents.range_mut(..start).next_back()
+            && extent.end > start
+        {
+            let cut = extent.clone();
+            extent.end = start;
+            if cut.end > end {
+                // One extent becomes two; a pin is needed for each.
+                if !matches!(cut.source, Source::Data { .. }) {
+                    self.usage.pin(cut.segment);
+                }
+                self.extents.insert(end, cut.clone().skip(end - first));
+            }
+            if let Source::Data { .. } = cut.source {
+                self.release_bytes(cut.segment, cut.end.min(end) - start);
+            }
+        }
+        while let Some((&first, _)) = self.extents.range(start..end).next() {
+            let extent = self.extents.remove(&first).expect("just seen");
+            if extent.end > end {
+                if let Source::Data { .. } = extent.source {
+                    self.release_bytes(extent.segment, end - first);
+                }
+                self.extents.insert(end, extent.skip(end - first));
+            } else {
+                self.release(first, &extent);
+            }
+        }
+    }
+
+    fn release_bytes(&mut self, segment: u32, bytes: u64) {
+        self.staged -= bytes;
+        self.usage.release_bytes(segment, bytes);
+    }
+
+    fn release(&mut self, start: u64, extent: &Extent) {
+        match extent.source {
+            Source::Data { .. } => self.release_bytes(extent.segment, extent.end - start),
+            Source::Zero | Source::Clone { .. } => self.usage.unpin(extent.segment),
+        }
+    }
+}
+
+impl Drop for ExtentMap {
+    fn drop(&mut self) {
+        for (start, extent) in std::mem::take(&mut self.extents) {
+            self.release(start, &extent);
+        }
+        self.cuts.iter().chain(&self.growth).for_each(|cut| self.usage.unpin(cut.segment));
+    }
+}
+
+/// What a range of a file holds: see [`ExtentMap::pieces`].
+#[derive(Clone, Debug)]
+pub struct Pieces<'a> {
+    map: &'a ExtentMap,
+    at: u64,
+    end: u64,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = (Range<u64>, Piece);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (start, map) = (self.at, self.map);
+        if start >= self.end {
+            return None;
+        }
+        let before = map.extents.range(..=start).next_back().filter(|(_, extent)| extent.end > start);
+        let (end, piece) = match before {
+            Some((first, extent)) => {
+                let end = extent.end.min(self.end);
+                let piece = match &extent.clone().skip(start - first).source {
+                    Source::Data { offset } => Piece::Data(Location {
+                        segment: extent.segment,
+                        offset: *offset,
+                        len: (end - start) as u32,
+                    }),
+                    Source::Zero => Piece::Zero,
+                    Source::Clone { root, offset } => Piece::Clone(Arc::clone(root), *offset),
+                };
+                (end, piece)
+            }
+            None => {
+                let next =
+                    map.extents.range(start..).next().map_or(self.end, |(&next, _)| next.min(self.end));
+                if start < map.committed {
+                    (next.min(map.committed), Piece::Committed)
+                } else {
+                    (next, Piece::Zero)
+                }
+            }
+        };
+        self.at = end;
+        Some((start..end, piece))
+    }
+}

@@ -1,0 +1,444 @@
+//! The log: appending, reading, syncing, removing.
+//!
+//! **Locks**, in the order they are taken: `removal` (one remover at a time), then `tail` (the end of the log: held over one
+//! append, and over beginning a segment, never over a sync), then `segments` (which segments there are). A record's data is hashed
+//! before `tail` is taken, and written from where the caller has it, in one `pwritev` of header, fields and data; so
+//! records are whole in the order of their sequences, and none is acknowledged before those before it.
+//!
+//! **A failed append** leaves part of a record at the end of the segment. Before anything else is appended, that is cut
+//! off; if even that fails, the next append tries again, and fails if it cannot. A full disk is therefore an error to the
+//! caller alone: the log goes on when room returns. Appends that lead to a new segment and fail leave the old one in place.
+//!
+//! Room is reserved for a whole segment when it is begun (`fallocate`, keeping the length), and the rest is given back when it
+//! is full. Where that does not work the writes themselves will tell.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::time::Duration;
+
+use outrigger_format::StoreId;
+use outrigger_format::staging::{
+    MAX_PAYLOAD_LEN, Operation, Prepared, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader,
+};
+
+use super::files::{Directory, Files, SegmentFile, read_whole, write_whole};
+use super::replay::{self, Replayed, Report};
+use super::space::{Fill, Reservation, Space};
+use super::sync::GroupCommit;
+use super::usage::Usage;
+use crate::error::{Context, Error, ErrorKind, Result};
+
+const HEADER: u64 = SEGMENT_HEADER_LEN as u64;
+
+/// How a log is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The store: a log of another one is refused.
+    pub store: StoreId,
+    /// Bytes of a segment at most.
+    pub segment_len: u64,
+    /// Bytes of all segments at most, but for the destager's own records; at least two segments.
+    pub capacity: u64,
+}
+
+impl Options {
+    /// Segments of 64 MiB, 256 MiB of them: twice the largest batch that a device takes at once.
+    pub fn new(store: StoreId) -> Self {
+        Self { store, segment_len: 64 << 20, capacity: 256 << 20 }
+    }
+
+    fn validate(&self) -> Result<()> {
+        let least = HEADER + RECORD_HEADER_LEN as u64;
+        if self.segment_len <= least || self.segment_len > u32::MAX.into() {
+            let text = format!("a staging segment of {} bytes is too short or too long", self.segment_len);
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        if self.capacity < 2 * self.segment_len {
+            let (capacity, segment) = (self.capacity, self.segment_len);
+            let text = format!("staging of {capacity} bytes does not hold two segments of {segment} bytes");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        Ok(())
+    }
+}
+
+/// Where appended data lies. The file map that it was given to keeps its segment from being removed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// The segment.
+    pub segment: u32,
+    /// Where the data begins in it.
+    pub offset: u32,
+    /// Its length, bytes.
+    pub len: u32,
+}
+
+impl Location {
+    /// The part of the data at `range`.
+    ///
+    /// # Panics
+    /// When `range` is not within the data.
+    #[must_use]
+    pub fn slice(&self, range: Range<u32>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {self:?}");
+        Self { offset: self.offset + range.start, len: range.end - range.start, ..*self }
+    }
+}
+
+/// What appending an operation yields. Of an operation on a file's content (write, truncate, zero, clone) it must be given to
+/// the file's [`ExtentMap`](super::ExtentMap), or released with [`Usage::release`], or its segment stays for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Appended {
+    /// The record's sequence.
+    pub sequence: u64,
+    /// Its segment, and where its data lies in it; of no length but for a write.
+    pub location: Location,
+}
+
+/// A segment that is there.
+pub(super) struct Segment {
+    pub number: u32,
+    pub file: Box<dyn SegmentFile>,
+    /// Bytes of whole records and the header.
+    pub len: AtomicU64,
+}
+
+/// The end of the log.
+struct Tail {
+    segment: Arc<Segment>,
+    /// Bytes of whole records and the header: where the next record goes.
+    len: u64,
+    /// Room was reserved up to here, or asked for in vain.
+    reserved: u64,
+    /// Sequence of the next record.
+    next: u64,
+    /// There may be more in the file than `len`.
+    ragged: bool,
+    /// Appended to since the last sync, in order.
+    unsynced: Vec<Arc<Segment>>,
+    /// The directory has names that were not synced.
+    new_names: bool,
+}
+
+/// A staging log. All methods may be called by any number of threads.
+pub struct Log {
+    files: Box<dyn Files>,
+    options: Options,
+    tail: Mutex<Tail>,
+    segments: RwLock<BTreeMap<u32, Arc<Segment>>>,
+    commit: GroupCommit,
+    space: Space,
+    usage: Arc<Usage>,
+    removal: Mutex<()>,
+}
+
+impl std::fmt::Debug for Log {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "staging log, {:?}", self.fill())
+    }
+}
+
+impl Log {
+    /// Opens the log in directory `path`, making it if there is none, and hands every record that is there to `visit`, in
+    /// order. Nothing of what `visit` sees may have lasting effects before this has returned: the log may turn out to be
+    /// damaged further on. When it has returned, all that was visited is on disk.
+    ///
+    /// # Errors
+    /// `Busy` when another mount has it, `Invalid` when it lies on a FUSE mount or belongs to another store, `Damaged` when
+    /// records are broken that were on disk (nothing is changed then), `Newer`; errors of `visit`.
+    pub fn open(
+        path: &Path,
+        options: Options,
+        visit: &mut dyn FnMut(Replayed<'_>) -> Result<()>,
+    ) -> Result<(Self, Report)> {
+        options.validate()?;
+        Self::open_files(Box::new(Directory::open(path)?), options, visit)
+    }
+
+    pub(super) fn open_files(
+        files: Box<dyn Files>,
+        options: Options,
+        visit: &mut dyn FnMut(Replayed<'_>) -> Result<()>,
+    ) -> Result<(Self, Report)> {
+        options.validate()?;
+        let usage = Arc::new(Usage::default());
+        let scanned = replay::scan(&*files, options.store, &usage, visit)?;
+        let kept = replay::mend(&*files, &scanned)?;
+        let space = Space::new(options.capacity);
+        let segments: BTreeMap<u32, Arc<Segment>> =
+            kept.into_iter().map(|segment| (segment.number, Arc::new(segment))).collect();
+        segments.values().for_each(|segment| space.take(segment.len.load(Ordering::Relaxed)));
+        let next = scanned.next;
+        let last = segments.values().next_back().cloned();
+        let tail = match &last {
+            Some(segment) => Tail {
+                segment: Arc::clone(segment),
+                len: segment.len.load(Ordering::Relaxed),
+                reserved: 0,
+                next,
+                ragged: false,
+                unsynced: vec![Arc::clone(segment)],
+                new_names: false,
+            },
+            None => Tail::begin(&*files, &options, 1, next)?,
+        };
+        let log = Self {
+            files,
+            options,
+            tail: Mutex::new(tail),
+            segments: RwLock::new(segments),
+            commit: GroupCommit::new(next - 1),
+            space,
+            usage,
+            removal: Mutex::new(()),
+        };
+        let mut tail = log.tail();
+        if last.is_none() {
+            log.adopt(&tail.segment);
+        } else if tail.len > options.segment_len {
+            // Segments were longer once: without this, the bound on the last one would not hold.
+            log.roll(&mut tail)?;
+        }
+        drop(tail);
+        Ok((log, scanned.report))
+    }
+
+    fn tail(&self) -> MutexGuard<'_, Tail> {
+        self.tail.lock().expect("no panic while it is held")
+    }
+
+    /// Appends an operation, with the data of a write. Never waits for room: see [`Log::reserve`].
+    ///
+    /// When it returns the operation survives the death of the process, and of the machine after the next [`Log::sync`].
+    ///
+    /// # Errors
+    /// `Full` and `Io` when it could not be written; it is not in the log then, which stays usable. `Invalid` when it does not
+    /// fit into a segment, or has data and is not a write, or the reverse. `Io` once a sync has failed.
+    pub fn append(&self, operation: &Operation, data: &[u8]) -> Result<Appended> {
+        if data.is_empty() == matches!(operation, Operation::Write { .. }) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "a write to the staging log needs data, nothing else has any",
+            ));
+        }
+        let too_long = || Error::new(ErrorKind::Invalid, "an operation is too long for the staging log");
+        if data.len() > MAX_PAYLOAD_LEN {
+            return Err(too_long());
+        }
+        let prepared = Prepared::new(operation, data);
+        let len = prepared.record_len() as u64;
+        if len > (MAX_PAYLOAD_LEN + RECORD_HEADER_LEN) as u64 || HEADER + len > self.options.segment_len {
+            return Err(too_long());
+        }
+        let mut tail = self.tail();
+        self.commit.check()?;
+        if tail.ragged {
+            self.cut(&mut tail)?;
+        }
+        if tail.len + len > self.options.segment_len {
+            self.roll(&mut tail)?;
+        }
+        let end = tail.len + len;
+        tail.reserve(end, self.options.segment_len);
+        let sequence = tail.next;
+        let head = prepared.head(sequence, self.commit.durable());
+        let mut parts = [IoSlice::new(&head), IoSlice::new(data)];
+        if let Err(error) = write_whole(&*tail.segment.file, &mut parts, tail.len) {
+            tail.ragged = true;
+            // Now, so that the room it took is there for others; if it fails, the next append tries again.
+            let _ = self.cut(&mut tail);
+            return Err(error)
+                .context(|| format!("cannot append to {}", self.files.name(tail.segment.number)));
+        }
+        let offset = tail.len + head.len() as u64;
+        let location =
+            Location { segment: tail.segment.number, offset: offset as u32, len: data.len() as u32 };
+        let appended = Appended { sequence, location };
+        tail.len = end;
+        tail.next += 1;
+        tail.segment.len.store(tail.len, Ordering::Relaxed);
+        self.space.take(len);
+        self.usage.appended(operation, &appended);
+        Ok(appended)
+    }
+
+    /// Cuts off what a failed append left behind.
+    fn cut(&self, tail: &mut Tail) -> Result<()> {
+        let name = || format!("cannot cut off a failed append to {}", self.files.name(tail.segment.number));
+        tail.segment.file.truncate(tail.len).context(name)?;
+        (tail.ragged, tail.reserved) = (false, tail.len);
+        Ok(())
+    }
+
+    /// Begins the next segment.
+    fn roll(&self, tail: &mut Tail) -> Result<()> {
+        let number = tail.segment.number.checked_add(1).ok_or_else(|| {
+            Error::new(ErrorKind::Full, "the staging log has used up its segments' numbers: mount again")
+        })?;
+        let new = Tail::begin(&*self.files, &self.options, number, tail.next)?;
+        self.adopt(&new.segment);
+        let old = std::mem::replace(tail, new);
+        // To the length it has: gives back the room that was not needed.
+        let _ = old.segment.file.truncate(old.len);
+        tail.unsynced.splice(..0, old.unsynced);
+        Ok(())
+    }
+
+    fn adopt(&self, segment: &Arc<Segment>) {
+        self.space.take(HEADER);
+        self.segments.write().expect("no panic while it is held").insert(segment.number, Arc::clone(segment));
+    }
+
+    /// Waits until there is room for `bytes` more, then keeps it until the reservation is dropped. `patience` bounds the
+    /// wait.
+    ///
+    /// # Errors
+    /// `Busy` when there was none in the given time, `Invalid` for more than a segment.
+    pub fn reserve(&self, bytes: u64, patience: Option<Duration>) -> Result<Reservation<'_>> {
+        if bytes > self.options.segment_len {
+            let text = format!("{bytes} bytes are too many for one operation of the staging log");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        self.space.reserve(bytes, patience)
+    }
+
+    /// Makes all that was appended before the call durable, and returns the last sequence of that.
+    ///
+    /// # Errors
+    /// `Io` when a sync failed, now or earlier: what was not durable may be lost, and the log takes nothing more.
+    pub fn sync(&self) -> Result<u64> {
+        let last = self.tail().next - 1;
+        self.sync_to(last)?;
+        Ok(last)
+    }
+
+    /// Makes what was appended up to `sequence` durable; returns at once when it is.
+    ///
+    /// # Errors
+    /// Those of [`Log::sync`].
+    pub fn sync_to(&self, sequence: u64) -> Result<()> {
+        self.commit.wait(sequence, || self.flush())
+    }
+
+    /// Data first, then names: what counts as durable has both, and records do not count before that.
+    fn flush(&self) -> Result<u64> {
+        let (last, segments, new_names) = {
+            let mut tail = self.tail();
+            // The last segment stays: it will be appended to.
+            let current = vec![Arc::clone(&tail.segment)];
+            let segments = std::mem::replace(&mut tail.unsynced, current);
+            (tail.next - 1, segments, std::mem::take(&mut tail.new_names))
+        };
+        for segment in segments {
+            segment.file.sync().context(|| format!("cannot sync {}", self.files.name(segment.number)))?;
+        }
+        if new_names {
+            self.files.sync().context(|| "cannot sync the staging directory".into())?;
+        }
+        Ok(last)
+    }
+
+    /// Records up to this sequence are on disk.
+    pub fn durable(&self) -> u64 {
+        self.commit.durable()
+    }
+
+    /// Fills `buf`, which is as long as `location`, with the data there. The data is not verified: it is what was appended
+    /// to the file, by this process, or before it and then verified by the replay.
+    ///
+    /// # Errors
+    /// `NotFound` when its segment was removed, `Damaged` when it is shorter, `Io`.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn read(&self, location: Location, buf: &mut [u8]) -> Result<()> {
+        assert_eq!(buf.len(), location.len as usize, "a buffer for {location:?}");
+        let number = location.segment;
+        let segment = self.segments.read().expect("no panic while it is held").get(&number).cloned();
+        let segment = segment.ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("{} was removed", self.files.name(number)))
+        })?;
+        read_whole(&*segment.file, buf, location.offset.into()).map_err(|error| {
+            let text = format!("cannot read {location:?} of {}", self.files.name(number));
+            let short = error.kind() == std::io::ErrorKind::UnexpectedEof;
+            let kind = if short { ErrorKind::Damaged } else { ErrorKind::Io };
+            Error::new(kind, text).caused_by(error)
+        })
+    }
+
+    /// Removes segments from the front of the log in which nothing is needed, the database having name-space operations up
+    /// to sequence `committed`. Returns how many. The last segment always stays.
+    ///
+    /// # Errors
+    /// Those of [`Log::sync`]; `Io` when a segment could not be removed.
+    pub fn remove_dead(&self, committed: u64) -> Result<usize> {
+        let _removal = self.removal.lock().expect("no panic while it is held");
+        let last = self.tail().segment.number;
+        let dead: Vec<Arc<Segment>> = {
+            let segments = self.segments.read().expect("no panic while it is held");
+            let dead = segments
+                .values()
+                .take_while(|at| at.number < last && self.usage.is_dead(at.number, committed));
+            dead.cloned().collect()
+        };
+        if !dead.is_empty() {
+            // The segment that will be the first one must be there after a crash, whole in its header: sequences go on from it.
+            self.commit.force(|| self.flush())?;
+        }
+        for segment in &dead {
+            let what = || format!("cannot remove {}", self.files.name(segment.number));
+            self.files.remove(segment.number).context(what)?;
+            // Before the next removal, lest a crash bring this one back and not that.
+            self.files.sync().context(what)?;
+            self.segments.write().expect("no panic while it is held").remove(&segment.number);
+            self.usage.removed(segment.number);
+            self.space.release(segment.len.load(Ordering::Relaxed));
+        }
+        Ok(dead.len())
+    }
+
+    /// The oldest segment, which the destager must empty before any room is released.
+    pub fn oldest_segment(&self) -> u32 {
+        let segments = self.segments.read().expect("no panic while it is held");
+        segments.keys().next().copied().expect("a log has a segment")
+    }
+
+    /// How full the log is.
+    pub fn fill(&self) -> Fill {
+        self.space.fill()
+    }
+
+    /// What of each segment is needed: for the maps of files.
+    pub fn usage(&self) -> &Arc<Usage> {
+        &self.usage
+    }
+}
+
+impl Tail {
+    /// Begins a segment: not durable, its name neither.
+    fn begin(files: &dyn Files, options: &Options, number: u32, next: u64) -> Result<Self> {
+        let what = || format!("cannot begin {}", files.name(number));
+        let file = files.create(number).context(what)?;
+        let header = SegmentHeader { store: options.store, number, first: next }.encode();
+        if let Err(error) = write_whole(&*file, &mut [IoSlice::new(&header)], 0) {
+            drop(file);
+            // If it stays, it counts for nothing: the next attempt empties it, and a replay takes it for a torn tail.
+            let _ = files.remove(number);
+            return Err(error).context(what);
+        }
+        let segment = Arc::new(Segment { number, file, len: AtomicU64::new(HEADER) });
+        let unsynced = vec![Arc::clone(&segment)];
+        Ok(Self { segment, len: HEADER, reserved: 0, next, ragged: false, unsynced, new_names: true })
+    }
+
+    fn reserve(&mut self, end: u64, segment_len: u64) {
+        if end > self.reserved {
+            let _ = self.segment.file.reserve(self.len, segment_len - self.len);
+            self.reserved = segment_len;
+        }
+    }
+}

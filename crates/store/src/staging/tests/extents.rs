@@ -1,0 +1,208 @@
+//! The extent map beside a file that is a plain vector of bytes, each of which says where it comes from; and what replaying any
+//! part of a log over any state makes of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use outrigger_format::staging::Operation;
+use outrigger_format::{Entry, Root};
+use proptest::prelude::*;
+
+use crate::staging::{Appended, ExtentMap, Location, Piece, Usage};
+
+/// A byte of the model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Byte {
+    Zero,
+    /// Of the content that was there at the beginning.
+    Old(u64),
+    /// Of the write with this sequence.
+    Written(u64, u64),
+    /// Of the root with this length.
+    Cloned(u64, u64),
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { offset: u64, len: u64 },
+    Zero { offset: u64, len: u64 },
+    Clone { offset: u64, len: u64, from: u64 },
+    Truncate { len: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (offset, len) = (|| 0u64..60, || 1u64..30);
+    prop_oneof![
+        4 => (offset(), len()).prop_map(|(offset, len)| Step::Write { offset, len }),
+        2 => (offset(), len()).prop_map(|(offset, len)| Step::Zero { offset, len }),
+        1 => (offset(), len(), 0u64..9).prop_map(|(offset, len, from)| Step::Clone { offset, len, from }),
+        2 => (0u64..90).prop_map(|len| Step::Truncate { len }),
+    ]
+}
+
+fn operation(step: &Step) -> Operation {
+    let root = Root::Empty;
+    match *step {
+        Step::Write { offset, .. } => Operation::Write { inode: 1, offset },
+        Step::Zero { offset, len } => Operation::Zero { inode: 1, offset, len },
+        Step::Clone { offset, len, from } => {
+            Operation::Clone { from: 1, root, from_offset: from, inode: 1, offset, len }
+        }
+        Step::Truncate { len } => Operation::Truncate { inode: 1, len },
+    }
+}
+
+/// What the step makes of a file.
+fn model(file: &mut Vec<Byte>, sequence: u64, step: &Step) {
+    let (offset, bytes): (u64, Vec<Byte>) = match *step {
+        Step::Write { offset, len } => (offset, (0..len).map(|at| Byte::Written(sequence, at)).collect()),
+        Step::Zero { offset, len } => (offset, vec![Byte::Zero; len as usize]),
+        Step::Clone { offset, len, from } => {
+            (offset, (from..from + len).map(|at| Byte::Cloned(1000 + sequence, at)).collect())
+        }
+        Step::Truncate { len } => return file.resize(len as usize, Byte::Zero),
+    };
+    let end = offset as usize + bytes.len();
+    if file.len() < end {
+        file.resize(end, Byte::Zero);
+    }
+    file[offset as usize..end].copy_from_slice(&bytes);
+}
+
+/// What it does to a map. Each record lies in a segment of its own, which has its sequence as number.
+fn apply(map: &mut ExtentMap, usage: &Usage, sequence: u64, step: &Step) {
+    let len = if let Step::Write { len, .. } = step { *len as u32 } else { 0 };
+    let location = Location { segment: sequence as u32, offset: 0, len };
+    let appended = Appended { sequence, location };
+    usage.appended(&operation(step), &appended);
+    match *step {
+        Step::Write { offset, .. } => map.write(offset, &appended),
+        Step::Zero { offset, len } => map.zero(offset, len, &appended),
+        Step::Clone { offset, len, from } => {
+            let root = Arc::new(Root::Inline(vec![Entry::Hole { len: 1000 + sequence }]));
+            map.clone_range(offset, len, root, from, &appended);
+        }
+        Step::Truncate { len } => map.truncate(len, &appended),
+    }
+}
+
+/// The bytes that a map yields over a committed content.
+fn read(map: &ExtentMap, committed: &[Byte], range: std::ops::Range<u64>) -> Vec<Byte> {
+    let mut file = Vec::new();
+    let mut at = range.start;
+    for (piece, what) in map.pieces(range) {
+        assert!(piece.start == at && piece.end > at, "no gap");
+        at = piece.end;
+        let len = piece.end - piece.start;
+        match what {
+            Piece::Zero => file.extend((0..len).map(|_| Byte::Zero)),
+            Piece::Committed => file.extend_from_slice(&committed[piece.start as usize..piece.end as usize]),
+            Piece::Clone(root, from) => {
+                file.extend((from..from + len).map(|at| Byte::Cloned(root.len(), at)))
+            }
+            Piece::Data(Location { segment, offset, len: data_len }) => {
+                assert_eq!(u64::from(data_len), len);
+                file.extend((0..len).map(|at| Byte::Written(segment.into(), u64::from(offset) + at)));
+            }
+        }
+    }
+    file
+}
+
+fn old(len: u64) -> Vec<Byte> {
+    (0..len).map(Byte::Old).collect()
+}
+
+/// The states of a file: before the first step, and after each.
+fn history(base: u64, steps: &[Step]) -> Vec<Vec<Byte>> {
+    let mut states = vec![old(base)];
+    for (step, sequence) in steps.iter().zip(1..) {
+        let mut file = states[states.len() - 1].clone();
+        model(&mut file, sequence, step);
+        states.push(file);
+    }
+    states
+}
+
+fn check_usage(map: &ExtentMap, usage: &Usage, segments: u64) {
+    let mut live: HashMap<u32, u64> = HashMap::new();
+    for (_, piece) in map.pieces(0..u64::MAX) {
+        if let Piece::Data(location) = piece {
+            *live.entry(location.segment).or_default() += u64::from(location.len);
+        }
+    }
+    for segment in 1..=segments as u32 {
+        assert_eq!(usage.live_bytes(segment), live.get(&segment).copied().unwrap_or(0), "segment {segment}");
+    }
+    assert_eq!((usage.staged_bytes(), map.staged_bytes()), (live.values().sum(), live.values().sum()));
+    let first = (1..=segments as u32).find(|segment| !usage.is_dead(*segment, 0));
+    assert_eq!(first, map.oldest_segment());
+    assert_eq!(map.is_clean(), first.is_none());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn it_reads_as_a_plain_file(base in 0u64..80, steps in prop::collection::vec((step(), prop::option::weighted(0.2, 0usize..6)), 1..30)) {
+        let plain: Vec<Step> = steps.iter().map(|(step, _)| step.clone()).collect();
+        let states = history(base, &plain);
+        let usage = Arc::new(Usage::default());
+        let mut map = ExtentMap::new(Arc::clone(&usage), base);
+        let (mut committed, mut settled) = (0, 0);
+        for (now, (step, settle)) in steps.iter().enumerate() {
+            apply(&mut map, &usage, now as u64 + 1, step);
+            // A destager has stored the state some steps ago, and says so now.
+            if let Some(ago) = settle {
+                committed = (now + 1).saturating_sub(*ago).max(committed);
+                let before = map.staged_bytes();
+                let released = map.settle(committed as u64, states[committed].len() as u64);
+                prop_assert_eq!(map.staged_bytes() + released, before);
+                settled = committed;
+            }
+            let file = &states[now + 1];
+            prop_assert_eq!(map.len(), file.len() as u64);
+            prop_assert_eq!(&read(&map, &states[settled], 0..u64::MAX), file);
+            let (from, to) = (file.len() / 3, file.len() * 2 / 3);
+            prop_assert_eq!(&read(&map, &states[settled], from as u64..to as u64), &file[from..to]);
+            check_usage(&map, &usage, now as u64 + 1);
+        }
+        map.settle(u64::MAX, map.len());
+        prop_assert!(map.is_clean());
+        drop(map);
+        prop_assert!((1..=steps.len() as u32).all(|segment| usage.is_dead(segment, 0)));
+    }
+
+    /// The database may be further than the log says: replaying what it has already leads to the same.
+    #[test]
+    fn replaying_over_any_later_state_converges(base in 0u64..80, steps in prop::collection::vec(step(), 1..25), at in 0usize..25) {
+        let states = history(base, &steps);
+        let at = at.min(steps.len());
+        let usage = Arc::new(Usage::default());
+        let mut map = ExtentMap::new(Arc::clone(&usage), states[at].len() as u64);
+        for (step, sequence) in steps.iter().zip(1..) {
+            apply(&mut map, &usage, sequence, step);
+        }
+        prop_assert_eq!(&read(&map, &states[at], 0..u64::MAX), &states[steps.len()]);
+    }
+
+    /// Segments at the front that nothing refers to may be gone: what is left of the log leads to the same.
+    #[test]
+    fn dead_segments_are_not_missed(base in 0u64..80, steps in prop::collection::vec(step(), 1..25), at in 0usize..25) {
+        let states = history(base, &steps);
+        let at = at.min(steps.len());
+        let usage = Arc::new(Usage::default());
+        let mut map = ExtentMap::new(Arc::clone(&usage), base);
+        for (step, sequence) in steps.iter().zip(1..) {
+            apply(&mut map, &usage, sequence, step);
+        }
+        map.settle(at as u64, states[at].len() as u64);
+        let dead = (1..=steps.len() as u32).take_while(|segment| usage.is_dead(*segment, 0)).count();
+        let usage = Arc::new(Usage::default());
+        let mut again = ExtentMap::new(Arc::clone(&usage), states[at].len() as u64);
+        for (step, sequence) in steps.iter().zip(1..).skip(dead) {
+            apply(&mut again, &usage, sequence, step);
+        }
+        prop_assert_eq!(&read(&again, &states[at], 0..u64::MAX), &states[steps.len()]);
+    }
+}

@@ -1,0 +1,159 @@
+//! Segments in memory: a disk that may be full or fail, and that takes down what it sees.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use crate::staging::files::{Files, SegmentFile};
+use crate::testing::crash::Recording;
+
+#[derive(Default)]
+pub struct Disk {
+    pub segments: BTreeMap<u32, Vec<u8>>,
+    /// Bytes that fit yet; a write takes what fits, and fails when nothing does.
+    pub room: Option<u64>,
+    /// A write takes at most so many bytes.
+    pub write_max: Option<usize>,
+    pub fail_truncate: bool,
+    pub fail_sync: bool,
+    /// How long a sync of a segment takes.
+    pub sync_takes: Duration,
+    /// Syncs of segments so far.
+    pub syncs: usize,
+    pub recording: Option<Recording>,
+}
+
+/// Shared by a log and the test that looks at its disk.
+#[derive(Clone, Default)]
+pub struct Memory(Arc<Mutex<Disk>>);
+
+struct Segment {
+    memory: Memory,
+    number: u32,
+}
+
+fn name(number: u32) -> String {
+    format!("{number:08}.log")
+}
+
+impl Memory {
+    pub fn new(segments: BTreeMap<u32, Vec<u8>>) -> Self {
+        Self(Arc::new(Mutex::new(Disk { segments, ..Disk::default() })))
+    }
+
+    pub fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Disk {
+    fn record(&mut self, step: impl FnOnce(&mut Recording) -> crate::Result<()>) {
+        if let Some(recording) = &mut self.recording {
+            step(recording).unwrap();
+        }
+    }
+
+    fn segment(&mut self, number: u32) -> io::Result<&mut Vec<u8>> {
+        self.segments.get_mut(&number).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Files for Memory {
+    fn create(&self, number: u32) -> io::Result<Box<dyn SegmentFile>> {
+        let mut disk = self.disk();
+        assert!(disk.segments.insert(number, Vec::new()).is_none(), "no leftover");
+        disk.record(|steps| steps.create(Path::new(&name(number))));
+        drop(disk);
+        self.open(number)
+    }
+
+    fn open(&self, number: u32) -> io::Result<Box<dyn SegmentFile>> {
+        self.disk().segment(number)?;
+        Ok(Box::new(Segment { memory: self.clone(), number }))
+    }
+
+    fn remove(&self, number: u32) -> io::Result<()> {
+        let mut disk = self.disk();
+        if disk.segments.remove(&number).is_some() {
+            disk.record(|steps| steps.remove(Path::new(&name(number))));
+        }
+        Ok(())
+    }
+
+    fn list(&self) -> io::Result<Vec<u32>> {
+        Ok(self.disk().segments.keys().copied().collect())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk().record(|steps| steps.sync(Path::new(""), false));
+        Ok(())
+    }
+
+    fn name(&self, number: u32) -> String {
+        name(number)
+    }
+}
+
+impl SegmentFile for Segment {
+    fn write(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        let mut bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let mut disk = self.memory.disk();
+        let room = disk.room.map_or(usize::MAX, |room| room as usize);
+        bytes.truncate(room.min(disk.write_max.unwrap_or(usize::MAX)));
+        if bytes.is_empty() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        disk.room = disk.room.map(|room| room - bytes.len() as u64);
+        let content = disk.segment(self.number)?;
+        assert_eq!(content.len() as u64, offset, "appended at the end");
+        content.extend_from_slice(&bytes);
+        disk.record(|steps| steps.write(Path::new(&name(self.number)), offset, &bytes));
+        Ok(bytes.len())
+    }
+
+    fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut disk = self.memory.disk();
+        let content = disk.segment(self.number)?;
+        let rest = content.get(offset as usize..).unwrap_or(&[]);
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.memory.disk().segment(self.number)?.len() as u64)
+    }
+
+    fn reserve(&self, _: u64, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        let mut disk = self.memory.disk();
+        if disk.fail_truncate {
+            return Err(io::Error::other("truncating failed on purpose"));
+        }
+        let content = disk.segment(self.number)?;
+        let Some(freed) = (content.len() as u64).checked_sub(len).filter(|freed| *freed > 0) else {
+            return Ok(());
+        };
+        content.truncate(len as usize);
+        disk.room = disk.room.map(|room| room + freed);
+        disk.record(|steps| steps.resize(Path::new(&name(self.number)), len));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let takes = self.memory.disk().sync_takes;
+        std::thread::sleep(takes);
+        let mut disk = self.memory.disk();
+        if disk.fail_sync {
+            return Err(io::Error::other("syncing failed on purpose"));
+        }
+        disk.syncs += 1;
+        disk.record(|steps| steps.sync(Path::new(&name(self.number)), true));
+        Ok(())
+    }
+}

@@ -1,0 +1,66 @@
+//! Tests of the staging log, most of them on segments in memory.
+
+mod crash;
+mod extents;
+mod log;
+mod memory;
+mod torn;
+
+use outrigger_format::StoreId;
+use outrigger_format::staging::{Operation, RECORD_HEADER_LEN};
+
+use super::{Log, Options, Report};
+use crate::error::Result;
+use memory::Memory;
+
+const STORE: StoreId = StoreId([5; 16]);
+
+/// Segments of 512 bytes.
+fn small() -> Options {
+    Options { store: STORE, segment_len: 512, capacity: 4096 }
+}
+
+/// What came back of a record: its sequence, operation and data.
+type Back = (u64, Operation, Vec<u8>);
+
+/// Opens a log in memory; with what comes back of it.
+fn open(memory: &Memory) -> Result<(Log, Report, Vec<Back>)> {
+    let mut replayed = Vec::new();
+    let (log, report) = Log::open_files(Box::new(memory.clone()), small(), &mut |record| {
+        replayed.push((record.appended.sequence, record.operation, record.data.to_vec()));
+        Ok(())
+    })?;
+    Ok((log, report, replayed))
+}
+
+/// Operation number `sequence` of a log that tests write: kinds and lengths vary, and each tells which one it is.
+fn sample(sequence: u64) -> (Operation, Vec<u8>) {
+    let name = format!("name {sequence}").into_bytes();
+    match sequence % 4 {
+        0 => (Operation::Link { parent: 1, name, inode: sequence }, Vec::new()),
+        1 => (Operation::Truncate { inode: sequence, len: sequence }, Vec::new()),
+        _ => {
+            let data = vec![sequence as u8; 1 + (sequence as usize * 37) % 150];
+            (Operation::Write { inode: sequence, offset: sequence << 20 }, data)
+        }
+    }
+}
+
+/// Appends operation number `sequence`, and checks that it became that one. Returns the record's length.
+fn append(log: &Log, sequence: u64) -> Result<usize> {
+    let (operation, data) = sample(sequence);
+    let appended = log.append(&operation, &data)?;
+    assert_eq!(appended.sequence, sequence);
+    let mut fields = Vec::new();
+    operation.encode(&mut fields);
+    Ok(RECORD_HEADER_LEN + fields.len() + data.len())
+}
+
+/// Checks that exactly the operations with these sequences came back.
+fn assert_samples(replayed: &[Back], sequences: std::ops::Range<u64>) {
+    let found: Vec<u64> = replayed.iter().map(|(sequence, ..)| *sequence).collect();
+    assert_eq!(found, sequences.collect::<Vec<_>>());
+    for (sequence, operation, data) in replayed {
+        assert_eq!((operation, data), (&sample(*sequence).0, &sample(*sequence).1));
+    }
+}

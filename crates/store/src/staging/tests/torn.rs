@@ -1,0 +1,154 @@
+//! A log that ends anywhere, and one with any bit flipped.
+
+use std::collections::BTreeMap;
+
+use super::memory::Memory;
+use super::{append, assert_samples, open};
+use crate::error::ErrorKind;
+use crate::staging::log::Log;
+
+const HEADER: usize = outrigger_format::staging::SEGMENT_HEADER_LEN;
+
+/// Where a record lies, and what it says is durable.
+struct Place {
+    segment: u32,
+    end: usize,
+    durable: u64,
+}
+
+/// Operations 1 to `last`, with a sync after each sequence of which `syncs` says so.
+fn write(last: u64, syncs: impl Fn(u64) -> bool) -> (BTreeMap<u32, Vec<u8>>, Vec<Place>) {
+    let memory = Memory::default();
+    let (log, ..) = open(&memory).unwrap();
+    let mut places = Vec::new();
+    for sequence in 1..=last {
+        let durable = log.durable();
+        append(&log, sequence).unwrap();
+        let disk = memory.disk();
+        let (segment, content) = disk.segments.last_key_value().unwrap();
+        places.push(Place { segment: *segment, end: content.len(), durable });
+        drop(disk);
+        if syncs(sequence) {
+            assert_eq!(log.sync().unwrap(), sequence);
+        }
+    }
+    let segments = memory.disk().segments.clone();
+    assert!(segments.len() >= 3, "{} segments", segments.len());
+    (segments, places)
+}
+
+/// Goes on after what came back, and looks again.
+fn goes_on(memory: &Memory, log: Log, next: u64) {
+    append(&log, next).unwrap();
+    append(&log, next + 1).unwrap();
+    drop(log);
+    let (_, report, replayed) = open(memory).unwrap();
+    assert_samples(&replayed, 1..next + 2);
+    assert_eq!((report.torn, report.last), (None, next + 1));
+}
+
+#[test]
+fn a_log_cut_anywhere_keeps_its_whole_records() {
+    let (segments, places) = write(16, |_| false);
+    let (&last, content) = segments.last_key_value().unwrap();
+    for cut in 0..=content.len() {
+        let memory = Memory::new(segments.clone());
+        memory.disk().segments.get_mut(&last).unwrap().truncate(cut);
+        let (log, report, replayed) = open(&memory).unwrap();
+        let whole = places.iter().filter(|place| place.segment < last || place.end <= cut).count() as u64;
+        assert_samples(&replayed, 1..whole + 1);
+        let clean = cut == HEADER || places.iter().any(|place| place.segment == last && place.end == cut);
+        assert_eq!(report.torn.is_none(), clean, "cut at {cut}");
+        if let Some(torn) = report.torn {
+            assert_eq!(torn.sequence, whole + 1);
+            assert!(cut == 0 || torn.bytes > 0 && torn.bytes <= cut as u64);
+        }
+        goes_on(&memory, log, whole + 1);
+    }
+}
+
+#[test]
+fn a_flipped_bit_never_makes_a_wrong_record() {
+    for (syncs, name) in [(0, "never"), (1, "always"), (5, "every five")] {
+        let (segments, places) = write(16, |sequence| syncs != 0 && sequence % syncs == 0);
+        let mut outcomes = [0, 0];
+        for (&segment, content) in &segments {
+            for bit in 0..content.len() * 8 {
+                let memory = Memory::new(segments.clone());
+                memory.disk().segments.get_mut(&segment).unwrap()[bit / 8] ^= 1 << (bit % 8);
+                // The record that is hit, or the first one of a segment whose header is.
+                let hit = places.iter().filter(|place| place.segment < segment);
+                let hit = hit.count()
+                    + places.iter().filter(|place| place.segment == segment && place.end <= bit / 8).count();
+                let broken = hit as u64 + 1;
+                let durable = places[hit + 1..].iter().map(|place| place.durable).max();
+                match open(&memory) {
+                    Ok((log, report, replayed)) => {
+                        assert!(
+                            durable.is_none_or(|durable| durable < broken),
+                            "{name}: bit {bit} of {segment}"
+                        );
+                        assert_samples(&replayed, 1..broken);
+                        assert_eq!(report.torn.unwrap().sequence, broken);
+                        goes_on(&memory, log, broken);
+                        outcomes[0] += 1;
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Damaged);
+                        assert!(
+                            error.to_string().contains(&format!("record {broken} is damaged")),
+                            "{error}"
+                        );
+                        assert!(
+                            durable.is_some_and(|durable| durable >= broken),
+                            "{name}: bit {bit} of {segment}"
+                        );
+                        assert_eq!(memory.disk().segments.len(), segments.len(), "nothing is changed");
+                        outcomes[1] += 1;
+                    }
+                }
+            }
+        }
+        assert!(outcomes[0] > 0 && (syncs == 0) == (outcomes[1] == 0), "{name}: {outcomes:?}");
+    }
+}
+
+#[test]
+fn a_missing_segment_is_damage_if_it_was_durable() {
+    let (mut segments, _) = write(16, |sequence| sequence == 15);
+    segments.remove(&2);
+    assert_eq!(open(&Memory::new(segments)).unwrap_err().kind(), ErrorKind::Damaged);
+    let (mut segments, places) = write(16, |_| false);
+    segments.remove(&2);
+    let memory = Memory::new(segments);
+    let (log, report, replayed) = open(&memory).unwrap();
+    let first = places.iter().filter(|place| place.segment == 1).count() as u64;
+    assert_samples(&replayed, 1..first + 1);
+    assert!(report.torn.unwrap().why.contains("segment 2 is missing"));
+    assert_eq!(memory.disk().segments.len(), 1);
+    goes_on(&memory, log, first + 1);
+}
+
+#[test]
+fn a_copy_of_the_log_as_data_is_no_evidence() {
+    let (segments, _) = write(16, |_| true);
+    let memory = Memory::new(segments.clone());
+    let (log, ..) = open(&memory).unwrap();
+    let mut offset = 0;
+    for piece in segments[&1].chunks(300) {
+        let write = outrigger_format::staging::Operation::Write { inode: 2, offset };
+        log.append(&write, piece).unwrap();
+        offset += piece.len() as u64;
+    }
+    let appended = log.append(&outrigger_format::staging::Operation::Forget { inode: 2 }, b"").unwrap();
+    drop(log);
+    // The first of those records is broken: the ones within its data, and within those after it, are older.
+    let mut disk = memory.disk();
+    let number = appended.location.segment - 1;
+    let content = disk.segments.get_mut(&number).unwrap();
+    let end = content.len();
+    content[end - 1] ^= 1;
+    drop(disk);
+    let (_, report, replayed) = open(&memory).unwrap();
+    assert!(report.torn.is_some() && replayed.len() >= 16);
+}
