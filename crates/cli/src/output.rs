@@ -193,12 +193,7 @@ pub fn rfc3339(time: Time) -> String {
 
 /// As [`rfc3339`], from nanoseconds since 1970.
 pub fn rfc3339_nanos(nanos: u64) -> String {
-    rfc3339(from_nanos(nanos))
-}
-
-/// Nanoseconds since 1970 as a time.
-pub fn from_nanos(nanos: u64) -> Time {
-    Time { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 }
+    rfc3339(Time::from_nanos(nanos))
 }
 
 /// `2026-11-21 22:04:51`, in the machine's time zone.

@@ -56,6 +56,13 @@ pub struct Time {
     pub nanos: u32,
 }
 
+impl Time {
+    /// Nanoseconds since 1970 as a time.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 }
+    }
+}
+
 /// Extended attributes, ACLs among them: (name, value), sorted by name.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 

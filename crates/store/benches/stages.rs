@@ -154,7 +154,7 @@ impl Bench<'_> {
     /// The median time of `work`, after a first round that does not count, and what its last round gave.
     fn median<T>(&self, mut work: impl FnMut() -> T) -> (f64, T) {
         let mut result = work();
-        let mut walls: Vec<f64> = (0..self.rounds)
+        let walls: Vec<f64> = (0..self.rounds)
             .map(|_| {
                 rustix::fs::sync();
                 let began = Instant::now();
@@ -162,8 +162,7 @@ impl Bench<'_> {
                 began.elapsed().as_secs_f64()
             })
             .collect();
-        walls.sort_by(f64::total_cmp);
-        (walls[walls.len() / 2], result)
+        (middle(walls), result)
     }
 
     fn serial<T>(&self, name: &'static str, work: impl FnMut() -> T) -> Stage {
@@ -180,15 +179,7 @@ impl Bench<'_> {
     ) -> Stage {
         let on = |threads: usize| {
             let mut states: Vec<S> = (0..threads).map(|_| state()).collect();
-            let run = || {
-                std::thread::scope(|scope| {
-                    for (first, state) in states.iter_mut().enumerate() {
-                        let work = &work;
-                        scope.spawn(move || (first..count).step_by(threads).for_each(|at| work(state, at)));
-                    }
-                });
-            };
-            self.median(run).0
+            self.median(|| share_out(&mut states, count, &work)).0
         };
         Stage { name, alone: on(1), together: Some(on(self.threads)) }
     }
@@ -214,20 +205,12 @@ impl Bench<'_> {
                 let places = fresh();
                 rustix::fs::sync();
                 let began = Instant::now();
-                std::thread::scope(|scope| {
-                    for first in 0..threads {
-                        let places = &places;
-                        scope.spawn(move || {
-                            for at in (first..places.len()).step_by(threads) {
-                                std::fs::write(&places[at], &files[at]).expect("room on the disk");
-                            }
-                        });
-                    }
+                share_out(&mut vec![(); threads], places.len(), &|(), at| {
+                    std::fs::write(&places[at], &files[at]).expect("room on the disk");
                 });
                 walls.push(began.elapsed().as_secs_f64());
             }
-            walls.sort_by(f64::total_cmp);
-            walls[walls.len() / 2]
+            middle(walls)
         };
         Stage { name: "create + write", alone: on(1), together: Some(on(self.threads)) }
     }
@@ -265,6 +248,22 @@ impl Bench<'_> {
             largest.name
         );
     }
+}
+
+/// `work` for each of `count` items, by as many threads as there are `states`.
+fn share_out<S: Send>(states: &mut [S], count: usize, work: &(impl Fn(&mut S, usize) + Sync)) {
+    let threads = states.len();
+    std::thread::scope(|scope| {
+        for (first, state) in states.iter_mut().enumerate() {
+            scope.spawn(move || (first..count).step_by(threads).for_each(|at| work(state, at)));
+        }
+    });
+}
+
+/// The median.
+fn middle(mut seconds: Vec<f64>) -> f64 {
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
 }
 
 fn mb(bytes: usize) -> f64 {

@@ -3,6 +3,7 @@
 use clap::Args;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use outrigger_format::catalogue::Time;
 use outrigger_store::meta::SnapshotRow;
 use outrigger_store::ops::retention::{Candidate, Retention};
 use outrigger_store::ops::snapshots;
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use super::{Context, snapshot};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, from_nanos, local, print_json, print_text};
+use crate::output::{Object, local, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -110,7 +111,7 @@ fn describe(rows: &[SnapshotRow], reasons: &[Vec<&str>], dry_run: bool) -> Strin
             (true, true) => "would delete".to_string(),
             (true, false) => "deleted".to_string(),
         };
-        text += &format!("{:width$}  {}  {verdict}\n", row.name, local(from_nanos(row.time)));
+        text += &format!("{:width$}  {}  {verdict}\n", row.name, local(Time::from_nanos(row.time)));
     }
     text
 }

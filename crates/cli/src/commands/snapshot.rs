@@ -2,13 +2,14 @@
 
 use clap::{Args, Subcommand};
 use jiff::Zoned;
+use outrigger_format::catalogue::Time;
 use outrigger_store::meta::SnapshotRow;
 use outrigger_store::ops::snapshots;
 use serde_json::Value;
 
 use super::Context;
 use crate::exit::{Exit, Outcome};
-use crate::output::{Object, counted, from_nanos, local, print_json, print_text, rfc3339_nanos};
+use crate::output::{Object, counted, local, print_json, print_text, rfc3339_nanos};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -102,7 +103,7 @@ fn list(context: &Context, args: &ListArgs) -> Outcome {
     let width = snapshots.iter().map(|snapshot| snapshot.name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
     for SnapshotRow { name, time, tags, .. } in &snapshots {
-        let line = format!("{name:width$}  {}  {}", local(from_nanos(*time)), tags.join(","));
+        let line = format!("{name:width$}  {}  {}", local(Time::from_nanos(*time)), tags.join(","));
         text += line.trim_end();
         text.push('\n');
     }

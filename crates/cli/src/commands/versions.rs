@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 use outrigger_format::catalogue::FileKind;
+use outrigger_format::catalogue::Time;
 use outrigger_store::meta::At;
 use outrigger_store::tree::require;
 use serde_json::Value;
@@ -11,7 +12,7 @@ use serde_json::Value;
 use super::Context;
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, from_nanos, local, print_json, print_text, rfc3339, rfc3339_nanos};
+use crate::output::{Object, local, print_json, print_text, rfc3339, rfc3339_nanos};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,7 +63,7 @@ pub fn run(context: &Context, args: VersionsArgs) -> Outcome {
     text +=
         &format!("{:>8}  {:19}  {:19}  {:>12}\n", "now", "", local(inode.attributes.mtime), inode.root.len());
     for version in versions {
-        let (committed, modified) = (local(from_nanos(version.time)), local(version.mtime));
+        let (committed, modified) = (local(Time::from_nanos(version.time)), local(version.mtime));
         text +=
             &format!("{:>8}  {committed:19}  {modified:19}  {:>12}\n", version.number, version.root.len());
     }

@@ -18,7 +18,9 @@ use outrigger_format::catalogue::FileKind;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
-use super::convert::{bare_attr, caller, device, errno, file_attr, file_type, kind_of_mode, set_time, time};
+use outrigger_store::local::kind_of;
+
+use super::convert::{bare_attr, caller, device, errno, file_attr, file_type, set_time, time};
 use crate::fs::{Entry, FileSystem, Found, NewNode, OpenFlags, Opened, Part, Result, Seek, SetAttr};
 
 /// Bytes of a read-ahead or write request.
@@ -181,7 +183,7 @@ impl<F: FileSystem> Filesystem for Adapter<F> {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        let Some(kind) = kind_of_mode(mode) else { return reply.error(errno(Errno::INVAL)) };
+        let Some(kind) = kind_of(mode) else { return reply.error(errno(Errno::INVAL)) };
         let node = NewNode { kind, mode: mode & 0o7777, umask, rdev: device(rdev) };
         reply_entry(reply, self.fs.make(caller(request), parent.0, name.as_bytes(), node));
     }

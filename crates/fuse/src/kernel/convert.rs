@@ -36,21 +36,6 @@ pub fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// The kind that a mode's format bits name.
-pub fn kind_of_mode(mode: u32) -> Option<FileKind> {
-    use rustix::fs::FileType as Type;
-    Some(match Type::from_raw_mode(mode) {
-        Type::RegularFile => FileKind::File,
-        Type::Directory => FileKind::Directory,
-        Type::Symlink => FileKind::Symlink,
-        Type::Fifo => FileKind::Fifo,
-        Type::Socket => FileKind::Socket,
-        Type::CharacterDevice => FileKind::CharDevice,
-        Type::BlockDevice => FileKind::BlockDevice,
-        Type::Unknown => return None,
-    })
-}
-
 /// Attributes.
 pub fn file_attr(attr: &Attr) -> FileAttr {
     FileAttr {

@@ -44,11 +44,6 @@ pub fn directory(number: u64, like: &Inode, time: Time) -> Attr {
     attr
 }
 
-/// Nanoseconds since 1970 as a time.
-pub fn from_nanos(nanos: u64) -> Time {
-    Time { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 }
-}
-
 /// Bytes that are not in holes, when that is known without reading a manifest.
 pub fn allocated_at_once(root: &Root) -> Option<u64> {
     match root {

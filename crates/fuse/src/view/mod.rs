@@ -24,7 +24,7 @@ mod trees;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_format::catalogue::FileKind;
+use outrigger_format::catalogue::{FileKind, Time};
 use outrigger_store::Store;
 use outrigger_store::meta::{At, Inode, ROOT_INODE, SnapshotRow};
 use outrigger_store::ops::View;
@@ -145,7 +145,7 @@ impl ReadVolume {
 
     fn snapshots_dir(&self) -> Result<Entry> {
         let root = self.inode(ROOT)?;
-        let newest = self.snapshots()?.last().map(|snapshot| attr::from_nanos(snapshot.time));
+        let newest = self.snapshots()?.last().map(|snapshot| Time::from_nanos(snapshot.time));
         let attr = attr::directory(SNAPSHOTS, &root, newest.unwrap_or(root.attributes.mtime));
         Ok(Entry { attr, valid: A_MOMENT })
     }

@@ -41,7 +41,7 @@ pub(crate) fn fstat(fd: &OwnedFd) -> Result<SourceStat, Errno> {
 }
 
 /// The kind of a file by its `st_mode`; `None` for what Linux does not have.
-pub(crate) fn kind_of(st_mode: u32) -> Option<FileKind> {
+pub fn kind_of(st_mode: u32) -> Option<FileKind> {
     use rustix::fs::FileType;
     Some(match FileType::from_raw_mode(st_mode) {
         FileType::RegularFile => FileKind::File,

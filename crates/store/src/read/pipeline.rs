@@ -1,9 +1,11 @@
 //! Locate, fetch, verify, assemble: a file's bytes from its root.
 
+use std::sync::Arc;
+
 use outrigger_format::{Entry, Fingerprint, FingerprintKind, Place, Root};
 
 use super::manifest::{NodeSource, walk_entries};
-use super::packs::PackReader;
+use super::packs::{Frame, PackReader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Index;
 use crate::store::Store;
@@ -50,9 +52,7 @@ impl<'a> Reader<'a> {
     pub fn prefetch(&self, fingerprint: &Fingerprint) -> Result<()> {
         let missing = || Error::new(ErrorKind::NotFound, format!("chunk {fingerprint} is in no known pack"));
         let place = self.index.resolve(fingerprint, |_| true)?.ok_or_else(missing)?;
-        let footer = self.index.footers().get(place.pack)?.ok_or_else(missing)?;
-        let (number, _) = footer.position(place.slot).ok_or_else(missing)?;
-        self.packs.frame(place.pack, &footer, number).map(drop)
+        self.frame_of(place).map(drop)
     }
 
     /// Hands the verified bytes of a chunk to `take`. If one copy is damaged, another pack's copy serves.
@@ -97,20 +97,24 @@ impl<'a> Reader<'a> {
         place: Place,
         take: &mut impl FnMut(&[u8]) -> Result<T>,
     ) -> Result<T> {
-        let damaged = |why: &str| Error::damaged(format!("pack {}, slot {}: {why}", place.pack, place.slot));
+        let (frame, position) = self.frame_of(place)?;
+        let chunk = frame.chunk(position).ok_or_else(|| damaged(place, "its frame is too short"))?;
+        if outrigger_offload::hash(self.fingerprint, chunk) != *fingerprint {
+            return Err(damaged(place, "its bytes do not match its fingerprint"));
+        }
+        take(chunk)
+    }
+
+    /// The decoded frame that `place` lies in, and which of its chunks that is.
+    fn frame_of(&self, place: Place) -> Result<(Arc<Frame>, u16)> {
         // An unreadable footer counts as a pack that is gone.
         let Some(footer) = self.index.footers().get(place.pack)? else {
             let why = format!("pack {} is gone, or its footer cannot be read", place.pack);
             return Err(Error::new(ErrorKind::NotFound, why));
         };
         let (number, position) =
-            footer.position(place.slot).ok_or_else(|| damaged("there is no such slot"))?;
-        let frame = self.packs.frame(place.pack, &footer, number)?;
-        let chunk = frame.chunk(position).ok_or_else(|| damaged("its frame is too short"))?;
-        if outrigger_offload::hash(self.fingerprint, chunk) != *fingerprint {
-            return Err(damaged("its bytes do not match its fingerprint"));
-        }
-        take(chunk)
+            footer.position(place.slot).ok_or_else(|| damaged(place, "there is no such slot"))?;
+        Ok((self.packs.frame(place.pack, &footer, number)?, position))
     }
 
     /// Calls `visit` with each entry that overlaps `from..to`; see [`walk_entries`].
@@ -176,6 +180,10 @@ impl<'a> Reader<'a> {
         })?;
         if run.is_empty() { Ok(()) } else { sink(&run) }
     }
+}
+
+fn damaged(place: Place, why: &str) -> Error {
+    Error::damaged(format!("pack {}, slot {}: {why}", place.pack, place.slot))
 }
 
 impl NodeSource for Reader<'_> {

@@ -61,13 +61,16 @@ const CHUNKS_MAX: usize = 65_535;
 /// one that would take it a quarter beyond (a larger chunk is a frame of its own).
 pub(super) struct Framer {
     frame_size: usize,
+    /// No frame of several chunks is longer.
+    limit: usize,
     open: Option<RawFrame>,
     next_sequence: u64,
 }
 
 impl Framer {
     pub fn new(frame_size: usize) -> Self {
-        Self { frame_size, open: None, next_sequence: 1 }
+        let limit = (frame_size + frame_size / 4).min(MAX_FRAME_LEN);
+        Self { frame_size, limit, open: None, next_sequence: 1 }
     }
 
     /// Adds the chunk at `at` of `buffer`. Returns the number of its frame, and the frame before it if that is now
@@ -80,11 +83,10 @@ impl Framer {
         codec: CodecSpec,
         recycled: impl FnOnce() -> Vec<u8>,
     ) -> (u64, Option<RawFrame>) {
-        let limit = (self.frame_size + self.frame_size / 4).min(MAX_FRAME_LEN);
         let full = self.open.as_ref().is_some_and(|open| {
             let len = open.raw.bytes().len();
             len >= self.frame_size
-                || len + at.len() > limit
+                || len + at.len() > self.limit
                 || open.codec != codec
                 || open.lengths.len() == CHUNKS_MAX
         });
@@ -104,7 +106,7 @@ impl Framer {
                     RawBytes::Borrowed(same, range) if range.end == at.start && Arc::ptr_eq(same, buffer) => {
                         range.end = at.end;
                     }
-                    raw => raw.own(limit, recycled).extend_from_slice(&buffer.bytes[at]),
+                    raw => raw.own(self.limit, recycled).extend_from_slice(&buffer.bytes[at]),
                 }
                 open.lengths.push(len);
                 open.fingerprints.push(fingerprint);
@@ -121,7 +123,7 @@ impl Framer {
             if range.len() >= self.frame_size - self.frame_size / 4 {
                 return self.open.take();
             }
-            open.raw.own(self.frame_size + self.frame_size / 4, recycled);
+            open.raw.own(self.limit, recycled);
         }
         None
     }

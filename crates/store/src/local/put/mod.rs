@@ -307,13 +307,12 @@ pub fn new_directory() -> Attributes {
 }
 
 fn made_now(kind: FileKind, mode: u32) -> Attributes {
-    let nanos = clock::now_nanos();
     Attributes {
         kind,
         mode,
         uid: rustix::process::geteuid().as_raw(),
         gid: rustix::process::getegid().as_raw(),
-        mtime: Time { secs: (nanos / 1_000_000_000) as i64, nanos: (nanos % 1_000_000_000) as u32 },
+        mtime: Time::from_nanos(clock::now_nanos()),
         rdev: 0,
         target: Vec::new(),
         xattrs: Vec::new(),

@@ -168,8 +168,11 @@ fn contents(connection: &Connection, found: &mut Vec<String>) -> Outcome<()> {
             }
         }
     }
-    let sql =
-        concat!("SELECT ", row::inode_columns!(), " FROM inode i CROSS JOIN traits t ON t.id = i.traits");
+    let sql = concat!(
+        "SELECT ",
+        row::inode_columns!(inode_intact),
+        " FROM inode i CROSS JOIN traits t ON t.id = i.traits"
+    );
     let (mut kinds, mut bytes) = ([0u64; 3], 0u64);
     let mut statement = connection.prepare(sql)?;
     let mut rows = statement.query([])?;

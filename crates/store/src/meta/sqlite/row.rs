@@ -13,36 +13,19 @@ use crate::meta::Inode;
 /// How many columns [`inode`] takes.
 pub(super) const INODE_COLUMNS: usize = 12;
 
-/// Columns of an inode for [`inode`], from `i` (`inode`) and `t` (`traits`).
+/// Columns of an inode for [`inode`], from `i` and `t` (`traits`); which checksum of `sums.rs` says which table `i` is.
 macro_rules! inode_columns {
-    () => {
+    ($intact:ident) => {
         concat!(
-            $crate::meta::sqlite::row::inode_values!(),
-            ", ",
-            $crate::meta::sqlite::sums::inode_intact!(),
+            "i.number, i.links, i.mtime_secs, i.mtime_nanos, i.stamp, i.special, i.root, \
+             t.mode, t.uid, t.gid, t.xattrs, ",
+            $crate::meta::sqlite::sums::$intact!(),
             " AND ",
             $crate::meta::sqlite::sums::traits_intact!()
         )
     };
 }
-/// The same, from `i` (`inode_old`) and `t` (`traits`).
-macro_rules! inode_old_columns {
-    () => {
-        concat!(
-            $crate::meta::sqlite::row::inode_values!(),
-            ", ",
-            $crate::meta::sqlite::sums::inode_old_intact!(),
-            " AND ",
-            $crate::meta::sqlite::sums::traits_intact!()
-        )
-    };
-}
-macro_rules! inode_values {
-    () => {
-        "i.number, i.links, i.mtime_secs, i.mtime_nanos, i.stamp, i.special, i.root, t.mode, t.uid, t.gid, t.xattrs"
-    };
-}
-pub(super) use {inode_columns, inode_old_columns, inode_values};
+pub(super) use inode_columns;
 
 /// Mode column, owner and group of a new store's root directory.
 pub(super) const ROOT_ATTRIBUTES: (i64, i64, i64) = (mode_column(FileKind::Directory, 0o755), 0, 0);

@@ -7,7 +7,7 @@ use outrigger_format::catalogue::Time;
 use rusqlite::{Connection, OptionalExtension as _};
 
 use super::fault::{Outcome, refuse};
-use super::row::{self, INODE_COLUMNS, inode_columns, inode_old_columns};
+use super::row::{self, INODE_COLUMNS, inode_columns};
 use super::sums::{self, dentry_intact, dentry_old_intact, version_intact};
 use crate::error::ErrorKind;
 use crate::meta::{At, DirEntry, Inode, ROOT_INODE, VersionRow};
@@ -19,7 +19,7 @@ pub(super) fn inode(connection: &Connection, at: At, number: u64) -> Outcome<Opt
         At::Now => {
             let sql = concat!(
                 "SELECT ",
-                inode_columns!(),
+                inode_columns!(inode_intact),
                 " FROM inode i CROSS JOIN traits t ON t.id = i.traits WHERE i.number = ?1"
             );
             Ok(connection.prepare_cached(sql)?.query_row([number], |row| row::inode(row, 0)).optional()?)
@@ -31,12 +31,12 @@ pub(super) fn inode(connection: &Connection, at: At, number: u64) -> Outcome<Opt
 fn inode_at(connection: &Connection, number: i64, epoch: i64) -> Outcome<Option<Inode>> {
     let current = concat!(
         "SELECT ",
-        inode_columns!(),
+        inode_columns!(inode_intact),
         " FROM inode i CROSS JOIN traits t ON t.id = i.traits WHERE i.number = ?1 AND i.epoch <= ?2"
     );
     let former = concat!(
         "SELECT ",
-        inode_old_columns!(),
+        inode_columns!(inode_old_intact),
         " FROM inode_old i CROSS JOIN traits t ON t.id = i.traits \
          WHERE i.number = ?1 AND i.epoch_from <= ?2 AND i.epoch_to > ?2"
     );
@@ -56,7 +56,7 @@ pub(super) fn lookup(connection: &Connection, at: At, parent: u64, name: &[u8]) 
         At::Now => {
             let sql = concat!(
                 "SELECT ",
-                inode_columns!(),
+                inode_columns!(inode_intact),
                 ", ",
                 dentry_intact!(),
                 " FROM dentry d CROSS JOIN inode i ON i.number = d.inode CROSS JOIN traits t ON t.id = i.traits \
@@ -101,7 +101,7 @@ pub(super) fn read_dir(
         At::Now => {
             let sql = concat!(
                 "SELECT d.name, ",
-                inode_columns!(),
+                inode_columns!(inode_intact),
                 ", ",
                 dentry_intact!(),
                 " FROM dentry d CROSS JOIN inode i ON i.number = d.inode CROSS JOIN traits t ON t.id = i.traits \
