@@ -88,7 +88,7 @@ mod files {
 
     #[test]
     fn two_processes_cannot_both_make_it() {
-        for _ in 0..8 {
+        for _ in 0..64 {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("meta.db");
             let make = || SqliteMeta::open(&path, OpenMode::Create).map(drop).map_err(|error| error.kind());

@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use super::fault::{Explain as _, Outcome, refuse};
 use super::row::ROOT_ATTRIBUTES;
@@ -125,9 +125,25 @@ fn settle(connection: &Connection, cache_kib: u32) -> rusqlite::Result<()> {
     connection.pragma_update(None, "temp_store", "memory")
 }
 
+/// Switches to a write-ahead log. SQLite does not wait when another process is about to do the same (its busy handler is not asked
+/// for this lock), so this waits.
+fn switch_to_log(connection: &Connection) -> rusqlite::Result<String> {
+    let until = Instant::now() + BUSY;
+    loop {
+        match connection.query_row("PRAGMA journal_mode = wal", [], |row| row.get(0)) {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && Instant::now() < until =>
+            {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            other => return other,
+        }
+    }
+}
+
 /// Durability: every commit syncs the log before it returns.
 fn write_ahead(connection: &Connection) -> Outcome<()> {
-    let mode: String = connection.query_row("PRAGMA journal_mode = wal", [], |row| row.get(0))?;
+    let mode = switch_to_log(connection)?;
     if mode != "wal" {
         let why = format!("its file system does not support a write-ahead log (SQLite says {mode})");
         return Err(refuse(ErrorKind::Invalid, why));
@@ -185,7 +201,7 @@ pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<()> {
     let read =
         |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
     let application = match read("application_id") {
-        Err(error) if error.sqlite_error_code() == Some(rusqlite::ErrorCode::NotADatabase) => {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
             return Err(Error::damaged(format!("{shown} is not a database")).caused_by(error));
         }
         other => other.explain(&what)?,
