@@ -7,6 +7,8 @@ use crate::{Cursor, FormatError, Put, Root};
 
 const WHAT: &str = "catalogue block";
 const VERSION: u16 = 1;
+/// In the byte of an inode's kind: two more times follow its attributes.
+const HAS_TIMES: u8 = 0x80;
 
 /// What a name stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -66,6 +68,15 @@ impl Time {
 /// Extended attributes, ACLs among them: (name, value), sorted by name.
 pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
 
+/// Times that only a mount keeps: what was put has none of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub struct OtherTimes {
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+}
+
 /// What a file is besides its name and content.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Attributes {
@@ -85,6 +96,8 @@ pub struct Attributes {
     pub target: Vec<u8>,
     /// Extended attributes.
     pub xattrs: Xattrs,
+    /// Where they are not kept, the time of the last modification stands for them.
+    pub times: Option<OtherTimes>,
 }
 
 /// One change of the tree.
@@ -172,6 +185,28 @@ pub enum Record {
     },
     /// Ends what a [`Record::Reset`] of the same sequence began: without it the whole sequence is ignored.
     ResetEnd,
+    /// A name stands for this inode, or for nothing, whatever it stood for before. What has no name at the end of the sequence goes.
+    Name {
+        /// The directory's inode.
+        parent: u64,
+        /// The name in it.
+        name: Vec<u8>,
+        /// The inode.
+        inode: Option<u64>,
+    },
+    /// An inode's attributes and content; it is made if it is not there.
+    Node {
+        /// The inode.
+        inode: u64,
+        /// A directory that it has a name in at the end of the sequence.
+        parent: u64,
+        /// Attributes.
+        attributes: Attributes,
+        /// Content.
+        root: Root,
+        /// The content before becomes an earlier version.
+        keep: bool,
+    },
 }
 
 /// A decoded block.
@@ -236,7 +271,7 @@ pub fn decode_xattrs(cursor: &mut Cursor<'_>) -> Result<Xattrs, FormatError> {
 
 impl Attributes {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        out.push(self.kind as u8);
+        out.push(self.kind as u8 | if self.times.is_some() { HAS_TIMES } else { 0 });
         out.put_varint(self.mode.into());
         out.put_varint(self.uid.into());
         out.put_varint(self.gid.into());
@@ -247,10 +282,15 @@ impl Attributes {
             _ => {}
         }
         encode_xattrs(&self.xattrs, out);
+        if let Some(OtherTimes { atime, ctime }) = self.times {
+            put_time(out, atime);
+            put_time(out, ctime);
+        }
     }
 
     pub(crate) fn decode(cursor: &mut Cursor<'_>) -> Result<Self, FormatError> {
-        let kind = FileKind::from_byte(cursor.u8()?)?;
+        let first = cursor.u8()?;
+        let kind = FileKind::from_byte(first & !HAS_TIMES)?;
         let mode = get_u32(cursor, "mode")?;
         if mode > 0o7777 {
             return Err(cursor.range("mode", mode.into()));
@@ -264,7 +304,11 @@ impl Attributes {
             _ => {}
         }
         let xattrs = decode_xattrs(cursor)?;
-        Ok(Self { kind, mode, uid, gid, mtime, rdev, target, xattrs })
+        let times = match first & HAS_TIMES {
+            0 => None,
+            _ => Some(OtherTimes { atime: get_time(cursor)?, ctime: get_time(cursor)? }),
+        };
+        Ok(Self { kind, mode, uid, gid, mtime, rdev, target, xattrs, times })
     }
 }
 
@@ -325,6 +369,19 @@ impl Record {
                 value.iter().for_each(|value| out.put_bytes(value));
             }
             Self::ResetEnd => out.push(11),
+            Self::Name { parent, name, inode } => {
+                out.push(12);
+                out.put_varint(*parent);
+                out.put_bytes(name);
+                out.put_varint(inode.unwrap_or(0));
+            }
+            Self::Node { inode, parent, attributes, root, keep } => {
+                out.push(if *keep { 14 } else { 13 });
+                out.put_varint(*inode);
+                out.put_varint(*parent);
+                attributes.encode(out);
+                out.put_bytes(&root.encode());
+            }
         }
     }
 
@@ -377,6 +434,18 @@ impl Record {
                 },
             },
             11 => Self::ResetEnd,
+            12 => Self::Name {
+                parent: cursor.varint()?,
+                name: cursor.bytes()?.to_vec(),
+                inode: Some(cursor.varint()?).filter(|&inode| inode != 0),
+            },
+            kind @ (13 | 14) => Self::Node {
+                inode: cursor.varint()?,
+                parent: cursor.varint()?,
+                attributes: Attributes::decode(cursor)?,
+                root: Root::decode(cursor.bytes()?)?,
+                keep: kind == 14,
+            },
             kind => return Err(cursor.range("record type", kind.into())),
         })
     }

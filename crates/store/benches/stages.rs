@@ -331,6 +331,7 @@ fn commit(beside: &Path, files: usize) {
         rdev: 0,
         target: Vec::new(),
         xattrs: Vec::new(),
+        times: None,
     };
     let entry =
         outrigger_format::Entry::Chunk { fingerprint: outrigger_format::Fingerprint([7; 32]), len: 100 };

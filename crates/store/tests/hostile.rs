@@ -141,6 +141,7 @@ fn attributes(kind: FileKind, mode: u32) -> Attributes {
         rdev: if kind == FileKind::CharDevice { 0x501 } else { 0 },
         target: Vec::new(),
         xattrs: Vec::new(),
+        times: None,
     }
 }
 

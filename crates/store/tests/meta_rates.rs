@@ -32,6 +32,7 @@ fn attributes(kind: FileKind, inode: u64) -> Attributes {
         rdev: 0,
         target: Vec::new(),
         xattrs: Vec::new(),
+        times: None,
     }
 }
 

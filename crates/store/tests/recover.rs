@@ -140,6 +140,7 @@ fn a_reset_counts_once_it_has_ended() {
             rdev: 0,
             target: Vec::new(),
             xattrs: Vec::new(),
+            times: None,
         };
         let (name, root) = (b"alone".to_vec(), Root::Empty);
         let mut builder = BlockBuilder::default();

@@ -366,5 +366,6 @@ fn attributes(kind: FileKind, entry: &Entry) -> Attributes {
         rdev: if is_device { rustix::fs::makedev(entry.device.0, entry.device.1) } else { 0 },
         target: if kind == FileKind::Symlink { entry.link.clone() } else { Vec::new() },
         xattrs: entry.xattrs.clone(),
+        times: None,
     }
 }

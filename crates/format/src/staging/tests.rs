@@ -113,7 +113,17 @@ fn attributes() -> impl Strategy<Value = Attributes> {
             let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
             let rdev = if device { rdev } else { 0 };
             let target = if kind == FileKind::Symlink { target } else { Vec::new() };
-            Attributes { kind, mode, uid, gid, mtime: Time { secs, nanos }, rdev, target, xattrs }
+            Attributes {
+                kind,
+                mode,
+                uid,
+                gid,
+                mtime: Time { secs, nanos },
+                rdev,
+                target,
+                xattrs,
+                times: None,
+            }
         },
     )
 }

@@ -214,6 +214,30 @@ pub enum Change {
         /// New name.
         new_name: Vec<u8>,
     },
+    /// Makes `name` stand for `inode`, or for nothing, whatever it stood for before. This and [`Change::Node`] are for those who own the tree
+    /// and know its state, as a mount does: applying them twice is the same as once. Only the state at the end of the commit counts: an
+    /// inode without a name goes then, with its versions, and a directory must have exactly one name, or none and no entries (`Invalid`).
+    Name {
+        /// Directory.
+        parent: u64,
+        /// Name in it.
+        name: Vec<u8>,
+        /// What it stands for.
+        inode: Option<u64>,
+    },
+    /// Sets attributes and content of an inode, whatever they were; makes it if it is not there (see [`Change::Name`]). The stamp is cleared.
+    Node {
+        /// The inode, from [`Meta::reserve_inodes`] if it is new. It stays what it is: a directory, or not one.
+        inode: u64,
+        /// A directory that it has a name in at the end of the commit: its policies count.
+        parent: u64,
+        /// Attributes.
+        attributes: Attributes,
+        /// Content; [`Root::Empty`] but for files.
+        root: Root,
+        /// If the content differs, the one before becomes an earlier version by the policy `versions`.
+        keep: bool,
+    },
 }
 
 /// What one transaction makes visible: all of it or nothing.

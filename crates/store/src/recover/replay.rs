@@ -267,6 +267,8 @@ fn describe(change: &Change) -> String {
         Change::Link { name, .. } => ("linking", name),
         Change::Remove { name, .. } => ("removing", name),
         Change::Rename { name, .. } => ("moving", name),
+        Change::Name { name, .. } => ("setting", name),
+        Change::Node { inode, .. } => return format!("setting inode {inode}"),
     };
     format!("{what} `{}`", crate::tree::show(name))
 }

@@ -74,6 +74,8 @@ fn highest_inode(record: &Record) -> u64 {
     match record {
         Record::Upsert { inode, parent, .. } | Record::Link { inode, parent, .. } => *inode.max(parent),
         Record::Unlink { parent, .. } => *parent,
+        Record::Name { parent, inode, .. } => *parent.max(&inode.unwrap_or(0)),
+        Record::Node { inode, parent, .. } => *inode.max(parent),
         Record::Rename { parent, new_parent, .. } => *parent.max(new_parent),
         Record::Version { inode, .. } | Record::Policy { inode, .. } => *inode,
         Record::Snapshot { .. } | Record::Forget { .. } | Record::Reset | Record::ResetEnd => 0,

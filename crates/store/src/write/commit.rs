@@ -355,6 +355,8 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
             resolve(parent);
             resolve(new_parent);
         }
+        // Who submits these knows the real numbers.
+        Change::Name { .. } | Change::Node { .. } => {}
     }
 }
 
@@ -388,6 +390,10 @@ fn record_of(change: &Change) -> Record {
         Change::Remove { parent, name, .. } => Record::Unlink { parent, name },
         Change::Rename { parent, name, new_parent, new_name } => {
             Record::Rename { parent, name, new_parent, new_name }
+        }
+        Change::Name { parent, name, inode } => Record::Name { parent, name, inode },
+        Change::Node { inode, parent, attributes, root, keep } => {
+            Record::Node { inode, parent, attributes, root, keep }
         }
     }
 }

@@ -89,6 +89,7 @@ pub fn attributes(kind: FileKind, mode: u32) -> Attributes {
         rdev: 0,
         target: Vec::new(),
         xattrs: Vec::new(),
+        times: None,
     }
 }
 

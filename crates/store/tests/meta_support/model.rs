@@ -51,6 +51,7 @@ impl Model {
             rdev: 0,
             target: Vec::new(),
             xattrs: Vec::new(),
+            times: None,
         };
         let root =
             Node { attributes, root: Root::Empty, links: 1, version: 1, time: 0, versions: Vec::new() };

@@ -133,6 +133,7 @@ pub(super) fn directory_attributes(dir: &OwnedFd, stat: &Stat) -> Result<Attribu
         rdev: 0,
         target: Vec::new(),
         xattrs: xattrs(dir)?,
+        times: None,
     })
 }
 
@@ -151,5 +152,5 @@ pub(super) fn attributes_of(
     let rdev = if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) { stat.st_rdev } else { 0 };
     let xattrs = if kind == FileKind::File { Vec::new() } else { path_xattrs(&proc_path(dir, name))? };
     let SourceStat { mode, uid, gid, mtime, .. } = source;
-    Ok(Attributes { kind, mode, uid, gid, mtime, rdev, target, xattrs })
+    Ok(Attributes { kind, mode, uid, gid, mtime, rdev, target, xattrs, times: None })
 }

@@ -316,5 +316,6 @@ fn made_now(kind: FileKind, mode: u32) -> Attributes {
         rdev: 0,
         target: Vec::new(),
         xattrs: Vec::new(),
+        times: None,
     }
 }

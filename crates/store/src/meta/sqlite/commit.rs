@@ -74,6 +74,7 @@ fn apply(editor: &mut Editor<'_>, change: &Change) -> Outcome<()> {
             let new_parent = editor.directory(*new_parent)?;
             rename(editor, (parent, name), (new_parent, new_name))
         }
+        Change::Name { .. } | Change::Node { .. } => Err(refuse(ErrorKind::Invalid, "not done yet")),
     }
 }
 

@@ -113,6 +113,7 @@ pub(super) fn inode(row: &Row<'_>, first: usize) -> rusqlite::Result<Inode> {
             rdev,
             target,
             xattrs,
+            times: None,
         },
     })
 }
