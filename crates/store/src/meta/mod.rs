@@ -217,6 +217,11 @@ pub enum Change {
     /// Makes `name` stand for `inode`, or for nothing, whatever it stood for before. This and [`Change::Node`] are for those who own the tree
     /// and know its state, as a mount does: applying them twice is the same as once. Only the state at the end of the commit counts: an
     /// inode without a name goes then, with its versions, and a directory must have exactly one name, or none and no entries (`Invalid`).
+    /// So their order does not matter but for two that set the same name or the same inode: the last one decides. A commit has changes
+    /// of these two kinds, or of the others (`Invalid`).
+    ///
+    /// At the end `parent` must be a directory if it has entries (`NotFound`), and must not lie below itself (`Invalid`); `inode` must exist
+    /// if it has a name (`Invalid`). A move is one entry that is removed and one that is created.
     Name {
         /// Directory.
         parent: u64,
@@ -226,6 +231,7 @@ pub enum Change {
         inode: Option<u64>,
     },
     /// Sets attributes and content of an inode, whatever they were; makes it if it is not there (see [`Change::Name`]). The stamp is cleared.
+    /// When nothing else differs nothing else is written.
     Node {
         /// The inode, from [`Meta::reserve_inodes`] if it is new. It stays what it is: a directory, or not one.
         inode: u64,
@@ -235,7 +241,8 @@ pub enum Change {
         attributes: Attributes,
         /// Content; [`Root::Empty`] but for files.
         root: Root,
-        /// If the content differs, the one before becomes an earlier version by the policy `versions`.
+        /// If the content differs, the one before becomes an earlier version by the policy `versions`; else it is replaced, and the version
+        /// keeps its number.
         keep: bool,
     },
 }
@@ -353,6 +360,8 @@ pub trait Meta: Send + Sync {
     fn inode(&self, at: At, number: u64) -> Result<Option<Inode>>;
     /// The entry `name` of directory `parent`.
     fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>>;
+    /// The directory that a directory of the current tree is in; the root is in itself. `None` when there is no such directory.
+    fn parent_of(&self, directory: u64) -> Result<Option<u64>>;
     /// Up to `limit` entries of `parent`, in bytewise order of names, after `after`; none when there is no such directory.
     fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>>;
     /// A fresh range of inode numbers.
@@ -384,6 +393,14 @@ pub trait Meta: Send + Sync {
     /// # Errors
     /// `NotFound` when it is not there, `Fenced`.
     fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)>;
+    /// Keeps `roots` from being reclaimed until `holder` (a name; not empty) releases them, whatever becomes of sessions: for the staging log
+    /// of a mount, which outlives its process. Those that it holds already it holds once. The caller sees to it that what they refer to is
+    /// committed, and cannot be reclaimed before this returns.
+    fn hold(&self, holder: &str, roots: &[Root]) -> Result<()>;
+    /// Ends what [`Meta::hold`] began, for these roots or, with `None`, for all that `holder` holds. Others may hold the same ones.
+    fn release(&self, holder: &str, roots: Option<&[Root]>) -> Result<()>;
+    /// The roots that `holder` holds, each once; empty ones never are.
+    fn held(&self, holder: &str) -> Result<Vec<Root>>;
     /// Drops history rows that no snapshot and no pin can see; returns how many.
     fn purge_history(&self) -> Result<u64>;
     /// Sets (or with `None` unsets) a policy of a directory; it goes with the directory. The engine obeys `versions` itself: how many earlier
@@ -403,7 +420,7 @@ pub trait Meta: Send + Sync {
     /// The run has ended: condemned packs that are left become live again.
     fn release_collector(&self, session: SessionId) -> Result<()>;
     /// On one consistent state of the database: calls `visit` for every retained root (current, history seen by a snapshot or pin,
-    /// kept versions, pinned versions; equal roots may repeat, empty ones are left out), and returns the rows of the committed (`Live` and `Condemned`) packs.
+    /// kept versions, pinned versions, held roots; equal roots may repeat, empty ones are left out), and returns the rows of the committed (`Live` and `Condemned`) packs.
     fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>>;
     /// Condemns those of `packs` that are live, raises the generation, and returns it.
     fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64>;

@@ -157,14 +157,18 @@ fn unreachable_directories(connection: &Connection, found: &mut Vec<String>) -> 
 
 /// Decodes every root and every set of attributes, and sums up the totals.
 fn contents(connection: &Connection, found: &mut Vec<String>) -> Outcome<()> {
-    for (table, key) in
-        [("inode", "number"), ("inode_old", "number"), ("version", "inode"), ("pin_root", "session")]
-    {
-        let mut statement = connection.prepare(&format!("SELECT {key}, root FROM {table}"))?;
+    for (table, key) in [
+        ("inode", "number"),
+        ("inode_old", "number"),
+        ("version", "inode"),
+        ("pin_root", "session"),
+        ("held", "holder"),
+    ] {
+        let mut statement = connection.prepare(&format!("SELECT CAST({key} AS TEXT), root FROM {table}"))?;
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             if let Err(error) = row::root(row.get_ref(1)?, 1) {
-                found.push(format!("{table} {}: {error}", row.get::<_, i64>(0)?));
+                found.push(format!("{table} {}: {error}", row.get::<_, String>(0)?));
             }
         }
     }

@@ -8,7 +8,7 @@ use super::edit::{Arrival, Editor};
 use super::fault::{Outcome, refuse};
 use super::row::Stored;
 use super::state::counter;
-use super::{packs, sessions};
+use super::{exact, packs, sessions};
 use crate::error::ErrorKind;
 use crate::meta::{Change, Commit, Committed, ROOT_INODE, SessionId, SessionKind};
 
@@ -33,8 +33,12 @@ pub(super) fn commit(
         });
     }
     let mut editor = Editor::new(connection, commit.time)?;
-    for change in &commit.changes {
-        apply(&mut editor, change)?;
+    if commit.changes.iter().any(|change| matches!(change, Change::Name { .. } | Change::Node { .. })) {
+        exact::apply(&mut editor, &commit.changes)?;
+    } else {
+        for change in &commit.changes {
+            apply(&mut editor, change)?;
+        }
     }
     editor.finish()
 }
@@ -74,11 +78,12 @@ fn apply(editor: &mut Editor<'_>, change: &Change) -> Outcome<()> {
             let new_parent = editor.directory(*new_parent)?;
             rename(editor, (parent, name), (new_parent, new_name))
         }
-        Change::Name { .. } | Change::Node { .. } => Err(refuse(ErrorKind::Invalid, "not done yet")),
+        Change::Name { .. } | Change::Node { .. } => Err(exact::mixed()),
     }
 }
 
-fn check_name(name: &[u8]) -> Outcome<()> {
+/// Refuses what cannot be a name.
+pub(super) fn check_name(name: &[u8]) -> Outcome<()> {
     let bad = match name {
         b"" => "it is empty",
         b"." | b".." => "it is reserved",
@@ -90,7 +95,7 @@ fn check_name(name: &[u8]) -> Outcome<()> {
 }
 
 /// An error about an entry.
-fn told(
+pub(super) fn told(
     editor: &mut Editor<'_>,
     kind: ErrorKind,
     parent: i64,
@@ -120,7 +125,7 @@ fn put_root(editor: &mut Editor<'_>, attributes: &Attributes, root: &Root, stamp
     let number = ROOT_INODE as i64;
     let old = editor.stored(number)?.filter(|_| attributes.kind == FileKind::Directory);
     let old = old.ok_or_else(|| refuse(ErrorKind::Invalid, "the root is a directory"))?;
-    editor.done.changed += u64::from(editor.rewrite(&old, &new, 0, number)?);
+    editor.done.changed += u64::from(editor.rewrite(&old, &new, 0, Some(number))?);
     Ok(())
 }
 
@@ -161,7 +166,7 @@ fn put(
     if other {
         editor.done.aliases.insert(inode, old.number as u64);
     }
-    editor.done.changed += u64::from(editor.rewrite(&old, new, 0, parent)?);
+    editor.done.changed += u64::from(editor.rewrite(&old, new, 0, Some(parent))?);
     Ok(())
 }
 
@@ -172,7 +177,7 @@ fn fill(editor: &mut Editor<'_>, parent: i64, name: &[u8], number: i64, new: &Ar
     }
     let old = editor.stored(number)?;
     match old.filter(|old| !old.is_directory() && !super::row::is_directory(new.mode)) {
-        Some(old) => editor.rewrite(&old, new, 1, parent).map(drop),
+        Some(old) => editor.rewrite(&old, new, 1, Some(parent)).map(drop),
         None => Err(told(editor, ErrorKind::Invalid, parent, name, "a directory cannot have two names")),
     }
 }

@@ -15,7 +15,7 @@ use super::policies::{KeepVersions, any_versions_policy};
 use super::row::{self, Content, STORED_COLUMNS, Stored};
 use super::state::{Retained, TotalsDelta, counter};
 use super::statements::Statements;
-use super::sums;
+use super::{sums, times};
 use crate::error::ErrorKind;
 use crate::meta::{Committed, ROOT_INODE};
 
@@ -128,7 +128,9 @@ impl<'c> Editor<'c> {
             Some(&id) => id,
             None => self.intern(key)?,
         };
-        let content = Content { traits, mtime: attributes.mtime, special, root: row::root_column(root) };
+        let mtime = attributes.mtime;
+        let times = attributes.times.as_ref().map(|other| times::encode(other, mtime));
+        let content = Content { traits, mtime, special, root: row::root_column(root), times };
         Ok(Arrival { mode, content, length: root.len(), stamp: stamp as i64 })
     }
 
@@ -157,7 +159,7 @@ impl<'c> Editor<'c> {
 
     /// A new inode; false when its number is in use.
     pub fn make(&mut self, number: i64, parent: i64, new: &Arrival) -> Outcome<bool> {
-        let Content { traits, mtime, special, root } = &new.content;
+        let Content { traits, mtime, special, root, times } = &new.content;
         let values = (
             number,
             self.epoch,
@@ -168,6 +170,7 @@ impl<'c> Editor<'c> {
             new.stamp,
             special,
             root.as_deref(),
+            times.as_deref(),
         );
         if self.sql.insert_inode.execute(values)? == 0 {
             return Ok(false);
@@ -181,8 +184,15 @@ impl<'c> Editor<'c> {
     }
 
     /// Gives an inode new attributes and content and adds `more_links` to its names; true when anything but its stamp changed.
-    /// `directory` is whose policy says how many earlier contents are kept.
-    pub fn rewrite(&mut self, old: &Stored, new: &Arrival, more_links: i64, directory: i64) -> Outcome<bool> {
+    /// `keeper` is the directory whose policy says how many earlier contents are kept; without one the content is replaced as if it had
+    /// never been.
+    pub fn rewrite(
+        &mut self,
+        old: &Stored,
+        new: &Arrival,
+        more_links: i64,
+        keeper: Option<i64>,
+    ) -> Outcome<bool> {
         if old.content == new.content && more_links == 0 {
             if old.stamp != new.stamp {
                 // Not worth a row of history: a stamp says nothing about the file, only about what was seen of its source.
@@ -192,11 +202,14 @@ impl<'c> Editor<'c> {
         }
         let (mut version, mut time) = (old.version, old.time);
         if old.content.root != new.content.root {
-            self.keep_version(old, directory)?;
-            (version, time) = (old.version + 1, self.time);
+            if let Some(directory) = keeper {
+                self.keep_version(old, directory)?;
+                version += 1;
+            }
+            time = self.time;
         }
         self.archive_inode(old)?;
-        let Content { traits, mtime, special, root } = &new.content;
+        let Content { traits, mtime, special, root, times } = &new.content;
         let links = old.links + more_links;
         self.sql.update_inode.execute(rusqlite::params![
             old.number,
@@ -209,7 +222,8 @@ impl<'c> Editor<'c> {
             time,
             new.stamp,
             special,
-            root.as_deref()
+            root.as_deref(),
+            times.as_deref()
         ])?;
         self.totals.count(-1, old.mode, row::length(&old.content.root)?)?;
         self.totals.count(1, new.mode, new.length)?;
@@ -278,7 +292,8 @@ impl<'c> Editor<'c> {
         Ok(())
     }
 
-    fn drop_inode(&mut self, old: &Stored) -> Outcome<()> {
+    /// Takes an inode that has no name any more, with all that belongs to it.
+    pub fn drop_inode(&mut self, old: &Stored) -> Outcome<()> {
         self.archive_inode(old)?;
         self.sql.delete_inode.execute([old.number])?;
         if old.version > 1 {

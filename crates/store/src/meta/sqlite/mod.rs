@@ -10,15 +10,16 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `open.rs` | opening, settings, refusing what is not ours |
-//! | `schema.sql`, `row.rs`, `sums.rs` | tables; rows to values and back, checked; their checksums |
+//! | `schema.sql`, `row.rs`, `times.rs`, `sums.rs` | tables; rows to values and back, checked; their checksums |
 //! | `tree.rs` | reading the tree |
-//! | `commit.rs`, `edit.rs`, `statements.rs` | what each change means; the steps it is made of; their SQL |
+//! | `commit.rs`, `exact.rs`, `edit.rs`, `statements.rs` | what each change means; the steps it is made of; their SQL |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
 
 mod check;
 mod commit;
 mod edit;
+mod exact;
 mod fault;
 mod open;
 mod packs;
@@ -30,6 +31,7 @@ mod snapshots;
 mod state;
 mod statements;
 mod sums;
+mod times;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -242,6 +244,10 @@ impl Meta for SqliteMeta {
         self.read_tree("looking up a name", at, |db| tree::lookup(db, at, parent, name))
     }
 
+    fn parent_of(&self, directory: u64) -> Result<Option<u64>> {
+        self.read_once("finding where a directory hangs", |db| tree::parent_of(db, directory))
+    }
+
     fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
         self.read_tree("reading a directory", at, |db| tree::read_dir(db, at, parent, after, limit))
     }
@@ -304,6 +310,18 @@ impl Meta for SqliteMeta {
 
     fn all_policies(&self) -> Result<BTreeMap<u64, BTreeMap<String, String>>> {
         self.read_once("reading policies", policies::all)
+    }
+
+    fn hold(&self, holder: &str, roots: &[Root]) -> Result<()> {
+        self.write("holding roots", |db| reclaim::hold(db, holder, roots))
+    }
+
+    fn release(&self, holder: &str, roots: Option<&[Root]>) -> Result<()> {
+        self.write("releasing roots", |db| reclaim::let_go(db, holder, roots))
+    }
+
+    fn held(&self, holder: &str) -> Result<Vec<Root>> {
+        self.read_once("listing held roots", |db| reclaim::held(db, holder))
     }
 
     fn take_collector(&self, session: SessionId) -> Result<()> {

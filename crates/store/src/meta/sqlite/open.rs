@@ -182,7 +182,7 @@ pub(super) fn create(path: &Path) -> Result<()> {
         transaction
             .execute("INSERT INTO traits VALUES (0, ?1, ?2, ?3, ?4, NULL)", (digest, mode, uid, gid))?;
         transaction.execute(
-            "INSERT INTO inode VALUES (?1, 1, 0, 1, 1, 0, 0, 0, 0, NULL, NULL)",
+            "INSERT INTO inode VALUES (?1, 1, 0, 1, 1, 0, 0, 0, 0, NULL, NULL, NULL)",
             [ROOT_INODE as i64],
         )?;
         transaction.pragma_update(None, "application_id", APPLICATION_ID)?;

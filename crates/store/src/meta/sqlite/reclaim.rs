@@ -5,7 +5,7 @@ use rusqlite::{Connection, OptionalExtension as _};
 
 use super::fault::{Outcome, refuse};
 use super::state::advance;
-use super::sums::{self, inode_intact, inode_old_intact, version_intact};
+use super::sums::{self, held_intact, inode_intact, inode_old_intact, version_intact};
 use super::{packs, row, sessions};
 use crate::error::{ErrorKind, Result};
 use crate::meta::{PackRow, SessionId, SessionKind};
@@ -126,6 +126,43 @@ pub(super) fn bury(
     Ok(())
 }
 
+/// Adds to what `holder` holds.
+pub(super) fn hold(connection: &Connection, holder: &str, roots: &[Root]) -> Outcome<()> {
+    if holder.is_empty() {
+        return Err(refuse(ErrorKind::Invalid, "who holds roots needs a name"));
+    }
+    let mut insert = connection
+        .prepare_cached("INSERT INTO held (holder, root) VALUES (?1, ?2) ON CONFLICT DO NOTHING")?;
+    for root in roots.iter().filter_map(row::root_column) {
+        insert.execute((holder, root))?;
+    }
+    Ok(())
+}
+
+/// Takes from what `holder` holds.
+pub(super) fn let_go(connection: &Connection, holder: &str, roots: Option<&[Root]>) -> Outcome<()> {
+    let Some(roots) = roots else {
+        connection.prepare_cached("DELETE FROM held WHERE holder = ?1")?.execute([holder])?;
+        return Ok(());
+    };
+    let mut delete = connection.prepare_cached("DELETE FROM held WHERE holder = ?1 AND root = ?2")?;
+    for root in roots.iter().filter_map(row::root_column) {
+        delete.execute((holder, root))?;
+    }
+    Ok(())
+}
+
+/// What `holder` holds.
+pub(super) fn held(connection: &Connection, holder: &str) -> Outcome<Vec<Root>> {
+    let sql = concat!("SELECT root, ", held_intact!(), " FROM held WHERE holder = ?1 ORDER BY root");
+    let mut statement = connection.prepare_cached(sql)?;
+    let roots = statement.query_map([holder], |row| {
+        sums::require(row, 1)?;
+        row::root(row.get_ref(0)?, 0)
+    })?;
+    Ok(roots.collect::<rusqlite::Result<_>>()?)
+}
+
 /// Every retained root, and the committed packs of the same state of the database (rules 16 and 19).
 pub(super) fn visit_roots(
     connection: &Connection,
@@ -136,6 +173,7 @@ pub(super) fn visit_roots(
         concat!("SELECT root, ", inode_intact!(), " FROM inode i"),
         concat!("SELECT root, ", version_intact!(), " FROM version"),
         "SELECT root, 1 FROM pin_root",
+        concat!("SELECT root, ", held_intact!(), " FROM held"),
         concat!(
             "SELECT root, ",
             inode_old_intact!(),

@@ -1,24 +1,24 @@
 //! Inodes as rows: what is in which column, and back. Everything read here is checked: a database is untrusted input.
 
-use outrigger_format::catalogue::{Attributes, FileKind, Time, decode_xattrs, encode_xattrs};
+use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time, decode_xattrs, encode_xattrs};
 use outrigger_format::{Cursor, FormatError, Root, checksum};
 use rusqlite::Row;
 use rusqlite::types::{FromSqlError, ToSqlOutput, Type, Value, ValueRef};
 
 use super::fault::{Outcome, refuse};
-use super::sums;
+use super::{sums, times};
 use crate::error::ErrorKind;
 use crate::meta::Inode;
 
 /// How many columns [`inode`] takes.
-pub(super) const INODE_COLUMNS: usize = 12;
+pub(super) const INODE_COLUMNS: usize = 13;
 
 /// Columns of an inode for [`inode`], from `i` and `t` (`traits`); which checksum of `sums.rs` says which table `i` is.
 macro_rules! inode_columns {
     ($intact:ident) => {
         concat!(
             "i.number, i.links, i.mtime_secs, i.mtime_nanos, i.stamp, i.special, i.root, \
-             t.mode, t.uid, t.gid, t.xattrs, ",
+             t.mode, t.uid, t.gid, t.xattrs, i.times, ",
             $crate::meta::sqlite::sums::$intact!(),
             " AND ",
             $crate::meta::sqlite::sums::traits_intact!()
@@ -70,6 +70,15 @@ pub(super) fn root(value: ValueRef<'_>, column: usize) -> rusqlite::Result<Root>
     }
 }
 
+/// A column of times.
+fn times(value: ValueRef<'_>, mtime: Time, column: usize) -> rusqlite::Result<Option<OtherTimes>> {
+    match value.as_blob_or_null() {
+        Ok(None) => Ok(None),
+        Ok(Some(bytes)) => times::decode(bytes, mtime).map(Some).map_err(|error| damaged(column, error)),
+        Err(error) => Err(damaged(column, error)),
+    }
+}
+
 /// What a root is kept as.
 pub(super) fn root_column(root: &Root) -> Option<Vec<u8>> {
     (*root != Root::Empty).then(|| root.encode())
@@ -77,13 +86,14 @@ pub(super) fn root_column(root: &Root) -> Option<Vec<u8>> {
 
 /// Decodes the inode in columns `first..` of a row, selected as [`inode_columns`].
 pub(super) fn inode(row: &Row<'_>, first: usize) -> rusqlite::Result<Inode> {
-    sums::require(row, first + 11)?;
+    sums::require(row, first + 12)?;
     let mode: i64 = row.get(first + 7)?;
     let kind = kind_of(mode).map_err(|error| damaged(first + 7, error))?;
     let nanos: u32 = row.get(first + 3)?;
     if nanos >= 1_000_000_000 {
         return Err(damaged(first + 3, FromSqlError::OutOfRange(nanos.into())));
     }
+    let mtime = Time { secs: row.get(first + 2)?, nanos };
     let (mut rdev, mut target) = (0, Vec::new());
     match (kind, row.get_ref(first + 5)?) {
         (FileKind::Symlink, ValueRef::Blob(bytes)) => target = bytes.to_vec(),
@@ -109,11 +119,11 @@ pub(super) fn inode(row: &Row<'_>, first: usize) -> rusqlite::Result<Inode> {
             mode: (mode & 0o7777) as u32,
             uid: row.get(first + 8)?,
             gid: row.get(first + 9)?,
-            mtime: Time { secs: row.get(first + 2)?, nanos },
+            mtime,
             rdev,
             target,
             xattrs,
-            times: None,
+            times: times(row.get_ref(first + 11)?, mtime, first + 11)?,
         },
     })
 }
@@ -138,6 +148,8 @@ pub(super) struct Content {
     pub mtime: Time,
     pub special: Special,
     pub root: Option<Vec<u8>>,
+    /// As [`times::encode`] puts them, so relative to `mtime`.
+    pub times: Option<Vec<u8>>,
 }
 
 /// The column `special`.
@@ -149,14 +161,14 @@ pub(super) enum Special {
 }
 
 /// How many columns [`Stored::read`] takes.
-pub(super) const STORED_COLUMNS: usize = 13;
+pub(super) const STORED_COLUMNS: usize = 14;
 
 /// Columns for [`Stored::read`].
 macro_rules! stored_columns {
     () => {
         concat!(
             "i.number, i.epoch, i.links, i.version, i.time, i.stamp, t.mode, \
-                 i.traits, i.mtime_secs, i.mtime_nanos, i.special, i.root, ",
+                 i.traits, i.mtime_secs, i.mtime_nanos, i.special, i.root, i.times, ",
             $crate::meta::sqlite::sums::inode_intact!(),
             " AND ",
             $crate::meta::sqlite::sums::traits_intact!()
@@ -168,7 +180,7 @@ pub(super) use stored_columns;
 impl Stored {
     /// Reads columns `first..`, selected as [`stored_columns`].
     pub fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Self> {
-        sums::require(row, first + 12)?;
+        sums::require(row, first + 13)?;
         Ok(Self {
             number: row.get(first)?,
             epoch: row.get(first + 1)?,
@@ -187,6 +199,7 @@ impl Stored {
                     _ => return Err(damaged(first + 10, FromSqlError::InvalidType)),
                 },
                 root: row.get(first + 11)?,
+                times: row.get(first + 12)?,
             },
         })
     }
@@ -212,8 +225,9 @@ pub(super) fn columns(attributes: &Attributes, root: &Root) -> Outcome<(i64, Spe
     if attributes.mode > 0o7777 {
         return Err(refused("permission bits beyond 0o7777"));
     }
-    if attributes.mtime.nanos >= 1_000_000_000 {
-        return Err(refused("a modification time with 10^9 nanoseconds or more"));
+    let other = attributes.times.unwrap_or_default();
+    if [attributes.mtime, other.atime, other.ctime].iter().any(|time| time.nanos >= 1_000_000_000) {
+        return Err(refused("a time with 10^9 nanoseconds or more"));
     }
     if attributes.kind != FileKind::File && *root != Root::Empty {
         return Err(refused("content of something that is not a file"));

@@ -46,8 +46,9 @@ CREATE TABLE inode (
     stamp        INTEGER NOT NULL,
     special      ANY,                    -- a symlink's target (blob), a device's number (integer), else NULL
     root         BLOB,                   -- NULL: empty
+    times        BLOB,                   -- last access and last change of the inode (times.rs); NULL: not kept
     sum          INTEGER AS (row_sum(number, epoch, traits, links, version, mtime_secs, mtime_nanos, time, stamp,
-        special, root)) STORED
+        special, root, times)) STORED
 ) STRICT;
 
 -- Names of the current tree. Without a rowid, so that a directory's entries lie together in the order of their names.
@@ -79,8 +80,9 @@ CREATE TABLE inode_old (
     stamp        INTEGER NOT NULL,
     special      ANY,
     root         BLOB,
+    times        BLOB,
     sum          INTEGER AS (row_sum(number, epoch_from, epoch_to, traits, links, mtime_secs, mtime_nanos, stamp,
-        special, root)) STORED,
+        special, root, times)) STORED,
     PRIMARY KEY (number, epoch_from)
 ) STRICT, WITHOUT ROWID;
 
@@ -149,6 +151,14 @@ CREATE TABLE pin_root (
     session  INTEGER NOT NULL,
     root     BLOB NOT NULL,
     PRIMARY KEY (session, root)
+) STRICT, WITHOUT ROWID;
+
+-- What staging logs refer to. Unlike pins these outlive every session: their holder releases them.
+CREATE TABLE held (
+    holder  TEXT NOT NULL,
+    root    BLOB NOT NULL,
+    sum     INTEGER AS (row_sum(holder, root)) STORED,
+    PRIMARY KEY (holder, root)
 ) STRICT, WITHOUT ROWID;
 
 -- Epochs at which somebody may still look.

@@ -27,6 +27,9 @@ statements! {
     insert_dentry: "INSERT INTO dentry (parent, name, inode, epoch) VALUES (?1, ?2, ?3, ?4) ON CONFLICT DO NOTHING";
     find: "SELECT d.epoch, ", stored_columns!(), ", ", dentry_intact!(), " FROM dentry d CROSS JOIN inode i ON i.number = d.inode \
            CROSS JOIN traits t ON t.id = i.traits WHERE d.parent = ?1 AND d.name = ?2";
+    /// As [`Self::find`], whether or not its inode is there.
+    name: "SELECT d.inode, d.epoch, ", dentry_intact!(), " FROM dentry d WHERE d.parent = ?1 AND d.name = ?2";
+    has_names: "SELECT 1 FROM dentry WHERE parent = ?1 LIMIT 1";
     /// Some entries of a directory, any.
     some_entries: "SELECT d.name, d.epoch, ", stored_columns!(), ", ", dentry_intact!(), " FROM dentry d \
                    CROSS JOIN inode i ON i.number = d.inode CROSS JOIN traits t ON t.id = i.traits \
@@ -39,14 +42,14 @@ statements! {
     stored: "SELECT ", stored_columns!(), " FROM inode i CROSS JOIN traits t ON t.id = i.traits WHERE i.number = ?1";
     /// Changes no row when the inode is there already.
     insert_inode: "INSERT INTO inode (number, epoch, traits, links, version, mtime_secs, mtime_nanos, time, stamp, \
-                   special, root) VALUES (?1, ?2, ?3, 1, 1, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT DO NOTHING";
+                   special, root, times) VALUES (?1, ?2, ?3, 1, 1, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT DO NOTHING";
     update_inode: "UPDATE inode SET epoch = ?2, traits = ?3, links = ?4, version = ?5, mtime_secs = ?6, \
-                   mtime_nanos = ?7, time = ?8, stamp = ?9, special = ?10, root = ?11 WHERE number = ?1";
+                   mtime_nanos = ?7, time = ?8, stamp = ?9, special = ?10, root = ?11, times = ?12 WHERE number = ?1";
     update_links: "UPDATE inode SET epoch = ?2, links = ?3 WHERE number = ?1";
     update_stamp: "UPDATE inode SET stamp = ?2 WHERE number = ?1";
     archive_inode: "INSERT INTO inode_old (number, epoch_from, epoch_to, traits, links, mtime_secs, mtime_nanos, \
-                    stamp, special, root) SELECT number, epoch, ?2, traits, links, mtime_secs, mtime_nanos, stamp, \
-                    special, root FROM inode WHERE number = ?1";
+                    stamp, special, root, times) SELECT number, epoch, ?2, traits, links, mtime_secs, mtime_nanos, stamp, \
+                    special, root, times FROM inode WHERE number = ?1";
     delete_inode: "DELETE FROM inode WHERE number = ?1";
 
     // ---- directories and their policies ----

@@ -65,14 +65,14 @@ pub(super) fn require(row: &Row<'_>, column: usize) -> rusqlite::Result<()> {
 macro_rules! inode_intact {
     () => {
         "i.sum IS row_sum(i.number, i.epoch, i.traits, i.links, i.version, i.mtime_secs, i.mtime_nanos, i.time, i.stamp, \
-         i.special, i.root)"
+         i.special, i.root, i.times)"
     };
 }
 /// True for a row of `inode_old` as `i`.
 macro_rules! inode_old_intact {
     () => {
         "i.sum IS row_sum(i.number, i.epoch_from, i.epoch_to, i.traits, i.links, i.mtime_secs, i.mtime_nanos, i.stamp, \
-         i.special, i.root)"
+         i.special, i.root, i.times)"
     };
 }
 /// True for a row of `traits` as `t`.
@@ -91,6 +91,12 @@ macro_rules! dentry_intact {
 macro_rules! dentry_old_intact {
     () => {
         "d.sum IS row_sum(d.parent, d.name, d.epoch_from, d.epoch_to, d.inode)"
+    };
+}
+/// True for a row of `directory`.
+macro_rules! directory_intact {
+    () => {
+        "sum IS row_sum(inode, parent)"
     };
 }
 /// True for a row of `version`.
@@ -117,6 +123,12 @@ macro_rules! snapshot_tag_intact {
         "sum IS row_sum(epoch, position, tag)"
     };
 }
+/// True for a row of `held`.
+macro_rules! held_intact {
+    () => {
+        "sum IS row_sum(holder, root)"
+    };
+}
 /// True for a row of `pack`.
 macro_rules! pack_intact {
     () => {
@@ -124,8 +136,8 @@ macro_rules! pack_intact {
     };
 }
 pub(super) use {
-    dentry_intact, dentry_old_intact, inode_intact, inode_old_intact, pack_intact, policy_intact,
-    snapshot_intact, snapshot_tag_intact, traits_intact, version_intact,
+    dentry_intact, dentry_old_intact, directory_intact, held_intact, inode_intact, inode_old_intact,
+    pack_intact, policy_intact, snapshot_intact, snapshot_tag_intact, traits_intact, version_intact,
 };
 
 /// A query for each table whose rows say in words which of them are not what was written.
@@ -176,12 +188,20 @@ const CHANGED: &[&str] = &[
         ")"
     ),
     concat!(
+        "SELECT 'a root that ' || holder || ' holds is not what was written' FROM held WHERE NOT (",
+        held_intact!(),
+        ")"
+    ),
+    concat!(
         "SELECT 'the row of pack ' || id || ' is not what was written' FROM pack WHERE NOT (",
         pack_intact!(),
         ")"
     ),
-    "SELECT 'where directory ' || inode || ' hangs is not what was written' FROM directory \
-     WHERE sum IS NOT row_sum(inode, parent)",
+    concat!(
+        "SELECT 'where directory ' || inode || ' hangs is not what was written' FROM directory WHERE NOT (",
+        directory_intact!(),
+        ")"
+    ),
     "SELECT 'the row of counters is not what was written' FROM state WHERE sum IS NOT row_sum(one, epoch, generation, \
      next_inode, next_pack, next_session, next_sequence, collector, files, directories, others, bytes)",
 ];

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension as _};
 
 use super::fault::{Outcome, refuse};
 use super::row::{self, INODE_COLUMNS, inode_columns};
-use super::sums::{self, dentry_intact, dentry_old_intact, version_intact};
+use super::sums::{self, dentry_intact, dentry_old_intact, directory_intact, version_intact};
 use crate::error::ErrorKind;
 use crate::meta::{At, DirEntry, Inode, ROOT_INODE, VersionRow};
 
@@ -83,6 +83,16 @@ pub(super) fn lookup(connection: &Connection, at: At, parent: u64, name: &[u8]) 
     });
     let number: Option<i64> = found.optional()?;
     number.map_or(Ok(None), |number| inode_at(connection, number, epoch))
+}
+
+/// The directory that a directory hangs in.
+pub(super) fn parent_of(connection: &Connection, directory: u64) -> Outcome<Option<u64>> {
+    let sql = concat!("SELECT parent, ", directory_intact!(), " FROM directory WHERE inode = ?1");
+    let found = connection.prepare_cached(sql)?.query_row([directory as i64], |row| {
+        sums::require(row, 1)?;
+        Ok(row.get::<_, i64>(0)? as u64)
+    });
+    Ok(found.optional()?)
 }
 
 /// Entries of `parent` after `after`, in the order of their names.

@@ -1,0 +1,262 @@
+//! What names and inodes are, whatever they were: the changes of those who own the tree and know its state.
+//!
+//! Only the state at the end of the commit counts, so the work is done in an order of its own, whatever order the changes have:
+//!
+//! 1. Inodes that are not there are made, as if each had one name.
+//! 2. Names are set. How many of them each inode wins and loses is counted in memory.
+//! 3. Where that is not what an inode's row says, the row is set right, and of a directory where it hangs. What has no name goes.
+//! 4. Every directory that hangs elsewhere than before must hang somewhere below the root, and what has entries must be a directory.
+//! 5. Inodes that were there get their attributes and contents. Now their policies are found through directories that hang where they belong.
+//!
+//! A new file with its name costs two insertions, as one that is put does.
+
+use std::collections::{HashMap, HashSet};
+
+use rusqlite::OptionalExtension as _;
+
+use super::commit::{check_name, told};
+use super::edit::{Arrival, Editor};
+use super::fault::{Fault, Outcome, refuse};
+use super::row::is_directory;
+use super::sums;
+use crate::error::ErrorKind;
+use crate::meta::{Change, ROOT_INODE};
+
+const ROOT: i64 = ROOT_INODE as i64;
+
+/// The two ways to say what changes do not mix: one goes by the order of changes, the other one must not.
+pub(super) fn mixed() -> Fault {
+    refuse(ErrorKind::Invalid, "a commit that says what names and inodes are cannot have other changes, too")
+}
+
+/// Applies the changes of a commit.
+pub(super) fn apply(editor: &mut Editor<'_>, changes: &[Change]) -> Outcome<()> {
+    let mut exact = Exact { editor, touched: HashMap::new(), parents: HashSet::new(), there: Vec::new() };
+    for change in changes {
+        match change {
+            Change::Node { .. } => exact.make(change)?,
+            Change::Name { .. } => {}
+            _ => return Err(mixed()),
+        }
+    }
+    for change in changes {
+        if let Change::Name { parent, name, inode } = change {
+            exact.name(*parent, name, *inode)?;
+        }
+    }
+    let hung = exact.settle()?;
+    exact.check_parents()?;
+    exact.check_reachable(hung)?;
+    exact.rewrite()
+}
+
+/// An inode whose names may change.
+#[derive(Default)]
+struct Touched {
+    /// It was made by this commit: its row says one name, whatever it has won and lost.
+    is_new: bool,
+    is_directory: bool,
+    /// Names won, less those lost.
+    names: i64,
+    /// Of a directory: where it has won names and not lost them again.
+    parents: Vec<i64>,
+}
+
+/// An inode that was there, and what it becomes.
+struct There {
+    number: i64,
+    /// Whose policy says which earlier contents are kept, if any.
+    keeper: Option<i64>,
+    new: Arrival,
+}
+
+struct Exact<'e, 'c> {
+    editor: &'e mut Editor<'c>,
+    touched: HashMap<i64, Touched>,
+    /// Directories that got entries.
+    parents: HashSet<i64>,
+    there: Vec<There>,
+}
+
+impl Exact<'_, '_> {
+    /// Makes an inode that is not there; one that is waits until it is known where everything hangs.
+    fn make(&mut self, change: &Change) -> Outcome<()> {
+        let Change::Node { inode, parent, attributes, root, keep } = change else { return Err(mixed()) };
+        let (number, parent) = (self.editor.resolve(*inode)?, *parent as i64);
+        let new = self.editor.arrival(attributes, root, 0).map_err(|fault| match fault {
+            Fault::Store(error) => error.context(format!("inode {inode}")).into(),
+            fault => fault,
+        })?;
+        if self.editor.make(number, parent, &new)? {
+            let is_directory = is_directory(new.mode);
+            self.touched.insert(number, Touched { is_new: true, is_directory, ..Touched::default() });
+        } else {
+            self.there.push(There { number, keeper: keep.then_some(parent), new });
+        }
+        Ok(())
+    }
+
+    fn name(&mut self, parent: u64, name: &[u8], inode: Option<u64>) -> Outcome<()> {
+        check_name(name)?;
+        let parent = self.editor.resolve(parent)?;
+        let inode = inode.map(|inode| self.editor.resolve(inode)).transpose()?;
+        if let Some(number) = inode {
+            // First as if the name were new, which costs one statement less than looking.
+            if self.enter(parent, name, number)? {
+                self.editor.done.created += 1;
+                return self.win(parent, name, number);
+            }
+        }
+        let found = self.editor.sql.name.query_row((parent, name), |row| {
+            sums::require(row, 2)?;
+            Ok((row.get(0)?, row.get(1)?))
+        });
+        let Some((old, since)): Option<(i64, i64)> = found.optional()? else { return Ok(()) };
+        if inode == Some(old) {
+            return Ok(());
+        }
+        self.editor.drop_name(parent, name, since)?;
+        self.lose(parent, old)?;
+        let Some(number) = inode else {
+            self.editor.done.removed += 1;
+            return Ok(());
+        };
+        self.enter(parent, name, number)?;
+        self.editor.done.changed += 1;
+        self.win(parent, name, number)
+    }
+
+    /// False when the name is taken.
+    fn enter(&mut self, parent: i64, name: &[u8], number: i64) -> Outcome<bool> {
+        let values = (parent, name, number, self.editor.epoch);
+        Ok(self.editor.sql.insert_dentry.execute(values)? == 1)
+    }
+
+    fn win(&mut self, parent: i64, name: &[u8], number: i64) -> Outcome<()> {
+        if number == ROOT {
+            return Err(told(
+                self.editor,
+                ErrorKind::Invalid,
+                parent,
+                name,
+                "the root directory has no name",
+            ));
+        }
+        self.parents.insert(parent);
+        let touched = self.touched(number)?;
+        touched.names += 1;
+        if touched.is_directory {
+            touched.parents.push(parent);
+        }
+        Ok(())
+    }
+
+    fn lose(&mut self, parent: i64, number: i64) -> Outcome<()> {
+        let touched = self.touched(number)?;
+        touched.names -= 1;
+        // What it had before the commit is not in the list, and no less lost.
+        if let Some(at) = touched.parents.iter().position(|&won| won == parent) {
+            touched.parents.swap_remove(at);
+        }
+        Ok(())
+    }
+
+    fn touched(&mut self, number: i64) -> Outcome<&mut Touched> {
+        if !self.touched.contains_key(&number) {
+            let is_directory = self.editor.parent_of(number)?.is_some();
+            self.touched.insert(number, Touched { is_directory, ..Touched::default() });
+        }
+        Ok(self.touched.entry(number).or_default())
+    }
+
+    /// Sets right what the rows of inodes say of their names. Returns the directories that hang elsewhere than before.
+    fn settle(&mut self) -> Outcome<Vec<i64>> {
+        let is_right = |touched: &Touched| touched.is_new && !touched.is_directory && touched.names == 1;
+        let mut touched: Vec<(i64, Touched)> =
+            std::mem::take(&mut self.touched).into_iter().filter(|(_, touched)| !is_right(touched)).collect();
+        // In the order of the rows: quicker, and the same inode is refused every time.
+        touched.sort_unstable_by_key(|&(number, _)| number);
+        let (mut nameless, mut hung) = (Vec::new(), Vec::new());
+        for (number, touched) in touched {
+            let Some(old) = self.editor.stored(number)? else {
+                if touched.names > 0 {
+                    let what = format!("a name stands for inode {number}, which does not exist");
+                    return Err(refuse(ErrorKind::Invalid, what));
+                }
+                continue;
+            };
+            let before = if touched.is_new { 0 } else { old.links };
+            let names = before + touched.names;
+            if names <= 0 {
+                nameless.push(old);
+                continue;
+            }
+            if names != old.links {
+                if touched.is_directory {
+                    let what = format!("directory {number} has {names} names");
+                    return Err(refuse(ErrorKind::Invalid, what));
+                }
+                self.editor.relink(&old, names - old.links)?;
+            }
+            if let Some(&parent) = touched.parents.first() {
+                if self.editor.parent_of(number)? != Some(parent) {
+                    self.editor.sql.move_directory.execute((number, parent))?;
+                    self.editor.forget_policies();
+                }
+                hung.push(number);
+            }
+        }
+        for old in nameless {
+            if old.is_directory() && self.editor.sql.has_names.exists([old.number])? {
+                let what = format!("directory {} has entries, and no name", old.number);
+                return Err(refuse(ErrorKind::Invalid, what));
+            }
+            self.editor.drop_inode(&old)?;
+        }
+        Ok(hung)
+    }
+
+    /// What has got entries, and still has some, is a directory.
+    fn check_parents(&mut self) -> Outcome<()> {
+        let mut parents: Vec<i64> = self.parents.iter().copied().collect();
+        parents.sort_unstable();
+        for parent in parents {
+            if self.editor.parent_of(parent)?.is_none() && self.editor.sql.has_names.exists([parent])? {
+                return Err(refuse(ErrorKind::NotFound, format!("directory {parent} does not exist")));
+            }
+        }
+        Ok(())
+    }
+
+    /// From each of these directories the root is reached. A circle has at least one of them in it.
+    fn check_reachable(&mut self, hung: Vec<i64>) -> Outcome<()> {
+        let mut reached = HashSet::from([ROOT]);
+        for directory in hung {
+            let (mut path, mut at) = (HashSet::new(), directory);
+            while !reached.contains(&at) {
+                if !path.insert(at) {
+                    let what = format!("directory {directory} would lie in itself");
+                    return Err(refuse(ErrorKind::Invalid, what));
+                }
+                let parent = self.editor.parent_of(at)?;
+                at = parent
+                    .ok_or_else(|| refuse(ErrorKind::Damaged, format!("directory {at} hangs nowhere")))?;
+            }
+            reached.extend(path);
+        }
+        Ok(())
+    }
+
+    /// Sets attributes and contents of the inodes that were there and still are.
+    fn rewrite(self) -> Outcome<()> {
+        for There { number, keeper, new } in self.there {
+            let Some(old) = self.editor.stored(number)? else { continue };
+            if old.is_directory() != is_directory(new.mode) {
+                let what = format!("inode {number} cannot become a directory, nor cease to be one");
+                return Err(refuse(ErrorKind::Invalid, what));
+            }
+            self.editor.done.changed += u64::from(self.editor.rewrite(&old, &new, 0, keeper)?);
+        }
+        Ok(())
+    }
+}
