@@ -74,6 +74,38 @@ fn snapshots_and_versions_keep_what_they_show() {
 }
 
 #[test]
+fn held_roots_are_kept_until_they_are_released() {
+    let dir = scratch();
+    let store = init(dir.path());
+    store.meta.set_policy(1, "versions", Some("none")).unwrap();
+    put_bytes(&store, "staged", unique(1, 3_000_000)).unwrap();
+    put_bytes(&store, "garbage", unique(2, 3_000_000)).unwrap();
+    let root = outrigger_store::tree::require(&*store.meta, At::Now, &path("staged")).unwrap().root;
+    // As a mount does that clones from a file, is killed, and had its session fenced.
+    let session = store.session(SessionKind::Writer, "mount").unwrap();
+    store.meta.hold("mount", std::slice::from_ref(&root)).unwrap();
+    drop(session);
+    remove(&store, "staged").unwrap();
+    remove(&store, "garbage").unwrap();
+    for _ in 0..2 {
+        collect(&store, &thorough()).unwrap();
+        let size = disk(&store);
+        assert!((3_000_000..3_300_000).contains(&size), "what is held: {size}");
+    }
+    let mut bytes = Vec::new();
+    let reader = outrigger_store::read::Reader::new(&store);
+    let mut take = |part: &[u8]| {
+        bytes.extend_from_slice(part);
+        Ok(())
+    };
+    reader.read(&root, 0, u64::MAX, &mut take).unwrap();
+    assert_eq!(bytes, unique(1, 3_000_000));
+    store.meta.release("mount", None).unwrap();
+    collect(&store, &thorough()).unwrap();
+    assert!(disk(&store) < 300_000, "{} bytes are left", disk(&store));
+}
+
+#[test]
 fn the_live_ratio_decides_about_half_empty_packs() {
     let dir = scratch();
     let store = init(dir.path());

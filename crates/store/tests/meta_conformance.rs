@@ -38,6 +38,17 @@ conformance! { meta_support::sqlite:
         pins_hold_what_is_deleted_meanwhile
         deep_and_wide_trees_are_removed
     }
+    exact_cases {
+        names_and_inodes_are_set_whatever_they_were
+        their_order_does_not_matter
+        what_has_no_name_at_the_end_goes
+        states_that_cannot_be_are_refused
+        contents_become_versions_if_they_are_to
+        an_inode_that_is_set_loses_its_stamp
+        the_root_directory_is_set_like_any_other
+        snapshots_see_what_names_and_inodes_were
+        times_read_back_and_are_history
+    }
     reclaim_cases {
         sessions_have_leases_that_their_work_renews
         packs_belong_to_their_session_until_they_are_live
@@ -45,6 +56,7 @@ conformance! { meta_support::sqlite:
         a_session_learns_which_packs_it_may_rely_on
         there_is_one_collector_and_its_session_is_the_token
         a_run_moves_and_buries_in_one_step
+        held_roots_outlive_sessions
         visiting_sees_one_state_and_stops_at_an_error
         counters_rise_and_never_fall
         a_lost_database_is_filled_again
@@ -176,6 +188,8 @@ mod files {
             ("INSERT INTO policy VALUES (5, 'codec', 'lz4')", "policy codec is set on inode 5"),
             ("INSERT INTO version VALUES (5, 1, 0, 0, 0, NULL)", "version 1 is of inode 5"),
             ("UPDATE inode SET epoch = 9 WHERE number = 5", "inode 5 is from epoch 9"),
+            ("UPDATE inode SET times = x'0102' WHERE number = 5", "inode 5"),
+            ("UPDATE held SET root = x'0107'", "held mount"),
             ("CREATE TRIGGER t AFTER UPDATE ON state BEGIN SELECT 1; END", "`t` is in the schema"),
             ("DROP INDEX pack_live", "`pack_live` is missing"),
         ] {
@@ -185,6 +199,7 @@ mod files {
             meta.reserve_inodes(9).unwrap();
             let changes = vec![file(ROOT_INODE, "f", 5, 1), crate::meta_support::dir(ROOT_INODE, "d", 6)];
             crate::meta_support::commit(&meta, writer(&meta), changes, 1).unwrap();
+            meta.hold("mount", &[crate::meta_support::root(9)]).unwrap();
             assert_eq!(meta.check().unwrap(), [""; 0]);
             outrigger_store::testing::database(&path).unwrap().execute_batch(harm).unwrap();
             let findings = meta.check().unwrap();

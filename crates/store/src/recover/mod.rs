@@ -6,6 +6,7 @@
 //!   a new database beside the old one ◀── rows of all whole packs, counters beyond everything seen
 //!       │   salvage: good frames of torn packs go into new packs
 //!   replay.rs   blocks by (sequence, pack, frame) ─▶ commits, snapshots, versions, policies
+//!   exact.rs    what of a commit of names and inodes can be had when some of it is lost
 //!       │
 //!   the old database is moved aside, the new one takes its name; torn packs are moved to `packs-damaged/`
 //! ```
@@ -14,6 +15,7 @@
 //! block found in a torn pack belongs to a commit that may never have been acknowledged: it counts only if all that it
 //! refers to can be found.
 
+mod exact;
 mod replay;
 mod survey;
 

@@ -2,7 +2,8 @@
 //!
 //! Blocks are sorted by sequence, pack and frame; equal ones count once. Changes are committed with the time of their block, so that
 //! versions get the times they had. Numbers that a commit put other inodes in the place of (aliases) are carried from
-//! block to block within a sequence, as they were when it was first committed. Two writers may have committed in another order than
+//! block to block within a sequence, as they were when it was first committed. Blocks that say what names and inodes are (`exact.rs`) are
+//! committed at once with the others of their sequence: between two of them an inode may be without a name. Two writers may have committed in another order than
 //! they took their sequences in: a change that does not apply is reported and left out, and the rest goes on.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -11,6 +12,7 @@ use std::sync::atomic::Ordering;
 use outrigger_format::catalogue::{Block, FileKind, Record};
 use outrigger_format::{Entry, Fingerprint, Root};
 
+use super::exact;
 use super::survey::FoundBlock;
 use super::{RecoverProgress, RecoverReport};
 use crate::error::{Error, ErrorKind, Result};
@@ -35,6 +37,8 @@ pub(super) fn replay(
     blocks.retain(|found| seen.insert(found.fingerprint));
     keep_complete(store, &mut blocks, report)?;
     let inodes = blocks.iter().map(|found| found.highest_inode).max().unwrap_or(0);
+    let exact: HashSet<u64> =
+        blocks.iter().filter(|found| found.is_exact).map(|found| found.sequence).collect();
     let sequence = blocks.last().map_or(0, |found| found.sequence);
     store.meta.raise_counters(0, inodes.max(ROOT_INODE) + 1, sequence + 1)?;
     progress.blocks_expected.store(blocks.len() as u64, Ordering::Relaxed);
@@ -44,15 +48,18 @@ pub(super) fn replay(
         changes: Vec::new(),
         aliases: BTreeMap::new(),
         sequence: 0,
+        is_exact: false,
         time: 0,
         left_out: 0,
         report,
     };
     for found in blocks {
         if found.sequence != replay.sequence {
+            replay.flush()?;
             replay.aliases.clear();
         }
         replay.sequence = found.sequence;
+        replay.is_exact = exact.contains(&found.sequence);
         match found.load(store) {
             Ok(block) => replay.block(block)?,
             Err(error) if error.kind() == ErrorKind::Damaged => {
@@ -62,6 +69,7 @@ pub(super) fn replay(
         }
         progress.blocks_done.fetch_add(1, Ordering::Relaxed);
     }
+    replay.flush()?;
     let left_out = replay.left_out;
     if left_out > LISTED {
         report.problems.push(format!("… and {} more like these", left_out - LISTED));
@@ -111,7 +119,10 @@ fn keep_complete(store: &Store, blocks: &mut Vec<FoundBlock>, report: &mut Recov
 
 fn is_resolvable(store: &Store, records: &[Record], known: &mut HashMap<Fingerprint, bool>) -> Result<bool> {
     for record in records {
-        let (Record::Upsert { root, .. } | Record::Version { root, .. }) = record else { continue };
+        let (Record::Upsert { root, .. } | Record::Version { root, .. } | Record::Node { root, .. }) = record
+        else {
+            continue;
+        };
         let key = match root {
             Root::Tree { fingerprint, .. } => Some(*fingerprint),
             _ => None,
@@ -148,6 +159,8 @@ struct Replay<'a> {
     /// Of the commit that is being replayed.
     aliases: BTreeMap<u64, u64>,
     sequence: u64,
+    /// Its blocks are committed together.
+    is_exact: bool,
     time: u64,
     left_out: usize,
     report: &'a mut RecoverReport,
@@ -159,7 +172,9 @@ impl Replay<'_> {
         for record in block.records {
             self.record(record)?;
         }
-        self.flush()?;
+        if !self.is_exact {
+            self.flush()?;
+        }
         self.report.blocks += 1;
         Ok(())
     }
@@ -184,6 +199,12 @@ impl Replay<'_> {
             }
             Record::Rename { parent, name, new_parent, new_name } => {
                 Change::Rename { parent: alias(parent), name, new_parent: alias(new_parent), new_name }
+            }
+            // Who wrote these knew the numbers: there are no aliases.
+            Record::Name { parent, name, inode } => Change::Name { parent, name, inode },
+            Record::Node { inode, parent, attributes, root, keep } => {
+                let root = if attributes.kind == FileKind::File { root } else { Root::Empty };
+                Change::Node { inode, parent, attributes, root, keep }
             }
             other => return self.other(other),
         };
@@ -215,7 +236,7 @@ impl Replay<'_> {
         self.tolerate(done, || format!("{record:?}"))
     }
 
-    /// Commits what has gathered: all at once, or, when something of it does not apply, one by one.
+    /// Commits what has gathered: all at once, or, when something of it does not apply, in the smallest parts that can be.
     fn flush(&mut self) -> Result<()> {
         let changes = std::mem::take(&mut self.changes);
         if changes.is_empty() {
@@ -223,6 +244,7 @@ impl Replay<'_> {
         }
         self.session.check()?;
         match self.commit(&changes) {
+            Err(error) if is_about_the_change(&error) && self.is_exact => self.in_parts(changes),
             Err(error) if is_about_the_change(&error) => {
                 for change in changes {
                     let done = self.commit(std::slice::from_ref(&change));
@@ -231,6 +253,29 @@ impl Replay<'_> {
                 Ok(())
             }
             done => done,
+        }
+    }
+
+    /// Commits what names and inodes are in parts of their own, each after those that it needs. What is lost with a damaged block so costs
+    /// only what hangs together with it.
+    fn in_parts(&mut self, changes: Vec<Change>) -> Result<()> {
+        let mut parts = exact::parts(&*self.store.meta, changes)?;
+        loop {
+            let (mut refused, before) = (Vec::new(), parts.len());
+            for part in parts {
+                match self.commit(&part) {
+                    Err(error) if is_about_the_change(&error) => refused.push((part, error)),
+                    done => done?,
+                }
+            }
+            if refused.len() == before {
+                for (part, error) in refused {
+                    let what = || part.iter().map(describe).collect::<Vec<_>>().join(", ");
+                    self.tolerate(Err(error), what)?;
+                }
+                return Ok(());
+            }
+            parts = refused.into_iter().map(|(part, _)| part).collect();
         }
     }
 

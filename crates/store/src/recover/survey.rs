@@ -39,6 +39,8 @@ pub(super) struct FoundBlock {
     pub resets: bool,
     /// It holds the end of one.
     pub ends: bool,
+    /// It says what names or inodes are: it is replayed at once with the others of its sequence.
+    pub is_exact: bool,
     /// The highest inode in it.
     pub highest_inode: u64,
 }
@@ -54,6 +56,7 @@ impl FoundBlock {
             is_lossy: false,
             resets: block.records.contains(&Record::Reset),
             ends: block.records.contains(&Record::ResetEnd),
+            is_exact: block.records.iter().any(is_exact),
             highest_inode: block.records.iter().map(highest_inode).max().unwrap_or(0),
         }
     }
@@ -68,6 +71,10 @@ impl FoundBlock {
         let frame = store.packs.load(self.pack, &footer, self.frame)?;
         Block::decode(frame.chunk(0).unwrap_or_default()).context(at)
     }
+}
+
+fn is_exact(record: &Record) -> bool {
+    matches!(record, Record::Name { .. } | Record::Node { .. })
 }
 
 fn highest_inode(record: &Record) -> u64 {

@@ -69,6 +69,7 @@ impl Meta for FaultyMeta {
         fn forget_packs(packs: &[PackId]) -> ();
         fn inode(at: At, number: u64) -> Option<Inode>;
         fn lookup(at: At, parent: u64, name: &[u8]) -> Option<Inode>;
+        fn parent_of(directory: u64) -> Option<u64>;
         fn read_dir(at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Vec<DirEntry>;
         fn reserve_inodes(count: u64) -> Range<u64>;
         fn commit(session: SessionId, commit: &Commit) -> Committed;
@@ -79,6 +80,9 @@ impl Meta for FaultyMeta {
         fn snapshots() -> Vec<SnapshotRow>;
         fn delete_snapshot(name: &str) -> ();
         fn pin(session: SessionId, target: &PinTarget) -> (u64, Option<Root>);
+        fn hold(holder: &str, roots: &[Root]) -> ();
+        fn release(holder: &str, roots: Option<&[Root]>) -> ();
+        fn held(holder: &str) -> Vec<Root>;
         fn purge_history() -> u64;
         fn set_policy(inode: u64, key: &str, value: Option<&str>) -> ();
         fn policies(inode: u64) -> BTreeMap<String, String>;

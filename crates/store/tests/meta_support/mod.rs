@@ -1,6 +1,7 @@
 //! What the tests of the metadata engines share: fixtures, shorthand for changes, dumps of a tree, and a plain model of it.
 #![allow(dead_code, missing_docs)]
 
+pub mod exact_cases;
 pub mod model;
 pub mod reclaim_cases;
 pub mod tree_cases;
@@ -136,6 +137,29 @@ pub fn remove_all(parent: u64, name: &str) -> Change {
 
 pub fn rename(parent: u64, name: &str, new_parent: u64, new_name: &str) -> Change {
     Change::Rename { parent, name: name.into(), new_parent, new_name: new_name.into() }
+}
+
+/// A name stands for an inode, or for nothing.
+pub fn name(parent: u64, name: &str, inode: impl Into<Option<u64>>) -> Change {
+    Change::Name { parent, name: name.into(), inode: inode.into() }
+}
+
+/// A file is this, and its content before is forgotten.
+pub fn node(parent: u64, inode: u64, content: u8) -> Change {
+    let attributes = attributes(FileKind::File, 0o644);
+    Change::Node { inode, parent, attributes, root: root(content), keep: false }
+}
+
+/// As [`node`], and its content before becomes a version.
+pub fn node_kept(parent: u64, inode: u64, content: u8) -> Change {
+    let attributes = attributes(FileKind::File, 0o644);
+    Change::Node { inode, parent, attributes, root: root(content), keep: true }
+}
+
+/// A directory is this.
+pub fn dir_node(parent: u64, inode: u64) -> Change {
+    let attributes = attributes(FileKind::Directory, 0o755);
+    Change::Node { inode, parent, attributes, root: Root::Empty, keep: true }
 }
 
 /// Every path of a tree and what it stands for. Stamps are left out: they are no part of the history.

@@ -66,8 +66,12 @@ impl Model {
     /// All changes, or none.
     pub fn commit(&mut self, changes: &[Change], time: u64) -> Step<Report> {
         let (mut next, mut report) = (self.clone(), Report::default());
-        for change in changes {
-            next.apply(change, time, &mut report)?;
+        if changes.iter().any(is_exact) {
+            next.exact(changes, time, &mut report)?;
+        } else {
+            for change in changes {
+                next.apply(change, time, &mut report)?;
+            }
         }
         *self = next;
         Ok(report)
@@ -170,7 +174,109 @@ impl Model {
                 let new_parent = self.directory(*new_parent, report)?;
                 self.rename((parent, name), (new_parent, new_name), report)
             }
+            Change::Name { .. } | Change::Node { .. } => Err(ErrorKind::Invalid),
         }
+    }
+
+    /// Names and inodes are set, with all names in one flat map; then the tree is made of them again.
+    fn exact(&mut self, changes: &[Change], time: u64, report: &mut Report) -> Step {
+        if !changes.iter().all(is_exact) {
+            return Err(ErrorKind::Invalid);
+        }
+        let mut there = Vec::new();
+        for change in changes {
+            let Change::Node { inode, parent, attributes, root, keep } = change else { continue };
+            self.resolve(*inode, report)?;
+            if self.nodes.contains_key(inode) {
+                there.push((*inode, *parent, attributes, root, *keep));
+                continue;
+            }
+            let (attributes, root) = (attributes.clone(), root.clone());
+            let node = Node { attributes, root, links: 0, version: 1, time, versions: Vec::new() };
+            self.nodes.insert(*inode, node);
+        }
+        let mut flat: BTreeMap<(u64, Vec<u8>), u64> = BTreeMap::new();
+        for (&parent, names) in &self.names {
+            flat.extend(names.iter().map(|(name, &number)| ((parent, name.clone()), number)));
+        }
+        for change in changes {
+            let Change::Name { parent, name, inode } = change else { continue };
+            check_name(name)?;
+            let key = (self.resolve(*parent, report)?, name.clone());
+            if let Some(inode) = inode {
+                self.resolve(*inode, report)?;
+            }
+            match (flat.get(&key), inode) {
+                (None, Some(_)) => report.created += 1,
+                (Some(old), Some(new)) if old != new => report.changed += 1,
+                (Some(_), None) => report.removed += 1,
+                _ => {}
+            }
+            match inode {
+                Some(ROOT_INODE) => return Err(ErrorKind::Invalid),
+                Some(inode) => drop(flat.insert(key, *inode)),
+                None => drop(flat.remove(&key)),
+            }
+        }
+        self.count_links(&flat)?;
+        let kinds: BTreeMap<u64, bool> = self
+            .nodes
+            .iter()
+            .map(|(&number, node)| (number, node.attributes.kind == FileKind::Directory))
+            .collect();
+        if flat.keys().any(|(parent, _)| kinds.get(parent) != Some(&true)) {
+            return Err(ErrorKind::NotFound);
+        }
+        self.names =
+            kinds.iter().filter(|(_, dir)| **dir).map(|(&number, _)| (number, BTreeMap::new())).collect();
+        for ((parent, name), number) in flat {
+            self.names.get_mut(&parent).unwrap().insert(name, number);
+        }
+        for &directory in self.names.keys() {
+            let mut at = directory;
+            for _ in 0..=self.names.len() {
+                at = if at == ROOT_INODE { at } else { self.parent(at) };
+            }
+            if at != ROOT_INODE {
+                return Err(ErrorKind::Invalid);
+            }
+        }
+        for (inode, parent, attributes, root, keep) in there {
+            let Some(node) = self.nodes.get_mut(&inode) else { continue };
+            if (attributes.kind == FileKind::Directory) != kinds[&inode] {
+                return Err(ErrorKind::Invalid);
+            }
+            if !keep && node.root != *root {
+                report.changed += 1;
+                (node.attributes, node.root, node.time) = (attributes.clone(), root.clone(), time);
+                continue;
+            }
+            report.changed += u64::from(self.rewrite(inode, attributes, root, 0, parent, time));
+        }
+        Ok(())
+    }
+
+    /// Inodes get the names they have, or go.
+    fn count_links(&mut self, flat: &BTreeMap<(u64, Vec<u8>), u64>) -> Step {
+        let mut links: BTreeMap<u64, u32> = BTreeMap::from([(ROOT_INODE, 1)]);
+        flat.values().for_each(|&number| *links.entry(number).or_default() += 1);
+        if links.keys().any(|number| !self.nodes.contains_key(number)) {
+            return Err(ErrorKind::Invalid);
+        }
+        for (number, mut node) in std::mem::take(&mut self.nodes) {
+            let is_directory = node.attributes.kind == FileKind::Directory;
+            let has_entries = flat.keys().any(|(parent, _)| *parent == number);
+            match links.get(&number) {
+                Some(2..) if is_directory => return Err(ErrorKind::Invalid),
+                Some(&links) => {
+                    node.links = links;
+                    self.nodes.insert(number, node);
+                }
+                None if is_directory && has_entries => return Err(ErrorKind::Invalid),
+                None => drop(self.policies.remove(&number)),
+            }
+        }
+        Ok(())
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -259,7 +365,7 @@ impl Model {
                 Some("all") => return None,
                 Some("none") => return Some(0),
                 Some(number) => return Some(number.parse().unwrap()),
-                None if at == ROOT_INODE => return Some(10),
+                None if at == ROOT_INODE || !self.is_directory(at) => return Some(10),
                 None => at = self.parent(at),
             }
         }
@@ -323,6 +429,10 @@ impl Model {
         report.changed += 1;
         Ok(())
     }
+}
+
+fn is_exact(change: &Change) -> bool {
+    matches!(change, Change::Name { .. } | Change::Node { .. })
 }
 
 fn check_name(name: &[u8]) -> Step {

@@ -204,6 +204,38 @@ pub fn a_run_moves_and_buries_in_one_step(engine: &Fixture) {
     assert_eq!(state(engine, packs[0]), None);
 }
 
+pub fn held_roots_outlive_sessions(engine: &Fixture) {
+    let meta = &*engine.meta;
+    let visited = || {
+        let mut lengths = Vec::new();
+        meta.visit_roots(&mut |root| {
+            lengths.push(root.len());
+            Ok(())
+        })
+        .unwrap();
+        lengths.sort_unstable();
+        lengths
+    };
+    assert_eq!(kind(meta.hold("", &[root(1)])), ErrorKind::Invalid);
+    meta.hold("one", &[root(2), root(1), root(0)]).unwrap();
+    meta.hold("one", &[root(2), root(3)]).unwrap();
+    engine.another().hold("two", &[root(3)]).unwrap();
+    assert_eq!(meta.held("one").unwrap(), [root(1), root(2), root(3)]);
+    assert_eq!((meta.held("two").unwrap(), meta.held("three").unwrap()), (vec![root(3)], vec![]));
+    assert_eq!(visited(), [101, 102, 103, 103]);
+    // They belong to no session.
+    let writer = engine.writer();
+    meta.fence(writer).unwrap();
+    meta.purge_history().unwrap();
+    meta.release("one", Some(&[root(3), root(1), root(9), root(0)])).unwrap();
+    meta.release("three", None).unwrap();
+    assert_eq!((meta.held("one").unwrap(), visited()), (vec![root(2)], vec![102, 103]));
+    meta.release("one", None).unwrap();
+    assert_eq!(visited(), [103]);
+    meta.release("two", Some(&[root(3)])).unwrap();
+    assert_eq!(visited(), [0; 0]);
+}
+
 pub fn visiting_sees_one_state_and_stops_at_an_error(engine: &Fixture) {
     let meta = &*engine.meta;
     let writer = engine.writer();
