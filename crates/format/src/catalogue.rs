@@ -534,6 +534,10 @@ mod tests {
             rdev: if kind == FileKind::CharDevice { 0x501 } else { 0 },
             target: if kind == FileKind::Symlink { b"../\xff".to_vec() } else { Vec::new() },
             xattrs: vec![(b"user.a".to_vec(), vec![0, 1, 2])],
+            times: (kind != FileKind::Directory).then_some(OtherTimes {
+                atime: Time { secs: i64::MAX, nanos: 0 },
+                ctime: Time { secs: -1, nanos: 999_999_999 },
+            }),
         }
     }
 
@@ -550,6 +554,13 @@ mod tests {
         ];
         for kind in [FileKind::File, FileKind::Directory, FileKind::Symlink, FileKind::CharDevice] {
             let (attributes, root) = (attributes(kind), root.clone());
+            records.push(Record::Node {
+                inode: 8,
+                parent: 300,
+                attributes: attributes.clone(),
+                root: root.clone(),
+                keep: kind == FileKind::File,
+            });
             records.push(Record::Upsert {
                 inode: 7,
                 parent: 1,
@@ -563,6 +574,9 @@ mod tests {
             records.push(Record::Policy { inode: 9, key: b"codec".to_vec(), value });
         }
         records.push(Record::ResetEnd);
+        for inode in [None, Some(1), Some(u64::MAX)] {
+            records.push(Record::Name { parent: 9, name: b"n\xfe".to_vec(), inode });
+        }
         records.push(Record::Link { parent: 9, name: b"l".to_vec(), inode: 7 });
         let mut builder = BlockBuilder::default();
         records.iter().for_each(|record| builder.push(record));
@@ -571,6 +585,52 @@ mod tests {
         for cut in 0..bytes.len() {
             assert!(Block::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
+    }
+
+    /// The byte map of docs/format.md.
+    #[test]
+    fn golden_bytes() {
+        let attributes = Attributes {
+            kind: FileKind::Symlink,
+            mode: 0o777,
+            uid: 1,
+            gid: 2,
+            mtime: Time { secs: -1, nanos: 2 },
+            rdev: 0,
+            target: b"to".to_vec(),
+            xattrs: Vec::new(),
+            times: Some(OtherTimes {
+                atime: Time { secs: 3, nanos: 4 },
+                ctime: Time { secs: 5, nanos: 128 },
+            }),
+        };
+        let node = |keep| {
+            let attributes = attributes.clone();
+            Record::Node { inode: 300, parent: 1, attributes, root: Root::Empty, keep }
+        };
+        let name = |inode| Record::Name { parent: 1, name: b"ab".to_vec(), inode };
+        let fields = b"\xac\x02\x01\x82\xff\x03\x01\x02\x01\x02\x02to\x00\x06\x04\x0a\x80\x01\x01\x00";
+        for (record, golden) in [
+            (name(Some(300)), b"\x0c\x01\x02ab\xac\x02".to_vec()),
+            (name(None), b"\x0c\x01\x02ab\x00".to_vec()),
+            (node(false), [b"\x0d", &fields[..]].concat()),
+            (node(true), [b"\x0e", &fields[..]].concat()),
+        ] {
+            let mut bytes = Vec::new();
+            record.encode(&mut bytes);
+            assert_eq!(bytes, golden, "{record:?}");
+        }
+    }
+
+    #[test]
+    fn times_out_of_range_are_refused() {
+        let mut bytes = Vec::new();
+        attributes(FileKind::File).encode(&mut bytes);
+        assert!(Attributes::decode(&mut Cursor::new(WHAT, &bytes)).is_ok());
+        // The last varint is the last change's nanoseconds, 999,999,999.
+        bytes.truncate(bytes.len() - 5);
+        bytes.put_varint(1_000_000_000);
+        assert!(Attributes::decode(&mut Cursor::new(WHAT, &bytes)).is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 mod every;
 
-use outrigger_format::catalogue::{Attributes, BlockBuilder, FileKind, Record, Time};
+use outrigger_format::catalogue::{Attributes, BlockBuilder, FileKind, OtherTimes, Record, Time};
 use outrigger_format::staging::{Operation, Prepared, SegmentHeader};
 use outrigger_format::{
     ChunkKind, Codec, Entry, Fingerprint, FingerprintKind, FooterBuilder, FrameHeader, Node, PackHeader,
@@ -22,7 +22,11 @@ fn records(root: &Root) -> Vec<Record> {
         rdev: 0,
         target: b"where".to_vec(),
         xattrs: vec![(b"user.x".to_vec(), b"y".to_vec())],
+        times: None,
     };
+    let times =
+        OtherTimes { atime: Time { secs: 1, nanos: 999_999_999 }, ctime: Time { secs: -2, nanos: 0 } };
+    let timed = Attributes { times: Some(times), ..attributes.clone() };
     let (name, root) = (b"name".to_vec(), root.clone());
     vec![
         Record::Upsert {
@@ -37,7 +41,11 @@ fn records(root: &Root) -> Vec<Record> {
         Record::Unlink { parent: 1, name: name.clone() },
         Record::Rename { parent: 1, name: name.clone(), new_parent: 2, new_name: b"n".to_vec() },
         Record::Snapshot { name: name.clone(), time: 5, tags: vec![b"t".to_vec()] },
-        Record::Forget { name },
+        Record::Forget { name: name.clone() },
+        Record::Name { parent: 1, name: name.clone(), inode: Some(9) },
+        Record::Name { parent: 1, name, inode: None },
+        Record::Node { inode: 9, parent: 1, attributes: timed.clone(), root: root.clone(), keep: false },
+        Record::Node { inode: 9, parent: 1, attributes: timed, root: root.clone(), keep: true },
         Record::Reset,
         Record::Version { inode: 9, number: 1, time: 2, mtime: Time::default(), root },
         Record::Policy { inode: 1, key: b"codec".to_vec(), value: Some(b"lz4".to_vec()) },

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use outrigger_format::catalogue::{Attributes, FileKind, Time};
+use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use outrigger_format::{Entry, Fingerprint, Root};
 use outrigger_store::meta::{At, Change, Commit, Meta, OpenMode, ROOT_INODE, SessionKind, SqliteMeta};
 
@@ -106,6 +106,69 @@ fn start() -> Clock {
 
 fn read_all(meta: &dyn Meta, at: At, directories: &[u64]) -> usize {
     directories.iter().map(|&directory| meta.read_dir(at, directory, None, usize::MAX).unwrap().len()).sum()
+}
+
+/// As a mount says it: an inode, and what its name stands for.
+fn states(files: u64, times: bool) -> Vec<Change> {
+    let to_states = |change| match change {
+        Change::Put { parent, name, inode, mut attributes, root, .. } => {
+            let mtime = attributes.mtime;
+            attributes.times = times.then_some(OtherTimes { atime: mtime, ctime: mtime });
+            [
+                Change::Node { inode, parent, attributes, root, keep: true },
+                Change::Name { parent, name, inode: Some(inode) },
+            ]
+        }
+        _ => unreachable!(),
+    };
+    tree(files, 0).into_iter().flat_map(to_states).collect()
+}
+
+#[test]
+fn names_and_inodes_at_once() {
+    let files: u64 = std::env::var("FILES").map_or(5_000, |files| files.parse().expect("FILES is a number"));
+    for times in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("meta.db");
+        let meta = SqliteMeta::open(&path, OpenMode::Create).unwrap();
+        let session = meta.open_session(SessionKind::Writer, "rates", 3600).unwrap().0;
+        let mut changes = states(files, times);
+        let pairs = changes.len() / 2;
+        meta.reserve_inodes(pairs as u64 + 1).unwrap();
+        let commit = |changes: &[Change]| {
+            let commit = Commit { packs: Vec::new(), changes: changes.to_vec(), time: 1 };
+            let clock = start();
+            meta.commit(session, &commit).unwrap();
+            clock
+        };
+        println!("{pairs} inodes, each with a name, in one commit; other times: {times}");
+        commit(&changes).report("new", pairs);
+        meta.tidy().unwrap();
+        let bytes = std::fs::metadata(&path).unwrap().len();
+        println!("{:44} {:9.1} bytes", "an inode and its name, all tables", bytes as f64 / pairs as f64);
+        commit(&changes).report("the same again", pairs);
+        for change in &mut changes {
+            if let Change::Node { attributes, .. } = change {
+                attributes.mtime.secs += 1;
+            }
+        }
+        commit(&changes).report("other attributes", pairs);
+        // Everything moves to the root directory.
+        let moved: Vec<Change> = changes
+            .iter()
+            .filter_map(|change| match change {
+                Change::Name { parent, name, inode } if *parent != ROOT_INODE => {
+                    let gone = Change::Name { parent: *parent, name: name.clone(), inode: None };
+                    let name = [&name[..], b"-", parent.to_string().as_bytes()].concat();
+                    Some([gone, Change::Name { parent: ROOT_INODE, name, inode: *inode }])
+                }
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        commit(&moved).report("moves", moved.len() / 2);
+        assert_eq!(meta.check().unwrap(), [""; 0]);
+    }
 }
 
 #[test]

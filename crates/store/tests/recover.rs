@@ -5,11 +5,13 @@ mod checking;
 use checking::{
     add_pack, assert_same_or_unreadable, contents, make_store, open, pack_files, run_check, said, scratch,
 };
-use outrigger_format::catalogue::{Attributes, BlockBuilder, FileKind, Record, Time};
+use outrigger_format::catalogue::{Attributes, BlockBuilder, FileKind, OtherTimes, Record, Time};
 use outrigger_format::{ChunkKind, Root};
-use outrigger_store::ErrorKind;
-use outrigger_store::meta::SessionKind;
+use outrigger_store::gc::{GcOptions, GcProgress, collect};
+use outrigger_store::meta::{At, Change, Commit, Inode, SessionKind};
 use outrigger_store::recover::{RecoverProgress, recover};
+use outrigger_store::tree::StorePath;
+use outrigger_store::{ErrorKind, Store};
 
 #[test]
 fn a_deleted_database_comes_back_as_it_was() {
@@ -126,6 +128,167 @@ fn damaged_data_costs_only_what_it_held() {
     // Named even if another copy served every reader.
     let report = run_check(&store, false);
     assert!(report.damaged > 0, "{}", said(&report));
+}
+
+fn exact_attributes(kind: FileKind) -> Attributes {
+    let time = |secs, nanos| Time { secs, nanos };
+    Attributes {
+        kind,
+        mode: 0o750,
+        uid: 5,
+        gid: 6,
+        mtime: time(7, 8),
+        rdev: 0,
+        target: Vec::new(),
+        xattrs: Vec::new(),
+        times: Some(OtherTimes { atime: time(9, 10), ctime: time(7, 11) }),
+    }
+}
+
+fn name(parent: u64, name: &str, inode: Option<u64>) -> Change {
+    Change::Name { parent, name: name.into(), inode }
+}
+
+/// Commits names and inodes, with a catalogue block for each of `parts`, all of one sequence.
+fn commit_exact(store: &Store, pack: u64, parts: &[Vec<Change>]) {
+    let (sequence, time) = (store.meta.next_sequence().unwrap(), 1000 + pack);
+    let mut builder = BlockBuilder::default();
+    // A pack each: one of them can be lost.
+    for (pack, part) in (pack..).zip(parts) {
+        for change in part.clone() {
+            builder.push(&match change {
+                Change::Name { parent, name, inode } => Record::Name { parent, name, inode },
+                Change::Node { inode, parent, attributes, root, keep } => {
+                    Record::Node { inode, parent, attributes, root, keep }
+                }
+                _ => unreachable!(),
+            });
+        }
+        add_pack(store, pack, ChunkKind::Catalogue, &[builder.finish(sequence, time)]);
+    }
+    let session = store.session(SessionKind::Writer, "test").unwrap();
+    let commit = Commit { packs: Vec::new(), changes: parts.concat(), time };
+    store.meta.commit(session.id(), &commit).unwrap();
+}
+
+fn inode(store: &Store, path: &str) -> Inode {
+    let path = StorePath::parse(path.as_bytes()).unwrap();
+    outrigger_store::tree::require(&*store.meta, At::Now, &path).unwrap()
+}
+
+#[test]
+fn names_and_inodes_come_back_as_they_were() {
+    let dir = scratch();
+    let path = make_store(dir.path());
+    let store = open(&path);
+    let number = |path| inode(&store, path).number;
+    let (tree, deep, er, copies) =
+        (number("tree"), number("tree/deep"), number("tree/deep/er"), number("tree/copies"));
+    let (big, text, file) =
+        (inode(&store, "tree/big"), inode(&store, "tree/text"), number("tree/deep/er/file"));
+    let node = |inode, parent, root: &Root, keep| {
+        let attributes = exact_attributes(FileKind::File);
+        Change::Node { inode, parent, attributes, root: root.clone(), keep }
+    };
+    let new = store.meta.reserve_inodes(4).unwrap().start;
+    let attributes = exact_attributes(FileKind::Directory);
+    let made = Change::Node { inode: new, parent: 1, attributes, root: Root::Empty, keep: false };
+    // A directory moves, and two files are exchanged. Between the two blocks neither the directory nor `big` has a name.
+    commit_exact(
+        &store,
+        600,
+        &[
+            vec![name(deep, "er", None), name(tree, "big", Some(text.number)), made],
+            vec![name(new, "er", Some(er)), name(tree, "text", Some(big.number)), name(1, "new", Some(new))],
+        ],
+    );
+    // One content is kept, another one is not; a name is replaced; hard links come and go.
+    commit_exact(
+        &store,
+        610,
+        &[
+            vec![
+                node(file, er, &big.root, true),
+                node(text.number, tree, &Root::Empty, false),
+                name(copies, "twin", Some(file)),
+            ],
+            vec![
+                node(new + 1, new, &text.root, true),
+                name(new, "a", Some(new + 1)),
+                name(tree, "b", Some(new + 1)),
+                name(deep, "linked", None),
+            ],
+        ],
+    );
+    commit_exact(&store, 620, &[vec![node(new + 1, new, &big.root, true), name(new, "a", None)]]);
+    let before = contents(&store);
+    let report = run_check(&store, false);
+    assert!(report.findings.is_empty(), "{}", said(&report));
+    assert!(before.contains_key("now: /new/er/file") && before.contains_key("version 1 of /tree/b"));
+    drop(store);
+    std::fs::remove_file(path.join("meta.db")).unwrap();
+    let report = recover(&path, &RecoverProgress::default()).unwrap();
+    assert!(report.problems.is_empty(), "{report:?}");
+    let store = open(&path);
+    assert_eq!(contents(&store), before);
+    let report = run_check(&store, false);
+    assert!(report.findings.is_empty(), "{}", said(&report));
+    // The catalogue that the collector writes anew says the same, other times among it.
+    for put in 0..40 {
+        checking::put_all(&store, &dir.path().join("source"), &format!("again/{put}"));
+    }
+    let session = store.session(SessionKind::Writer, "test").unwrap();
+    let gone = Change::Remove { parent: 1, name: b"again".to_vec(), recursive: true };
+    let commit = Commit { packs: Vec::new(), changes: vec![gone], time: 5 };
+    store.meta.commit(session.id(), &commit).unwrap();
+    drop(session);
+    let options = GcOptions { catalogue_min: 0, ..GcOptions::default() };
+    assert!(collect(&store, &options, &GcProgress::default()).unwrap().catalogue_compacted);
+    drop(store);
+    std::fs::remove_file(path.join("meta.db")).unwrap();
+    recover(&path, &RecoverProgress::default()).unwrap();
+    assert_eq!(contents(&open(&path)), before);
+}
+
+#[test]
+fn a_lost_block_costs_what_hangs_together_with_it() {
+    let dir = scratch();
+    let path = make_store(dir.path());
+    let store = open(&path);
+    let (big, text) = (inode(&store, "tree/big").root, inode(&store, "tree/text").root);
+    let node = |inode, parent, kind, root| {
+        let attributes = exact_attributes(kind);
+        Change::Node { inode, parent, attributes, root, keep: false }
+    };
+    let new = store.meta.reserve_inodes(10).unwrap().start;
+    let parts = [
+        vec![
+            name(new, "file", Some(new + 1)),
+            name(1, "lost", Some(new + 2)),
+            name(new + 2, "in it", Some(new + 3)),
+            name(1, "kept", Some(new)),
+        ],
+        vec![node(new + 2, 1, FileKind::Directory, Root::Empty)],
+        vec![
+            node(new + 3, new + 2, FileKind::File, big),
+            node(new + 1, new, FileKind::File, text),
+            node(new, 1, FileKind::Directory, Root::Empty),
+            name(1, "linked", Some(new + 1)),
+        ],
+    ];
+    commit_exact(&store, 600, &parts);
+    let mut before = contents(&store);
+    drop(store);
+    std::fs::remove_file(path.join("meta.db")).unwrap();
+    let packs = pack_files(&path);
+    let lost = packs.iter().find(|pack| pack.ends_with(format!("{:016x}.pack", 601))).unwrap();
+    std::fs::remove_file(lost).unwrap();
+    let report = recover(&path, &RecoverProgress::default()).unwrap();
+    assert!(report.problems.iter().all(|problem| problem.contains("was left out")), "{report:?}");
+    assert_eq!(report.problems.len(), 2, "{report:?}");
+    let after = contents(&open(&path));
+    before.retain(|name, _| !name.contains("/lost"));
+    assert_eq!(after, before);
 }
 
 #[test]

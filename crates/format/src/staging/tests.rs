@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::catalogue::{Attributes, FileKind, Time};
+use crate::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use crate::{Entry, Fingerprint, Root};
 
 fn hex(bytes: &[u8]) -> String {
@@ -30,6 +30,7 @@ fn golden_bytes() {
         rdev: 0,
         target: b"to".to_vec(),
         xattrs: vec![(b"user.x".to_vec(), b"y".to_vec())],
+        times: None,
     };
     let create = Operation::Create { parent: 1, name: b"name".to_vec(), inode: 300, attributes };
     let bytes =
@@ -107,23 +108,15 @@ fn root() -> impl Strategy<Value = Root> {
 
 fn attributes() -> impl Strategy<Value = Attributes> {
     let numbers = (0u8..7, 0u32..0o10000, any::<(u32, u32, i64)>(), 0u32..1_000_000_000, any::<u64>());
-    (numbers, name(), prop::collection::vec((name(), name()), 0..3)).prop_map(
-        |((kind, mode, (uid, gid, secs), nanos, rdev), target, xattrs)| {
+    let time = || (any::<i64>(), 0u32..1_000_000_000).prop_map(|(secs, nanos)| Time { secs, nanos });
+    let times = prop::option::of((time(), time()).prop_map(|(atime, ctime)| OtherTimes { atime, ctime }));
+    (numbers, name(), prop::collection::vec((name(), name()), 0..3), times).prop_map(
+        |((kind, mode, (uid, gid, secs), nanos, rdev), target, xattrs, times)| {
             let kind = FileKind::from_byte(kind).unwrap();
             let device = matches!(kind, FileKind::CharDevice | FileKind::BlockDevice);
             let rdev = if device { rdev } else { 0 };
             let target = if kind == FileKind::Symlink { target } else { Vec::new() };
-            Attributes {
-                kind,
-                mode,
-                uid,
-                gid,
-                mtime: Time { secs, nanos },
-                rdev,
-                target,
-                xattrs,
-                times: None,
-            }
+            Attributes { kind, mode, uid, gid, mtime: Time { secs, nanos }, rdev, target, xattrs, times }
         },
     )
 }
