@@ -139,7 +139,7 @@ fn the_examples_are_good() {
     assert!(Trailer::decode(&pack[pack.len() - TRAILER_LEN..], pack.len() as u64).is_ok());
     assert!(Node::decode_any(&examples[4]).is_ok() && Node::decode_any(&examples[5]).is_ok());
     assert!(Root::decode(&examples[6]).is_ok() && Root::decode(&examples[7]).is_ok());
-    assert_eq!(Block::decode(&examples[8]).unwrap().records.len(), 10);
+    assert_eq!(Block::decode(&examples[8]).unwrap().records.len(), 14);
 }
 
 proptest! {
@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn spliced_examples(one in 0usize..15, other in 0usize..15, at in 0usize..300, from in 0usize..300) {
+    fn spliced_examples(one in 0usize..15, other in 0usize..15, at in 0usize..800, from in 0usize..800) {
         let examples = examples();
         let (one, other) = (&examples[one], &examples[other]);
         every::all(&[&one[..at.min(one.len())], &other[from.min(other.len())..]].concat());
