@@ -68,6 +68,9 @@ pub fn names_and_inodes_are_set_whatever_they_were(engine: &Fixture) {
         .commit(writer, vec![name(R, "x", 11), name(R, "x", None), node(R, 11, 4), node(R, 11, 5)])
         .unwrap();
     assert_eq!((at(engine, R, "x"), links(engine, 11)), (None, Some(2)));
+    let tried = vec![dir_node(R, 13), name(R, "e", 13), name(13, "d", 10), name(13, "d", None)];
+    engine.commit(writer, tried).unwrap();
+    assert_eq!(engine.meta.parent_of(10).unwrap(), Some(R), "a directory that did not move after all");
     assert_eq!(engine.meta.inode(At::Now, 11).unwrap().unwrap().root, root(5));
 }
 
