@@ -6,7 +6,7 @@ use checking::{
     add_pack, assert_same_or_unreadable, contents, make_store, open, pack_files, run_check, said, scratch,
 };
 use outrigger_format::catalogue::{Attributes, BlockBuilder, FileKind, OtherTimes, Record, Time};
-use outrigger_format::{ChunkKind, Root};
+use outrigger_format::{ChunkKind, Entry, Fingerprint, Root};
 use outrigger_store::gc::{GcOptions, GcProgress, collect};
 use outrigger_store::meta::{At, Change, Commit, Inode, SessionKind};
 use outrigger_store::recover::{RecoverProgress, recover};
@@ -289,6 +289,31 @@ fn a_lost_block_costs_what_hangs_together_with_it() {
     let after = contents(&open(&path));
     before.retain(|name, _| !name.contains("/lost"));
     assert_eq!(after, before);
+}
+
+#[test]
+fn half_a_move_is_no_removal() {
+    let dir = scratch();
+    let path = make_store(dir.path());
+    let store = open(&path);
+    let before = contents(&store);
+    let (tree, text) = (inode(&store, "tree").number, inode(&store, "tree/text").number);
+    let new = store.meta.reserve_inodes(1).unwrap().start;
+    let nowhere = Root::Inline(vec![Entry::Chunk { fingerprint: Fingerprint([7; 32]), len: 9 }]);
+    let attributes = exact_attributes(FileKind::File);
+    let node = Change::Node { inode: new, parent: 1, attributes, root: nowhere, keep: false };
+    let moved = vec![node, name(1, "new", Some(new)), name(1, "moved", Some(text))];
+    commit_exact(&store, 600, &[vec![name(tree, "text", None)], moved]);
+    drop(store);
+    // The second block's pack was never sealed, and what it refers to was never written.
+    let packs = pack_files(&path);
+    let torn = packs.iter().find(|pack| pack.ends_with(format!("{:016x}.pack", 601))).unwrap();
+    let bytes = std::fs::read(torn).unwrap();
+    std::fs::write(torn, &bytes[..bytes.len() - 40]).unwrap();
+    std::fs::remove_file(path.join("meta.db")).unwrap();
+    let report = recover(&path, &RecoverProgress::default()).unwrap();
+    assert!(report.problems.iter().any(|problem| problem.contains("is not there: left out")), "{report:?}");
+    assert_eq!(contents(&open(&path)), before);
 }
 
 #[test]

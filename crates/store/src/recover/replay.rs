@@ -98,6 +98,7 @@ fn keep_complete(store: &Store, blocks: &mut Vec<FoundBlock>, report: &mut Recov
     });
     let mut index = 0;
     let mut known = HashMap::new();
+    let mut undone = HashSet::new();
     while index < blocks.len() {
         let found = &blocks[index];
         let is_there = match &found.torn {
@@ -112,8 +113,13 @@ fn keep_complete(store: &Store, blocks: &mut Vec<FoundBlock>, report: &mut Recov
             "the commit of sequence {} was found in pack {}, which is torn, and what it refers to is not there: left out",
             found.sequence, found.pack
         ));
-        blocks.remove(index);
+        let found = blocks.remove(index);
+        if found.is_exact {
+            undone.insert(found.sequence);
+        }
     }
+    // Half a move would be a removal: if a part of such a commit cannot count, none of it does.
+    blocks.retain(|found| !undone.contains(&found.sequence));
     Ok(())
 }
 
