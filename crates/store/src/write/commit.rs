@@ -171,6 +171,9 @@ impl MetaFrames {
     /// Appends catalogue blocks and hands out every pack that must be sealed before the commit.
     fn finish_packs(&mut self, blocks: &[Vec<u8>]) -> Result<Vec<OpenPack>> {
         self.write_frame(ChunkKind::Manifest)?;
+        // The blocks of one commit in one pack, so that a crash leaves all of them or none.
+        let bytes = blocks.iter().map(|block| block.len() as u64).sum();
+        self.full.extend(self.sink.take_unless_room(bytes));
         for block in blocks {
             let fingerprint = outrigger_offload::hash(self.fingerprint, block);
             self.add(ChunkKind::Catalogue, fingerprint, block, 0)?;
@@ -213,6 +216,16 @@ pub(super) enum Message {
     Finish,
 }
 
+/// When a writer's changes become visible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CommitWhen {
+    /// As soon as their data is durable, a number of them at a time, in the order in which they were submitted.
+    #[default]
+    AsItComes,
+    /// All in one transaction, at [`super::Writer::finish`], or none. They are kept in memory until then, about 400 bytes each.
+    AtTheEnd,
+}
+
 /// Sums over a writer's commits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CommitTotals {
@@ -232,12 +245,21 @@ pub(super) struct Committer {
     pub pending: PendingTable,
     pub frames: Arc<Mutex<MetaFrames>>,
     pub progress: Arc<Progress>,
-    /// Changes committed so far.
+    pub when: CommitWhen,
+    /// Changes that the session has committed or abandoned so far.
     pub done: u64,
     /// Sealed, to become live with the next commit.
     pub sealed: Vec<PackId>,
     pub aliases: BTreeMap<u64, u64>,
+    pub ended: Ended,
+}
+
+/// What a committer says when it ends.
+#[derive(Default)]
+pub(super) struct Ended {
     pub totals: CommitTotals,
+    /// See [`super::WriteSummary::nodes`].
+    pub nodes: Vec<(u64, Root)>,
 }
 
 /// The time between commits when nothing forces one.
@@ -251,31 +273,34 @@ const CHANGES_MAX: usize = 20_000;
 
 impl Committer {
     /// Runs until told to finish, or until the pipeline hangs up.
-    pub fn run(mut self, messages: &Receiver<Message>) -> Result<CommitTotals> {
+    pub fn run(mut self, messages: &Receiver<Message>) -> Result<Ended> {
         let mut last = Instant::now();
         loop {
             match messages.recv_timeout(IDLE_EVERY) {
                 Ok(Message::Full(pack)) => {
                     self.seal(pack)?;
-                    if last.elapsed() >= COMMIT_EVERY || self.commits.waiting() > WAITING_MAX {
-                        self.commit()?;
-                        last = Instant::now();
-                    }
+                    self.commit_if_due(&mut last)?;
                 }
                 Ok(Message::Finish) => {
                     self.commit()?;
-                    return Ok(self.totals);
+                    return Ok(self.ended);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.session.check()?;
-                    if last.elapsed() >= COMMIT_EVERY || self.commits.waiting() > WAITING_MAX {
-                        self.commit()?;
-                        last = Instant::now();
-                    }
+                    self.commit_if_due(&mut last)?;
                 }
-                Err(RecvTimeoutError::Disconnected) => return Ok(self.totals),
+                Err(RecvTimeoutError::Disconnected) => return Ok(self.ended),
             }
         }
+    }
+
+    fn commit_if_due(&mut self, last: &mut Instant) -> Result<()> {
+        let due = last.elapsed() >= COMMIT_EVERY || self.commits.waiting() > WAITING_MAX;
+        if due && self.when == CommitWhen::AsItComes {
+            self.commit()?;
+            *last = Instant::now();
+        }
+        Ok(())
     }
 
     fn seal(&mut self, pack: OpenPack) -> Result<()> {
@@ -298,7 +323,11 @@ impl Committer {
 
     fn commit(&mut self) -> Result<()> {
         loop {
-            let mut changes = self.commits.take(CHANGES_MAX);
+            let limit = match self.when {
+                CommitWhen::AsItComes => CHANGES_MAX,
+                CommitWhen::AtTheEnd => usize::MAX,
+            };
+            let mut changes = self.commits.take(limit);
             if changes.is_empty() {
                 return Ok(());
             }
@@ -329,9 +358,16 @@ impl Committer {
         let committed =
             self.session.commit(self.done, &commit.packs, || self.meta.commit(self.session.id(), &commit))?;
         self.aliases.extend(committed.aliases);
-        self.totals.commits += 1;
-        self.totals.created += committed.created;
-        self.totals.changed += committed.changed;
+        let Ended { totals, nodes } = &mut self.ended;
+        totals.commits += 1;
+        totals.created += committed.created;
+        totals.changed += committed.changed;
+        if self.when == CommitWhen::AtTheEnd {
+            nodes.extend(commit.changes.into_iter().filter_map(|change| match change {
+                Change::Node { inode, root, .. } => Some((inode, root)),
+                _ => None,
+            }));
+        }
         Ok(())
     }
 }
