@@ -164,7 +164,9 @@ fn read_file(file: FileItem, room: &mut [u8], progress: &Progress) -> Result<Opt
             [] => (0, 0),
             [Part::Data { offset, len }] => {
                 begins = offset;
-                parts.source.read_at(offset, &mut room[..len as usize])?;
+                if len > 0 {
+                    parts.source.read_at(offset, &mut room[..len as usize])?;
+                }
                 (len as usize, 0)
             }
             _ => unreachable!("several parts are never small"),

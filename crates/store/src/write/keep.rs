@@ -182,7 +182,9 @@ mod tests {
     }
 
     fn builder(rule: Rule) -> ManifestBuilder {
-        ManifestBuilder { ends: rule, ..ManifestBuilder::default() }
+        let mut builder = ManifestBuilder::default();
+        builder.ends = rule;
+        builder
     }
 
     fn build(nodes: &mut Shared, rule: Rule, entries: &[Entry]) -> Root {
@@ -310,7 +312,7 @@ mod tests {
         let mut built = builder(ends_node);
         keep(&mut built, &root, (110, 120), &mut stored, &mut nodes).unwrap();
         for range in [(0, 99), (1, 100), (140, 151), (0, 251), (9, 8)] {
-            let error = keep(&mut built, &root, range, &mut stored, &mut nodes).unwrap_err();
+            let error = keep(&mut builder(ends_node), &root, range, &mut stored, &mut nodes).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{range:?}");
         }
         assert_eq!(built.finish(&mut nodes).unwrap(), Root::Inline(vec![Entry::Hole { len: 10 }]));
