@@ -9,16 +9,14 @@ use std::thread::JoinHandle;
 use outrigger_format::{ChunkKind, Codec, FingerprintKind, PackKind, Root};
 use outrigger_offload::Compressor;
 
-use super::commit::{
-    CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message, MetaFrames, SharedMetaFrames,
-    WAITING_MAX,
-};
+use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message, WAITING_MAX};
 use super::dedup::Dedup;
 use super::framer::{Framer, RawBytes, RawFrame};
 use super::ingest::{Scratch, ingest_small};
 use super::item::{Content, FileItem, Item, Part};
 use super::keep::StoredNodes;
 use super::large::{LargeFile, hash_segment};
+use super::meta_frames::{MetaFrames, SharedMetaFrames};
 use super::packer::{PackSink, StoredFrame};
 use super::progress::{Progress, ProgressView};
 use super::queue::{Batch, BufferPlan, Queue, Small, Task};
