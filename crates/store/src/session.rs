@@ -144,6 +144,15 @@ impl Session {
         reliance.relied.insert(pack, newest);
     }
 
+    /// What a writer goes on from: the newest change that anything was looked up for, and the packs that are sealed and not committed. A
+    /// writer that failed leaves such packs behind; as hits in them count, the next one's first commit makes them live.
+    pub fn resume(&self) -> (u64, Vec<PackId>) {
+        let reliance = self.shared.reliance.lock().expect("no panic while held");
+        let mut own: Vec<PackId> = reliance.own.iter().copied().collect();
+        own.sort_unstable();
+        (reliance.newest_change, own)
+    }
+
     /// Rule 7: runs `commit`, after which `packs` are live and the changes up to number `done` rely on nothing any more.
     ///
     /// # Errors

@@ -148,19 +148,7 @@ impl Store {
     /// # Errors
     /// When the database or a footer cannot be read.
     pub fn refresh_index(&self) -> Result<()> {
-        // What is removed from the index never comes back, so a pack that is sealed and not committed must not count as gone:
-        // the index knows it, and its row came before. Hence the order.
-        let mut gone = self.index.covered_packs();
-        let rows = self.meta.packs()?;
-        let kept: HashSet<PackId> =
-            rows.iter().filter(|row| row.state != PackState::Dead).map(|row| row.id).collect();
-        gone.retain(|pack| !kept.contains(pack));
-        self.index.remove_packs(&gone);
-        let committed = rows.iter().filter(|row| matches!(row.state, PackState::Live | PackState::Condemned));
-        let mut committed: Vec<PackId> = committed.map(|row| row.id).collect();
-        committed.sort_unstable();
-        self.index.cover(&committed)?;
-        Ok(())
+        refresh_index(&*self.meta, &self.index)
     }
 
     /// The store's directory.
@@ -197,6 +185,23 @@ impl Store {
         self.require_writable()?;
         Session::open(&self.meta, kind, Some(&self.locks_dir()), what)
     }
+}
+
+/// See [`Store::refresh_index`].
+pub(crate) fn refresh_index(meta: &dyn Meta, index: &Index) -> Result<()> {
+    // What is removed from the index never comes back, so a pack that is sealed and not committed must not count as gone:
+    // the index knows it, and its row came before. Hence the order.
+    let mut gone = index.covered_packs();
+    let rows = meta.packs()?;
+    let kept: HashSet<PackId> =
+        rows.iter().filter(|row| row.state != PackState::Dead).map(|row| row.id).collect();
+    gone.retain(|pack| !kept.contains(pack));
+    index.remove_packs(&gone);
+    let committed = rows.iter().filter(|row| matches!(row.state, PackState::Live | PackState::Condemned));
+    let mut committed: Vec<PackId> = committed.map(|row| row.id).collect();
+    committed.sort_unstable();
+    index.cover(&committed)?;
+    Ok(())
 }
 
 /// Lets the index read footers.

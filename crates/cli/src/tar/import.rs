@@ -13,7 +13,9 @@ use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::meta::{At, Change, Inode, Meta, ROOT_INODE, SessionKind};
 use outrigger_store::tree::{Policies, StorePath, WritePolicy, show};
-use outrigger_store::write::{Content, FileItem, Item, Progress, WriteOptions, WriteSummary, Writer};
+use outrigger_store::write::{
+    CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, WriteSummary, Writer,
+};
 use outrigger_store::{Error, ErrorKind, Store};
 
 use super::{Archive, Entry, Kind, TarError};
@@ -42,7 +44,7 @@ pub fn import(
 ) -> Result<Imported, Failure> {
     let session = store.session(SessionKind::Writer, "import")?;
     let policies = Policies::load(store)?;
-    let options = WriteOptions { threads, chunk_max: policies.chunk_max()? };
+    let options = WriteOptions { threads, chunk_max: policies.chunk_max()?, commit: CommitWhen::AsItComes };
     let writer = Writer::start(store, &session, &options, progress);
     let mut importer = Importer {
         meta: &*store.meta,
@@ -169,9 +171,9 @@ impl Importer<'_> {
         }
         let WritePolicy { chunker, codec, dedup, .. } = parent.policy;
         let parent = parent.inode;
-        let item = |content| {
-            Item::File(FileItem { parent, name, inode, replace, attributes, content, chunker, codec, dedup })
-        };
+        let to = Target::Put { parent, name, inode, replace };
+        let item =
+            |content| Item::File(FileItem { to, attributes, content, chunker, codec, dedup, frame: None });
         if entry.size <= WHOLE_MAX {
             let mut bytes = vec![0; entry.size as usize];
             if archive.read(&mut bytes)? < bytes.len() {

@@ -14,7 +14,7 @@ use crate::meta::{At, Change, Inode, Meta, PinTarget, ROOT_INODE, SessionKind};
 use crate::session::Session;
 use crate::store::Store;
 use crate::tree::{StorePath, find, require};
-use crate::write::{Item, Progress, WriteOptions, Writer};
+use crate::write::{CommitWhen, Item, Progress, WriteOptions, Writer};
 
 /// What an edit did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,11 @@ struct Editor {
 impl Editor {
     fn open(store: &Store, what: &str) -> Result<Self> {
         let session = store.session(SessionKind::Writer, what)?;
-        let options = WriteOptions { threads: 1, chunk_max: store.config.chunker.max_len() };
+        let options = WriteOptions {
+            threads: 1,
+            chunk_max: store.config.chunker.max_len(),
+            commit: CommitWhen::AsItComes,
+        };
         let writer = Writer::start(store, &session, &options, &Arc::new(Progress::default()));
         Ok(Self { session, writer })
     }

@@ -8,11 +8,12 @@ use super::manifest::{NodeSource, walk_entries};
 use super::packs::{Frame, PackReader};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Index;
-use crate::store::Store;
+use crate::meta::Meta;
+use crate::store::{Store, refresh_index};
 
 /// Reads verified bytes. Cheap to make; shared by reference between threads.
 pub struct Reader<'a> {
-    store: &'a Store,
+    meta: &'a dyn Meta,
     index: &'a Index,
     packs: &'a PackReader,
     fingerprint: FingerprintKind,
@@ -26,7 +27,8 @@ const RUN: usize = 1 << 20;
 impl<'a> Reader<'a> {
     /// A reader of `store`.
     pub fn new(store: &'a Store) -> Self {
-        Self { store, index: &store.index, packs: &store.packs, fingerprint: store.config.fingerprint }
+        let (meta, fingerprint) = (&*store.meta, store.config.fingerprint);
+        Self { meta, index: &store.index, packs: &store.packs, fingerprint }
     }
 
     /// Appends the verified bytes of a chunk to `out`.
@@ -67,7 +69,7 @@ impl<'a> Reader<'a> {
             let Some(place) = place else {
                 if first.is_none() && refreshes < REFRESHES {
                     refreshes += 1;
-                    self.store.refresh_index()?;
+                    refresh_index(self.meta, self.index)?;
                     continue;
                 }
                 return Err(
@@ -79,7 +81,7 @@ impl<'a> Reader<'a> {
                 // More than once, since the next run of the collector may have moved it again.
                 Err(error) if error.kind() == ErrorKind::NotFound && refreshes < REFRESHES => {
                     refreshes += 1;
-                    self.store.refresh_index()?;
+                    refresh_index(self.meta, self.index)?;
                 }
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => {
                     bad.push(place.pack);
@@ -189,5 +191,29 @@ fn damaged(place: Place, why: &str) -> Error {
 impl NodeSource for Reader<'_> {
     fn read_node(&self, fingerprint: &Fingerprint) -> Result<Vec<u8>> {
         self.with_chunk(fingerprint, |bytes| Ok(bytes.to_vec()))
+    }
+}
+
+/// The manifest nodes of a store, for those who outlive a reference to it.
+pub struct Nodes {
+    meta: Arc<dyn Meta>,
+    index: Arc<Index>,
+    packs: Arc<PackReader>,
+    fingerprint: FingerprintKind,
+}
+
+impl Nodes {
+    /// Those of `store`.
+    pub fn new(store: &Store) -> Self {
+        let (meta, index, packs) =
+            (Arc::clone(&store.meta), Arc::clone(&store.index), Arc::clone(&store.packs));
+        Self { meta, index, packs, fingerprint: store.config.fingerprint }
+    }
+}
+
+impl NodeSource for Nodes {
+    fn read_node(&self, fingerprint: &Fingerprint) -> Result<Vec<u8>> {
+        let Self { meta, index, packs, fingerprint: kind } = self;
+        Reader { meta: &**meta, index, packs, fingerprint: *kind }.read_node(fingerprint)
     }
 }

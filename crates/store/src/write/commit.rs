@@ -10,15 +10,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use outrigger_format::catalogue::{BlockBuilder, Record};
-use outrigger_format::{ChunkKind, Codec, Fingerprint, FingerprintKind, Node, PackId, Root};
-use outrigger_offload::Compressor;
+use outrigger_format::{PackId, Root};
 
-use super::catalogue::{BLOCK_BYTES, META_CODEC};
+use super::catalogue::BLOCK_BYTES;
 use super::dedup::PendingTable;
-use super::manifest::NodeSink;
-use super::packer::{OpenPack, PackSink, StoredFrame};
+use super::meta_frames::MetaFrames;
+use super::packer::OpenPack;
 use super::progress::Progress;
-use super::sequence::node_fingerprint;
 use crate::clock;
 use crate::error::Result;
 use crate::index::Index;
@@ -102,115 +100,22 @@ impl Inner {
     }
 }
 
-/// Manifest nodes and catalogue blocks on their way into meta packs.
-pub(super) struct MetaFrames {
-    sink: PackSink,
-    compressor: Compressor,
-    fingerprint: FingerprintKind,
-    index: Arc<Index>,
-    session: Arc<Session>,
-    raw: Vec<u8>,
-    lengths: Vec<u32>,
-    fingerprints: Vec<Fingerprint>,
-    stored: Vec<u8>,
-    /// Nodes that are not in a sealed pack yet.
-    pending: BTreeSet<Fingerprint>,
-    full: Vec<OpenPack>,
-}
-
-/// Manifest frames hold at most this many raw bytes, so that opening a file reads little.
-pub(crate) const MANIFEST_FRAME: usize = 32 << 10;
-
-impl MetaFrames {
-    pub fn new(
-        sink: PackSink,
-        fingerprint: FingerprintKind,
-        index: Arc<Index>,
-        session: Arc<Session>,
-    ) -> Self {
-        Self {
-            sink,
-            compressor: Compressor::new(),
-            fingerprint,
-            index,
-            session,
-            raw: Vec::new(),
-            lengths: Vec::new(),
-            fingerprints: Vec::new(),
-            stored: Vec::new(),
-            pending: BTreeSet::new(),
-            full: Vec::new(),
-        }
-    }
-
-    fn write_frame(&mut self, kind: ChunkKind) -> Result<()> {
-        if self.lengths.is_empty() {
-            return Ok(());
-        }
-        let codec = self.compressor.compress(META_CODEC, &self.raw, &mut self.stored);
-        let stored = if codec == Codec::None { &self.raw } else { &self.stored };
-        let lengths = std::mem::take(&mut self.lengths);
-        let frame =
-            StoredFrame { kind, codec, lengths, fingerprints: &self.fingerprints, stored, sequence: 0 };
-        self.full.extend(self.sink.append(frame)?);
-        self.raw.clear();
-        self.fingerprints.clear();
-        Ok(())
-    }
-
-    fn add(&mut self, kind: ChunkKind, fingerprint: Fingerprint, bytes: &[u8], limit: usize) -> Result<()> {
-        if !self.raw.is_empty() && self.raw.len() + bytes.len() > limit {
-            self.write_frame(kind)?;
-        }
-        self.raw.extend_from_slice(bytes);
-        self.lengths.push(bytes.len() as u32);
-        self.fingerprints.push(fingerprint);
-        Ok(())
-    }
-
-    /// Appends catalogue blocks and hands out every pack that must be sealed before the commit.
-    fn finish_packs(&mut self, blocks: &[Vec<u8>]) -> Result<Vec<OpenPack>> {
-        self.write_frame(ChunkKind::Manifest)?;
-        for block in blocks {
-            let fingerprint = outrigger_offload::hash(self.fingerprint, block);
-            self.add(ChunkKind::Catalogue, fingerprint, block, 0)?;
-            self.write_frame(ChunkKind::Catalogue)?;
-        }
-        let mut packs = std::mem::take(&mut self.full);
-        packs.extend(self.sink.take_open());
-        Ok(packs)
-    }
-}
-
-/// The stage's handle on [`MetaFrames`].
-pub(super) struct SharedMetaFrames(pub Arc<Mutex<MetaFrames>>);
-
-impl NodeSink for SharedMetaFrames {
-    fn put_node(&mut self, node: &Node) -> Result<Fingerprint> {
-        let mut frames = self.0.lock().expect("no panic while held");
-        let (fingerprint, bytes) = node_fingerprint(frames.fingerprint, node);
-        if frames.pending.contains(&fingerprint) {
-            return Ok(fingerprint);
-        }
-        let mut place = None;
-        frames.session.rely(0, |usable| {
-            place = frames.index.resolve(&fingerprint, usable)?;
-            Ok(place.into_iter().map(|place| place.pack))
-        })?;
-        if place.is_none() {
-            frames.add(ChunkKind::Manifest, fingerprint, &bytes, MANIFEST_FRAME)?;
-            frames.pending.insert(fingerprint);
-        }
-        Ok(fingerprint)
-    }
-}
-
 /// What the committer is told.
 pub(super) enum Message {
     /// A data pack is full.
     Full(OpenPack),
     /// Nothing more will come: seal and commit what is there.
     Finish,
+}
+
+/// When a writer's changes become visible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CommitWhen {
+    /// As soon as their data is durable, a number of them at a time, in the order in which they were submitted.
+    #[default]
+    AsItComes,
+    /// All in one transaction, at [`super::Writer::finish`], or none. They are kept in memory until then, about 400 bytes each.
+    AtTheEnd,
 }
 
 /// Sums over a writer's commits.
@@ -232,12 +137,21 @@ pub(super) struct Committer {
     pub pending: PendingTable,
     pub frames: Arc<Mutex<MetaFrames>>,
     pub progress: Arc<Progress>,
-    /// Changes committed so far.
+    pub when: CommitWhen,
+    /// Changes that the session has committed or abandoned so far.
     pub done: u64,
     /// Sealed, to become live with the next commit.
     pub sealed: Vec<PackId>,
     pub aliases: BTreeMap<u64, u64>,
+    pub ended: Ended,
+}
+
+/// What a committer says when it ends.
+#[derive(Default)]
+pub(super) struct Ended {
     pub totals: CommitTotals,
+    /// See [`super::WriteSummary::nodes`].
+    pub nodes: Vec<(u64, Root)>,
 }
 
 /// The time between commits when nothing forces one.
@@ -251,31 +165,34 @@ const CHANGES_MAX: usize = 20_000;
 
 impl Committer {
     /// Runs until told to finish, or until the pipeline hangs up.
-    pub fn run(mut self, messages: &Receiver<Message>) -> Result<CommitTotals> {
+    pub fn run(mut self, messages: &Receiver<Message>) -> Result<Ended> {
         let mut last = Instant::now();
         loop {
             match messages.recv_timeout(IDLE_EVERY) {
                 Ok(Message::Full(pack)) => {
                     self.seal(pack)?;
-                    if last.elapsed() >= COMMIT_EVERY || self.commits.waiting() > WAITING_MAX {
-                        self.commit()?;
-                        last = Instant::now();
-                    }
+                    self.commit_if_due(&mut last)?;
                 }
                 Ok(Message::Finish) => {
                     self.commit()?;
-                    return Ok(self.totals);
+                    return Ok(self.ended);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.session.check()?;
-                    if last.elapsed() >= COMMIT_EVERY || self.commits.waiting() > WAITING_MAX {
-                        self.commit()?;
-                        last = Instant::now();
-                    }
+                    self.commit_if_due(&mut last)?;
                 }
-                Err(RecvTimeoutError::Disconnected) => return Ok(self.totals),
+                Err(RecvTimeoutError::Disconnected) => return Ok(self.ended),
             }
         }
+    }
+
+    fn commit_if_due(&mut self, last: &mut Instant) -> Result<()> {
+        let due = last.elapsed() >= COMMIT_EVERY || self.commits.waiting() > WAITING_MAX;
+        if due && self.when == CommitWhen::AsItComes {
+            self.commit()?;
+            *last = Instant::now();
+        }
+        Ok(())
     }
 
     fn seal(&mut self, pack: OpenPack) -> Result<()> {
@@ -298,7 +215,11 @@ impl Committer {
 
     fn commit(&mut self) -> Result<()> {
         loop {
-            let mut changes = self.commits.take(CHANGES_MAX);
+            let limit = match self.when {
+                CommitWhen::AsItComes => CHANGES_MAX,
+                CommitWhen::AtTheEnd => usize::MAX,
+            };
+            let mut changes = self.commits.take(limit);
             if changes.is_empty() {
                 return Ok(());
             }
@@ -317,10 +238,7 @@ impl Committer {
             self.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
             self.index.add_pack(sealed.row.id, &sealed.footer);
             self.session.own_pack(sealed.row.id);
-            let mut frames = self.frames.lock().expect("no panic while held");
-            sealed.footer.fingerprints().iter().for_each(|fingerprint| {
-                frames.pending.remove(fingerprint);
-            });
+            self.frames.lock().expect("no panic while held").sealed(sealed.footer.fingerprints());
             self.sealed.push(sealed.row.id);
             Progress::add(&self.progress.bytes_stored, sealed.row.bytes);
         }
@@ -329,9 +247,16 @@ impl Committer {
         let committed =
             self.session.commit(self.done, &commit.packs, || self.meta.commit(self.session.id(), &commit))?;
         self.aliases.extend(committed.aliases);
-        self.totals.commits += 1;
-        self.totals.created += committed.created;
-        self.totals.changed += committed.changed;
+        let Ended { totals, nodes } = &mut self.ended;
+        totals.commits += 1;
+        totals.created += committed.created;
+        totals.changed += committed.changed;
+        if self.when == CommitWhen::AtTheEnd {
+            nodes.extend(commit.changes.into_iter().filter_map(|change| match change {
+                Change::Node { inode, root, .. } => Some((inode, root)),
+                _ => None,
+            }));
+        }
         Ok(())
     }
 }

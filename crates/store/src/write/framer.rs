@@ -3,7 +3,7 @@
 //! A compressor needs a frame's bytes contiguous, and where everything is new they are so already, in the buffer that
 //! they were read into: such a frame borrows that buffer. One that new and known chunks alternate in is copied together.
 //! No open frame borrows beyond the batch it began in ([`Framer::settle`]): a buffer must not be held for one new chunk,
-//! nor wait for data that only comes when there is a free buffer.
+//! nor wait for data that only comes when there is a free buffer. Chunks of files that want another [`Form`] are never in one frame.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,6 +12,19 @@ use outrigger_format::{CodecSpec, Fingerprint, MAX_FRAME_LEN};
 
 use super::queue::Buffer;
 
+/// What a file's frames are like.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Form {
+    pub codec: CodecSpec,
+    /// See [`super::FileItem::frame`].
+    pub frame: Option<u32>,
+}
+
+impl Form {
+    #[cfg(test)]
+    const PLAIN: Self = Self { codec: CodecSpec::NONE, frame: None };
+}
+
 /// A frame's raw bytes, complete, before compression.
 pub(super) struct RawFrame {
     /// Its number: rises in the order frames were opened.
@@ -19,7 +32,7 @@ pub(super) struct RawFrame {
     pub raw: RawBytes,
     pub lengths: Vec<u32>,
     pub fingerprints: Vec<Fingerprint>,
-    pub codec: CodecSpec,
+    pub form: Form,
 }
 
 /// Where a frame's raw bytes are.
@@ -61,16 +74,24 @@ const CHUNKS_MAX: usize = 65_535;
 /// one that would take it a quarter beyond (a larger chunk is a frame of its own).
 pub(super) struct Framer {
     frame_size: usize,
-    /// No frame of several chunks is longer.
-    limit: usize,
     open: Option<RawFrame>,
     next_sequence: u64,
 }
 
 impl Framer {
     pub fn new(frame_size: usize) -> Self {
-        let limit = (frame_size + frame_size / 4).min(MAX_FRAME_LEN);
-        Self { frame_size, limit, open: None, next_sequence: 1 }
+        Self { frame_size, open: None, next_sequence: 1 }
+    }
+
+    /// Raw bytes that complete a frame, and those that no frame of several chunks exceeds.
+    fn bounds(&self, form: Form) -> (usize, usize) {
+        match form.frame {
+            None => (self.frame_size, (self.frame_size + self.frame_size / 4).min(MAX_FRAME_LEN)),
+            Some(most) => {
+                let most = (most as usize).min(MAX_FRAME_LEN);
+                (most, most)
+            }
+        }
     }
 
     /// Adds the chunk at `at` of `buffer`. Returns the number of its frame, and the frame before it if that is now
@@ -80,15 +101,13 @@ impl Framer {
         fingerprint: Fingerprint,
         buffer: &Arc<Buffer>,
         at: Range<usize>,
-        codec: CodecSpec,
+        form: Form,
         recycled: impl FnOnce() -> Vec<u8>,
     ) -> (u64, Option<RawFrame>) {
+        let (size, limit) = self.bounds(form);
         let full = self.open.as_ref().is_some_and(|open| {
             let len = open.raw.bytes().len();
-            len >= self.frame_size
-                || len + at.len() > self.limit
-                || open.codec != codec
-                || open.lengths.len() == CHUNKS_MAX
+            len >= size || len + at.len() > limit || open.form != form || open.lengths.len() == CHUNKS_MAX
         });
         let complete = if full { self.open.take() } else { None };
         let len = at.len() as u32;
@@ -98,7 +117,7 @@ impl Framer {
                 self.next_sequence += 1;
                 let raw = RawBytes::Borrowed(Arc::clone(buffer), at);
                 let (lengths, fingerprints) = (vec![len], vec![fingerprint]);
-                self.open = Some(RawFrame { sequence, raw, lengths, fingerprints, codec });
+                self.open = Some(RawFrame { sequence, raw, lengths, fingerprints, form });
                 (sequence, complete)
             }
             Some(open) => {
@@ -106,7 +125,7 @@ impl Framer {
                     RawBytes::Borrowed(same, range) if range.end == at.start && Arc::ptr_eq(same, buffer) => {
                         range.end = at.end;
                     }
-                    raw => raw.own(self.limit, recycled).extend_from_slice(&buffer.bytes[at]),
+                    raw => raw.own(limit, recycled).extend_from_slice(&buffer.bytes[at]),
                 }
                 open.lengths.push(len);
                 open.fingerprints.push(fingerprint);
@@ -118,12 +137,13 @@ impl Framer {
     /// Ends a batch: what is open afterwards borrows nothing. Returns the open frame if it is complete, which three
     /// quarters are enough for when that saves the copy.
     pub fn settle(&mut self, recycled: impl FnOnce() -> Vec<u8>) -> Option<RawFrame> {
+        let (size, limit) = self.bounds(self.open.as_ref()?.form);
         let open = self.open.as_mut()?;
         if let RawBytes::Borrowed(_, range) = &open.raw {
-            if range.len() >= self.frame_size - self.frame_size / 4 {
+            if range.len() >= size - size / 4 {
                 return self.open.take();
             }
-            open.raw.own(self.limit, recycled);
+            open.raw.own(limit, recycled);
         }
         None
     }
@@ -144,7 +164,7 @@ mod tests {
     }
 
     fn push(framer: &mut Framer, buffer: &Arc<Buffer>, at: Range<usize>) -> (u64, Option<RawFrame>) {
-        framer.push(Fingerprint([at.start as u8; 32]), buffer, at, CodecSpec::NONE, Vec::new)
+        framer.push(Fingerprint([at.start as u8; 32]), buffer, at, Form::PLAIN, Vec::new)
     }
 
     #[test]
@@ -181,6 +201,20 @@ mod tests {
         let frame = framer.settle(Vec::new).expect("three quarters are enough");
         assert!(matches!(&frame.raw, RawBytes::Borrowed(_, range) if *range == (200..1000)));
         assert!(framer.flush().is_none());
+    }
+
+    #[test]
+    fn files_with_a_limit_of_their_own_have_frames_of_their_own() {
+        let (mut framer, source) = (Framer::new(1000), buffer(4000));
+        let small = Form { frame: Some(300), ..Form::PLAIN };
+        let push = |framer: &mut Framer, at: Range<usize>, form| {
+            framer.push(Fingerprint([1; 32]), &source, at, form, Vec::new).1
+        };
+        assert!(push(&mut framer, 0..100, Form::PLAIN).is_none());
+        assert_eq!(push(&mut framer, 100..200, small).expect("another limit").lengths, [100]);
+        assert!(push(&mut framer, 200..390, small).is_none());
+        assert_eq!(push(&mut framer, 390..401, small).expect("11 bytes too many").lengths, [100, 190]);
+        assert_eq!(push(&mut framer, 401..500, Form::PLAIN).expect("another limit").lengths, [11]);
     }
 
     #[test]

@@ -4,11 +4,13 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use outrigger_format::boundary::{CutWalk, GearMasks};
-use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
+use outrigger_format::{ChunkerSpec, CodecSpec, Fingerprint, FingerprintKind};
 
-use super::item::{Content, FileItem, SourceFile, SourceStat};
+use super::framer::Form;
+use super::item::{Content, FileItem, Part, SourceFile, SourceStat};
 use super::progress::Progress;
 use super::queue::{Buffer, Small};
+use crate::error::Result;
 use crate::local;
 use crate::meta::Change;
 
@@ -39,7 +41,7 @@ pub(super) struct Hashed {
 pub(super) struct HashedFile {
     pub change: Change,
     pub chunks: usize,
-    pub codec: outrigger_format::CodecSpec,
+    pub form: Form,
     pub dedup: bool,
     /// False for a change that was submitted without content: its root, if it has one, stays.
     pub content: bool,
@@ -64,13 +66,16 @@ pub(super) fn open_source(file: &SourceFile) -> Result<OwnedFd, String> {
 }
 
 /// Reads, cuts and hashes a batch.
+///
+/// # Errors
+/// Those of a [`super::PartSource`]: the writer must stop.
 pub(super) fn ingest_small(
     items: Vec<Small>,
     mut buffer: Buffer,
     fingerprint: FingerprintKind,
     progress: &Progress,
     scratch: &mut Scratch,
-) -> Hashed {
+) -> Result<Hashed> {
     let mut files = Vec::with_capacity(items.len());
     let mut chunks = Vec::with_capacity(items.len() * 2);
     let mut at = buffer.headroom;
@@ -80,7 +85,7 @@ pub(super) fn ingest_small(
                 files.push(HashedFile {
                     change,
                     chunks: 0,
-                    codec: outrigger_format::CodecSpec::NONE,
+                    form: Form { codec: CodecSpec::NONE, frame: None },
                     dedup: false,
                     content: false,
                 });
@@ -88,18 +93,29 @@ pub(super) fn ingest_small(
             }
             Small::File(file) => file,
         };
-        let (chunker, codec, dedup) = (file.chunker, file.codec, file.dedup);
-        let Some((change, len)) = read_file(file, &mut buffer.bytes[at..], progress) else { continue };
+        let (chunker, dedup) = (file.chunker, file.dedup);
+        let form = Form { codec: file.codec, frame: file.frame };
+        let Some((change, len, offset)) = read_file(file, &mut buffer.bytes[at..], progress)? else {
+            continue;
+        };
         let before = chunks.len();
-        cut(&buffer.bytes[at..at + len], at, chunker, scratch, &mut chunks);
-        files.push(HashedFile { change, chunks: chunks.len() - before, codec, dedup, content: true });
+        let mut begin = at;
+        if let ChunkerSpec::Fixed { size } = chunker
+            && !offset.is_multiple_of(size.into())
+        {
+            // Data that begins within a block: the rest of that block first.
+            begin += len.min(size as usize - (offset % u64::from(size)) as usize);
+            cut(&buffer.bytes[at..begin], at, chunker, scratch, &mut chunks);
+        }
+        cut(&buffer.bytes[begin..at + len], begin, chunker, scratch, &mut chunks);
+        files.push(HashedFile { change, chunks: chunks.len() - before, form, dedup, content: true });
         at += len;
         progress.bytes_done.fetch_add(len as u64, Ordering::Relaxed);
         progress.files_done.fetch_add(1, Ordering::Relaxed);
     }
     // All at once: most files have fewer leaves than a vector has lanes.
     hash_chunks(fingerprint, &buffer, &mut chunks);
-    Hashed { files, chunks, buffer }
+    Ok(Hashed { files, chunks, buffer })
 }
 
 /// Appends the chunks of `data`, which lies at `base` of its buffer, without their fingerprints.
@@ -134,20 +150,32 @@ fn cut(data: &[u8], base: usize, chunker: ChunkerSpec, scratch: &mut Scratch, ch
     }
 }
 
-/// Reads one file into `room`; `None` when it was skipped (and said so). A file that no longer fits is skipped too: the
-/// batch was made from the sizes that `stat` gave.
-fn read_file(file: FileItem, room: &mut [u8], progress: &Progress) -> Option<(Change, usize)> {
-    let FileItem { parent, name, inode, replace, mut attributes, content, .. } = file;
+/// Reads one file into `room`, and says how long it is and at which offset that begins; `None` when it was skipped (and said so). A file
+/// that no longer fits is skipped too: the batch was made from the sizes that `stat` gave.
+fn read_file(file: FileItem, room: &mut [u8], progress: &Progress) -> Result<Option<(Change, usize, u64)>> {
+    let FileItem { to, mut attributes, content, .. } = file;
+    let mut begins = 0;
     let (len, stamp) = match content {
         Content::Bytes(bytes) => {
             room[..bytes.len()].copy_from_slice(&bytes);
             (bytes.len(), 0)
         }
+        Content::Parts(parts) => match parts.parts[..] {
+            [] => (0, 0),
+            [Part::Data { offset, len }] => {
+                begins = offset;
+                if len > 0 {
+                    parts.source.read_at(offset, &mut room[..len as usize])?;
+                }
+                (len as usize, 0)
+            }
+            _ => unreachable!("several parts are never small"),
+        },
         Content::Stream(_) => unreachable!("streams are never small"),
         Content::File(source) => match read_source(&source, room) {
             Err(why) => {
                 progress.skip(&*source.display, why);
-                return None;
+                return Ok(None);
             }
             Ok(read) => {
                 if !read.settled {
@@ -164,9 +192,7 @@ fn read_file(file: FileItem, room: &mut [u8], progress: &Progress) -> Option<(Ch
             }
         },
     };
-    // The root is filled in by the sequencer, which alone knows the file's chunks in order.
-    let root = outrigger_format::Root::Empty;
-    Some((Change::Put { parent, name, inode, attributes, root, stamp, replace }, len))
+    Ok(Some((to.into_change(attributes, stamp), len, begins)))
 }
 
 struct Read {

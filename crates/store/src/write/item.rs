@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use outrigger_format::catalogue::{Attributes, Time};
 use outrigger_format::checksum;
-use outrigger_format::{ChunkerSpec, CodecSpec};
+use outrigger_format::{ChunkerSpec, CodecSpec, Root};
 
+use crate::error::Result;
 use crate::meta::Change;
 
 /// One thing to write.
@@ -18,16 +19,10 @@ pub enum Item {
     File(FileItem),
 }
 
-/// A file to write: becomes a [`Change::Put`] once its content is durable.
+/// A file to write: becomes a [`Change`] once its content is durable.
 pub struct FileItem {
-    /// Directory in the store.
-    pub parent: u64,
-    /// Name in it.
-    pub name: Vec<u8>,
-    /// Reserved inode number.
-    pub inode: u64,
-    /// See [`Change::Put`].
-    pub replace: bool,
+    /// Which change.
+    pub to: Target,
     /// Attributes; for [`Content::File`] refreshed from the file when it is read, extended attributes included.
     pub attributes: Attributes,
     /// Where its bytes come from.
@@ -38,6 +33,47 @@ pub struct FileItem {
     pub codec: CodecSpec,
     /// Whether to look for what is stored already.
     pub dedup: bool,
+    /// At most so many raw bytes in a frame of its chunks (a longer chunk is a frame of its own), and none of files with another limit;
+    /// `None`: as the store is set. For files that are rewritten in place: a hole in a small frame costs little.
+    pub frame: Option<u32>,
+}
+
+/// The change that a content ends in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// A [`Change::Put`].
+    Put {
+        /// Directory in the store.
+        parent: u64,
+        /// Name in it.
+        name: Vec<u8>,
+        /// Reserved inode number.
+        inode: u64,
+        /// See [`Change::Put`].
+        replace: bool,
+    },
+    /// A [`Change::Node`].
+    Node {
+        /// The inode.
+        inode: u64,
+        /// See [`Change::Node`].
+        parent: u64,
+        /// See [`Change::Node`].
+        keep: bool,
+    },
+}
+
+impl Target {
+    /// The change, with no content yet: the sequencer alone knows the chunks in order.
+    pub(super) fn into_change(self, attributes: Attributes, stamp: u64) -> Change {
+        let root = Root::Empty;
+        match self {
+            Self::Put { parent, name, inode, replace } => {
+                Change::Put { parent, name, inode, attributes, root, stamp, replace }
+            }
+            Self::Node { inode, parent, keep } => Change::Node { inode, parent, attributes, root, keep },
+        }
+    }
 }
 
 /// Where a file's bytes come from.
@@ -48,6 +84,69 @@ pub enum Content {
     Stream(Box<dyn Read + Send>),
     /// Bytes in memory.
     Bytes(Vec<u8>),
+    /// What is stored already and what is new, in order.
+    Parts(Parts),
+}
+
+/// A content composed of what is stored already and what is new.
+pub struct Parts {
+    /// In order; together they are the file. Empty ones count for nothing.
+    pub parts: Vec<Part>,
+    /// Where the bytes of [`Part::Data`] are; kept until the last of them was read.
+    pub source: Arc<dyn PartSource>,
+}
+
+/// A part of [`Parts`].
+#[derive(Clone)]
+pub enum Part {
+    /// The entries of `root` in `from..to`. Both must be boundaries of entries, or lie in a hole; else the writer fails with `Invalid`. No
+    /// chunk is read, and of the manifest the nodes at both ends only. The caller vouches that `root` stays rooted until the commit
+    /// (rule 5 of `docs/decisions/0003-reclaim-protocol.md`).
+    Keep {
+        /// What a file was, or another file is.
+        root: Arc<Root>,
+        /// First byte of it.
+        from: u64,
+        /// First byte after.
+        to: u64,
+    },
+    /// New bytes, cut afresh: a chunk begins and ends with the part. With blocks of one size, the first ends at the next multiple of that
+    /// size in the file, as `offset` says.
+    Data {
+        /// Where they are in the file, which is what the source is asked for.
+        offset: u64,
+        /// How many.
+        len: u64,
+    },
+    /// Zeros that are not stored.
+    Hole {
+        /// How many.
+        len: u64,
+    },
+}
+
+impl Part {
+    /// Bytes of the file that it stands for.
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Keep { from, to, .. } => to.saturating_sub(*from),
+            Self::Data { len, .. } | Self::Hole { len } => *len,
+        }
+    }
+
+    /// True when it stands for none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// New bytes of a file. Called by several workers at once, in any order, for any range within its [`Part::Data`].
+pub trait PartSource: Send + Sync {
+    /// Fills `buf` with the file's bytes from `offset`, which must not change before the writer has finished.
+    ///
+    /// # Errors
+    /// When they cannot be had. That stops the whole writer, and [`super::Writer::finish`] returns the error.
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()>;
 }
 
 /// A file of this machine, named by its directory and name, so that paths longer than the kernel's limit and

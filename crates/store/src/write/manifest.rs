@@ -13,13 +13,22 @@ pub trait NodeSink {
     fn put_node(&mut self, node: &Node) -> Result<Fingerprint>;
 }
 
+/// Where nodes end; [`ends_node`] but in tests.
+pub(super) type Rule = fn(usize, Option<&Fingerprint>) -> bool;
+
 /// Collects entries; see the module.
-#[derive(Default)]
 pub struct ManifestBuilder {
     leaf: Vec<Entry>,
     /// Open inner nodes, level 1 first.
     inner: Vec<Vec<(Fingerprint, u64)>>,
     len: u64,
+    pub(super) ends: Rule,
+}
+
+impl Default for ManifestBuilder {
+    fn default() -> Self {
+        Self { leaf: Vec::new(), inner: Vec::new(), len: 0, ends: ends_node }
+    }
 }
 
 impl ManifestBuilder {
@@ -28,11 +37,7 @@ impl ManifestBuilder {
     /// # Errors
     /// When the sink fails, or the file would exceed 2^63 bytes.
     pub fn push(&mut self, entry: Entry, sink: &mut dyn NodeSink) -> Result<()> {
-        self.len = self
-            .len
-            .checked_add(entry.len())
-            .filter(|&len| len < 1 << 63)
-            .ok_or_else(|| Error::new(ErrorKind::Invalid, "a file of more than 2^63 bytes"))?;
+        self.grow(entry.len())?;
         if let (Entry::Hole { len }, Some(Entry::Hole { len: last })) = (entry, self.leaf.last_mut()) {
             *last += len;
             return Ok(());
@@ -42,9 +47,41 @@ impl ManifestBuilder {
             Entry::Chunk { fingerprint, .. } => Some(fingerprint),
             Entry::Hole { .. } => None,
         };
-        if ends_node(self.leaf.len(), fingerprint) {
+        if (self.ends)(self.leaf.len(), fingerprint) {
             self.close_leaf(sink)?;
         }
+        Ok(())
+    }
+
+    /// True when a node of `level` could be appended as a whole: no node of that level or below it is open.
+    pub fn takes_subtree(&self, level: u8) -> bool {
+        self.leaf.is_empty() && self.inner.iter().take(level.into()).all(Vec::is_empty)
+    }
+
+    /// Appends all entries of a stored node of `level` that stands for `len` bytes, without reading it. What results is what pushing these
+    /// entries would give, provided that [`ManifestBuilder::takes_subtree`] says so, and that the node and the last nodes of every level below it
+    /// ended by [`ends_node`], not because their file did.
+    ///
+    /// # Errors
+    /// As [`ManifestBuilder::push`].
+    pub fn push_subtree(
+        &mut self,
+        level: u8,
+        fingerprint: Fingerprint,
+        len: u64,
+        sink: &mut dyn NodeSink,
+    ) -> Result<()> {
+        debug_assert!(self.takes_subtree(level));
+        self.grow(len)?;
+        self.add_child(level + 1, fingerprint, len, sink)
+    }
+
+    fn grow(&mut self, by: u64) -> Result<()> {
+        self.len = self
+            .len
+            .checked_add(by)
+            .filter(|&len| len < 1 << 63)
+            .ok_or_else(|| Error::new(ErrorKind::Invalid, "a file of more than 2^63 bytes"))?;
         Ok(())
     }
 
@@ -60,11 +97,11 @@ impl ManifestBuilder {
             return Err(Error::new(ErrorKind::Invalid, "a manifest of more than 8 levels"));
         }
         if self.inner.len() < level as usize {
-            self.inner.push(Vec::new());
+            self.inner.resize_with(level.into(), Vec::new);
         }
         let children = &mut self.inner[level as usize - 1];
         children.push((child, len));
-        if ends_node(children.len(), Some(&child)) {
+        if (self.ends)(children.len(), Some(&child)) {
             self.close_inner(level, sink)?;
         }
         Ok(())
@@ -114,13 +151,13 @@ impl ManifestBuilder {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::HashMap;
 
     use super::*;
 
     #[derive(Default)]
-    struct Nodes(HashMap<Fingerprint, Vec<u8>>);
+    pub struct Nodes(pub HashMap<Fingerprint, Vec<u8>>);
 
     impl NodeSink for Nodes {
         fn put_node(&mut self, node: &Node) -> Result<Fingerprint> {
@@ -132,7 +169,7 @@ mod tests {
     }
 
     /// A stand-in for the store's fingerprint: any mixing function will do here.
-    fn hash(bytes: &[u8]) -> [u8; 32] {
+    pub fn hash(bytes: &[u8]) -> [u8; 32] {
         let mut out = [0; 32];
         for (lane, slot) in out.chunks_mut(8).enumerate() {
             let salt = [lane as u8];
@@ -152,7 +189,7 @@ mod tests {
         }
     }
 
-    fn entries(count: u64, seed: u64) -> Vec<Entry> {
+    pub fn entries(count: u64, seed: u64) -> Vec<Entry> {
         (0..count)
             .map(|i| Entry::Chunk { fingerprint: Fingerprint(hash(&(i + seed).to_le_bytes())), len: 100 })
             .collect()

@@ -1,11 +1,11 @@
 //! The write path: files in, committed manifests out.
 //!
 //! ```text
-//!  caller ──submit──▶ queue ──▶ workers: read, scan, cut, hash      (parallel; queue.rs, ingest.rs, large.rs)
+//!  caller ──submit──▶ queue ──▶ workers: read, scan, cut, hash      (parallel; queue.rs, ingest.rs, large/)
 //!                                  │ in ticket order
 //!                                  ▼
-//!                               sequencer: dedup, frame, manifest   (one at a time; sequence.rs, dedup.rs, framer.rs)
-//!                                  │ full frames
+//!                               sequencer: dedup, frame, manifest   (one at a time; sequence.rs, dedup.rs, framer.rs,
+//!                                  │ full frames                     manifest.rs, keep.rs)
 //!                                  ▼
 //!                               workers: compress, append to pack   (parallel; packer.rs)
 //!                                  │ full packs
@@ -16,11 +16,22 @@
 //! **Back-pressure.** The queue takes a bounded number of batches. A worker takes a batch only with a buffer in its
 //! hands, and tickets are given out in the same step, so the oldest ticket always owns a buffer and everything
 //! behind it can wait for it. Workers prefer compressing to hashing to taking new batches: what is in flight shrinks
-//! before it grows. Memory is bounded by buffers plus open frames, whatever the files' sizes.
+//! before it grows. Memory is bounded by buffers plus open frames, whatever the files' sizes; buffers are made when they are first
+//! wanted, so a writer of little costs little. The exception is [`CommitWhen::AtTheEnd`]: its changes, roots included, wait in memory for
+//! one transaction, and nobody waits for them; what limits a batch is up to the caller.
+//!
+//! **Composed contents** ([`Parts`]) pass like large files: workers ask the source for new bytes, into the buffers that they are cut and hashed
+//! in; the sequencer puts holes and what is kept of stored files between the chunks, and reads from the store the manifest nodes at the ends of
+//! a kept range, itself. A content that is one piece of new data and fits a batch passes like a small file.
 //!
 //! **Order of durability.** Pack objects durable → packs recorded as sealed → catalogue block durable in a sealed meta pack
 //! → metadata transaction. A change is committed only when every frame it refers to lies in a sealed pack, and changes are
-//! committed in the order in which they were submitted, so a crash leaves a prefix.
+//! committed in the order in which they were submitted, so a crash leaves a prefix. The catalogue blocks of a transaction share one pack: what
+//! is recovered from packs alone has all of it or nothing, unless the blocks alone fill a pack.
+//!
+//! **Failures.** A source file that cannot be read is skipped, and said so. All other failures stop the writer, those of a [`PartSource`]
+//! too: what was committed stays. Packs that were sealed until then still belong to the session, count in its lookups, and become live with the first commit
+//! of its next writer.
 
 mod catalogue;
 mod commit;
@@ -28,8 +39,10 @@ mod dedup;
 mod framer;
 mod ingest;
 mod item;
+mod keep;
 mod large;
 mod manifest;
+mod meta_frames;
 mod packer;
 mod pipeline;
 mod progress;
@@ -38,10 +51,10 @@ mod sequence;
 
 pub(crate) use catalogue::META_CODEC;
 pub use catalogue::append_records;
-pub use commit::CommitTotals;
-pub(crate) use commit::MANIFEST_FRAME;
-pub use item::{Content, FileItem, Item, SourceFile, SourceStat};
+pub use commit::{CommitTotals, CommitWhen};
+pub use item::{Content, FileItem, Item, Part, PartSource, Parts, SourceFile, SourceStat, Target};
 pub use manifest::{ManifestBuilder, NodeSink};
+pub(crate) use meta_frames::MANIFEST_FRAME;
 pub(crate) use packer::{OpenPack, StoredFrame};
 pub use packer::{PackSink, SealedPack};
 pub use pipeline::{WriteOptions, WriteSummary, Writer};

@@ -114,6 +114,11 @@ impl PackSink {
         if self.open.as_ref()?.offset >= self.pack_bytes / 16 { self.open.take() } else { None }
     }
 
+    /// The open pack, if it would be full before it has taken `bytes` more.
+    pub(crate) fn take_unless_room(&mut self, bytes: u64) -> Option<OpenPack> {
+        if self.open.as_ref()?.offset + bytes >= self.pack_bytes { self.open.take() } else { None }
+    }
+
     /// The pack that is still open, to be sealed.
     pub(crate) fn take_open(&mut self) -> Option<OpenPack> {
         self.open.take()

@@ -6,22 +6,23 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use outrigger_format::{ChunkKind, Codec, FingerprintKind, PackKind};
+use outrigger_format::{ChunkKind, Codec, FingerprintKind, PackKind, Root};
 use outrigger_offload::Compressor;
 
-use super::commit::{
-    CommitQueue, CommitTotals, Committer, Message, MetaFrames, SharedMetaFrames, WAITING_MAX,
-};
+use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message, WAITING_MAX};
 use super::dedup::Dedup;
 use super::framer::{Framer, RawBytes, RawFrame};
 use super::ingest::{Scratch, ingest_small};
-use super::item::{Content, FileItem, Item};
+use super::item::{Content, FileItem, Item, Part};
+use super::keep::StoredNodes;
 use super::large::{LargeFile, hash_segment};
+use super::meta_frames::{MetaFrames, SharedMetaFrames};
 use super::packer::{PackSink, StoredFrame};
 use super::progress::{Progress, ProgressView};
-use super::queue::{Batch, Buffer, Queue, Small, Task};
-use super::sequence::{Sequenced, Sequencer, Stage};
+use super::queue::{Batch, BufferPlan, Queue, Small, Task};
+use super::sequence::{Sequenced, Sequencer, Stage, StageParts};
 use crate::error::{Error, ErrorKind, Result};
+use crate::read::Nodes;
 use crate::session::Session;
 use crate::store::Store;
 
@@ -32,6 +33,8 @@ pub struct WriteOptions {
     pub threads: usize,
     /// Longest chunk that any file of this writer may have, bytes.
     pub chunk_max: usize,
+    /// When changes become visible.
+    pub commit: CommitWhen,
 }
 
 /// What a writer did.
@@ -41,6 +44,8 @@ pub struct WriteSummary {
     pub progress: ProgressView,
     /// Transactions and entries.
     pub totals: CommitTotals,
+    /// With [`CommitWhen::AtTheEnd`]: inode and content of every [`Change::Node`](crate::meta::Change::Node) that was committed, in order, however it was submitted.
+    pub nodes: Vec<(u64, Root)>,
 }
 
 /// Bytes of small files in a batch, and of a large file in a segment, at least.
@@ -53,17 +58,19 @@ struct Shared {
     sequencer: Sequencer,
     packs: Mutex<PackSink>,
     commits: Arc<CommitQueue>,
+    commit: CommitWhen,
     progress: Arc<Progress>,
     recycled: Arc<Mutex<Vec<Vec<u8>>>>,
     fingerprint: FingerprintKind,
 }
 
 /// Takes items, in order, and makes them durable and visible in that order. Blocks when it is given more than it can
-/// handle. Dropped without [`Writer::finish`], it stops; what was committed stays.
+/// handle. Dropped without [`Writer::finish`], it stops; what was committed stays. A session has one writer at a time; after one that failed it may
+/// have another, which goes on from what the first had stored.
 pub struct Writer {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    committer: Option<JoinHandle<Result<CommitTotals>>>,
+    committer: Option<JoinHandle<Result<Ended>>>,
     messages: Option<Sender<Message>>,
     batch: Vec<Small>,
     batch_bytes: usize,
@@ -80,9 +87,8 @@ impl Writer {
     ) -> Self {
         let segment = SEGMENT.max(4 * options.chunk_max);
         let headroom = options.chunk_max.max(4096);
-        let buffers = (0..options.threads * 3 + 2)
-            .map(|_| Buffer { headroom, bytes: vec![0; headroom + segment] })
-            .collect();
+        let buffers = BufferPlan { count: options.threads * 3 + 2, headroom, data: segment };
+        let (changes, own_packs) = session.resume();
         let sink = |kind| PackSink::new(store, &store.meta, session.id(), kind);
         let fingerprint = store.config.fingerprint;
         let index = &store.index;
@@ -93,20 +99,24 @@ impl Writer {
         let dedup = Dedup::new(Arc::clone(index), Arc::clone(session));
         let pending = Arc::clone(&dedup.pending);
         let recycled = Arc::new(Mutex::new(Vec::new()));
-        let stage = Stage::new(
+        let stage = Stage::new(StageParts {
             dedup,
-            Framer::new(store.config.frame_size as usize),
-            Box::new(SharedMetaFrames(Arc::clone(&frames))),
-            Arc::clone(&commits),
-            Arc::clone(progress),
-            Arc::clone(&recycled),
-        );
+            framer: Framer::new(store.config.frame_size as usize),
+            nodes: Box::new(SharedMetaFrames(Arc::clone(&frames))),
+            stored: StoredNodes::new(Box::new(Nodes::new(store))),
+            commits: Arc::clone(&commits),
+            commit: options.commit,
+            progress: Arc::clone(progress),
+            recycled: Arc::clone(&recycled),
+            changes,
+        });
         let sequencer = Sequencer::new(stage);
         let shared = Arc::new(Shared {
             queue: Queue::new(buffers, 4 * options.threads + 8),
             sequencer,
             packs: Mutex::new(sink(PackKind::Data)),
             commits: Arc::clone(&commits),
+            commit: options.commit,
             progress: Arc::clone(progress),
             recycled,
             fingerprint,
@@ -120,10 +130,11 @@ impl Writer {
             pending,
             frames,
             progress: Arc::clone(progress),
-            done: 0,
-            sealed: Vec::new(),
+            when: options.commit,
+            done: changes,
+            sealed: own_packs,
             aliases: BTreeMap::new(),
-            totals: CommitTotals::default(),
+            ended: Ended::default(),
         };
         let failing = Arc::clone(&shared);
         let committer = std::thread::spawn(move || {
@@ -164,6 +175,11 @@ impl Writer {
         let small = match &file.content {
             Content::File(source) if !source.stat.is_sparse() => usize::try_from(source.stat.size).ok(),
             Content::Bytes(bytes) => Some(bytes.len()),
+            Content::Parts(parts) => match parts.parts[..] {
+                [] => Some(0),
+                [Part::Data { len, .. }] => usize::try_from(len).ok(),
+                _ => None,
+            },
             Content::File(_) | Content::Stream(_) => None,
         };
         match small.filter(|&len| len <= self.segment) {
@@ -228,12 +244,12 @@ impl Writer {
         }
         drop(messages);
         let committer = self.committer.take().expect("taken once");
-        let totals = committer.join().unwrap_or_else(|_| Err(panicked()));
-        match (totals, self.shared.queue.take_failure()) {
+        let ended = committer.join().unwrap_or_else(|_| Err(panicked()));
+        match (ended, self.shared.queue.take_failure()) {
             (Err(error), _) | (Ok(_), Some(error)) => Err(error),
-            (Ok(totals), None) => {
+            (Ok(Ended { totals, nodes }), None) => {
                 last?;
-                Ok(WriteSummary { progress: self.shared.progress.view(), totals })
+                Ok(WriteSummary { progress: self.shared.progress.view(), totals, nodes })
             }
         }
     }
@@ -268,14 +284,14 @@ impl Shared {
                     self.sequencer.bring(scanned.ticket, Sequenced::Segment(scanned), &self.queue)?;
                 }
                 Task::Small(ticket, items, buffer) => {
-                    let hashed = ingest_small(items, buffer, self.fingerprint, &self.progress, &mut scratch);
+                    let hashed = ingest_small(items, buffer, self.fingerprint, &self.progress, &mut scratch)?;
                     self.sequencer.bring(ticket, Sequenced::Small(hashed), &self.queue)?;
                 }
-                Task::Segment(ticket, file, number, buffer) => {
+                Task::Segment(ticket, file, segment, buffer) => {
                     let mut cut = Vec::new();
-                    file.run_segment(ticket, number, buffer, &self.progress, &mut |scanned| {
+                    file.run_segment(ticket, &segment, buffer, &self.progress, &mut |scanned| {
                         cut.push(scanned)
-                    });
+                    })?;
                     // The first is hashed here while its bytes are warm; others were parked, and are for whoever is free.
                     let mut cut = cut.into_iter();
                     let own = cut.next();
@@ -297,8 +313,8 @@ impl Shared {
         stored: &mut Vec<u8>,
         messages: &Sender<Message>,
     ) -> Result<()> {
-        let RawFrame { sequence, raw, lengths, fingerprints, codec } = frame;
-        let codec = compressor.compress(codec, raw.bytes(), stored);
+        let RawFrame { sequence, raw, lengths, fingerprints, form } = frame;
+        let codec = compressor.compress(form.codec, raw.bytes(), stored);
         let bytes = if codec == Codec::None { raw.bytes() } else { &*stored };
         let frame = StoredFrame {
             kind: ChunkKind::Data,
@@ -310,7 +326,9 @@ impl Shared {
         };
         let mut packs = self.packs.lock().expect("no panic while held");
         let mut full = packs.append(frame)?;
-        if full.is_none() && self.commits.waiting() > WAITING_MAX {
+        // Only where that lets changes go.
+        let early = self.commit == CommitWhen::AsItComes && self.commits.waiting() > WAITING_MAX;
+        if full.is_none() && early {
             full = packs.take_early();
         }
         drop(packs);

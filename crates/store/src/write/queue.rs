@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use super::framer::RawFrame;
 use super::item::FileItem;
-use super::large::{LargeFile, Scanned};
+use super::large::{LargeFile, Scanned, Segment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::Change;
 
@@ -41,14 +41,17 @@ pub(super) enum Task {
     Compress(RawFrame),
     Hash(Scanned),
     Small(u64, Vec<Small>, Buffer),
-    Segment(u64, Arc<LargeFile>, u64, Buffer),
+    Segment(u64, Arc<LargeFile>, Segment, Buffer),
 }
 
 struct State {
     compress: VecDeque<RawFrame>,
     hash: VecDeque<Scanned>,
     batches: VecDeque<Batch>,
+    /// Free ones, and how many more may be made: a small batch must not pay for all of them.
     buffers: Vec<Buffer>,
+    unmade: usize,
+    plan: BufferPlan,
     next_ticket: u64,
     active: usize,
     closed: bool,
@@ -62,13 +65,23 @@ pub(super) struct Queue {
     batches_max: usize,
 }
 
+/// How many buffers there are, and how long.
+#[derive(Clone, Copy)]
+pub(super) struct BufferPlan {
+    pub count: usize,
+    pub headroom: usize,
+    pub data: usize,
+}
+
 impl Queue {
-    pub fn new(buffers: Vec<Buffer>, batches_max: usize) -> Self {
+    pub fn new(plan: BufferPlan, batches_max: usize) -> Self {
         let state = State {
             compress: VecDeque::new(),
             hash: VecDeque::new(),
             batches: VecDeque::new(),
-            buffers,
+            buffers: Vec::new(),
+            unmade: plan.count,
+            plan,
             next_ticket: 0,
             active: 0,
             closed: false,
@@ -168,7 +181,7 @@ impl State {
         if let Some(scanned) = self.hash.pop_front() {
             return Some(Task::Hash(scanned));
         }
-        if self.buffers.is_empty() {
+        if self.buffers.is_empty() && self.unmade == 0 {
             return None;
         }
         loop {
@@ -176,7 +189,7 @@ impl State {
                 Batch::Large(file) => {
                     if let Some(segment) = file.take_segment() {
                         let file = Arc::clone(file);
-                        return Some(Task::Segment(self.ticket(), file, segment, self.buffers.pop()?));
+                        return Some(Task::Segment(self.ticket(), file, segment, self.buffer()));
                     }
                     self.batches.pop_front();
                     room.notify_one();
@@ -186,10 +199,19 @@ impl State {
                         unreachable!("just seen")
                     };
                     room.notify_one();
-                    return Some(Task::Small(self.ticket(), items, self.buffers.pop()?));
+                    return Some(Task::Small(self.ticket(), items, self.buffer()));
                 }
             }
         }
+    }
+
+    /// One of those that were just seen to be free.
+    fn buffer(&mut self) -> Buffer {
+        self.buffers.pop().unwrap_or_else(|| {
+            self.unmade -= 1;
+            let BufferPlan { headroom, data, .. } = self.plan;
+            Buffer { headroom, bytes: vec![0; headroom + data] }
+        })
     }
 
     fn ticket(&mut self) -> u64 {

@@ -6,13 +6,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::{CodecSpec, Entry, Fingerprint, Node};
+use outrigger_format::{Entry, Fingerprint, Node};
 
-use super::commit::{CommitQueue, Pending, WAITING_MAX};
+use super::commit::{CommitQueue, CommitWhen, Pending, WAITING_MAX};
 use super::dedup::{Dedup, Known};
-use super::framer::{Framer, RawFrame};
+use super::framer::{Form, Framer, RawFrame};
 use super::ingest::{ChunkRef, Hashed};
-use super::large::Scanned;
+use super::keep::{StoredNodes, keep};
+use super::large::{Between, Scanned};
 use super::manifest::{ManifestBuilder, NodeSink};
 use super::progress::Progress;
 use super::queue::{Buffer, Queue};
@@ -58,7 +59,10 @@ impl Sequencer {
             drop(parked);
             let mut stage = self.stage.lock().expect("no panic in the stage");
             stage.run(item, queue)?;
-            stage.commits.wait_for_room(2 * WAITING_MAX, || queue.failed());
+            // What is committed at the end makes no room before.
+            if stage.commit == CommitWhen::AsItComes {
+                stage.commits.wait_for_room(2 * WAITING_MAX, || queue.failed());
+            }
             drop(stage);
             parked = self.parked.lock().expect("no panic while held");
         }
@@ -79,24 +83,34 @@ pub(super) struct Stage {
     dedup: Dedup,
     framer: Framer,
     nodes: Box<dyn NodeSink + Send>,
+    stored: StoredNodes,
     commits: Arc<CommitQueue>,
+    commit: CommitWhen,
     progress: Arc<Progress>,
     recycled: Arc<Mutex<Vec<Vec<u8>>>>,
     large: Option<LargeProgress>,
-    /// Changes queued so far; the next one's number is one more.
+    /// Changes that the session has seen so far; the next one's number is one more.
     changes: u64,
 }
 
+/// What a [`Stage`] works with.
+pub(super) struct StageParts {
+    pub dedup: Dedup,
+    pub framer: Framer,
+    pub nodes: Box<dyn NodeSink + Send>,
+    pub stored: StoredNodes,
+    pub commits: Arc<CommitQueue>,
+    pub commit: CommitWhen,
+    pub progress: Arc<Progress>,
+    pub recycled: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// Changes that the session has seen before.
+    pub changes: u64,
+}
+
 impl Stage {
-    pub fn new(
-        dedup: Dedup,
-        framer: Framer,
-        nodes: Box<dyn NodeSink + Send>,
-        commits: Arc<CommitQueue>,
-        progress: Arc<Progress>,
-        recycled: Arc<Mutex<Vec<Vec<u8>>>>,
-    ) -> Self {
-        Self { dedup, framer, nodes, commits, progress, recycled, large: None, changes: 0 }
+    pub fn new(parts: StageParts) -> Self {
+        let StageParts { dedup, framer, nodes, stored, commits, commit, progress, recycled, changes } = parts;
+        Self { dedup, framer, nodes, stored, commits, commit, progress, recycled, large: None, changes }
     }
 
     fn run(&mut self, item: Sequenced, queue: &Queue) -> Result<()> {
@@ -114,13 +128,11 @@ impl Stage {
             let mut large = LargeProgress::default();
             let mut change = file.change;
             for chunk in &batch.chunks[at..at + file.chunks] {
-                self.chunk(at, chunk, &buffer, (file.codec, file.dedup), &mut large, queue)?;
+                self.chunk(at, chunk, &buffer, (file.form, file.dedup), &mut large, queue)?;
                 at += 1;
             }
-            if file.content
-                && let Change::Put { root, .. } = &mut change
-            {
-                *root = large.manifest.finish(&mut *self.nodes)?;
+            if file.content {
+                self.finish_manifest(&mut change, &mut large.manifest)?;
             }
             self.queue_change(change, large.newest_frame);
         }
@@ -135,15 +147,19 @@ impl Stage {
             return Ok(());
         }
         let mut large = self.large.take().unwrap_or_default();
-        if segment.hole_before > 0 {
-            large.manifest.push(Entry::Hole { len: segment.hole_before }, &mut *self.nodes)?;
-        }
         // No other change passes before this file's own, which will be the next.
         self.dedup.resolve(&segment.chunks, self.changes + 1)?;
         let buffer = Arc::new(segment.buffer);
-        let how = (segment.file.codec, segment.file.dedup);
+        let how = (segment.file.form, segment.file.dedup);
+        let mut between = segment.between.iter().peekable();
         for (at, chunk) in segment.chunks.iter().enumerate() {
+            while let Some((_, what)) = between.next_if(|(before, _)| *before <= at) {
+                self.between(what, &mut large.manifest)?;
+            }
             self.chunk(at, chunk, &buffer, how, &mut large, queue)?;
+        }
+        for (_, what) in between {
+            self.between(what, &mut large.manifest)?;
         }
         self.end_batch(buffer, queue);
         if !segment.last {
@@ -152,11 +168,25 @@ impl Stage {
         }
         let change = segment.file.change.lock().expect("no panic while held").take();
         if let (Some(mut change), false) = (change, segment.file.failed()) {
-            if let Change::Put { root, .. } = &mut change {
-                *root = large.manifest.finish(&mut *self.nodes)?;
-            }
+            self.finish_manifest(&mut change, &mut large.manifest)?;
             self.queue_change(change, large.newest_frame);
             Progress::add(&self.progress.files_done, 1);
+        }
+        Ok(())
+    }
+
+    fn between(&mut self, what: &Between, manifest: &mut ManifestBuilder) -> Result<()> {
+        match what {
+            Between::Hole(len) => manifest.push(Entry::Hole { len: *len }, &mut *self.nodes),
+            Between::Keep(root, from, to) => {
+                keep(manifest, root, (*from, *to), &mut self.stored, &mut *self.nodes)
+            }
+        }
+    }
+
+    fn finish_manifest(&mut self, change: &mut Change, manifest: &mut ManifestBuilder) -> Result<()> {
+        if let Change::Put { root, .. } | Change::Node { root, .. } = change {
+            *root = manifest.finish(&mut *self.nodes)?;
         }
         Ok(())
     }
@@ -171,7 +201,7 @@ impl Stage {
         at: usize,
         chunk: &ChunkRef,
         buffer: &Arc<Buffer>,
-        (codec, dedup): (CodecSpec, bool),
+        (form, dedup): (Form, bool),
         file: &mut LargeProgress,
         queue: &Queue,
     ) -> Result<()> {
@@ -183,7 +213,7 @@ impl Stage {
             Known::New => {
                 let range = start as usize..(start + len) as usize;
                 let recycled = || recycled(&self.recycled);
-                let (frame, complete) = self.framer.push(fingerprint, buffer, range, codec, recycled);
+                let (frame, complete) = self.framer.push(fingerprint, buffer, range, form, recycled);
                 self.commits.frame_opened(frame);
                 self.dedup.pending.lock().expect("no panic while held").insert(fingerprint, frame);
                 file.newest_frame = file.newest_frame.max(frame);

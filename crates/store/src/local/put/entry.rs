@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::local::walk::proc_path;
 use crate::local::{kind_of, path_xattrs, source_stat, xattrs};
 use crate::meta::{Change, Inode};
-use crate::write::{Content, FileItem, Item, Progress, SourceFile, SourceStat};
+use crate::write::{Content, FileItem, Item, Progress, SourceFile, SourceStat, Target};
 
 impl Putter<'_> {
     /// Puts something that is not a directory.
@@ -91,15 +91,13 @@ impl Putter<'_> {
             scan_start: self.scan_start,
         });
         self.writer.submit(Item::File(FileItem {
-            parent: level.inode,
-            name: name.to_vec(),
-            inode,
-            replace: torn,
+            to: Target::Put { parent: level.inode, name: name.to_vec(), inode, replace: torn },
             attributes,
             content,
             chunker: level.policy.chunker,
             codec: level.policy.codec,
             dedup: level.policy.dedup,
+            frame: None,
         }))
     }
 

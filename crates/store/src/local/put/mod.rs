@@ -26,7 +26,9 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
 use crate::store::Store;
 use crate::tree::{Policies, StorePath};
-use crate::write::{Content, FileItem, Item, Progress, WriteOptions, WriteSummary, Writer};
+use crate::write::{
+    CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, WriteSummary, Writer,
+};
 
 /// What to do besides storing.
 #[derive(Clone, Debug, Default)]
@@ -81,7 +83,7 @@ pub fn put(
 ) -> Result<PutReport> {
     let session = store.session(SessionKind::Writer, "put")?;
     let policies = Policies::load(store)?;
-    let write = WriteOptions { threads, chunk_max: policies.chunk_max()? };
+    let write = WriteOptions { threads, chunk_max: policies.chunk_max()?, commit: CommitWhen::AsItComes };
     let mut writer = Writer::start(store, &session, &write, progress);
     let mut putter = Putter::new(store, policies, &mut writer, progress, options)?;
     let mut walked = Ok(());
@@ -220,15 +222,13 @@ impl<'a> Putter<'a> {
         };
         let attributes = made_now(FileKind::File, 0o644);
         self.writer.submit(Item::File(FileItem {
-            parent,
-            name: name.to_vec(),
-            inode,
-            replace: false,
+            to: Target::Put { parent, name: name.to_vec(), inode, replace: false },
             attributes,
             content: Content::Stream(reader),
             chunker: policy.chunker,
             codec: policy.codec,
             dedup: policy.dedup,
+            frame: None,
         }))
     }
 
