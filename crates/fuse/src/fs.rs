@@ -163,9 +163,18 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Writes all of `data` at `offset`, or with `APPEND` in the open file's flags at its end.
-    fn write(&self, caller: Caller, number: u64, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
-        let _ = (caller, number, handle, offset, data);
+    /// Writes all of `data` at `offset`, or with `APPEND` in the open file's flags at its end. With `drop_set_id` set-id bits and capabilities
+    /// go with it.
+    fn write(
+        &self,
+        caller: Caller,
+        number: u64,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        drop_set_id: bool,
+    ) -> Result<()> {
+        let _ = (caller, number, handle, offset, data, drop_set_id);
         Err(Errno::ROFS)
     }
 

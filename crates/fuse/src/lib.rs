@@ -10,8 +10,10 @@
 //! transport would need another adapter only. [`view`] implements it for reading; [`kernel`] carries it to Linux; [`mounts`] knows
 //! what is mounted, and unmounts.
 
+pub mod control;
 pub mod fs;
 pub mod kernel;
+pub mod live;
 pub mod mounts;
 pub mod report;
 pub mod view;

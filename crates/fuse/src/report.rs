@@ -1,7 +1,7 @@
 //! What a caller is told by a number, and the people who run the mount in words.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use outrigger_store::{Error, ErrorKind};
 use rustix::io::Errno;
@@ -21,6 +21,12 @@ impl Reports {
         Self { tell: Box::new(tell), told: Mutex::default() }
     }
 
+    /// Reports that go where those of `other` go.
+    pub fn shared(other: &Arc<Self>) -> Self {
+        let other = Arc::clone(other);
+        Self::new(move |message| other.say(message.to_string()))
+    }
+
     /// The error number of an error of the store, which is reported if it is not the caller's own doing.
     pub fn errno(&self, error: &Error) -> Errno {
         let errno = errno(error.kind());
@@ -28,6 +34,12 @@ impl Reports {
             self.say(error.to_string());
         }
         errno
+    }
+
+    /// As [`Reports::errno`], for what no caller has asked for: reported whatever it is.
+    pub fn errno_of_our_own(&self, error: &Error) -> Errno {
+        self.say(error.to_string());
+        errno(error.kind())
     }
 
     /// As [`Reports::errno`], saying what was read.
@@ -64,7 +76,6 @@ fn errno(kind: ErrorKind) -> Errno {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;

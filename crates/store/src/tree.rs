@@ -145,6 +145,11 @@ impl Policies {
         Ok(Self { by_inode: store.meta.all_policies()?, default })
     }
 
+    /// True when no directory has any: the store's defaults hold everywhere.
+    pub fn is_empty(&self) -> bool {
+        self.by_inode.is_empty()
+    }
+
     /// What holds in the root's parent, so to speak: the store's defaults.
     pub fn store_default(&self) -> WritePolicy {
         self.default

@@ -1,8 +1,8 @@
 //! What can be written on the command line. Each command's own arguments stand beside what it does, in `commands/`.
 
 mod helper;
-mod mount_options;
-mod values;
+pub mod mount_options;
+pub mod values;
 
 use std::path::PathBuf;
 

@@ -1,5 +1,9 @@
 //! The words after `-o`.
 
+use outrigger_fuse::live::Order;
+
+use super::values;
+
 /// Words that mean something to `mount(8)` and its callers, and nothing to us.
 const IGNORED: [&str; 16] = [
     "defaults",
@@ -20,7 +24,20 @@ const IGNORED: [&str; 16] = [
     "nodiratime",
 ];
 
-const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec";
+const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse";
+
+/// `lrw`, `fifo`, `reverse`.
+///
+/// # Errors
+/// With what would be accepted.
+pub fn order(text: &str) -> Result<Order, String> {
+    match text {
+        "lrw" => Ok(Order::LeastRecentlyWritten),
+        "fifo" => Ok(Order::FirstWritten),
+        "reverse" => Ok(Order::MostRecentlyWritten),
+        _ => Err(format!("`{text}` is no order; there are lrw, fifo and reverse")),
+    }
+}
 
 /// What `-o` said.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,6 +56,10 @@ pub struct MountFlags {
     pub dev: bool,
     /// Not `noexec`.
     pub exec: bool,
+    /// `staging_size=`.
+    pub staging_bytes: Option<u64>,
+    /// `staging_order=`.
+    pub staging_order: Option<Order>,
 }
 
 impl MountFlags {
@@ -50,7 +71,18 @@ impl MountFlags {
     pub fn parse(given: &[String]) -> Result<Self, String> {
         let (read_only, at, allow_other) = (false, None, false);
         let (check_permissions, suid, dev, exec) = (true, false, false, true);
-        let mut flags = Self { read_only, at, allow_other, check_permissions, suid, dev, exec };
+        let (staging_bytes, staging_order) = (None, None);
+        let mut flags = Self {
+            read_only,
+            at,
+            allow_other,
+            check_permissions,
+            suid,
+            dev,
+            exec,
+            staging_bytes,
+            staging_order,
+        };
         for word in given.iter().flat_map(|given| given.split(',')).filter(|word| !word.is_empty()) {
             flags.take(word)?;
         }
@@ -77,6 +109,8 @@ impl MountFlags {
             _ if IGNORED.contains(&word) || word.starts_with("x-") || word.starts_with("comment=") => {}
             _ => match word.split_once('=') {
                 Some(("at", at)) if !at.is_empty() => self.at = Some(at.to_string()),
+                Some(("staging_size", size)) => self.staging_bytes = Some(values::size(size)?),
+                Some(("staging_order", text)) => self.staging_order = Some(order(text)?),
                 _ => return Err(format!("there is no mount option `{word}`; there are {KNOWN}")),
             },
         }
@@ -96,7 +130,17 @@ impl MountFlags {
         let mut words: Vec<String> =
             words.iter().filter(|(said, _)| *said).map(|(_, word)| (*word).to_string()).collect();
         words.extend(self.at.as_ref().map(|at| format!("at={at}")));
+        words.extend(self.staging_bytes.map(|bytes| format!("staging_size={bytes}")));
+        words.extend(self.staging_order.map(|order| format!("staging_order={}", word(order))));
         words.join(",")
+    }
+}
+
+fn word(order: Order) -> &'static str {
+    match order {
+        Order::LeastRecentlyWritten => "lrw",
+        Order::FirstWritten => "fifo",
+        Order::MostRecentlyWritten => "reverse",
     }
 }
 
@@ -111,7 +155,7 @@ mod tests {
     #[test]
     fn words_are_understood_and_said_again() {
         let flags =
-            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec").unwrap();
+            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec,staging_size=64M,staging_order=fifo").unwrap();
         assert!(flags.read_only && flags.allow_other && flags.check_permissions && flags.suid);
         assert!(!flags.dev && !flags.exec);
         assert_eq!(flags.at.as_deref(), Some("daily-1"));

@@ -33,7 +33,7 @@ pub struct GcArgs {
 
 pub fn run(context: &Context, args: GcArgs) -> Outcome {
     let started = Instant::now();
-    let store = if args.dry_run { context.open()? } else { context.open_for_changes()? };
+    let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
     crate::interrupt::arm(&store, "nothing is lost, run it again");
     let progress = Arc::new(GcProgress::default());
     let shown = Arc::clone(&progress);

@@ -68,7 +68,7 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
             "no rule says what to keep; give at least one, such as --last 10 or --daily 7",
         ));
     }
-    let store = if args.dry_run { context.open()? } else { context.open_for_changes()? };
+    let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
     let mut rows = store.meta.snapshots()?;
     if let Some(of) = &args.of {
         rows.retain(|row| row.tags.contains(of));

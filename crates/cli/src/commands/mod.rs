@@ -1,5 +1,6 @@
 //! One file per command: its arguments, and what it does with them.
 
+pub mod beside;
 pub mod cat;
 pub mod check;
 pub mod diff;
@@ -21,9 +22,11 @@ pub mod stats;
 pub mod unmount;
 pub mod versions;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use outrigger_fuse::control::Client;
 use outrigger_store::Store;
 use outrigger_store::ops::View;
 use outrigger_store::write::{Progress, Skipped};
@@ -42,6 +45,8 @@ pub struct Context {
     pub threads: usize,
     /// Say nothing but errors.
     pub quiet: bool,
+    /// The mount that stands still while this command changes its store.
+    held: RefCell<Option<Client>>,
 }
 
 /// Runs the command.
@@ -51,31 +56,37 @@ pub struct Context {
 pub fn run(cli: Cli) -> Outcome {
     let Globals { store, json, threads, quiet } = cli.globals;
     let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
-    let context = Context { store, json, threads, quiet };
-    match cli.command {
-        Command::Init(args) => init::run(&context, args),
-        Command::Policy(args) => policy::run(&context, args),
-        Command::Put(args) => put::run(&context, args),
-        Command::Get(args) => get::run(&context, args),
-        Command::Cat(args) => cat::run(&context, args),
-        Command::Ls(args) => ls::run(&context, args),
-        Command::Versions(args) => versions::run(&context, args),
-        Command::Diff(args) => diff::run(&context, args),
-        Command::Rm(args) => edit::rm(&context, args),
-        Command::Mv(args) => edit::mv(&context, args),
-        Command::Cp(args) => edit::cp(&context, args),
-        Command::Snapshot(args) => snapshot::run(&context, args),
-        Command::Keep(args) => keep::run(&context, args),
-        Command::Stats(args) => stats::run(&context, args),
-        Command::Check(args) => check::run(&context, args),
-        Command::Gc(args) => gc::run(&context, args),
-        Command::Mount(args) => mount::run(&context, args),
-        Command::Unmount(args) => unmount::run(&context, &args),
-        Command::Export(args) => export::run(&context, args),
-        Command::Import(args) => import::run(&context, args),
-        Command::Recover(args) => recover::run(&context, args),
+    let context = Context { store, json, threads, quiet, held: RefCell::default() };
+    let outcome = dispatch(&context, cli.command);
+    context.release();
+    outcome
+}
+
+fn dispatch(context: &Context, command: Command) -> Outcome {
+    match command {
+        Command::Init(args) => init::run(context, args),
+        Command::Policy(args) => policy::run(context, args),
+        Command::Put(args) => put::run(context, args),
+        Command::Get(args) => get::run(context, args),
+        Command::Cat(args) => cat::run(context, args),
+        Command::Ls(args) => ls::run(context, args),
+        Command::Versions(args) => versions::run(context, args),
+        Command::Diff(args) => diff::run(context, args),
+        Command::Rm(args) => edit::rm(context, args),
+        Command::Mv(args) => edit::mv(context, args),
+        Command::Cp(args) => edit::cp(context, args),
+        Command::Snapshot(args) => snapshot::run(context, args),
+        Command::Keep(args) => keep::run(context, args),
+        Command::Stats(args) => stats::run(context, args),
+        Command::Check(args) => check::run(context, args),
+        Command::Gc(args) => gc::run(context, args),
+        Command::Mount(args) => mount::run(context, args),
+        Command::Unmount(args) => unmount::run(context, &args),
+        Command::Export(args) => export::run(context, args),
+        Command::Import(args) => import::run(context, args),
+        Command::Recover(args) => recover::run(context, args),
         Command::Completions(args) => shell::completions(args),
-        Command::Man(args) => shell::man(&context, args),
+        Command::Man(args) => shell::man(context, args),
     }
 }
 
@@ -89,16 +100,36 @@ impl Context {
         self.store.as_deref().filter(|dir| !dir.as_os_str().is_empty()).ok_or_else(|| Failure::usage(none))
     }
 
-    /// Opens the store for reading; it is still registered as a reader where the store can be written.
+    /// Opens the store for reading; it is still registered as a reader where the store can be written. What a mount has staged is stored first.
     pub fn open(&self) -> Result<Store, Failure> {
-        Ok(Store::open(self.store_dir()?, false)?)
+        let dir = self.store_dir()?;
+        beside::stored(dir, self.threads)?;
+        Ok(Store::open(dir, false)?)
     }
 
-    /// Opens the store for changes.
-    pub fn open_for_changes(&self) -> Result<Store, Failure> {
+    /// Opens the store for upkeep that changes no names: a mount goes on meanwhile.
+    pub fn open_for_upkeep(&self) -> Result<Store, Failure> {
         let store = self.open()?;
         store.require_writable()?;
         Ok(store)
+    }
+
+    /// Opens the store for changes. A mount of it stands still until the command is through.
+    pub fn open_for_changes(&self) -> Result<Store, Failure> {
+        let dir = self.store_dir()?;
+        self.held.replace(beside::hold(dir, self.threads)?);
+        let store = Store::open(dir, false)?;
+        store.require_writable()?;
+        Ok(store)
+    }
+
+    /// Lets the mount go on, which forgets what it knew: when this returns, it shows what the command has done.
+    fn release(&self) {
+        if let Some(mut mount) = self.held.take()
+            && let Err(error) = mount.ask("release")
+        {
+            complain(&format!("the mount may show what was before: {error}"));
+        }
     }
 
     /// Pins what `--at` names, or the tree as it is now.

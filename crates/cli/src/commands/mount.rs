@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use outrigger_fuse::control::Server;
 use outrigger_fuse::kernel::{self, MountOptions};
+use outrigger_fuse::live::{LiveOptions, LiveVolume, Order, STAGING_BYTES_MIN, Stale};
 use outrigger_fuse::mounts;
 use outrigger_fuse::report::Reports;
 use outrigger_fuse::view::{ReadOptions, ReadVolume};
@@ -19,33 +21,40 @@ use outrigger_store::Store;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{Context, unmount};
-use crate::args::MountFlags;
+use super::{Context, beside, unmount};
+use crate::args::{MountFlags, mount_options, values};
 use crate::exit::{Exit, Failure, Outcome, plain};
 use crate::output::{Object, complain, print_json, print_text};
 use crate::{interrupt, syslog, when};
 
 const EXAMPLES: &str = "\
 Examples:
-  outrigger mount --read-only /mnt            the tree as it is now; snapshots in /mnt/.snapshots
+  outrigger mount /mnt                        to read and write; snapshots in /mnt/.snapshots
+  outrigger mount --read-only /mnt            the tree as it is now, and stays
   outrigger mount --at nightly /mnt           as it was in the newest snapshot tagged nightly
   outrigger mount -o ro,allow_other /mnt      for all users; modes and ACLs hold
   outrigger unmount /mnt
 
 In /etc/fstab:
-  /backup/store  /mnt  fuse.outrigger  ro,allow_other,nofail  0  0";
+  /data/store    /mnt  fuse.outrigger  allow_other,nofail     0  0
+  /backup/store  /old  fuse.outrigger  ro,allow_other,nofail  0  0";
 
 const READY: &[u8] = b"ready\n";
 /// Threads that serve requests, at least: one can decode while another talks to the kernel.
 const THREADS_MIN: usize = 2;
 const THREADS_MAX: usize = 8;
+/// More than any disk should be asked for.
+const STAGING_BYTES_MAX: u64 = 1 << 40;
 /// How long files that are open keep a mount that was told to end.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Mount the store as a directory
 ///
-/// What is mounted is the tree as it is at this moment, or was in a snapshot, and does not change. It is kept from being reclaimed until it is
-/// unmounted. For now mounts are read-only: say so with --read-only or --at.
+/// A mount that can be written to owns the store: commands beside it go through it and see what it has staged. What was written survives a crash of
+/// the mount at once, and a loss of power after fsync; it is stored in the background, and all of it by `unmount`.
+///
+/// With --read-only or --at it is the tree as it is at this moment, or was in a snapshot, and does not change; it is kept from being reclaimed
+/// until it is unmounted.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct MountArgs {
@@ -57,7 +66,13 @@ pub struct MountArgs {
     /// Allow no changes
     #[arg(long)]
     read_only: bool,
-    /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec
+    /// Room for what is written and not stored yet, in the store's directory: 256M unless said otherwise
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    staging_size: Option<u64>,
+    /// Which staged data is stored first when room is needed: lrw (what was written longest ago), fifo, reverse (for experiments)
+    #[arg(long, value_name = "ORDER", value_parser = mount_options::order)]
+    staging_order: Option<Order>,
+    /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE, staging_order=ORDER
     #[arg(short, value_name = "OPT,...")]
     options: Vec<String>,
     /// Stay in the foreground; Ctrl-C unmounts
@@ -79,10 +94,13 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
     let mut flags = MountFlags::parse(&args.options).map_err(Failure::usage)?;
     flags.read_only |= args.read_only;
     flags.at = args.at.or(flags.at);
-    if !flags.read_only && flags.at.is_none() {
-        return Err(Failure::usage(
-            "a mount that can be written to is not there yet; give --read-only (`-o ro`), or --at for a snapshot",
-        ));
+    flags.read_only |= flags.at.is_some();
+    flags.staging_bytes = args.staging_size.or(flags.staging_bytes);
+    flags.staging_order = args.staging_order.or(flags.staging_order);
+    if let Some(bytes) = flags.staging_bytes
+        && !(STAGING_BYTES_MIN..=STAGING_BYTES_MAX).contains(&bytes)
+    {
+        return Err(Failure::usage("the staging size must be between 8M and 1T"));
     }
     let plan = check(context, &args.dir, flags)?;
     if args.foreground || args.detach {
@@ -139,7 +157,7 @@ fn start(context: &Context, plan: &Plan) -> Outcome {
         if context.json {
             let point: OsString = plan.point.clone().into();
             let object = Object::new().with_name("mounted", point.as_encoded_bytes());
-            print_json(object.with("read_only", true))?;
+            print_json(object.with("read_only", plan.flags.read_only))?;
         }
         return Ok(Exit::Done);
     }
@@ -154,23 +172,73 @@ fn start(context: &Context, plan: &Plan) -> Outcome {
 }
 
 fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
-    let store = Arc::new(Store::open(&plan.store, false)?);
-    let view = context.view(&store, "mount", plan.flags.at.as_deref())?;
-    let threads = context.threads.clamp(THREADS_MIN, THREADS_MAX);
-    let options = ReadOptions { snapshots: plan.flags.at.is_none(), ahead_threads: threads };
     let reports = Reports::new(move |message| if detach { syslog::log(message) } else { complain(message) });
+    let threads = context.threads.clamp(THREADS_MIN, THREADS_MAX);
+    if !plan.flags.read_only {
+        return serve_changes(context, plan, detach, threads, reports);
+    }
+    let store = Arc::new(context.open()?);
+    let view = context.view(&store, "mount", plan.flags.at.as_deref())?;
+    let options = ReadOptions { snapshots: plan.flags.at.is_none(), ahead_threads: threads };
     let volume = Arc::new(ReadVolume::new(Arc::clone(&store), view, options, reports)?);
     let options = mount_options(plan, threads);
     let mounted = kernel::mount(volume, &plan.point, &options).map_err(|error| refused(plan, &error))?;
-    unmount_on_signal(&store, &plan.point);
+    unmount_on_signal(&plan.point, move || interrupt::close_sessions(&store));
+    let served = mounted.serve(ready(context, plan, detach));
+    served.map_err(|error| Failure::io("the mount has ended", &error))?;
+    Ok(Exit::Done)
+}
+
+/// What to do once the mount answers.
+fn ready(context: &Context, plan: &Plan, detach: bool) -> impl FnOnce() + Send + 'static {
     let (quiet, point) = (context.quiet, plan.point.clone());
-    let served = mounted.serve(move || {
+    move || {
         if detach {
             let_go();
         } else if !quiet {
             let _ = print_text(&format!("mounted on {}; Ctrl-C unmounts\n", point.display()));
         }
+    }
+}
+
+/// Serves a mount that can be written to, until it is unmounted and all is stored.
+fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, reports: Reports) -> Outcome {
+    let store = Arc::new(Store::open(&plan.store, false)?);
+    store.require_writable()?;
+    let mut options = LiveOptions::new(context.threads);
+    options.staging_bytes = plan.flags.staging_bytes.unwrap_or(options.staging_bytes);
+    options.batch_bytes = (options.staging_bytes / 2).min(options.batch_bytes);
+    options.order = plan.flags.staging_order.unwrap_or_default();
+    let volume = Arc::new(LiveVolume::open(Arc::clone(&store), options, reports)?);
+    let recovered = volume.recovered();
+    if recovered.records > 0 {
+        complain(&format!("an earlier mount was not unmounted: {}", beside::told(recovered)));
+    }
+    let mount = mount_options(plan, threads);
+    let mounted =
+        kernel::mount(Arc::clone(&volume), &plan.point, &mount).map_err(|error| refused(plan, &error))?;
+    let forget = mounted.forgetter();
+    let server = Server::start(&volume, &plan.store, Arc::new(move |stale: &Stale| forget.forget(stale)))?;
+    let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
+    unmount_on_signal(&plan.point, move || {
+        // What was acknowledged is in the log anyway: this saves the next mount the work.
+        let _ = ending.destage_all();
+        interrupt::close_sessions(&at_end);
     });
+    let served = mounted.serve(ready(context, plan, detach));
+    let stored = volume.close();
+    // Those who wait for the end see it now.
+    drop(server);
+    context.settle(&store);
+    if let Err(error) = stored {
+        let text = format!(
+            "what was written is staged, but could not be stored: {error}; mount again, or run any command on the store"
+        );
+        if detach {
+            syslog::log(&text);
+        }
+        return Err(Failure::failed(text));
+    }
     served.map_err(|error| Failure::io("the mount has ended", &error))?;
     Ok(Exit::Done)
 }
@@ -179,7 +247,16 @@ fn mount_options(plan: &Plan, threads: usize) -> MountOptions {
     let MountFlags { allow_other, check_permissions, suid, dev, exec, .. } = plan.flags;
     // A comma would end the name where options are text.
     let source = plan.store.to_string_lossy().replace(',', "_");
-    MountOptions { source, read_only: true, allow_other, check_permissions, suid, dev, exec, threads }
+    MountOptions {
+        source,
+        read_only: plan.flags.read_only,
+        allow_other,
+        check_permissions,
+        suid,
+        dev,
+        exec,
+        threads,
+    }
 }
 
 fn refused(plan: &Plan, error: &std::io::Error) -> Failure {
@@ -207,20 +284,23 @@ fn let_go() {
     }
 }
 
-/// A signal unmounts, and the serving threads then end. If files are open, the mount vanishes from the tree, and they have a moment to be closed.
-fn unmount_on_signal(store: &Arc<Store>, point: &Path) {
-    let (store, point) = (Arc::clone(store), point.to_path_buf());
+/// A signal unmounts, and the serving threads then end. If files are open, the mount vanishes from the tree, and they have a moment to be closed;
+/// then `last` is done, and the process ends.
+fn unmount_on_signal(point: &Path, last: impl FnOnce() + Send + 'static) {
+    let point = point.to_path_buf();
     // Without a handler the signal kills: the mount point then has to be unmounted by hand.
     let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
     std::thread::spawn(move || {
         if signals.forever().next().is_none() {
             return;
         }
-        if mounts::unmount(&point, false).is_err() {
-            let _ = mounts::unmount(&point, true);
+        if mounts::unmount(&point, false).is_ok() {
+            // The serving threads end by themselves, and store what is left.
+            return;
         }
+        let _ = mounts::unmount(&point, true);
         std::thread::sleep(LINGER);
-        interrupt::close_sessions(&store);
+        last();
         std::process::exit(0);
     });
 }

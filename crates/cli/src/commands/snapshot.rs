@@ -112,7 +112,7 @@ fn list(context: &Context, args: &ListArgs) -> Outcome {
 }
 
 fn delete(context: &Context, args: &DeleteArgs) -> Outcome {
-    let store = context.open_for_changes()?;
+    let store = context.open_for_upkeep()?;
     let mut names = args.names.clone();
     names.sort();
     names.dedup();

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use outrigger_fuse::control::Client;
 use outrigger_fuse::mounts;
 
 use super::Context;
@@ -36,8 +37,16 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
             "{shown} is not a mounted store; `findmnt` lists what is mounted"
         )));
     }
+    // The mount has stored everything when it hangs up. Its source is the store's directory.
+    let source = mounts::at(&point).ok().flatten().map(|row| row.source);
+    let mount = source.and_then(|store| Client::connect(&store).ok().flatten());
     match mounts::unmount(&point, args.lazy) {
-        Ok(()) => Ok(Exit::Done),
+        Ok(()) => {
+            if let (Some(mount), false) = (mount, args.lazy) {
+                mount.wait_for_end();
+            }
+            Ok(Exit::Done)
+        }
         Err(error) if error.kind() == ErrorKind::ResourceBusy => Err(Failure::failed(format!(
             "{shown} is in use; close what is open in it (`fuser -vm` names who has), or give --lazy"
         ))),

@@ -110,7 +110,8 @@ impl<F: FileSystem> Filesystem for Adapter<F> {
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_ATOMIC_O_TRUNC
-            | InitFlags::FUSE_DONT_MASK;
+            | InitFlags::FUSE_DONT_MASK
+            | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         // With ACLs the kernel checks permissions whether it was asked to or not.
         wanted.set(InitFlags::FUSE_POSIX_ACL, self.check_permissions);
         // An older kernel does without what it does not know.
@@ -264,12 +265,13 @@ impl<F: FileSystem> Filesystem for Adapter<F> {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        how: WriteFlags,
         _: fuser::OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.fs.write(caller(request), number.0, handle.0, offset, data) {
+        let drop_set_id = how.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        match self.fs.write(caller(request), number.0, handle.0, offset, data, drop_set_id) {
             Ok(()) => reply.written(data.len() as u32),
             Err(error) => reply.error(errno(error)),
         }

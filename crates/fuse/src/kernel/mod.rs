@@ -10,14 +10,17 @@ mod adapter;
 mod convert;
 mod direct;
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fuser::{Config, MountOption, Session, SessionACL};
+use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
 
 use self::adapter::{Adapter, REQUEST_BYTES};
 use crate::fs::FileSystem;
+use crate::live::Stale;
 use crate::mounts;
 
 /// Who may do what in a mount.
@@ -87,7 +90,27 @@ fn words(options: &MountOptions) -> Vec<MountOption> {
     words
 }
 
+/// Makes the kernel forget.
+pub struct Forgetter(fuser::Notifier);
+
+impl Forgetter {
+    /// Forgets names in the root, with all below them, and what is known of inodes. What the kernel does not know is no error.
+    pub fn forget(&self, stale: &Stale) {
+        for name in &stale.names {
+            let _ = self.0.inval_entry(INodeNo::ROOT, OsStr::from_bytes(name));
+        }
+        for &inode in &stale.inodes {
+            let _ = self.0.inval_inode(INodeNo(inode), 0, 0);
+        }
+    }
+}
+
 impl<F: FileSystem> Mounted<F> {
+    /// For telling the kernel what has changed behind its back.
+    pub fn forgetter(&self) -> Forgetter {
+        Forgetter(self.session.notifier())
+    }
+
     /// Answers requests until it is unmounted; calls `ready`, from another thread, once the mount answers.
     ///
     /// # Errors

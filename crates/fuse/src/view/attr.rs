@@ -1,6 +1,6 @@
 //! What `stat` says of a stored inode.
 
-use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use outrigger_format::{Entry, Root};
 use outrigger_store::meta::Inode;
 use outrigger_store::read::Reader;
@@ -12,27 +12,31 @@ const ENTRIES_MAX: usize = 1 << 16;
 
 /// Attributes as `number`, with `allocated` bytes that are not in holes.
 pub fn attr(number: u64, inode: &Inode, allocated: u64) -> Attr {
-    let attributes = &inode.attributes;
-    // Access and change times are not stored.
-    let time = attributes.mtime;
-    let size = match attributes.kind {
+    let size = match inode.attributes.kind {
         FileKind::File => inode.root.len(),
-        FileKind::Symlink => attributes.target.len() as u64,
+        FileKind::Symlink => inode.attributes.target.len() as u64,
         _ => 0,
     };
+    shown(number, &inode.attributes, inode.links, size, allocated)
+}
+
+/// Attributes as `number`, of something with so many names and bytes.
+pub fn shown(number: u64, attributes: &Attributes, links: u32, size: u64, allocated: u64) -> Attr {
+    let mtime = attributes.mtime;
+    let OtherTimes { atime, ctime } = attributes.times.unwrap_or(OtherTimes { atime: mtime, ctime: mtime });
     Attr {
         number,
         kind: attributes.kind,
         mode: attributes.mode & 0o7777,
-        links: inode.links,
+        links,
         uid: attributes.uid,
         gid: attributes.gid,
         rdev: attributes.rdev,
         size,
         allocated,
-        atime: time,
-        mtime: time,
-        ctime: time,
+        atime,
+        mtime,
+        ctime,
     }
 }
 

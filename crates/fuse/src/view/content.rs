@@ -71,7 +71,7 @@ struct Order {
 }
 
 /// See the module.
-pub struct OpenFile {
+pub struct StoredFile {
     root: Root,
     len: u64,
     budget: Arc<Budget>,
@@ -80,7 +80,7 @@ pub struct OpenFile {
     order: Mutex<Order>,
 }
 
-impl OpenFile {
+impl StoredFile {
     /// A file with the content `root`.
     pub fn new(root: Root, budget: &Arc<Budget>) -> Self {
         let (len, budget) = (root.len(), Arc::clone(budget));
@@ -135,6 +135,11 @@ impl OpenFile {
             Ok(found.is_none())
         })?;
         Ok(found.or((to == Seek::Hole).then_some(self.len)))
+    }
+
+    /// The content.
+    pub fn root(&self) -> &Root {
+        &self.root
     }
 
     /// Bytes in the file.

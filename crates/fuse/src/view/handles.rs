@@ -38,7 +38,12 @@ impl<T> Handles<T> {
 
     /// Forgets `handle`.
     pub fn remove(&self, handle: Handle) {
-        self.open.write().expect("no panic while held").remove(&handle);
+        self.take(handle);
+    }
+
+    /// Forgets `handle`, and returns what it stood for.
+    pub fn take(&self, handle: Handle) -> Option<Arc<T>> {
+        self.open.write().expect("no panic while held").remove(&handle)
     }
 
     /// How many are open.

@@ -12,13 +12,13 @@
 //! | `content.rs`, `ahead.rs` | open files: manifest to bytes; decoding ahead of reads in order |
 //! | `handles.rs` | what is open |
 
-mod ahead;
-mod attr;
-mod content;
+pub(crate) mod ahead;
+pub(crate) mod attr;
+pub(crate) mod content;
 mod directory;
-mod handles;
-mod number;
-mod space;
+pub(crate) mod handles;
+pub(crate) mod number;
+pub(crate) mod space;
 mod trees;
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use self::ahead::ReadAhead;
-use self::content::{Budget, OpenFile};
+use self::content::{Budget, StoredFile};
 use self::directory::{FIRST, Listing, StoredDir};
 use self::handles::Handles;
 use self::number::SNAPSHOTS;
@@ -45,9 +45,9 @@ use crate::fs::{
 use crate::report::Reports;
 
 /// The directory of snapshots.
-const SNAPSHOTS_NAME: &[u8] = b".snapshots";
+pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshots";
 /// How long what cannot change may be relied on.
-const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+pub(crate) const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// How long what is live may be relied on.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
@@ -68,7 +68,7 @@ pub struct ReadVolume {
     /// How long the mounted tree may be relied on: for ever, unless it could not be pinned.
     valid: Duration,
     inodes: u64,
-    files: Handles<OpenFile>,
+    files: Handles<StoredFile>,
     dirs: Handles<Listing>,
     budget: Arc<Budget>,
     ahead: ReadAhead,
@@ -278,7 +278,7 @@ impl FileSystem for ReadVolume {
         let inode = self.inode(number)?;
         match inode.attributes.kind {
             FileKind::File => {
-                let handle = self.files.insert(OpenFile::new(inode.root, &self.budget));
+                let handle = self.files.insert(StoredFile::new(inode.root, &self.budget));
                 Ok(Opened { handle, flushes: false, keep_cache: self.valid == FOREVER })
             }
             FileKind::Directory => Err(Errno::ISDIR),
@@ -348,6 +348,6 @@ impl FileSystem for ReadVolume {
 }
 
 /// Attributes of the name space `trusted` are for the superuser alone.
-fn hidden(caller: Caller, name: &[u8]) -> bool {
+pub(crate) fn hidden(caller: Caller, name: &[u8]) -> bool {
     caller.uid != 0 && name.starts_with(b"trusted.")
 }

@@ -37,6 +37,14 @@ impl View {
         }
     }
 
+    /// The tree as it is at every moment, for who owns it; snapshots in it are pinned when they are asked for.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    pub fn live(store: &Store, what: &str) -> Result<Self> {
+        Ok(Self { at: At::Now, session: Some(store.session(SessionKind::Reader, what)?) })
+    }
+
     /// Fails once the pin may no longer hold, because the session lost its lease: what is read then may be gone, or another epoch's.
     ///
     /// # Errors

@@ -30,6 +30,8 @@ pub(super) trait Files: Send + Sync {
     fn list(&self) -> io::Result<Vec<u32>>;
     /// Makes all names, new and removed, durable.
     fn sync(&self) -> io::Result<()>;
+    /// Removes the place itself, in which there are no segments any more.
+    fn remove_directory(&self) -> io::Result<()>;
     /// What to call a segment in messages.
     fn name(&self, number: u32) -> String;
 }
@@ -147,6 +149,12 @@ impl Files for Directory {
 
     fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.dir)?)
+    }
+
+    fn remove_directory(&self) -> io::Result<()> {
+        rustix::fs::unlinkat(&self.dir, LOCK_FILE, AtFlags::empty())?;
+        rustix::fs::unlinkat(rustix::fs::CWD, &self.path, AtFlags::REMOVEDIR)?;
+        Ok(())
     }
 
     fn name(&self, number: u32) -> String {

@@ -155,17 +155,30 @@ impl Log {
         options: Options,
         visit: &mut dyn FnMut(Replayed<'_>) -> Result<()>,
     ) -> Result<(Self, Report)> {
+        Self::open_counting(path, options, Arc::default(), visit)
+    }
+
+    /// As [`Log::open`], counting in `usage`, which the maps of files can be made with before there is a log.
+    ///
+    /// # Errors
+    /// As [`Log::open`].
+    pub fn open_counting(
+        path: &Path,
+        options: Options,
+        usage: Arc<Usage>,
+        visit: &mut dyn FnMut(Replayed<'_>) -> Result<()>,
+    ) -> Result<(Self, Report)> {
         options.validate()?;
-        Self::open_files(Box::new(Directory::open(path)?), options, visit)
+        Self::open_files(Box::new(Directory::open(path)?), options, usage, visit)
     }
 
     pub(super) fn open_files(
         files: Box<dyn Files>,
         options: Options,
+        usage: Arc<Usage>,
         visit: &mut dyn FnMut(Replayed<'_>) -> Result<()>,
     ) -> Result<(Self, Report)> {
         options.validate()?;
-        let usage = Arc::new(Usage::default());
         let scanned = replay::scan(&*files, options.store, &usage, visit)?;
         let kept = replay::mend(&*files, &scanned)?;
         let space = Space::new(options.capacity);
@@ -399,6 +412,47 @@ impl Log {
             self.space.release(segment.len.load(Ordering::Relaxed));
         }
         Ok(dead.len())
+    }
+
+    /// Begins a new segment when the last one is longer than `least` and nothing in it is needed, and removes what is dead: afterwards, if it returns
+    /// `true`, no record is left.
+    ///
+    /// # Errors
+    /// Those of [`Log::remove_dead`]; `Full` and `Io` when no segment could be begun.
+    pub fn restart(&self, committed: u64, least: u64) -> Result<bool> {
+        {
+            let mut tail = self.tail();
+            let last = tail.segment.number;
+            if tail.len > HEADER + least && !tail.ragged && self.usage.is_dead(last, committed) {
+                self.roll(&mut tail)?;
+            }
+        }
+        self.remove_dead(committed)?;
+        let tail = self.tail();
+        Ok(tail.len == HEADER && self.oldest_segment() == tail.segment.number)
+    }
+
+    /// Removes the log, in which nothing is needed any more: its segments from the front, then the directory.
+    ///
+    /// # Errors
+    /// `Busy` when something in it is needed; then only what is dead was removed. `Io`.
+    pub fn discard(&self, committed: u64) -> Result<()> {
+        if !self.restart(committed, 0)? {
+            return Err(Error::new(
+                ErrorKind::Busy,
+                "the staging log still holds what the store does not have",
+            ));
+        }
+        let last = self.tail().segment.number;
+        let what = || format!("cannot remove {}", self.files.name(last));
+        self.files.remove(last).context(what)?;
+        self.files.sync().context(what)?;
+        self.files.remove_directory().context(|| "cannot remove the staging directory".into())
+    }
+
+    /// Sequence of the last record.
+    pub fn last(&self) -> u64 {
+        self.tail().next - 1
     }
 
     /// The oldest segment, which the destager must empty before any room is released.

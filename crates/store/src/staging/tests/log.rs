@@ -74,7 +74,7 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(kind(log.append(&write(1, 0), &[0; 512])), ErrorKind::Invalid);
     assert_eq!(log.reserve(513, None).err().unwrap().kind(), ErrorKind::Invalid);
     let tiny = Options { capacity: 1000, ..small() };
-    let opened = Log::open_files(Box::new(Memory::default()), tiny, &mut |_| Ok(()));
+    let opened = Log::open_files(Box::new(Memory::default()), tiny, Arc::default(), &mut |_| Ok(()));
     assert_eq!(opened.unwrap_err().kind(), ErrorKind::Invalid);
 }
 
@@ -205,7 +205,8 @@ fn a_full_file_system_is_an_error_to_the_writer_alone() {
 fn syncs_at_the_same_time_are_one() {
     let memory = Memory::default();
     let options = Options { segment_len: 4096, capacity: 1 << 20, ..small() };
-    let (log, _) = Log::open_files(Box::new(memory.clone()), options, &mut |_| Ok(())).unwrap();
+    let (log, _) =
+        Log::open_files(Box::new(memory.clone()), options, Arc::default(), &mut |_| Ok(())).unwrap();
     memory.disk().sync_takes = Duration::from_millis(2);
     std::thread::scope(|scope| {
         for inode in 1..=8 {
@@ -373,4 +374,29 @@ fn writers_wait_for_room_in_their_order() {
         assert!(log.remove_dead(u64::MAX).unwrap() > 3);
     });
     assert_eq!((log.fill().reserved, log.fill().waiting), (0, 0));
+}
+
+#[test]
+fn a_log_that_nothing_needs_begins_anew_and_can_be_discarded() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("staging");
+    let log = on_disk(&path, small()).unwrap();
+    let mut map = ExtentMap::new(Arc::clone(log.usage()), 0);
+    let appended = log.append(&write(2, 0), b"data").unwrap();
+    map.write(0, &appended);
+    assert!(!log.restart(log.last(), 0).unwrap(), "the data is needed");
+    assert_eq!(log.discard(log.last()).unwrap_err().kind(), ErrorKind::Busy);
+    map.settle(log.last(), 4);
+    assert!(!log.restart(log.last(), 4096).unwrap(), "too little to be worth a new segment");
+    assert_eq!(log.oldest_segment(), 1);
+    assert!(log.restart(log.last(), 0).unwrap());
+    assert_eq!((log.oldest_segment(), log.last()), (2, 1), "sequences go on");
+    // A name that the database does not have yet.
+    log.append(&Operation::Forget { inode: 2 }, b"").unwrap();
+    assert!(!log.restart(1, 0).unwrap());
+    log.discard(2).unwrap();
+    assert!(!path.exists());
+    drop(log);
+    let replayed = Log::open(&path, small(), &mut |_| panic!("nothing is left")).unwrap().1;
+    assert_eq!(replayed.last, 0);
 }

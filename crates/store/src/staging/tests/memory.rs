@@ -91,6 +91,11 @@ impl Files for Memory {
         Ok(())
     }
 
+    fn remove_directory(&self) -> io::Result<()> {
+        assert!(self.disk().segments.is_empty(), "only when there are no segments");
+        Ok(())
+    }
+
     fn name(&self, number: u32) -> String {
         name(number)
     }

@@ -6,6 +6,8 @@ mod log;
 mod memory;
 mod torn;
 
+use std::sync::Arc;
+
 use outrigger_format::StoreId;
 use outrigger_format::staging::{Operation, RECORD_HEADER_LEN};
 
@@ -26,7 +28,7 @@ type Back = (u64, Operation, Vec<u8>);
 /// Opens a log in memory; with what comes back of it.
 fn open(memory: &Memory) -> Result<(Log, Report, Vec<Back>)> {
     let mut replayed = Vec::new();
-    let (log, report) = Log::open_files(Box::new(memory.clone()), small(), &mut |record| {
+    let (log, report) = Log::open_files(Box::new(memory.clone()), small(), Arc::default(), &mut |record| {
         replayed.push((record.appended.sequence, record.operation, record.data.to_vec()));
         Ok(())
     })?;

@@ -1,0 +1,84 @@
+//! Commands beside a mount: what it has staged must be seen, and what it knows must stay true.
+//!
+//! A mount that can be written to owns its store. A command that reads asks it first to store what it has acknowledged; one that changes the
+//! store has it stand still meanwhile. If the mount was killed, its log is still there: the first command that comes stores what is in
+//! it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_fuse::control::Client;
+use outrigger_fuse::live::{self, LiveOptions, LiveVolume, Recovered};
+use outrigger_fuse::report::Reports;
+use outrigger_store::{ErrorKind, Store};
+
+use crate::exit::Failure;
+use crate::output::{complain, counted};
+
+/// How long a mount may take from taking its log to listening, or from hanging up to letting go of its log.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Has everything that was acknowledged stored. Returns the connection to the mount, if there is one.
+pub fn stored(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
+    ask(dir, threads, "stored")
+}
+
+/// As [`stored`]; and while the connection lives, the mount changes nothing.
+pub fn hold(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
+    ask(dir, threads, "hold")
+}
+
+fn ask(dir: &Path, threads: usize, what: &str) -> Result<Option<Client>, Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(mut client) = Client::connect(dir)? {
+            match client.ask(what) {
+                Ok(_) => return Ok(Some(client)),
+                // It ended just now.
+                Err(error) if error.kind() == ErrorKind::Io && Instant::now() < deadline => {}
+                Err(error) => return Err(error.into()),
+            }
+        } else if !live::staging_dir(dir).exists() {
+            return Ok(None);
+        } else {
+            match recover(dir, threads) {
+                Err(error) if error.kind() == ErrorKind::Busy && Instant::now() < deadline => {}
+                // What cannot be written cannot be recovered either: it is read as it is.
+                Err(error) if error.kind() == ErrorKind::Denied => {
+                    complain(
+                        "a mount has ended without unmounting; what it had staged is not seen, because the store cannot be written to",
+                    );
+                    return Ok(None);
+                }
+                Err(error) => return Err(error.into()),
+                Ok(()) => return Ok(None),
+            }
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Stores what a mount that was killed had acknowledged.
+fn recover(dir: &Path, threads: usize) -> outrigger_store::Result<()> {
+    let store = Arc::new(Store::open(dir, false)?);
+    store.require_writable()?;
+    let options = LiveOptions { snapshots: false, ..LiveOptions::new(threads) };
+    let volume = LiveVolume::open(store, options, Reports::new(complain))?;
+    if volume.recovered().records > 0 {
+        complain(&format!("a mount has ended without unmounting: {}", told(volume.recovered())));
+    }
+    volume.close()
+}
+
+/// What was found of an earlier mount.
+pub fn told(recovered: &Recovered) -> String {
+    let operations = counted(recovered.records, "operation", "operations");
+    let torn = match &recovered.torn {
+        None => String::new(),
+        Some(torn) => {
+            format!("; {} bytes at the end of its log were not whole, and never promised", torn.bytes)
+        }
+    };
+    format!("{operations} that it had acknowledged were taken over from its log{torn}")
+}

@@ -1,0 +1,170 @@
+//! How commands that run beside a mount find it, and what they ask of it.
+//!
+//! A mount listens on a socket in the store's directory. A client sends a line and gets a line:
+//!
+//! | line | answer |
+//! | --- | --- |
+//! | `stored` | `ok` once everything that was acknowledged before is in the store, where the client will read it |
+//! | `hold` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store, or takes a snapshot |
+//! | `release` | `ok` once the mount has forgotten what it knew, and changes go on |
+//! | `status` | counters, as JSON |
+//!
+//! or `error`, a kind and a sentence. Only who may write to the store's directory can connect.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outrigger_store::{Context as _, Error, ErrorKind, Result};
+
+use crate::live::LiveVolume;
+
+const SOCKET: &str = "mount.sock";
+
+/// What the kernel should forget after another process has changed the store.
+pub type Forget = dyn Fn(&crate::live::Stale) + Send + Sync;
+
+/// Socket paths are short; a directory's descriptor makes any path short.
+fn through<T>(dir: &Path, work: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    let open = std::fs::File::open(dir)?;
+    work(&PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", open.as_raw_fd())))
+}
+
+/// A mount's end. Dropping it removes the socket.
+pub struct Server {
+    path: PathBuf,
+}
+
+impl Server {
+    /// Listens in the store's directory; `forget` tells the kernel.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn start(volume: &Arc<LiveVolume>, store: &Path, forget: Arc<Forget>) -> Result<Self> {
+        let path = store.join(SOCKET);
+        let what = || format!("cannot listen on {}", path.display());
+        // Of a mount that was killed: the staging log's lock says that no other one is alive.
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(what),
+            _ => {}
+        }
+        let listener = through(store, |path| UnixListener::bind(path)).context(what)?;
+        let volume = Arc::downgrade(volume);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (Ok(stream), Some(volume)) = (stream, volume.upgrade()) else { return };
+                let forget = Arc::clone(&forget);
+                // Ends with its client, who may vanish at any moment.
+                std::thread::spawn(move || drop(serve(&volume, stream, &*forget)));
+            }
+        });
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn serve(volume: &LiveVolume, stream: UnixStream, forget: &Forget) -> io::Result<()> {
+    let mut answers = stream.try_clone()?;
+    let mut lines = BufReader::new(stream).lines();
+    while let Some(line) = lines.next().transpose()? {
+        match line.as_str() {
+            "stored" => answer(&mut answers, volume.destage_all().map(|()| "ok".to_string()))?,
+            "status" => answer(&mut answers, Ok(volume.status().to_json()))?,
+            "hold" => {
+                let held = match volume.hold() {
+                    Ok(held) => held,
+                    Err(error) => {
+                        answer(&mut answers, Err(error))?;
+                        continue;
+                    }
+                };
+                let told = answer(&mut answers, Ok("ok".to_string()));
+                // Until it is done, says anything, or is gone.
+                let released = told.is_ok() && matches!(lines.next(), Some(Ok(_)));
+                let stale = held.release();
+                if let Ok(stale) = &stale {
+                    forget(stale);
+                }
+                if released {
+                    answer(&mut answers, stale.map(|_| "ok".to_string()))?;
+                }
+            }
+            _ => {
+                let error =
+                    Error::new(ErrorKind::Invalid, "the mount does not understand this; is it an older one?");
+                answer(&mut answers, Err(error))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn answer(stream: &mut UnixStream, what: Result<String>) -> io::Result<()> {
+    let line = what
+        .unwrap_or_else(|error| format!("error {:?} {}", error.kind(), error.to_string().replace('\n', " ")));
+    writeln!(stream, "{line}")
+}
+
+/// A command's end.
+pub struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the mount of the store in this directory; `None` when there is none.
+    ///
+    /// # Errors
+    /// When there is one that does not let us in.
+    pub fn connect(store: &Path) -> Result<Option<Self>> {
+        match through(store, |path| UnixStream::connect(path)) {
+            Ok(stream) => Ok(Some(Self { stream: BufReader::new(stream) })),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error).context(|| "cannot talk to the mount of this store".to_string()),
+        }
+    }
+
+    /// Sends a line, waits for the answer.
+    ///
+    /// # Errors
+    /// What the mount says, and `Io` when it has gone.
+    pub fn ask(&mut self, line: &str) -> Result<String> {
+        let gone = || "the mount of this store has ended".to_string();
+        writeln!(self.stream.get_mut(), "{line}").context(gone)?;
+        let mut answer = String::new();
+        self.stream.read_line(&mut answer).context(gone)?;
+        let answer = answer.trim_end();
+        if answer.is_empty() {
+            return Err(Error::new(ErrorKind::Io, gone()));
+        }
+        match answer.strip_prefix("error ") {
+            None => Ok(answer.to_string()),
+            Some(error) => {
+                let (kind, text) = error.split_once(' ').unwrap_or(("Io", error));
+                Err(Error::new(kind_named(kind), format!("the mount of this store: {text}")))
+            }
+        }
+    }
+
+    /// Waits until the mount has ended: it has stored everything by then.
+    pub fn wait_for_end(mut self) {
+        let mut nothing = String::new();
+        while matches!(self.stream.read_line(&mut nothing), Ok(1..)) {}
+    }
+}
+
+fn kind_named(name: &str) -> ErrorKind {
+    use ErrorKind::{Busy, Damaged, Denied, Exists, Fenced, Full, Invalid, NotFound};
+    let kinds = [Busy, Damaged, Denied, Exists, Fenced, Full, Invalid, NotFound];
+    kinds.into_iter().find(|kind| format!("{kind:?}") == name).unwrap_or(ErrorKind::Io)
+}

@@ -1,0 +1,276 @@
+//! What all operations of a writable mount share: the log, the tree, and the rules for touching them.
+//!
+//! **Locks**, in the order they are taken: room in the log ([`Core::room`], which may wait for the destager, so nothing else is held then), `gate`
+//! (shared by every change; a barrier takes it alone), `tree`, a node, `dirty`. A change appends its record to the log and changes memory
+//! with the locks held that make the two have one order: the tree's for names, the node's for content and attributes.
+//!
+//! A change is acknowledged when its record is appended: it survives the death of the process from then on.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_format::staging::Operation;
+use outrigger_store::ErrorKind;
+use outrigger_store::meta::At;
+use outrigger_store::read::Reader;
+use outrigger_store::session::Session;
+use outrigger_store::staging::{Appended, Log, Reservation};
+use rustix::io::Errno;
+
+use super::LiveOptions;
+use super::destage::Control;
+use super::directory::LiveDir;
+use super::node::{Node, State};
+use super::tree::Tree;
+use super::world::{Seen, World};
+use crate::fs::{Attr, Caller, Entry, Result, Statfs};
+use crate::view::ahead::ReadAhead;
+use crate::view::handles::Handles;
+use crate::view::{FOREVER, attr, space};
+
+/// Room that a record needs beside its data, names and attributes.
+const RECORD_ROOM: u64 = 256;
+/// How long a change waits for room while the destager fails, before its caller is told.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Inode numbers reserved in the database at once.
+const INODES_AT_ONCE: u64 = 16 << 10;
+
+/// An open file.
+pub(super) struct OpenFile {
+    pub node: Arc<Node>,
+    pub writes: bool,
+    pub appends: bool,
+}
+
+/// See the module.
+pub(super) struct Core {
+    pub world: World,
+    pub session: Arc<Session>,
+    pub log: Log,
+    pub options: LiveOptions,
+    pub gate: RwLock<()>,
+    tree: RwLock<Tree>,
+    inodes: Mutex<Range<u64>>,
+    pub files: Handles<OpenFile>,
+    pub dirs: Handles<LiveDir>,
+    /// Files that were opened since another process last changed the store: of those the kernel has the right bytes.
+    pub fresh: Mutex<HashSet<u64>>,
+    statfs: Mutex<Option<(Instant, Statfs)>>,
+    pub ahead: ReadAhead,
+    pub control: Control,
+    pub counters: Counters,
+}
+
+/// What has happened since the mount began.
+#[derive(Default)]
+pub(super) struct Counters {
+    pub written: AtomicU64,
+    pub read: AtomicU64,
+    pub destaged: AtomicU64,
+    pub invalidated: AtomicU64,
+    pub batches: AtomicU64,
+    pub batch_nanos: AtomicU64,
+    pub stored: AtomicU64,
+    pub new: AtomicU64,
+    /// How often another process may have changed the store.
+    pub reloads: AtomicU64,
+}
+
+impl Counters {
+    pub fn add(counter: &AtomicU64, value: u64) {
+        counter.fetch_add(value, Ordering::Relaxed);
+    }
+
+    pub fn note_reload(&self) {
+        Self::add(&self.reloads, 1);
+        // What directories being read have in hand is out of date, too.
+        Self::add(&self.batches, 1);
+    }
+}
+
+impl Core {
+    /// Puts it together around what the replay of the log has left in memory.
+    pub fn new(
+        world: World,
+        tree: Tree,
+        log: Log,
+        session: Arc<Session>,
+        ahead: ReadAhead,
+        options: LiveOptions,
+    ) -> Self {
+        Self {
+            world,
+            session,
+            log,
+            options,
+            gate: RwLock::default(),
+            tree: RwLock::new(tree),
+            inodes: Mutex::new(0..0),
+            files: Handles::default(),
+            dirs: Handles::default(),
+            fresh: Mutex::default(),
+            statfs: Mutex::default(),
+            ahead,
+            control: Control::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub fn tree(&self) -> RwLockReadGuard<'_, Tree> {
+        self.tree.read().expect("no panic while it is held")
+    }
+
+    pub fn tree_mut(&self) -> RwLockWriteGuard<'_, Tree> {
+        self.tree.write().expect("no panic while it is held")
+    }
+
+    pub fn enter(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read().expect("no panic while it is held")
+    }
+
+    pub fn reader(&self) -> Reader<'_> {
+        Reader::new(&self.world.store)
+    }
+
+    /// Waits until the log has room for a change with so many bytes of data, names and attributes.
+    pub fn room(&self, bytes: usize) -> Result<Reservation<'_>> {
+        let bytes = bytes as u64 + RECORD_ROOM;
+        loop {
+            self.control.note_pressure(self.log.fill());
+            match self.log.reserve(bytes, Some(PATIENCE)) {
+                Err(error) if error.kind() == ErrorKind::Busy => match self.control.trouble() {
+                    Some(errno) => return Err(errno),
+                    None => continue,
+                },
+                reserved => return self.world.fail(reserved),
+            }
+        }
+    }
+
+    /// Appends a record; from here on the change survives this process.
+    pub fn append(&self, operation: &Operation, data: &[u8]) -> Result<Appended> {
+        self.world.fail(self.log.append(operation, data))
+    }
+
+    /// A number for a new inode.
+    pub fn next_inode(&self) -> Result<u64> {
+        let mut inodes = self.inodes.lock().expect("no panic while it is held");
+        if inodes.is_empty() {
+            *inodes = self.world.fail(self.world.store.meta.reserve_inodes(INODES_AT_ONCE))?;
+        }
+        inodes.start += 1;
+        Ok(inodes.start - 1)
+    }
+
+    // ---- from numbers and names to nodes --------------------------------------------------------------------------
+
+    /// What a number means: a node in memory, or a row of the database.
+    pub fn seen(&self, number: u64) -> Result<Seen> {
+        let tree = self.tree();
+        if let Some(node) = tree.nodes.get(&number) {
+            return Ok(Seen::Node(Arc::clone(node)));
+        }
+        self.world.fail(self.world.store.meta.inode(At::Now, number))?.map(Seen::Row).ok_or(Errno::STALE)
+    }
+
+    /// The node of a number, brought into memory.
+    pub fn node(&self, number: u64) -> Result<Arc<Node>> {
+        if let Some(node) = self.tree().nodes.get(&number) {
+            return Ok(Arc::clone(node));
+        }
+        self.world.node_in(&mut self.tree_mut(), number)
+    }
+
+    /// Room in the store, as it was a moment ago.
+    pub fn statfs(&self) -> Result<Statfs> {
+        const MOMENT: Duration = Duration::from_secs(1);
+        let mut last = self.statfs.lock().expect("no panic while held");
+        if let Some((at, statfs)) = *last
+            && at.elapsed() < MOMENT
+        {
+            return Ok(statfs);
+        }
+        let count = || {
+            let totals = self.world.store.meta.totals()?;
+            space::statfs(&self.world.store, totals.files + totals.directories + totals.others)
+        };
+        let statfs = self.world.fail(count())?;
+        *last = Some((Instant::now(), statfs));
+        Ok(statfs)
+    }
+
+    /// True when the kernel may keep what it has of a file that is being opened.
+    pub fn keeps_cache(&self, number: u64) -> bool {
+        self.counters.reloads.load(Ordering::Relaxed) == 0
+            || !self.fresh.lock().expect("no panic while held").insert(number)
+    }
+
+    // ---- attributes -----------------------------------------------------------------------------------------------
+
+    /// What `stat` says of something.
+    pub fn entry(&self, seen: &Seen) -> Entry {
+        let attr = match seen {
+            Seen::Node(node) => self.attr(node),
+            Seen::Row(row) => attr::attr(row.number, row, attr::allocated(&self.reader(), &row.root)),
+        };
+        Entry { attr, valid: FOREVER }
+    }
+
+    /// What `stat` says of a node.
+    pub fn attr(&self, node: &Node) -> Attr {
+        let state = node.read();
+        let allocated = match node.kind {
+            FileKind::File => match self.allocated(&state) {
+                Some(allocated) => allocated,
+                None => {
+                    drop(state);
+                    return self.attr_counted(node);
+                }
+            },
+            _ => 0,
+        };
+        attr::shown(node.number, &state.attributes, state.links, state.len(), allocated)
+    }
+
+    /// Bytes that are not in holes; `None` while those of the committed content are not counted.
+    fn allocated(&self, state: &State) -> Option<u64> {
+        use outrigger_store::staging::Piece;
+        let file = &state.file;
+        let stored = file.stored.root();
+        let base = file.allocated.or_else(|| attr::allocated_at_once(stored))?;
+        if file.map.is_clean() {
+            return Some(base);
+        }
+        let (mut staged, mut committed) = (0, 0);
+        for (range, piece) in file.map.pieces(0..u64::MAX) {
+            match piece {
+                Piece::Data(_) | Piece::Clone(..) => staged += range.end - range.start,
+                Piece::Committed => committed += range.end - range.start,
+                Piece::Zero => {}
+            }
+        }
+        Some(staged + committed.min(base))
+    }
+
+    fn attr_counted(&self, node: &Node) -> Attr {
+        let mut state = node.write();
+        let base = attr::allocated(&self.reader(), state.file.stored.root());
+        state.file.allocated = Some(base);
+        let allocated = self.allocated(&state).unwrap_or(base);
+        attr::shown(node.number, &state.attributes, state.links, state.len(), allocated)
+    }
+}
+
+/// The present.
+pub(super) fn now() -> Time {
+    Time::from_nanos(outrigger_store::clock::now_nanos())
+}
+
+/// May do what set-id bits and sticky groups keep others from.
+pub(super) fn is_privileged(caller: Caller) -> bool {
+    caller.uid == 0
+}

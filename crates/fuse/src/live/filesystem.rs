@@ -1,0 +1,348 @@
+//! The trait [`FileSystem`], in terms of the operations.
+//!
+//! Numbers beyond those of the store's own inodes belong to `.snapshots` and the snapshots in it, which a read-only volume shows.
+
+use std::sync::Arc;
+
+use outrigger_format::catalogue::FileKind;
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::LiveVolume;
+use super::core::OpenFile;
+use super::directory::LiveDir;
+use super::node::Node;
+use super::world::Seen;
+use crate::fs::{
+    Caller, Entry, FileSystem, Found, Handle, NewNode, OpenFlags, Opened, Part, ROOT, Result, Seek, SetAttr,
+    Statfs, TakeEntry,
+};
+use crate::view::{FOREVER, ReadVolume, SNAPSHOTS_NAME, hidden, number};
+
+/// Opened for writing.
+fn writes(flags: OpenFlags) -> bool {
+    flags.intersection(OFlags::RWMODE) != OFlags::RDONLY
+}
+
+impl LiveVolume {
+    /// The volume that shows this number, if it is one of a snapshot.
+    fn other(&self, number: u64) -> Option<&ReadVolume> {
+        if number::split(number).0 == number::MAIN { None } else { self.snapshots.as_ref() }
+    }
+
+    fn changeable(&self, number: u64) -> Result<()> {
+        if self.other(number).is_some() { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    fn opened(&self, node: Arc<Node>, flags: OpenFlags) -> Result<Opened> {
+        let writes = writes(flags);
+        {
+            // Held, so that it is not buried in between.
+            let state = node.read();
+            if state.links == 0 && !node.is_open() {
+                return Err(Errno::STALE);
+            }
+            node.opened(writes);
+        }
+        let keep_cache = self.core.keeps_cache(node.number);
+        let appends = flags.contains(OFlags::APPEND);
+        let handle = self.core.files.insert(OpenFile { node, writes, appends });
+        Ok(Opened { handle, flushes: writes, keep_cache })
+    }
+
+    /// What nobody can come by any more leaves memory.
+    fn bury(&self, node: &Arc<Node>) {
+        let mut tree = self.core.tree_mut();
+        let mut state = node.write();
+        if state.links == 0 && !node.is_open() {
+            state.bury(&self.core.world.usage, &self.core.world.budget);
+            tree.nodes.remove(&node.number);
+        }
+    }
+}
+
+impl FileSystem for LiveVolume {
+    fn lookup(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<Found> {
+        if let Some(other) = self.other(parent) {
+            return other.lookup(caller, parent, name);
+        }
+        if name.len() > outrigger_store::tree::NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let found = self.core.world.lookup_in(&self.core.tree(), parent, name)?;
+        match (found, &self.snapshots) {
+            (Some(seen), _) => Ok(Found::Entry(self.core.entry(&seen))),
+            (None, Some(snapshots)) if parent == ROOT && name == SNAPSHOTS_NAME => {
+                snapshots.lookup(caller, parent, name)
+            }
+            _ => Ok(Found::Missing { valid: FOREVER }),
+        }
+    }
+
+    fn forget(&self, number: u64, _: u64) {
+        let known = self.core.tree().nodes.get(&number).cloned();
+        if let Some(node) = known
+            && node.read().links == 0
+        {
+            self.bury(&node);
+        }
+    }
+
+    fn attributes(&self, caller: Caller, number: u64, handle: Option<Handle>) -> Result<Entry> {
+        match self.other(number) {
+            Some(other) => other.attributes(caller, number, handle),
+            None => Ok(self.core.entry(&self.core.seen(number)?)),
+        }
+    }
+
+    fn read_link(&self, caller: Caller, number: u64) -> Result<Vec<u8>> {
+        if let Some(other) = self.other(number) {
+            return other.read_link(caller, number);
+        }
+        let seen = self.core.seen(number)?;
+        if seen.kind() != FileKind::Symlink {
+            return Err(Errno::INVAL);
+        }
+        Ok(match seen {
+            Seen::Node(node) => node.read().attributes.target.clone(),
+            Seen::Row(row) => row.attributes.target,
+        })
+    }
+
+    fn xattr(&self, caller: Caller, number: u64, name: &[u8]) -> Result<Vec<u8>> {
+        if let Some(other) = self.other(number) {
+            return other.xattr(caller, number, name);
+        }
+        if hidden(caller, name) {
+            return Err(Errno::NODATA);
+        }
+        let xattrs = self.core.xattrs_of(number)?;
+        xattrs.into_iter().find(|(key, _)| key == name).map(|(_, value)| value).ok_or(Errno::NODATA)
+    }
+
+    fn xattrs(&self, caller: Caller, number: u64) -> Result<Vec<Vec<u8>>> {
+        if let Some(other) = self.other(number) {
+            return other.xattrs(caller, number);
+        }
+        let keys = self.core.xattrs_of(number)?.into_iter().map(|(key, _)| key);
+        Ok(keys.filter(|key| !hidden(caller, key)).collect())
+    }
+
+    fn statfs(&self) -> Result<Statfs> {
+        self.core.statfs()
+    }
+
+    fn open(&self, caller: Caller, number: u64, flags: OpenFlags) -> Result<Opened> {
+        if let Some(other) = self.other(number) {
+            return other.open(caller, number, flags);
+        }
+        let node = self.core.node(number)?;
+        match node.kind {
+            FileKind::File => {}
+            FileKind::Directory => return Err(Errno::ISDIR),
+            // The kernel opens the others itself.
+            _ => return Err(Errno::NXIO),
+        }
+        if flags.contains(OFlags::TRUNC) {
+            self.core.truncate_opened(&node, caller)?;
+        }
+        self.opened(node, flags)
+    }
+
+    fn read(&self, number: u64, handle: Handle, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        match self.other(number) {
+            Some(other) => other.read(number, handle, offset, len, out),
+            None => {
+                let file = self.core.files.get(handle)?;
+                self.core.read_file(&file.node, offset, len, out)
+            }
+        }
+    }
+
+    fn seek(&self, number: u64, handle: Handle, offset: u64, to: Seek) -> Result<u64> {
+        match self.other(number) {
+            Some(other) => other.seek(number, handle, offset, to),
+            None => self.core.seek_in_file(&self.core.files.get(handle)?.node, offset, to),
+        }
+    }
+
+    fn flush(&self, _: Caller, _: u64, handle: Handle) -> Result<()> {
+        match self.core.files.get(handle) {
+            Ok(file) if file.writes => self.core.log_times(&file.node),
+            _ => Ok(()),
+        }
+    }
+
+    fn release(&self, number: u64, handle: Handle) {
+        if let Some(other) = self.other(number) {
+            return other.release(number, handle);
+        }
+        let Some(file) = self.core.files.take(handle) else { return };
+        let last = file.node.closed(file.writes);
+        let mut state = file.node.write();
+        if !file.node.has_writers() && state.file.map.is_clean() {
+            state.file.is_version = true;
+        }
+        if last && state.links == 0 {
+            state.bury(&self.core.world.usage, &self.core.world.budget);
+        }
+    }
+
+    fn fsync(&self, number: u64, handle: Handle, data_only: bool) -> Result<()> {
+        if self.other(number).is_some() {
+            return Ok(());
+        }
+        if !data_only {
+            self.core.log_times(&self.core.files.get(handle)?.node)?;
+        }
+        self.core.world.fail(self.core.log.sync()).map(drop)
+    }
+
+    fn open_dir(&self, caller: Caller, number: u64) -> Result<Opened> {
+        if let Some(other) = self.other(number) {
+            return other.open_dir(caller, number);
+        }
+        if self.core.seen(number)?.kind() != FileKind::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        let handle = self.core.dirs.insert(LiveDir::new(number));
+        Ok(Opened { handle, flushes: false, keep_cache: true })
+    }
+
+    fn read_dir(
+        &self,
+        number: u64,
+        handle: Handle,
+        offset: u64,
+        attributes: bool,
+        take: &mut TakeEntry<'_>,
+    ) -> Result<()> {
+        match self.other(number) {
+            Some(other) => other.read_dir(number, handle, offset, attributes, take),
+            None => self.core.dirs.get(handle)?.list(&self.core, offset, attributes, take),
+        }
+    }
+
+    fn release_dir(&self, number: u64, handle: Handle) {
+        match self.other(number) {
+            Some(other) => other.release_dir(number, handle),
+            None => self.core.dirs.remove(handle),
+        }
+    }
+
+    fn fsync_dir(&self, number: u64, _: Handle) -> Result<()> {
+        match self.other(number) {
+            Some(_) => Ok(()),
+            None => self.core.world.fail(self.core.log.sync()).map(drop),
+        }
+    }
+
+    fn set_attributes(&self, caller: Caller, number: u64, set: &SetAttr) -> Result<Entry> {
+        self.changeable(number)?;
+        let node = self.core.set_attributes_of(caller, number, set)?;
+        Ok(Entry { attr: self.core.attr(&node), valid: FOREVER })
+    }
+
+    fn make(&self, caller: Caller, parent: u64, name: &[u8], new: NewNode) -> Result<Entry> {
+        self.changeable(parent)?;
+        let (node, _) = self.core.make_node(caller, parent, name, new, &[], false)?;
+        Ok(Entry { attr: self.core.attr(&node), valid: FOREVER })
+    }
+
+    fn symlink(&self, caller: Caller, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry> {
+        self.changeable(parent)?;
+        let new = NewNode { kind: FileKind::Symlink, mode: 0o777, umask: 0, rdev: 0 };
+        let (node, _) = self.core.make_node(caller, parent, name, new, target, false)?;
+        Ok(Entry { attr: self.core.attr(&node), valid: FOREVER })
+    }
+
+    fn link(&self, _: Caller, number: u64, parent: u64, name: &[u8]) -> Result<Entry> {
+        self.changeable(parent)?;
+        if self.other(number).is_some() {
+            return Err(Errno::XDEV);
+        }
+        let node = self.core.link_node(number, parent, name)?;
+        Ok(Entry { attr: self.core.attr(&node), valid: FOREVER })
+    }
+
+    fn create(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        new: NewNode,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        self.changeable(parent)?;
+        let exclusive = flags.contains(OFlags::EXCL);
+        let (node, made) = self.core.make_node(caller, parent, name, new, &[], !exclusive)?;
+        if !made {
+            match node.kind {
+                FileKind::File => {}
+                FileKind::Directory => return Err(Errno::ISDIR),
+                _ => return Err(Errno::NXIO),
+            }
+            if flags.contains(OFlags::TRUNC) {
+                self.core.truncate_opened(&node, caller)?;
+            }
+        }
+        let entry = Entry { attr: self.core.attr(&node), valid: FOREVER };
+        Ok((entry, self.opened(node, flags)?))
+    }
+
+    fn unlink(&self, _: Caller, parent: u64, name: &[u8]) -> Result<()> {
+        self.changeable(parent)?;
+        self.core.unlink_node(parent, name, false)
+    }
+
+    fn remove_dir(&self, _: Caller, parent: u64, name: &[u8]) -> Result<()> {
+        self.changeable(parent)?;
+        self.core.unlink_node(parent, name, true)
+    }
+
+    fn rename(&self, _: Caller, from: (u64, &[u8]), to: (u64, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.changeable(from.0)?;
+        if self.other(to.0).is_some() {
+            return Err(Errno::XDEV);
+        }
+        self.core.rename_node(from, to, flags)
+    }
+
+    fn write(
+        &self,
+        _: Caller,
+        number: u64,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        drop_set_id: bool,
+    ) -> Result<()> {
+        self.changeable(number)?;
+        self.core.write_file(&*self.core.files.get(handle)?, offset, data, drop_set_id)
+    }
+
+    fn allocate(&self, caller: Caller, part: Part, len: u64, mode: FallocateFlags) -> Result<()> {
+        self.changeable(part.number)?;
+        let file = self.core.files.get(part.handle)?;
+        self.core.allocate_in_file(&file, caller, part.offset, len, mode)
+    }
+
+    fn copy_range(&self, _: Caller, from: Part, to: Part, len: u64) -> Result<u64> {
+        self.changeable(to.number)?;
+        if self.other(from.number).is_some() {
+            return Err(Errno::XDEV);
+        }
+        let (source, target) = (self.core.files.get(from.handle)?, self.core.files.get(to.handle)?);
+        self.core.copy_between(&source, from.offset, &target, to.offset, len)
+    }
+
+    fn set_xattr(&self, _: Caller, number: u64, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.changeable(number)?;
+        self.core.set_xattr_of(number, name, value, flags)
+    }
+
+    fn remove_xattr(&self, _: Caller, number: u64, name: &[u8]) -> Result<()> {
+        self.changeable(number)?;
+        self.core.remove_xattr_of(number, name)
+    }
+}

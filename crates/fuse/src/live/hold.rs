@@ -1,0 +1,95 @@
+//! Standing still, so that another process can change the store beside the mount.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, RwLockWriteGuard};
+
+use outrigger_store::Result;
+use outrigger_store::meta::{At, ROOT_INODE};
+
+use super::LiveVolume;
+use super::core::Core;
+use super::destage::Select;
+
+/// Names in the root at most that a kernel is told to forget one by one.
+const NAMES_PAGE: usize = 4096;
+
+/// What was known before another process changed the store: a kernel must not rely on it any more.
+#[derive(Clone, Debug, Default)]
+pub struct Stale {
+    /// Files that are open, and the root.
+    pub inodes: Vec<u64>,
+    /// Names in the root: all that is cached hangs below them.
+    pub names: BTreeSet<Vec<u8>>,
+}
+
+/// Nothing changes while this lives.
+pub struct Held<'a> {
+    core: &'a Arc<Core>,
+    gate: RwLockWriteGuard<'a, ()>,
+    names: BTreeSet<Vec<u8>>,
+}
+
+impl LiveVolume {
+    /// Stores everything, and lets nothing change until [`Held::release`].
+    ///
+    /// # Errors
+    /// Those of the store; then changes go on.
+    pub fn hold(&self) -> Result<Held<'_>> {
+        let core = &self.core;
+        core.flush()?;
+        let gate = core.gate.write().expect("no panic while it is held");
+        core.destage(Select::All, Some(&gate))?;
+        Ok(Held { core, gate, names: core.root_names()? })
+    }
+}
+
+impl Held<'_> {
+    /// Forgets what the store may not say any more, and lets changes go on.
+    ///
+    /// # Errors
+    /// When the database cannot be read: then files that are open are as they were.
+    pub fn release(self) -> Result<Stale> {
+        let mut names = self.names;
+        names.extend(self.core.root_names()?);
+        let inodes = self.core.reload()?;
+        drop(self.gate);
+        Ok(Stale { inodes, names })
+    }
+}
+
+impl Core {
+    fn root_names(&self) -> Result<BTreeSet<Vec<u8>>> {
+        let mut names = BTreeSet::<Vec<u8>>::new();
+        loop {
+            let after = names.last().map(Vec::as_slice);
+            let page = self.world.store.meta.read_dir(At::Now, ROOT_INODE, after, NAMES_PAGE)?;
+            let is_last = page.len() < NAMES_PAGE;
+            names.extend(page.into_iter().map(|entry| entry.name));
+            if is_last {
+                return Ok(names);
+            }
+        }
+    }
+
+    /// Reads again what is open, and forgets the rest. Everything is clean: the gate is closed, and all was stored.
+    fn reload(&self) -> Result<Vec<u64>> {
+        let mut tree = self.tree_mut();
+        tree.nodes.retain(|_, node| Arc::strong_count(node) > 1 || node.is_open());
+        let mut inodes = vec![ROOT_INODE];
+        for node in tree.nodes.values() {
+            let row = self.world.store.meta.inode(At::Now, node.number)?;
+            let mut state = node.write();
+            inodes.push(node.number);
+            match row {
+                Some(row) if row.attributes.kind == node.kind => {
+                    state.reload(row, &self.world.usage, &self.world.budget);
+                }
+                // It was removed: who has it open still reads what it was, as long as that is stored.
+                _ => state.links = 0,
+            }
+        }
+        self.fresh.lock().expect("no panic while held").clear();
+        self.counters.note_reload();
+        Ok(inodes)
+    }
+}

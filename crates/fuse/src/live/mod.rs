@@ -1,0 +1,240 @@
+//! A store's tree, to be changed: a POSIX file system whose changes are staged in a log, and destaged into packs and the database.
+//!
+//! ```text
+//!   a change ──► staging log (appended: survives the process)  ──fsync──► durable
+//!        └─────► memory: names (tree.rs), nodes (node.rs)
+//!                   │ least recently written first, in batches (destage.rs)
+//!                   ▼
+//!                the store's write path: cut, hash, dedup, compress, pack, commit
+//! ```
+//!
+//! One mount owns an embedded store. Reads look at memory first, and then at the database and the packs.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `core.rs`, `world.rs` | what all operations share; the locks and their order |
+//! | `tree.rs`, `node.rs` | names and inodes in memory |
+//! | `names.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
+//! | `destage.rs`, `plan.rs` | from the log to the store; what of a file must be cut again |
+//! | `replay.rs` | the log of a mount that was killed |
+//! | `hold.rs`, `status.rs` | for commands beside the mount |
+//! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of all these |
+
+mod acl;
+mod attributes;
+mod core;
+mod destage;
+mod directory;
+mod file;
+mod filesystem;
+mod hold;
+mod names;
+mod node;
+mod plan;
+mod replay;
+mod status;
+mod tree;
+mod world;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use outrigger_store::meta::SessionKind;
+use outrigger_store::ops::View;
+use outrigger_store::staging::{self, Log, Usage};
+use outrigger_store::{Context as _, Result, Store};
+
+use self::core::Core;
+use self::replay::Replay;
+use self::tree::Tree;
+use self::world::World;
+use crate::report::Reports;
+use crate::view::ahead::ReadAhead;
+use crate::view::{ReadOptions, ReadVolume};
+
+pub use self::hold::{Held, Stale};
+pub use self::status::Status;
+
+/// Who holds roots for the log, in the database.
+const HOLDER: &str = "mount";
+/// Room for staging unless said otherwise: twice the largest batch that a device takes.
+pub const STAGING_BYTES: u64 = 256 << 20;
+/// The least room for staging.
+pub const STAGING_BYTES_MIN: u64 = 8 << 20;
+
+/// Which staged data goes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Order {
+    /// What was written longest ago: what was just written will likely be written again (GHOST).
+    #[default]
+    LeastRecentlyWritten,
+    /// What was written first.
+    FirstWritten,
+    /// What was just written: the worst case, for experiments.
+    MostRecentlyWritten,
+}
+
+/// How to mount for writing.
+#[derive(Clone, Debug)]
+pub struct LiveOptions {
+    /// Bytes of the staging log at most.
+    pub staging_bytes: u64,
+    /// Bytes of staged data that are destaged at once, about.
+    pub batch_bytes: u64,
+    /// How long data may be left alone before it is destaged.
+    pub idle: Duration,
+    /// Which goes first when room is needed.
+    pub order: Order,
+    /// Threads that cut, hash and compress.
+    pub write_threads: usize,
+    /// Threads that decode ahead of reads in order.
+    pub ahead_threads: usize,
+    /// Show `.snapshots` in the root.
+    pub snapshots: bool,
+}
+
+impl LiveOptions {
+    /// Defaults, for a machine with so many threads to use.
+    pub fn new(threads: usize) -> Self {
+        Self {
+            staging_bytes: STAGING_BYTES,
+            batch_bytes: STAGING_BYTES / 2,
+            idle: Duration::from_secs(5),
+            order: Order::default(),
+            write_threads: threads,
+            ahead_threads: threads,
+            snapshots: true,
+        }
+    }
+
+    fn log(&self, store: &Store) -> staging::Options {
+        let capacity = self.staging_bytes.max(STAGING_BYTES_MIN);
+        // Small segments are given back early; but each costs a file.
+        let segment_len = (capacity / 8).clamp(4 << 20, 32 << 20);
+        staging::Options { segment_len, capacity, ..staging::Options::new(store.config.id) }
+    }
+}
+
+/// Where the mount of the store in directory `store` stages. While this is there, a mount is at work, or has ended without unmounting: the database
+/// may not have all that was acknowledged.
+pub fn staging_dir(store: &Path) -> PathBuf {
+    store.join("staging")
+}
+
+/// What the log of an earlier mount held.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    /// Operations.
+    pub records: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// What was not whole at its end: never acknowledged as durable.
+    pub torn: Option<staging::Torn>,
+}
+
+/// See the module. Dropping it stops the destager; what is staged stays in the log.
+pub struct LiveVolume {
+    core: Arc<Core>,
+    snapshots: Option<ReadVolume>,
+    destager: Mutex<Option<JoinHandle<()>>>,
+    recovered: Recovered,
+}
+
+impl LiveVolume {
+    /// Opens a store's tree for changes, with what an earlier mount left staged.
+    ///
+    /// # Errors
+    /// `Busy` when another mount has it, `Denied` on a read-only store, `Damaged` when the log is, and those of the store.
+    pub fn open(store: Arc<Store>, options: LiveOptions, reports: Reports) -> Result<Self> {
+        let session = store.session(SessionKind::Writer, "mount")?;
+        let reports = Arc::new(reports);
+        let world = World {
+            store: Arc::clone(&store),
+            usage: Arc::<Usage>::default(),
+            budget: Arc::default(),
+            reports: Arc::clone(&reports),
+            dirty: Mutex::new(HashMap::new()),
+        };
+        let mut replay = Replay { world: &world, tree: Tree::default(), records: 0, clones: false };
+        let (log, report) = Log::open_counting(
+            &staging_dir(store.dir()),
+            options.log(&store),
+            Arc::clone(&world.usage),
+            &mut |record| replay.apply(record),
+        )?;
+        let (records, clones) = (replay.records, replay.clones);
+        let tree = replay.finish();
+        if !clones && !store.meta.held(HOLDER)?.is_empty() {
+            store.meta.release(HOLDER, None)?;
+        }
+        let recovered = Recovered { records, bytes: report.bytes, torn: report.torn };
+        let ahead = ReadAhead::start(&store, options.ahead_threads)?;
+        let snapshots = options.snapshots.then(|| {
+            let options = ReadOptions { snapshots: true, ahead_threads: 0 };
+            ReadVolume::new(
+                Arc::clone(&store),
+                View::live(&store, "mount")?,
+                options,
+                Reports::shared(&reports),
+            )
+        });
+        let snapshots = snapshots.transpose()?;
+        let core = Arc::new(Core::new(world, tree, log, session, ahead, options));
+        if clones {
+            core.control.note_hold();
+        }
+        let working = Arc::clone(&core);
+        let destager =
+            std::thread::Builder::new().name("destager".to_string()).spawn(move || working.run_destager());
+        let destager = Mutex::new(Some(destager.context(|| "cannot start the destager".to_string())?));
+        Ok(Self { core, snapshots, destager, recovered })
+    }
+
+    /// What an earlier mount had left.
+    pub fn recovered(&self) -> &Recovered {
+        &self.recovered
+    }
+
+    /// Stores everything that is staged now, while changes go on.
+    ///
+    /// # Errors
+    /// Those of the store; what could not be stored stays staged.
+    pub fn destage_all(&self) -> Result<()> {
+        self.core.flush()
+    }
+
+    /// Runs `work` while nothing changes and the store has everything that was acknowledged: for a snapshot.
+    ///
+    /// # Errors
+    /// Those of the store and of `work`.
+    pub fn with_everything_stored<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.core.with_everything_stored(work)
+    }
+
+    /// Stores everything, and removes the staging log. Nothing may be open any more.
+    ///
+    /// # Errors
+    /// Those of the store; what could not be stored stays staged, for the next mount.
+    pub fn close(&self) -> Result<()> {
+        self.stop();
+        self.core.flush()?;
+        self.core.log.discard(self.core.log.last())?;
+        self.core.world.store.meta.release(HOLDER, None)
+    }
+
+    fn stop(&self) {
+        self.core.control.stop();
+        if let Some(thread) = self.destager.lock().expect("no panic while held").take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for LiveVolume {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

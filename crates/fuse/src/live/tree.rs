@@ -1,0 +1,134 @@
+//! Names and nodes in memory: what the database does not have yet, laid over what it has.
+//!
+//! Of every directory the *staged* names are kept: those that changed since the last commit, each with what it stands for now, or with
+//! nothing. A name that is not staged is as the database says. Whoever reads names holds the tree's lock over reading the database and
+//! looking at what is staged; a commit takes its names out under the lock, after its transaction: so a reader sees a name in one place or
+//! the other, and both say the same.
+//!
+//! Each staged name belongs to a *generation*. A commit takes all names of the generations so far and begins the next; when it is through, it
+//! drops those of its generations that did not change meanwhile.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use outrigger_format::catalogue::FileKind;
+
+use super::node::Node;
+
+/// What a changed name stands for now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Staged {
+    pub target: Option<(u64, FileKind)>,
+    generation: u64,
+}
+
+/// A name that a commit takes.
+pub(super) struct Taken {
+    pub parent: u64,
+    pub name: Vec<u8>,
+    pub inode: Option<u64>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Tree {
+    /// Nodes in memory, by number.
+    pub nodes: HashMap<u64, Arc<Node>>,
+    names: HashMap<u64, BTreeMap<Vec<u8>, Staged>>,
+    /// How many names are staged.
+    staged: usize,
+    generation: u64,
+    /// Directories that were moved or made since the last commit → the directory they are in.
+    pub parents: HashMap<u64, u64>,
+}
+
+impl Tree {
+    /// What is staged of a name.
+    pub fn staged(&self, parent: u64, name: &[u8]) -> Option<Staged> {
+        self.names.get(&parent)?.get(name).copied()
+    }
+
+    /// What is staged of a directory's names after `after`, in their order.
+    pub fn staged_after(
+        &self,
+        parent: u64,
+        after: Option<&[u8]>,
+    ) -> impl Iterator<Item = (&Vec<u8>, &Staged)> {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, Excluded);
+        self.names.get(&parent).into_iter().flat_map(move |names| names.range::<[u8], _>((from, Unbounded)))
+    }
+
+    /// Names that are staged, in all directories.
+    pub fn staged_count(&self) -> usize {
+        self.staged
+    }
+
+    /// A name stands for something else now.
+    pub fn set(&mut self, parent: u64, name: &[u8], target: Option<&Node>) {
+        let target = target.map(|node| (node.number, node.kind));
+        let staged = Staged { target, generation: self.generation };
+        if let Some((number, FileKind::Directory)) = target {
+            self.parents.insert(number, parent);
+        }
+        let names = self.names.entry(parent).or_default();
+        match names.get_mut(name) {
+            Some(known) => *known = staged,
+            None => {
+                names.insert(name.to_vec(), staged);
+                self.staged += 1;
+            }
+        }
+    }
+
+    /// All staged names, for a commit; those that change from now on belong to a later one. Returns the generation for [`Tree::drop_taken`].
+    pub fn take(&mut self) -> (Vec<Taken>, u64) {
+        let mut taken = Vec::with_capacity(self.staged);
+        for (&parent, names) in &self.names {
+            taken.extend(names.iter().map(|(name, staged)| Taken {
+                parent,
+                name: name.clone(),
+                inode: staged.target.map(|(number, _)| number),
+            }));
+        }
+        self.generation += 1;
+        (taken, self.generation)
+    }
+
+    /// The commit that took the names before `generation` is through: the database says the same.
+    pub fn drop_taken(&mut self, generation: u64) {
+        let (mut left, parents) = (0, &mut self.parents);
+        self.names.retain(|parent, names| {
+            names.retain(|_, staged| {
+                let keep = staged.generation >= generation;
+                if let (false, Some((number, FileKind::Directory))) = (keep, staged.target)
+                    && parents.get(&number) == Some(parent)
+                {
+                    parents.remove(&number);
+                }
+                keep
+            });
+            left += names.len();
+            !names.is_empty()
+        });
+        self.staged = left;
+    }
+
+    /// Forgets nodes that the database has all of and nobody uses, when there are more than `limit`.
+    pub fn evict(&mut self, limit: usize) {
+        if self.nodes.len() <= limit {
+            return;
+        }
+        let mut surplus = self.nodes.len() - limit / 2;
+        self.nodes.retain(|_, node| {
+            // Nobody can come by another reference: they are handed out with the tree's lock held.
+            let idle = surplus > 0 && Arc::strong_count(node) == 1 && !node.is_open();
+            let forget = idle && {
+                let state = node.read();
+                !state.is_dirty() && state.links > 0
+            };
+            surplus -= usize::from(forget);
+            !forget
+        });
+    }
+}

@@ -1,0 +1,241 @@
+//! Names and nodes, as operations and the replay of the log change them: looking in memory first, then in the database.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::Store;
+use outrigger_store::meta::{At, Inode, ROOT_INODE};
+use outrigger_store::staging::Usage;
+use rustix::io::Errno;
+
+use super::core::now;
+use super::node::Node;
+use super::tree::Tree;
+use crate::fs::Result;
+use crate::report::Reports;
+use crate::view::content::Budget;
+
+/// See the module.
+pub(super) struct World {
+    pub store: Arc<Store>,
+    /// What the log's segments are needed for.
+    pub usage: Arc<Usage>,
+    /// Manifest entries that open files keep.
+    pub budget: Arc<Budget>,
+    pub reports: Arc<Reports>,
+    /// Nodes of which the database lacks something.
+    pub dirty: Mutex<HashMap<u64, Arc<Node>>>,
+}
+
+/// What a number or a name means.
+pub(super) enum Seen {
+    /// In memory.
+    Node(Arc<Node>),
+    /// In the database alone.
+    Row(Inode),
+}
+
+impl Seen {
+    pub fn kind(&self) -> FileKind {
+        match self {
+            Self::Node(node) => node.kind,
+            Self::Row(row) => row.attributes.kind,
+        }
+    }
+}
+
+impl World {
+    pub fn fail<T>(&self, done: outrigger_store::Result<T>) -> Result<T> {
+        done.map_err(|error| self.reports.errno(&error))
+    }
+
+    /// The database lacks something of this node, whose state is held.
+    pub fn mark(&self, node: &Arc<Node>) {
+        if !node.listed.swap(true, Ordering::Relaxed) {
+            self.dirty.lock().expect("no panic while it is held").insert(node.number, Arc::clone(node));
+        }
+    }
+
+    /// The node of a number, brought into memory, with the tree held.
+    pub fn node_in(&self, tree: &mut Tree, number: u64) -> Result<Arc<Node>> {
+        self.fail(self.load_in(tree, number))?.ok_or(Errno::STALE)
+    }
+
+    /// Brings a node into memory; `None` when the database has no such inode.
+    pub fn load_in(&self, tree: &mut Tree, number: u64) -> outrigger_store::Result<Option<Arc<Node>>> {
+        if let Some(node) = tree.nodes.get(&number) {
+            return Ok(Some(Arc::clone(node)));
+        }
+        let Some(row) = self.store.meta.inode(At::Now, number)? else { return Ok(None) };
+        let node = Arc::new(Node::stored(row, ROOT_INODE, &self.usage, &self.budget));
+        tree.nodes.insert(number, Arc::clone(&node));
+        Ok(Some(node))
+    }
+
+    /// A directory that is still in the tree, with the tree held.
+    pub fn directory_in(&self, tree: &mut Tree, number: u64) -> Result<Arc<Node>> {
+        let node = self.node_in(tree, number)?;
+        if !node.is_directory() {
+            return Err(Errno::NOTDIR);
+        }
+        if node.read().links == 0 {
+            return Err(Errno::NOENT);
+        }
+        Ok(node)
+    }
+
+    /// What a name stands for, with the tree held.
+    pub fn lookup_in(&self, tree: &Tree, parent: u64, name: &[u8]) -> Result<Option<Seen>> {
+        self.fail(self.find_in(tree, parent, name))
+    }
+
+    /// As [`World::lookup_in`], with the store's error.
+    pub fn find_in(&self, tree: &Tree, parent: u64, name: &[u8]) -> outrigger_store::Result<Option<Seen>> {
+        if let Some(staged) = tree.staged(parent, name) {
+            let Some((number, _)) = staged.target else { return Ok(None) };
+            if let Some(node) = tree.nodes.get(&number) {
+                return Ok(Some(Seen::Node(Arc::clone(node))));
+            }
+            return Ok(self.store.meta.inode(At::Now, number)?.map(Seen::Row));
+        }
+        // Nothing of a directory that was just made is in the database.
+        if tree.nodes.get(&parent).is_some_and(|node| !node.read().in_database) {
+            return Ok(None);
+        }
+        let row = self.store.meta.lookup(At::Now, parent, name)?;
+        Ok(row.map(|row| match tree.nodes.get(&row.number) {
+            Some(node) => Seen::Node(Arc::clone(node)),
+            None => Seen::Row(row),
+        }))
+    }
+
+    /// The node that a name stands for, brought into memory.
+    pub fn child_in(&self, tree: &mut Tree, parent: u64, name: &[u8]) -> Result<Option<Arc<Node>>> {
+        Ok(match self.lookup_in(tree, parent, name)? {
+            None => None,
+            Some(Seen::Node(node)) => Some(node),
+            Some(Seen::Row(row)) => {
+                let node = Arc::new(Node::stored(row, parent, &self.usage, &self.budget));
+                tree.nodes.insert(node.number, Arc::clone(&node));
+                Some(node)
+            }
+        })
+    }
+
+    /// True when a directory has no entries, with the tree held.
+    pub fn is_empty_in(&self, tree: &Tree, directory: u64) -> Result<bool> {
+        if tree.staged_after(directory, None).any(|(_, staged)| staged.target.is_some()) {
+            return Ok(false);
+        }
+        const PAGE: usize = 256;
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let page = self.fail(self.store.meta.read_dir(At::Now, directory, after.as_deref(), PAGE))?;
+            // What is staged of these names is that they are gone.
+            if page.iter().any(|entry| tree.staged(directory, &entry.name).is_none()) {
+                return Ok(false);
+            }
+            match page.last() {
+                Some(last) if page.len() == PAGE => after = Some(last.name.clone()),
+                _ => return Ok(true),
+            }
+        }
+    }
+
+    // ---- changing memory, for operations and for the replay of the log ----------------------------------------------
+
+    /// Makes a name that stood for `old` stand for `node`.
+    pub fn set_name(
+        &self,
+        tree: &mut Tree,
+        parent: &Arc<Node>,
+        name: &[u8],
+        old: Option<&Arc<Node>>,
+        node: Option<&Arc<Node>>,
+    ) {
+        tree.set(parent.number, name, node.map(|node| &**node));
+        if old.map(|old| old.number) != node.map(|node| node.number) {
+            if let Some(old) = old {
+                self.count_links(old, -1, None);
+            }
+            if let Some(node) = node {
+                self.count_links(node, 1, Some(parent.number));
+            }
+        }
+        let mut state = parent.write();
+        let present = now();
+        state.attributes.mtime = present;
+        state.changed_at(present);
+        state.edited();
+        drop(state);
+        self.mark(parent);
+    }
+
+    /// Gives up the content of what has lost its last name, if it is not open: nobody can read it any more, and it need not wait for the kernel to
+    /// forget it.
+    pub fn bury_if_gone(&self, node: &Node) {
+        let mut state = node.write();
+        if state.links == 0 && !node.is_open() {
+            state.bury(&self.usage, &self.budget);
+        }
+    }
+
+    /// Moves a name.
+    pub fn move_name(
+        &self,
+        tree: &mut Tree,
+        from: (&Arc<Node>, &[u8]),
+        to: (&Arc<Node>, &[u8]),
+        node: &Arc<Node>,
+        replaced: Option<&Arc<Node>>,
+    ) {
+        self.set_name(tree, to.0, to.1, replaced, Some(node));
+        self.set_name(tree, from.0, from.1, Some(node), None);
+        // Taking the old name away must not leave a directory hanging there.
+        if node.is_directory() {
+            tree.parents.insert(node.number, to.0.number);
+        }
+        let mut state = node.write();
+        state.parent = to.0.number;
+        state.changed_at(now());
+        state.edited();
+        drop(state);
+        self.mark(node);
+    }
+
+    /// Two names exchange what they stand for.
+    pub fn exchange_names(
+        &self,
+        tree: &mut Tree,
+        one: (&Arc<Node>, &[u8], &Arc<Node>),
+        other: (&Arc<Node>, &[u8], &Arc<Node>),
+    ) {
+        self.set_name(tree, one.0, one.1, Some(one.2), Some(other.2));
+        self.set_name(tree, other.0, other.1, Some(other.2), Some(one.2));
+        for (node, parent) in [(one.2, other.0), (other.2, one.0)] {
+            if node.is_directory() {
+                tree.parents.insert(node.number, parent.number);
+            }
+            let mut state = node.write();
+            state.parent = parent.number;
+            state.changed_at(now());
+            state.edited();
+            drop(state);
+            self.mark(node);
+        }
+    }
+
+    fn count_links(&self, node: &Arc<Node>, more: i32, parent: Option<u64>) {
+        let mut state = node.write();
+        state.links = state.links.saturating_add_signed(more);
+        if let Some(parent) = parent {
+            state.parent = parent;
+        }
+        state.changed_at(now());
+        state.edited();
+        drop(state);
+        self.mark(node);
+    }
+}
