@@ -24,7 +24,7 @@ const XATTRS_MAX: usize = 1 << 20;
 
 /// Takes away what a change of content or owner must not leave: set-id bits and capabilities.
 pub(super) fn drop_privileges(attributes: &mut Attributes) -> bool {
-    if attributes.kind != FileKind::File {
+    if attributes.kind == FileKind::Directory {
         return false;
     }
     let mut mode = attributes.mode & !SET_USER;
