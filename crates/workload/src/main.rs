@@ -21,7 +21,7 @@ Usage: outrigger-workload COMMAND [ARGUMENTS] [OPTIONS]
   update-image FILE  writes of its guest                     --seed 2 --writes 1000
   stream             bytes on standard output                --seed 1 --len BYTES --dedup 0.0 --compress 0.5 --segment 8192
   compare A B        every difference between two trees
-  ackwrite DIR LOG   random operations, each logged when it returned   --seed 1 --ops 10000 --seconds N
+  ackwrite DIR LOG   random operations, each logged when it returned   --seed 1 --ops 10000 --seconds N --links 1
                      LOG on another file system; the first operation that fails ends it, exit code 1
   ackverify DIR LOG  is there what LOG says? one that was in flight may be; what is wrong is printed
                      --names     after the kill of a process behind a write-back cache: data since fsync or close may be lost
@@ -198,6 +198,7 @@ fn run(mut args: Args) -> Result<ExitCode, Failure> {
                 seed: args.number("seed", 1)?,
                 ops: args.number("ops", 10_000)?,
                 time: args.seconds()?,
+                links: args.number("links", 1)? != 0,
             };
             let [dir, log] = args.paths()?;
             let report = workload::ack_write(&dir, &log, &options)?;

@@ -15,7 +15,7 @@ impl Run {
     fn new(seed: u64, ops: u64) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let (dir, log) = (temp.path().join("dir"), temp.path().join("log"));
-        let report = ack_write(&dir, &log, &AckOptions { seed, ops, time: None }).unwrap();
+        let report = ack_write(&dir, &log, &AckOptions { seed, ops, time: None, links: true }).unwrap();
         assert!(report.failed.is_none(), "{report:?}");
         assert_eq!(report.acked, ops);
         Self { _temp: temp, dir, log }
@@ -78,6 +78,10 @@ fn every_kind_of_operation_is_made_and_read_back_from_the_log() {
         let count = text.lines().filter(|line| line.contains(&format!(" {kind}"))).count();
         assert!(count >= 4, "{kind}: {count}");
     }
+    let without = tempfile::tempdir().unwrap();
+    let options = AckOptions { seed: 7, ops: 3000, time: None, links: false };
+    ack_write(&without.path().join("dir"), &without.path().join("log"), &options).unwrap();
+    assert!(!fs::read_to_string(without.path().join("log")).unwrap().contains(" link "));
     for line in text.lines().filter(|line| line.starts_with('>')) {
         let op = line.splitn(3, ' ').nth(2).unwrap();
         assert_eq!(Op::parse(op).unwrap().to_string(), op);
@@ -142,7 +146,7 @@ fn the_operation_in_flight_may_be_there_or_not_but_the_one_before_must() {
             continue;
         }
         let run = Run { dir: again.path().join("dir"), log: again.path().join("log"), _temp: again };
-        let options = AckOptions { seed: 6, ops: keep as u64 + 1, time: None };
+        let options = AckOptions { seed: 6, ops: keep as u64 + 1, time: None, links: true };
         ack_write(&run.dir, &run.log, &options).unwrap();
         run.cut_log(keep);
         for promise in [Promise::Acked, Promise::Names, Promise::Durable] {
@@ -264,7 +268,8 @@ fn a_rename_in_flight_is_whole() {
 fn a_failing_operation_ends_the_writer_and_is_the_one_in_flight() {
     let temp = tempfile::tempdir().unwrap();
     let (dir, log) = (temp.path().join("dir"), temp.path().join("log"));
-    let options = AckOptions { seed: 1, ops: u64::MAX, time: Some(std::time::Duration::from_secs(20)) };
+    let options =
+        AckOptions { seed: 1, ops: u64::MAX, time: Some(std::time::Duration::from_secs(20)), links: true };
     let pulled = dir.clone();
     let puller = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(200));
@@ -282,7 +287,7 @@ fn a_failing_operation_ends_the_writer_and_is_the_one_in_flight() {
 #[test]
 fn a_log_that_is_none_and_a_directory_in_use_are_refused() {
     let run = Run::new(1, 20);
-    assert!(ack_write(&run.dir, &run.log, &AckOptions { seed: 1, ops: 1, time: None }).is_err());
+    assert!(ack_write(&run.dir, &run.log, &AckOptions { seed: 1, ops: 1, time: None, links: true }).is_err());
     fs::write(&run.log, "something else\n").unwrap();
     assert!(ack_verify(&run.dir, &run.log, Promise::Acked).is_err());
     fs::write(&run.log, format!("{HEADER}9\n< 0\n")).unwrap();

@@ -20,6 +20,8 @@ pub struct AckOptions {
     pub ops: u64,
     /// After so long it ends, if given.
     pub time: Option<Duration>,
+    /// Whether it makes hard links.
+    pub links: bool,
 }
 
 /// How far [`ack_write`] came.
@@ -55,6 +57,7 @@ pub fn ack_write(dir: &Path, log: &Path, options: &AckOptions) -> io::Result<Ack
         rng: Rng::new(options.seed ^ 0xACED),
         open: BTreeMap::new(),
         seed: options.seed,
+        links: options.links,
     };
     let begin = Instant::now();
     // Directories that are there for good come first, durably: what lies in them can be judged by itself.
@@ -87,6 +90,7 @@ struct Writer<'a> {
     /// By number in the model.
     open: BTreeMap<usize, File>,
     seed: u64,
+    links: bool,
 }
 
 impl Writer<'_> {
@@ -137,7 +141,7 @@ impl Writer<'_> {
                 matches!(self.model.get(&a)?, Node::File(_) | Node::Symlink(_)).then_some(())?;
                 Op::Rename { from: a, to: self.name() }
             }
-            70..73 => {
+            70..73 if self.links => {
                 file?;
                 let to = self.name();
                 self.model.get(&to).is_none().then_some(())?;
