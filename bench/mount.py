@@ -418,10 +418,12 @@ def measure(fs, group, args):
     finally:
         try:
             fs.end()
-        except Failed as error:
+        except Failed as error:  # after another failure, which is the one to tell
             print(f"{fs.name}: {error}", file=sys.stderr)
-            run(["umount", "-l", fs.point])
-            raise
+            subprocess.run(["umount", "-l", fs.point], stderr=subprocess.DEVNULL, check=False)
+            if getattr(fs, "child", None):
+                fs.child.kill()
+            subprocess.run(["rm", "-rf", fs.base], check=False)
 
 
 def summary(results):
