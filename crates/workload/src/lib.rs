@@ -13,6 +13,8 @@
 //! | many small files | [`small_files`] |
 //! | everything a file system allows and a copy gets wrong | [`nasty_tree`] |
 //! | "is the copy the same?" | [`compare_trees`] |
+//! | what a file system acknowledged, is it there? | [`ack_write`], [`ack_verify`] |
+//! | several processes in one directory | [`stress_job`] |
 //!
 //! The binary `outrigger-workload` offers the same to shell scripts.
 //!
@@ -29,19 +31,23 @@
 //! # }
 //! ```
 
+mod ack;
 mod compare;
 mod image;
 mod nasty;
 mod rng;
 mod stream;
+mod stress;
 mod text;
 mod tree;
 
+pub use ack::{AckOptions, AckReport, Promise, ack_verify, ack_write};
 pub use compare::{CompareOptions, Difference, Kind, Side, What, compare_trees, compare_trees_with};
 pub use image::{ImageUpdates, vm_image, vm_image_updates};
 pub use nasty::{NastyOptions, NastyReport, nasty_tree};
 pub use rng::Rng;
 pub use stream::{Stream, StreamOptions, stream};
+pub use stress::{Done, StressOptions, stress_finish, stress_job, stress_start};
 pub use tree::{
     MutateOptions, MutateSummary, TreeOptions, TreeSummary, mutate_tree, small_files, source_tree,
 };

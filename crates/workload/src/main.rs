@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
 
 use outrigger_workload as workload;
 
@@ -20,6 +21,12 @@ Usage: outrigger-workload COMMAND [ARGUMENTS] [OPTIONS]
   update-image FILE  writes of its guest                     --seed 2 --writes 1000
   stream             bytes on standard output                --seed 1 --len BYTES --dedup 0.0 --compress 0.5 --segment 8192
   compare A B        every difference between two trees
+  ackwrite DIR LOG   random operations, each logged when it returned   --seed 1 --ops 10000 --seconds N --links 1
+                     LOG on another file system; the first operation that fails ends it, exit code 1
+  ackverify DIR LOG  is there what LOG says? one that was in flight may be; what is wrong is printed
+                     --names     after the kill of a process behind a write-back cache: data since fsync or close may be lost
+                     --durable   after a loss of power: all that was not synced may be lost
+  stress DIR         several processes in one directory, all that they see checked --seed 1 --jobs 4 --steps 2000
 
 Numbers may end in k, m or g (powers of 1024). The same seed gives the same data everywhere.
 Exit codes: 0 done or the same, 1 different or failed, 2 usage.
@@ -67,6 +74,7 @@ fn parse(args: Vec<OsString>) -> Result<Args, Failure> {
     let mut args = args.into_iter();
     while let Some(arg) = args.next() {
         match arg.to_str().and_then(|arg| arg.strip_prefix("--")) {
+            Some(name @ ("names" | "durable")) => options.push((name.to_owned(), String::new())),
             Some(name) => {
                 let value = args.next().and_then(|value| value.into_string().ok());
                 options.push((
@@ -99,6 +107,13 @@ impl Args {
         let Some(value) = self.take(name) else { return Ok(default) };
         let rate = value.parse().ok().filter(|rate| (0.0..=1.0).contains(rate));
         rate.ok_or_else(|| Failure::Usage(format!("--{name} {value}: not between 0 and 1")))
+    }
+
+    fn seconds(&mut self) -> Result<Option<Duration>, Failure> {
+        Ok(match self.number("seconds", u64::MAX)? {
+            u64::MAX => None,
+            seconds => Some(Duration::from_secs(seconds)),
+        })
     }
 
     fn take(&mut self, name: &str) -> Option<String> {
@@ -178,7 +193,95 @@ fn run(mut args: Args) -> Result<ExitCode, Failure> {
             out.flush()?;
             return Ok(ExitCode::from(u8::from(!found.is_empty())));
         }
+        "ackwrite" => {
+            let options = workload::AckOptions {
+                seed: args.number("seed", 1)?,
+                ops: args.number("ops", 10_000)?,
+                time: args.seconds()?,
+                links: args.number("links", 1)? != 0,
+            };
+            let [dir, log] = args.paths()?;
+            let report = workload::ack_write(&dir, &log, &options)?;
+            println!("{} operations acknowledged", report.acked);
+            if let Some((op, error)) = report.failed {
+                println!("then failed: {op}: {error}");
+                return Ok(ExitCode::from(1));
+            }
+        }
+        "ackverify" => {
+            let promise = match (args.take("durable"), args.take("names")) {
+                (None, None) => workload::Promise::Acked,
+                (Some(_), _) => workload::Promise::Durable,
+                (None, Some(_)) => workload::Promise::Names,
+            };
+            let [dir, log] = args.paths()?;
+            let problems = workload::ack_verify(&dir, &log, promise)?;
+            problems.iter().for_each(|problem| println!("{problem}"));
+            return Ok(ExitCode::from(u8::from(!problems.is_empty())));
+        }
+        "stress" => {
+            let options = workload::StressOptions {
+                seed: args.number("seed", 1)?,
+                jobs: args.number("jobs", 4)?,
+                steps: args.number("steps", 2000)?,
+            };
+            let job = args.take("job");
+            let [dir] = args.paths()?;
+            match job.map(|job| job.parse()) {
+                None => stress(&dir, &options)?,
+                // One of those that `stress` starts; it reports on its standard output.
+                Some(Ok(job)) => {
+                    let done = workload::stress_job(&dir, job, &options)?;
+                    println!("{} {} {} {} {}", done.appended, done.flock, done.fcntl, done.won, done.lost);
+                }
+                Some(Err(_)) => return Err(Failure::Usage("--job: not a number".to_owned())),
+            }
+        }
         other => return Err(Failure::Usage(format!("no command {other:?}"))),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the jobs as processes of their own, waits for all, and checks what they shared.
+fn stress(dir: &Path, options: &workload::StressOptions) -> io::Result<()> {
+    workload::stress_start(dir)?;
+    let program = std::env::current_exe()?;
+    let mut jobs = Vec::new();
+    for job in 0..options.jobs {
+        let mut command = Command::new(&program);
+        command.arg("stress").arg(dir).stdout(Stdio::piped());
+        for (name, value) in
+            [("seed", options.seed), ("jobs", options.jobs), ("steps", options.steps), ("job", job)]
+        {
+            command.arg(format!("--{name}")).arg(value.to_string());
+        }
+        jobs.push(command.spawn()?);
+    }
+    let (mut done, mut failed) = (Vec::new(), 0);
+    for job in jobs {
+        let out = job.wait_with_output()?;
+        let text = String::from_utf8_lossy(&out.stdout).into_owned();
+        let numbers: Vec<u64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        match numbers[..] {
+            [appended, flock, fcntl, won, lost] if out.status.success() => {
+                done.push(workload::Done { appended, flock, fcntl, won, lost });
+            }
+            _ => failed += 1,
+        }
+    }
+    if failed > 0 {
+        return Err(io::Error::other(format!("{failed} of {} jobs failed", options.jobs)));
+    }
+    workload::stress_finish(dir, &done)?;
+    let all = |what: fn(&workload::Done) -> u64| done.iter().map(what).sum::<u64>();
+    println!(
+        "{} jobs: {} records appended, {} and {} counted, {} names won and {} lost",
+        options.jobs,
+        all(|d| d.appended),
+        all(|d| d.flock),
+        all(|d| d.fcntl),
+        all(|d| d.won),
+        all(|d| d.lost)
+    );
+    Ok(())
 }
