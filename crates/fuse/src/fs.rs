@@ -12,11 +12,13 @@
 //!
 //! What changes something has a default that answers `EROFS`, so that an implementation for reading implements reading only.
 
+mod effort;
 mod types;
 
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
+pub use effort::Effort;
 pub use types::{
     Attr, Caller, DirEntry, Entry, Found, Handle, NewNode, OpenFlags, Opened, Part, Result, Seek, SetAttr,
     SetTime, Statfs, TakeEntry,
@@ -31,6 +33,12 @@ pub const ROOT: u64 = 1;
 /// Besides those named: `EIO` where stored data is damaged or the machine fails, `ESTALE` where what was opened or looked up is gone
 /// for good.
 pub trait FileSystem: Send + Sync + 'static {
+    /// An operation may wait: for a disk, for room, for another one. Those that may not are answered on the processor that asked, where
+    /// others wait behind them; those that may are handed to a thread of their own, which costs ten times as much.
+    fn waits(&self, effort: Effort) -> bool {
+        effort.usually_waits()
+    }
+
     // ---- names and attributes -------------------------------------------------------------------------------------
 
     /// What `name` stands for in directory `parent`.

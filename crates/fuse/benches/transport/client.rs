@@ -96,7 +96,10 @@ fn one(work: Work, dir: &Path, thread: usize, time: Duration) -> io::Result<u64>
                     return Err(io::Error::other("wrong length"));
                 }
             }
-            Work::Create => create(&dir.join(format!("new-{}-{thread}-{count}", std::process::id())), &source[..bytes.len()])?,
+            Work::Create => create(
+                &dir.join(format!("new-{}-{thread}-{count}", std::process::id())),
+                &source[..bytes.len()],
+            )?,
         }
         count += 1;
     }

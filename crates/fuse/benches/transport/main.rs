@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use outrigger_fuse::kernel::{MountOptions, mount};
+use outrigger_fuse::kernel::{MountOptions, Transport, mount_by};
 use outrigger_fuse::mounts;
 
 use client::Work;
@@ -28,11 +28,15 @@ const CLIENTS: [usize; 2] = [1, 2];
 /// A way between kernel and file system.
 struct Variant {
     name: &'static str,
+    transport: Transport,
     threads: usize,
 }
 
-const VARIANTS: [Variant; 2] =
-    [Variant { name: "device, 1 thread", threads: 1 }, Variant { name: "device, 2 threads", threads: 2 }];
+const VARIANTS: [Variant; 3] = [
+    Variant { name: "device, 1 thread", transport: Transport::Device, threads: 1 },
+    Variant { name: "device, 2 threads", transport: Transport::Device, threads: 2 },
+    Variant { name: "io_uring", transport: Transport::Rings, threads: 2 },
+];
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -47,8 +51,7 @@ fn main() -> io::Result<()> {
         let mut names = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
         names.peek().is_none() || names.any(|argument| argument.eq_ignore_ascii_case(name))
     };
-    let (rounds, time) =
-        if quick { (1, Duration::from_millis(30)) } else { (5, Duration::from_millis(600)) };
+    let (rounds, time) = if quick { (1, Duration::from_millis(30)) } else { (5, Duration::from_millis(600)) };
 
     let works: Vec<Work> = Work::ALL.into_iter().filter(|work| wanted(&format!("{work:?}"))).collect();
     let columns: Vec<(Work, usize)> =
@@ -56,7 +59,7 @@ fn main() -> io::Result<()> {
     let mut rates = vec![vec![Vec::new(); columns.len()]; VARIANTS.len()];
     for _ in 0..rounds {
         for (variant, rates) in VARIANTS.iter().zip(&mut rates) {
-            let Some(measured) = measure(variant, &columns, time)? else { return Ok(()) };
+            let Some(measured) = measure(variant, &columns, time)? else { continue };
             rates.iter_mut().zip(measured).for_each(|(rates, rate)| rates.push(rate));
         }
     }
@@ -66,7 +69,7 @@ fn main() -> io::Result<()> {
     println!("\n|{}", " --- |".repeat(columns.len() + 1));
     let medians: Vec<Vec<f64>> =
         rates.into_iter().map(|rates| rates.into_iter().map(median).collect()).collect();
-    for (variant, rates) in VARIANTS.iter().zip(&medians) {
+    for (variant, rates) in VARIANTS.iter().zip(&medians).filter(|(_, rates)| !rates.contains(&0.0)) {
         print!("| {} |", variant.name);
         for (rate, first) in rates.iter().zip(&medians[0]) {
             print!(" {rate:.0}/s ({:.2}) |", rate / first);
@@ -78,7 +81,7 @@ fn main() -> io::Result<()> {
 
 fn median(mut rates: Vec<f64>) -> f64 {
     rates.sort_by(f64::total_cmp);
-    rates[rates.len() / 2]
+    rates.get(rates.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// Operations per second of each column; `None`, with the reason printed, where FUSE cannot be used.
@@ -95,7 +98,13 @@ fn measure(variant: &Variant, columns: &[(Work, usize)], time: Duration) -> io::
         exec: false,
         threads: variant.threads,
     };
-    let mounted = match mount(Memory::new(CLIENTS[1]), &point, &options) {
+    let mounted = match mount_by(variant.transport, Memory::new(CLIENTS[1]), &point, &options) {
+        Ok(mounted) if mounted.transport() != variant.transport => {
+            println!("skipped: {}: the kernel does not offer it", variant.name);
+            drop(mounted);
+            mounts::unmount(&point, true)?;
+            return Ok(None);
+        }
         Ok(mounted) => mounted,
         Err(error) => {
             println!("skipped: cannot mount: {error}");

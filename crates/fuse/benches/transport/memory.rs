@@ -147,14 +147,7 @@ impl FileSystem for Memory {
         self.entry(number)
     }
 
-    fn create(
-        &self,
-        _: Caller,
-        _: u64,
-        name: &[u8],
-        _: NewNode,
-        _: OpenFlags,
-    ) -> Result<(Entry, Opened)> {
+    fn create(&self, _: Caller, _: u64, name: &[u8], _: NewNode, _: OpenFlags) -> Result<(Entry, Opened)> {
         Ok((self.entry(self.add(name, 0))?, OPENED))
     }
 
