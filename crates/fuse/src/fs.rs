@@ -18,7 +18,7 @@ mod types;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
-pub use effort::Effort;
+pub use effort::{Effort, Keeps};
 pub use types::{
     Attr, Caller, DirEntry, Entry, Found, Handle, NewNode, OpenFlags, Opened, Part, Result, Seek, SetAttr,
     SetTime, Statfs, TakeEntry,
@@ -33,10 +33,10 @@ pub const ROOT: u64 = 1;
 /// Besides those named: `EIO` where stored data is damaged or the machine fails, `ESTALE` where what was opened or looked up is gone
 /// for good.
 pub trait FileSystem: Send + Sync + 'static {
-    /// An operation may wait: for a disk, for room, for another one. Those that may not are answered on the processor that asked, where
-    /// others wait behind them; those that may are handed to a thread of their own, which costs ten times as much.
-    fn waits(&self, effort: Effort) -> bool {
-        effort.usually_waits()
+    /// How long an operation may keep its thread. What does so shortly is answered on the processor that asked, where others wait behind it;
+    /// what may wait is handed to a thread of its own, which costs several times as much as a short operation.
+    fn keeps(&self, effort: Effort) -> Keeps {
+        effort.usual()
     }
 
     // ---- names and attributes -------------------------------------------------------------------------------------

@@ -118,11 +118,41 @@ fn measure(variant: &Variant, columns: &[(Work, usize)], time: Duration) -> io::
         })
     });
     wait.recv().map_err(io::Error::other)?;
-    let rates: io::Result<Vec<f64>> =
-        columns.iter().map(|&(work, clients)| ask_client(work, &point, clients, time)).collect();
+    let rates: io::Result<Vec<f64>> = columns
+        .iter()
+        .map(|&(work, clients)| {
+            wait_for_quiet(time);
+            ask_client(work, &point, clients, time)
+        })
+        .collect();
     mounts::unmount(&point, true)?;
     serving.join().unwrap()?;
     rates.map(Some)
+}
+
+/// Waits, not for ever, until the machine does nothing else: a processor that others keep awake is woken at once, and the differences that
+/// are to be measured are gone.
+fn wait_for_quiet(time: Duration) {
+    let busy = || {
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        let ticks = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
+        let ticks: Vec<u64> = ticks.filter_map(|ticks| ticks.parse().ok()).collect();
+        // All but idle and waiting for disks.
+        ticks
+            .iter()
+            .enumerate()
+            .filter(|(kind, _)| !matches!(kind, 3 | 4))
+            .map(|(_, ticks)| ticks)
+            .sum::<u64>()
+    };
+    for _ in 0..5 {
+        let (before, pause) = (busy(), time / 4);
+        std::thread::sleep(pause);
+        // A tick is 10 ms.
+        if (busy() - before) * 100 <= pause.as_millis() as u64 {
+            return;
+        }
+    }
 }
 
 /// Runs this program again as a client.

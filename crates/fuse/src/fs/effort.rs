@@ -1,7 +1,18 @@
-//! Which operations may keep their thread waiting.
+//! How long operations may keep their thread.
 
-/// Reads of more than this are handed on: they decode, and several of them at once use several processors.
+/// Reads of more than this decode for longer than it takes to wake another thread.
 const LARGE_READ: usize = 128 << 10;
+
+/// How long an operation keeps its thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keeps {
+    /// Not longer than it takes to wake another one.
+    Shortly,
+    /// Longer, and the processor with it: several at once should have several processors.
+    Busy,
+    /// For as long as a disk, a network or another operation likes.
+    Waiting,
+}
 
 /// What an operation asks for, as far as it matters for how long it takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,12 +42,12 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// For a file system that answers from memory, unless it is told to make something durable or to read much.
-    pub fn usually_waits(self) -> bool {
+    /// For a file system that answers from memory, unless it is told to make something durable.
+    pub fn usual(self) -> Keeps {
         match self {
-            Self::Names | Self::Write { .. } => false,
-            Self::Read { len, .. } => len > LARGE_READ,
-            Self::Flush | Self::Sync | Self::Copy => true,
+            Self::Read { len, .. } if len > LARGE_READ => Keeps::Busy,
+            Self::Names | Self::Read { .. } | Self::Write { .. } => Keeps::Shortly,
+            Self::Flush | Self::Sync | Self::Copy => Keeps::Waiting,
         }
     }
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::super::wire::answer::{answer, effort};
 use super::pool::{Answered, Job};
 use super::shim::{Event, Held, Queue};
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, Keeps};
 
 /// Serves until the mount is gone and every request has come back.
 ///
@@ -25,20 +25,16 @@ pub fn serve<F: FileSystem>(
     let (mut events, mut bytes) = (Vec::new(), Vec::new());
     while queue.live() > 0 {
         queue.wait(&mut events)?;
-        for event in mem::take(&mut events) {
+        let mut come = mem::take(&mut events).into_iter().peekable();
+        while let Some(event) = come.next() {
             match event {
-                Event::Request(held) => {
-                    let waits = held.request().is_ok_and(|request| fs.waits(effort(&request)));
-                    let held = if waits {
-                        match slow.send(Job { held, back: Arc::clone(answered) }) {
-                            Ok(()) => continue,
-                            // The pool's threads are gone, which they are not while anybody can send.
-                            Err(unsent) => unsent.0.held,
-                        }
-                    } else {
-                        held
-                    };
-                    commit(fs, queue, held, &mut bytes)?;
+                Event::Request(held) if hand_on(fs, &held, come.peek().is_some()) => {
+                    // The pool's threads are there for as long as anybody can send.
+                    let _ = slow.send(Job { held, back: Arc::clone(answered) });
+                }
+                Event::Request(mut held) => {
+                    fulfil(fs, &mut held, &mut bytes);
+                    queue.commit(held)?;
                 }
                 Event::Woken => answered.take().into_iter().try_for_each(|held| queue.commit(held))?,
             }
@@ -47,9 +43,13 @@ pub fn serve<F: FileSystem>(
     Ok(())
 }
 
-fn commit<F: FileSystem>(fs: &F, queue: &mut Queue, mut held: Held, bytes: &mut Vec<u8>) -> io::Result<()> {
-    fulfil(fs, &mut held, bytes);
-    queue.commit(held)
+/// A request is for the pool: it may wait, or others would wait behind it for long.
+fn hand_on<F: FileSystem>(fs: &F, held: &Held, more: bool) -> bool {
+    held.request().is_ok_and(|request| match fs.keeps(effort(&request)) {
+        Keeps::Shortly => false,
+        Keeps::Busy => more,
+        Keeps::Waiting => true,
+    })
 }
 
 /// Carries a request out and puts the answer in; `bytes` is room for it.

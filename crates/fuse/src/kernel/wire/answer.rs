@@ -142,7 +142,7 @@ pub fn answer<F: FileSystem>(fs: &F, request: &Request<'_>, out: &mut Vec<u8>) -
     Ok(())
 }
 
-/// What a request asks of the file system, for [`FileSystem::waits`].
+/// What a request asks of the file system, for [`FileSystem::keeps`].
 pub fn effort(request: &Request<'_>) -> Effort {
     let mut head = request.fields;
     let mut len = || Range::new(&mut head).map_or(0, |range| range.len);
