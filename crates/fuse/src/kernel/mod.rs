@@ -1,7 +1,15 @@
-//! A file system given to Linux through `/dev/fuse`.
+//! A file system given to Linux through FUSE.
 //!
-//! **Threads.** Each of a few threads reads a request from its own clone of the device, calls the file system and writes the answer. The kernel
-//! sends read-ahead requests while earlier ones are under way, so one reader keeps several threads busy.
+//! **Threads.** Through `/dev/fuse`, each of a few threads, one on every processor (`pinned`), reads a request from its own clone of the
+//! device, calls the file system and writes the answer. The kernel sends read-ahead requests while earlier ones are under way, so one reader
+//! keeps several threads busy.
+//!
+//! **Rings.** Where the kernel offers it, requests come through io_uring instead, to a thread on the processor that asked (`uring`, with
+//! `wire` for the protocol, which the FUSE crate keeps to itself). That crate then has the handshake and what still comes
+//! through the device.
+//!
+//! In both ways a thread that answers must not tell the kernel to forget what it has cached and wait for that: the kernel may be
+//! waiting for this very thread.
 //!
 //! **Mounting.** Root mounts by `mount(2)`; others through the set-uid helper `fusermount3`. The mount lives until it is unmounted,
 //! by whomever, or the process ends: then what is open in it answers `ENOTCONN`.
@@ -9,6 +17,7 @@
 mod adapter;
 mod convert;
 mod direct;
+mod pinned;
 mod uring;
 mod wire;
 
@@ -59,6 +68,7 @@ pub struct Mounted<F: FileSystem> {
     session: Session<Adapter<F>>,
     rings: Option<Rings>,
     point: PathBuf,
+    threads: usize,
 }
 
 /// Mounts `fs` at `point`. Nothing answers until [`Mounted::serve`] is called.
@@ -97,7 +107,7 @@ pub fn mount_by<F: FileSystem>(
         }
     };
     let rings = offer.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Ok(Mounted { session, rings, point: point.to_path_buf() })
+    Ok(Mounted { session, rings, point: point.to_path_buf(), threads: options.threads })
 }
 
 /// Options for the helper, which mounts for those who may not.
@@ -128,14 +138,18 @@ impl<F: FileSystem> Mounted<F> {
     /// # Errors
     /// When the device fails.
     pub fn serve(self, ready: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let Self { session, rings, point } = self;
+        let Self { session, rings, point, threads } = self;
         let rings = rings
             .map(|rings| Ok::<_, io::Error>(rings.start(session.as_fd().try_clone_to_owned()?)))
             .transpose()?;
+        let (by_device, others) = (rings.is_none(), pinned::Others::new());
         std::thread::Builder::new().name("mount-ready".to_string()).spawn(move || {
             // Comes back once a request was answered, by the threads below.
             let _ = rustix::fs::stat(&point);
             widen_read_ahead(&point);
+            if by_device {
+                others.pin_new(threads);
+            }
             ready();
         })?;
         // After an error the mount is still there, and so would they be.
