@@ -12,11 +12,13 @@
 //!
 //! What changes something has a default that answers `EROFS`, so that an implementation for reading implements reading only.
 
+mod effort;
 mod types;
 
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
+pub use effort::{Effort, Keeps};
 pub use types::{
     Attr, Caller, DirEntry, Entry, Found, Handle, NewNode, OpenFlags, Opened, Part, Result, Seek, SetAttr,
     SetTime, Statfs, TakeEntry,
@@ -31,6 +33,12 @@ pub const ROOT: u64 = 1;
 /// Besides those named: `EIO` where stored data is damaged or the machine fails, `ESTALE` where what was opened or looked up is gone
 /// for good.
 pub trait FileSystem: Send + Sync + 'static {
+    /// How long an operation may keep its thread. What does so shortly is answered on the processor that asked, where others wait behind it;
+    /// what may wait is handed to a thread of its own, which costs several times as much as a short operation.
+    fn keeps(&self, effort: Effort) -> Keeps {
+        effort.usual()
+    }
+
     // ---- names and attributes -------------------------------------------------------------------------------------
 
     /// What `name` stands for in directory `parent`.

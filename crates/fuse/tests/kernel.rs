@@ -1,4 +1,4 @@
-//! The read-only volume mounted by the kernel. Where FUSE cannot be used, each test says so and passes.
+//! The read-only volume mounted by the kernel, over each transport. Where FUSE or the transport cannot be used, each test says so and passes.
 
 mod support;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
-use outrigger_fuse::kernel::{MountOptions, mount};
+use outrigger_fuse::kernel::{MountOptions, Transport, mount_by};
 use outrigger_fuse::mounts;
 use outrigger_workload::{
     CompareOptions, Difference, NastyOptions, Rng, TreeOptions, compare_trees_with, nasty_tree, source_tree,
@@ -32,7 +32,7 @@ struct Mount {
 
 impl Mount {
     /// `None` where FUSE cannot be used.
-    fn new(place: &Place, at: Option<&str>) -> Option<Self> {
+    fn new(place: &Place, by: Transport, at: Option<&str>) -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
             println!("skipped: /dev/fuse cannot be opened: {error}");
             return None;
@@ -49,7 +49,13 @@ impl Mount {
             exec: true,
             threads: 2,
         };
-        let mounted = match mount(Arc::new(place.volume(at)), &point, &options) {
+        let mounted = match mount_by(by, Arc::new(place.volume(at)), &point, &options) {
+            Ok(mounted) if mounted.transport() != by => {
+                println!("skipped: the kernel does not offer io_uring for FUSE (parameter enable_uring)");
+                drop(mounted);
+                mounts::unmount(&point, true).unwrap();
+                return None;
+            }
             Ok(mounted) => mounted,
             Err(error) => {
                 println!("skipped: cannot mount: {error}");
@@ -87,13 +93,32 @@ impl Drop for Mount {
     }
 }
 
-#[test]
-fn a_tree_of_everything_is_the_same_in_the_mount() {
+macro_rules! over_each_transport {
+    ($($test:ident,)*) => {
+        mod device {
+            $(#[test] fn $test() { super::$test(super::Transport::Device); })*
+        }
+        mod rings {
+            $(#[test] fn $test() { super::$test(super::Transport::Rings); })*
+        }
+    };
+}
+
+over_each_transport! {
+    a_tree_of_everything_is_the_same_in_the_mount,
+    reads_at_random_and_mappings_see_the_same_bytes,
+    many_readers_at_once_see_the_same_bytes,
+    two_snapshots_and_the_present_side_by_side,
+    a_file_with_holes_is_copied_with_holes,
+    what_is_open_keeps_the_mount_unless_it_is_lazy,
+}
+
+fn a_tree_of_everything_is_the_same_in_the_mount(by: Transport) {
     let place = Place::new();
     nasty_tree(&place.source(), &NastyOptions::new(11)).unwrap();
     source_tree(&place.source().join("code"), &TreeOptions::new(11, 300)).unwrap();
     place.put();
-    let Some(mount) = Mount::new(&place, None) else { return };
+    let Some(mount) = Mount::new(&place, by, None) else { return };
     for _ in 0..2 {
         let differences = compare(&place, &mount);
         assert!(differences.is_empty(), "{differences:#?}");
@@ -106,8 +131,7 @@ fn a_tree_of_everything_is_the_same_in_the_mount() {
     mount.unmount();
 }
 
-#[test]
-fn reads_at_random_and_mappings_see_the_same_bytes() {
+fn reads_at_random_and_mappings_see_the_same_bytes(by: Transport) {
     let place = Place::new();
     let mut rng = Rng::new(4);
     let mut bytes = vec![0; 24 << 20];
@@ -117,7 +141,7 @@ fn reads_at_random_and_mappings_see_the_same_bytes() {
     }
     std::fs::write(place.source().join("big"), &bytes).unwrap();
     place.put();
-    let Some(mount) = Mount::new(&place, None) else { return };
+    let Some(mount) = Mount::new(&place, by, None) else { return };
     let file = File::open(mount.path("big")).unwrap();
     for _ in 0..500 {
         let at = rng.index(bytes.len());
@@ -140,12 +164,11 @@ fn reads_at_random_and_mappings_see_the_same_bytes() {
     mount.unmount();
 }
 
-#[test]
-fn many_readers_at_once_see_the_same_bytes() {
+fn many_readers_at_once_see_the_same_bytes(by: Transport) {
     let place = Place::new();
     source_tree(&place.source(), &TreeOptions::new(2, 400)).unwrap();
     place.put();
-    let Some(mount) = Mount::new(&place, None) else { return };
+    let Some(mount) = Mount::new(&place, by, None) else { return };
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| assert_eq!(compare(&place, &mount), []));
@@ -154,8 +177,7 @@ fn many_readers_at_once_see_the_same_bytes() {
     mount.unmount();
 }
 
-#[test]
-fn two_snapshots_and_the_present_side_by_side() {
+fn two_snapshots_and_the_present_side_by_side(by: Transport) {
     let place = Place::new();
     let file = place.source().join("file");
     for (text, name) in [("one", "first"), ("two!", "second")] {
@@ -165,8 +187,8 @@ fn two_snapshots_and_the_present_side_by_side() {
     }
     std::fs::write(&file, "three").unwrap();
     place.put();
-    let Some(mount) = Mount::new(&place, None) else { return };
-    let Some(second) = Mount::new(&place, Some("second")) else { return };
+    let Some(mount) = Mount::new(&place, by, None) else { return };
+    let Some(second) = Mount::new(&place, by, Some("second")) else { return };
     let read = |path: PathBuf| std::fs::read_to_string(path).unwrap();
     for _ in 0..2 {
         assert_eq!(read(mount.path("file")), "three");
@@ -188,15 +210,14 @@ fn two_snapshots_and_the_present_side_by_side() {
     mount.unmount();
 }
 
-#[test]
-fn a_file_with_holes_is_copied_with_holes() {
+fn a_file_with_holes_is_copied_with_holes(by: Transport) {
     let place = Place::new();
     let file = File::create(place.source().join("sparse")).unwrap();
     file.set_len(1 << 40).unwrap();
     file.write_all_at(&[9; 100_000], 1 << 39).unwrap();
     drop(file);
     place.put();
-    let Some(mount) = Mount::new(&place, None) else { return };
+    let Some(mount) = Mount::new(&place, by, None) else { return };
     let stat = std::fs::metadata(mount.path("sparse")).unwrap();
     assert_eq!(stat.len(), 1 << 40);
     assert!(stat.blocks() * 512 < 1 << 20, "{} blocks", stat.blocks());
@@ -205,12 +226,11 @@ fn a_file_with_holes_is_copied_with_holes() {
     mount.unmount();
 }
 
-#[test]
-fn what_is_open_keeps_the_mount_unless_it_is_lazy() {
+fn what_is_open_keeps_the_mount_unless_it_is_lazy(by: Transport) {
     let place = Place::new();
     std::fs::write(place.source().join("file"), "still here").unwrap();
     place.put();
-    let Some(mut mount) = Mount::new(&place, None) else { return };
+    let Some(mut mount) = Mount::new(&place, by, None) else { return };
     let file = File::open(mount.path("file")).unwrap();
     let busy = mounts::unmount(&mount.point, false).unwrap_err();
     assert_eq!(busy.kind(), std::io::ErrorKind::ResourceBusy);

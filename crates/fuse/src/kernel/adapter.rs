@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use outrigger_store::local::kind_of;
 
 use super::convert::{bare_attr, caller, device, errno, file_attr, file_type, set_time, time};
+use super::uring::Rings;
 use crate::fs::{Entry, FileSystem, Found, NewNode, OpenFlags, Opened, Part, Result, Seek, SetAttr};
 
 /// Bytes of a read-ahead or write request.
@@ -43,12 +44,25 @@ pub struct Adapter<F> {
     fs: Arc<F>,
     /// Let the kernel check permissions, ACLs among them.
     check_permissions: bool,
+    rings: Option<Arc<Offer>>,
 }
 
+/// Rings, once the kernel has offered to use them and they could be made.
+pub type Offer = Mutex<Option<Rings>>;
+
 impl<F: FileSystem> Adapter<F> {
-    /// Serves `fs`.
-    pub fn new(fs: Arc<F>, check_permissions: bool) -> Self {
-        Self { fs, check_permissions }
+    /// Serves `fs`; an offer of rings is accepted if there is a place to put them.
+    pub fn new(fs: Arc<F>, check_permissions: bool, rings: Option<Arc<Offer>>) -> Self {
+        Self { fs, check_permissions, rings }
+    }
+
+    /// Makes the rings that the kernel has offered to use.
+    fn accept_rings(&self) -> bool {
+        let Some(place) = &self.rings else { return false };
+        let rings = Rings::prepare(&self.fs).ok();
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        *place = rings;
+        place.is_some()
     }
 }
 
@@ -114,6 +128,9 @@ impl<F: FileSystem> Filesystem for Adapter<F> {
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
         // With ACLs the kernel checks permissions whether it was asked to or not.
         wanted.set(InitFlags::FUSE_POSIX_ACL, self.check_permissions);
+        if config.capabilities().contains(InitFlags::FUSE_OVER_IO_URING) {
+            wanted.set(InitFlags::FUSE_OVER_IO_URING, self.accept_rings());
+        }
         // An older kernel does without what it does not know.
         let _ = config.add_capabilities(wanted & config.capabilities());
         let _ = config.set_max_write(REQUEST_BYTES);

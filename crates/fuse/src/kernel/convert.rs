@@ -9,9 +9,9 @@ use rustix::io::Errno;
 use crate::fs::{Attr, Caller, SetTime};
 
 /// Unit of `st_blocks`, bytes.
-const SECTOR: u64 = 512;
+pub const SECTOR: u64 = 512;
 /// What `stat` recommends for reading: a frame's worth.
-const IO_BYTES: u32 = 256 << 10;
+pub const IO_BYTES: u32 = 256 << 10;
 
 /// Who asked.
 pub fn caller(request: &Request) -> Caller {
@@ -79,7 +79,7 @@ pub fn bare_attr(number: u64, kind: FileKind) -> FileAttr {
 }
 
 /// A device number as FUSE has it: 32 bits, the minor's upper part above the major.
-fn kernel_device(device: u64) -> u32 {
+pub fn kernel_device(device: u64) -> u32 {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     minor & 0xff | (major & 0xfff) << 8 | (minor & 0xfff00) << 12
 }

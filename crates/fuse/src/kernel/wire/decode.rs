@@ -1,0 +1,73 @@
+//! Requests, field by field, as `include/uapi/linux/fuse.h` of the kernel lays them out.
+#![allow(clippy::host_endian_bytes, reason = "both sides of this protocol are on one machine")]
+
+use rustix::io::Errno;
+
+use crate::fs::{Caller, Result};
+
+/// Bytes of the header that every request begins with.
+pub const HEADER_BYTES: usize = 40;
+
+/// A request: a header, fields whose number depends on the operation, and what has no fixed length: names, values, data.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Operation; one of [`super::opcode`].
+    pub opcode: u32,
+    /// The inode it is about; the directory, where there is a name.
+    pub number: u64,
+    /// Who asks.
+    pub caller: Caller,
+    /// Fixed fields; may be longer than what the operation has.
+    pub fields: Fields<'a>,
+    /// What follows them.
+    pub rest: Fields<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// Reads a header. `EIO` when it is too short.
+    pub fn new(header: &[u8], fields: &'a [u8], rest: &'a [u8]) -> Result<Self> {
+        let mut header = Fields(header);
+        let (_len, opcode) = (header.u32()?, header.u32()?);
+        let (_unique, number) = (header.u64()?, header.u64()?);
+        let (uid, gid, pid) = (header.u32()?, header.u32()?, header.u32()?);
+        let caller = Caller { uid, gid, pid };
+        Ok(Self { opcode, number, caller, fields: Fields(fields), rest: Fields(rest) })
+    }
+}
+
+/// Bytes that are read from the front. The kernel does not send too few; were it to, the request fails with `EIO`.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a>(pub &'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk().ok_or(Errno::IO)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+
+    /// The next four bytes.
+    pub fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_ne_bytes)
+    }
+
+    /// The next eight bytes.
+    pub fn u64(&mut self) -> Result<u64> {
+        self.array().map(u64::from_ne_bytes)
+    }
+
+    /// The next `len` bytes.
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8]> {
+        let (first, rest) = self.0.split_at_checked(len).ok_or(Errno::IO)?;
+        self.0 = rest;
+        Ok(first)
+    }
+
+    /// A name, up to the zero that ends it.
+    pub fn name(&mut self) -> Result<&'a [u8]> {
+        let len = self.0.iter().position(|byte| *byte == 0).ok_or(Errno::IO)?;
+        let name = self.bytes(len)?;
+        self.bytes(1)?;
+        Ok(name)
+    }
+}
