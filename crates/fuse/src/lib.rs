@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   kernel ─► kernel/adapter.rs ─► trait fs::FileSystem ─► view/: a pinned tree, read-only
-//!             FUSE messages        inode numbers, names,    names and attributes from the metadata,
-//!             to calls             attributes, errno        bytes through the store's reader
+//!             or kernel/uring/     inode numbers, names,    names and attributes from the metadata,
+//!             FUSE messages        attributes, errno        bytes through the store's reader
+//!             to calls
 //! ```
 //!
 //! Everything a file system decides lies behind [`fs::FileSystem`], which knows no FUSE: tests drive it without a kernel, and another
