@@ -157,7 +157,7 @@ impl FileSystem for Memory {
         Ok(())
     }
 
-    fn write(&self, _: Caller, number: u64, _: Handle, offset: u64, data: &[u8]) -> Result<()> {
+    fn write(&self, _: Caller, number: u64, _: Handle, offset: u64, data: &[u8], _: bool) -> Result<()> {
         // Damaged on its way?
         let last = offset + data.len() as u64 - 1;
         if data[0] != value_at(offset) || data[data.len() - 1] != value_at(last) {

@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use super::LiveOptions;
 use super::destage::Control;
 use super::directory::LiveDir;
+use super::gate::Gate;
 use super::node::{Node, State};
 use super::tree::Tree;
 use super::world::{Seen, World};
@@ -52,7 +53,7 @@ pub(super) struct Core {
     pub session: Arc<Session>,
     pub log: Log,
     pub options: LiveOptions,
-    pub gate: RwLock<()>,
+    pub gate: Gate,
     tree: RwLock<Tree>,
     inodes: Mutex<Range<u64>>,
     pub files: Handles<OpenFile>,
@@ -107,7 +108,7 @@ impl Core {
             session,
             log,
             options,
-            gate: RwLock::default(),
+            gate: Gate::default(),
             tree: RwLock::new(tree),
             inodes: Mutex::new(0..0),
             files: Handles::default(),
@@ -129,11 +130,17 @@ impl Core {
     }
 
     pub fn enter(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read().expect("no panic while it is held")
+        self.gate.pass()
     }
 
     pub fn reader(&self) -> Reader<'_> {
         Reader::new(&self.world.store)
+    }
+
+    /// True when changes are likely to have to wait: the log is nearly full, or a barrier is at work.
+    pub fn may_wait(&self) -> bool {
+        let fill = self.log.fill();
+        self.gate.is_closed() || fill.waiting > 0 || fill.used + fill.reserved > fill.capacity / 8 * 7
     }
 
     /// Waits until the log has room for a change with so many bytes of data, names and attributes.

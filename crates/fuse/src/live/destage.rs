@@ -18,7 +18,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, RwLockWriteGuard};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use outrigger_format::catalogue::FileKind;
@@ -34,6 +34,7 @@ use rustix::io::Errno;
 
 use super::core::{Core, Counters};
 use super::file::read_noted;
+use super::gate::Closed;
 use super::node::Node;
 use super::plan::plan;
 use super::{HOLDER, Order};
@@ -202,22 +203,18 @@ impl Core {
     pub fn with_everything_stored<T>(self: &Arc<Self>, work: impl FnOnce() -> Result<T>) -> Result<T> {
         // Most of it while changes go on.
         self.flush()?;
-        let gate = self.gate.write().expect("no panic while it is held");
+        let gate = self.gate.close();
         self.destage(Select::All, Some(&gate))?;
         work()
     }
 
     /// Destages one batch; see the module. `closed`: the gate, if the caller has closed it.
-    pub fn destage(
-        self: &Arc<Self>,
-        select: Select,
-        closed: Option<&RwLockWriteGuard<'_, ()>>,
-    ) -> Result<()> {
+    pub fn destage(self: &Arc<Self>, select: Select, closed: Option<&Closed<'_>>) -> Result<()> {
         let _turn = self.control.turn.lock().expect("no panic while held");
         self.session.check()?;
         let began = Instant::now();
         // Cut.
-        let gate = closed.is_none().then(|| self.gate.write().expect("no panic while it is held"));
+        let gate = closed.is_none().then(|| self.gate.pause());
         let sequence = self.log.last();
         let (names, generation) = self.tree_mut().take();
         let dirty = self.take_dirty();

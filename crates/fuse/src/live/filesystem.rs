@@ -14,8 +14,8 @@ use super::directory::LiveDir;
 use super::node::Node;
 use super::world::Seen;
 use crate::fs::{
-    Caller, Entry, FileSystem, Found, Handle, NewNode, OpenFlags, Opened, Part, ROOT, Result, Seek, SetAttr,
-    Statfs, TakeEntry,
+    Caller, Effort, Entry, FileSystem, Found, Handle, Keeps, NewNode, OpenFlags, Opened, Part, ROOT, Result,
+    Seek, SetAttr, Statfs, TakeEntry,
 };
 use crate::view::{FOREVER, ReadVolume, SNAPSHOTS_NAME, hidden, number};
 
@@ -62,6 +62,16 @@ impl LiveVolume {
 }
 
 impl FileSystem for LiveVolume {
+    fn keeps(&self, effort: Effort) -> Keeps {
+        match effort {
+            Effort::Sync | Effort::Copy => Keeps::Waiting,
+            // All of these may change something, and then wait for room in the log, or for a snapshot.
+            Effort::Names | Effort::Write { .. } | Effort::Flush if self.core.may_wait() => Keeps::Waiting,
+            Effort::Flush => Keeps::Shortly,
+            Effort::Names | Effort::Read { .. } | Effort::Write { .. } => effort.usual(),
+        }
+    }
+
     fn lookup(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<Found> {
         if let Some(other) = self.other(parent) {
             return other.lookup(caller, parent, name);

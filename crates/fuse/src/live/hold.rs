@@ -1,7 +1,7 @@
 //! Standing still, so that another process can change the store beside the mount.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, RwLockWriteGuard};
+use std::sync::Arc;
 
 use outrigger_store::Result;
 use outrigger_store::meta::{At, ROOT_INODE};
@@ -9,6 +9,7 @@ use outrigger_store::meta::{At, ROOT_INODE};
 use super::LiveVolume;
 use super::core::Core;
 use super::destage::Select;
+use super::gate::Closed;
 
 /// Names in the root at most that a kernel is told to forget one by one.
 const NAMES_PAGE: usize = 4096;
@@ -25,7 +26,7 @@ pub struct Stale {
 /// Nothing changes while this lives.
 pub struct Held<'a> {
     core: &'a Arc<Core>,
-    gate: RwLockWriteGuard<'a, ()>,
+    gate: Closed<'a>,
     names: BTreeSet<Vec<u8>>,
 }
 
@@ -37,7 +38,7 @@ impl LiveVolume {
     pub fn hold(&self) -> Result<Held<'_>> {
         let core = &self.core;
         core.flush()?;
-        let gate = core.gate.write().expect("no panic while it is held");
+        let gate = core.gate.close();
         core.destage(Select::All, Some(&gate))?;
         Ok(Held { core, gate, names: core.root_names()? })
     }

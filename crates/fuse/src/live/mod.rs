@@ -12,7 +12,7 @@
 //!
 //! | file | holds |
 //! | --- | --- |
-//! | `core.rs`, `world.rs` | what all operations share; the locks and their order |
+//! | `core.rs`, `world.rs`, `gate.rs` | what all operations share; the locks and their order |
 //! | `tree.rs`, `node.rs` | names and inodes in memory |
 //! | `names.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
 //! | `destage.rs`, `plan.rs` | from the log to the store; what of a file must be cut again |
@@ -27,6 +27,7 @@ mod destage;
 mod directory;
 mod file;
 mod filesystem;
+mod gate;
 mod hold;
 mod names;
 mod node;

@@ -266,9 +266,18 @@ impl FileSystem for Recorder {
         Ok(())
     }
 
-    fn write(&self, caller: Caller, number: u64, handle: Handle, offset: u64, data: &[u8]) -> Result<()> {
+    fn write(
+        &self,
+        caller: Caller,
+        number: u64,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        drop_set_id: bool,
+    ) -> Result<()> {
         let sum = data.iter().fold(0u32, |sum, byte| sum.rotate_left(5) ^ u32::from(*byte));
-        self.note(format_args!("write {:?} {number} {handle} {offset} {} {sum}", who(caller), data.len()));
+        let (who, len) = (who(caller), data.len());
+        self.note(format_args!("write {who:?} {number} {handle} {offset} {len} {sum} {drop_set_id}"));
         Ok(())
     }
 

@@ -13,6 +13,8 @@ use crate::fs::{Effort, FileSystem, Found, NewNode, OpenFlags, Part, Result, See
 
 /// `GETATTR` comes with a handle.
 const GETATTR_FH: u32 = 1;
+/// `WRITE` ends what the set-id bits allowed.
+const WRITE_KILL_SUIDGID: u32 = 4;
 /// `FSYNC` is `fdatasync`.
 const FSYNC_DATA: u32 = 1;
 
@@ -65,7 +67,8 @@ pub fn answer<F: FileSystem>(fs: &F, request: &Request<'_>, out: &mut Vec<u8>) -
         }
         WRITE => {
             let Range { handle, offset, len } = Range::new(&mut head)?;
-            fs.write(caller, number, handle, offset, rest.bytes(len)?)?;
+            let drop_set_id = head.u32()? & WRITE_KILL_SUIDGID != 0;
+            fs.write(caller, number, handle, offset, rest.bytes(len)?, drop_set_id)?;
             out.u32(len as u32);
             out.u32(0);
         }

@@ -1,0 +1,47 @@
+//! The gate that every change passes, and that a barrier closes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Gate {
+    lock: RwLock<()>,
+    closed: AtomicBool,
+}
+
+/// Nothing changes while this lives.
+pub(super) struct Closed<'a> {
+    gate: &'a Gate,
+    _lock: RwLockWriteGuard<'a, ()>,
+}
+
+impl Gate {
+    /// Passes, for one change; waits while it is closed.
+    pub fn pass(&self) -> RwLockReadGuard<'_, ()> {
+        self.lock.read().expect("no panic while it is held")
+    }
+
+    /// Closes it for a moment.
+    pub fn pause(&self) -> RwLockWriteGuard<'_, ()> {
+        self.lock.write().expect("no panic while it is held")
+    }
+
+    /// Closes it for as long as a disk takes.
+    pub fn close(&self) -> Closed<'_> {
+        self.closed.store(true, Ordering::Relaxed);
+        Closed { gate: self, _lock: self.pause() }
+    }
+
+    /// True while it is closed for longer than a moment: a change would have to wait.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        // Two barriers follow one another: the later one may have this wrong for a while, and its changes wait on the thread they are on.
+        self.gate.closed.store(false, Ordering::Relaxed);
+    }
+}
