@@ -1,7 +1,7 @@
 //! What all operations of a writable mount share: the log, the tree, and the rules for touching them.
 //!
-//! **Locks**, in the order they are taken: room in the log ([`Core::room`], which may wait for the destager, so nothing else is held then), `gate`
-//! (shared by every change; a barrier takes it alone), `tree`, a node, `dirty`. A change appends its record to the log and changes memory
+//! **Locks**, in the order they are taken: room in the log ([`Core::room`], which may wait for the destager, so nothing else is held then); the turn to
+//! destage; `gate` (shared by every change; a batch and a barrier take it alone); `tree`; a node; `dirty`. A change appends its record to the log and changes memory
 //! with the locks held that make the two have one order: the tree's for names, the node's for content and attributes.
 //!
 //! A change is acknowledged when its record is appended: it survives the death of the process from then on.
@@ -22,7 +22,7 @@ use outrigger_store::staging::{Appended, Log, Reservation};
 use rustix::io::Errno;
 
 use super::LiveOptions;
-use super::destage::Control;
+use super::destager::Control;
 use super::directory::LiveDir;
 use super::gate::Gate;
 use super::node::{Node, State};

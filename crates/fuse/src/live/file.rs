@@ -16,8 +16,8 @@ use crate::fs::{Caller, Result, Seek};
 
 /// The longest file, as the manifest has it.
 const LEN_MAX: u64 = i64::MAX as u64;
-/// Bytes of a record at most: a longer write becomes several.
-const WRITE_MAX: usize = 4 << 20;
+/// Bytes of a record at most, well below the shortest segment: a longer write becomes several.
+const WRITE_MAX: usize = 1 << 20;
 /// Copies of less than this are copies of bytes: sharing them would cost more.
 const CLONE_MIN: u64 = 256 << 10;
 

@@ -55,7 +55,7 @@ impl LiveVolume {
         let mut tree = self.core.tree_mut();
         let mut state = node.write();
         if state.links == 0 && !node.is_open() {
-            state.bury(&self.core.world.usage, &self.core.world.budget);
+            self.core.world.bury(node, &mut state);
             tree.nodes.remove(&node.number);
         }
     }
@@ -194,7 +194,7 @@ impl FileSystem for LiveVolume {
             state.file.is_version = true;
         }
         if last && state.links == 0 {
-            state.bury(&self.core.world.usage, &self.core.world.budget);
+            self.core.world.bury(&file.node, &mut state);
         }
     }
 

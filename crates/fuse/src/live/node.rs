@@ -53,6 +53,8 @@ pub(super) struct File {
     pub stored: Arc<StoredFile>,
     /// What is staged over it.
     pub map: ExtentMap,
+    /// What is committed is held: it has no name any more.
+    pub is_held: bool,
     /// Bytes of the committed content that are not in holes, once somebody has asked.
     pub allocated: Option<u64>,
     /// The committed content is what the file was when its last writer closed it: a version worth keeping.
@@ -74,6 +76,7 @@ impl File {
         Self {
             stored,
             map,
+            is_held: false,
             allocated: None,
             is_version: true,
             written,

@@ -185,7 +185,7 @@ impl Stage {
     }
 
     fn finish_manifest(&mut self, change: &mut Change, manifest: &mut ManifestBuilder) -> Result<()> {
-        if let Change::Put { root, .. } | Change::Node { root, .. } = change {
+        if let Change::Put { root, .. } | Change::Node { root, .. } | Change::Orphan { root, .. } = change {
             *root = manifest.finish(&mut *self.nodes)?;
         }
         Ok(())
