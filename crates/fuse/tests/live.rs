@@ -10,12 +10,14 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::fs::{Caller, FileSystem, Handle, NewNode, OpenFlags, ROOT};
 use outrigger_fuse::live::{LiveOptions, LiveVolume, staging_dir};
 use outrigger_fuse::report::Reports;
+use outrigger_store::check::{CheckOptions, CheckProgress, check};
 use outrigger_store::gc::{GcOptions, GcProgress, collect};
 use outrigger_store::meta::At;
 use outrigger_store::ops::View;
 use outrigger_workload::Rng;
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
 use support::{Place, ROOT_USER, find, read_part, read_whole};
 
 fn options() -> LiveOptions {
@@ -250,6 +252,94 @@ fn a_file_rewritten_in_place_is_recognised_and_stays_right() {
         .unwrap();
     let blocks = sizes.iter().filter(|size| **size == 16 << 10).count();
     assert!(blocks > 80, "what was rewritten is in blocks of 16 KiB: {blocks} of {}", sizes.len());
+}
+
+/// A file system of its own, with so many bytes. `None`, with the reason printed, for users who may not mount.
+struct Small(std::path::PathBuf);
+
+impl Small {
+    fn new(point: std::path::PathBuf, bytes: u64) -> Option<Self> {
+        std::fs::create_dir_all(&point).unwrap();
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+        match rustix::mount::mount("none", &point, "tmpfs", MountFlags::empty(), Some(options.as_c_str())) {
+            Ok(()) => Some(Self(point)),
+            Err(error) => {
+                println!("skipped: cannot mount a tmpfs: {error}");
+                None
+            }
+        }
+    }
+
+    fn grow(&self, bytes: u64) {
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+        rustix::mount::mount_remount(&self.0, MountFlags::empty(), options.as_c_str()).unwrap();
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_to_the_writer_and_nothing_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = Small::new(dir.path().join("disk"), 48 << 20) else { return };
+    let path = disk.0.join("store");
+    outrigger_store::Store::init(&path, &outrigger_store::Profile::Default.config().unwrap()).unwrap();
+    let open = || Arc::new(outrigger_store::Store::open(&path, false).unwrap());
+    let volume = LiveVolume::open(open(), options(), Reports::new(|_| {})).unwrap();
+    let mut kept: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    let refused = 'full: loop {
+        let name = format!("file-{}", kept.len()).into_bytes();
+        let new = NewNode { kind: FileKind::File, mode: 0o644, umask: 0, rdev: 0 };
+        let file = match volume.create(ROOT_USER, ROOT, &name, new, OpenFlags::RDWR) {
+            Ok((entry, opened)) => (entry.attr.number, opened.handle),
+            Err(errno) => break errno,
+        };
+        kept.push((name, Vec::new()));
+        for part in random(kept.len() as u64, 2 << 20).chunks(128 << 10) {
+            let bytes = &mut kept.last_mut().unwrap().1;
+            if let Err(errno) = volume.write(ROOT_USER, file.0, file.1, bytes.len() as u64, part, false) {
+                volume.release(file.0, file.1);
+                break 'full errno;
+            }
+            bytes.extend_from_slice(part);
+        }
+        volume.release(file.0, file.1);
+        assert!(kept.len() < 60, "it takes more than there is");
+    };
+    assert_eq!(refused, Errno::NOSPC);
+    let compare = |volume: &LiveVolume, kept: &[(Vec<u8>, Vec<u8>)]| {
+        for (name, bytes) in kept {
+            let entry = find(volume, std::str::from_utf8(name).unwrap());
+            assert!(read_whole(volume, &entry, 1 << 20).unwrap() == *bytes, "{}", name.escape_ascii());
+        }
+    };
+    assert!(kept.len() > 5);
+    compare(&volume, &kept);
+    // Something can still be removed.
+    let (gone, _) = kept.remove(0);
+    volume.unlink(ROOT_USER, ROOT, &gone).unwrap();
+    // It ends there; the next mount has it all, and goes on when there is room.
+    drop(volume);
+    let volume = LiveVolume::open(open(), options(), Reports::new(|_| {})).unwrap();
+    compare(&volume, &kept);
+    disk.grow(128 << 20);
+    volume.destage_all().unwrap();
+    let file = create(&volume, ROOT, b"and on");
+    write(&volume, file, 0, &random(99, 9 << 20));
+    close(&volume, file);
+    compare(&volume, &kept);
+    volume.close().unwrap();
+    drop(volume);
+    let report = check(
+        &open(),
+        &CheckOptions { read_data: true, repair: false, threads: 1 },
+        &CheckProgress::default(),
+    );
+    assert_eq!(report.unwrap().damaged, 0);
 }
 
 #[test]

@@ -158,6 +158,14 @@ impl Core {
         }
     }
 
+    /// As [`Core::room`], for a change that will make room: while nothing can be stored it goes beyond the log's bound, or a full store could not be emptied.
+    pub fn room_to_free(&self, bytes: usize) -> Option<Reservation<'_>> {
+        match self.control.trouble() {
+            Some(_) => self.log.reserve(bytes as u64 + RECORD_ROOM, Some(Duration::ZERO)).ok(),
+            None => self.room(bytes).ok(),
+        }
+    }
+
     /// Appends a record; from here on the change survives this process.
     pub fn append(&self, operation: &Operation, data: &[u8]) -> Result<Appended> {
         self.world.fail(self.log.append(operation, data))

@@ -96,7 +96,7 @@ impl Core {
         if name == b"." {
             return Err(Errno::INVAL);
         }
-        let _room = self.room(name.len())?;
+        let _room = self.room_to_free(name.len());
         let _gate = self.enter();
         let tree = &mut *self.tree_mut();
         let above = self.world.directory_in(tree, parent)?;
