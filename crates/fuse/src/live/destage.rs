@@ -159,6 +159,7 @@ impl Core {
     }
 
     fn note_outcome(&self, done: &Result<()>) {
+        Counters::add(&self.counters.failures, u64::from(done.is_err()));
         let mut state = self.control.state.lock().expect("no panic while held");
         let told = |error: &Error| (self.world.reports.errno_of_our_own(error), Instant::now());
         state.failed = done.as_ref().err().map(told);
@@ -260,7 +261,7 @@ impl Core {
             tree.drop_taken(generation);
             tree.evict(NODES_MAX);
         }
-        Counters::add(&self.counters.batch_nanos, began.elapsed().as_nanos() as u64);
+        self.counters.took.note(began.elapsed());
         Counters::add(&self.counters.destaged, staged);
         Counters::add(&self.counters.stored, summary.progress.bytes_stored);
         Counters::add(&self.counters.new, summary.progress.bytes_new);
