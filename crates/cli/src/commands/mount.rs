@@ -192,8 +192,8 @@ fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
     let volume = ReadVolume::new(Arc::clone(&store), view, options, reports)?;
     let volume = Arc::new(Counted::new(Arc::new(volume)));
     let options = mount_options(plan, threads);
-    let mounted = kernel::mount(Arc::clone(&volume), &plan.point, &options)
-        .map_err(|error| refused(plan, &error))?;
+    let mounted =
+        kernel::mount(Arc::clone(&volume), &plan.point, &options).map_err(|error| refused(plan, &error))?;
     let (_exporter, trace) = export(exporter, &volume)?;
     unmount_on_signal(&plan.point, move || {
         interrupt::close_sessions(&store);
@@ -264,8 +264,10 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
 
 /// Listens for those who ask for metrics, before anything is mounted: then an address that cannot be had is said on the terminal.
 fn listen(plan: &Plan) -> Result<Option<Exporter>, Failure> {
-    let refused = |address: &Address, error| Failure::io(format!("cannot hand out metrics at {address}"), error);
-    let bind = |address| Exporter::bind(address).map_err(|error| refused(address, &error));
+    let bind = |address| {
+        Exporter::bind(address)
+            .map_err(|error| Failure::io(format!("cannot hand out metrics at {address}"), &error))
+    };
     plan.flags.metrics.as_ref().map(bind).transpose()
 }
 

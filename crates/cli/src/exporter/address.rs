@@ -70,7 +70,9 @@ mod tests {
         for open in ["0.0.0.0:9464", "[::]:9464", "192.168.0.1:9464"] {
             assert!(Address::parse(open).unwrap_err().contains("a proxy before it"), "{open}");
         }
-        for bad in ["", "unix:", "9464", ":9464", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:70000", "a.example:1"] {
+        for bad in
+            ["", "unix:", "9464", ":9464", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:70000", "a.example:1"]
+        {
             assert!(Address::parse(bad).unwrap_err().contains("unix:/PATH"), "{bad}");
         }
         assert!(Address::parse("unix:/a,b").unwrap_err().contains("comma"));

@@ -31,7 +31,8 @@ fn ask(mut stream: impl Connection, request: &[u8]) -> String {
 fn a_scraper_gets_the_metrics_and_others_are_told_what_is_wrong() {
     let (address, _exporter) = on_tcp();
     let ask = |request: &str| ask(TcpStream::connect(address).unwrap(), request.as_bytes());
-    let all = "HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nContent-Length: 4\r\nConnection: close\r\n\r\na 1\n";
+    let all =
+        "HTTP/1.1 200 OK\r\nContent-Type: text/x\r\nContent-Length: 4\r\nConnection: close\r\n\r\na 1\n";
     assert_eq!(ask("GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"), all);
     assert_eq!(ask("GET /metrics?x=y HTTP/1.0\n\n"), all);
     assert_eq!(ask("HEAD /metrics HTTP/1.1\r\n\r\n"), all.strip_suffix("a 1\n").unwrap());

@@ -193,7 +193,10 @@ mod tests {
         });
         let mut status = Status::default();
         tally.watch(&mut status);
-        assert_eq!((status.operations_write, status.operations_sync, status.operations_read), (20_000, 20, 0));
+        assert_eq!(
+            (status.operations_write, status.operations_sync, status.operations_read),
+            (20_000, 20, 0)
+        );
         assert_eq!((status.written_bytes, status.errors_io, status.errors_full), (60_000, 20, 0));
     }
 

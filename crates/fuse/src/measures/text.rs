@@ -120,7 +120,8 @@ mod tests {
             let (key, value) = line.rsplit_once(' ').unwrap();
             let (name, labels) = key.split_once('{').unwrap_or((key, ""));
             let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
-            let family = of_histogram.filter(|family| types.get(family) == Some(&"histogram")).unwrap_or(name);
+            let family =
+                of_histogram.filter(|family| types.get(family) == Some(&"histogram")).unwrap_or(name);
             assert!(is_name(name) && types.contains_key(family), "{line}");
             assert!(name.starts_with("outrigger_"), "{line}");
             if !labels.is_empty() {
