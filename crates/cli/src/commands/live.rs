@@ -53,7 +53,8 @@ pub fn run(context: &Context, watch: &Watch) -> Outcome {
                 out.bytes(format!("\x1b[{drawn}F\x1b[J").as_bytes())?;
             }
             drawn = text.lines().count();
-            out.bytes(text.as_bytes())?;
+            // A line that were wrapped would be two: a narrow terminal shows its beginning.
+            out.bytes(format!("\x1b[?7l{text}\x1b[?7h").as_bytes())?;
         } else {
             if number % HEAD_EVERY == 0 {
                 out.line(head())?;

@@ -80,7 +80,7 @@ pub fn block(status: &Status, rates: &Rates) -> String {
         counted(s.open_handles, "file or directory", "files and directories")
     );
     text += &format!(
-        "written    {:>12}, {} in all; read {}, {} in all\n",
+        "written    {}, {} in all; read {}, {} in all\n",
         rates.bytes(|s| s.written_bytes),
         size(s.written_bytes),
         rates.bytes(|s| s.read_bytes),
@@ -104,7 +104,7 @@ pub fn block(status: &Status, rates: &Rates) -> String {
     );
     let (batches, mean) = rates.batches();
     text += &format!(
-        "destaged   {:>12}, {} in all; {}, {}; last {}, longest {}\n",
+        "destaged   {}, {} in all; {}, {}; last {}, longest {}\n",
         rates.bytes(|s| s.destaged_bytes),
         size(s.destaged_bytes),
         counted(batches, "batch", "batches"),

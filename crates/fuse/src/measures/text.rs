@@ -88,7 +88,7 @@ mod tests {
             (field.set)(&mut status, value * 1_500_000_000);
         }
         let histogram = Histogram::default();
-        [5, 200, 250, 1_000_000].map(|millis| histogram.note(Duration::from_millis(millis)));
+        [5, 200, 250, 1_000_000].iter().for_each(|millis| histogram.note(Duration::from_millis(*millis)));
         status.destage_seconds = histogram.spread();
         status
     }
