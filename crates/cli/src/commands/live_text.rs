@@ -113,7 +113,7 @@ pub fn block(status: &Status, rates: &Rates) -> String {
         seconds(s.destage_longest_seconds)
     );
     text += &format!(
-        "kept       {} new ({} smaller by deduplication), {} in packs ({} by compression, {} in all)\n",
+        "kept       {} new ({} by deduplication), {} in packs ({} by compression, {} in all)\n",
         size(s.new_bytes),
         ratio(s.destaged_bytes, s.new_bytes),
         size(s.stored_bytes),
@@ -226,7 +226,7 @@ mod tests {
             "10.0 MiB/s, 30.0 MiB in all",
             "64.0 MiB of 256 MiB (25 %); 0 operations waiting",
             "4 batches, 0.5 s each; last 1.0 s",
-            "10.0 MiB new (2.00 x smaller by deduplication), 4.00 MiB in packs (2.50 x by compression, 5.00 x in all)",
+            "10.0 MiB new (2.00 x by deduplication), 4.00 MiB in packs (2.50 x by compression, 5.00 x in all)",
             "98 % of 100 chunks decoded already; 0 frames decoded ahead, - of them used",
             "1 EIO, 0 ENOSPC",
         ] {

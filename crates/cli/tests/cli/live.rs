@@ -81,7 +81,8 @@ fn a_mount_says_what_was_written_and_what_became_of_it() {
     let stored = sample(place);
     assert_eq!((&stored["destaged_bytes"], &stored["new_bytes"]), (&BYTES.into(), &BYTES.into()));
     assert!(stored["stored_bytes"].as_u64() >= Some(BYTES as u64), "{stored}");
-    assert_eq!(stored["destage_seconds"]["count"], 1, "{stored}");
+    let batches = stored["destage_seconds"]["count"].as_f64().unwrap();
+    assert!(batches >= 1.0, "{stored}");
     for error in ["errors_io", "errors_full", "errors_stale", "destage_failures"] {
         assert_eq!(stored[error], 0);
     }
@@ -89,7 +90,7 @@ fn a_mount_says_what_was_written_and_what_became_of_it() {
     for name in ["written_bytes", "destaged_bytes", "new_bytes"] {
         assert_eq!(value(&metrics, &format!("outrigger_{name}_total")), BYTES as f64);
     }
-    assert_eq!(value(&metrics, "outrigger_destage_seconds_count"), 1.0);
+    assert_eq!(value(&metrics, "outrigger_destage_seconds_count"), batches);
     assert_eq!(value(&metrics, "outrigger_staging_capacity_bytes"), (256 << 20) as f64);
     // Every number under both names.
     for (name, shown) in stored.as_object().unwrap() {

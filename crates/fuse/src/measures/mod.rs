@@ -13,7 +13,7 @@ mod tally;
 mod text;
 
 pub use self::status::{FIELDS, Field, HISTOGRAM, Kind, Label, Status, Unit};
-pub use self::tally::{BOUNDS, Errors, Histogram, Operation, Spread, Tally};
+pub use self::tally::{BOUNDS, Histogram, Operation, Spread, Tally};
 pub use self::text::{CONTENT_TYPE, exposition, json};
 
 use outrigger_store::read::packs::{FrameCounts, PackReader};

@@ -98,7 +98,7 @@ impl Tally {
 
 /// Failures that are not the callers' own doing. A name that is missing, or a permission, is an answer like any other.
 #[derive(Default)]
-pub struct Errors {
+struct Errors {
     io: AtomicU64,
     full: AtomicU64,
     stale: AtomicU64,
@@ -106,7 +106,7 @@ pub struct Errors {
 
 impl Errors {
     /// Counts it if it is one.
-    pub fn note(&self, errno: Errno) {
+    fn note(&self, errno: Errno) {
         match errno {
             Errno::IO => add(&self.io, 1),
             Errno::NOSPC => add(&self.full, 1),
