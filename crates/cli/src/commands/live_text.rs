@@ -138,7 +138,7 @@ pub fn block(status: &Status, rates: &Rates) -> String {
     text
 }
 
-/// What stands above [`line`]s.
+/// What stands above [`line()`]s.
 pub fn head() -> &'static str {
     "    written/s        read/s  requests/s    destaged/s   dedup   compr  staging  waiting   batch    cache  errors"
 }
