@@ -43,6 +43,7 @@ In /etc/fstab:
   /data/store    /mnt  fuse.outrigger  allow_other,nofail     0  0
   /backup/store  /old  fuse.outrigger  ro,allow_other,nofail  0  0";
 
+const METRICS_HELP: &str = "Hand out counters for Prometheus under /metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. No other machine is served: put a proxy before it";
 const READY: &[u8] = b"ready\n";
 /// Threads that serve requests, at least: one can decode while another talks to the kernel.
 const THREADS_MIN: usize = 2;
@@ -76,8 +77,7 @@ pub struct MountArgs {
     /// Which staged data is stored first when room is needed: lrw (what was written longest ago), fifo, reverse (for experiments)
     #[arg(long, value_name = "ORDER", value_parser = mount_options::order)]
     staging_order: Option<Order>,
-    /// Hand out counters for Prometheus under /metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. No other machine is served: put a proxy before it
-    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
     metrics: Option<Address>,
     /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE, staging_order=ORDER, metrics=ADDRESS
     #[arg(short, value_name = "OPT,...")]
