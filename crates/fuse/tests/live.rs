@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::fs::{Caller, FileSystem, Handle, NewNode, OpenFlags, ROOT};
 use outrigger_fuse::live::{LiveOptions, LiveVolume, staging_dir};
+use outrigger_fuse::measures::{Status, Watched as _};
 use outrigger_fuse::report::Reports;
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
 use outrigger_store::gc::{GcOptions, GcProgress, collect};
@@ -88,6 +89,7 @@ fn a_file_without_a_name_may_be_larger_than_the_log() {
     let holders = place.open().meta.holders().unwrap();
     assert!(holders.iter().any(|holder| holder.starts_with("orphan:")), "{holders:?}");
     close(&volume, file);
+    volume.forget(file.0, 1);
     volume.destage_all().unwrap();
     assert_eq!(place.open().meta.holders().unwrap(), [""; 0]);
     volume.close().unwrap();
@@ -114,6 +116,26 @@ fn what_was_stored_is_read_through_an_open_file_after_its_last_name_went() {
     drop(volume);
     let volume = mount(&place, options());
     assert_eq!(place.open().meta.holders().unwrap(), [""; 0]);
+    volume.close().unwrap();
+}
+
+#[test]
+fn what_was_looked_up_can_be_opened_though_its_name_went_meanwhile() {
+    let place = Place::new();
+    let volume = mount(&place, options());
+    for name in [b"new".as_slice(), b"old"] {
+        let file = create(&volume, ROOT, name);
+        write(&volume, file, 0, name);
+        close(&volume, file);
+    }
+    let old = find(&volume, "old").attr.number;
+    volume.rename(ROOT_USER, (ROOT, b"new"), (ROOT, b"old"), RenameFlags::empty()).unwrap();
+    let handle = volume.open(ROOT_USER, old, OFlags::RDONLY).unwrap().handle;
+    volume.forget(old, 1);
+    volume.destage_all().unwrap();
+    assert_eq!(read(&volume, (old, handle), 10), b"old");
+    close(&volume, (old, handle));
+    assert_eq!(volume.open(ROOT_USER, old, OFlags::RDONLY).err(), Some(Errno::STALE));
     volume.close().unwrap();
 }
 
@@ -191,7 +213,9 @@ fn writers_wait_for_room_and_lose_nothing() {
         })
         .collect();
     writers.into_iter().for_each(|writer| writer.join().unwrap());
-    assert!(volume.status().batches > 0 && volume.status().destaged_bytes > 0);
+    let mut status = Status::default();
+    volume.watch(&mut status);
+    assert!(status.destaged_bytes > 0);
     // After a crash, too.
     drop(volume);
     let volume = mount(&place, options());

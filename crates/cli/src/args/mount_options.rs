@@ -3,6 +3,7 @@
 use outrigger_fuse::live::Order;
 
 use super::values;
+use crate::exporter::Address;
 
 /// Words that mean something to `mount(8)` and its callers, and nothing to us.
 const IGNORED: [&str; 16] = [
@@ -24,7 +25,7 @@ const IGNORED: [&str; 16] = [
     "nodiratime",
 ];
 
-const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse";
+const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse, metrics=ADDRESS";
 
 /// `lrw`, `fifo`, `reverse`.
 ///
@@ -60,6 +61,8 @@ pub struct MountFlags {
     pub staging_bytes: Option<u64>,
     /// `staging_order=`.
     pub staging_order: Option<Order>,
+    /// `metrics=`.
+    pub metrics: Option<Address>,
 }
 
 impl MountFlags {
@@ -71,7 +74,7 @@ impl MountFlags {
     pub fn parse(given: &[String]) -> Result<Self, String> {
         let (read_only, at, allow_other) = (false, None, false);
         let (check_permissions, suid, dev, exec) = (true, false, false, true);
-        let (staging_bytes, staging_order) = (None, None);
+        let (staging_bytes, staging_order, metrics) = (None, None, None);
         let mut flags = Self {
             read_only,
             at,
@@ -82,6 +85,7 @@ impl MountFlags {
             exec,
             staging_bytes,
             staging_order,
+            metrics,
         };
         for word in given.iter().flat_map(|given| given.split(',')).filter(|word| !word.is_empty()) {
             flags.take(word)?;
@@ -111,6 +115,7 @@ impl MountFlags {
                 Some(("at", at)) if !at.is_empty() => self.at = Some(at.to_string()),
                 Some(("staging_size", size)) => self.staging_bytes = Some(values::size(size)?),
                 Some(("staging_order", text)) => self.staging_order = Some(order(text)?),
+                Some(("metrics", text)) => self.metrics = Some(Address::parse(text)?),
                 _ => return Err(format!("there is no mount option `{word}`; there are {KNOWN}")),
             },
         }
@@ -132,6 +137,7 @@ impl MountFlags {
         words.extend(self.at.as_ref().map(|at| format!("at={at}")));
         words.extend(self.staging_bytes.map(|bytes| format!("staging_size={bytes}")));
         words.extend(self.staging_order.map(|order| format!("staging_order={}", word(order))));
+        words.extend(self.metrics.as_ref().map(|address| format!("metrics={address}")));
         words.join(",")
     }
 }
@@ -155,7 +161,7 @@ mod tests {
     #[test]
     fn words_are_understood_and_said_again() {
         let flags =
-            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec,staging_size=64M,staging_order=fifo").unwrap();
+            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec,staging_size=64M,staging_order=fifo,metrics=[::1]:9464").unwrap();
         assert!(flags.read_only && flags.allow_other && flags.check_permissions && flags.suid);
         assert!(!flags.dev && !flags.exec);
         assert_eq!(flags.at.as_deref(), Some("daily-1"));
@@ -167,6 +173,7 @@ mod tests {
     fn what_is_unknown_or_open_to_all_is_refused() {
         assert!(parse("ro,big_writes").unwrap_err().contains("big_writes"));
         assert!(parse("at=").is_err());
+        assert!(parse("metrics=0.0.0.0:9464").unwrap_err().contains("proxy"));
         assert!(parse("allow_other,no_default_permissions").is_err());
     }
 }

@@ -4,6 +4,7 @@ mod bad_input;
 mod basics;
 mod beside;
 mod history;
+mod live;
 mod mounts;
 mod run;
 mod tars;

@@ -29,6 +29,7 @@ use super::node::{Node, State};
 use super::tree::Tree;
 use super::world::{Seen, World};
 use crate::fs::{Attr, Caller, Entry, Result, Statfs};
+use crate::measures::Histogram;
 use crate::view::ahead::ReadAhead;
 use crate::view::handles::Handles;
 use crate::view::{FOREVER, attr, space};
@@ -69,12 +70,13 @@ pub(super) struct Core {
 /// What has happened since the mount began.
 #[derive(Default)]
 pub(super) struct Counters {
-    pub written: AtomicU64,
-    pub read: AtomicU64,
     pub destaged: AtomicU64,
     pub invalidated: AtomicU64,
     pub batches: AtomicU64,
-    pub batch_nanos: AtomicU64,
+    /// How long batches took that had something to store.
+    pub took: Histogram,
+    /// Batches that failed.
+    pub failures: AtomicU64,
     pub stored: AtomicU64,
     pub new: AtomicU64,
     /// How often another process may have changed the store.

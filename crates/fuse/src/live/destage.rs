@@ -11,8 +11,8 @@
 //! 4. *Settle*: files give up what was stored and has not been written again since; names that were committed leave the tree's memory; segments of the
 //!    log that nothing needs any more are removed. A crash before this leaves more in the log than is needed: replaying it says again what is so.
 //!
-//! *Orphans*, files that have lost their last name and are still open, have no row in the database. What is stored of them is held by the commit
-//! that takes their names away, so that it is not reclaimed until they are closed; what is staged of them goes along only when room is
+//! *Orphans*, files that have lost their last name and are still open, or known to the kernel, have no row in the database. What is stored of them is held by the commit
+//! that takes their names away, so that it is not reclaimed until they are gone; what is staged of them goes along only when room is
 //! needed: most are gone before.
 //!
 //! An attribute or a content may be newer in the database than the names of the same commit. That is no harm: the log has everything from the
@@ -128,20 +128,21 @@ impl Core {
             tree.drop_taken(generation);
             tree.evict(NODES_MAX);
         }
-        Counters::add(&self.counters.batch_nanos, began.elapsed().as_nanos() as u64);
+        self.counters.took.note(began.elapsed());
         Counters::add(&self.counters.destaged, staged);
         Counters::add(&self.counters.stored, summary.progress.bytes_stored);
         Counters::add(&self.counters.new, summary.progress.bytes_new);
         self.reclaim(sequence)
     }
 
-    /// The dirty nodes, and which of them are orphans. What has no name and is not open leaves the set: the database will not have it any more.
+    /// The dirty nodes, and which of them are orphans. What is buried leaves the set: the database will not have it any more.
     fn take_dirty(&self) -> Vec<(Arc<Node>, bool)> {
         let mut dirty = self.world.dirty.lock().expect("no panic while held");
         let mut taken = Vec::with_capacity(dirty.len());
         dirty.retain(|_, node| {
-            let is_named = node.read().links > 0;
-            let stays = is_named || node.is_open() && node.kind == FileKind::File;
+            let state = node.read();
+            let is_named = state.links > 0;
+            let stays = is_named || !state.is_buried && node.kind == FileKind::File;
             if stays {
                 taken.push((Arc::clone(node), !is_named));
             } else {
@@ -250,8 +251,8 @@ impl Core {
     fn settle(&self, note: Taken, roots: &HashMap<u64, Root>) -> Result<()> {
         let Taken { node, edition, content, is_orphan } = note;
         let mut state = node.write();
-        if state.links == 0 && !node.is_open() {
-            // Its content was given up meanwhile. It leaves the set of dirty ones with the next cut.
+        if state.is_buried {
+            // It leaves the set of dirty ones with the next cut.
             if is_orphan {
                 self.world.let_go(node.number);
             }

@@ -14,7 +14,7 @@ use outrigger_store::{Error, Result};
 use rustix::io::Errno;
 
 use super::Order;
-use super::core::Core;
+use super::core::{Core, Counters};
 use super::gate::Closed;
 use super::node::Node;
 
@@ -125,6 +125,7 @@ impl Core {
     }
 
     fn note_outcome(&self, done: &Result<()>) {
+        Counters::add(&self.counters.failures, u64::from(done.is_err()));
         let mut state = self.control.state.lock().expect("no panic while held");
         let told = |error: &Error| (self.world.reports.errno_of_our_own(error), Instant::now());
         state.failed = done.as_ref().err().map(told);
@@ -136,12 +137,13 @@ impl Core {
         let high = is_high(fill);
         self.control.pressed.store(high, Ordering::Relaxed);
         self.control.state.lock().expect("no panic while held").pressed = high;
-        let dirty = self.world.dirty.lock().expect("no panic while held");
+        let dirty: Vec<Arc<Node>> =
+            self.world.dirty.lock().expect("no panic while held").values().map(Arc::clone).collect();
         if high || dirty.len() > WAITING_MAX {
             return Some(Select::Batch);
         }
         let idle = self.options.idle;
-        let waited = dirty.values().any(|node| {
+        let waited = dirty.iter().any(|node| {
             let state = node.read();
             let since = state.file.dirty_since.unwrap_or(state.file.written);
             state.links > 0

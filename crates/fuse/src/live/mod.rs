@@ -57,7 +57,6 @@ use crate::view::ahead::ReadAhead;
 use crate::view::{ReadOptions, ReadVolume};
 
 pub use self::hold::{Held, Stale};
-pub use self::status::Status;
 
 /// Who holds roots for the log, in the database.
 const HOLDER: &str = "mount";

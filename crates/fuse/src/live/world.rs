@@ -175,7 +175,7 @@ impl World {
         self.mark(parent);
     }
 
-    /// Gives up the content of what has no name and is not open, with its state held.
+    /// Gives up what nobody can come by any more, with its state held.
     pub fn bury(&self, node: &Node, state: &mut State) {
         if state.file.is_held {
             self.let_go(node.number);
@@ -186,15 +186,6 @@ impl World {
     /// What was held of an inode without names need not be any more.
     pub fn let_go(&self, number: u64) {
         self.gone.lock().expect("no panic while held").push(number);
-    }
-
-    /// Gives up the content of what has lost its last name, if it is not open: nobody can read it any more, and it need not wait for the kernel to
-    /// forget it.
-    pub fn bury_if_gone(&self, node: &Node) {
-        let mut state = node.write();
-        if state.links == 0 && !node.is_open() {
-            self.bury(node, &mut state);
-        }
     }
 
     /// Moves a name.
