@@ -9,3 +9,4 @@ mod mounts;
 mod run;
 mod tars;
 mod trees;
+mod writable;

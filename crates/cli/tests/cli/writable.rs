@@ -1,0 +1,208 @@
+//! Working in a mount, and beside it. Where FUSE cannot be used, what needs it says so and passes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use outrigger_workload::TreeOptions;
+
+use crate::run::Place;
+
+/// A workplace with a store that is mounted on `mnt` by a child, which is killed when this is dropped.
+struct Mounts {
+    place: Place,
+    child: Child,
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.place.path("mnt")).stderr(Stdio::null()).status();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn mount(place: &Place) -> Child {
+    let mut command = place.command(&["mount", "--foreground", "mnt"]);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let parent = fs::metadata(place.path("src")).unwrap().dev();
+    for _ in 0..500 {
+        if fs::metadata(place.path("mnt")).is_ok_and(|mounted| mounted.dev() != parent) {
+            return child;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("nothing was mounted for ten seconds");
+}
+
+impl Mounts {
+    /// `None` where FUSE cannot be used.
+    fn new() -> Option<Self> {
+        if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
+            println!("skipped: /dev/fuse cannot be opened: {error}");
+            return None;
+        }
+        let place = Place::new();
+        fs::create_dir_all(place.path("src")).unwrap();
+        fs::create_dir(place.path("mnt")).unwrap();
+        let child = mount(&place);
+        Some(Self { place, child })
+    }
+
+    /// Ends the process as a crash would.
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        assert!(Command::new("umount").arg("-l").arg(self.place.path("mnt")).status().unwrap().success());
+    }
+
+    fn mount(&mut self) {
+        self.child = mount(&self.place);
+    }
+}
+
+#[test]
+fn what_was_written_survives_the_end_of_the_mount_however_it_comes() {
+    let Some(mut mounts) = Mounts::new() else { return };
+    outrigger_workload::source_tree(&mounts.place.path("src/tree"), &TreeOptions::new(3, 80)).unwrap();
+    let copy = |place: &Place, to: &str| {
+        let done = Command::new("cp").arg("-a").arg(place.path("src/tree")).arg(place.path(to)).status();
+        assert!(done.unwrap().success());
+    };
+    let same = |place: &Place, at: &str| {
+        assert_eq!(outrigger_workload::compare_trees(&place.path("src/tree"), &place.path(at)).unwrap(), []);
+    };
+    copy(&mounts.place, "mnt/one");
+    // Killed at once: nothing was synced, and all was acknowledged.
+    mounts.kill();
+    mounts.mount();
+    same(&mounts.place, "mnt/one");
+    copy(&mounts.place, "mnt/two");
+    fs::rename(mounts.place.path("mnt/one"), mounts.place.path("mnt/moved")).unwrap();
+    mounts.kill();
+    // Without a mount: the first command that comes stores what was left.
+    assert_eq!(mounts.place.lines(&["ls"]), ["moved", "two"]);
+    assert!(!mounts.place.path("store/staging").exists(), "nothing is left staged");
+    mounts.mount();
+    same(&mounts.place, "mnt/moved");
+    same(&mounts.place, "mnt/two");
+    mounts.place.done(&["unmount", "mnt"]);
+    assert!(mounts.child.wait().unwrap().success());
+    mounts.place.done(&["get", "two", "restored"]);
+    same(&mounts.place, "restored");
+    assert!(!mounts.place.path("store/staging").exists(), "nothing is left staged");
+    mounts.place.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn commands_beside_a_mount_see_what_it_has_and_it_sees_what_they_did() {
+    let Some(mounts) = Mounts::new() else { return };
+    let place = &mounts.place;
+    place.write("mnt/file", "first");
+    assert_eq!(place.lines(&["ls"]), ["file"]);
+    assert_eq!(place.done(&["cat", "file"]).text(), "first");
+    place.done(&["snapshot", "create", "before"]);
+    place.write("mnt/file", "second");
+    fs::create_dir(place.path("mnt/dir")).unwrap();
+    assert_eq!(place.done(&["cat", "--at", "before", "file"]).text(), "first");
+    assert_eq!(place.read("mnt/.snapshots/before/file"), b"first");
+    assert!(fs::write(place.path("mnt/.snapshots/before/file"), "no").is_err());
+    // Changes of others are seen in the mount, by those too who had looked before.
+    place.write("src/new", "put beside it");
+    place.done(&["put", "src/new", "--to", "dir/new"]);
+    assert_eq!(place.read("mnt/dir/new"), b"put beside it");
+    place.done(&["mv", "file", "dir/moved"]);
+    assert!(!place.path("mnt/file").exists());
+    assert_eq!(place.read("mnt/dir/moved"), b"second");
+    place.write("mnt/dir/moved", "third");
+    place.done(&["rm", "dir/new"]);
+    assert!(!place.path("mnt/dir/new").exists());
+    place.done(&["gc"]);
+    place.done(&["check", "--read-data"]);
+    assert_eq!(place.done(&["cat", "dir/moved"]).text(), "third");
+    assert_eq!(place.read("mnt/dir/moved"), b"third");
+    let versions = place.lines(&["versions", "dir/moved"]);
+    assert!(versions.len() >= 2, "closed contents are versions: {versions:?}");
+}
+
+#[test]
+fn files_behave_as_on_a_disk() {
+    let Some(mounts) = Mounts::new() else { return };
+    let at = |name: &str| mounts.place.path(format!("mnt/{name}"));
+    let open =
+        |name: &str| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(at(name));
+    // A sparse file of terabytes.
+    let file = open("sparse").unwrap();
+    file.write_all_at(b"end", 5 << 40).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), (5 << 40) + 3);
+    assert!(file.metadata().unwrap().blocks() < 1000);
+    assert_eq!(rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0)).unwrap() >> 12, (5 << 40) >> 12);
+    // Bytes that are copied are not written.
+    let bytes = vec![7; 3 << 20];
+    fs::write(at("source"), &bytes).unwrap();
+    File::open(at("source")).unwrap().sync_all().unwrap();
+    fs::copy(at("source"), at("copy")).unwrap();
+    assert!(fs::read(at("copy")).unwrap() == bytes);
+    // What is open can lose its name.
+    let mut gone = open("gone").unwrap();
+    gone.write_all(b"still here").unwrap();
+    fs::remove_file(at("gone")).unwrap();
+    let mut back = [0; 10];
+    gone.read_exact_at(&mut back, 0).unwrap();
+    assert_eq!(&back, b"still here");
+    // Appending from two handles.
+    let appender = || OpenOptions::new().append(true).create(true).open(at("log")).unwrap();
+    let (mut one, mut other) = (appender(), appender());
+    for _ in 0..50 {
+        one.write_all(b"one ").unwrap();
+        other.write_all(b"two ").unwrap();
+    }
+    assert_eq!(fs::read(at("log")).unwrap(), b"one two ".repeat(50));
+    // Holes, allocation, locks, modes.
+    let file = open("holes").unwrap();
+    file.write_all_at(&[1; 64 << 10], 0).unwrap();
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, 4096, 8192).unwrap();
+    let mut part = [9; 8192];
+    file.read_exact_at(&mut part, 4096).unwrap();
+    assert!(part.iter().all(|byte| *byte == 0));
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 1 << 20, 4096).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), (1 << 20) + 4096);
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let other = open("holes").unwrap();
+    assert!(rustix::fs::flock(&other, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err());
+    fs::set_permissions(at("holes"), fs::Permissions::from_mode(0o604)).unwrap();
+    let mut text = String::new();
+    let fifo = Command::new("mkfifo").arg(at("fifo")).status().unwrap();
+    assert!(fifo.success());
+    Command::new("stat")
+        .args(["-c", "%F %a"])
+        .args([at("fifo"), at("holes")])
+        .output()
+        .unwrap()
+        .stdout
+        .as_slice()
+        .read_to_string(&mut text)
+        .unwrap();
+    assert_eq!(text, "fifo 644\nregular file 604\n");
+}
+
+#[test]
+fn a_snapshot_does_not_grow_with_the_tree() {
+    let Some(mounts) = Mounts::new() else { return };
+    let place = &mounts.place;
+    fs::create_dir(place.path("mnt/many")).unwrap();
+    for number in 0..2000 {
+        place.write(format!("mnt/many/{number}"), "x");
+    }
+    place.done(&["snapshot", "create", "one"]);
+    let database = || fs::metadata(place.path("store/meta.db")).unwrap().len();
+    let before = database();
+    for round in 0..20 {
+        place.write("mnt/changed", format!("{round}"));
+        place.done(&["snapshot", "create", &format!("again-{round}")]);
+    }
+    assert!(database() - before < 64 << 10, "{} bytes more", database() - before);
+}
