@@ -19,6 +19,15 @@ pub fn chunker(text: &str) -> Result<ChunkerSpec, String> {
     ChunkerSpec::parse(text).map_err(|error| error.to_string())
 }
 
+/// `on`, `off`.
+pub fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("`{text}`: use on or off")),
+    }
+}
+
 /// `blake3`, `sha256`.
 pub fn fingerprint(text: &str) -> Result<FingerprintKind, String> {
     FingerprintKind::parse(text).map_err(|error| error.to_string())

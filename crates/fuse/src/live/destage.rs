@@ -222,7 +222,7 @@ impl Core {
         // Select.
         let selected = self.select(select, &dirty);
         // Write.
-        let policies = Policies::load(&self.world.store)?;
+        let policies = Policies::load(&self.world.store)?.with(self.options.overrides);
         let chunk_max = policies.chunk_max()?.max(BLOCK as usize);
         let options =
             WriteOptions { threads: self.options.write_threads, chunk_max, commit: CommitWhen::AtTheEnd };
@@ -351,7 +351,9 @@ impl Core {
         let was_closed = !node.has_writers();
         drop(state);
         let policy = self.policy_of(policies, parent)?;
-        let chunker = if in_place { ChunkerSpec::Fixed { size: BLOCK } } else { policy.chunker };
+        // Blocks suit such a file best, unless the mount was told how to cut everything.
+        let blocks = in_place && self.options.overrides.chunker.is_none();
+        let chunker = if blocks { ChunkerSpec::Fixed { size: BLOCK } } else { policy.chunker };
         let planned = plan(&self.reader(), &root, &pieces, chunker)?;
         let content = TakenContent { sequence, staged, rewrites: planned.rewrites, was_closed };
         let source = Arc::new(Noted { core: Arc::clone(self), root: Arc::clone(&root), pieces });

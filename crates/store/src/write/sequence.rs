@@ -121,14 +121,20 @@ impl Stage {
     }
 
     fn run_small(&mut self, batch: Hashed, queue: &Queue) -> Result<()> {
-        self.dedup.resolve(&batch.chunks, self.changes + batch.files.len() as u64)?;
+        let mut rest = &batch.chunks[..];
+        let runs = batch.files.iter().map(|file| {
+            let (chunks, others) = rest.split_at(file.chunks);
+            rest = others;
+            (chunks, file.dedup)
+        });
+        self.dedup.resolve(runs, self.changes + batch.files.len() as u64)?;
         let buffer = Arc::new(batch.buffer);
         let mut at = 0;
         for file in batch.files {
             let mut large = LargeProgress::default();
             let mut change = file.change;
             for chunk in &batch.chunks[at..at + file.chunks] {
-                self.chunk(at, chunk, &buffer, (file.form, file.dedup), &mut large, queue)?;
+                self.chunk(at, chunk, &buffer, file.form, &mut large, queue)?;
                 at += 1;
             }
             if file.content {
@@ -148,15 +154,15 @@ impl Stage {
         }
         let mut large = self.large.take().unwrap_or_default();
         // No other change passes before this file's own, which will be the next.
-        self.dedup.resolve(&segment.chunks, self.changes + 1)?;
+        let run = (&segment.chunks[..], segment.file.dedup);
+        self.dedup.resolve(std::iter::once(run), self.changes + 1)?;
         let buffer = Arc::new(segment.buffer);
-        let how = (segment.file.form, segment.file.dedup);
         let mut between = segment.between.iter().peekable();
         for (at, chunk) in segment.chunks.iter().enumerate() {
             while let Some((_, what)) = between.next_if(|(before, _)| *before <= at) {
                 self.between(what, &mut large.manifest)?;
             }
-            self.chunk(at, chunk, &buffer, how, &mut large, queue)?;
+            self.chunk(at, chunk, &buffer, segment.file.form, &mut large, queue)?;
         }
         for (_, what) in between {
             self.between(what, &mut large.manifest)?;
@@ -201,13 +207,13 @@ impl Stage {
         at: usize,
         chunk: &ChunkRef,
         buffer: &Arc<Buffer>,
-        (form, dedup): (Form, bool),
+        form: Form,
         file: &mut LargeProgress,
         queue: &Queue,
     ) -> Result<()> {
         let ChunkRef { start, len, fingerprint } = *chunk;
         Progress::add(&self.progress.chunks, 1);
-        match self.dedup.known(at, dedup) {
+        match self.dedup.known(at) {
             Known::Stored => {}
             Known::Pending(frame) => file.newest_frame = file.newest_frame.max(frame),
             Known::New => {

@@ -25,7 +25,7 @@ use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
 use crate::store::Store;
-use crate::tree::{Policies, StorePath};
+use crate::tree::{Overrides, Policies, StorePath};
 use crate::write::{
     CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, WriteSummary, Writer,
 };
@@ -41,6 +41,8 @@ pub struct PutOptions {
     pub keep_missing: bool,
     /// Do not enter other file systems.
     pub one_file_system: bool,
+    /// What holds whatever the policies say.
+    pub overrides: Overrides,
 }
 
 /// One thing to put.
@@ -82,7 +84,7 @@ pub fn put(
     progress: &Arc<Progress>,
 ) -> Result<PutReport> {
     let session = store.session(SessionKind::Writer, "put")?;
-    let policies = Policies::load(store)?;
+    let policies = Policies::load(store)?.with(options.overrides);
     let write = WriteOptions { threads, chunk_max: policies.chunk_max()?, commit: CommitWhen::AsItComes };
     let mut writer = Writer::start(store, &session, &write, progress);
     let mut putter = Putter::new(store, policies, &mut writer, progress, options)?;
