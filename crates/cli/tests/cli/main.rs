@@ -3,6 +3,7 @@
 mod bad_input;
 mod basics;
 mod beside;
+mod experiments;
 mod history;
 mod mounts;
 mod run;

@@ -27,7 +27,7 @@ use outrigger_store::meta::{Change, ROOT_INODE};
 use outrigger_store::staging::{Fill, Piece};
 use outrigger_store::tree::Policies;
 use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, PartSource, Parts, Progress, Target, WriteOptions, Writer,
+    CommitWhen, Content, FileItem, Item, Oracle, PartSource, Parts, Progress, Target, WriteOptions, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Result};
 use rustix::io::Errno;
@@ -365,6 +365,7 @@ impl Core {
             codec: policy.codec,
             dedup: policy.dedup,
             frame: in_place.then_some(BLOCK_FRAME),
+            oracle: Oracle::Off,
         };
         Ok((Item::File(item), Taken { node: Arc::clone(node), edition, content: Some(content) }))
     }

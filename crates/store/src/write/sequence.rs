@@ -76,6 +76,14 @@ impl Sequencer {
 struct LargeProgress {
     manifest: ManifestBuilder,
     newest_frame: u64,
+    /// Lengths and fingerprints, if an oracle's record is being made.
+    noted: Vec<(u32, Fingerprint)>,
+}
+
+impl LargeProgress {
+    fn note(&mut self, chunks: &[ChunkRef]) {
+        self.noted.extend(chunks.iter().map(|chunk| (chunk.len, chunk.fingerprint)));
+    }
 }
 
 /// Dedup, framing and manifests; see the module.
@@ -138,7 +146,11 @@ impl Stage {
                 at += 1;
             }
             if file.content {
-                self.finish_manifest(&mut change, &mut large.manifest)?;
+                let len = self.finish_manifest(&mut change, &mut large.manifest)?;
+                if file.oracle.records() {
+                    large.note(&batch.chunks[at - file.chunks..at]);
+                    file.oracle.note(file.chunker, len, &large.noted)?;
+                }
             }
             self.queue_change(change, large.newest_frame);
         }
@@ -167,14 +179,19 @@ impl Stage {
         for (_, what) in between {
             self.between(what, &mut large.manifest)?;
         }
+        let file = &segment.file;
+        if file.oracle.records() {
+            large.note(&segment.chunks);
+        }
         self.end_batch(buffer, queue);
         if !segment.last {
             self.large = Some(large);
             return Ok(());
         }
-        let change = segment.file.change.lock().expect("no panic while held").take();
-        if let (Some(mut change), false) = (change, segment.file.failed()) {
-            self.finish_manifest(&mut change, &mut large.manifest)?;
+        let change = file.change.lock().expect("no panic while held").take();
+        if let (Some(mut change), false) = (change, file.failed()) {
+            let len = self.finish_manifest(&mut change, &mut large.manifest)?;
+            file.oracle.note(file.chunker, len, &large.noted)?;
             self.queue_change(change, large.newest_frame);
             Progress::add(&self.progress.files_done, 1);
         }
@@ -190,11 +207,11 @@ impl Stage {
         }
     }
 
-    fn finish_manifest(&mut self, change: &mut Change, manifest: &mut ManifestBuilder) -> Result<()> {
-        if let Change::Put { root, .. } | Change::Node { root, .. } = change {
-            *root = manifest.finish(&mut *self.nodes)?;
-        }
-        Ok(())
+    /// Gives the change its content, and says how long that is.
+    fn finish_manifest(&mut self, change: &mut Change, manifest: &mut ManifestBuilder) -> Result<u64> {
+        let (Change::Put { root, .. } | Change::Node { root, .. }) = change else { return Ok(0) };
+        *root = manifest.finish(&mut *self.nodes)?;
+        Ok(root.len())
     }
 
     fn queue_change(&mut self, change: Change, newest_frame: u64) {
