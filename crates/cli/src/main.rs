@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod exit;
+mod exporter;
 mod interrupt;
 mod output;
 mod progress;

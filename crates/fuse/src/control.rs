@@ -7,7 +7,7 @@
 //! | `stored` | `ok` once everything that was acknowledged before is in the store, where the client will read it |
 //! | `hold` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store, or takes a snapshot |
 //! | `release` | `ok` once the mount has forgotten what it knew, and changes go on |
-//! | `status` | counters, as JSON |
+//! | `status` | how the mount fares ([`measures`]), as JSON |
 //!
 //! or `error`, a kind and a sentence. Only who may write to the store's directory can connect.
 
@@ -19,7 +19,9 @@ use std::sync::Arc;
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 
+use crate::fs::Counted;
 use crate::live::LiveVolume;
+use crate::measures;
 
 const SOCKET: &str = "mount.sock";
 
@@ -38,11 +40,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens in the store's directory; `forget` tells the kernel.
+    /// Listens in the store's directory; `forget` tells the kernel. It serves until nobody else has the volume.
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub fn start(volume: &Arc<LiveVolume>, store: &Path, forget: Arc<Forget>) -> Result<Self> {
+    pub fn start(volume: &Arc<Counted<LiveVolume>>, store: &Path, forget: Arc<Forget>) -> Result<Self> {
         let path = store.join(SOCKET);
         let what = || format!("cannot listen on {}", path.display());
         // Of a mount that was killed: the staging log's lock says that no other one is alive.
@@ -70,13 +72,14 @@ impl Drop for Server {
     }
 }
 
-fn serve(volume: &LiveVolume, stream: UnixStream, forget: &Forget) -> io::Result<()> {
+fn serve(counted: &Counted<LiveVolume>, stream: UnixStream, forget: &Forget) -> io::Result<()> {
+    let volume = counted.inner();
     let mut answers = stream.try_clone()?;
     let mut lines = BufReader::new(stream).lines();
     while let Some(line) = lines.next().transpose()? {
         match line.as_str() {
             "stored" => answer(&mut answers, volume.destage_all().map(|()| "ok".to_string()))?,
-            "status" => answer(&mut answers, Ok(volume.status().to_json()))?,
+            "status" => answer(&mut answers, Ok(measures::json(&counted.status())))?,
             "hold" => {
                 let held = match volume.hold() {
                     Ok(held) => held,

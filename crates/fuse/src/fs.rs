@@ -10,14 +10,17 @@
 //! `release`. `flush` is the end of one descriptor: an implementation that delays writes reports their errors there and in `fsync`. A file
 //! without names lives until its last handle is released.
 //!
-//! What changes something has a default that answers `EROFS`, so that an implementation for reading implements reading only.
+//! What changes something has a default that answers `EROFS`, so that an implementation for reading implements reading only. [`Counted`]
+//! has to pass on every one of them.
 
+mod counted;
 mod effort;
 mod types;
 
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
+pub use counted::Counted;
 pub use effort::{Effort, Keeps};
 pub use types::{
     Attr, Caller, DirEntry, Entry, Found, Handle, NewNode, OpenFlags, Opened, Part, Result, Seek, SetAttr,

@@ -9,12 +9,13 @@
 //!
 //! Everything a file system decides lies behind [`fs::FileSystem`], which knows no FUSE: tests drive it without a kernel, and another
 //! transport would need another adapter only. [`view`] implements it for reading; [`kernel`] carries it to Linux; [`mounts`] knows
-//! what is mounted, and unmounts.
+//! what is mounted, and unmounts; [`measures`] says how a mount fares.
 
 pub mod control;
 pub mod fs;
 pub mod kernel;
 pub mod live;
+pub mod measures;
 pub mod mounts;
 pub mod report;
 pub mod view;

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use outrigger_fuse::fs::Counted;
 use outrigger_fuse::kernel::{MountOptions, Transport, mount_by};
 use outrigger_fuse::mounts;
 use rustix::fs::{
@@ -34,6 +35,7 @@ fn seen(by: Transport) -> Option<(Vec<String>, Vec<String>)> {
     let dir = tempfile::tempdir().unwrap();
     let point = dir.path().canonicalize().unwrap();
     let recorder = Arc::new(Recorder::default());
+    let counted = Arc::new(Counted::new(Arc::clone(&recorder)));
     let options = MountOptions {
         source: "test".to_string(),
         read_only: false,
@@ -44,7 +46,7 @@ fn seen(by: Transport) -> Option<(Vec<String>, Vec<String>)> {
         exec: false,
         threads: 1,
     };
-    let mounted = match mount_by(by, Arc::clone(&recorder), &point, &options) {
+    let mounted = match mount_by(by, Arc::clone(&counted), &point, &options) {
         Ok(mounted) => mounted,
         Err(error) => {
             println!("skipped: cannot mount: {error}");
@@ -64,7 +66,7 @@ fn seen(by: Transport) -> Option<(Vec<String>, Vec<String>)> {
         })
     });
     wait.recv().unwrap();
-    recorder.take();
+    let before = recorder.take().len();
     let mut said = Said::default();
     names(&point, &mut said);
     attributes(&point, &mut said);
@@ -74,6 +76,12 @@ fn seen(by: Transport) -> Option<(Vec<String>, Vec<String>)> {
     let calls = recorder.take();
     mounts::unmount(&point, false).unwrap();
     serving.join().unwrap().unwrap();
+    let asked = before + calls.len() + recorder.take().len();
+    let status = counted.status();
+    let counted =
+        [status.operations_read, status.operations_write, status.operations_sync, status.operations_other];
+    assert_eq!(counted.iter().sum::<u64>(), asked as u64, "{counted:?}");
+    assert!(counted.iter().all(|count| *count > 0) && status.read_bytes > 0 && status.written_bytes > 0);
     Some((calls, said.0))
 }
 

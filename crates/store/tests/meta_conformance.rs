@@ -57,6 +57,7 @@ conformance! { meta_support::sqlite:
         there_is_one_collector_and_its_session_is_the_token
         a_run_moves_and_buries_in_one_step
         held_roots_outlive_sessions
+        content_without_a_name_is_held_while_it_is_open
         visiting_sees_one_state_and_stops_at_an_error
         counters_rise_and_never_fall
         a_lost_database_is_filled_again

@@ -4,6 +4,7 @@ use outrigger_fuse::live::Order;
 use outrigger_store::tree::Overrides;
 
 use super::values;
+use crate::exporter::Address;
 
 /// Words that mean something to `mount(8)` and its callers, and nothing to us.
 const IGNORED: [&str; 16] = [
@@ -25,7 +26,7 @@ const IGNORED: [&str; 16] = [
     "nodiratime",
 ];
 
-const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse, dedup=on|off, chunker=gear32:MIN/AVG/MAX|fixed:SIZE";
+const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse, dedup=on|off, chunker=gear32:MIN/AVG/MAX|fixed:SIZE, metrics=ADDRESS";
 
 /// `lrw`, `fifo`, `reverse`.
 ///
@@ -63,6 +64,8 @@ pub struct MountFlags {
     pub staging_order: Option<Order>,
     /// `chunker=` and `dedup=`.
     pub overrides: Overrides,
+    /// `metrics=`.
+    pub metrics: Option<Address>,
 }
 
 impl MountFlags {
@@ -74,7 +77,7 @@ impl MountFlags {
     pub fn parse(given: &[String]) -> Result<Self, String> {
         let (read_only, at, allow_other) = (false, None, false);
         let (check_permissions, suid, dev, exec) = (true, false, false, true);
-        let (staging_bytes, staging_order) = (None, None);
+        let (staging_bytes, staging_order, metrics) = (None, None, None);
         let mut flags = Self {
             read_only,
             at,
@@ -86,6 +89,7 @@ impl MountFlags {
             staging_bytes,
             staging_order,
             overrides: Overrides::default(),
+            metrics,
         };
         for word in given.iter().flat_map(|given| given.split(',')).filter(|word| !word.is_empty()) {
             flags.take(word)?;
@@ -117,6 +121,7 @@ impl MountFlags {
                 Some(("staging_order", text)) => self.staging_order = Some(order(text)?),
                 Some(("chunker", text)) => self.overrides.chunker = Some(values::chunker(text)?),
                 Some(("dedup", text)) => self.overrides.dedup = Some(values::on_off(text)?),
+                Some(("metrics", text)) => self.metrics = Some(Address::parse(text)?),
                 _ => return Err(format!("there is no mount option `{word}`; there are {KNOWN}")),
             },
         }
@@ -140,6 +145,7 @@ impl MountFlags {
         words.extend(self.staging_order.map(|order| format!("staging_order={}", word(order))));
         words.extend(self.overrides.chunker.map(|chunker| format!("chunker={chunker}")));
         words.extend(self.overrides.dedup.map(|dedup| format!("dedup={}", if dedup { "on" } else { "off" })));
+        words.extend(self.metrics.as_ref().map(|address| format!("metrics={address}")));
         words.join(",")
     }
 }
@@ -165,7 +171,7 @@ mod tests {
     #[test]
     fn words_are_understood_and_said_again() {
         let flags =
-            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec,staging_size=64M,staging_order=fifo,dedup=off,chunker=gear32:4K/16K/64K").unwrap();
+            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec,staging_size=64M,staging_order=fifo,dedup=off,chunker=gear32:4K/16K/64K,metrics=[::1]:9464").unwrap();
         assert!(flags.read_only && flags.allow_other && flags.check_permissions && flags.suid);
         assert!(!flags.dev && !flags.exec);
         assert_eq!(flags.overrides, Overrides { chunker: Some(ChunkerSpec::DEFAULT), dedup: Some(false) });
@@ -180,6 +186,7 @@ mod tests {
         assert!(parse("at=").is_err());
         assert!(parse("dedup=maybe").unwrap_err().contains("on or off"));
         assert!(parse("chunker=fixed:3").is_err());
+        assert!(parse("metrics=0.0.0.0:9464").unwrap_err().contains("proxy"));
         assert!(parse("allow_other,no_default_permissions").is_err());
     }
 }

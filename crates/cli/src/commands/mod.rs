@@ -11,6 +11,8 @@ pub mod get;
 pub mod import;
 pub mod init;
 pub mod keep;
+pub mod live;
+mod live_text;
 pub mod ls;
 pub mod mount;
 pub mod policy;

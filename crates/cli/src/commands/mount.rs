@@ -13,8 +13,10 @@ use std::time::Duration;
 use clap::Args;
 use outrigger_format::ChunkerSpec;
 use outrigger_fuse::control::Server;
+use outrigger_fuse::fs::{Counted, FileSystem};
 use outrigger_fuse::kernel::{self, MountOptions};
 use outrigger_fuse::live::{LiveOptions, LiveVolume, Order, STAGING_BYTES_MIN, Stale};
+use outrigger_fuse::measures::{self, Watched};
 use outrigger_fuse::mounts;
 use outrigger_fuse::report::Reports;
 use outrigger_fuse::view::{ReadOptions, ReadVolume};
@@ -25,6 +27,7 @@ use signal_hook::iterator::Signals;
 use super::{Context, beside, unmount};
 use crate::args::{MountFlags, mount_options, values};
 use crate::exit::{Exit, Failure, Outcome, plain};
+use crate::exporter::{Address, Exporter, Trace};
 use crate::output::{Object, complain, print_json, print_text};
 use crate::{interrupt, syslog, when};
 
@@ -36,12 +39,14 @@ Examples:
   outrigger mount -o ro,allow_other /mnt      for all users; modes and ACLs hold
   outrigger mount --chunker fixed:64K /mnt    blocks of 64 KiB for all that is written through it
   outrigger mount -o dedup=off /mnt           store all of it, without looking for what is stored already
+  outrigger mount --metrics 127.0.0.1:9464 /mnt    with numbers for Prometheus at http://127.0.0.1:9464/metrics
   outrigger unmount /mnt
 
 In /etc/fstab:
   /data/store    /mnt  fuse.outrigger  allow_other,nofail     0  0
   /backup/store  /old  fuse.outrigger  ro,allow_other,nofail  0  0";
 
+const METRICS_HELP: &str = "Hand out counters for Prometheus under /metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. No other machine is served: put a proxy before it";
 const READY: &[u8] = b"ready\n";
 /// Threads that serve requests, at least: one can decode while another talks to the kernel.
 const THREADS_MIN: usize = 2;
@@ -82,8 +87,10 @@ pub struct MountArgs {
     /// read is verified
     #[arg(long, value_name = "on|off", value_parser = values::on_off)]
     dedup: Option<bool>,
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
+    metrics: Option<Address>,
     /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE, staging_order=ORDER,
-    /// chunker=CHUNKER, dedup=on|off
+    /// chunker=CHUNKER, dedup=on|off, metrics=ADDRESS
     #[arg(short, value_name = "OPT,...")]
     options: Vec<String>,
     /// Stay in the foreground; Ctrl-C unmounts
@@ -110,6 +117,7 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
     flags.staging_order = args.staging_order.or(flags.staging_order);
     flags.overrides.chunker = args.chunker.or(flags.overrides.chunker);
     flags.overrides.dedup = args.dedup.or(flags.overrides.dedup);
+    flags.metrics = args.metrics.or(flags.metrics);
     if let Some(bytes) = flags.staging_bytes
         && !(STAGING_BYTES_MIN..=STAGING_BYTES_MAX).contains(&bytes)
     {
@@ -193,10 +201,17 @@ fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
     let store = Arc::new(context.open()?);
     let view = context.view(&store, "mount", plan.flags.at.as_deref())?;
     let options = ReadOptions { snapshots: plan.flags.at.is_none(), ahead_threads: threads };
-    let volume = Arc::new(ReadVolume::new(Arc::clone(&store), view, options, reports)?);
+    let exporter = listen(plan)?;
+    let volume = ReadVolume::new(Arc::clone(&store), view, options, reports)?;
+    let volume = Arc::new(Counted::new(Arc::new(volume)));
     let options = mount_options(plan, threads);
-    let mounted = kernel::mount(volume, &plan.point, &options).map_err(|error| refused(plan, &error))?;
-    unmount_on_signal(&plan.point, move || interrupt::close_sessions(&store));
+    let mounted =
+        kernel::mount(Arc::clone(&volume), &plan.point, &options).map_err(|error| refused(plan, &error))?;
+    let (_exporter, trace) = export(exporter, &volume)?;
+    unmount_on_signal(&plan.point, move || {
+        interrupt::close_sessions(&store);
+        trace.iter().for_each(Trace::remove);
+    });
     let served = mounted.serve(ready(context, plan, detach));
     served.map_err(|error| Failure::io("the mount has ended", &error))?;
     Ok(Exit::Done)
@@ -223,21 +238,25 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
     options.batch_bytes = (options.staging_bytes / 2).min(options.batch_bytes);
     options.order = plan.flags.staging_order.unwrap_or_default();
     options.overrides = plan.flags.overrides;
+    let exporter = listen(plan)?;
     let volume = Arc::new(LiveVolume::open(Arc::clone(&store), options, reports)?);
     let recovered = volume.recovered();
     if recovered.records > 0 {
         complain(&format!("an earlier mount was not unmounted: {}", beside::told(recovered)));
     }
     let mount = mount_options(plan, threads);
+    let counted = Arc::new(Counted::new(Arc::clone(&volume)));
     let mounted =
-        kernel::mount(Arc::clone(&volume), &plan.point, &mount).map_err(|error| refused(plan, &error))?;
+        kernel::mount(Arc::clone(&counted), &plan.point, &mount).map_err(|error| refused(plan, &error))?;
     let forget = mounted.forgetter();
-    let server = Server::start(&volume, &plan.store, Arc::new(move |stale: &Stale| forget.forget(stale)))?;
+    let (_exporter, trace) = export(exporter, &counted)?;
+    let server = Server::start(&counted, &plan.store, Arc::new(move |stale: &Stale| forget.forget(stale)))?;
     let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
     unmount_on_signal(&plan.point, move || {
         // What was acknowledged is in the log anyway: this saves the next mount the work.
         let _ = ending.destage_all();
         interrupt::close_sessions(&at_end);
+        trace.iter().for_each(Trace::remove);
     });
     let served = mounted.serve(ready(context, plan, detach));
     let stored = volume.close();
@@ -255,6 +274,31 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
     }
     served.map_err(|error| Failure::io("the mount has ended", &error))?;
     Ok(Exit::Done)
+}
+
+/// Listens for those who ask for metrics, before anything is mounted: then an address that cannot be had is said on the terminal.
+fn listen(plan: &Plan) -> Result<Option<Exporter>, Failure> {
+    let bind = |address| {
+        Exporter::bind(address)
+            .map_err(|error| Failure::io(format!("cannot hand out metrics at {address}"), &error))
+    };
+    plan.flags.metrics.as_ref().map(bind).transpose()
+}
+
+/// Begins to answer them. Returns what removes the socket at the end, and what removes it when the process is ended before.
+fn export<F: FileSystem + Watched>(
+    mut exporter: Option<Exporter>,
+    counted: &Arc<Counted<F>>,
+) -> Result<(Option<Exporter>, Option<Trace>), Failure> {
+    if let Some(exporter) = &mut exporter {
+        let counted = Arc::downgrade(counted);
+        let render = move || counted.upgrade().map(|counted| measures::exposition(&counted.status()));
+        exporter
+            .start(measures::CONTENT_TYPE, Arc::new(render))
+            .map_err(|error| Failure::io("cannot hand out metrics", &error))?;
+    }
+    let trace = exporter.as_ref().and_then(Exporter::trace);
+    Ok((exporter, trace))
 }
 
 fn mount_options(plan: &Plan, threads: usize) -> MountOptions {

@@ -1,10 +1,13 @@
-//! `stats`: what a store holds and what it takes.
+//! `stats`: what a store holds and what it takes; with `--live`, how its mount fares (`live`).
+
+use std::time::Duration;
 
 use clap::Args;
 use outrigger_store::ops::stats::{FrameTotals, PackTotals, Stats, stats};
 use serde_json::Value;
 
-use super::Context;
+use super::live::Watch;
+use super::{Context, live};
 use crate::exit::{Exit, Outcome};
 use crate::output::{Object, count, counted, print_json, print_text, size};
 
@@ -12,6 +15,9 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger stats
   outrigger stats --json | jq '.stored_bytes / .logical_bytes'
+  outrigger stats --live                                  how the store's mount fares, every second
+  outrigger stats --live --interval 10 --count 6          for a minute
+  outrigger stats --live --json | jq -r .per_second.written_bytes
 
 logical   the files of the current tree, each once
 retained  the same with all kept versions and snapshots
@@ -22,15 +28,37 @@ stored    what packs take on disk: compressed, and with what `outrigger gc` woul
 const PACKS_SAMPLED: usize = 256;
 
 /// Show how much is stored, and how well it is deduplicated and compressed
+///
+/// With --live, watch the mount of the store that can be written to: what is written, read, staged and stored, how fast since the sample before
+/// (the first time, since the mount began), and what failed. Ctrl-C ends it.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatsArgs {
     /// Look at the frames of every pack, not of 256 at most
     #[arg(long)]
     exact: bool,
+    /// Watch the mount: refreshed on a terminal, else a line each time; with --json an object each time
+    #[arg(long, conflicts_with = "exact")]
+    live: bool,
+    /// Seconds from one sample to the next
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval, requires = "live")]
+    interval: Duration,
+    /// End after so many samples
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "live")]
+    count: Option<u64>,
+}
+
+/// `1`, `0.5`, `60`.
+fn interval(text: &str) -> Result<Duration, String> {
+    let secs = text.parse().ok().filter(|secs| (0.1..=86_400.0).contains(secs));
+    secs.map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("`{text}` is not a number of seconds from 0.1 to 86400"))
 }
 
 pub fn run(context: &Context, args: StatsArgs) -> Outcome {
+    if args.live {
+        return live::run(context, &Watch { interval: args.interval, count: args.count });
+    }
     let store = context.open()?;
     let stats = stats(&store, if args.exact { usize::MAX } else { PACKS_SAMPLED })?;
     if context.json {

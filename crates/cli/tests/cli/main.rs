@@ -5,6 +5,7 @@ mod basics;
 mod beside;
 mod experiments;
 mod history;
+mod live;
 mod mounts;
 mod run;
 mod tars;

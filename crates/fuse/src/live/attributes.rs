@@ -64,7 +64,9 @@ impl Core {
     /// `chmod`, `chown`, `truncate`, `utimensat`.
     pub fn set_attributes_of(&self, caller: Caller, number: u64, set: &SetAttr) -> Result<Arc<Node>> {
         let node = self.node(number)?;
-        let _room = self.room(self.room_for_attributes(&node))?;
+        let bytes = self.room_for_attributes(&node);
+        let cuts = set.size.is_some_and(|len| len < node.read().len());
+        let _room = if cuts { self.room_to_free(bytes) } else { Some(self.room(bytes)?) };
         let _gate = self.enter();
         let mut state = node.write();
         let present = now();

@@ -1,7 +1,7 @@
 //! What all operations of a writable mount share: the log, the tree, and the rules for touching them.
 //!
-//! **Locks**, in the order they are taken: room in the log ([`Core::room`], which may wait for the destager, so nothing else is held then), `gate`
-//! (shared by every change; a barrier takes it alone), `tree`, a node, `dirty`. A change appends its record to the log and changes memory
+//! **Locks**, in the order they are taken: room in the log ([`Core::room`], which may wait for the destager, so nothing else is held then); the turn to
+//! destage; `gate` (shared by every change; a batch and a barrier take it alone); `tree`; a node; `dirty`. A change appends its record to the log and changes memory
 //! with the locks held that make the two have one order: the tree's for names, the node's for content and attributes.
 //!
 //! A change is acknowledged when its record is appended: it survives the death of the process from then on.
@@ -22,13 +22,14 @@ use outrigger_store::staging::{Appended, Log, Reservation};
 use rustix::io::Errno;
 
 use super::LiveOptions;
-use super::destage::Control;
+use super::destager::Control;
 use super::directory::LiveDir;
 use super::gate::Gate;
 use super::node::{Node, State};
 use super::tree::Tree;
 use super::world::{Seen, World};
 use crate::fs::{Attr, Caller, Entry, Result, Statfs};
+use crate::measures::Histogram;
 use crate::view::ahead::ReadAhead;
 use crate::view::handles::Handles;
 use crate::view::{FOREVER, attr, space};
@@ -69,12 +70,13 @@ pub(super) struct Core {
 /// What has happened since the mount began.
 #[derive(Default)]
 pub(super) struct Counters {
-    pub written: AtomicU64,
-    pub read: AtomicU64,
     pub destaged: AtomicU64,
     pub invalidated: AtomicU64,
     pub batches: AtomicU64,
-    pub batch_nanos: AtomicU64,
+    /// How long batches took that had something to store.
+    pub took: Histogram,
+    /// Batches that failed.
+    pub failures: AtomicU64,
     pub stored: AtomicU64,
     pub new: AtomicU64,
     /// How often another process may have changed the store.
@@ -155,6 +157,14 @@ impl Core {
                 },
                 reserved => return self.world.fail(reserved),
             }
+        }
+    }
+
+    /// As [`Core::room`], for a change that will make room: while nothing can be stored it goes beyond the log's bound, or a full store could not be emptied.
+    pub fn room_to_free(&self, bytes: usize) -> Option<Reservation<'_>> {
+        match self.control.trouble() {
+            Some(_) => self.log.reserve(bytes as u64 + RECORD_ROOM, Some(Duration::ZERO)).ok(),
+            None => self.room(bytes).ok(),
         }
     }
 

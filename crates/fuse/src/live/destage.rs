@@ -11,43 +11,41 @@
 //! 4. *Settle*: files give up what was stored and has not been written again since; names that were committed leave the tree's memory; segments of the
 //!    log that nothing needs any more are removed. A crash before this leaves more in the log than is needed: replaying it says again what is so.
 //!
+//! *Orphans*, files that have lost their last name and are still open, or known to the kernel, have no row in the database. What is stored of them is held by the commit
+//! that takes their names away, so that it is not reclaimed until they are gone; what is staged of them goes along only when room is
+//! needed: most are gone before.
+//!
 //! An attribute or a content may be newer in the database than the names of the same commit. That is no harm: the log has everything from the
 //! cut on, in order, and says what each *is*, so that a replay ends in the last state. For a snapshot the gate stays closed over the
 //! whole batch.
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, RwLockReadGuard};
+use std::time::Instant;
 
 use outrigger_format::catalogue::FileKind;
 use outrigger_format::{ChunkerSpec, Root};
-use outrigger_store::meta::{Change, ROOT_INODE};
-use outrigger_store::staging::{Fill, Piece};
+use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};
+use outrigger_store::staging::Piece;
 use outrigger_store::tree::Policies;
 use outrigger_store::write::{
     CommitWhen, Content, FileItem, Item, Oracle, PartSource, Parts, Progress, Target, WriteOptions, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Result};
-use rustix::io::Errno;
 
+use super::HOLDER;
 use super::core::{Core, Counters};
+use super::destager::Select;
 use super::file::read_noted;
 use super::gate::Closed;
-use super::node::Node;
+use super::node::{Node, State};
 use super::plan::plan;
-use super::{HOLDER, Order};
 use crate::view::content::StoredFile;
 
-/// Nodes and names that wait for a commit at most, about: what they take in memory is bounded by this.
-const WAITING_MAX: usize = 20_000;
 /// Clean nodes that are kept in memory.
 const NODES_MAX: usize = 16 << 10;
-/// How often the destager looks whether something has waited long enough.
-const TICK: Duration = Duration::from_millis(250);
-/// After a failure, when to try again.
-const RETRY: Duration = Duration::from_secs(1);
 /// Blocks of files that are rewritten in place, and the frames that hold them.
 const BLOCK: u32 = 16 << 10;
 const BLOCK_FRAME: u32 = 64 << 10;
@@ -56,73 +54,14 @@ const RESTART_MIN: u64 = 1 << 20;
 /// So many small overwrites make a file one that is rewritten in place.
 const REWRITES: u32 = 64;
 
-/// Which content a batch takes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Select {
-    /// Everything.
-    All,
-    /// A batch's worth.
-    Batch,
-    /// What has not been written for a while.
-    Idle,
-}
-
-/// What the destager is asked for, and how it fares.
-#[derive(Default)]
-pub(super) struct Control {
-    state: Mutex<Asked>,
-    changed: Condvar,
-    /// One batch at a time.
-    turn: Mutex<()>,
-    /// The log is filling up.
-    pressed: AtomicBool,
-    /// There may be roots that are held for the log.
-    holds: AtomicBool,
-}
-
-#[derive(Default)]
-struct Asked {
-    stop: bool,
-    pressed: bool,
-    failed: Option<(Errno, Instant)>,
-}
-
-impl Control {
-    /// Somebody is about to write.
-    pub fn note_pressure(&self, fill: Fill) {
-        if is_high(fill) && !self.pressed.swap(true, Ordering::Relaxed) {
-            self.state.lock().expect("no panic while held").pressed = true;
-            self.changed.notify_all();
-        }
-    }
-
-    /// A root was held.
-    pub fn note_hold(&self) {
-        self.holds.store(true, Ordering::Relaxed);
-    }
-
-    /// Why writers who wait for room should not go on waiting.
-    pub fn trouble(&self) -> Option<Errno> {
-        self.state.lock().expect("no panic while held").failed.map(|(errno, _)| errno)
-    }
-
-    /// Ends the destager's thread.
-    pub fn stop(&self) {
-        self.state.lock().expect("no panic while held").stop = true;
-        self.changed.notify_all();
-    }
-}
-
-fn is_high(fill: Fill) -> bool {
-    fill.waiting > 0 || fill.used + fill.reserved > fill.capacity / 2
-}
-
 /// A node in a batch.
 struct Taken {
     node: Arc<Node>,
     edition: u64,
     /// Of a file whose content goes along.
     content: Option<TakenContent>,
+    /// It had no name any more.
+    is_orphan: bool,
 }
 
 struct TakenContent {
@@ -133,84 +72,8 @@ struct TakenContent {
 }
 
 impl Core {
-    /// The destager's thread.
-    pub fn run_destager(self: &Arc<Self>) {
-        loop {
-            let asked = {
-                let state = self.control.state.lock().expect("no panic while held");
-                let state = if state.pressed || state.stop {
-                    state
-                } else {
-                    self.control.changed.wait_timeout(state, TICK).expect("no panic while held").0
-                };
-                (state.stop, state.failed)
-            };
-            if asked.0 {
-                return;
-            }
-            if asked.1.is_some_and(|(_, at)| at.elapsed() < RETRY) {
-                std::thread::sleep(TICK);
-                continue;
-            }
-            let Some(select) = self.due() else { continue };
-            let done = self.destage(select, None);
-            self.note_outcome(&done);
-        }
-    }
-
-    fn note_outcome(&self, done: &Result<()>) {
-        let mut state = self.control.state.lock().expect("no panic while held");
-        let told = |error: &Error| (self.world.reports.errno_of_our_own(error), Instant::now());
-        state.failed = done.as_ref().err().map(told);
-    }
-
-    /// What should be destaged now, if anything.
-    fn due(&self) -> Option<Select> {
-        let fill = self.log.fill();
-        let high = is_high(fill);
-        self.control.pressed.store(high, Ordering::Relaxed);
-        self.control.state.lock().expect("no panic while held").pressed = high;
-        let dirty = self.world.dirty.lock().expect("no panic while held");
-        if dirty.is_empty() {
-            return high.then_some(Select::All);
-        }
-        if high || dirty.len() > WAITING_MAX {
-            return Some(Select::Batch);
-        }
-        let idle = self.options.idle;
-        let waited = dirty.values().any(|node| {
-            let state = node.read();
-            let since = state.file.dirty_since.unwrap_or(state.file.written);
-            state.is_dirty() && (state.file.written.elapsed() >= idle || since.elapsed() >= 4 * idle)
-        });
-        waited.then_some(Select::Idle)
-    }
-
-    /// Destages everything that is staged now.
-    ///
-    /// # Errors
-    /// Those of the store; what could not be destaged stays staged.
-    pub fn flush(self: &Arc<Self>) -> Result<()> {
-        let done = self.destage(Select::All, None);
-        self.note_outcome(&done);
-        done
-    }
-
-    /// Closes the gate, destages what is left, and runs `work` on a store that has everything, before changes go on.
-    ///
-    /// # Errors
-    /// Those of the store and of `work`.
-    pub fn with_everything_stored<T>(self: &Arc<Self>, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        // Most of it while changes go on.
-        self.flush()?;
-        let gate = self.gate.close();
-        self.destage(Select::All, Some(&gate))?;
-        work()
-    }
-
-    /// Destages one batch; see the module. `closed`: the gate, if the caller has closed it.
-    pub fn destage(self: &Arc<Self>, select: Select, closed: Option<&Closed<'_>>) -> Result<()> {
-        let _turn = self.control.turn.lock().expect("no panic while held");
+    /// Destages one batch; see the module. It must be the caller's turn. `closed`: the gate, if the caller has closed it.
+    pub fn batch(self: &Arc<Self>, select: Select, closed: Option<&Closed<'_>>) -> Result<()> {
         self.session.check()?;
         let began = Instant::now();
         // Cut.
@@ -230,9 +93,14 @@ impl Core {
         let mut writer = Writer::start(&self.world.store, &self.session, &options, &progress);
         let mut taken = Vec::with_capacity(dirty.len());
         let mut submitted = 0;
-        for node in dirty {
-            let content = selected.contains_key(&node.number);
-            let (item, note) = self.item(&node, content, &policies)?;
+        for (node, is_orphan) in dirty {
+            let content = selected.contains(&node.number);
+            let made = if is_orphan {
+                self.orphan_item(&node, content, &policies)?
+            } else {
+                Some(self.item(&node, content, &policies)?)
+            };
+            let Some((item, note)) = made else { continue };
             taken.push(note);
             submitted += 1;
             writer.submit(item)?;
@@ -260,73 +128,29 @@ impl Core {
             tree.drop_taken(generation);
             tree.evict(NODES_MAX);
         }
-        Counters::add(&self.counters.batch_nanos, began.elapsed().as_nanos() as u64);
+        self.counters.took.note(began.elapsed());
         Counters::add(&self.counters.destaged, staged);
         Counters::add(&self.counters.stored, summary.progress.bytes_stored);
         Counters::add(&self.counters.new, summary.progress.bytes_new);
         self.reclaim(sequence)
     }
 
-    /// The dirty nodes that have names. What lost its last name leaves the set: the database will not have it any more.
-    fn take_dirty(&self) -> Vec<Arc<Node>> {
+    /// The dirty nodes, and which of them are orphans. What is buried leaves the set: the database will not have it any more.
+    fn take_dirty(&self) -> Vec<(Arc<Node>, bool)> {
         let mut dirty = self.world.dirty.lock().expect("no panic while held");
+        let mut taken = Vec::with_capacity(dirty.len());
         dirty.retain(|_, node| {
-            let named = node.read().links > 0;
-            if !named {
+            let state = node.read();
+            let is_named = state.links > 0;
+            let stays = is_named || !state.is_buried && node.kind == FileKind::File;
+            if stays {
+                taken.push((Arc::clone(node), !is_named));
+            } else {
                 node.listed.store(false, Ordering::Relaxed);
             }
-            named
+            stays
         });
-        dirty.values().map(Arc::clone).collect()
-    }
-
-    /// Files whose content goes along, by their numbers.
-    fn select(&self, select: Select, dirty: &[Arc<Node>]) -> HashMap<u64, ()> {
-        let oldest = self.log.oldest_segment();
-        let (idle, pressed) = (self.options.idle, is_high(self.log.fill()));
-        let mut waiting = Vec::new();
-        let mut chosen = HashMap::new();
-        let mut bytes = 0;
-        for node in dirty.iter().filter(|node| node.kind == FileKind::File) {
-            let state = node.read();
-            let file = &state.file;
-            if file.map.is_clean() || state.links == 0 {
-                continue;
-            }
-            let staged = file.map.staged_bytes();
-            let is_due = match select {
-                Select::All => true,
-                Select::Batch => file.map.oldest_segment().is_some_and(|segment| segment <= oldest),
-                Select::Idle => {
-                    let patience = if file.in_place { 4 * idle } else { idle };
-                    file.written.elapsed() >= patience
-                        || file.dirty_since.is_some_and(|since| since.elapsed() >= 4 * patience)
-                }
-            };
-            if is_due {
-                chosen.insert(node.number, ());
-                bytes += staged;
-            } else {
-                waiting.push((file.written, file.dirty_since, node.number, staged));
-            }
-        }
-        if select == Select::Batch && pressed {
-            match self.options.order {
-                Order::LeastRecentlyWritten => waiting.sort_unstable_by_key(|(written, ..)| *written),
-                Order::FirstWritten => waiting.sort_unstable_by_key(|(_, since, ..)| *since),
-                Order::MostRecentlyWritten => {
-                    waiting.sort_unstable_by_key(|(written, ..)| std::cmp::Reverse(*written));
-                }
-            }
-            for (_, _, number, staged) in waiting {
-                if bytes >= self.options.batch_bytes {
-                    break;
-                }
-                chosen.insert(number, ());
-                bytes += staged;
-            }
-        }
-        chosen
+        taken
     }
 
     /// What to write of a node: its attributes, and its content if `content`.
@@ -339,15 +163,48 @@ impl Core {
         if !content || node.kind != FileKind::File {
             let root = if node.kind == FileKind::File { root.clone() } else { Root::Empty };
             let change = Change::Node { inode, parent, attributes, root, keep: false };
-            let note = Taken { node: Arc::clone(node), edition, content: None };
+            let note = Taken { node: Arc::clone(node), edition, content: None, is_orphan: false };
             return Ok((Item::Change(change), note));
         }
+        let keep = state.file.is_version && *root != Root::Empty;
+        self.file_item(node, state, Target::Node { inode, parent, keep }, policies)
+    }
+
+    /// What to write of an orphan, if anything: its content if `content`, or what is to be held of it.
+    fn orphan_item(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        content: bool,
+        policies: &Policies,
+    ) -> Result<Option<(Item, Taken)>> {
+        let state = node.read();
+        let inode = node.number;
+        if content {
+            return self.file_item(node, state, Target::Orphan { inode }, policies).map(Some);
+        }
+        let root = state.file.stored.root();
+        if state.file.is_held || *root == Root::Empty {
+            return Ok(None);
+        }
+        let note = Taken { node: Arc::clone(node), edition: state.edition, content: None, is_orphan: true };
+        Ok(Some((Item::Change(Change::Orphan { inode, root: root.clone() }), note)))
+    }
+
+    /// A file's content as it is now, what is committed under what is staged.
+    fn file_item(
+        self: &Arc<Self>,
+        node: &Arc<Node>,
+        state: RwLockReadGuard<'_, State>,
+        to: Target,
+        policies: &Policies,
+    ) -> Result<(Item, Taken)> {
+        let (parent, edition, attributes) = (state.parent, state.edition, state.attributes.clone());
         let file = &state.file;
         let pieces: Vec<(Range<u64>, Piece)> = file.map.pieces(0..u64::MAX).collect();
         // With the node held nothing of it is being appended, so this is no older than its last record.
         let sequence = self.log.last();
-        let (staged, keep, in_place) = (file.map.staged_bytes(), file.is_version, file.in_place);
-        let root = Arc::new(root.clone());
+        let (staged, in_place) = (file.map.staged_bytes(), file.in_place);
+        let root = Arc::new(file.stored.root().clone());
         let was_closed = !node.has_writers();
         drop(state);
         let policy = self.policy_of(policies, parent)?;
@@ -357,8 +214,9 @@ impl Core {
         let planned = plan(&self.reader(), &root, &pieces, chunker)?;
         let content = TakenContent { sequence, staged, rewrites: planned.rewrites, was_closed };
         let source = Arc::new(Noted { core: Arc::clone(self), root: Arc::clone(&root), pieces });
+        let is_orphan = matches!(to, Target::Orphan { .. });
         let item = FileItem {
-            to: Target::Node { inode, parent, keep: keep && *root != Root::Empty },
+            to,
             attributes,
             content: Content::Parts(Parts { parts: planned.parts, source }),
             chunker,
@@ -367,7 +225,7 @@ impl Core {
             frame: in_place.then_some(BLOCK_FRAME),
             oracle: Oracle::Off,
         };
-        Ok((Item::File(item), Taken { node: Arc::clone(node), edition, content: Some(content) }))
+        Ok((Item::File(item), Taken { node: Arc::clone(node), edition, content: Some(content), is_orphan }))
     }
 
     fn policy_of(&self, policies: &Policies, directory: u64) -> Result<outrigger_store::tree::WritePolicy> {
@@ -394,9 +252,17 @@ impl Core {
 
     /// Gives up what a batch has stored of a node.
     fn settle(&self, note: Taken, roots: &HashMap<u64, Root>) -> Result<()> {
-        let Taken { node, edition, content } = note;
+        let Taken { node, edition, content, is_orphan } = note;
         let mut state = node.write();
-        state.in_database = true;
+        if state.is_buried {
+            // It leaves the set of dirty ones with the next cut.
+            if is_orphan {
+                self.world.let_go(node.number);
+            }
+            return Ok(());
+        }
+        state.in_database = !is_orphan;
+        state.file.is_held = is_orphan;
         if state.edition == edition {
             state.changed = false;
         }
@@ -425,9 +291,16 @@ impl Core {
         Ok(())
     }
 
+    /// What was held of orphans that are closed now.
+    pub fn release_orphans(&self) -> Result<()> {
+        let gone = std::mem::take(&mut *self.world.gone.lock().expect("no panic while held"));
+        gone.into_iter().try_for_each(|inode| self.world.store.meta.release(&orphan_holder(inode), None))
+    }
+
     /// Gives back what the log does not need any more, names being committed up to `sequence`.
     fn reclaim(&self, sequence: u64) -> Result<()> {
         self.log.remove_dead(sequence)?;
+        self.release_orphans()?;
         let idle = self.world.dirty.lock().expect("no panic while held").is_empty();
         if !idle {
             return Ok(());

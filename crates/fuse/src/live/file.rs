@@ -10,14 +10,14 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::attributes::drop_privileges;
-use super::core::{Core, Counters, OpenFile, now};
+use super::core::{Core, OpenFile, now};
 use super::node::{Node, State};
 use crate::fs::{Caller, Result, Seek};
 
 /// The longest file, as the manifest has it.
 const LEN_MAX: u64 = i64::MAX as u64;
-/// Bytes of a record at most: a longer write becomes several.
-const WRITE_MAX: usize = 4 << 20;
+/// Bytes of a record at most, well below the shortest segment: a longer write becomes several.
+const WRITE_MAX: usize = 1 << 20;
 /// Copies of less than this are copies of bytes: sharing them would cost more.
 const CLONE_MIN: u64 = 256 << 10;
 
@@ -32,10 +32,7 @@ impl Core {
             let stored = Arc::clone(&state.file.stored);
             drop(state);
             let read = stored.read(&self.reader(), &self.ahead, offset, len, out);
-            let Err(error) = read else {
-                Counters::add(&self.counters.read, (out.len() - begin) as u64);
-                return Ok(());
-            };
+            let Err(error) = read else { return Ok(()) };
             out.truncate(begin);
             state = node.read();
             let same = state.file.map.is_clean() && Arc::ptr_eq(&stored, &state.file.stored);
@@ -44,7 +41,6 @@ impl Core {
             }
         }
         let done = self.read_pieces(&state, offset, len, out);
-        Counters::add(&self.counters.read, (out.len() - begin) as u64);
         done.map_err(|error| self.world.reports.errno_at(error, format_args!("inode {}", node.number)))
     }
 
@@ -106,7 +102,6 @@ impl Core {
             self.world.mark(&file.node);
             at += part.len() as u64;
         }
-        Counters::add(&self.counters.written, data.len() as u64);
         Ok(())
     }
 

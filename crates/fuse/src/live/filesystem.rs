@@ -37,9 +37,10 @@ impl LiveVolume {
     fn opened(&self, node: Arc<Node>, flags: OpenFlags) -> Result<Opened> {
         let writes = writes(flags);
         {
-            // Held, so that it is not buried in between.
+            // Held, so that it is not buried in between. One without a name can be opened for as long as the kernel knows it: it
+            // may have looked it up just before.
             let state = node.read();
-            if state.links == 0 && !node.is_open() {
+            if state.is_buried {
                 return Err(Errno::STALE);
             }
             node.opened(writes);
@@ -50,12 +51,13 @@ impl LiveVolume {
         Ok(Opened { handle, flushes: writes, keep_cache })
     }
 
-    /// What nobody can come by any more leaves memory.
+    /// The kernel has forgotten what has no name: unless it is open, nobody can come by it any more, and it leaves memory.
     fn bury(&self, node: &Arc<Node>) {
         let mut tree = self.core.tree_mut();
         let mut state = node.write();
+        state.is_forgotten = true;
         if state.links == 0 && !node.is_open() {
-            state.bury(&self.core.world.usage, &self.core.world.budget);
+            self.core.world.bury(node, &mut state);
             tree.nodes.remove(&node.number);
         }
     }
@@ -193,8 +195,10 @@ impl FileSystem for LiveVolume {
         if !file.node.has_writers() && state.file.map.is_clean() {
             state.file.is_version = true;
         }
-        if last && state.links == 0 {
-            state.bury(&self.core.world.usage, &self.core.world.budget);
+        let is_gone = last && state.links == 0 && state.is_forgotten;
+        drop(state);
+        if is_gone {
+            self.bury(&file.node);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The gate that every change passes, and that a barrier closes.
+//! The gate that every change passes, and that a barrier closes. Whoever closes it, for however long, has the destager's turn.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};

@@ -8,8 +8,7 @@ use outrigger_store::meta::{At, ROOT_INODE};
 
 use super::LiveVolume;
 use super::core::Core;
-use super::destage::Select;
-use super::gate::Closed;
+use super::destager::Barrier;
 
 /// Names in the root at most that a kernel is told to forget one by one.
 const NAMES_PAGE: usize = 4096;
@@ -26,7 +25,7 @@ pub struct Stale {
 /// Nothing changes while this lives.
 pub struct Held<'a> {
     core: &'a Arc<Core>,
-    gate: Closed<'a>,
+    barrier: Barrier<'a>,
     names: BTreeSet<Vec<u8>>,
 }
 
@@ -37,10 +36,7 @@ impl LiveVolume {
     /// Those of the store; then changes go on.
     pub fn hold(&self) -> Result<Held<'_>> {
         let core = &self.core;
-        core.flush()?;
-        let gate = core.gate.close();
-        core.destage(Select::All, Some(&gate))?;
-        Ok(Held { core, gate, names: core.root_names()? })
+        Ok(Held { core, barrier: core.barrier()?, names: core.root_names()? })
     }
 }
 
@@ -53,7 +49,7 @@ impl Held<'_> {
         let mut names = self.names;
         names.extend(self.core.root_names()?);
         let inodes = self.core.reload()?;
-        drop(self.gate);
+        drop(self.barrier);
         Ok(Stale { inodes, names })
     }
 }
@@ -75,7 +71,7 @@ impl Core {
     /// Reads again what is open, and forgets the rest. Everything is clean: the gate is closed, and all was stored.
     fn reload(&self) -> Result<Vec<u64>> {
         let mut tree = self.tree_mut();
-        tree.nodes.retain(|_, node| Arc::strong_count(node) > 1 || node.is_open());
+        tree.nodes.retain(|_, node| Arc::strong_count(node) > 1 || node.is_open() || node.read().links == 0);
         let mut inodes = vec![ROOT_INODE];
         for node in tree.nodes.values() {
             let row = self.world.store.meta.inode(At::Now, node.number)?;
@@ -85,8 +81,11 @@ impl Core {
                 Some(row) if row.attributes.kind == node.kind => {
                     state.reload(row, &self.world.usage, &self.world.budget);
                 }
-                // It was removed: who has it open still reads what it was, as long as that is stored.
-                _ => state.links = 0,
+                // It was removed: who has it open still reads what it was, which the next batch holds.
+                _ => {
+                    state.links = 0;
+                    self.world.mark(node);
+                }
             }
         }
         self.fresh.lock().expect("no panic while held").clear();

@@ -15,7 +15,7 @@
 //! | `core.rs`, `world.rs`, `gate.rs` | what all operations share; the locks and their order |
 //! | `tree.rs`, `node.rs` | names and inodes in memory |
 //! | `names.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
-//! | `destage.rs`, `plan.rs` | from the log to the store; what of a file must be cut again |
+//! | `destager.rs`, `destage.rs`, `plan.rs` | when and how from the log to the store; what of a file must be cut again |
 //! | `replay.rs` | the log of a mount that was killed |
 //! | `hold.rs`, `status.rs` | for commands beside the mount |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of all these |
@@ -24,6 +24,7 @@ mod acl;
 mod attributes;
 mod core;
 mod destage;
+mod destager;
 mod directory;
 mod file;
 mod filesystem;
@@ -37,13 +38,12 @@ mod status;
 mod tree;
 mod world;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use outrigger_store::meta::SessionKind;
+use outrigger_store::meta::{ORPHAN, SessionKind};
 use outrigger_store::ops::View;
 use outrigger_store::staging::{self, Log, Usage};
 use outrigger_store::tree::Overrides;
@@ -58,7 +58,6 @@ use crate::view::ahead::ReadAhead;
 use crate::view::{ReadOptions, ReadVolume};
 
 pub use self::hold::{Held, Stale};
-pub use self::status::Status;
 
 /// Who holds roots for the log, in the database.
 const HOLDER: &str = "mount";
@@ -161,7 +160,8 @@ impl LiveVolume {
             usage: Arc::<Usage>::default(),
             budget: Arc::default(),
             reports: Arc::clone(&reports),
-            dirty: Mutex::new(HashMap::new()),
+            dirty: Mutex::default(),
+            gone: Mutex::default(),
         };
         let mut replay = Replay { world: &world, tree: Tree::default(), records: 0, clones: false };
         let (log, report) = Log::open_counting(
@@ -174,6 +174,10 @@ impl LiveVolume {
         let tree = replay.finish();
         if !clones && !store.meta.held(HOLDER)?.is_empty() {
             store.meta.release(HOLDER, None)?;
+        }
+        // What was open without a name went with the mount that had it open.
+        for holder in store.meta.holders()?.iter().filter(|holder| holder.starts_with(ORPHAN)) {
+            store.meta.release(holder, None)?;
         }
         let recovered = Recovered { records, bytes: report.bytes, torn: report.torn };
         let ahead = ReadAhead::start(&store, options.ahead_threads)?;
@@ -226,6 +230,7 @@ impl LiveVolume {
     pub fn close(&self) -> Result<()> {
         self.stop();
         self.core.flush()?;
+        self.core.release_orphans()?;
         self.core.log.discard(self.core.log.last())?;
         self.core.world.store.meta.release(HOLDER, None)
     }

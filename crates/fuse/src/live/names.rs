@@ -96,7 +96,7 @@ impl Core {
         if name == b"." {
             return Err(Errno::INVAL);
         }
-        let _room = self.room(name.len())?;
+        let _room = self.room_to_free(name.len());
         let _gate = self.enter();
         let tree = &mut *self.tree_mut();
         let above = self.world.directory_in(tree, parent)?;
@@ -109,7 +109,6 @@ impl Core {
         }
         self.append(&Operation::Unlink { parent, name: name.to_vec(), inode: node.number }, &[])?;
         self.world.set_name(tree, &above, name, Some(&node), None);
-        self.world.bury_if_gone(&node);
         Ok(())
     }
 
@@ -177,7 +176,6 @@ impl Core {
             &[],
         )?;
         self.world.move_name(tree, (&from_dir, from.1), (&to_dir, to.1), &moved, replaced.as_ref());
-        replaced.iter().for_each(|node| self.world.bury_if_gone(node));
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A node is *clean* when the database has all of it; then it may be forgotten at any time, and is read again when it is asked for. It is
 //! *dirty* while the log has something of it that the database lacks: attributes (`changed`), or content (its map of extents). A node
-//! without names lives until it is closed and the kernel has forgotten it.
+//! without names lives until it is closed and the kernel has forgotten it; then it is *buried*.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -43,6 +43,10 @@ pub(super) struct State {
     pub unlogged: bool,
     /// The database has a row of it.
     pub in_database: bool,
+    /// It has no name, and the kernel does not know it any more.
+    pub is_forgotten: bool,
+    /// Nobody can come by it, and its content was given up.
+    pub is_buried: bool,
     /// Content; of files only.
     pub file: File,
 }
@@ -53,6 +57,8 @@ pub(super) struct File {
     pub stored: Arc<StoredFile>,
     /// What is staged over it.
     pub map: ExtentMap,
+    /// What is committed is held: it has no name any more.
+    pub is_held: bool,
     /// Bytes of the committed content that are not in holes, once somebody has asked.
     pub allocated: Option<u64>,
     /// The committed content is what the file was when its last writer closed it: a version worth keeping.
@@ -74,6 +80,7 @@ impl File {
         Self {
             stored,
             map,
+            is_held: false,
             allocated: None,
             is_version: true,
             written,
@@ -105,6 +112,8 @@ impl Node {
                 edition: 0,
                 unlogged: false,
                 in_database: true,
+                is_forgotten: false,
+                is_buried: false,
                 file,
             },
         )
@@ -130,6 +139,8 @@ impl Node {
                 edition,
                 unlogged: false,
                 in_database: false,
+                is_forgotten: false,
+                is_buried: false,
                 file,
             },
         )
@@ -180,8 +191,9 @@ impl Node {
 }
 
 impl State {
-    /// Gives up the content of a file that has no names and is not open.
+    /// Gives up the content.
     pub fn bury(&mut self, usage: &Arc<Usage>, budget: &Arc<Budget>) {
+        self.is_buried = true;
         self.file = File::new(Root::Empty, usage, budget);
     }
 

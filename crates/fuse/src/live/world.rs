@@ -11,7 +11,7 @@ use outrigger_store::staging::Usage;
 use rustix::io::Errno;
 
 use super::core::now;
-use super::node::Node;
+use super::node::{Node, State};
 use super::tree::Tree;
 use crate::fs::Result;
 use crate::report::Reports;
@@ -27,6 +27,8 @@ pub(super) struct World {
     pub reports: Arc<Reports>,
     /// Nodes of which the database lacks something.
     pub dirty: Mutex<HashMap<u64, Arc<Node>>>,
+    /// Inodes whose content was held without a name, and need not be any more.
+    pub gone: Mutex<Vec<u64>>,
 }
 
 /// What a number or a name means.
@@ -173,13 +175,17 @@ impl World {
         self.mark(parent);
     }
 
-    /// Gives up the content of what has lost its last name, if it is not open: nobody can read it any more, and it need not wait for the kernel to
-    /// forget it.
-    pub fn bury_if_gone(&self, node: &Node) {
-        let mut state = node.write();
-        if state.links == 0 && !node.is_open() {
-            state.bury(&self.usage, &self.budget);
+    /// Gives up what nobody can come by any more, with its state held.
+    pub fn bury(&self, node: &Node, state: &mut State) {
+        if state.file.is_held {
+            self.let_go(node.number);
         }
+        state.bury(&self.usage, &self.budget);
+    }
+
+    /// What was held of an inode without names need not be any more.
+    pub fn let_go(&self, number: u64) {
+        self.gone.lock().expect("no panic while held").push(number);
     }
 
     /// Moves a name.

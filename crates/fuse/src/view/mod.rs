@@ -42,6 +42,7 @@ use crate::fs::{
     Caller, DirEntry, Entry, FileSystem, Found, Handle, OpenFlags, Opened, ROOT, Result, Seek, Statfs,
     TakeEntry,
 };
+use crate::measures::{Status, Watched};
 use crate::report::Reports;
 
 /// The directory of snapshots.
@@ -212,6 +213,13 @@ impl ReadVolume {
         });
         self.fail(listed)?;
         stopped.map_or(Ok(()), Err)
+    }
+}
+
+impl Watched for ReadVolume {
+    fn watch(&self, status: &mut Status) {
+        status.open_handles = self.handles_open() as u64;
+        self.store.packs.watch(status);
     }
 }
 

@@ -9,6 +9,7 @@ use outrigger_fuse::fs::{
     Attr, Caller, DirEntry, Entry, FileSystem, Found, Handle, NewNode, OpenFlags, Opened, Part, ROOT, Result,
     Seek, SetAttr, Statfs, TakeEntry,
 };
+use outrigger_fuse::measures::{Status, Watched};
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -103,6 +104,10 @@ fn who(caller: Caller) -> (u32, u32) {
 }
 
 const OPENED: Opened = Opened { handle: 3, flushes: true, keep_cache: false };
+
+impl Watched for Recorder {
+    fn watch(&self, _: &mut Status) {}
+}
 
 impl FileSystem for Recorder {
     fn lookup(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<Found> {

@@ -10,6 +10,7 @@ use outrigger_format::{Entry, Fingerprint, Node, Place, Root};
 use super::mark::Marker;
 use super::report::GcProgress;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::read::packs::Wanted;
 use crate::store::Store;
 
 /// A manifest node: its name, and what its parent says of it.
@@ -173,7 +174,7 @@ impl<'a> Job<'a> {
         let missing = || Error::damaged(format!("{}: it is not there", at()));
         let footer = self.store.index.footers().get(place.pack)?.ok_or_else(missing)?;
         let (frame, position) = footer.position(place.slot).ok_or_else(missing)?;
-        let frame = match self.store.packs.frame(place.pack, &footer, frame) {
+        let frame = match self.store.packs.frame(place.pack, &footer, frame, Wanted::Now) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(missing().caused_by(error)),
             frame => frame.context(at)?,
         };

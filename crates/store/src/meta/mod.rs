@@ -245,7 +245,23 @@ pub enum Change {
         /// keeps its number.
         keep: bool,
     },
+    /// The content of an inode that has no name any more and is still open: held by [`orphan_holder`] of the inode, in place of what that held
+    /// before. Goes with changes of the two kinds above. The catalogue does not have it, as it is of no use once the mount has ended.
+    Orphan {
+        /// The inode; the database need not have it.
+        inode: u64,
+        /// Content.
+        root: Root,
+    },
 }
+
+/// Who holds the content of an inode without names.
+pub fn orphan_holder(inode: u64) -> String {
+    format!("{ORPHAN}{inode}")
+}
+
+/// What the names of all such holders begin with.
+pub const ORPHAN: &str = "orphan:";
 
 /// What one transaction makes visible: all of it or nothing.
 #[derive(Clone, Debug, Default)]
@@ -399,6 +415,8 @@ pub trait Meta: Send + Sync {
     fn hold(&self, holder: &str, roots: &[Root]) -> Result<()>;
     /// Ends what [`Meta::hold`] began, for these roots or, with `None`, for all that `holder` holds. Others may hold the same ones.
     fn release(&self, holder: &str, roots: Option<&[Root]>) -> Result<()>;
+    /// Who holds roots.
+    fn holders(&self) -> Result<Vec<String>>;
     /// The roots that `holder` holds, each once; empty ones never are.
     fn held(&self, holder: &str) -> Result<Vec<Root>>;
     /// Drops history rows that no snapshot and no pin can see; returns how many.

@@ -53,7 +53,34 @@ impl Drop for Frame {
 
 enum Slot {
     Loading,
-    Ready { frame: Arc<Frame>, used: u64 },
+    Ready {
+        frame: Arc<Frame>,
+        used: u64,
+        /// It was decoded ahead, and no read has come for it yet.
+        awaited: bool,
+    },
+}
+
+/// Who wants a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wanted {
+    /// A read.
+    Now,
+    /// A read that is expected.
+    Ahead,
+}
+
+/// How the cache of decoded frames has fared since the store was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FrameCounts {
+    /// Reads that found their frame decoded, or being decoded.
+    pub hits: u64,
+    /// Reads that had to decode it.
+    pub misses: u64,
+    /// Frames decoded ahead of reads.
+    pub ahead: u64,
+    /// Of those, frames that a read then came for.
+    pub ahead_hits: u64,
 }
 
 #[derive(Default)]
@@ -61,6 +88,7 @@ struct Cache {
     slots: HashMap<(PackId, u16), Slot>,
     bytes: usize,
     clock: u64,
+    counts: FrameCounts,
 }
 
 /// See the module.
@@ -195,29 +223,38 @@ impl PackReader {
     ///
     /// # Errors
     /// `NotFound` when the pack is gone, `Damaged`.
-    pub fn frame(&self, pack: PackId, footer: &Footer, number: u16) -> Result<Arc<Frame>> {
+    pub fn frame(&self, pack: PackId, footer: &Footer, number: u16, wanted: Wanted) -> Result<Arc<Frame>> {
         let key = (pack, number);
-        let mut cache = self.cache.lock().expect("no panic while held");
+        let mut guard = self.cache.lock().expect("no panic while held");
         loop {
+            let cache = &mut *guard;
             cache.clock += 1;
-            let now = cache.clock;
             match cache.slots.get_mut(&key) {
-                Some(Slot::Ready { frame, used }) => {
-                    *used = now;
+                Some(Slot::Ready { frame, used, awaited }) => {
+                    *used = cache.clock;
+                    if wanted == Wanted::Now {
+                        cache.counts.hits += 1;
+                        cache.counts.ahead_hits += u64::from(std::mem::take(awaited));
+                    }
                     return Ok(Arc::clone(frame));
                 }
-                Some(Slot::Loading) => cache = self.loaded.wait(cache).expect("no panic while held"),
+                Some(Slot::Loading) => guard = self.loaded.wait(guard).expect("no panic while held"),
                 None => break,
             }
         }
-        cache.slots.insert(key, Slot::Loading);
-        drop(cache);
+        match wanted {
+            Wanted::Now => guard.counts.misses += 1,
+            Wanted::Ahead => guard.counts.ahead += 1,
+        }
+        guard.slots.insert(key, Slot::Loading);
+        drop(guard);
         let loaded = self.load(pack, footer, number);
         let mut cache = self.cache.lock().expect("no panic while held");
         match &loaded {
             Ok(frame) => {
                 cache.bytes += frame.raw.len();
-                let slot = Slot::Ready { frame: Arc::clone(frame), used: cache.clock };
+                let awaited = wanted == Wanted::Ahead;
+                let slot = Slot::Ready { frame: Arc::clone(frame), used: cache.clock, awaited };
                 cache.slots.insert(key, slot);
                 cache.evict(self.cache_bytes);
             }
@@ -227,6 +264,11 @@ impl PackReader {
         }
         self.loaded.notify_all();
         loaded
+    }
+
+    /// How the cache has fared.
+    pub fn frame_counts(&self) -> FrameCounts {
+        self.cache.lock().expect("no panic while held").counts
     }
 
     /// Reads and decodes a frame without the cache: for those that read everything once.
@@ -284,7 +326,7 @@ impl Cache {
             .slots
             .iter()
             .filter_map(|(key, slot)| match slot {
-                Slot::Ready { frame, used } => Some((*used, *key, frame.raw.len())),
+                Slot::Ready { frame, used, .. } => Some((*used, *key, frame.raw.len())),
                 Slot::Loading => None,
             })
             .collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outrigger_format::{Entry, Fingerprint, FingerprintKind, Place, Root};
 
 use super::manifest::{NodeSource, walk_entries};
-use super::packs::{Frame, PackReader};
+use super::packs::{Frame, PackReader, Wanted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Index;
 use crate::meta::Meta;
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
     pub fn prefetch(&self, fingerprint: &Fingerprint) -> Result<()> {
         let missing = || Error::new(ErrorKind::NotFound, format!("chunk {fingerprint} is in no known pack"));
         let place = self.index.resolve(fingerprint, |_| true)?.ok_or_else(missing)?;
-        self.frame_of(place).map(drop)
+        self.frame_of(place, Wanted::Ahead).map(drop)
     }
 
     /// Hands the verified bytes of a chunk to `take`. If one copy is damaged, another pack's copy serves.
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         place: Place,
         take: &mut impl FnMut(&[u8]) -> Result<T>,
     ) -> Result<T> {
-        let (frame, position) = self.frame_of(place)?;
+        let (frame, position) = self.frame_of(place, Wanted::Now)?;
         let chunk = frame.chunk(position).ok_or_else(|| damaged(place, "its frame is too short"))?;
         if outrigger_offload::hash(self.fingerprint, chunk) != *fingerprint {
             return Err(damaged(place, "its bytes do not match its fingerprint"));
@@ -108,7 +108,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The decoded frame that `place` lies in, and which of its chunks that is.
-    fn frame_of(&self, place: Place) -> Result<(Arc<Frame>, u16)> {
+    fn frame_of(&self, place: Place, wanted: Wanted) -> Result<(Arc<Frame>, u16)> {
         // An unreadable footer counts as a pack that is gone.
         let Some(footer) = self.index.footers().get(place.pack)? else {
             let why = format!("pack {} is gone, or its footer cannot be read", place.pack);
@@ -116,7 +116,7 @@ impl<'a> Reader<'a> {
         };
         let (number, position) =
             footer.position(place.slot).ok_or_else(|| damaged(place, "there is no such slot"))?;
-        Ok((self.packs.frame(place.pack, &footer, number)?, position))
+        Ok((self.packs.frame(place.pack, &footer, number, wanted)?, position))
     }
 
     /// Calls `visit` with each entry that overlaps `from..to`; see [`walk_entries`].

@@ -319,7 +319,7 @@ fn describe(change: &Change) -> String {
         Change::Remove { name, .. } => ("removing", name),
         Change::Rename { name, .. } => ("moving", name),
         Change::Name { name, .. } => ("setting", name),
-        Change::Node { inode, .. } => return format!("setting inode {inode}"),
+        Change::Node { inode, .. } | Change::Orphan { inode, .. } => return format!("setting inode {inode}"),
     };
     format!("{what} `{}`", crate::tree::show(name))
 }

@@ -253,7 +253,7 @@ impl Committer {
         totals.changed += committed.changed;
         if self.when == CommitWhen::AtTheEnd {
             nodes.extend(commit.changes.into_iter().filter_map(|change| match change {
-                Change::Node { inode, root, .. } => Some((inode, root)),
+                Change::Node { inode, root, .. } | Change::Orphan { inode, root } => Some((inode, root)),
                 _ => None,
             }));
         }
@@ -281,7 +281,7 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
             resolve(new_parent);
         }
         // Who submits these knows the real numbers.
-        Change::Name { .. } | Change::Node { .. } => {}
+        Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } => {}
     }
 }
 
@@ -289,8 +289,8 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
 pub(crate) fn catalogue_blocks(changes: &[Change], sequence: u64, time: u64) -> Vec<Vec<u8>> {
     let mut blocks = Vec::new();
     let mut builder = BlockBuilder::default();
-    for change in changes {
-        builder.push(&record_of(change));
+    for record in changes.iter().filter_map(record_of) {
+        builder.push(&record);
         if builder.len() >= BLOCK_BYTES {
             blocks.push(builder.finish(sequence, time));
         }
@@ -301,8 +301,8 @@ pub(crate) fn catalogue_blocks(changes: &[Change], sequence: u64, time: u64) -> 
     blocks
 }
 
-fn record_of(change: &Change) -> Record {
-    match change.clone() {
+fn record_of(change: &Change) -> Option<Record> {
+    Some(match change.clone() {
         Change::Put { parent, name, inode, attributes, root, stamp: _, replace } => {
             let root = if attributes.kind == outrigger_format::catalogue::FileKind::File {
                 root
@@ -320,5 +320,6 @@ fn record_of(change: &Change) -> Record {
         Change::Node { inode, parent, attributes, root, keep } => {
             Record::Node { inode, parent, attributes, root, keep }
         }
-    }
+        Change::Orphan { .. } => return None,
+    })
 }

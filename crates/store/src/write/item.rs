@@ -64,6 +64,11 @@ pub enum Target {
         /// See [`Change::Node`].
         keep: bool,
     },
+    /// A [`Change::Orphan`].
+    Orphan {
+        /// The inode.
+        inode: u64,
+    },
 }
 
 impl Target {
@@ -75,6 +80,7 @@ impl Target {
                 Change::Put { parent, name, inode, attributes, root, stamp, replace }
             }
             Self::Node { inode, parent, keep } => Change::Node { inode, parent, attributes, root, keep },
+            Self::Orphan { inode } => Change::Orphan { inode, root },
         }
     }
 }

@@ -209,7 +209,10 @@ impl Stage {
 
     /// Gives the change its content, and says how long that is.
     fn finish_manifest(&mut self, change: &mut Change, manifest: &mut ManifestBuilder) -> Result<u64> {
-        let (Change::Put { root, .. } | Change::Node { root, .. }) = change else { return Ok(0) };
+        let (Change::Put { root, .. } | Change::Node { root, .. } | Change::Orphan { root, .. }) = change
+        else {
+            return Ok(0);
+        };
         *root = manifest.finish(&mut *self.nodes)?;
         Ok(root.len())
     }

@@ -82,6 +82,7 @@ impl Meta for FaultyMeta {
         fn pin(session: SessionId, target: &PinTarget) -> (u64, Option<Root>);
         fn hold(holder: &str, roots: &[Root]) -> ();
         fn release(holder: &str, roots: Option<&[Root]>) -> ();
+        fn holders() -> Vec<String>;
         fn held(holder: &str) -> Vec<Root>;
         fn purge_history() -> u64;
         fn set_policy(inode: u64, key: &str, value: Option<&str>) -> ();

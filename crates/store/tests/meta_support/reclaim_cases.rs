@@ -1,7 +1,9 @@
 //! What the documentation of `Meta` says of sessions, packs, the collector and upkeep.
 
-use outrigger_format::{PackId, PackKind};
-use outrigger_store::meta::{At, Commit, PackRow, PackState, ROOT_INODE, SessionId, SessionKind, VersionRow};
+use outrigger_format::{PackId, PackKind, Root};
+use outrigger_store::meta::{
+    At, Change, Commit, PackRow, PackState, ROOT_INODE, SessionId, SessionKind, VersionRow, orphan_holder,
+};
 use outrigger_store::{Error, ErrorKind};
 
 use super::{Fixture, LEASE, file, kind, root};
@@ -234,6 +236,26 @@ pub fn held_roots_outlive_sessions(engine: &Fixture) {
     assert_eq!(visited(), [103]);
     meta.release("two", Some(&[root(3)])).unwrap();
     assert_eq!(visited(), [0; 0]);
+}
+
+pub fn content_without_a_name_is_held_while_it_is_open(engine: &Fixture) {
+    let meta = &*engine.meta;
+    let writer = engine.writer();
+    let commit = |inode, root| {
+        let changes = vec![Change::Orphan { inode, root }];
+        meta.commit(writer, &Commit { packs: Vec::new(), changes, time: 5 }).unwrap();
+    };
+    commit(77, root(1));
+    commit(78, root(1));
+    assert_eq!(meta.holders().unwrap(), [orphan_holder(77), orphan_holder(78)]);
+    // The later content takes the place of the earlier one; others may have the same.
+    commit(77, root(2));
+    assert_eq!(meta.held(&orphan_holder(77)).unwrap(), [root(2)]);
+    assert_eq!(meta.held(&orphan_holder(78)).unwrap(), [root(1)]);
+    commit(77, Root::Empty);
+    assert_eq!(meta.holders().unwrap(), [orphan_holder(78)]);
+    meta.release(&orphan_holder(78), None).unwrap();
+    assert_eq!(meta.holders().unwrap(), [""; 0]);
 }
 
 pub fn visiting_sees_one_state_and_stops_at_an_error(engine: &Fixture) {

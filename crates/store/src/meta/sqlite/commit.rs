@@ -33,7 +33,7 @@ pub(super) fn commit(
         });
     }
     let mut editor = Editor::new(connection, commit.time)?;
-    if commit.changes.iter().any(|change| matches!(change, Change::Name { .. } | Change::Node { .. })) {
+    if commit.changes.iter().any(exact::is_exact) {
         exact::apply(&mut editor, &commit.changes)?;
     } else {
         for change in &commit.changes {
@@ -78,7 +78,7 @@ fn apply(editor: &mut Editor<'_>, change: &Change) -> Outcome<()> {
             let new_parent = editor.directory(*new_parent)?;
             rename(editor, (parent, name), (new_parent, new_name))
         }
-        Change::Name { .. } | Change::Node { .. } => Err(exact::mixed()),
+        Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } => Err(exact::mixed()),
     }
 }
 

@@ -34,7 +34,7 @@ type TraitsKey = (i64, i64, i64, Option<Vec<u8>>);
 
 /// Changes the tree inside one transaction.
 pub(super) struct Editor<'c> {
-    connection: &'c Connection,
+    pub connection: &'c Connection,
     pub(super) sql: Statements<'c>,
     pub(super) epoch: i64,
     next_inode: i64,

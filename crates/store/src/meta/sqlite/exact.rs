@@ -18,9 +18,9 @@ use super::commit::{check_name, told};
 use super::edit::{Arrival, Editor};
 use super::fault::{Fault, Outcome, refuse};
 use super::row::is_directory;
-use super::sums;
+use super::{reclaim, sums};
 use crate::error::ErrorKind;
-use crate::meta::{Change, ROOT_INODE};
+use crate::meta::{Change, ROOT_INODE, orphan_holder};
 
 const ROOT: i64 = ROOT_INODE as i64;
 
@@ -29,12 +29,22 @@ pub(super) fn mixed() -> Fault {
     refuse(ErrorKind::Invalid, "a commit that says what names and inodes are cannot have other changes, too")
 }
 
+/// One of those that say what something is.
+pub(super) fn is_exact(change: &Change) -> bool {
+    matches!(change, Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. })
+}
+
 /// Applies the changes of a commit.
 pub(super) fn apply(editor: &mut Editor<'_>, changes: &[Change]) -> Outcome<()> {
     let mut exact = Exact { editor, touched: HashMap::new(), parents: HashSet::new(), there: Vec::new() };
     for change in changes {
         match change {
             Change::Node { .. } => exact.make(change)?,
+            Change::Orphan { inode, root } => {
+                let holder = orphan_holder(*inode);
+                reclaim::let_go(exact.editor.connection, &holder, None)?;
+                reclaim::hold(exact.editor.connection, &holder, std::slice::from_ref(root))?;
+            }
             Change::Name { .. } => {}
             _ => return Err(mixed()),
         }

@@ -320,6 +320,10 @@ impl Meta for SqliteMeta {
         self.write("releasing roots", |db| reclaim::let_go(db, holder, roots))
     }
 
+    fn holders(&self) -> Result<Vec<String>> {
+        self.read_once("listing who holds roots", reclaim::holders)
+    }
+
     fn held(&self, holder: &str) -> Result<Vec<Root>> {
         self.read_once("listing held roots", |db| reclaim::held(db, holder))
     }

@@ -152,6 +152,13 @@ pub(super) fn let_go(connection: &Connection, holder: &str, roots: Option<&[Root
     Ok(())
 }
 
+/// Who holds anything.
+pub(super) fn holders(connection: &Connection) -> Outcome<Vec<String>> {
+    let mut statement = connection.prepare_cached("SELECT DISTINCT holder FROM held ORDER BY holder")?;
+    let holders = statement.query_map([], |row| row.get(0))?;
+    Ok(holders.collect::<rusqlite::Result<_>>()?)
+}
+
 /// What `holder` holds.
 pub(super) fn held(connection: &Connection, holder: &str) -> Outcome<Vec<Root>> {
     let sql = concat!("SELECT root, ", held_intact!(), " FROM held WHERE holder = ?1 ORDER BY root");

@@ -1,0 +1,172 @@
+//! `stats --live`: how a mount fares, again and again.
+//!
+//! Each sample says how things stand, and how fast they went since the sample before; the first, since the mount began.
+
+use std::io::{self, IsTerminal as _};
+use std::path::Path;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use outrigger_fuse::control::Client;
+use outrigger_fuse::measures::{FIELDS, HISTOGRAM, Kind, Status, Unit};
+use outrigger_store::Store;
+use outrigger_store::clock::now_nanos;
+use serde_json::{Map, Value};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::Context;
+use super::live_text::{Rates, block, head, line};
+use crate::exit::{Exit, Failure, INTERRUPTED, Outcome};
+use crate::output::{Out, rfc3339_nanos};
+
+const NANOS: f64 = 1e9;
+/// Lines between two heads, where the lines go on.
+const HEAD_EVERY: u64 = 20;
+
+/// How often, and how many times.
+pub struct Watch {
+    /// Time from one sample to the next.
+    pub interval: Duration,
+    /// Samples; for ever if not given.
+    pub count: Option<u64>,
+}
+
+pub fn run(context: &Context, watch: &Watch) -> Outcome {
+    let mut mount = connect(context.store_dir()?)?;
+    let stop = until_signal();
+    let terminal = io::stdout().is_terminal();
+    let (mut before, mut drawn) = (None, 0);
+    let mut due = Instant::now();
+    for number in 0.. {
+        let answer: Value = serde_json::from_str(&mount.ask("status")?)
+            .map_err(|error| Failure::failed(format!("the mount's answer is not understood: {error}")))?;
+        let status = parse(&answer);
+        let rates = Rates::between(before.as_ref(), &status);
+        let mut out = Out::new();
+        if context.json {
+            out.line(&sample(answer, &rates).to_string())?;
+        } else if terminal {
+            let text = block(&status, &rates);
+            if drawn > 0 {
+                // To where it began, and everything from there on is gone.
+                out.bytes(format!("\x1b[{drawn}F\x1b[J").as_bytes())?;
+            }
+            drawn = text.lines().count();
+            // A line that were wrapped would be two: a narrow terminal shows its beginning.
+            out.bytes(format!("\x1b[?7l{text}\x1b[?7h").as_bytes())?;
+        } else {
+            if number % HEAD_EVERY == 0 {
+                out.line(head())?;
+            }
+            out.line(&line(&status, &rates))?;
+        }
+        out.finish()?;
+        before = Some(status);
+        if watch.count == Some(number + 1) {
+            break;
+        }
+        due = (due + watch.interval).max(Instant::now());
+        match stop.recv_timeout(due.saturating_duration_since(Instant::now())) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => break,
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn connect(dir: &Path) -> Result<Client, Failure> {
+    if let Some(client) = Client::connect(dir)? {
+        return Ok(client);
+    }
+    // If there is no store at all, that is what is wrong.
+    Store::open(dir, true)?;
+    let shown = dir.display();
+    Err(Failure::failed(format!(
+        "no mount of {shown} is at work that can be written to, and --live asks one: begin it with `outrigger mount DIR`, or leave --live out"
+    )))
+}
+
+/// Says when somebody wants this to end. A second signal ends it at once, if the mount does not answer.
+fn until_signal() -> Receiver<()> {
+    let (sender, stop) = mpsc::channel();
+    // Without a handler the signal kills, which does no harm.
+    if let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) {
+        std::thread::spawn(move || {
+            let mut signals = signals.forever();
+            signals.next();
+            let _ = sender.send(());
+            signals.next();
+            std::process::exit(INTERRUPTED);
+        });
+    } else {
+        std::mem::forget(sender);
+    }
+    stop
+}
+
+/// From what the mount says. A mount of another version may say less: that is zero.
+fn parse(answer: &Value) -> Status {
+    let nanos = |value: &Value| (value.as_f64().unwrap_or(0.0) * NANOS).round() as u64;
+    let mut status = Status::default();
+    for field in FIELDS {
+        let value = &answer[field.name];
+        let value = match field.unit {
+            Unit::Whole => value.as_u64().unwrap_or(0),
+            Unit::Seconds => nanos(value),
+        };
+        (field.set)(&mut status, value);
+    }
+    let spread = &answer[HISTOGRAM.0];
+    status.destage_seconds.nanos = nanos(&spread["sum"]);
+    // Only how many there are matters here.
+    status.destage_seconds.classes[0] = spread["count"].as_u64().unwrap_or(0);
+    status
+}
+
+/// What the mount said, when, and the rates of all that only grows.
+fn sample(answer: Value, rates: &Rates) -> Value {
+    let counters = FIELDS.iter().filter(|field| field.kind == Kind::Counter);
+    let per_second: Map<String, Value> =
+        counters.map(|field| (field.name.to_string(), rates.per_second(field.get).into())).collect();
+    let mut object = Map::new();
+    object.insert("time".to_string(), rfc3339_nanos(now_nanos()).into());
+    object.insert("interval_seconds".to_string(), rates.seconds.into());
+    if let Value::Object(fields) = answer {
+        object.extend(fields);
+    }
+    object.insert("per_second".to_string(), Value::Object(per_second));
+    Value::Object(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_fuse::measures::{self, Spread};
+
+    use super::*;
+
+    #[test]
+    fn what_a_mount_says_is_understood() {
+        let mut said = Status::default();
+        for (value, field) in (1..).zip(FIELDS) {
+            (field.set)(&mut said, value * 1_000_000_001);
+        }
+        said.destage_seconds = Spread { nanos: 123_456_789_012, ..Spread::default() };
+        said.destage_seconds.classes[0] = 7;
+        let answer = serde_json::from_str(&measures::json(&said)).unwrap();
+        assert_eq!(parse(&answer), said);
+        assert_eq!(parse(&serde_json::json!({})), Status::default());
+    }
+
+    #[test]
+    fn a_sample_has_counters_and_their_rates() {
+        let before = Status { uptime_seconds: 1_000_000_000, ..Status::default() };
+        let now = Status { uptime_seconds: 3_000_000_000, written_bytes: 100, ..Status::default() };
+        let answer = serde_json::from_str(&measures::json(&now)).unwrap();
+        let sample = sample(answer, &Rates::between(Some(&before), &now));
+        assert_eq!(sample["written_bytes"], 100);
+        assert_eq!(sample["interval_seconds"], 2.0);
+        assert_eq!(sample["per_second"]["written_bytes"], 50.0);
+        assert_eq!(sample["per_second"]["staging_used_bytes"], Value::Null);
+    }
+}

@@ -1,0 +1,236 @@
+//! When something is destaged, and what goes first.
+//!
+//! A thread looks a few times a second whether the log is filling up, or something has not been written for a while; or is woken by a writer who
+//! finds the log half full. After a failure it tries again every second, and writers who wait for room are told.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::staging::Fill;
+use outrigger_store::{Error, Result};
+use rustix::io::Errno;
+
+use super::Order;
+use super::core::{Core, Counters};
+use super::gate::Closed;
+use super::node::Node;
+
+/// Nodes that wait for a commit at most, about: what they take in memory is bounded by this.
+const WAITING_MAX: usize = 20_000;
+/// How often it is looked whether something has waited long enough.
+const TICK: Duration = Duration::from_millis(250);
+/// After a failure, when to try again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Which content a batch takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Select {
+    /// Everything that has a name.
+    All,
+    /// A batch's worth.
+    Batch,
+    /// What has not been written for a while.
+    Idle,
+}
+
+/// What the destager is asked for, and how it fares.
+#[derive(Default)]
+pub(super) struct Control {
+    state: Mutex<Asked>,
+    changed: Condvar,
+    /// One batch at a time.
+    turn: Mutex<()>,
+    /// The log is filling up.
+    pressed: AtomicBool,
+    /// There may be roots that are held for the log.
+    pub holds: AtomicBool,
+}
+
+#[derive(Default)]
+struct Asked {
+    stop: bool,
+    pressed: bool,
+    failed: Option<(Errno, Instant)>,
+}
+
+impl Control {
+    /// Somebody is about to write.
+    pub fn note_pressure(&self, fill: Fill) {
+        if is_high(fill) && !self.pressed.swap(true, Ordering::Relaxed) {
+            self.state.lock().expect("no panic while held").pressed = true;
+            self.changed.notify_all();
+        }
+    }
+
+    /// A root was held.
+    pub fn note_hold(&self) {
+        self.holds.store(true, Ordering::Relaxed);
+    }
+
+    /// Why writers who wait for room should not go on waiting.
+    pub fn trouble(&self) -> Option<Errno> {
+        self.state.lock().expect("no panic while held").failed.map(|(errno, _)| errno)
+    }
+
+    /// Ends the destager's thread.
+    pub fn stop(&self) {
+        self.state.lock().expect("no panic while held").stop = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The store has everything, and nothing changes, while this lives.
+pub(super) struct Barrier<'a> {
+    _gate: Closed<'a>,
+    _turn: MutexGuard<'a, ()>,
+}
+
+fn is_high(fill: Fill) -> bool {
+    fill.waiting > 0 || fill.used + fill.reserved > fill.capacity / 2
+}
+
+impl Core {
+    /// The destager's thread.
+    pub fn run_destager(self: &Arc<Self>) {
+        loop {
+            let asked = {
+                let state = self.control.state.lock().expect("no panic while held");
+                let state = if state.pressed || state.stop {
+                    state
+                } else {
+                    self.control.changed.wait_timeout(state, TICK).expect("no panic while held").0
+                };
+                (state.stop, state.failed)
+            };
+            if asked.0 {
+                return;
+            }
+            if asked.1.is_some_and(|(_, at)| at.elapsed() < RETRY) {
+                std::thread::sleep(TICK);
+                continue;
+            }
+            let Some(select) = self.due() else { continue };
+            let done = self.destage(select);
+            self.note_outcome(&done);
+        }
+    }
+
+    /// Destages one batch.
+    fn destage(self: &Arc<Self>, select: Select) -> Result<()> {
+        let _turn = self.control.turn.lock().expect("no panic while held");
+        self.batch(select, None)
+    }
+
+    fn note_outcome(&self, done: &Result<()>) {
+        Counters::add(&self.counters.failures, u64::from(done.is_err()));
+        let mut state = self.control.state.lock().expect("no panic while held");
+        let told = |error: &Error| (self.world.reports.errno_of_our_own(error), Instant::now());
+        state.failed = done.as_ref().err().map(told);
+    }
+
+    /// What should be destaged now, if anything.
+    fn due(&self) -> Option<Select> {
+        let fill = self.log.fill();
+        let high = is_high(fill);
+        self.control.pressed.store(high, Ordering::Relaxed);
+        self.control.state.lock().expect("no panic while held").pressed = high;
+        let dirty: Vec<Arc<Node>> =
+            self.world.dirty.lock().expect("no panic while held").values().map(Arc::clone).collect();
+        if high || dirty.len() > WAITING_MAX {
+            return Some(Select::Batch);
+        }
+        let idle = self.options.idle;
+        let waited = dirty.iter().any(|node| {
+            let state = node.read();
+            let since = state.file.dirty_since.unwrap_or(state.file.written);
+            state.links > 0
+                && state.is_dirty()
+                && (state.file.written.elapsed() >= idle || since.elapsed() >= 4 * idle)
+        });
+        waited.then_some(Select::Idle)
+    }
+
+    /// Destages everything that is staged now.
+    ///
+    /// # Errors
+    /// Those of the store; what could not be destaged stays staged.
+    pub fn flush(self: &Arc<Self>) -> Result<()> {
+        let done = self.destage(Select::All);
+        self.note_outcome(&done);
+        done
+    }
+
+    /// Stores everything, and closes the gate.
+    ///
+    /// # Errors
+    /// Those of the store; then the gate is open.
+    pub fn barrier(self: &Arc<Self>) -> Result<Barrier<'_>> {
+        // Most of it while changes go on.
+        self.flush()?;
+        let turn = self.control.turn.lock().expect("no panic while held");
+        let gate = self.gate.close();
+        self.batch(Select::All, Some(&gate))?;
+        Ok(Barrier { _gate: gate, _turn: turn })
+    }
+
+    /// Closes the gate, destages what is left, and runs `work` on a store that has everything, before changes go on.
+    ///
+    /// # Errors
+    /// Those of the store and of `work`.
+    pub fn with_everything_stored<T>(self: &Arc<Self>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let _barrier = self.barrier()?;
+        work()
+    }
+
+    /// Files whose content goes along, by their numbers.
+    pub fn select(&self, select: Select, dirty: &[(Arc<Node>, bool)]) -> HashSet<u64> {
+        let oldest = self.log.oldest_segment();
+        let (idle, pressed) = (self.options.idle, is_high(self.log.fill()));
+        let mut waiting = Vec::new();
+        let mut chosen = HashSet::new();
+        let mut bytes = 0;
+        for (node, is_orphan) in dirty.iter().filter(|(node, _)| node.kind == FileKind::File) {
+            let state = node.read();
+            let file = &state.file;
+            if file.map.is_clean() || *is_orphan && select != Select::Batch {
+                continue;
+            }
+            let staged = file.map.staged_bytes();
+            let is_due = match select {
+                Select::All => true,
+                Select::Batch => file.map.oldest_segment().is_some_and(|segment| segment <= oldest),
+                Select::Idle => {
+                    let patience = if file.in_place { 4 * idle } else { idle };
+                    file.written.elapsed() >= patience
+                        || file.dirty_since.is_some_and(|since| since.elapsed() >= 4 * patience)
+                }
+            };
+            if is_due {
+                chosen.insert(node.number);
+                bytes += staged;
+            } else {
+                waiting.push((file.written, file.dirty_since, node.number, staged));
+            }
+        }
+        if select == Select::Batch && pressed {
+            match self.options.order {
+                Order::LeastRecentlyWritten => waiting.sort_unstable_by_key(|(written, ..)| *written),
+                Order::FirstWritten => waiting.sort_unstable_by_key(|(_, since, ..)| *since),
+                Order::MostRecentlyWritten => {
+                    waiting.sort_unstable_by_key(|(written, ..)| std::cmp::Reverse(*written));
+                }
+            }
+            for (_, _, number, staged) in waiting {
+                if bytes >= self.options.batch_bytes {
+                    break;
+                }
+                chosen.insert(number);
+                bytes += staged;
+            }
+        }
+        chosen
+    }
+}

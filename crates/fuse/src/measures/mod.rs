@@ -1,0 +1,33 @@
+//! What a mount measures of itself, for those who watch it.
+//!
+//! ```text
+//!   requests ─► fs::Counted ─► Tally ──┐
+//!   the file system's own counters ────┼─► Status ─┬─► JSON: the control socket, `outrigger stats --live`
+//!   the store's cache of frames ───────┘           └─► Prometheus' text format: `outrigger mount --metrics`
+//! ```
+//!
+//! Both forms are made from one table, [`FIELDS`], so that a number has one name, one unit and one meaning wherever it is read.
+
+mod status;
+mod tally;
+mod text;
+
+pub use self::status::{FIELDS, Field, HISTOGRAM, Kind, Label, Status, Unit};
+pub use self::tally::{BOUNDS, Histogram, Operation, Spread, Tally};
+pub use self::text::{CONTENT_TYPE, exposition, json};
+
+use outrigger_store::read::packs::{FrameCounts, PackReader};
+
+/// What can say how it fares.
+pub trait Watched {
+    /// Puts what it knows of into `status`, and leaves the rest as it is.
+    fn watch(&self, status: &mut Status);
+}
+
+impl Watched for PackReader {
+    fn watch(&self, status: &mut Status) {
+        let FrameCounts { hits, misses, ahead, ahead_hits } = self.frame_counts();
+        (status.frame_cache_hits, status.frame_cache_misses) = (hits, misses);
+        (status.read_ahead_frames, status.read_ahead_hits) = (ahead, ahead_hits);
+    }
+}

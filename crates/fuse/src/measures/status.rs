@@ -1,0 +1,145 @@
+//! The table of what is measured.
+
+use super::tally::Spread;
+
+/// How a number behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// It only grows, from zero when the mount began.
+    Counter,
+    /// It comes and goes.
+    Gauge,
+}
+
+/// What a number counts in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Bytes, operations, files: as the name says.
+    Whole,
+    /// Kept as nanoseconds, shown as seconds.
+    Seconds,
+}
+
+/// Numbers of one family, told apart by a label.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Label {
+    /// The family's name.
+    pub family: &'static str,
+    /// The label's.
+    pub label: &'static str,
+    /// Its value.
+    pub value: &'static str,
+}
+
+/// One number of a [`Status`].
+pub struct Field {
+    /// Its name, as JSON has it.
+    pub name: &'static str,
+    /// How it behaves.
+    pub kind: Kind,
+    /// What it counts in.
+    pub unit: Unit,
+    /// If it is one of a family.
+    pub label: Option<Label>,
+    /// What it means, in a phrase.
+    pub help: &'static str,
+    /// Reads it.
+    pub get: fn(&Status) -> u64,
+    /// Writes it.
+    pub set: fn(&mut Status, u64),
+}
+
+/// Name of [`Status::destage_seconds`], and what it means.
+pub const HISTOGRAM: (&str, &str) =
+    ("destage_seconds", "How long batches took from staging to the store, durable and committed");
+
+macro_rules! table {
+    ($($name:ident: $kind:ident, $unit:ident $(, $family:literal by $label:literal = $value:literal)?; $help:literal;)*) => {
+        /// How a mount fares. All counts are since it began.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct Status {
+            $(#[doc = $help] #[doc = "."] pub $name: u64,)*
+            /// How long batches took from staging to the store.
+            pub destage_seconds: Spread,
+        }
+
+        /// All numbers of a [`Status`] but its histogram. Those of a family stand together.
+        pub const FIELDS: &[Field] = &[$(Field {
+            name: stringify!($name),
+            kind: Kind::$kind,
+            unit: Unit::$unit,
+            label: table!(@label $($family, $label, $value)?),
+            help: $help,
+            get: |status| status.$name,
+            set: |status, value| status.$name = value,
+        }),*];
+    };
+    (@label) => { None };
+    (@label $family:literal, $label:literal, $value:literal) => {
+        Some(Label { family: $family, label: $label, value: $value })
+    };
+}
+
+table! {
+    uptime_seconds: Gauge, Seconds; "Time since the mount began";
+    written_bytes: Counter, Whole; "Bytes that programs wrote or copied";
+    read_bytes: Counter, Whole; "Bytes that programs read, beyond what the kernel had cached";
+    operations_read: Counter, Whole, "operations" by "kind" = "read"; "Requests of the kernel";
+    operations_write: Counter, Whole, "operations" by "kind" = "write"; "Requests of the kernel";
+    operations_sync: Counter, Whole, "operations" by "kind" = "sync"; "Requests of the kernel";
+    operations_other: Counter, Whole, "operations" by "kind" = "other"; "Requests of the kernel";
+    errors_io: Counter, Whole, "errors" by "kind" = "io"; "Operations that failed for no fault of their callers: EIO, ENOSPC, ESTALE";
+    errors_full: Counter, Whole, "errors" by "kind" = "full"; "Operations that failed for no fault of their callers: EIO, ENOSPC, ESTALE";
+    errors_stale: Counter, Whole, "errors" by "kind" = "stale"; "Operations that failed for no fault of their callers: EIO, ENOSPC, ESTALE";
+    staging_used_bytes: Gauge, Whole; "Bytes in the staging log";
+    staging_capacity_bytes: Gauge, Whole; "Bytes that fit into the staging log";
+    waiting_operations: Gauge, Whole; "Operations that wait for room in the staging log";
+    dirty_inodes: Gauge, Whole; "Files and directories of which the store lacks something";
+    staged_names: Gauge, Whole; "Names that the store lacks";
+    open_handles: Gauge, Whole; "Open files and directories";
+    destaged_bytes: Counter, Whole; "Bytes of staged data that were stored";
+    new_bytes: Counter, Whole; "Bytes of them that the store did not have yet, before compression";
+    stored_bytes: Counter, Whole; "Bytes of the packs that were written for them";
+    invalidated_bytes: Counter, Whole; "Bytes that were written again while they were being stored";
+    destage_failures: Counter, Whole; "Batches that could not be stored; they are tried again";
+    destage_last_seconds: Gauge, Seconds; "How long the last batch took";
+    destage_longest_seconds: Gauge, Seconds; "How long the longest batch took";
+    frame_cache_hits: Counter, Whole; "Chunks whose frame was decoded already when they were read";
+    frame_cache_misses: Counter, Whole; "Chunks whose frame had to be decoded when they were read";
+    read_ahead_frames: Counter, Whole; "Frames that were decoded ahead of reads";
+    read_ahead_hits: Counter, Whole; "Frames decoded ahead that a read then came for";
+    outside_changes: Counter, Whole; "How often another process changed the store, and the kernel had to forget what it had cached";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_follow_conventions_and_are_told_apart() {
+        let mut names = HashSet::from([HISTOGRAM.0]);
+        for Field { name, kind, unit, label, help, .. } in FIELDS {
+            assert!(names.insert(name), "{name} is there twice");
+            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+            assert!(!help.contains(['\n', '\\', '"']) && !help.ends_with('.'), "{name}: {help}");
+            assert_eq!(*unit == Unit::Seconds, name.ends_with("_seconds"), "{name}");
+            if let Some(Label { family, value, .. }) = label {
+                assert_eq!(*name, format!("{family}_{value}"));
+                assert_eq!(*kind, Kind::Counter, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_what_is_got() {
+        let mut status = Status::default();
+        for (value, field) in (1..).zip(FIELDS) {
+            (field.set)(&mut status, value);
+        }
+        for (value, field) in (1..).zip(FIELDS) {
+            assert_eq!((field.get)(&status), value, "{}", field.name);
+        }
+    }
+}

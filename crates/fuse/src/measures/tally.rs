@@ -1,0 +1,214 @@
+//! Counters that cost an operation next to nothing.
+//!
+//! A counter that all processors add to moves from cache to cache with every addition. So operations are counted in several places, each a
+//! cache line of its own, and a thread always uses the same one; whoever watches adds them up.
+
+use std::array;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::Status;
+
+/// Places to count in: about as many as threads answer at once.
+const PLACES: usize = 16;
+
+/// Kinds of operations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Reads bytes of a file.
+    Read,
+    /// Writes bytes of a file.
+    Write,
+    /// Makes something durable.
+    Sync,
+    /// Names, attributes, opening, closing.
+    Other,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Place {
+    operations: [AtomicU64; 4],
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+/// Operations and bytes, by kind.
+#[derive(Default)]
+pub struct Tally {
+    places: [Place; PLACES],
+    errors: Errors,
+}
+
+thread_local! {
+    static PLACE: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % PLACES
+    };
+}
+
+fn add(counter: &AtomicU64, value: u64) {
+    counter.fetch_add(value, Ordering::Relaxed);
+}
+
+fn of(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+impl Tally {
+    fn place(&self) -> &Place {
+        &self.places[PLACE.with(|place| *place)]
+    }
+
+    /// An operation was asked for.
+    pub fn operation(&self, kind: Operation) {
+        add(&self.place().operations[kind as usize], 1);
+    }
+
+    /// Bytes were read.
+    pub fn read(&self, bytes: usize) {
+        add(&self.place().read_bytes, bytes as u64);
+    }
+
+    /// Bytes were written.
+    pub fn wrote(&self, bytes: u64) {
+        add(&self.place().written_bytes, bytes);
+    }
+
+    /// An operation was refused.
+    pub fn failed(&self, errno: Errno) {
+        self.errors.note(errno);
+    }
+
+    /// Puts the sums into `status`.
+    pub fn watch(&self, status: &mut Status) {
+        let sum = |part: &dyn Fn(&Place) -> u64| self.places.iter().map(part).sum();
+        let operations = |kind: Operation| sum(&|place| of(&place.operations[kind as usize]));
+        status.operations_read = operations(Operation::Read);
+        status.operations_write = operations(Operation::Write);
+        status.operations_sync = operations(Operation::Sync);
+        status.operations_other = operations(Operation::Other);
+        status.read_bytes = sum(&|place| of(&place.read_bytes));
+        status.written_bytes = sum(&|place| of(&place.written_bytes));
+        self.errors.watch(status);
+    }
+}
+
+/// Failures that are not the callers' own doing. A name that is missing, or a permission, is an answer like any other.
+#[derive(Default)]
+struct Errors {
+    io: AtomicU64,
+    full: AtomicU64,
+    stale: AtomicU64,
+}
+
+impl Errors {
+    /// Counts it if it is one.
+    fn note(&self, errno: Errno) {
+        match errno {
+            Errno::IO => add(&self.io, 1),
+            Errno::NOSPC => add(&self.full, 1),
+            Errno::STALE => add(&self.stale, 1),
+            _ => {}
+        }
+    }
+
+    fn watch(&self, status: &mut Status) {
+        (status.errors_io, status.errors_full, status.errors_stale) =
+            (of(&self.io), of(&self.full), of(&self.stale));
+    }
+}
+
+/// Upper bounds of a histogram's classes, in milliseconds; what took longer than all of them is in one more.
+pub const BOUNDS: [u64; 9] = [10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000];
+
+/// How long things took, as a histogram shows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Spread {
+    /// How many are in each class.
+    pub classes: [u64; BOUNDS.len() + 1],
+    /// Nanoseconds of all together.
+    pub nanos: u64,
+}
+
+impl Spread {
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.classes.iter().sum()
+    }
+}
+
+/// Counts how long things took.
+#[derive(Default)]
+pub struct Histogram {
+    classes: [AtomicU64; BOUNDS.len() + 1],
+    nanos: AtomicU64,
+    last: AtomicU64,
+    longest: AtomicU64,
+}
+
+impl Histogram {
+    /// Something took so long.
+    pub fn note(&self, took: Duration) {
+        let nanos = took.as_nanos() as u64;
+        let class = BOUNDS.partition_point(|bound| bound * 1_000_000 < nanos);
+        add(&self.classes[class], 1);
+        add(&self.nanos, nanos);
+        self.last.store(nanos, Ordering::Relaxed);
+        self.longest.fetch_max(nanos, Ordering::Relaxed);
+    }
+
+    /// All so far.
+    pub fn spread(&self) -> Spread {
+        Spread { classes: array::from_fn(|class| of(&self.classes[class])), nanos: of(&self.nanos) }
+    }
+
+    /// Nanoseconds that the last one took, and the longest.
+    pub fn last_and_longest(&self) -> (u64, u64) {
+        (of(&self.last), of(&self.longest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_count_apart_and_are_added_up() {
+        let tally = Tally::default();
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        tally.operation(Operation::Write);
+                        tally.wrote(3);
+                    }
+                    tally.operation(Operation::Sync);
+                    tally.failed(Errno::IO);
+                    tally.failed(Errno::NOENT);
+                });
+            }
+        });
+        let mut status = Status::default();
+        tally.watch(&mut status);
+        assert_eq!(
+            (status.operations_write, status.operations_sync, status.operations_read),
+            (20_000, 20, 0)
+        );
+        assert_eq!((status.written_bytes, status.errors_io, status.errors_full), (60_000, 20, 0));
+    }
+
+    #[test]
+    fn a_bound_belongs_to_its_class() {
+        let histogram = Histogram::default();
+        for millis in [0, 10, 11, 100_000, 100_001] {
+            histogram.note(Duration::from_millis(millis));
+        }
+        let spread = histogram.spread();
+        assert_eq!(spread.classes, [2, 1, 0, 0, 0, 0, 0, 0, 1, 1]);
+        assert_eq!((spread.count(), spread.nanos), (5, 200_022_000_000));
+        assert_eq!(histogram.last_and_longest(), (100_001_000_000, 100_001_000_000));
+    }
+}
