@@ -29,6 +29,8 @@ pub struct StoreConfig {
     pub frame_size: u32,
     /// Bytes in a pack, about.
     pub pack_size: u32,
+    /// Made for experiments: fingerprints may have been believed that nobody computed.
+    pub experiment: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -41,8 +43,14 @@ struct File {
     codec: String,
     frame_size: String,
     pack_size: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    experiment: bool,
     checksum: String,
 }
+
+/// The keys that this program knows. Any other stands for something that a store must not be used without.
+const KEYS: [&str; 9] =
+    ["format", "id", "fingerprint", "chunker", "codec", "frame_size", "pack_size", "experiment", "checksum"];
 
 /// The line that ends the file begins with this; the checksum is that of everything before it.
 const CHECKSUM_LINE: &str = "checksum = ";
@@ -101,6 +109,7 @@ impl Profile {
             codec: CodecSpec { codec: outrigger_format::Codec::Zstd, level },
             frame_size,
             pack_size: 64 << 20,
+            experiment: false,
         })
     }
 }
@@ -130,6 +139,7 @@ impl StoreConfig {
             codec: self.codec.to_string(),
             frame_size: print_size(self.frame_size.into()),
             pack_size: print_size(self.pack_size.into()),
+            experiment: self.experiment,
             checksum: String::new(),
         };
         let body = toml::to_string(&file).expect("strings and numbers serialise");
@@ -160,14 +170,19 @@ impl StoreConfig {
             Some(1..) => {}
             _ => return Err(damaged("no format number".to_string())),
         }
-        let file: File =
-            table.try_into().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
         let (covered, sum) = text.rsplit_once(CHECKSUM_LINE).unwrap_or((text, ""));
-        if sum != format!("\"{:016x}\"\n", checksum(&[covered.as_bytes()])) || !sum.contains(&file.checksum) {
+        if sum != format!("\"{:016x}\"\n", checksum(&[covered.as_bytes()])) {
             return Err(damaged(
                 "its checksum does not match; put back the file that `init` wrote".to_string(),
             ));
         }
+        if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            let why =
+                format!("the store has `{key}`, which this program does not know; use a newer outrigger");
+            return Err(Error::new(ErrorKind::Newer, why));
+        }
+        let file: File =
+            table.try_into().map_err(|error: toml::de::Error| damaged(error.message().to_string()))?;
         let mut id = [0; 16];
         if file.id.len() != 32 || !file.id.is_ascii() {
             return Err(damaged("the id is not 32 hex digits".to_string()));
@@ -187,6 +202,7 @@ impl StoreConfig {
             codec: CodecSpec::parse(&file.codec).context(|| CONFIG_FILE.to_string())?,
             frame_size: size(&file.frame_size)?,
             pack_size: size(&file.pack_size)?,
+            experiment: file.experiment,
         };
         config.validate()?;
         Ok(config)
@@ -223,6 +239,9 @@ mod tests {
     fn the_file_reads_back() {
         for profile in [Profile::Default, Profile::Dense, Profile::Large, Profile::Archive] {
             let config = profile.config().unwrap();
+            assert!(!config.to_text().contains("experiment"), "a store that is none says nothing of it");
+            assert_eq!(StoreConfig::from_text(&config.to_text()).unwrap(), config);
+            let config = StoreConfig { experiment: true, ..config };
             assert_eq!(StoreConfig::from_text(&config.to_text()).unwrap(), config);
         }
     }
@@ -245,6 +264,16 @@ mod tests {
         let error = StoreConfig::from_text(&text).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Newer);
         assert!(error.to_string().contains("newer outrigger"), "{error}");
+    }
+
+    #[test]
+    fn a_key_of_a_newer_program_is_refused_with_advice() {
+        let text = Profile::Default.config().unwrap().to_text();
+        let body = text.split(CHECKSUM_LINE).next().unwrap().to_string() + "domain = 1\n";
+        let sum = checksum(&[body.as_bytes()]);
+        let error = StoreConfig::from_text(&format!("{body}{CHECKSUM_LINE}\"{sum:016x}\"\n")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Newer);
+        assert!(error.to_string().contains("`domain`"), "{error}");
     }
 
     #[test]

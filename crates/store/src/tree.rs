@@ -128,10 +128,27 @@ pub struct WritePolicy {
     pub dedup: bool,
 }
 
+/// What a command or a mount says over all policies: it holds for everything that it writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Overrides {
+    /// How to cut.
+    pub chunker: Option<ChunkerSpec>,
+    /// Whether to look for what is stored already.
+    pub dedup: Option<bool>,
+}
+
+impl Overrides {
+    fn over(self, policy: WritePolicy) -> WritePolicy {
+        let WritePolicy { chunker, codec, dedup } = policy;
+        WritePolicy { chunker: self.chunker.unwrap_or(chunker), codec, dedup: self.dedup.unwrap_or(dedup) }
+    }
+}
+
 /// All policies of a store, for looking up what holds in a directory.
 pub struct Policies {
     by_inode: BTreeMap<u64, BTreeMap<String, String>>,
     default: WritePolicy,
+    overrides: Overrides,
 }
 
 impl Policies {
@@ -142,7 +159,13 @@ impl Policies {
     pub fn load(store: &Store) -> Result<Self> {
         let config = &store.config;
         let default = WritePolicy { chunker: config.chunker, codec: config.codec, dedup: true };
-        Ok(Self { by_inode: store.meta.all_policies()?, default })
+        Ok(Self { by_inode: store.meta.all_policies()?, default, overrides: Overrides::default() })
+    }
+
+    /// The same, with `overrides` over every one of them, and over the store's defaults.
+    #[must_use]
+    pub fn with(self, overrides: Overrides) -> Self {
+        Self { default: overrides.over(self.default), overrides, ..self }
     }
 
     /// True when no directory has any: the store's defaults hold everywhere.
@@ -171,7 +194,7 @@ impl Policies {
                 _ => {}
             }
         }
-        Ok(policy)
+        Ok(self.overrides.over(policy))
     }
 
     /// What holds in the directory that `path` leads to, as far as it exists.

@@ -10,7 +10,7 @@ use outrigger_store::meta::{At, Change, PackState, ROOT_INODE, SessionKind};
 use outrigger_store::read::Reader;
 use outrigger_store::session::Session;
 use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Part, PartSource, Parts, Progress, ProgressView, Target,
+    CommitWhen, Content, FileItem, Item, Oracle, Part, PartSource, Parts, Progress, ProgressView, Target,
     WriteOptions, WriteSummary, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Profile, Result, Store};
@@ -100,6 +100,7 @@ impl Fixture {
             codec,
             dedup: true,
             frame: None,
+            oracle: Oracle::Off,
         })
     }
 

@@ -13,7 +13,7 @@ use crate::commands as c;
 pub use helper::command_line;
 pub use mount_options::MountFlags;
 pub use values::{
-    chunker, codec, fingerprint, policy, profile, size, small_size, store_path, store_paths, threads,
+    chunker, codec, fingerprint, oracle, policy, profile, size, small_size, store_path, store_paths, threads,
 };
 
 const EXAMPLES: &str = "\

@@ -1,6 +1,7 @@
 //! The words after `-o`.
 
 use outrigger_fuse::live::Order;
+use outrigger_store::tree::Overrides;
 
 use super::values;
 use crate::exporter::Address;
@@ -25,7 +26,7 @@ const IGNORED: [&str; 16] = [
     "nodiratime",
 ];
 
-const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse, metrics=ADDRESS";
+const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse, dedup=on|off, chunker=gear32:MIN/AVG/MAX|fixed:SIZE, metrics=ADDRESS";
 
 /// `lrw`, `fifo`, `reverse`.
 ///
@@ -61,6 +62,8 @@ pub struct MountFlags {
     pub staging_bytes: Option<u64>,
     /// `staging_order=`.
     pub staging_order: Option<Order>,
+    /// `chunker=` and `dedup=`.
+    pub overrides: Overrides,
     /// `metrics=`.
     pub metrics: Option<Address>,
 }
@@ -85,6 +88,7 @@ impl MountFlags {
             exec,
             staging_bytes,
             staging_order,
+            overrides: Overrides::default(),
             metrics,
         };
         for word in given.iter().flat_map(|given| given.split(',')).filter(|word| !word.is_empty()) {
@@ -115,6 +119,8 @@ impl MountFlags {
                 Some(("at", at)) if !at.is_empty() => self.at = Some(at.to_string()),
                 Some(("staging_size", size)) => self.staging_bytes = Some(values::size(size)?),
                 Some(("staging_order", text)) => self.staging_order = Some(order(text)?),
+                Some(("chunker", text)) => self.overrides.chunker = Some(values::chunker(text)?),
+                Some(("dedup", text)) => self.overrides.dedup = Some(values::on_off(text)?),
                 Some(("metrics", text)) => self.metrics = Some(Address::parse(text)?),
                 _ => return Err(format!("there is no mount option `{word}`; there are {KNOWN}")),
             },
@@ -137,6 +143,8 @@ impl MountFlags {
         words.extend(self.at.as_ref().map(|at| format!("at={at}")));
         words.extend(self.staging_bytes.map(|bytes| format!("staging_size={bytes}")));
         words.extend(self.staging_order.map(|order| format!("staging_order={}", word(order))));
+        words.extend(self.overrides.chunker.map(|chunker| format!("chunker={chunker}")));
+        words.extend(self.overrides.dedup.map(|dedup| format!("dedup={}", if dedup { "on" } else { "off" })));
         words.extend(self.metrics.as_ref().map(|address| format!("metrics={address}")));
         words.join(",")
     }
@@ -152,6 +160,8 @@ fn word(order: Order) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_format::ChunkerSpec;
+
     use super::*;
 
     fn parse(words: &str) -> Result<MountFlags, String> {
@@ -161,9 +171,10 @@ mod tests {
     #[test]
     fn words_are_understood_and_said_again() {
         let flags =
-            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec,staging_size=64M,staging_order=fifo,metrics=[::1]:9464").unwrap();
+            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec,staging_size=64M,staging_order=fifo,dedup=off,chunker=gear32:4K/16K/64K,metrics=[::1]:9464").unwrap();
         assert!(flags.read_only && flags.allow_other && flags.check_permissions && flags.suid);
         assert!(!flags.dev && !flags.exec);
+        assert_eq!(flags.overrides, Overrides { chunker: Some(ChunkerSpec::DEFAULT), dedup: Some(false) });
         assert_eq!(flags.at.as_deref(), Some("daily-1"));
         assert_eq!(parse(&flags.to_words()).unwrap(), flags);
         assert_eq!(parse(&parse("").unwrap().to_words()), parse(""));
@@ -173,6 +184,8 @@ mod tests {
     fn what_is_unknown_or_open_to_all_is_refused() {
         assert!(parse("ro,big_writes").unwrap_err().contains("big_writes"));
         assert!(parse("at=").is_err());
+        assert!(parse("dedup=maybe").unwrap_err().contains("on or off"));
+        assert!(parse("chunker=fixed:3").is_err());
         assert!(parse("metrics=0.0.0.0:9464").unwrap_err().contains("proxy"));
         assert!(parse("allow_other,no_default_permissions").is_err());
     }

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind, parse_size};
 use outrigger_store::Profile;
 use outrigger_store::tree::{StorePath, check_policy};
+use outrigger_store::write::OracleMode;
 
 use crate::exit::Failure;
 
@@ -17,6 +18,24 @@ pub fn codec(text: &str) -> Result<CodecSpec, String> {
 /// `gear32:4K/16K/64K`, `fixed:64K`.
 pub fn chunker(text: &str) -> Result<ChunkerSpec, String> {
     ChunkerSpec::parse(text).map_err(|error| error.to_string())
+}
+
+/// `on`, `off`.
+pub fn on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("`{text}`: use on or off")),
+    }
+}
+
+/// `record:FILE`, `replay:FILE`.
+pub fn oracle(text: &str) -> Result<OracleMode, String> {
+    match text.split_once(':') {
+        Some(("record", file)) if !file.is_empty() => Ok(OracleMode::Record(file.into())),
+        Some(("replay", file)) if !file.is_empty() => Ok(OracleMode::Replay(file.into())),
+        _ => Err(format!("`{text}`: use record:FILE or replay:FILE")),
+    }
 }
 
 /// `blake3`, `sha256`.

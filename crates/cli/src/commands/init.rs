@@ -13,7 +13,8 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger -s ./store init
   outrigger -s ./store init --profile archive
-  outrigger -s ./images init --chunker fixed:64K --codec lz4";
+  outrigger -s ./images init --chunker fixed:64K --codec lz4
+  outrigger -s ./trial init --experiment";
 
 /// Make a store
 ///
@@ -40,6 +41,9 @@ pub struct InitArgs {
     /// How to compress: zstd:LEVEL (-7 to 19), lz4 or none
     #[arg(long, value_parser = args::codec)]
     codec: Option<CodecSpec>,
+    /// A store for experiments, for good: `put --oracle` is allowed in it, which believes fingerprints that nobody computed. Not for data that counts
+    #[arg(long)]
+    experiment: bool,
 }
 
 /// The examples, and what each profile stands for.
@@ -68,6 +72,7 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
         codec: args.codec.unwrap_or(base.codec),
         frame_size: args.frame_size.unwrap_or(base.frame_size),
         pack_size: args.pack_size.unwrap_or(base.pack_size),
+        experiment: args.experiment,
     };
     let dir = context.store_dir()?;
     drop(Store::init(dir, &config)?);
@@ -79,11 +84,13 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
             .with("codec", config.codec.to_string())
             .with("fingerprint", config.fingerprint.name())
             .with("frame_size", config.frame_size)
-            .with("pack_size", config.pack_size);
+            .with("pack_size", config.pack_size)
+            .with("experiment", config.experiment);
         print_json(object)?;
     } else if !context.quiet {
         print_text(&format!(
-            "made a store in {}: {}, {}, {}, frames of {}, packs of {}\n",
+            "made a store {}in {}: {}, {}, {}, frames of {}, packs of {}\n",
+            if config.experiment { "for experiments " } else { "" },
             dir.display(),
             config.chunker,
             config.codec,

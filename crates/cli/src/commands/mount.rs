@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use outrigger_format::ChunkerSpec;
 use outrigger_fuse::control::Server;
 use outrigger_fuse::fs::{Counted, FileSystem};
 use outrigger_fuse::kernel::{self, MountOptions};
@@ -36,6 +37,8 @@ Examples:
   outrigger mount --read-only /mnt            the tree as it is now, and stays
   outrigger mount --at nightly /mnt           as it was in the newest snapshot tagged nightly
   outrigger mount -o ro,allow_other /mnt      for all users; modes and ACLs hold
+  outrigger mount --chunker fixed:64K /mnt    blocks of 64 KiB for all that is written through it
+  outrigger mount -o dedup=off /mnt           store all of it, without looking for what is stored already
   outrigger mount --metrics 127.0.0.1:9464 /mnt    with numbers for Prometheus at http://127.0.0.1:9464/metrics
   outrigger unmount /mnt
 
@@ -77,9 +80,17 @@ pub struct MountArgs {
     /// Which staged data is stored first when room is needed: lrw (what was written longest ago), fifo, reverse (for experiments)
     #[arg(long, value_name = "ORDER", value_parser = mount_options::order)]
     staging_order: Option<Order>,
+    /// How to cut what is written through this mount, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE
+    #[arg(long, value_parser = values::chunker)]
+    chunker: Option<ChunkerSpec>,
+    /// Whether to look for what is stored already, whatever the policies say: on or off. With off, what is written is hashed all the same, as every
+    /// read is verified
+    #[arg(long, value_name = "on|off", value_parser = values::on_off)]
+    dedup: Option<bool>,
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
     metrics: Option<Address>,
-    /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE, staging_order=ORDER, metrics=ADDRESS
+    /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE, staging_order=ORDER,
+    /// chunker=CHUNKER, dedup=on|off, metrics=ADDRESS
     #[arg(short, value_name = "OPT,...")]
     options: Vec<String>,
     /// Stay in the foreground; Ctrl-C unmounts
@@ -104,6 +115,8 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
     flags.read_only |= flags.at.is_some();
     flags.staging_bytes = args.staging_size.or(flags.staging_bytes);
     flags.staging_order = args.staging_order.or(flags.staging_order);
+    flags.overrides.chunker = args.chunker.or(flags.overrides.chunker);
+    flags.overrides.dedup = args.dedup.or(flags.overrides.dedup);
     flags.metrics = args.metrics.or(flags.metrics);
     if let Some(bytes) = flags.staging_bytes
         && !(STAGING_BYTES_MIN..=STAGING_BYTES_MAX).contains(&bytes)
@@ -224,6 +237,7 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
     options.staging_bytes = plan.flags.staging_bytes.unwrap_or(options.staging_bytes);
     options.batch_bytes = (options.staging_bytes / 2).min(options.batch_bytes);
     options.order = plan.flags.staging_order.unwrap_or_default();
+    options.overrides = plan.flags.overrides;
     let exporter = listen(plan)?;
     let volume = Arc::new(LiveVolume::open(Arc::clone(&store), options, reports)?);
     let recovered = volume.recovered();

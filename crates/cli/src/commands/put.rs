@@ -9,13 +9,14 @@ use std::time::Instant;
 
 use clap::Args;
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use outrigger_format::ChunkerSpec;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::local::put::{PutOptions, PutReport, Source, put};
 use outrigger_store::meta::{At, SnapshotRow};
 use outrigger_store::ops::snapshots;
-use outrigger_store::tree::{StorePath, find};
-use outrigger_store::write::Progress;
+use outrigger_store::tree::{Overrides, StorePath, find};
+use outrigger_store::write::{OracleMode, Progress};
 
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
@@ -31,6 +32,9 @@ Examples:
   outrigger put a b c --to backup          several, at backup/a, backup/b, backup/c
   outrigger put ~/src --to src --exclude target --exclude '*.o' --tag nightly
   pg_dump db | outrigger put - --to dumps/db.sql
+  outrigger put ~/film --no-dedup             nothing of it is expected to be there
+  outrigger put data --oracle record:oracle   for experiments: compute and write down …
+  outrigger put data --to again --oracle replay:oracle   … and then hash at no cost
 
 What the source does not have any more is removed from the store too, unless --keep-missing is given;
 snapshots keep it. What has not changed since the last put (size, mtime, ctime, inode) is not read again.";
@@ -61,16 +65,34 @@ pub struct PutArgs {
     /// Do not enter other file systems
     #[arg(long)]
     one_file_system: bool,
+    /// How to cut, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE
+    #[arg(long, value_parser = args::chunker)]
+    chunker: Option<ChunkerSpec>,
+    /// Store all that is read without looking for what is stored already, whatever the policies say; it is hashed all the same, as every read is
+    /// verified
+    #[arg(long)]
+    no_dedup: bool,
+    /// For experiments, in a store made for them: record:FILE writes down the boundaries and fingerprints of every file's chunks; replay:FILE believes
+    /// them instead of computing them. Every file is read, even if it seems unchanged
+    #[arg(long, value_name = "MODE:FILE", value_parser = args::oracle)]
+    oracle: Option<OracleMode>,
 }
 
 pub fn run(context: &Context, args: PutArgs) -> Outcome {
     let started = Instant::now();
     args.tag.iter().try_for_each(|tag| snapshots::check_name("tag", tag))?;
+    if args.oracle.is_some() && args.sources.len() > 1 {
+        return Err(Failure::usage(
+            "files are known to an oracle by their paths within one source: give one, say a directory",
+        ));
+    }
     let options = PutOptions {
         exclude: globs(&args.exclude)?,
         rescan: args.rescan,
         keep_missing: args.keep_missing,
         one_file_system: args.one_file_system,
+        oracle: args.oracle,
+        overrides: Overrides { chunker: args.chunker, dedup: args.no_dedup.then_some(false) },
     };
     let to = args.to.as_deref().map(args::store_path).transpose()?;
     let targets = targets(&args.sources, to.as_ref())?;

@@ -62,9 +62,16 @@ pub fn run(context: &Context, args: StatsArgs) -> Outcome {
     let store = context.open()?;
     let stats = stats(&store, if args.exact { usize::MAX } else { PACKS_SAMPLED })?;
     if context.json {
-        print_json(json(&stats))?
+        print_json(json(&stats).with("experiment", store.config.experiment))?
     } else {
-        print_text(&describe(&stats))?
+        let mut text = describe(&stats);
+        if store.config.experiment {
+            text.insert_str(
+                0,
+                "store      for experiments: fingerprints may have been believed that nobody computed\n",
+            );
+        }
+        print_text(&text)?
     }
     Ok(Exit::Done)
 }

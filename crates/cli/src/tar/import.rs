@@ -14,7 +14,7 @@ use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::meta::{At, Change, Inode, Meta, ROOT_INODE, SessionKind};
 use outrigger_store::tree::{Policies, StorePath, WritePolicy, show};
 use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, WriteSummary, Writer,
+    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, WriteSummary, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Store};
 
@@ -172,8 +172,9 @@ impl Importer<'_> {
         let WritePolicy { chunker, codec, dedup, .. } = parent.policy;
         let parent = parent.inode;
         let to = Target::Put { parent, name, inode, replace };
+        let (frame, oracle) = (None, Oracle::Off);
         let item =
-            |content| Item::File(FileItem { to, attributes, content, chunker, codec, dedup, frame: None });
+            |content| Item::File(FileItem { to, attributes, content, chunker, codec, dedup, frame, oracle });
         if entry.size <= WHOLE_MAX {
             let mut bytes = vec![0; entry.size as usize];
             if archive.read(&mut bytes)? < bytes.len() {

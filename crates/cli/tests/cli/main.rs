@@ -3,6 +3,7 @@
 mod bad_input;
 mod basics;
 mod beside;
+mod experiments;
 mod history;
 mod live;
 mod mounts;

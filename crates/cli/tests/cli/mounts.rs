@@ -200,3 +200,22 @@ fn as_a_helper_of_mount() {
         }
     }
 }
+
+#[test]
+fn what_is_written_is_stored_as_the_options_say() {
+    let Some(Mounts(place)) = &place() else { return };
+    let unique = || place.done(&["stats", "--json"]).json()["unique_bytes"].as_u64().unwrap();
+    let before = unique();
+    place.done(&["mount", "-o", "dedup=off,chunker=fixed:10000", "mnt"]);
+    let bytes = vec![7; 100_000];
+    std::fs::write(place.path("mnt/one"), &bytes).unwrap();
+    std::fs::write(place.path("mnt/two"), &bytes).unwrap();
+    place.done(&["unmount", "mnt"]);
+    assert_eq!(unique() - before, 200_000);
+    place.done(&["mount", "--dedup", "on", "--chunker", "fixed:10000", "mnt"]);
+    assert_eq!(std::fs::read(place.path("mnt/two")).unwrap(), bytes);
+    std::fs::write(place.path("mnt/three"), &bytes).unwrap();
+    place.done(&["unmount", "mnt"]);
+    assert_eq!(unique() - before, 200_000);
+    place.code(2, &["mount", "-o", "dedup=perhaps", "mnt"]);
+}

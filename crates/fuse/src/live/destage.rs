@@ -31,7 +31,7 @@ use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};
 use outrigger_store::staging::Piece;
 use outrigger_store::tree::Policies;
 use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, PartSource, Parts, Progress, Target, WriteOptions, Writer,
+    CommitWhen, Content, FileItem, Item, Oracle, PartSource, Parts, Progress, Target, WriteOptions, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Result};
 
@@ -85,7 +85,7 @@ impl Core {
         // Select.
         let selected = self.select(select, &dirty);
         // Write.
-        let policies = Policies::load(&self.world.store)?;
+        let policies = Policies::load(&self.world.store)?.with(self.options.overrides);
         let chunk_max = policies.chunk_max()?.max(BLOCK as usize);
         let options =
             WriteOptions { threads: self.options.write_threads, chunk_max, commit: CommitWhen::AtTheEnd };
@@ -208,7 +208,9 @@ impl Core {
         let was_closed = !node.has_writers();
         drop(state);
         let policy = self.policy_of(policies, parent)?;
-        let chunker = if in_place { ChunkerSpec::Fixed { size: BLOCK } } else { policy.chunker };
+        // Blocks suit such a file best, unless the mount was told how to cut everything.
+        let blocks = in_place && self.options.overrides.chunker.is_none();
+        let chunker = if blocks { ChunkerSpec::Fixed { size: BLOCK } } else { policy.chunker };
         let planned = plan(&self.reader(), &root, &pieces, chunker)?;
         let content = TakenContent { sequence, staged, rewrites: planned.rewrites, was_closed };
         let source = Arc::new(Noted { core: Arc::clone(self), root: Arc::clone(&root), pieces });
@@ -221,6 +223,7 @@ impl Core {
             codec: policy.codec,
             dedup: policy.dedup,
             frame: in_place.then_some(BLOCK_FRAME),
+            oracle: Oracle::Off,
         };
         Ok((Item::File(item), Taken { node: Arc::clone(node), edition, content: Some(content), is_orphan }))
     }

@@ -46,6 +46,7 @@ use std::time::Duration;
 use outrigger_store::meta::{ORPHAN, SessionKind};
 use outrigger_store::ops::View;
 use outrigger_store::staging::{self, Log, Usage};
+use outrigger_store::tree::Overrides;
 use outrigger_store::{Context as _, Result, Store};
 
 use self::core::Core;
@@ -94,6 +95,8 @@ pub struct LiveOptions {
     pub ahead_threads: usize,
     /// Show `.snapshots` in the root.
     pub snapshots: bool,
+    /// How everything is stored that is destaged, whatever the policies say.
+    pub overrides: Overrides,
 }
 
 impl LiveOptions {
@@ -107,6 +110,7 @@ impl LiveOptions {
             write_threads: threads,
             ahead_threads: threads,
             snapshots: true,
+            overrides: Overrides::default(),
         }
     }
 

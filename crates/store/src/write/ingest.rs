@@ -8,6 +8,7 @@ use outrigger_format::{ChunkerSpec, CodecSpec, Fingerprint, FingerprintKind};
 
 use super::framer::Form;
 use super::item::{Content, FileItem, Part, SourceFile, SourceStat};
+use super::oracle::{Answers, Oracle, UNNAMED};
 use super::progress::Progress;
 use super::queue::{Buffer, Small};
 use crate::error::Result;
@@ -22,12 +23,14 @@ pub(super) struct ChunkRef {
     pub fingerprint: Fingerprint,
 }
 
-/// Computes the fingerprints of chunks in `buffer`.
+/// Computes the fingerprints of chunks in `buffer` that have none.
 pub(super) fn hash_chunks(kind: FingerprintKind, buffer: &Buffer, chunks: &mut [ChunkRef]) {
     let mut fingerprints = Vec::with_capacity(chunks.len());
-    let ranges = chunks.iter().map(|chunk| chunk.start as usize..(chunk.start + chunk.len) as usize);
+    let unnamed = chunks.iter().filter(|chunk| chunk.fingerprint == UNNAMED);
+    let ranges = unnamed.map(|chunk| chunk.start as usize..(chunk.start + chunk.len) as usize);
     outrigger_offload::hash_many(kind, &buffer.bytes, ranges, &mut fingerprints);
-    chunks.iter_mut().zip(fingerprints).for_each(|(chunk, fingerprint)| chunk.fingerprint = fingerprint);
+    let unnamed = chunks.iter_mut().filter(|chunk| chunk.fingerprint == UNNAMED);
+    unnamed.zip(fingerprints).for_each(|(chunk, fingerprint)| chunk.fingerprint = fingerprint);
 }
 
 /// What a small batch became: changes in order, each with the chunks that make its content.
@@ -43,6 +46,8 @@ pub(super) struct HashedFile {
     pub chunks: usize,
     pub form: Form,
     pub dedup: bool,
+    pub chunker: ChunkerSpec,
+    pub oracle: Oracle,
     /// False for a change that was submitted without content: its root, if it has one, stays.
     pub content: bool,
 }
@@ -68,7 +73,7 @@ pub(super) fn open_source(file: &SourceFile) -> Result<OwnedFd, String> {
 /// Reads, cuts and hashes a batch.
 ///
 /// # Errors
-/// Those of a [`super::PartSource`]: the writer must stop.
+/// Those of a [`super::PartSource`], and a file that is not the one an oracle tells of: the writer must stop.
 pub(super) fn ingest_small(
     items: Vec<Small>,
     mut buffer: Buffer,
@@ -87,28 +92,36 @@ pub(super) fn ingest_small(
                     chunks: 0,
                     form: Form { codec: CodecSpec::NONE, frame: None },
                     dedup: false,
+                    chunker: ChunkerSpec::DEFAULT,
+                    oracle: Oracle::Off,
                     content: false,
                 });
                 continue;
             }
             Small::File(file) => file,
         };
-        let (chunker, dedup) = (file.chunker, file.dedup);
+        let (chunker, dedup, oracle) = (file.chunker, file.dedup, file.oracle.clone());
         let form = Form { codec: file.codec, frame: file.frame };
         let Some((change, len, offset)) = read_file(file, &mut buffer.bytes[at..], progress)? else {
             continue;
         };
         let before = chunks.len();
-        let mut begin = at;
-        if let ChunkerSpec::Fixed { size } = chunker
-            && !offset.is_multiple_of(size.into())
-        {
-            // Data that begins within a block: the rest of that block first.
-            begin += len.min(size as usize - (offset % u64::from(size)) as usize);
-            cut(&buffer.bytes[at..begin], at, chunker, scratch, &mut chunks);
+        if let Some(answers) = oracle.answers() {
+            answers.check_data(len as u64)?;
+            told(answers, at, &mut chunks);
+        } else {
+            let mut begin = at;
+            if let ChunkerSpec::Fixed { size } = chunker
+                && !offset.is_multiple_of(size.into())
+            {
+                // Data that begins within a block: the rest of that block first.
+                begin += len.min(size as usize - (offset % u64::from(size)) as usize);
+                cut(&buffer.bytes[at..begin], at, chunker, scratch, &mut chunks);
+            }
+            cut(&buffer.bytes[begin..at + len], begin, chunker, scratch, &mut chunks);
         }
-        cut(&buffer.bytes[begin..at + len], begin, chunker, scratch, &mut chunks);
-        files.push(HashedFile { change, chunks: chunks.len() - before, form, dedup, content: true });
+        let count = chunks.len() - before;
+        files.push(HashedFile { change, chunks: count, form, dedup, chunker, oracle, content: true });
         at += len;
         progress.bytes_done.fetch_add(len as u64, Ordering::Relaxed);
         progress.files_done.fetch_add(1, Ordering::Relaxed);
@@ -144,9 +157,18 @@ fn cut(data: &[u8], base: usize, chunker: ChunkerSpec, scratch: &mut Scratch, ch
     let mut start = 0;
     for &end in &scratch.ends {
         let end = end as usize;
-        let fingerprint = Fingerprint([0; 32]);
-        chunks.push(ChunkRef { start: (base + start) as u32, len: (end - start) as u32, fingerprint });
+        let len = (end - start) as u32;
+        chunks.push(ChunkRef { start: (base + start) as u32, len, fingerprint: UNNAMED });
         start = end;
+    }
+}
+
+/// Appends the chunks that an oracle tells of a file whose bytes lie at `base`.
+fn told(answers: &Answers, base: usize, chunks: &mut Vec<ChunkRef>) {
+    let mut start = base as u32;
+    for &(len, fingerprint) in &answers.chunks {
+        chunks.push(ChunkRef { start, len, fingerprint });
+        start += len;
     }
 }
 

@@ -8,6 +8,7 @@ use outrigger_format::catalogue::{Attributes, Time};
 use outrigger_format::checksum;
 use outrigger_format::{ChunkerSpec, CodecSpec, Root};
 
+use super::oracle::Oracle;
 use crate::error::Result;
 use crate::meta::Change;
 
@@ -36,6 +37,8 @@ pub struct FileItem {
     /// At most so many raw bytes in a frame of its chunks (a longer chunk is a frame of its own), and none of files with another limit;
     /// `None`: as the store is set. For files that are rewritten in place: a hole in a small frame costs little.
     pub frame: Option<u32>,
+    /// For experiments: what is known of its chunks beforehand.
+    pub oracle: Oracle,
 }
 
 /// The change that a content ends in.

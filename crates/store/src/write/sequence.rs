@@ -76,6 +76,14 @@ impl Sequencer {
 struct LargeProgress {
     manifest: ManifestBuilder,
     newest_frame: u64,
+    /// Lengths and fingerprints, if an oracle's record is being made.
+    noted: Vec<(u32, Fingerprint)>,
+}
+
+impl LargeProgress {
+    fn note(&mut self, chunks: &[ChunkRef]) {
+        self.noted.extend(chunks.iter().map(|chunk| (chunk.len, chunk.fingerprint)));
+    }
 }
 
 /// Dedup, framing and manifests; see the module.
@@ -121,18 +129,28 @@ impl Stage {
     }
 
     fn run_small(&mut self, batch: Hashed, queue: &Queue) -> Result<()> {
-        self.dedup.resolve(&batch.chunks, self.changes + batch.files.len() as u64)?;
+        let mut rest = &batch.chunks[..];
+        let runs = batch.files.iter().map(|file| {
+            let (chunks, others) = rest.split_at(file.chunks);
+            rest = others;
+            (chunks, file.dedup)
+        });
+        self.dedup.resolve(runs, self.changes + batch.files.len() as u64)?;
         let buffer = Arc::new(batch.buffer);
         let mut at = 0;
         for file in batch.files {
             let mut large = LargeProgress::default();
             let mut change = file.change;
             for chunk in &batch.chunks[at..at + file.chunks] {
-                self.chunk(at, chunk, &buffer, (file.form, file.dedup), &mut large, queue)?;
+                self.chunk(at, chunk, &buffer, file.form, &mut large, queue)?;
                 at += 1;
             }
             if file.content {
-                self.finish_manifest(&mut change, &mut large.manifest)?;
+                let len = self.finish_manifest(&mut change, &mut large.manifest)?;
+                if file.oracle.records() {
+                    large.note(&batch.chunks[at - file.chunks..at]);
+                    file.oracle.note(file.chunker, len, &large.noted)?;
+                }
             }
             self.queue_change(change, large.newest_frame);
         }
@@ -148,27 +166,32 @@ impl Stage {
         }
         let mut large = self.large.take().unwrap_or_default();
         // No other change passes before this file's own, which will be the next.
-        self.dedup.resolve(&segment.chunks, self.changes + 1)?;
+        let run = (&segment.chunks[..], segment.file.dedup);
+        self.dedup.resolve(std::iter::once(run), self.changes + 1)?;
         let buffer = Arc::new(segment.buffer);
-        let how = (segment.file.form, segment.file.dedup);
         let mut between = segment.between.iter().peekable();
         for (at, chunk) in segment.chunks.iter().enumerate() {
             while let Some((_, what)) = between.next_if(|(before, _)| *before <= at) {
                 self.between(what, &mut large.manifest)?;
             }
-            self.chunk(at, chunk, &buffer, how, &mut large, queue)?;
+            self.chunk(at, chunk, &buffer, segment.file.form, &mut large, queue)?;
         }
         for (_, what) in between {
             self.between(what, &mut large.manifest)?;
+        }
+        let file = &segment.file;
+        if file.oracle.records() {
+            large.note(&segment.chunks);
         }
         self.end_batch(buffer, queue);
         if !segment.last {
             self.large = Some(large);
             return Ok(());
         }
-        let change = segment.file.change.lock().expect("no panic while held").take();
-        if let (Some(mut change), false) = (change, segment.file.failed()) {
-            self.finish_manifest(&mut change, &mut large.manifest)?;
+        let change = file.change.lock().expect("no panic while held").take();
+        if let (Some(mut change), false) = (change, file.failed()) {
+            let len = self.finish_manifest(&mut change, &mut large.manifest)?;
+            file.oracle.note(file.chunker, len, &large.noted)?;
             self.queue_change(change, large.newest_frame);
             Progress::add(&self.progress.files_done, 1);
         }
@@ -184,11 +207,14 @@ impl Stage {
         }
     }
 
-    fn finish_manifest(&mut self, change: &mut Change, manifest: &mut ManifestBuilder) -> Result<()> {
-        if let Change::Put { root, .. } | Change::Node { root, .. } | Change::Orphan { root, .. } = change {
-            *root = manifest.finish(&mut *self.nodes)?;
-        }
-        Ok(())
+    /// Gives the change its content, and says how long that is.
+    fn finish_manifest(&mut self, change: &mut Change, manifest: &mut ManifestBuilder) -> Result<u64> {
+        let (Change::Put { root, .. } | Change::Node { root, .. } | Change::Orphan { root, .. }) = change
+        else {
+            return Ok(0);
+        };
+        *root = manifest.finish(&mut *self.nodes)?;
+        Ok(root.len())
     }
 
     fn queue_change(&mut self, change: Change, newest_frame: u64) {
@@ -201,13 +227,13 @@ impl Stage {
         at: usize,
         chunk: &ChunkRef,
         buffer: &Arc<Buffer>,
-        (form, dedup): (Form, bool),
+        form: Form,
         file: &mut LargeProgress,
         queue: &Queue,
     ) -> Result<()> {
         let ChunkRef { start, len, fingerprint } = *chunk;
         Progress::add(&self.progress.chunks, 1);
-        match self.dedup.known(at, dedup) {
+        match self.dedup.known(at) {
             Known::Stored => {}
             Known::Pending(frame) => file.newest_frame = file.newest_frame.max(frame),
             Known::New => {

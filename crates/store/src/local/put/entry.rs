@@ -8,7 +8,7 @@ use outrigger_format::catalogue::{Attributes, FileKind};
 use rustix::fs::Stat;
 
 use super::Putter;
-use super::level::{Level, display_of};
+use super::level::{Level, display_of, join};
 use crate::error::Result;
 use crate::local::walk::proc_path;
 use crate::local::{kind_of, path_xattrs, source_stat, xattrs};
@@ -60,7 +60,7 @@ impl Putter<'_> {
                     && existing.stamp == stamp
                     && existing.root.len() == source_stat.size
             });
-            if same && !self.options.rescan {
+            if same && !self.options.rescan && self.oracle.is_none() {
                 Progress::add(&self.progress.files_unchanged, 1);
                 Progress::add(&self.progress.bytes_unchanged, source_stat.size);
                 return Ok(());
@@ -83,6 +83,8 @@ impl Putter<'_> {
             }
             return self.submit_plain(level.inode, name, inode, attributes, torn);
         }
+        let within = join(&level.relative, source_name);
+        let oracle = self.oracle(&within, level.policy, Some(source_stat.size))?;
         let content = Content::File(SourceFile {
             dir: Arc::clone(&level.dir),
             name: source_name.to_vec(),
@@ -98,6 +100,7 @@ impl Putter<'_> {
             codec: level.policy.codec,
             dedup: level.policy.dedup,
             frame: None,
+            oracle,
         }))
     }
 

@@ -25,9 +25,10 @@ use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
 use crate::store::Store;
-use crate::tree::{Policies, StorePath};
+use crate::tree::{Overrides, Policies, StorePath, WritePolicy};
 use crate::write::{
-    CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, WriteSummary, Writer,
+    CommitWhen, Content, FileItem, Item, Oracle, OracleMode, OracleRecord, Progress, Target, WriteOptions,
+    WriteSummary, Writer,
 };
 
 /// What to do besides storing.
@@ -41,6 +42,11 @@ pub struct PutOptions {
     pub keep_missing: bool,
     /// Do not enter other file systems.
     pub one_file_system: bool,
+    /// What holds whatever the policies say.
+    pub overrides: Overrides,
+    /// For experiments: a record of chunks and fingerprints, to be written or to be believed. With one source only, of which every file
+    /// is read.
+    pub oracle: Option<OracleMode>,
 }
 
 /// One thing to put.
@@ -81,11 +87,12 @@ pub fn put(
     threads: usize,
     progress: &Arc<Progress>,
 ) -> Result<PutReport> {
+    let oracle = options.oracle.as_ref().map(|mode| OracleRecord::open(store, mode)).transpose()?;
     let session = store.session(SessionKind::Writer, "put")?;
-    let policies = Policies::load(store)?;
+    let policies = Policies::load(store)?.with(options.overrides);
     let write = WriteOptions { threads, chunk_max: policies.chunk_max()?, commit: CommitWhen::AsItComes };
     let mut writer = Writer::start(store, &session, &write, progress);
-    let mut putter = Putter::new(store, policies, &mut writer, progress, options)?;
+    let mut putter = Putter::new(store, policies, &mut writer, progress, options, oracle.as_ref())?;
     let mut walked = Ok(());
     for (source, target) in sources {
         walked = putter.put(source, &target);
@@ -98,6 +105,9 @@ pub fn put(
     // that noticed.
     let write = writer.finish()?;
     walked?;
+    if let Some(oracle) = oracle {
+        oracle.finish()?;
+    }
     Ok(PutReport { write, walk })
 }
 
@@ -107,6 +117,7 @@ struct Putter<'a> {
     writer: &'a mut Writer,
     progress: &'a Progress,
     options: &'a PutOptions,
+    oracle: Option<&'a OracleRecord>,
     policies: Policies,
     scan_start: Time,
     inodes: std::ops::Range<u64>,
@@ -132,6 +143,7 @@ impl<'a> Putter<'a> {
         writer: &'a mut Writer,
         progress: &'a Progress,
         options: &'a PutOptions,
+        oracle: Option<&'a OracleRecord>,
     ) -> Result<Self> {
         let own = rustix::fs::stat(store.dir()).ok().map(|stat| (stat.st_dev, stat.st_ino));
         Ok(Self {
@@ -139,6 +151,7 @@ impl<'a> Putter<'a> {
             writer,
             progress,
             options,
+            oracle,
             policies,
             scan_start: clock::now_coarse(),
             inodes: 0..0,
@@ -152,6 +165,11 @@ impl<'a> Putter<'a> {
     /// What was seen.
     fn summary(&self) -> PutSummary {
         self.summary
+    }
+
+    /// What the oracle, if there is one, says of the file that is `name` within the source.
+    fn oracle(&self, name: &[u8], policy: WritePolicy, len: Option<u64>) -> Result<Oracle> {
+        self.oracle.map_or(Ok(Oracle::Off), |record| record.about(name, policy.chunker, len))
     }
 
     fn next_inode(&mut self) -> Result<u64> {
@@ -229,6 +247,7 @@ impl<'a> Putter<'a> {
             codec: policy.codec,
             dedup: policy.dedup,
             frame: None,
+            oracle: self.oracle(b"-", policy, None)?,
         }))
     }
 

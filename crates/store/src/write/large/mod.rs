@@ -16,14 +16,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::boundary::{CutWalk, GearMasks};
-use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind, Root};
+use outrigger_format::boundary::GearMasks;
+use outrigger_format::{ChunkerSpec, FingerprintKind, Root};
 
 use self::parts::PartsSource;
 use self::source::{FileSource, Source, StreamSource};
 use super::framer::Form;
 use super::ingest::{ChunkRef, hash_chunks, open_source};
 use super::item::{Content, FileItem};
+use super::oracle::{Cuts, Oracle};
 use super::progress::Progress;
 use super::queue::Buffer;
 use crate::error::Result;
@@ -40,6 +41,7 @@ pub(super) struct LargeFile {
     pub chunker: ChunkerSpec,
     pub form: Form,
     pub dedup: bool,
+    pub oracle: Oracle,
     /// Set when reading failed: the rest of the file is not read, and the file not stored.
     failed: AtomicBool,
     cut: Mutex<CutState>,
@@ -48,7 +50,7 @@ pub(super) struct LargeFile {
 struct CutState {
     next: u64,
     parked: BTreeMap<u64, ReadSegment>,
-    walk: CutWalk,
+    cuts: Cuts,
     /// Position within the extent of the last cut, and the bytes read since.
     cut_at: u64,
     carry: Vec<u8>,
@@ -81,7 +83,7 @@ struct ReadSegment {
     last: bool,
 }
 
-/// A segment that was cut: its chunks have no fingerprints yet.
+/// A segment that was cut: its chunks have no fingerprints yet, unless an oracle told them.
 pub(super) struct Scanned {
     pub ticket: u64,
     pub file: Arc<LargeFile>,
@@ -96,7 +98,7 @@ pub(super) struct Scanned {
 impl LargeFile {
     /// Opens the file and plans its segments.
     pub fn open(item: FileItem, segment_len: usize) -> Result<Self, String> {
-        let FileItem { to, mut attributes, content, chunker, codec, dedup, frame } = item;
+        let FileItem { to, mut attributes, content, chunker, codec, dedup, frame, oracle } = item;
         let mut stamp = 0;
         let segment_len = segment_len as u64;
         let source = match content {
@@ -117,7 +119,7 @@ impl LargeFile {
         let cut = CutState {
             next: 0,
             parked: BTreeMap::new(),
-            walk: CutWalk::new(chunker),
+            cuts: Cuts::new(chunker, &oracle),
             cut_at: 0,
             carry: Vec::new(),
         };
@@ -127,6 +129,7 @@ impl LargeFile {
             chunker,
             form: Form { codec, frame },
             dedup,
+            oracle,
             failed: AtomicBool::new(false),
             cut: Mutex::new(cut),
         })
@@ -145,7 +148,7 @@ impl LargeFile {
     /// Reads and scans a segment, then cuts what is in line; cut segments are handed to `push`.
     ///
     /// # Errors
-    /// Those of a [`super::PartSource`]: the writer must stop.
+    /// Those of a [`super::PartSource`], and a file that is not the one an oracle tells of: the writer must stop.
     pub fn run_segment(
         self: &Arc<Self>,
         ticket: u64,
@@ -162,7 +165,7 @@ impl LargeFile {
             cut.parked.remove(&next)
         } {
             cut.next += 1;
-            push(self.cut_segment(&mut cut, read));
+            push(self.cut_segment(&mut cut, read)?);
         }
         Ok(())
     }
@@ -170,7 +173,7 @@ impl LargeFile {
     /// Appends the candidates in `data`, which follows `history` in its extent.
     fn scan(&self, history: &[u8], data: &[u8], candidates: &mut Vec<u32>) -> Range<usize> {
         let before = candidates.len();
-        if let ChunkerSpec::Gear32 { min, avg, .. } = self.chunker
+        if let (ChunkerSpec::Gear32 { min, avg, .. }, None) = (self.chunker, self.oracle.answers())
             // What is not longer than the shortest chunk, alone in its extent or not, may still end one that began before.
             && (data.len() > min as usize || !history.is_empty())
         {
@@ -179,7 +182,7 @@ impl LargeFile {
         before..candidates.len()
     }
 
-    fn cut_segment(self: &Arc<Self>, cut: &mut CutState, mut read: ReadSegment) -> Scanned {
+    fn cut_segment(self: &Arc<Self>, cut: &mut CutState, mut read: ReadSegment) -> Result<Scanned> {
         let start = read.buffer.headroom;
         // Where the open chunk begins: before the data, if it began in an earlier segment.
         let mut open = start - cut.carry.len();
@@ -195,14 +198,15 @@ impl LargeFile {
                 Piece::Data { len, candidates, ends } => (len, candidates, ends),
             };
             ends.clear();
-            cut.walk.feed(len, &read.candidates[candidates], &mut ends);
-            if extent_ends {
-                ends.extend(cut.walk.finish());
+            let fed = cut.cuts.feed(len, &read.candidates[candidates], extent_ends, &mut ends);
+            // Of a file that could not be read nothing is stored, whatever an oracle says.
+            if !self.failed() {
+                fed?;
             }
             // Ends are positions within the extent, of which `cut_at` lies at `open`.
             for &end in &ends {
                 let len = (end - cut.cut_at) as u32;
-                chunks.push(ChunkRef { start: open as u32, len, fingerprint: Fingerprint([0; 32]) });
+                chunks.push(ChunkRef { start: open as u32, len, fingerprint: cut.cuts.name() });
                 open += len as usize;
                 cut.cut_at = end;
             }
@@ -211,10 +215,13 @@ impl LargeFile {
             }
             at += len;
         }
+        if read.last && !self.failed() {
+            cut.cuts.finish()?;
+        }
         cut.carry.clear();
         cut.carry.extend_from_slice(&read.buffer.bytes[open..at]);
         let (ticket, file) = (read.ticket, Arc::clone(self));
-        Scanned { ticket, file, buffer: read.buffer, chunks, between, last: read.last }
+        Ok(Scanned { ticket, file, buffer: read.buffer, chunks, between, last: read.last })
     }
 
     fn read_segment(
