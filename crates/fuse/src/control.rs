@@ -5,7 +5,8 @@
 //! | line | answer |
 //! | --- | --- |
 //! | `stored` | `ok` once everything that was acknowledged before is in the store, where the client will read it |
-//! | `hold` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store, or takes a snapshot |
+//! | `pause` | `ok` once that is so, and nothing more will be stored until `release` or the end of the connection: for a client that takes a snapshot. Changes go on |
+//! | `hold` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store |
 //! | `release` | `ok` once the mount has forgotten what it knew, and changes go on |
 //! | `status` | how the mount fares ([`measures`]), as JSON |
 //!
@@ -80,6 +81,17 @@ fn serve(counted: &Counted<LiveVolume>, stream: UnixStream, forget: &Forget) -> 
         match line.as_str() {
             "stored" => answer(&mut answers, volume.destage_all().map(|()| "ok".to_string()))?,
             "status" => answer(&mut answers, Ok(measures::json(&counted.status())))?,
+            "pause" => match volume.pause() {
+                Err(error) => answer(&mut answers, Err(error))?,
+                Ok(paused) => {
+                    answer(&mut answers, Ok("ok".to_string()))?;
+                    let released = lines.next().transpose()?;
+                    drop(paused);
+                    if released.is_some() {
+                        answer(&mut answers, Ok("ok".to_string()))?;
+                    }
+                }
+            },
             "hold" => {
                 let held = match volume.hold() {
                     Ok(held) => held,

@@ -24,6 +24,11 @@ pub fn stored(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
     ask(dir, threads, "stored")
 }
 
+/// As [`stored`]; and while the connection lives, nothing more is stored.
+pub fn pause(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
+    ask(dir, threads, "pause")
+}
+
 /// As [`stored`]; and while the connection lives, the mount changes nothing.
 pub fn hold(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
     ask(dir, threads, "hold")

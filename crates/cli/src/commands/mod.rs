@@ -125,6 +125,15 @@ impl Context {
         Ok(store)
     }
 
+    /// Opens the store for a snapshot. A mount of it stores what it has, and then nothing more until the command is through.
+    pub fn open_for_snapshot(&self) -> Result<Store, Failure> {
+        let dir = self.store_dir()?;
+        self.held.replace(beside::pause(dir, self.threads)?);
+        let store = Store::open(dir, false)?;
+        store.require_writable()?;
+        Ok(store)
+    }
+
     /// Lets the mount go on, which forgets what it knew: when this returns, it shows what the command has done.
     fn release(&self) {
         if let Some(mut mount) = self.held.take()

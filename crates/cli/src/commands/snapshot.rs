@@ -78,7 +78,7 @@ pub fn json(snapshot: &SnapshotRow) -> Object {
 }
 
 fn create(context: &Context, args: &CreateArgs) -> Outcome {
-    let store = context.open_for_changes()?;
+    let store = context.open_for_snapshot()?;
     let snapshot = snapshots::create(&store, args.name.as_deref(), &name_now(), &args.tag)?;
     context.settle(&store);
     if context.json {

@@ -26,7 +26,7 @@ impl Drop for Mounts {
 
 fn mount(place: &Place) -> Child {
     let mut command = place.command(&["mount", "--foreground", "mnt"]);
-    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let parent = fs::metadata(place.path("src")).unwrap().dev();
     for _ in 0..500 {
         if fs::metadata(place.path("mnt")).is_ok_and(|mounted| mounted.dev() != parent) {
@@ -34,7 +34,8 @@ fn mount(place: &Place) -> Child {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    panic!("nothing was mounted for ten seconds");
+    let _ = child.kill();
+    panic!("nothing was mounted for ten seconds: {:?}", child.wait());
 }
 
 impl Mounts {

@@ -88,6 +88,11 @@ pub(super) struct Barrier<'a> {
     _turn: MutexGuard<'a, ()>,
 }
 
+/// The store is at one moment while this lives.
+pub struct Paused<'a> {
+    _turn: MutexGuard<'a, ()>,
+}
+
 fn is_high(fill: Fill) -> bool {
     fill.waiting > 0 || fill.used + fill.reserved > fill.capacity / 2
 }
@@ -176,13 +181,16 @@ impl Core {
         Ok(Barrier { _gate: gate, _turn: turn })
     }
 
-    /// Closes the gate, destages what is left, and runs `work` on a store that has everything, before changes go on.
+    /// Stores everything that was acknowledged up to some moment within this call; nothing is stored from then on, and changes go on.
     ///
     /// # Errors
-    /// Those of the store and of `work`.
-    pub fn with_everything_stored<T>(self: &Arc<Self>, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let _barrier = self.barrier()?;
-        work()
+    /// Those of the store.
+    pub fn pause(self: &Arc<Self>) -> Result<Paused<'_>> {
+        // Most of it first, so that the log has room while this lasts.
+        self.flush()?;
+        let turn = self.control.turn.lock().expect("no panic while held");
+        self.batch(Select::All, None)?;
+        Ok(Paused { _turn: turn })
     }
 
     /// Files whose content goes along, by their numbers.

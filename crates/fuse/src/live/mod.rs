@@ -15,7 +15,7 @@
 //! | `core.rs`, `world.rs`, `gate.rs` | what all operations share; the locks and their order |
 //! | `tree.rs`, `node.rs` | names and inodes in memory |
 //! | `names.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
-//! | `destager.rs`, `destage.rs`, `plan.rs` | when and how from the log to the store; what of a file must be cut again |
+//! | `destager.rs`, `cut.rs`, `destage.rs`, `plan.rs` | when and how from the log to the store; what of a file must be cut again |
 //! | `replay.rs` | the log of a mount that was killed |
 //! | `hold.rs`, `status.rs` | for commands beside the mount |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of all these |
@@ -23,6 +23,7 @@
 mod acl;
 mod attributes;
 mod core;
+mod cut;
 mod destage;
 mod destager;
 mod directory;
@@ -57,6 +58,7 @@ use crate::report::Reports;
 use crate::view::ahead::ReadAhead;
 use crate::view::{ReadOptions, ReadVolume};
 
+pub use self::destager::Paused;
 pub use self::hold::{Held, Stale};
 
 /// Who holds roots for the log, in the database.
@@ -215,12 +217,13 @@ impl LiveVolume {
         self.core.flush()
     }
 
-    /// Runs `work` while nothing changes and the store has everything that was acknowledged: for a snapshot.
+    /// Stores everything that was acknowledged before, and nothing that comes after some moment within this call, until the answer is dropped: for a
+    /// snapshot. Changes go on meanwhile, as far as the log has room.
     ///
     /// # Errors
-    /// Those of the store and of `work`.
-    pub fn with_everything_stored<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.core.with_everything_stored(work)
+    /// Those of the store.
+    pub fn pause(&self) -> Result<Paused<'_>> {
+        self.core.pause()
     }
 
     /// Stores everything, and removes the staging log. Nothing may be open any more.

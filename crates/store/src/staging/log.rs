@@ -120,8 +120,6 @@ struct Tail {
     ragged: bool,
     /// Appended to since the last sync, in order.
     unsynced: Vec<Arc<Segment>>,
-    /// The directory has names that were not synced.
-    new_names: bool,
 }
 
 /// A staging log. All methods may be called by any number of threads.
@@ -195,7 +193,6 @@ impl Log {
                 next,
                 ragged: false,
                 unsynced: vec![Arc::clone(segment)],
-                new_names: false,
             },
             None => Tail::begin(&*files, &options, 1, next)?,
         };
@@ -339,18 +336,15 @@ impl Log {
 
     /// Data first, then names: what counts as durable has both, and records do not count before that.
     fn flush(&self) -> Result<u64> {
-        let (last, segments, new_names) = {
+        let (last, segments) = {
             let mut tail = self.tail();
             // The last segment stays: it will be appended to.
             let current = vec![Arc::clone(&tail.segment)];
             let segments = std::mem::replace(&mut tail.unsynced, current);
-            (tail.next - 1, segments, std::mem::take(&mut tail.new_names))
+            (tail.next - 1, segments)
         };
         for segment in segments {
             segment.file.sync().context(|| format!("cannot sync {}", self.files.name(segment.number)))?;
-        }
-        if new_names {
-            self.files.sync().context(|| "cannot sync the staging directory".into())?;
         }
         Ok(last)
     }
@@ -386,8 +380,10 @@ impl Log {
     /// Removes segments from the front of the log in which nothing is needed, the database having name-space operations up
     /// to sequence `committed`. Returns how many. The last segment always stays.
     ///
+    /// What is left need not be durable for this: whoever commits something while something older is only in the log calls [`Log::sync`] before.
+    ///
     /// # Errors
-    /// Those of [`Log::sync`]; `Io` when a segment could not be removed.
+    /// `Io` when a segment could not be removed.
     pub fn remove_dead(&self, committed: u64) -> Result<usize> {
         let _removal = self.removal.lock().expect("no panic while it is held");
         let last = self.tail().segment.number;
@@ -398,16 +394,14 @@ impl Log {
                 .take_while(|at| at.number < last && self.usage.is_dead(at.number, committed));
             dead.cloned().collect()
         };
-        if !dead.is_empty() {
-            // The segment that will be the first one must be there after a crash, whole in its header: sequences go on from it.
-            self.commit.force(|| self.flush())?;
-        }
         for segment in &dead {
             let what = || format!("cannot remove {}", self.files.name(segment.number));
             self.files.remove(segment.number).context(what)?;
             // Before the next removal, lest a crash bring this one back and not that.
             self.files.sync().context(what)?;
             self.segments.write().expect("no panic while it is held").remove(&segment.number);
+            // Nothing will sync it any more: its data never reaches the disk, unless it has.
+            self.tail().unsynced.retain(|unsynced| unsynced.number != segment.number);
             self.usage.removed(segment.number);
             self.space.release(segment.len.load(Ordering::Relaxed));
         }
@@ -473,12 +467,16 @@ impl Log {
 }
 
 impl Tail {
-    /// Begins a segment: not durable, its name neither.
+    /// Begins a segment. Its header and its name are durable: so there is no gap before it after a crash, and when those before it are removed sequences go
+    /// on from it.
     fn begin(files: &dyn Files, options: &Options, number: u32, next: u64) -> Result<Self> {
         let what = || format!("cannot begin {}", files.name(number));
         let file = files.create(number).context(what)?;
         let header = SegmentHeader { store: options.store, number, first: next }.encode();
-        if let Err(error) = write_whole(&*file, &mut [IoSlice::new(&header)], 0) {
+        let begun = write_whole(&*file, &mut [IoSlice::new(&header)], 0)
+            .and_then(|()| file.sync())
+            .and_then(|()| files.sync());
+        if let Err(error) = begun {
             drop(file);
             // If it stays, it counts for nothing: the next attempt empties it, and a replay takes it for a torn tail.
             let _ = files.remove(number);
@@ -486,7 +484,7 @@ impl Tail {
         }
         let segment = Arc::new(Segment { number, file, len: AtomicU64::new(HEADER) });
         let unsynced = vec![Arc::clone(&segment)];
-        Ok(Self { segment, len: HEADER, reserved: 0, next, ragged: false, unsynced, new_names: true })
+        Ok(Self { segment, len: HEADER, reserved: 0, next, ragged: false, unsynced })
     }
 
     fn reserve(&mut self, end: u64, segment_len: u64) {

@@ -16,14 +16,13 @@
 //!
 //! **Order of writes and syncs**, each step being on disk before the next begins where it says *durable*:
 //!
-//! 1. A segment is created, its header written, records appended. None of that is durable.
-//! 2. A sync: the data of every segment appended to since the last one, then the directory if it has new names. Only then
+//! 1. A segment is created, its header written, both *durable*; then records are appended, which are not.
+//! 2. A sync: the data of every segment appended to since the last one. Only then
 //!    do records count as durable, and later records say so in their headers; that is how a reader tells damage (a record is
 //!    broken that was durable) from a torn tail (one that was never promised). So a segment may be filled and the next one
 //!    begun without waiting for the disk.
-//! 3. A segment is removed when nothing in it is needed: the log is made durable first, so that at least one segment
-//!    with a whole header stays and sequences go on after it; then the oldest segments go, one by one, each removal durable before the
-//!    next, so that no crash leaves a gap between segments.
+//! 3. Segments are removed when nothing in them is needed, the oldest first, one by one, each removal durable before the next: so no crash leaves a gap
+//!    between segments. What was stored and removed before it was ever synced has cost no disk anything.
 //! 4. When a log is opened, a torn tail is cut off and segments behind it are removed; what is left is made durable, names
 //!    included, before anything is appended: a torn segment cannot come back behind new records.
 //!

@@ -61,18 +61,6 @@ impl GroupCommit {
         self.lead(state, flush)
     }
 
-    /// Makes durable what is appended, records or not.
-    pub fn force(&self, flush: impl FnOnce() -> Result<u64>) -> Result<()> {
-        let mut state = self.state.lock().expect("no panic while it is held");
-        while state.leading {
-            state = self.done.wait(state).expect("no panic while it is held");
-        }
-        match &state.failed {
-            Some(why) => Err(refused(why)),
-            None => self.lead(state, flush),
-        }
-    }
-
     /// Flushes, alone: each flush takes over what there is to sync, so that a second one at the same time would know of less.
     fn lead(&self, mut state: MutexGuard<'_, State>, flush: impl FnOnce() -> Result<u64>) -> Result<()> {
         state.leading = true;
