@@ -4,11 +4,13 @@
 //! segment header   0  8 magic   8 2 version   10 2 reserved   12 4 incompatible features   16 4 number   20 4 reserved
 //!                 24 16 store id   40 8 first sequence   48 8 reserved   56 8 checksum of 0..56
 //! record header    0  4 magic   4 1 version   5 1 kind   6 2 reserved   8 4 fields' length   12 4 data's length
-//!                 16  8 sequence   24 8 durable   32 8 checksum of fields and data   40 8 checksum of 0..40
+//!                 16  8 sequence   24 8 durable   32 8 time   40 8 checksum of fields and data   48 8 checksum of 0..48
 //! ```
 //!
 //! A record has two checksums so that the long one, over its data, can be computed before its sequence is known: only
 //! the short one is left to do while the log is locked.
+
+use twox_hash::XxHash3_64;
 
 use crate::{Cursor, FormatError, Put, StoreId, checksum};
 
@@ -22,6 +24,12 @@ const SEGMENT: &str = "staging segment header";
 const RECORD: &str = "staging record";
 const VERSION: u8 = 1;
 
+/// XXH3-64 over `data`, seeded with that over `fields`: a record is summed on every write, and lives for seconds. What it holds gets its
+/// fingerprint when it is stored.
+pub fn record_sum(fields: &[u8], data: &[u8]) -> u64 {
+    XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(fields), data)
+}
+
 /// What every segment begins with.
 pub const SEGMENT_MAGIC: [u8; 8] = *b"OUTRSTAG";
 /// Bytes of a segment's header.
@@ -29,7 +37,7 @@ pub const SEGMENT_HEADER_LEN: usize = 64;
 /// What every record begins with, so that records after a broken one can be found.
 pub const RECORD_MAGIC: [u8; 4] = *b"OLOG";
 /// Bytes of a record's header.
-pub const RECORD_HEADER_LEN: usize = 48;
+pub const RECORD_HEADER_LEN: usize = 56;
 /// Fields and data of one record together, bytes at most.
 pub const MAX_PAYLOAD_LEN: usize = 32 << 20;
 
@@ -101,6 +109,8 @@ pub struct RecordHeader {
     pub sequence: u64,
     /// Records up to this sequence were on disk when this one was appended.
     pub durable: u64,
+    /// When it was appended, nanoseconds since 1970: the times that the operation gives to what it changes.
+    pub time: u64,
     /// Checksum of fields and data.
     pub payload_sum: u64,
 }
@@ -121,9 +131,10 @@ impl RecordHeader {
         out[12..16].copy_from_slice(&self.data_len.to_le_bytes());
         out[16..24].copy_from_slice(&self.sequence.to_le_bytes());
         out[24..32].copy_from_slice(&self.durable.to_le_bytes());
-        out[32..40].copy_from_slice(&self.payload_sum.to_le_bytes());
-        let sum = checksum(&[&out[..40]]);
-        out[40..].copy_from_slice(&sum.to_le_bytes());
+        out[32..40].copy_from_slice(&self.time.to_le_bytes());
+        out[40..48].copy_from_slice(&self.payload_sum.to_le_bytes());
+        let sum = record_sum(&out[..48], &[]);
+        out[48..].copy_from_slice(&sum.to_le_bytes());
         out
     }
 
@@ -140,8 +151,9 @@ impl RecordHeader {
         let (version, kind, _) = (cursor.u8()?, cursor.u8()?, cursor.u16()?);
         let (fields_len, data_len) = (cursor.u32()?, cursor.u32()?);
         let (sequence, durable) = (cursor.u64()?, cursor.u64()?);
+        let time = cursor.u64()?;
         let (payload_sum, sum) = (cursor.u64()?, cursor.u64()?);
-        if checksum(&[&bytes[..40]]) != sum {
+        if record_sum(&bytes[..48], &[]) != sum {
             return Err(FormatError::Checksum { what: RECORD });
         }
         if version != VERSION {
@@ -155,7 +167,7 @@ impl RecordHeader {
         if durable >= sequence {
             return Err(cursor.range("durable", durable));
         }
-        Ok(Self { kind, fields_len, data_len, sequence, durable, payload_sum })
+        Ok(Self { kind, fields_len, data_len, sequence, durable, time, payload_sum })
     }
 }
 
@@ -166,6 +178,8 @@ pub struct Record<'a> {
     pub sequence: u64,
     /// Records up to this sequence were on disk when this one was appended.
     pub durable: u64,
+    /// When it was appended, nanoseconds since 1970.
+    pub time: u64,
     /// What was done.
     pub operation: Operation,
     /// What was written; empty for all but [`Operation::Write`].
@@ -184,7 +198,7 @@ impl<'a> Record<'a> {
         let mut cursor = Cursor::new(RECORD, &bytes[RECORD_HEADER_LEN..]);
         let (fields, data) =
             (cursor.take(header.fields_len as usize)?, cursor.take(header.data_len as usize)?);
-        if checksum(&[fields, data]) != header.payload_sum {
+        if record_sum(fields, data) != header.payload_sum {
             return Err(FormatError::Checksum { what: RECORD });
         }
         let operation = Operation::decode(header.kind, fields)?;
@@ -192,7 +206,8 @@ impl<'a> Record<'a> {
             return Err(cursor.range("length of the data", data.len() as u64));
         }
         let head_len = RECORD_HEADER_LEN + fields.len();
-        Ok(Self { sequence: header.sequence, durable: header.durable, operation, data, head_len })
+        let RecordHeader { sequence, durable, time, .. } = header;
+        Ok(Self { sequence, durable, time, operation, data, head_len })
     }
 
     /// Bytes of the whole record.
@@ -208,7 +223,7 @@ impl<'a> Record<'a> {
 ///
 /// let write = Operation::Write { inode: 7, offset: 4096 };
 /// let prepared = Prepared::new(&write, b"data");
-/// let mut bytes = prepared.head(1, 0);
+/// let mut bytes = prepared.head(1, 0, 1_700_000_000_000_000_000);
 /// bytes.extend_from_slice(b"data");
 /// let record = Record::decode(&bytes).unwrap();
 /// assert_eq!((record.operation, record.data), (write, &b"data"[..]));
@@ -238,7 +253,8 @@ impl Prepared {
             data_len: len(data),
             sequence: 0,
             durable: 0,
-            payload_sum: checksum(&[fields, data]),
+            time: 0,
+            payload_sum: record_sum(fields, data),
         };
         Self { head, header }
     }
@@ -249,9 +265,9 @@ impl Prepared {
     }
 
     /// The record's bytes before its data, for this place in the log.
-    pub fn head(self, sequence: u64, durable: u64) -> Vec<u8> {
+    pub fn head(self, sequence: u64, durable: u64, time: u64) -> Vec<u8> {
         let Self { mut head, header } = self;
-        let header = RecordHeader { sequence, durable, ..header };
+        let header = RecordHeader { sequence, durable, time, ..header };
         head[..RECORD_HEADER_LEN].copy_from_slice(&header.encode());
         head
     }

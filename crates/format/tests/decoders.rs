@@ -94,9 +94,9 @@ fn examples() -> Vec<Vec<u8>> {
         Root::Tree { level: 3, len: 1 << 50, fingerprint: fingerprint(4) }.encode(),
         block.finish(11, 12),
         SegmentHeader { store: StoreId([3; 16]), number: 1, first: 1 }.encode().to_vec(),
-        [&Prepared::new(&Operation::Write { inode: 7, offset: 300 }, b"data").head(2, 1), &b"data"[..]]
+        [&Prepared::new(&Operation::Write { inode: 7, offset: 300 }, b"data").head(2, 1, 3), &b"data"[..]]
             .concat(),
-        Prepared::new(&Operation::Destaged { inode: 7, sequence: 2, root: root.clone() }, b"").head(9, 8),
+        Prepared::new(&Operation::Destaged { inode: 7, sequence: 2, root: root.clone() }, b"").head(9, 8, 7),
         b"gear32:4K/16K/64K".to_vec(),
         b"zstd:-7".to_vec(),
         b"18446744073709551615T".to_vec(),

@@ -136,7 +136,38 @@ fn what_was_looked_up_can_be_opened_though_its_name_went_meanwhile() {
     assert_eq!(read(&volume, (old, handle), 10), b"old");
     close(&volume, (old, handle));
     assert_eq!(volume.open(ROOT_USER, old, OFlags::RDONLY).err(), Some(Errno::STALE));
+    // Nor does what the kernel never said it had forgotten keep anything from ending.
+    let file = create(&volume, ROOT, b"brief");
+    write(&volume, file, 0, b"brief");
+    close(&volume, file);
+    volume.unlink(ROOT_USER, ROOT, b"brief").unwrap();
     volume.close().unwrap();
+}
+
+#[test]
+fn times_are_those_of_the_changes_after_a_crash_too() {
+    let place = Place::new();
+    let volume = mount(&place, options());
+    let file = create(&volume, ROOT, b"file");
+    volume.destage_all().unwrap();
+    write(&volume, file, 0, b"written");
+    let other = create(&volume, ROOT, b"other");
+    volume.rename(ROOT_USER, (ROOT, b"other"), (ROOT, b"renamed"), RenameFlags::empty()).unwrap();
+    let times = |volume: &LiveVolume| {
+        [ROOT, file.0, other.0].map(|number| {
+            let attr = volume.attributes(ROOT_USER, number, None).unwrap().attr;
+            (attr.mtime, attr.ctime)
+        })
+    };
+    let before = times(&volume);
+    drop(volume);
+    std::thread::sleep(Duration::from_millis(20));
+    let volume = mount(&place, options());
+    assert_eq!(times(&volume), before);
+    volume.close().unwrap();
+    drop(volume);
+    let volume = mount(&place, options());
+    assert_eq!(times(&volume), before);
 }
 
 #[test]

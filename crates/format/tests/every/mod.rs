@@ -4,7 +4,7 @@
 
 use outrigger_format::catalogue::{Block, BlockBuilder};
 use outrigger_format::staging::{
-    Prepared, RECORD_HEADER_LEN, Record, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
+    Prepared, RECORD_HEADER_LEN, Record, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, record_sum,
 };
 use outrigger_format::{
     ChunkerSpec, CodecSpec, FRAME_HEADER_LEN, Fingerprint, FingerprintKind, Footer, FrameHeader, Node,
@@ -136,7 +136,8 @@ pub fn staging_record(bytes: &[u8]) {
             data_len: (payload.len() - fields) as u32,
             sequence: number(16),
             durable: number(24),
-            payload_sum: checksum(&[payload]),
+            time: number(32),
+            payload_sum: record_sum(&payload[..fields], &payload[fields..]),
         };
         record_as_is(&[&header.encode()[..], payload].concat());
     }
@@ -145,7 +146,8 @@ pub fn staging_record(bytes: &[u8]) {
 fn record_as_is(bytes: &[u8]) {
     if let Ok(record) = Record::decode(bytes) {
         assert!(record.encoded_len() <= bytes.len(), "no more data than bytes");
-        let mut again = Prepared::new(&record.operation, record.data).head(record.sequence, record.durable);
+        let mut again =
+            Prepared::new(&record.operation, record.data).head(record.sequence, record.durable, record.time);
         let head_len = again.len();
         again.extend_from_slice(record.data);
         assert_eq!(Record::decode(&again), Ok(Record { head_len, ..record }));

@@ -114,17 +114,6 @@ impl Core {
         xattrs + state.attributes.target.len()
     }
 
-    /// Logs times that writes have changed, so that they survive too.
-    pub fn log_times(&self, node: &Arc<Node>) -> Result<()> {
-        if !node.read().unlogged {
-            return Ok(());
-        }
-        let _room = self.room(self.room_for_attributes(node))?;
-        let _gate = self.enter();
-        let mut state = node.write();
-        if state.unlogged { self.edit(node, &mut state, |_| {}) } else { Ok(()) }
-    }
-
     // ---- extended attributes ----------------------------------------------------------------------------------------
 
     /// Extended attributes of something.

@@ -10,7 +10,7 @@ use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 use super::attributes::drop_privileges;
-use super::core::{Core, OpenFile, now};
+use super::core::{Core, OpenFile};
 use super::node::{Node, State};
 use crate::fs::{Caller, Result, Seek};
 
@@ -95,7 +95,7 @@ impl Core {
             let file_state = &mut state.file;
             file_state.map.write(at, &appended);
             file_state.touched();
-            state.modified(now());
+            state.modified(appended.time);
             if drop_set_id && drop_privileges(&mut state.attributes) {
                 self.edit(&file.node, &mut state, |_| {})?;
             }
@@ -110,12 +110,10 @@ impl Core {
         if len > LEN_MAX {
             return Err(Errno::FBIG);
         }
-        if len != state.file.map.len() {
-            let appended = self.append(&Operation::Truncate { inode: node.number, len }, &[])?;
-            state.file.map.truncate(len, &appended);
-            state.file.touched();
-        }
-        state.modified(now());
+        let appended = self.append(&Operation::Truncate { inode: node.number, len }, &[])?;
+        state.file.map.truncate(len, &appended);
+        state.file.touched();
+        state.modified(appended.time);
         self.world.mark(node);
         Ok(())
     }
@@ -166,7 +164,7 @@ impl Core {
             let appended = self.append(&operation, &[])?;
             state.file.map.zero(offset, end - offset, &appended);
             state.file.touched();
-            state.modified(now());
+            state.modified(appended.time);
         } else if end > now_len {
             // Room cannot be set aside for what may be deduplicated: this only sets the length.
             self.truncate_in(node, &mut state, end)?;
@@ -283,7 +281,7 @@ impl Core {
         let appended = self.append(&operation, &[])?;
         state.file.map.clone_range(offset, len, Arc::new(root), from_offset, &appended);
         state.file.touched();
-        state.modified(now());
+        state.modified(appended.time);
         self.world.mark(node);
         self.control.note_hold();
         Ok(())

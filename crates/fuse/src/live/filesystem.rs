@@ -48,7 +48,8 @@ impl LiveVolume {
         let keep_cache = self.core.keeps_cache(node.number);
         let appends = flags.contains(OFlags::APPEND);
         let handle = self.core.files.insert(OpenFile { node, writes, appends });
-        Ok(Opened { handle, flushes: writes, keep_cache })
+        // What was written was acknowledged: there is nothing to report when it is closed.
+        Ok(Opened { handle, flushes: false, keep_cache })
     }
 
     /// The kernel has forgotten what has no name: unless it is open, nobody can come by it any more, and it leaves memory.
@@ -178,13 +179,6 @@ impl FileSystem for LiveVolume {
         }
     }
 
-    fn flush(&self, _: Caller, _: u64, handle: Handle) -> Result<()> {
-        match self.core.files.get(handle) {
-            Ok(file) if file.writes => self.core.log_times(&file.node),
-            _ => Ok(()),
-        }
-    }
-
     fn release(&self, number: u64, handle: Handle) {
         if let Some(other) = self.other(number) {
             return other.release(number, handle);
@@ -202,12 +196,9 @@ impl FileSystem for LiveVolume {
         }
     }
 
-    fn fsync(&self, number: u64, handle: Handle, data_only: bool) -> Result<()> {
+    fn fsync(&self, number: u64, _: Handle, _: bool) -> Result<()> {
         if self.other(number).is_some() {
             return Ok(());
-        }
-        if !data_only {
-            self.core.log_times(&self.core.files.get(handle)?.node)?;
         }
         self.core.world.fail(self.core.log.sync()).map(drop)
     }

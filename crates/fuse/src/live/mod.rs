@@ -56,7 +56,7 @@ use self::tree::Tree;
 use self::world::World;
 use crate::report::Reports;
 use crate::view::ahead::ReadAhead;
-use crate::view::{ReadOptions, ReadVolume};
+use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 
 pub use self::destager::Paused;
 pub use self::hold::{Held, Stale};
@@ -155,6 +155,7 @@ impl LiveVolume {
     /// # Errors
     /// `Busy` when another mount has it, `Denied` on a read-only store, `Damaged` when the log is, and those of the store.
     pub fn open(store: Arc<Store>, options: LiveOptions, reports: Reports) -> Result<Self> {
+        store.packs.set_cache_bytes(FRAMES_BYTES);
         let session = store.session(SessionKind::Writer, "mount")?;
         let reports = Arc::new(reports);
         let world = World {
@@ -232,6 +233,7 @@ impl LiveVolume {
     /// Those of the store; what could not be stored stays staged, for the next mount.
     pub fn close(&self) -> Result<()> {
         self.stop();
+        self.core.world.bury_all(&mut self.core.tree_mut());
         self.core.flush()?;
         self.core.release_orphans()?;
         self.core.log.discard(self.core.log.last())?;

@@ -62,10 +62,10 @@ impl Core {
         let attributes = inherit(&directory, caller, new, target);
         let operation =
             Operation::Create { parent, name: name.to_vec(), inode, attributes: attributes.clone() };
-        self.append(&operation, &[])?;
+        let time = self.append(&operation, &[])?.time;
         let node = Arc::new(Node::new(inode, attributes, parent, self.log.usage(), &self.world.budget));
         tree.nodes.insert(inode, Arc::clone(&node));
-        self.world.set_name(tree, &directory, name, None, Some(&node));
+        self.world.set_name(tree, &directory, name, None, Some(&node), time);
         Ok((node, true))
     }
 
@@ -86,8 +86,9 @@ impl Core {
         if self.world.lookup_in(tree, parent, name)?.is_some() {
             return Err(Errno::EXIST);
         }
-        self.append(&Operation::Link { parent, name: name.to_vec(), inode: number }, &[])?;
-        self.world.set_name(tree, &directory, name, None, Some(&node));
+        let link = Operation::Link { parent, name: name.to_vec(), inode: number };
+        let time = self.append(&link, &[])?.time;
+        self.world.set_name(tree, &directory, name, None, Some(&node), time);
         Ok(node)
     }
 
@@ -107,8 +108,9 @@ impl Core {
             (true, true) if !self.world.is_empty_in(tree, node.number)? => return Err(Errno::NOTEMPTY),
             _ => {}
         }
-        self.append(&Operation::Unlink { parent, name: name.to_vec(), inode: node.number }, &[])?;
-        self.world.set_name(tree, &above, name, Some(&node), None);
+        let unlink = Operation::Unlink { parent, name: name.to_vec(), inode: node.number };
+        let time = self.append(&unlink, &[])?.time;
+        self.world.set_name(tree, &above, name, Some(&node), None, time);
         Ok(())
     }
 
@@ -133,18 +135,16 @@ impl Core {
             if other.is_directory() && from.0 != to.0 && self.is_within(tree, from.0, other.number)? {
                 return Err(Errno::INVAL);
             }
-            self.append(
-                &Operation::Exchange {
-                    parent: from.0,
-                    name: from.1.to_vec(),
-                    inode: moved.number,
-                    other_parent: to.0,
-                    other_name: to.1.to_vec(),
-                    other_inode: other.number,
-                },
-                &[],
-            )?;
-            self.world.exchange_names(tree, (&from_dir, from.1, &moved), (&to_dir, to.1, &other));
+            let exchange = Operation::Exchange {
+                parent: from.0,
+                name: from.1.to_vec(),
+                inode: moved.number,
+                other_parent: to.0,
+                other_name: to.1.to_vec(),
+                other_inode: other.number,
+            };
+            let time = self.append(&exchange, &[])?.time;
+            self.world.exchange_names(tree, (&from_dir, from.1, &moved), (&to_dir, to.1, &other), time);
             return Ok(());
         }
         if let Some(replaced) = &replaced {
@@ -164,18 +164,16 @@ impl Core {
                 _ => {}
             }
         }
-        self.append(
-            &Operation::Rename {
-                parent: from.0,
-                name: from.1.to_vec(),
-                new_parent: to.0,
-                new_name: to.1.to_vec(),
-                inode: moved.number,
-                replaced: replaced.as_ref().map(|node| node.number),
-            },
-            &[],
-        )?;
-        self.world.move_name(tree, (&from_dir, from.1), (&to_dir, to.1), &moved, replaced.as_ref());
+        let rename = Operation::Rename {
+            parent: from.0,
+            name: from.1.to_vec(),
+            new_parent: to.0,
+            new_name: to.1.to_vec(),
+            inode: moved.number,
+            replaced: replaced.as_ref().map(|node| node.number),
+        };
+        let time = self.append(&rename, &[])?.time;
+        self.world.move_name(tree, (&from_dir, from.1), (&to_dir, to.1), &moved, replaced.as_ref(), time);
         Ok(())
     }
 

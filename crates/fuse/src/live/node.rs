@@ -39,8 +39,6 @@ pub(super) struct State {
     pub changed: bool,
     /// Rises with every change of the attributes: tells whether what was committed is still all.
     pub edition: u64,
-    /// Writes have changed its times since they were last logged.
-    pub unlogged: bool,
     /// The database has a row of it.
     pub in_database: bool,
     /// It has no name, and the kernel does not know it any more.
@@ -110,7 +108,6 @@ impl Node {
                 parent,
                 changed: false,
                 edition: 0,
-                unlogged: false,
                 in_database: true,
                 is_forgotten: false,
                 is_buried: false,
@@ -137,7 +134,6 @@ impl Node {
                 parent,
                 changed: true,
                 edition,
-                unlogged: false,
                 in_database: false,
                 is_forgotten: false,
                 is_buried: false,
@@ -204,7 +200,7 @@ impl State {
         if *self.file.stored.root() != row.root {
             self.file = File::new(row.root, usage, budget);
         }
-        (self.changed, self.unlogged) = (false, false);
+        self.changed = false;
         self.edition += 1;
     }
 
@@ -217,21 +213,19 @@ impl State {
     pub fn edited(&mut self) {
         self.changed = true;
         self.edition += 1;
-        self.unlogged = false;
     }
 
-    /// Its content was changed now.
-    pub fn modified(&mut self, now: Time) {
-        self.attributes.mtime = now;
-        self.changed_at(now);
+    /// Its content was changed, and that was logged.
+    pub fn modified(&mut self, time: Time) {
+        self.attributes.mtime = time;
+        self.changed_at(time);
         self.changed = true;
         self.edition += 1;
-        self.unlogged = true;
     }
 
-    /// Its time of last change is now.
-    pub fn changed_at(&mut self, now: Time) {
-        self.times_mut().ctime = now;
+    /// Its time of last change.
+    pub fn changed_at(&mut self, time: Time) {
+        self.times_mut().ctime = time;
     }
 
     /// Times that may be set.

@@ -4,17 +4,16 @@
 //! be those of any moment up to the last commit: in the end everything a record was about is as the last one said. Nothing is
 //! committed meanwhile, so an inode may be without a name for a while; what has none at the end goes.
 //!
-//! Writes do not log their time: a file whose times were not logged after its last write is as old as the replay.
+//! What each gives to times is the time it was appended.
 
 use std::sync::Arc;
 
-use outrigger_format::catalogue::FileKind;
+use outrigger_format::catalogue::{FileKind, Time};
 use outrigger_format::staging::Operation;
 use outrigger_store::Result;
 use outrigger_store::meta::ROOT_INODE;
 use outrigger_store::staging::Replayed;
 
-use super::core::now;
 use super::node::Node;
 use super::tree::Tree;
 use super::world::{Seen, World};
@@ -37,6 +36,7 @@ impl Replay<'_> {
     pub fn apply(&mut self, record: Replayed<'_>) -> Result<()> {
         self.records += 1;
         let Replayed { operation, appended, usage, .. } = record;
+        let time = appended.time;
         match &operation {
             Operation::Create { parent, name, inode, attributes } => {
                 let node = match self.load(*inode)? {
@@ -55,26 +55,26 @@ impl Replay<'_> {
                 state.edited();
                 drop(state);
                 self.world.mark(&node);
-                self.name(*parent, name, Some(&node))
+                self.name(*parent, name, Some(&node), time)
             }
             Operation::Link { parent, name, inode } => {
                 let node = self.load(*inode)?;
-                self.name(*parent, name, node.as_ref())
+                self.name(*parent, name, node.as_ref(), time)
             }
-            Operation::Unlink { parent, name, .. } => self.name(*parent, name, None),
+            Operation::Unlink { parent, name, .. } => self.name(*parent, name, None, time),
             Operation::Rename { parent, name, new_parent, new_name, inode, .. } => {
                 let node = self.load(*inode)?;
-                self.name(*new_parent, new_name, node.as_ref())?;
-                self.name(*parent, name, None)?;
-                self.moved(node.as_ref(), *new_parent);
+                self.name(*new_parent, new_name, node.as_ref(), time)?;
+                self.name(*parent, name, None, time)?;
+                self.moved(node.as_ref(), *new_parent, time);
                 Ok(())
             }
             Operation::Exchange { parent, name, inode, other_parent, other_name, other_inode } => {
                 let (one, other) = (self.load(*inode)?, self.load(*other_inode)?);
-                self.name(*parent, name, other.as_ref())?;
-                self.name(*other_parent, other_name, one.as_ref())?;
-                self.moved(one.as_ref(), *other_parent);
-                self.moved(other.as_ref(), *parent);
+                self.name(*parent, name, other.as_ref(), time)?;
+                self.name(*other_parent, other_name, one.as_ref(), time)?;
+                self.moved(one.as_ref(), *other_parent, time);
+                self.moved(other.as_ref(), *parent, time);
                 Ok(())
             }
             Operation::Attributes { inode, attributes } => {
@@ -108,7 +108,7 @@ impl Replay<'_> {
                     _ => {}
                 }
                 state.file.touched();
-                state.modified(now());
+                state.modified(appended.time);
                 self.world.mark(&node);
                 Ok(())
             }
@@ -135,22 +135,25 @@ impl Replay<'_> {
     }
 
     /// Makes a name stand for `node`. A directory that is not there any more has no names either.
-    fn name(&mut self, parent: u64, name: &[u8], node: Option<&Arc<Node>>) -> Result<()> {
+    fn name(&mut self, parent: u64, name: &[u8], node: Option<&Arc<Node>>, time: Time) -> Result<()> {
         let Some(directory) = self.load(parent)?.filter(|node| node.is_directory()) else { return Ok(()) };
         let old = match self.world.find_in(&self.tree, parent, name)? {
             None => None,
             Some(Seen::Node(node)) => Some(node),
             Some(Seen::Row(row)) => self.load(row.number)?,
         };
-        self.world.set_name(&mut self.tree, &directory, name, old.as_ref(), node);
+        self.world.set_name(&mut self.tree, &directory, name, old.as_ref(), node, time);
         Ok(())
     }
 
-    fn moved(&mut self, node: Option<&Arc<Node>>, parent: u64) {
+    fn moved(&mut self, node: Option<&Arc<Node>>, parent: u64, time: Time) {
         let Some(node) = node else { return };
         if node.is_directory() {
             self.tree.parents.insert(node.number, parent);
         }
-        node.write().parent = parent;
+        let mut state = node.write();
+        state.parent = parent;
+        state.changed_at(time);
+        state.edited();
     }
 }

@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::catalogue::FileKind;
+use outrigger_format::catalogue::{FileKind, Time};
 use outrigger_store::Store;
 use outrigger_store::meta::{At, Inode, ROOT_INODE};
 use outrigger_store::staging::Usage;
 use rustix::io::Errno;
 
-use super::core::now;
 use super::node::{Node, State};
 use super::tree::Tree;
 use crate::fs::Result;
@@ -156,20 +155,20 @@ impl World {
         name: &[u8],
         old: Option<&Arc<Node>>,
         node: Option<&Arc<Node>>,
+        time: Time,
     ) {
         tree.set(parent.number, name, node.map(|node| &**node));
         if old.map(|old| old.number) != node.map(|node| node.number) {
             if let Some(old) = old {
-                self.count_links(old, -1, None);
+                self.count_links(old, -1, None, time);
             }
             if let Some(node) = node {
-                self.count_links(node, 1, Some(parent.number));
+                self.count_links(node, 1, Some(parent.number), time);
             }
         }
         let mut state = parent.write();
-        let present = now();
-        state.attributes.mtime = present;
-        state.changed_at(present);
+        state.attributes.mtime = time;
+        state.changed_at(time);
         state.edited();
         drop(state);
         self.mark(parent);
@@ -181,6 +180,18 @@ impl World {
             self.let_go(node.number);
         }
         state.bury(&self.usage, &self.budget);
+    }
+
+    /// Gives up everything that has no name: nobody has anything open any more, though the kernel may not have said that it has forgotten it.
+    pub fn bury_all(&self, tree: &mut Tree) {
+        tree.nodes.retain(|_, node| {
+            let mut state = node.write();
+            let is_named = state.links > 0;
+            if !is_named {
+                self.bury(node, &mut state);
+            }
+            is_named
+        });
     }
 
     /// What was held of an inode without names need not be any more.
@@ -196,16 +207,17 @@ impl World {
         to: (&Arc<Node>, &[u8]),
         node: &Arc<Node>,
         replaced: Option<&Arc<Node>>,
+        time: Time,
     ) {
-        self.set_name(tree, to.0, to.1, replaced, Some(node));
-        self.set_name(tree, from.0, from.1, Some(node), None);
+        self.set_name(tree, to.0, to.1, replaced, Some(node), time);
+        self.set_name(tree, from.0, from.1, Some(node), None, time);
         // Taking the old name away must not leave a directory hanging there.
         if node.is_directory() {
             tree.parents.insert(node.number, to.0.number);
         }
         let mut state = node.write();
         state.parent = to.0.number;
-        state.changed_at(now());
+        state.changed_at(time);
         state.edited();
         drop(state);
         self.mark(node);
@@ -217,29 +229,30 @@ impl World {
         tree: &mut Tree,
         one: (&Arc<Node>, &[u8], &Arc<Node>),
         other: (&Arc<Node>, &[u8], &Arc<Node>),
+        time: Time,
     ) {
-        self.set_name(tree, one.0, one.1, Some(one.2), Some(other.2));
-        self.set_name(tree, other.0, other.1, Some(other.2), Some(one.2));
+        self.set_name(tree, one.0, one.1, Some(one.2), Some(other.2), time);
+        self.set_name(tree, other.0, other.1, Some(other.2), Some(one.2), time);
         for (node, parent) in [(one.2, other.0), (other.2, one.0)] {
             if node.is_directory() {
                 tree.parents.insert(node.number, parent.number);
             }
             let mut state = node.write();
             state.parent = parent.number;
-            state.changed_at(now());
+            state.changed_at(time);
             state.edited();
             drop(state);
             self.mark(node);
         }
     }
 
-    fn count_links(&self, node: &Arc<Node>, more: i32, parent: Option<u64>) {
+    fn count_links(&self, node: &Arc<Node>, more: i32, parent: Option<u64>, time: Time) {
         let mut state = node.write();
         state.links = state.links.saturating_add_signed(more);
         if let Some(parent) = parent {
             state.parent = parent;
         }
-        state.changed_at(now());
+        state.changed_at(time);
         state.edited();
         drop(state);
         self.mark(node);

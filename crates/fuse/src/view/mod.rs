@@ -49,6 +49,8 @@ use crate::report::Reports;
 pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshots";
 /// How long what cannot change may be relied on.
 pub(crate) const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Bytes of decoded frames that a mount keeps: what is read here and there is often read near there again.
+pub(crate) const FRAMES_BYTES: usize = 128 << 20;
 /// How long what is live may be relied on.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
@@ -87,6 +89,7 @@ impl ReadVolume {
         options: ReadOptions,
         reports: Reports,
     ) -> outrigger_store::Result<Self> {
+        store.packs.set_cache_bytes(FRAMES_BYTES);
         let totals = store.meta.totals()?;
         // Totals are of the current tree, which a snapshot is not.
         let inodes = if options.snapshots { totals.files + totals.directories + totals.others } else { 0 };

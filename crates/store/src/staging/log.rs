@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
 use outrigger_format::StoreId;
+use outrigger_format::catalogue::Time;
 use outrigger_format::staging::{
     MAX_PAYLOAD_LEN, Operation, Prepared, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader,
 };
@@ -30,6 +31,7 @@ use super::replay::{self, Replayed, Report};
 use super::space::{Fill, Reservation, Space};
 use super::sync::GroupCommit;
 use super::usage::Usage;
+use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
 
 const HEADER: u64 = SEGMENT_HEADER_LEN as u64;
@@ -97,6 +99,8 @@ pub struct Appended {
     pub sequence: u64,
     /// Its segment, and where its data lies in it; of no length but for a write.
     pub location: Location,
+    /// When: the times that the operation gives to what it changes.
+    pub time: Time,
 }
 
 /// A segment that is there.
@@ -255,7 +259,8 @@ impl Log {
         let end = tail.len + len;
         tail.reserve(end, self.options.segment_len);
         let sequence = tail.next;
-        let head = prepared.head(sequence, self.commit.durable());
+        let now = clock::now_nanos();
+        let head = prepared.head(sequence, self.commit.durable(), now);
         let mut parts = [IoSlice::new(&head), IoSlice::new(data)];
         if let Err(error) = write_whole(&*tail.segment.file, &mut parts, tail.len) {
             tail.ragged = true;
@@ -267,7 +272,7 @@ impl Log {
         let offset = tail.len + head.len() as u64;
         let location =
             Location { segment: tail.segment.number, offset: offset as u32, len: data.len() as u32 };
-        let appended = Appended { sequence, location };
+        let appended = Appended { sequence, location, time: Time::from_nanos(now) };
         tail.len = end;
         tail.next += 1;
         tail.segment.len.store(tail.len, Ordering::Relaxed);

@@ -11,6 +11,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use outrigger_format::catalogue::Time;
 use outrigger_format::staging::{
     Operation, RECORD_MAGIC, Record, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader,
 };
@@ -206,10 +207,10 @@ fn record(
         Err(why) => return Ok(Err(why)),
     };
     let len = record.encoded_len();
-    let (sequence, data) = (record.sequence, record.data);
+    let (sequence, time, data) = (record.sequence, record.time, record.data);
     let at = (offset + record.head_len) as u32;
     let location = Location { segment: number, offset: at, len: data.len() as u32 };
-    let appended = Appended { sequence, location };
+    let appended = Appended { sequence, location, time: Time::from_nanos(time) };
     usage.appended(&record.operation, &appended);
     visit(Replayed { operation: record.operation, data, appended, usage })
         .context(|| format!("replaying record {sequence} of {place}"))?;

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use outrigger_format::catalogue::Time;
 use outrigger_format::staging::Operation;
 use outrigger_format::{Entry, Root};
 use proptest::prelude::*;
@@ -73,7 +74,7 @@ fn model(file: &mut Vec<Byte>, sequence: u64, step: &Step) {
 fn apply(map: &mut ExtentMap, usage: &Usage, sequence: u64, step: &Step) {
     let len = if let Step::Write { len, .. } = step { *len as u32 } else { 0 };
     let location = Location { segment: sequence as u32, offset: 0, len };
-    let appended = Appended { sequence, location };
+    let appended = Appended { sequence, location, time: Time::from_nanos(0) };
     usage.appended(&operation(step), &appended);
     match *step {
         Step::Write { offset, .. } => map.write(offset, &appended),
