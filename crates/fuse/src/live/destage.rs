@@ -76,7 +76,7 @@ impl Core {
             self.cut(select)
         };
         let Cut { sequence, names, generation, nodes, leaves_some } = cut;
-        let policies = Policies::load(&self.world.store)?;
+        let policies = Policies::load(&self.world.store)?.with(self.options.overrides);
         let chunk_max = policies.chunk_max()?.max(BLOCK as usize);
         let options =
             WriteOptions { threads: self.options.write_threads, chunk_max, commit: CommitWhen::AtTheEnd };

@@ -54,6 +54,8 @@ struct Asked {
     stop: bool,
     pressed: bool,
     failed: Option<(Errno, Instant)>,
+    /// When the last batch ended.
+    ended: Option<Instant>,
 }
 
 impl Control {
@@ -134,6 +136,7 @@ impl Core {
         let mut state = self.control.state.lock().expect("no panic while held");
         let told = |error: &Error| (self.world.reports.errno_of_our_own(error), Instant::now());
         state.failed = done.as_ref().err().map(told);
+        state.ended = Some(Instant::now());
     }
 
     /// What should be destaged now, if anything.
@@ -148,6 +151,11 @@ impl Core {
             return Some(Select::Batch);
         }
         let idle = self.options.idle;
+        // Not all the time: what is still being written would have to be synced again and again, and packs would be small.
+        let ended = self.control.state.lock().expect("no panic while held").ended;
+        if ended.is_some_and(|ended| ended.elapsed() < idle / 2) {
+            return None;
+        }
         let waited = dirty.iter().any(|node| {
             let state = node.read();
             let since = state.file.dirty_since.unwrap_or(state.file.written);
