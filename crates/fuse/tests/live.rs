@@ -16,7 +16,7 @@ use outrigger_store::gc::{GcOptions, GcProgress, collect};
 use outrigger_store::meta::At;
 use outrigger_store::ops::View;
 use outrigger_workload::Rng;
-use rustix::fs::{OFlags, RenameFlags};
+use rustix::fs::{OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use support::{Place, ROOT_USER, find, read_part, read_whole};
@@ -395,6 +395,73 @@ fn a_full_disk_is_an_error_to_the_writer_and_nothing_is_lost() {
     assert_eq!(report.unwrap().damaged, 0);
 }
 
+/// Keeps packs from being read and made: each of their directories is away, and something else in its place.
+struct Vanished(std::path::PathBuf);
+
+impl Vanished {
+    const DIRECTORIES: std::ops::Range<u32> = 0..256;
+
+    fn new(place: &Place) -> Self {
+        let packs = place.store_dir().join("packs");
+        for name in Self::DIRECTORIES.map(|at| format!("{at:02x}")) {
+            let _ = std::fs::rename(packs.join(&name), packs.join(format!("away-{name}")));
+            std::fs::write(packs.join(&name), "not a directory").unwrap();
+        }
+        Self(packs)
+    }
+}
+
+impl Drop for Vanished {
+    fn drop(&mut self) {
+        for name in Self::DIRECTORIES.map(|at| format!("{at:02x}")) {
+            std::fs::remove_file(self.0.join(&name)).unwrap();
+            let _ = std::fs::rename(self.0.join(format!("away-{name}")), self.0.join(&name));
+        }
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_reached_is_an_error_until_it_is_back() {
+    let place = Place::new();
+    let volume = mount(&place, options());
+    let files: Vec<_> = (0..4_u64).map(|at| create(&volume, ROOT, format!("file-{at}").as_bytes())).collect();
+    let expected = |at: usize| random(at as u64, 1 << 20);
+    write(&volume, files[0], 0, &expected(0));
+    volume.destage_all().unwrap();
+    write(&volume, files[1], 0, &expected(1));
+    let vanished = Vanished::new(&place);
+    // Nothing can be stored. What is staged is there, and more can be, until the log is full.
+    volume.destage_all().unwrap_err();
+    assert!(read(&volume, files[1], 2 << 20) == expected(1));
+    let (number, handle) = files[2];
+    let mut written = 0;
+    let refused = loop {
+        assert!(written < 64 << 20, "there is no room for that");
+        match volume.write(ROOT_USER, number, handle, written, &random(written, 1 << 20), false) {
+            Ok(()) => written += 1 << 20,
+            Err(errno) => break errno,
+        }
+    };
+    assert!(refused == Errno::IO || refused == Errno::NOSPC, "{refused:?}");
+    drop(vanished);
+    volume.destage_all().unwrap();
+    write(&volume, files[3], 0, &expected(3));
+    volume.destage_all().unwrap();
+    for at in [0, 1, 3] {
+        assert!(read(&volume, files[at], 2 << 20) == expected(at), "file {at}");
+    }
+    let bytes = read(&volume, files[2], 64 << 20);
+    assert_eq!(bytes.len() as u64, written);
+    for (at, part) in (0..).zip(bytes.chunks(1 << 20)) {
+        assert!(part == random(at << 20, 1 << 20), "MiB {at}");
+    }
+    files.into_iter().for_each(|file| close(&volume, file));
+    volume.close().unwrap();
+    drop(volume);
+    let options = CheckOptions { read_data: true, repair: false, threads: 1 };
+    assert_eq!(check(&place.open(), &options, &CheckProgress::default()).unwrap().damaged, 0);
+}
+
 #[test]
 fn what_nobody_may_change_says_so() {
     let place = Place::new();
@@ -415,4 +482,35 @@ fn one_mount_at_a_time_and_not_on_a_mount_of_ones_own() {
     let second = LiveVolume::open(Arc::new(place.open()), options(), Reports::new(|_| {}));
     assert_eq!(second.err().map(|error| error.kind()), Some(outrigger_store::ErrorKind::Busy));
     volume.close().unwrap();
+}
+
+#[test]
+fn what_is_in_snapshots_gives_no_rights_where_the_kernel_would_honour_them() {
+    for tame in [false, true] {
+        let place = Place::new();
+        let volume = mount(&place, LiveOptions { tame_snapshots: tame, ..options() });
+        let make = |name: &[u8], kind, mode, rdev| {
+            let new = NewNode { kind, mode, umask: 0, rdev };
+            volume.make(ROOT_USER, ROOT, name, new).unwrap().attr.number
+        };
+        let program = make(b"program", FileKind::File, 0o6755, 0);
+        make(b"disk", FileKind::BlockDevice, 0o600, 0x801);
+        make(b"shared", FileKind::Directory, 0o3775, 0);
+        for name in [b"security.capability".as_slice(), b"user.note"] {
+            volume.set_xattr(ROOT_USER, program, name, b"value", XattrFlags::empty()).unwrap();
+        }
+        let paused = volume.pause().unwrap();
+        outrigger_store::ops::snapshots::create(&place.open(), Some("before"), "x", &[]).unwrap();
+        drop(paused);
+        let seen = |at: &str| {
+            let attr = |name: &str| find(&volume, format!("{at}{name}")).attr;
+            let program = attr("program").number;
+            let capability = volume.xattr(ROOT_USER, program, b"security.capability");
+            let names = volume.xattrs(ROOT_USER, program).unwrap();
+            (attr("program").mode, attr("disk").rdev, attr("shared").mode, capability.is_ok(), names.len())
+        };
+        let whole = (0o6755, 0x801, 0o3775, true, 2);
+        assert_eq!(seen(""), whole);
+        assert_eq!(seen(".snapshots/before/"), if tame { (0o755, 0, 0o3775, false, 1) } else { whole });
+    }
 }

@@ -69,6 +69,11 @@ pub struct MountFlags {
 }
 
 impl MountFlags {
+    /// Whether the kernel would honour what set-id bits, capabilities or devices in the mount say.
+    pub fn honours_rights(&self) -> bool {
+        self.suid || self.dev
+    }
+
     /// From the values of all `-o`; of words that contradict each other the last one holds, as `mount(8)` has it, but `ro` is never undone:
     /// `mount(8)` says `rw` whenever nobody said anything.
     ///

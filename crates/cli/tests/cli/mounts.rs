@@ -142,8 +142,10 @@ fn a_signal_unmounts_and_a_kill_leaves_the_store_well() {
     let mut child = foreground(place);
     child.kill().unwrap();
     child.wait().unwrap();
+    // The second is what a request gets that the kernel was just about to hand over.
+    let expected = [std::io::ErrorKind::NotConnected, std::io::ErrorKind::ConnectionAborted];
     let error = std::fs::read_dir(place.path("mnt")).unwrap_err();
-    assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
+    assert!(expected.contains(&error.kind()), "{error:?}");
     place.done(&["unmount", "mnt"]);
     place.done(&["rm", "-r", "tree"]);
     place.done(&["gc"]);

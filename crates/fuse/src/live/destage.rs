@@ -46,6 +46,9 @@ const NODES_MAX: usize = 16 << 10;
 /// Blocks of files that are rewritten in place, and the frames that hold them.
 const BLOCK: u32 = 16 << 10;
 const BLOCK_FRAME: u32 = 64 << 10;
+/// Files of at least so many bytes are read here and there more often than whole, and then each read decodes a frame: theirs are no larger than this.
+const LARGE: u64 = 4 << 20;
+const LARGE_FRAME: u32 = 128 << 10;
 /// When nothing is staged, a segment with more than this in it is begun anew, so that there is little to replay.
 const RESTART_MIN: u64 = 1 << 20;
 /// So many small overwrites make a file one that is rewritten in place.
@@ -141,6 +144,12 @@ impl Core {
         // Blocks suit such a file best, unless the mount was told how to cut everything.
         let blocks = in_place && self.options.overrides.chunker.is_none();
         let chunker = if blocks { ChunkerSpec::Fixed { size: BLOCK } } else { policy.chunker };
+        let is_large = pieces.last().is_some_and(|(range, _)| range.end >= LARGE);
+        let frame = match (in_place, is_large) {
+            (true, _) => Some(BLOCK_FRAME),
+            (false, true) if self.world.store.config.frame_size > LARGE_FRAME => Some(LARGE_FRAME),
+            (false, _) => None,
+        };
         let root = Arc::new(root);
         let planned = plan(&self.reader(), &root, &pieces, chunker)?;
         let content = SentContent { staged, rewrites: planned.rewrites, was_closed };
@@ -152,7 +161,7 @@ impl Core {
             chunker,
             codec: policy.codec,
             dedup: policy.dedup,
-            frame: in_place.then_some(BLOCK_FRAME),
+            frame,
             oracle: Oracle::Off,
         };
         Ok(Some((Item::File(item), Sent { node, edition, content: Some(content), is_orphan })))

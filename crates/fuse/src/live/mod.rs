@@ -97,6 +97,8 @@ pub struct LiveOptions {
     pub ahead_threads: usize,
     /// Show `.snapshots` in the root.
     pub snapshots: bool,
+    /// See [`ReadOptions::tame_snapshots`].
+    pub tame_snapshots: bool,
     /// How everything is stored that is destaged, whatever the policies say.
     pub overrides: Overrides,
 }
@@ -112,6 +114,7 @@ impl LiveOptions {
             write_threads: threads,
             ahead_threads: threads,
             snapshots: true,
+            tame_snapshots: false,
             overrides: Overrides::default(),
         }
     }
@@ -185,7 +188,8 @@ impl LiveVolume {
         let recovered = Recovered { records, bytes: report.bytes, torn: report.torn };
         let ahead = ReadAhead::start(&store, options.ahead_threads)?;
         let snapshots = options.snapshots.then(|| {
-            let options = ReadOptions { snapshots: true, ahead_threads: 0 };
+            let options =
+                ReadOptions { snapshots: true, tame_snapshots: options.tame_snapshots, ahead_threads: 0 };
             ReadVolume::new(
                 Arc::clone(&store),
                 View::live(&store, "mount")?,

@@ -40,6 +40,12 @@ pub fn shown(number: u64, attributes: &Attributes, links: u32, size: u64, alloca
     }
 }
 
+/// Without set-id bits and device numbers. A directory's stay: there they only say which group new files get.
+pub fn tame(attr: Attr) -> Attr {
+    let mask = if attr.kind == FileKind::Directory { 0o7777 } else { 0o1777 };
+    Attr { mode: attr.mode & mask, rdev: 0, ..attr }
+}
+
 /// Attributes of a directory that is not stored.
 pub fn directory(number: u64, like: &Inode, time: Time) -> Attr {
     let mut attr = attr(number, like, 0);

@@ -2,7 +2,7 @@
 //!
 //! A manifest of a large file has millions of entries in a tree of nodes. A read descends that tree once and keeps the entries it found as
 //! a *window*: a run of consecutive entries with their positions. Reads in order go through a window and then load the next; reads
-//! here and there load small ones. Each file keeps a few, all files together at most [`ENTRIES_KEPT_MAX`] entries: beyond that a window serves one read and is
+//! here and there load small ones. Each file keeps some, all files together at most [`ENTRIES_KEPT_MAX`] entries: beyond that a window serves one read and is
 //! dropped, which costs time, not memory.
 
 use std::collections::VecDeque;
@@ -18,8 +18,8 @@ use crate::fs::Seek;
 
 /// Entries kept in all windows together: some 24 MB.
 const ENTRIES_KEPT_MAX: usize = 512 << 10;
-/// Windows that a file keeps.
-const WINDOWS_MAX: usize = 4;
+/// Entries in the windows that a file keeps: 64 small ones, so that reads here and there in some 250 MB find theirs.
+const ENTRIES_PER_FILE: usize = 16 << 10;
 /// Entries of a window that goes on where another ended.
 const WINDOW_IN_ORDER: usize = 2048;
 /// Entries of any other window.
@@ -160,10 +160,13 @@ impl StoredFile {
         let window = Arc::new(self.load(reader, at, if in_order { WINDOW_IN_ORDER } else { WINDOW })?);
         if window.kept.is_some() {
             let mut windows = self.windows.lock().expect("no panic while held");
-            if windows.len() == WINDOWS_MAX {
-                windows.pop_front();
-            }
             windows.push_back(Arc::clone(&window));
+            let mut entries: usize = windows.iter().map(|window| window.entries.len()).sum();
+            while entries > ENTRIES_PER_FILE
+                && let Some(oldest) = windows.pop_front()
+            {
+                entries -= oldest.entries.len();
+            }
         }
         Ok(window)
     }

@@ -24,7 +24,7 @@ mod trees;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_format::catalogue::{FileKind, Time, Xattrs};
 use outrigger_store::Store;
 use outrigger_store::meta::{At, Inode, ROOT_INODE, SnapshotRow};
 use outrigger_store::ops::View;
@@ -39,7 +39,7 @@ use self::handles::Handles;
 use self::number::SNAPSHOTS;
 use self::trees::{Tree, Trees};
 use crate::fs::{
-    Caller, DirEntry, Entry, FileSystem, Found, Handle, OpenFlags, Opened, ROOT, Result, Seek, Statfs,
+    Attr, Caller, DirEntry, Entry, FileSystem, Found, Handle, OpenFlags, Opened, ROOT, Result, Seek, Statfs,
     TakeEntry,
 };
 use crate::measures::{Status, Watched};
@@ -47,10 +47,12 @@ use crate::report::Reports;
 
 /// The directory of snapshots.
 pub(crate) const SNAPSHOTS_NAME: &[u8] = b".snapshots";
+/// What a program may do although its user may not.
+const CAPABILITY: &[u8] = b"security.capability";
 /// How long what cannot change may be relied on.
 pub(crate) const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Bytes of decoded frames that a mount keeps: what is read here and there is often read near there again.
-pub(crate) const FRAMES_BYTES: usize = 128 << 20;
+pub(crate) const FRAMES_BYTES: usize = 64 << 20;
 /// How long what is live may be relied on.
 const A_MOMENT: Duration = Duration::from_secs(1);
 
@@ -59,6 +61,9 @@ const A_MOMENT: Duration = Duration::from_secs(1);
 pub struct ReadOptions {
     /// Show `.snapshots` in the root.
     pub snapshots: bool,
+    /// Show what is in snapshots without set-id bits, device numbers and capabilities: for mounts on which the kernel honours those. It knows one set of flags
+    /// for a whole mount, and a program that was replaced because it was dangerous must not stay in force in every snapshot.
+    pub tame_snapshots: bool,
     /// Threads that decode ahead of reads in order.
     pub ahead_threads: usize,
 }
@@ -120,6 +125,15 @@ impl ReadVolume {
         self.fail(self.store.meta.inode(tree.at, inode))?.ok_or(Errno::STALE)
     }
 
+    fn stored_xattrs(&self, number: u64) -> Result<Xattrs> {
+        let (tree, _) = self.place(number)?;
+        let mut xattrs = self.inode(number)?.attributes.xattrs;
+        if self.is_tame(&tree) {
+            xattrs.retain(|(key, _)| key != CAPABILITY);
+        }
+        Ok(xattrs)
+    }
+
     fn reader(&self) -> Reader<'_> {
         Reader::new(&self.store)
     }
@@ -129,18 +143,26 @@ impl ReadVolume {
         if tree.slot == number::MAIN { self.valid } else { FOREVER }
     }
 
+    /// Whether what is in a tree is shown without what could give rights.
+    fn is_tame(&self, tree: &Tree) -> bool {
+        self.options.tame_snapshots && tree.slot != number::MAIN
+    }
+
+    fn attr(&self, tree: &Tree, inode: &Inode, allocated: u64) -> Result<Attr> {
+        let attr = attr::attr(number::join(tree.slot, inode.number)?, inode, allocated);
+        Ok(if self.is_tame(tree) { attr::tame(attr) } else { attr })
+    }
+
     fn entry(&self, tree: &Tree, inode: &Inode) -> Result<Entry> {
-        let number = number::join(tree.slot, inode.number)?;
-        let attr = attr::attr(number, inode, attr::allocated(&self.reader(), &inode.root));
+        let attr = self.attr(tree, inode, attr::allocated(&self.reader(), &inode.root))?;
         Ok(Entry { attr, valid: self.valid_in(tree) })
     }
 
     /// As [`Self::entry`] for one of many: where finding the holes would take reading a manifest, they count as data, for no time at all.
     fn entry_at_once(&self, tree: &Tree, inode: &Inode) -> Result<Entry> {
-        let number = number::join(tree.slot, inode.number)?;
         let allocated = attr::allocated_at_once(&inode.root);
         let valid = if allocated.is_some() { self.valid_in(tree) } else { Duration::ZERO };
-        Ok(Entry { attr: attr::attr(number, inode, allocated.unwrap_or(inode.root.len())), valid })
+        Ok(Entry { attr: self.attr(tree, inode, allocated.unwrap_or(inode.root.len()))?, valid })
     }
 
     fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
@@ -263,7 +285,7 @@ impl FileSystem for ReadVolume {
         if number == SNAPSHOTS || hidden(caller, name) {
             return Err(Errno::NODATA);
         }
-        let xattrs = self.inode(number)?.attributes.xattrs;
+        let xattrs = self.stored_xattrs(number)?;
         xattrs.into_iter().find(|(key, _)| key == name).map(|(_, value)| value).ok_or(Errno::NODATA)
     }
 
@@ -271,7 +293,7 @@ impl FileSystem for ReadVolume {
         if number == SNAPSHOTS {
             return Ok(Vec::new());
         }
-        let keys = self.inode(number)?.attributes.xattrs.into_iter().map(|(key, _)| key);
+        let keys = self.stored_xattrs(number)?.into_iter().map(|(key, _)| key);
         Ok(keys.filter(|key| !hidden(caller, key)).collect())
     }
 

@@ -74,7 +74,7 @@ impl Place {
         let view = View::open(&store, "test", at).unwrap();
         let said = Arc::clone(&self.said);
         let reports = Reports::new(move |message| said.lock().unwrap().push(message.to_string()));
-        let options = ReadOptions { snapshots: at.is_none(), ahead_threads: 2 };
+        let options = ReadOptions { snapshots: at.is_none(), tame_snapshots: false, ahead_threads: 2 };
         ReadVolume::new(store, view, options, reports).unwrap()
     }
 }

@@ -1,14 +1,11 @@
 //! `mount`: a store as a directory.
-//!
-//! In the background the work is done by a second process of this program: the first waits until the mount answers, passes on what
-//! the second says on standard error until then, and ends with its exit code. Nothing is forked after threads have begun.
 
-use std::ffi::OsString;
-use std::io::{Read as _, Write as _};
+mod arenas;
+mod background;
+mod signals;
+
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::Args;
 use outrigger_format::ChunkerSpec;
@@ -21,14 +18,12 @@ use outrigger_fuse::mounts;
 use outrigger_fuse::report::Reports;
 use outrigger_fuse::view::{ReadOptions, ReadVolume};
 use outrigger_store::Store;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use super::{Context, beside, unmount};
 use crate::args::{MountFlags, mount_options, values};
 use crate::exit::{Exit, Failure, Outcome, plain};
 use crate::exporter::{Address, Exporter, Trace};
-use crate::output::{Object, complain, print_json, print_text};
+use crate::output::{complain, print_text};
 use crate::{interrupt, syslog, when};
 
 const EXAMPLES: &str = "\
@@ -47,14 +42,13 @@ In /etc/fstab:
   /backup/store  /old  fuse.outrigger  ro,allow_other,nofail  0  0";
 
 const METRICS_HELP: &str = "Hand out counters for Prometheus under /metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. No other machine is served: put a proxy before it";
-const READY: &[u8] = b"ready\n";
 /// Threads that serve requests, at least: one can decode while another talks to the kernel.
 const THREADS_MIN: usize = 2;
 const THREADS_MAX: usize = 8;
+/// See [`arenas`].
+const ARENAS_MIN: usize = 2;
 /// More than any disk should be asked for.
 const STAGING_BYTES_MAX: u64 = 1 << 40;
-/// How long files that are open keep a mount that was told to end.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// Mount the store as a directory
 ///
@@ -127,7 +121,7 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
     if args.foreground || args.detach {
         return serve(context, &plan, args.detach);
     }
-    start(context, &plan)
+    background::start(context, &plan)
 }
 
 fn check(context: &Context, dir: &Path, flags: MountFlags) -> Result<Plan, Failure> {
@@ -163,44 +157,17 @@ fn check(context: &Context, dir: &Path, flags: MountFlags) -> Result<Plan, Failu
     Ok(Plan { store, point, flags })
 }
 
-/// Starts the process that serves the mount, and waits until it answers.
-fn start(context: &Context, plan: &Plan) -> Outcome {
-    let at = |error: &std::io::Error| Failure::io("cannot start the process that serves the mount", error);
-    let mut command = Command::new(std::env::current_exe().map_err(|error| at(&error))?);
-    let threads = context.threads.to_string();
-    command.arg("--store").arg(&plan.store).args(["--threads", &threads, "mount", "--detach", "-o"]);
-    command.arg(plan.flags.to_words()).arg("--").arg(&plan.point);
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|error| at(&error))?;
-    let mut said = Vec::new();
-    let read = child.stdout.take().map(|mut pipe| pipe.read_to_end(&mut said));
-    if matches!(read, Some(Ok(_))) && said == READY {
-        if context.json {
-            let point: OsString = plan.point.clone().into();
-            let object = Object::new().with_name("mounted", point.as_encoded_bytes());
-            print_json(object.with("read_only", plan.flags.read_only))?;
-        }
-        return Ok(Exit::Done);
-    }
-    let status = child.wait().map_err(|error| at(&error))?;
-    match status.code() {
-        // It has said why itself.
-        Some(2) => Err(Failure { exit: Exit::Usage, message: String::new() }),
-        Some(3) => Err(Failure { exit: Exit::Damaged, message: String::new() }),
-        Some(code) if code != 0 => Err(Failure { exit: Exit::Failed, message: String::new() }),
-        _ => Err(Failure::failed(format!("the process that serves the mount ended early: {status}"))),
-    }
-}
-
 fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
     let reports = Reports::new(move |message| if detach { syslog::log(message) } else { complain(message) });
     let threads = context.threads.clamp(THREADS_MIN, THREADS_MAX);
+    arenas::limit(context.threads.max(ARENAS_MIN));
     if !plan.flags.read_only {
         return serve_changes(context, plan, detach, threads, reports);
     }
     let store = Arc::new(context.open()?);
     let view = context.view(&store, "mount", plan.flags.at.as_deref())?;
-    let options = ReadOptions { snapshots: plan.flags.at.is_none(), ahead_threads: threads };
+    let tame_snapshots = plan.flags.honours_rights();
+    let options = ReadOptions { snapshots: plan.flags.at.is_none(), tame_snapshots, ahead_threads: threads };
     let exporter = listen(plan)?;
     let volume = ReadVolume::new(Arc::clone(&store), view, options, reports)?;
     let volume = Arc::new(Counted::new(Arc::new(volume)));
@@ -208,7 +175,7 @@ fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
     let mounted =
         kernel::mount(Arc::clone(&volume), &plan.point, &options).map_err(|error| refused(plan, &error))?;
     let (_exporter, trace) = export(exporter, &volume)?;
-    unmount_on_signal(&plan.point, move || {
+    signals::unmount_on_signal(&plan.point, move || {
         interrupt::close_sessions(&store);
         trace.iter().for_each(Trace::remove);
     });
@@ -222,7 +189,7 @@ fn ready(context: &Context, plan: &Plan, detach: bool) -> impl FnOnce() + Send +
     let (quiet, point) = (context.quiet, plan.point.clone());
     move || {
         if detach {
-            let_go();
+            background::let_go();
         } else if !quiet {
             let _ = print_text(&format!("mounted on {}; Ctrl-C unmounts\n", point.display()));
         }
@@ -238,6 +205,7 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
     options.batch_bytes = (options.staging_bytes / 2).min(options.batch_bytes);
     options.order = plan.flags.staging_order.unwrap_or_default();
     options.overrides = plan.flags.overrides;
+    options.tame_snapshots = plan.flags.honours_rights();
     let exporter = listen(plan)?;
     let volume = Arc::new(LiveVolume::open(Arc::clone(&store), options, reports)?);
     let recovered = volume.recovered();
@@ -252,7 +220,7 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
     let (_exporter, trace) = export(exporter, &counted)?;
     let server = Server::start(&counted, &plan.store, Arc::new(move |stale: &Stale| forget.forget(stale)))?;
     let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
-    unmount_on_signal(&plan.point, move || {
+    signals::unmount_on_signal(&plan.point, move || {
         // What was acknowledged is in the log anyway: this saves the next mount the work.
         let _ = ending.destage_all();
         interrupt::close_sessions(&at_end);
@@ -327,38 +295,4 @@ fn refused(plan: &Plan, error: &std::io::Error) -> Failure {
         _ => "",
     };
     Failure::failed(format!("cannot mount on {}: {}{advice}", plan.point.display(), why.trim()))
-}
-
-/// Tells the waiting process that the mount answers, and leaves terminal and working directory.
-fn let_go() {
-    let mut out = std::io::stdout();
-    let _ = out.write_all(READY).and_then(|()| out.flush());
-    // Each of these can only fail where there is nothing to leave.
-    let _ = rustix::process::setsid();
-    let _ = std::env::set_current_dir("/");
-    if let Ok(null) = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null") {
-        let _ = rustix::stdio::dup2_stdout(&null);
-        let _ = rustix::stdio::dup2_stderr(&null);
-    }
-}
-
-/// A signal unmounts, and the serving threads then end. If files are open, the mount vanishes from the tree, and they have a moment to be closed;
-/// then `last` is done, and the process ends.
-fn unmount_on_signal(point: &Path, last: impl FnOnce() + Send + 'static) {
-    let point = point.to_path_buf();
-    // Without a handler the signal kills: the mount point then has to be unmounted by hand.
-    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
-    std::thread::spawn(move || {
-        if signals.forever().next().is_none() {
-            return;
-        }
-        if mounts::unmount(&point, false).is_ok() {
-            // The serving threads end by themselves, and store what is left.
-            return;
-        }
-        let _ = mounts::unmount(&point, true);
-        std::thread::sleep(LINGER);
-        last();
-        std::process::exit(0);
-    });
 }

@@ -1,0 +1,32 @@
+//! What ends a mount from outside.
+
+use std::path::Path;
+use std::time::Duration;
+
+use outrigger_fuse::mounts;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// How long files that are open keep a mount that was told to end.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// A signal unmounts, and the serving threads then end. If files are open, the mount vanishes from the tree, and they have a moment to be closed;
+/// then `last` is done, and the process ends.
+pub fn unmount_on_signal(point: &Path, last: impl FnOnce() + Send + 'static) {
+    let point = point.to_path_buf();
+    // Without a handler the signal kills: the mount point then has to be unmounted by hand.
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+    std::thread::spawn(move || {
+        if signals.forever().next().is_none() {
+            return;
+        }
+        if mounts::unmount(&point, false).is_ok() {
+            // The serving threads end by themselves, and store what is left.
+            return;
+        }
+        let _ = mounts::unmount(&point, true);
+        std::thread::sleep(LINGER);
+        last();
+        std::process::exit(0);
+    });
+}
