@@ -10,13 +10,16 @@
 //!
 //! `unsafe` is confined to the kernels in `cpu/scan/{avx2,avx512}.rs`.
 
+mod compress;
 pub mod conformance;
 mod cpu;
 mod detect;
 mod device;
 pub mod op;
 
+pub use compress::{Auto, Budget, Compression, Encoder, FrameCodec, FrameDecoder, Wanted};
 pub use cpu::{CodecError, Compressor, CpuDevice, Decompressor, Hasher, hash, hash_many, scan, scan_with};
+pub use cpu::{apply_filter, undo_filter, worst_case};
 pub use detect::SimdLevel;
 pub use device::{Device, TaskError};
 pub use op::{Operation, Task};

@@ -2,10 +2,14 @@
 
 mod blake3_many;
 mod codec;
+mod filter;
 mod hash;
 mod scan;
 
-pub use codec::{CodecError, Compressor, Decompressor};
+pub(crate) use codec::sample::Sample;
+pub use codec::{CodecError, Compressor, Decompressor, worst_case};
+pub use filter::{apply_filter, undo_filter};
+pub(crate) use filter::{is_in_place, undo_in_place, x86_density};
 pub use hash::{Hasher, hash, hash_many};
 pub use scan::{scan, scan_with};
 
