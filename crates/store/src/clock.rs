@@ -1,6 +1,6 @@
 //! The only place that asks for the time or for random bytes.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outrigger_format::catalogue::Time;
 
@@ -15,6 +15,12 @@ pub fn now_nanos() -> u64 {
 pub fn now_coarse() -> Time {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     Time { secs: now.tv_sec, nanos: now.tv_nsec as u32 }
+}
+
+/// What this thread has run for.
+pub fn thread_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Random bytes from the kernel.

@@ -6,7 +6,7 @@ use super::filters::{Filters, may_pay};
 use super::trust::Trust;
 use super::{Auto, Budget, Compression};
 use crate::Compressor;
-use crate::cpu::{Sample, apply_filter};
+use crate::cpu::{Sample, apply_filter, worst_case};
 
 /// What compresses frames.
 pub trait FrameCodec {
@@ -19,6 +19,40 @@ impl FrameCodec for Compressor {
     fn compress(&mut self, spec: CodecSpec, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
         self.compress_within(spec, raw, room, out)
     }
+}
+
+/// Compresses what `filter` made. Zstandard codes literals block by block, and a block would hold bytes of several planes: so each
+/// plane becomes a Zstandard frame of its own, one after the other, which any decoder reads as one.
+pub(super) fn compress_filtered(
+    codec: &mut dyn FrameCodec,
+    spec: CodecSpec,
+    filter: Filter,
+    filtered: &[u8],
+    room: usize,
+    out: &mut Vec<u8>,
+) -> bool {
+    let planes = match filter {
+        Filter::Group2 => 2,
+        Filter::Group4 => 4,
+        Filter::Group8 => 8,
+        Filter::None | Filter::X86 | Filter::Arm64(_) => 1,
+    };
+    let plane_len = filtered.len() / planes;
+    if planes == 1 || spec.codec != Codec::Zstd || plane_len == 0 {
+        return codec.compress(spec, filtered, room, out);
+    }
+    let (mut all, mut rest) = (Vec::with_capacity(room), filtered);
+    for plane in 1..=planes {
+        let (this, others) = rest.split_at(if plane == planes { rest.len() } else { plane_len });
+        rest = others;
+        let most = worst_case(spec.codec, this.len()).min(room - all.len());
+        if !codec.compress(spec, this, most, out) {
+            return false;
+        }
+        all.extend_from_slice(out);
+    }
+    *out = all;
+    true
 }
 
 /// What is wanted of one frame.
@@ -136,7 +170,7 @@ impl<C: FrameCodec> Encoder<C> {
             Filter::None => self.codec.compress(spec, raw, room, out),
             filter => {
                 apply_filter(filter, raw, &mut self.filtered);
-                let fits = self.codec.compress(spec, &self.filtered, room, out);
+                let fits = compress_filtered(&mut self.codec, spec, filter, &self.filtered, room, out);
                 if !fits {
                     self.filters.disappointed(filter);
                 }

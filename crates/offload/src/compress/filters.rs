@@ -6,7 +6,7 @@
 
 use outrigger_format::{Codec, CodecSpec, Filter};
 
-use super::encoder::FrameCodec;
+use super::encoder::{FrameCodec, compress_filtered};
 use super::trust::Trust;
 use crate::cpu::{Sample, apply_filter, x86_density};
 
@@ -111,11 +111,11 @@ impl Filters {
         apply_filter(filter, piece, &mut self.filtered);
         // More room than the piece has: also that something becomes compressible is a gain.
         let room = piece.len() + piece.len() / 8;
-        let mut len = |bytes: &[u8]| {
-            let fits = codec.compress(spec, bytes, room, &mut self.scratch);
+        let mut len = |filter, bytes: &[u8]| {
+            let fits = compress_filtered(codec, spec, filter, bytes, room, &mut self.scratch);
             if fits { self.scratch.len().min(piece.len()) } else { piece.len() }
         };
-        let (with, without) = (len(&self.filtered), len(piece));
+        let (with, without) = (len(filter, &self.filtered), len(Filter::None, piece));
         let pays = (with as f32) < (1.0 - gain) * without as f32;
         self.trust(filter).is_some_and(|trust| trust.learn(pays, strength))
     }

@@ -5,9 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use outrigger_format::{ChunkKind, Codec, FingerprintKind, PackKind, Root};
-use outrigger_offload::Compressor;
+use outrigger_offload::{Auto, Encoder, Wanted};
 
 use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message, WAITING_MAX};
 use super::dedup::Dedup;
@@ -21,6 +22,7 @@ use super::packer::{PackSink, StoredFrame};
 use super::progress::{Progress, ProgressView};
 use super::queue::{Batch, BufferPlan, Queue, Small, Task};
 use super::sequence::{Sequenced, Sequencer, Stage, StageParts};
+use crate::clock::thread_time;
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::Nodes;
 use crate::session::Session;
@@ -62,6 +64,7 @@ struct Shared {
     progress: Arc<Progress>,
     recycled: Arc<Mutex<Vec<Vec<u8>>>>,
     fingerprint: FingerprintKind,
+    auto: Auto,
 }
 
 /// Takes items, in order, and makes them durable and visible in that order. Blocks when it is given more than it can
@@ -120,6 +123,7 @@ impl Writer {
             progress: Arc::clone(progress),
             recycled,
             fingerprint,
+            auto: Auto::new(),
         });
         let (messages, receiver) = channel();
         let committer = Committer {
@@ -272,13 +276,20 @@ fn panicked() -> Error {
 
 impl Shared {
     fn work(&self, messages: &Sender<Message>) -> Result<()> {
-        let mut compressor = Compressor::new();
+        let mut encoder = Encoder::new();
         let (mut stored, mut scratch) = (Vec::new(), Scratch::default());
         let mut done_one = false;
+        let mut ended = Instant::now();
         while let Some(task) = self.queue.take(done_one) {
             done_one = true;
+            let began = Instant::now();
+            let waiting = began - ended;
+            let mut waited = waiting;
+            let reading = matches!(task, Task::Small(..) | Task::Segment(..)).then(thread_time);
             match task {
-                Task::Compress(frame) => self.compress(frame, &mut compressor, &mut stored, messages)?,
+                Task::Compress(frame) => {
+                    waited += self.compress(frame, &mut encoder, &mut stored, messages)?;
+                }
                 Task::Hash(mut scanned) => {
                     hash_segment(&mut scanned, self.fingerprint);
                     self.sequencer.bring(scanned.ticket, Sequenced::Segment(scanned), &self.queue)?;
@@ -302,28 +313,35 @@ impl Shared {
                     }
                 }
             }
+            ended = Instant::now();
+            let took = ended - began;
+            // Whoever reads may have waited for a slow source.
+            waited += reading.map_or(Duration::ZERO, |before| took.saturating_sub(thread_time() - before));
+            self.auto.note((waiting + took).saturating_sub(waited), waited);
         }
         Ok(())
     }
 
+    /// Returns how long others, or the disk, were waited for.
     fn compress(
         &self,
         frame: RawFrame,
-        compressor: &mut Compressor,
+        encoder: &mut Encoder,
         stored: &mut Vec<u8>,
         messages: &Sender<Message>,
-    ) -> Result<()> {
+    ) -> Result<Duration> {
         let RawFrame { sequence, raw, lengths, fingerprints, form } = frame;
-        let codec = compressor.compress(form.codec, raw.bytes(), stored);
-        let bytes = if codec == Codec::None { raw.bytes() } else { &*stored };
+        let encoding = encoder.encode(Wanted::of(form.codec, &self.auto), raw.bytes(), stored);
+        let bytes = if encoding.codec == Codec::None { raw.bytes() } else { &*stored };
         let frame = StoredFrame {
             kind: ChunkKind::Data,
-            codec,
+            encoding,
             lengths,
             fingerprints: &fingerprints,
             stored: bytes,
             sequence,
         };
+        let compressed = Instant::now();
         let mut packs = self.packs.lock().expect("no panic while held");
         let mut full = packs.append(frame)?;
         // Only where that lets changes go.
@@ -332,6 +350,7 @@ impl Shared {
             full = packs.take_early();
         }
         drop(packs);
+        let waited = compressed.elapsed();
         if let Some(full) = full {
             let _ = messages.send(Message::Full(full));
         }
@@ -339,14 +358,14 @@ impl Shared {
             RawBytes::Owned(bytes) => self.recycled.lock().expect("no panic while held").push(bytes),
             RawBytes::Borrowed(buffer, _) => self.queue.give_back(buffer),
         }
-        Ok(())
+        Ok(waited)
     }
 
     /// Compresses the last frame and hands over the last pack.
     fn finish_packs(&self, messages: &Sender<Message>) -> Result<()> {
         let last = self.sequencer.stage.lock().expect("no panic in the stage").flush();
         if let Some(frame) = last {
-            self.compress(frame, &mut Compressor::new(), &mut Vec::new(), messages)?;
+            self.compress(frame, &mut Encoder::new(), &mut Vec::new(), messages)?;
         }
         if let Some(open) = self.packs.lock().expect("no panic while held").take_open() {
             let _ = messages.send(Message::Full(open));

@@ -124,11 +124,11 @@ mod tests {
         for head in
             [&[0xe8][..], &[0xe9], &[0x48, 0x8b, 0x05], &[0x4c, 0x8d, 0x3d], &[0xff, 0x15], &[0xff, 0x25]]
         {
-            assert!(converted(head, 1000) && converted(head, -1000), "{head:02x?}");
+            assert!(converted(head, 0x1234) && converted(head, -0x1234), "{head:02x?}");
             assert!(!converted(head, 1 << 24) && !converted(head, -(1 << 24) - 1), "{head:02x?}: too far");
         }
         for head in [&[0xe7][..], &[0x48, 0x8b, 0x45], &[0x48, 0x89, 0x05], &[0xff, 0x35]] {
-            assert!(!converted(head, 1000), "{head:02x?}");
+            assert!(!converted(head, 0x1234), "{head:02x?}");
         }
     }
 
