@@ -35,8 +35,8 @@ pub struct Recompress {
     pub bytes_per_sec: u64,
     /// Packs that a run takes at most; 0: an eighth of them, at least 16.
     pub packs_max: usize,
-    /// Packs in which everything is as it should be. They never change.
-    current: Arc<Mutex<BTreeSet<PackId>>>,
+    /// Packs in which everything was found to be as it should be: not looked at again. Begins empty.
+    pub current: Arc<Mutex<BTreeSet<PackId>>>,
 }
 
 /// What was done.
