@@ -23,6 +23,16 @@ pub fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// How long this thread has run, or has been ready to while no processor was free.
+pub fn wanted_time() -> Duration {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let mut nanos = times.split_ascii_whitespace().map_while(|field| field.parse().ok());
+    match (nanos.next(), nanos.next()) {
+        (Some(ran), Some(waited)) => Duration::from_nanos(ran) + Duration::from_nanos(waited),
+        _ => thread_time(),
+    }
+}
+
 /// Random bytes from the kernel.
 ///
 /// # Errors

@@ -60,7 +60,7 @@ impl Auto {
         Self::default()
     }
 
-    /// A thread worked, after it had waited for the work.
+    /// A thread was busy, and waited: for work, a source or a disk.
     pub fn note(&self, worked: Duration, waited: Duration) {
         let worked =
             self.worked.fetch_add(worked.as_nanos() as u64, Ordering::Relaxed) + worked.as_nanos() as u64;

@@ -22,7 +22,7 @@ use super::packer::{PackSink, StoredFrame};
 use super::progress::{Progress, ProgressView};
 use super::queue::{Batch, BufferPlan, Queue, Small, Task};
 use super::sequence::{Sequenced, Sequencer, Stage, StageParts};
-use crate::clock::thread_time;
+use crate::clock::wanted_time;
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::Nodes;
 use crate::session::Session;
@@ -274,22 +274,43 @@ fn panicked() -> Error {
     Error::new(ErrorKind::Io, "a thread of the write pipeline panicked: please report this")
 }
 
+/// How long this thread was busy, and how long it waited: for work, for a source, for a disk, but not for a processor, of which it would
+/// take even more time by compressing harder.
+struct Meter {
+    since: Instant,
+    wanted: Duration,
+}
+
+impl Meter {
+    /// So often it is looked at.
+    const EVERY: Duration = Duration::from_millis(50);
+
+    fn start() -> Self {
+        Self { since: Instant::now(), wanted: wanted_time() }
+    }
+
+    /// Busy and waiting since the last time, if that is long enough ago.
+    fn read(&mut self) -> Option<(Duration, Duration)> {
+        let wall = self.since.elapsed();
+        if wall < Self::EVERY {
+            return None;
+        }
+        let before = std::mem::replace(self, Self::start());
+        let busy = self.wanted.saturating_sub(before.wanted);
+        Some((busy, wall.saturating_sub(busy)))
+    }
+}
+
 impl Shared {
     fn work(&self, messages: &Sender<Message>) -> Result<()> {
         let mut encoder = Encoder::new();
         let (mut stored, mut scratch) = (Vec::new(), Scratch::default());
         let mut done_one = false;
-        let mut ended = Instant::now();
+        let mut meter = Meter::start();
         while let Some(task) = self.queue.take(done_one) {
             done_one = true;
-            let began = Instant::now();
-            let waiting = began - ended;
-            let mut waited = waiting;
-            let reading = matches!(task, Task::Small(..) | Task::Segment(..)).then(thread_time);
             match task {
-                Task::Compress(frame) => {
-                    waited += self.compress(frame, &mut encoder, &mut stored, messages)?;
-                }
+                Task::Compress(frame) => self.compress(frame, &mut encoder, &mut stored, messages)?,
                 Task::Hash(mut scanned) => {
                     hash_segment(&mut scanned, self.fingerprint);
                     self.sequencer.bring(scanned.ticket, Sequenced::Segment(scanned), &self.queue)?;
@@ -313,23 +334,20 @@ impl Shared {
                     }
                 }
             }
-            ended = Instant::now();
-            let took = ended - began;
-            // Whoever reads may have waited for a slow source.
-            waited += reading.map_or(Duration::ZERO, |before| took.saturating_sub(thread_time() - before));
-            self.auto.note((waiting + took).saturating_sub(waited), waited);
+            if let Some((busy, waited)) = meter.read() {
+                self.auto.note(busy, waited);
+            }
         }
         Ok(())
     }
 
-    /// Returns how long others, or the disk, were waited for.
     fn compress(
         &self,
         frame: RawFrame,
         encoder: &mut Encoder,
         stored: &mut Vec<u8>,
         messages: &Sender<Message>,
-    ) -> Result<Duration> {
+    ) -> Result<()> {
         let RawFrame { sequence, raw, lengths, fingerprints, form } = frame;
         let encoding = encoder.encode(Wanted::of(form.codec, &self.auto), raw.bytes(), stored);
         let bytes = if encoding.codec == Codec::None { raw.bytes() } else { &*stored };
@@ -341,7 +359,6 @@ impl Shared {
             stored: bytes,
             sequence,
         };
-        let compressed = Instant::now();
         let mut packs = self.packs.lock().expect("no panic while held");
         let mut full = packs.append(frame)?;
         // Only where that lets changes go.
@@ -350,7 +367,6 @@ impl Shared {
             full = packs.take_early();
         }
         drop(packs);
-        let waited = compressed.elapsed();
         if let Some(full) = full {
             let _ = messages.send(Message::Full(full));
         }
@@ -358,7 +374,7 @@ impl Shared {
             RawBytes::Owned(bytes) => self.recycled.lock().expect("no panic while held").push(bytes),
             RawBytes::Borrowed(buffer, _) => self.queue.give_back(buffer),
         }
-        Ok(waited)
+        Ok(())
     }
 
     /// Compresses the last frame and hands over the last pack.

@@ -16,17 +16,14 @@ const BITS: u32 = 25;
 /// Converts in place.
 pub(super) fn convert(bytes: &mut [u8], direction: Direction) {
     let mut at = 0;
-    while let Some(found) = next_opcode(bytes, at) {
-        at = found + 1;
-        if let Some((operand, value)) = operand(bytes, found) {
-            at = operand + 4;
-            if is_near(value) {
-                let moved = match direction {
-                    Direction::Apply => value.wrapping_add(at as i32),
-                    Direction::Undo => value.wrapping_sub(at as i32),
-                };
-                bytes[operand..at].copy_from_slice(&ring(moved).to_le_bytes());
-            }
+    while let Some((operand, value)) = next_operand(bytes, at) {
+        at = operand + 4;
+        if is_near(value) {
+            let moved = match direction {
+                Direction::Apply => value.wrapping_add(at as i32),
+                Direction::Undo => value.wrapping_sub(at as i32),
+            };
+            bytes[operand..at].copy_from_slice(&ring(moved).to_le_bytes());
         }
     }
 }
@@ -34,26 +31,33 @@ pub(super) fn convert(bytes: &mut [u8], direction: Direction) {
 /// The share of `bytes` that [`convert`] would convert.
 pub(super) fn density(bytes: &[u8]) -> f32 {
     let (mut at, mut near) = (0, 0);
-    while let Some(found) = next_opcode(bytes, at) {
-        at = found + 1;
-        if let Some((operand, value)) = operand(bytes, found) {
-            at = operand + 4;
-            near += usize::from(is_near(value));
-        }
+    while let Some((operand, value)) = next_operand(bytes, at) {
+        at = operand + 4;
+        near += usize::from(is_near(value));
     }
     (4 * near) as f32 / bytes.len().max(1) as f32
 }
 
-/// Where the operand of the instruction at `at` begins, and what it is, if it is one to look at.
-fn operand(bytes: &[u8], at: usize) -> Option<(usize, i32)> {
-    let operand = match bytes[at] {
-        0xe8 | 0xe9 => at + 1,
-        0x8b | 0x8d if bytes.get(at + 1)? & 0xc7 == 0x05 => at + 2,
-        0xff if matches!(bytes.get(at + 1)?, 0x15 | 0x25) => at + 2,
-        _ => return None,
-    };
-    let field = bytes.get(operand..operand + 4)?;
-    Some((operand, i32::from_le_bytes([field[0], field[1], field[2], field[3]])))
+/// The first operand of an instruction to look at that begins at `from` or later: where it is, and what it is.
+fn next_operand(bytes: &[u8], from: usize) -> Option<(usize, i32)> {
+    let mut at = from;
+    loop {
+        // The last byte before the operand: a call's or jump's opcode, or what follows the opcode of the others. Opcodes are too
+        // frequent to stop at.
+        let last = next_mark(bytes, at)?;
+        let is_one = bytes[last] & 0xfe == 0xe8
+            || last > from
+                && match bytes[last - 1] {
+                    0x8b | 0x8d => true,
+                    0xff => matches!(bytes[last], 0x15 | 0x25),
+                    _ => false,
+                };
+        at = last + 1;
+        if is_one {
+            let field = bytes.get(at..at + 4)?;
+            return Some((at, i32::from_le_bytes([field[0], field[1], field[2], field[3]])));
+        }
+    }
 }
 
 fn ring(value: i32) -> i32 {
@@ -64,22 +68,20 @@ fn is_near(value: i32) -> bool {
     ring(value) == value
 }
 
-/// The first byte from `from` on that may begin an instruction to convert: eight at a time.
-fn next_opcode(bytes: &[u8], from: usize) -> Option<usize> {
+/// The first byte from `from` on that may be the last before an operand: eight at a time.
+fn next_mark(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from;
     let mut words = bytes.get(from..)?.chunks_exact(8);
     for eight in words.by_ref() {
         let word = u64::from_le_bytes(std::array::from_fn(|byte| eight[byte]));
-        let found = is_zero((word & every(0xfe)) ^ every(0xe8))
-            | is_zero((word & every(0xf9)) ^ every(0x89))
-            | is_zero(!word);
+        let found = is_zero((word & every(0xfe)) ^ every(0xe8)) | is_zero((word & every(0xc7)) ^ every(0x05));
         if found != 0 {
             return Some(at + found.trailing_zeros() as usize / 8);
         }
         at += 8;
     }
-    let is_opcode = |byte: &u8| byte & 0xfe == 0xe8 || byte & 0xf9 == 0x89 || *byte == 0xff;
-    words.remainder().iter().position(is_opcode).map(|more| at + more)
+    let is_mark = |byte: &u8| byte & 0xfe == 0xe8 || byte & 0xc7 == 0x05;
+    words.remainder().iter().position(is_mark).map(|more| at + more)
 }
 
 fn every(byte: u8) -> u64 {
@@ -133,15 +135,15 @@ mod tests {
     }
 
     #[test]
-    fn opcodes_are_found_at_every_place() {
+    fn marks_are_found_at_every_place() {
         for len in 0..40 {
             for place in 0..len {
-                for opcode in [0xe8, 0xe9, 0x8b, 0x8d, 0xff] {
+                for mark in [0xe8, 0xe9, 0x05, 0x0d, 0x3d, 0x25] {
                     let mut bytes = vec![0x7f; len];
-                    bytes[place] = opcode;
+                    bytes[place] = mark;
                     for from in 0..=len {
                         let expected = (from <= place).then_some(place);
-                        assert_eq!(next_opcode(&bytes, from), expected, "{opcode:02x} at {place} of {len}");
+                        assert_eq!(next_mark(&bytes, from), expected, "{mark:02x} at {place} of {len}");
                     }
                 }
             }
