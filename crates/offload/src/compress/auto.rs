@@ -1,7 +1,7 @@
 //! `auto`: which level, by what writers leave processors time for.
 //!
 //! The threads of a writer tell how long they worked and how long they waited for work. Waiting means that data comes slower than it is
-//! compressed: then the level goes up a step. When they hardly wait, it comes down again. Each objective has its part of the ladder.
+//! compressed: when it goes on, the level goes up a step. When they hardly wait, it comes down again. Each objective has its part of the ladder.
 //!
 //! ```text
 //! ladder       lz4  zstd:1  zstd:2  zstd:4  zstd:6  zstd:9  zstd:12
@@ -28,8 +28,10 @@ const LADDER: [CodecSpec; 7] = [
     CodecSpec { codec: Codec::Zstd, level: 12 },
 ];
 
-/// Work and waiting after which the level is looked at again, all threads together.
-const WINDOW: u64 = 400_000_000;
+/// Work and waiting after which the level is looked at again, all threads together: nanoseconds.
+const WINDOW: u64 = 500_000_000;
+/// Windows in a row that must speak for a higher level.
+const PATIENCE: usize = 2;
 /// Shares of the time waited, per cent.
 const RAISE: u64 = 50;
 const LOWER: u64 = 15;
@@ -50,7 +52,9 @@ pub struct Auto {
     raised: AtomicUsize,
     worked: AtomicU64,
     waited: AtomicU64,
-    /// Windows that ended with processors hardly waiting.
+    /// Windows in a row in which threads mostly waited.
+    idle: AtomicUsize,
+    /// Windows in which they hardly did.
     busy: AtomicU64,
 }
 
@@ -77,9 +81,13 @@ impl Auto {
         self.waited.store(0, Ordering::Relaxed);
         let share = waited * 100 / all;
         let raised = self.raised.load(Ordering::Relaxed);
-        if share >= RAISE {
+        if share < RAISE {
+            self.idle.store(0, Ordering::Relaxed);
+        } else if self.idle.fetch_add(1, Ordering::Relaxed) + 1 >= PATIENCE {
+            self.idle.store(0, Ordering::Relaxed);
             self.raised.store((raised + 1).min(LADDER.len()), Ordering::Relaxed);
-        } else if share < LOWER {
+        }
+        if share < LOWER {
             self.busy.fetch_add(1, Ordering::Relaxed);
             self.raised.store(raised.saturating_sub(1), Ordering::Relaxed);
         }
@@ -110,6 +118,8 @@ mod tests {
         let level = |objective| auto.choose(objective).0.to_string();
         assert_eq!(Objective::ALL.map(level), ["zstd:2", "zstd:4", "zstd:1"]);
         assert_eq!(auto.choose(Objective::Throughput).1, Reason::Objective);
+        auto.note(100 * MS, 400 * MS);
+        assert_eq!(level(Objective::Throughput), "zstd:2", "once is not enough");
         for _ in 0..9 {
             auto.note(100 * MS, 400 * MS);
         }

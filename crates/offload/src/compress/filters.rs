@@ -18,7 +18,7 @@ const GROUP_GAIN: f32 = 0.03;
 const BRANCH_GAIN: f32 = 0.015;
 /// Trials are made with no higher level than this: whether a filter pays hardly depends on it, and their cost does.
 const TRIAL_LEVEL: i8 = 2;
-/// The share of operands in code, from which on a frame is worth a trial. Measured: 1 to 5 % in programs, below 0.1 % in others.
+/// The share of operands that speaks for code: from here on a frame is worth a trial, which decides.
 const X86_DENSITY: f32 = 0.006;
 
 /// What one thread has learnt about filters.
@@ -137,8 +137,7 @@ fn middle(raw: &[u8], len: usize) -> &[u8] {
 
 /// The share of operands that the x86-64 filter would convert, if that speaks for code.
 fn x86_signs(raw: &[u8], sample: &Sample) -> Option<f32> {
-    // In code, one byte in 20 is a REX prefix, one in 60 a near call, and many are zeros of small operands. The
-    // sample has 4,096 bytes.
+    // What is frequent in code: a prefix of 64-bit instructions, near calls, loads. The sample has 4,096 bytes.
     let often = |byte, least| sample.count(byte, 1, 0) >= least;
     if !often(0x48, 40) || !often(0xe8, 8) || !often(0x8b, 20) {
         return None;
@@ -156,7 +155,7 @@ fn arm64_signs(sample: &Sample) -> Option<(u8, f32)> {
             let highest = |bytes: &[usize]| -> u32 {
                 bytes.iter().map(|&byte| sample.count(byte, 4, (phase + 3) % 4)).sum()
             };
-            // The sample has 1,024 words. Half of them are loads, stores, moves and additions of 64 bits.
+            // The sample has 1,024 words. Frequent in code: loads, stores, moves, additions, branches; then calls and pages.
             let usual =
                 highest(&[0xf9, 0xa9, 0x91, 0xaa, 0xb9, 0x52, 0xd2, 0xf1, 0xeb, 0x54, 0xb4, 0xb5, 0xd6]);
             let calls = highest(&[0x94, 0x97, 0x90, 0xb0, 0xd0, 0xf0]);
