@@ -99,7 +99,7 @@ const QUICK_PIECE: usize = 32 << 10;
 /// ```
 /// use outrigger_format::{CodecChoice, Filter};
 /// use outrigger_offload::{Auto, Encoder, FrameDecoder, Wanted};
-/// let raw: Vec<u8> = (0..100_000u32).flat_map(|n| (n * n).to_le_bytes()).collect();
+/// let raw: Vec<u8> = (0..100_000u32).flat_map(|n| (n.wrapping_mul(0x9e37_79b1) >> 12).to_le_bytes()).collect();
 /// let wanted = Wanted::of(CodecChoice::parse("zstd:1")?.into(), &Auto::new());
 /// let (mut stored, mut back) = (Vec::new(), Vec::new());
 /// let encoding = Encoder::new().encode(wanted, &raw, &mut stored);
