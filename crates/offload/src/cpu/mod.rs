@@ -85,6 +85,7 @@ impl Device for CpuDevice {
             Task::PmdHash(task) if !task.digest.has_pmd() => return Err(unsupported(Operation::PmdHash)),
             Task::PmdHash(task) => pmd_hash_with(self.level, task.digest, task.data, task.out),
             Task::Lookup(task) => task.table.lookup_many(task.keys, task.out),
+            Task::Ingest(task) if !task.chunker.is_valid() => return Err(unsupported(Operation::Ingest)),
             Task::Ingest(task) => {
                 let wanted = (task.chunker, task.kind);
                 self.ingester.take_if(|(chunker, kind, _)| (*chunker, *kind) != wanted);
