@@ -7,7 +7,6 @@
 //! Figures are GB/s of raw bytes, the best of several runs. `cargo test --benches` runs everything once on little data;
 //! what is timed has been checked by `tests/conformance.rs`, and counts are compared here again.
 
-#[path = "primitives/mod.rs"]
 mod primitives;
 
 use std::hint::black_box;

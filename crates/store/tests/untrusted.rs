@@ -99,8 +99,12 @@ fn other_bytes_of_one_fingerprint_are_refused() {
             let refused = place.put(&two, "two", overrides).expect_err("other bytes");
             assert_eq!(refused.kind(), ErrorKind::Invalid);
             let said = refused.to_string();
-            assert!(said.contains(&format!("the {} fingerprint", kind.name())) && said.contains("use blake3"), "{said}");
-            let place = Place { store: Store::open(&place.dir.path().join("store"), false).unwrap(), ..place };
+            assert!(
+                said.contains(&format!("the {} fingerprint", kind.name())) && said.contains("use blake3"),
+                "{said}"
+            );
+            let place =
+                Place { store: Store::open(&place.dir.path().join("store"), false).unwrap(), ..place };
             place.put(&two, "two", overrides).expect_err("other bytes");
             // On their way, in one batch.
             let both = place.source("both", &[("a", &second), ("b", &first), ("c", &second)]);
@@ -141,16 +145,23 @@ fn trees_come_back_whatever_names_and_cuts_them() {
     source_tree(&second, &TreeOptions::new(3, 80)).unwrap();
     mutate_tree(&second, &MutateOptions::new(4)).unwrap();
     // Longer than any segment, and with repetitions.
-    let large: Vec<u8> = (0..3_000_000u32).flat_map(|n| (n % 700_000).wrapping_mul(0x9e37_79b9).to_be_bytes()).collect();
+    let large: Vec<u8> =
+        (0..3_000_000u32).flat_map(|n| (n % 700_000).wrapping_mul(0x9e37_79b9).to_be_bytes()).collect();
     std::fs::write(second.join("large"), &large).unwrap();
-    let chunkers = ["rabin:2K/8K/64K", "lbfs-md5:2K/8K/64K", "lbfs-sha1:64/256/1K", "gear32:4K/16K/64K", "fixed:4K"];
+    let chunkers =
+        ["rabin:2K/8K/64K", "lbfs-md5:2K/8K/64K", "lbfs-sha1:64/256/1K", "gear32:4K/16K/64K", "fixed:4K"];
     for (kind, chunker) in FingerprintKind::ALL.into_iter().zip(chunkers.into_iter().cycle()) {
         let place = Place::new(kind);
         let cut = Overrides { chunker: Some(ChunkerSpec::parse(chunker).unwrap()), dedup: None };
         let before = place.put(&first, "t", cut).unwrap();
         let after = place.put(&second, "t", cut).unwrap();
         assert!(before > 0 && after > 0);
-        assert_eq!(place.put(&second, "copy", cut).unwrap(), 0, "{} {chunker}: all of it is known", kind.name());
+        assert_eq!(
+            place.put(&second, "copy", cut).unwrap(),
+            0,
+            "{} {chunker}: all of it is known",
+            kind.name()
+        );
         let out = place.get("t", "out");
         assert_eq!(compare_trees(&second, &out).unwrap(), [], "{} {chunker}", kind.name());
         place.check();

@@ -142,15 +142,19 @@ pub fn bench(data: &[u8], quick: bool) {
     use WindowFunction::{Gear32, Md5, Rabin, Sha1};
     let mut primitives: Vec<Primitive> = FingerprintKind::ALL.into_iter().map(hashing).collect();
     primitives.extend([Digest::Md5, Digest::Sha1, Digest::Sha256].map(pmd));
-    primitives.extend([(20, 4), (52, 52), (48, 1), (63, 20)].map(|(window, step)| windows(Md5, window, step, 16)));
+    primitives
+        .extend([(20, 4), (52, 52), (48, 1), (63, 20)].map(|(window, step)| windows(Md5, window, step, 16)));
     primitives.push(Primitive { name: "md5 20/4, 4 kept".to_string(), ..windows(Md5, 20, 4, 4) });
     primitives.extend([(20, 4), (52, 52), (48, 1)].map(|(window, step)| windows(Sha1, window, step, 20)));
     primitives.extend([(48, 1), (20, 4), (52, 52)].map(|(window, step)| windows(Rabin, window, step, 8)));
     primitives.extend([(48, 1), (20, 4)].map(|(window, step)| windows(Gear32, window, step, 4)));
-    primitives.extend(["gear32:4K/16K/64K", "rabin:4K/16K/64K", "lbfs-md5:4K/16K/64K", "lbfs-sha1:4K/16K/64K"].map(cutting));
+    primitives.extend(
+        ["gear32:4K/16K/64K", "rabin:4K/16K/64K", "lbfs-md5:4K/16K/64K", "lbfs-sha1:4K/16K/64K"].map(cutting),
+    );
     primitives.extend([FingerprintKind::Blake3, FingerprintKind::Sha256, FingerprintKind::Sha1].map(ingest));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let levels: Vec<SimdLevel> = SimdLevel::available().filter(|level| *level != SimdLevel::Avx2Gfni).collect();
+    let levels: Vec<SimdLevel> =
+        SimdLevel::available().filter(|level| *level != SimdLevel::Avx2Gfni).collect();
     print!("\n{:>20} {:>8}", "GB/s of input", "plain");
     levels.iter().for_each(|level| print!(" {:>8}", level.name()));
     println!(" {:>10} {:>8} {:>10}", "× plain", format!("{cores} cores"), "of the sum");
@@ -212,7 +216,10 @@ fn all_cores(
 
 /// Prints lookups a second in tables of rising size, one by one and in batches.
 pub fn bench_lookup(quick: bool) {
-    println!("\n{:>20} {:>10} {:>10} {:>10} {:>10}", "M lookups/s", "one by one", "batch", "half known", "unknown");
+    println!(
+        "\n{:>20} {:>10} {:>10} {:>10} {:>10}",
+        "M lookups/s", "one by one", "batch", "half known", "unknown"
+    );
     let sizes: &[usize] = if quick { &[1000] } else { &[10_000, 1_000_000, 16_000_000] };
     for &size in sizes {
         let mut table = Table::with_capacity(size);

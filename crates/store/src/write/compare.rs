@@ -45,8 +45,7 @@ impl Compare {
         }
         let path = store.locks_dir().join("one-writer");
         let context = || format!("cannot lock {}", path.display());
-        let alone =
-            File::options().create(true).truncate(false).write(true).open(&path).context(context)?;
+        let alone = File::options().create(true).truncate(false).write(true).open(&path).context(context)?;
         rustix::fs::flock(&alone, rustix::fs::FlockOperation::LockExclusive).context(context)?;
         // What the others have written meanwhile is compared with.
         store.refresh_index()?;

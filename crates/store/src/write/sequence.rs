@@ -120,9 +120,31 @@ pub(super) struct StageParts {
 
 impl Stage {
     pub fn new(parts: StageParts) -> Self {
-        let StageParts { dedup, compare, framer, nodes, stored, commits, commit, progress, recycled, changes } =
-            parts;
-        Self { dedup, compare, framer, nodes, stored, commits, commit, progress, recycled, large: None, changes }
+        let StageParts {
+            dedup,
+            compare,
+            framer,
+            nodes,
+            stored,
+            commits,
+            commit,
+            progress,
+            recycled,
+            changes,
+        } = parts;
+        Self {
+            dedup,
+            compare,
+            framer,
+            nodes,
+            stored,
+            commits,
+            commit,
+            progress,
+            recycled,
+            large: None,
+            changes,
+        }
     }
 
     fn run(&mut self, item: Sequenced, queue: &Queue) -> Result<()> {

@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
-
 use super::parts::{PartsSource, Span};
 use super::{Between, LargeFile, Piece, ReadSegment};
 use crate::local::{self, Extent};
