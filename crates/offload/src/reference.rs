@@ -2,7 +2,7 @@
 //!
 //! Each is written after its definition in `docs/format.md` or in [`crate::op`], one window, one segment, one bit at a time; the standard
 //! digests are those of the `md-5`, `sha1`, `sha2` and `blake3` crates. (The reference of `scan` is
-//! [`scan_reference`](outrigger_format::boundary::scan_reference).)
+//! [`scan_reference`].)
 
 use std::collections::HashMap;
 
