@@ -7,14 +7,17 @@
 //!
 //! A thread that works on the processor anyway calls [`scan`], [`hash_many`], [`Compressor`] and [`Decompressor`]
 //! directly: no queue, no lock, and in steady state no allocation. Instructions are chosen at run time ([`SimdLevel`]).
+//! Tasks that own their buffers ([`work`], [`pool`]) can be done by whatever device does them best.
 //!
 //! `unsafe` is confined to the kernels in `cpu/scan/{avx2,avx512}.rs`.
 
 pub mod conformance;
 mod cpu;
 mod detect;
-mod device;
+pub mod device;
 pub mod op;
+pub mod pool;
+pub mod work;
 
 pub use cpu::{CodecError, Compressor, CpuDevice, Decompressor, Hasher, hash, hash_many, scan, scan_with};
 pub use detect::SimdLevel;

@@ -1,0 +1,58 @@
+//! What a task's speed depends on beside its size: the key of calibrations.
+
+use std::fmt;
+
+use outrigger_format::{Codec, FingerprintKind};
+
+use super::UserOperation;
+
+/// An operation with those of its parameters that decide how fast it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Class {
+    /// Boundary candidates.
+    Scan,
+    /// Fingerprints by this function.
+    HashMany(FingerprintKind),
+    /// Compression by this codec at this level.
+    Compress(Codec, i8),
+    /// Decompression of this codec.
+    Decompress(Codec),
+    /// The user's operation of this number ([`UserOperation::id`]).
+    User(u32),
+}
+
+impl Class {
+    /// The operation's name alone, as thresholds and metrics have it: `scan`, `hash_many`, `compress`, `decompress`, or
+    /// the user's.
+    pub fn operation(self) -> String {
+        let name = match self {
+            Self::Scan => "scan",
+            Self::HashMany(_) => "hash_many",
+            Self::Compress(..) => "compress",
+            Self::Decompress(_) => "decompress",
+            Self::User(id) => return UserOperation::name_of(id),
+        };
+        name.to_string()
+    }
+
+    /// Whether its thresholds are those of compression.
+    pub fn is_codec(self) -> bool {
+        matches!(self, Self::Compress(..) | Self::Decompress(_))
+    }
+}
+
+/// `scan`, `hash_many/blake3`, `compress/zstd:3`, `decompress/lz4`, `user/NAME`: the same in every process.
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Scan => write!(f, "scan"),
+            Self::HashMany(kind) => write!(f, "hash_many/{}", kind.name()),
+            Self::Compress(codec, level) => {
+                write!(f, "compress/{}", codec.name())?;
+                if codec == Codec::Zstd { write!(f, ":{level}") } else { Ok(()) }
+            }
+            Self::Decompress(codec) => write!(f, "decompress/{}", codec.name()),
+            Self::User(id) => write!(f, "user/{}", UserOperation::name_of(id)),
+        }
+    }
+}
