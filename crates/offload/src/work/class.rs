@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use outrigger_format::{Codec, FingerprintKind};
+use outrigger_format::{ChunkerSpec, Codec, FingerprintKind};
 
 use super::UserOperation;
+use crate::op::{Digest, WindowSpec};
 
 /// An operation with those of its parameters that decide how fast it is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -17,19 +18,30 @@ pub enum Class {
     Compress(Codec, i8),
     /// Decompression of this codec.
     Decompress(Codec),
+    /// Sliding windows.
+    WindowHash(WindowSpec),
+    /// The parallel Merkle-Damgård construction over this function.
+    PmdHash(Digest),
+    /// Look-ups in a table.
+    Lookup,
+    /// Cut so, fingerprinted so, and looked up or not.
+    Ingest(ChunkerSpec, FingerprintKind, bool),
     /// The user's operation of this number ([`UserOperation::id`]).
     User(u32),
 }
 
 impl Class {
-    /// The operation's name alone, as thresholds and metrics have it: `scan`, `hash_many`, `compress`, `decompress`, or
-    /// the user's.
+    /// The operation's name alone, as thresholds and metrics have it: [`crate::Operation::name`], or the user's.
     pub fn operation(self) -> String {
         let name = match self {
             Self::Scan => "scan",
             Self::HashMany(_) => "hash_many",
             Self::Compress(..) => "compress",
             Self::Decompress(_) => "decompress",
+            Self::WindowHash(_) => "window_hash",
+            Self::PmdHash(_) => "pmd_hash",
+            Self::Lookup => "lookup",
+            Self::Ingest(..) => "ingest",
             Self::User(id) => return UserOperation::name_of(id),
         };
         name.to_string()
@@ -41,7 +53,8 @@ impl Class {
     }
 }
 
-/// `scan`, `hash_many/blake3`, `compress/zstd:3`, `decompress/lz4`, `user/NAME`: the same in every process.
+/// `scan`, `hash_many/blake3`, `compress/zstd:3`, `decompress/lz4`, `window_hash/md5:20/4/4` (window, step, bytes kept), `pmd_hash/sha1`,
+/// `lookup`, `ingest/gear32:4K/16K/64K/blake3+lookup`, `user/NAME`: the same in every process.
 impl fmt::Display for Class {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -52,6 +65,14 @@ impl fmt::Display for Class {
                 if codec == Codec::Zstd { write!(f, ":{level}") } else { Ok(()) }
             }
             Self::Decompress(codec) => write!(f, "decompress/{}", codec.name()),
+            Self::WindowHash(spec) => {
+                write!(f, "window_hash/{}:{}/{}/{}", spec.function.name(), spec.window, spec.step, spec.keep)
+            }
+            Self::PmdHash(digest) => write!(f, "pmd_hash/{}", digest.name()),
+            Self::Lookup => write!(f, "lookup"),
+            Self::Ingest(chunker, kind, lookup) => {
+                write!(f, "ingest/{chunker}/{}{}", kind.name(), if lookup { "+lookup" } else { "" })
+            }
             Self::User(id) => write!(f, "user/{}", UserOperation::name_of(id)),
         }
     }

@@ -19,6 +19,7 @@ pub use user::{CpuFunction, Kernel, KernelCode, OutputLen, UserOperation};
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::op::Stream;
 use crate::pool::Buffer;
 
 /// Where a task's input lies.
@@ -71,15 +72,28 @@ impl Work {
         &self.input.bytes()[self.range.start - before..self.range.start]
     }
 
-    /// The bytes that have to reach a device.
+    /// The length of [`Work::data`].
     pub fn input_len(&self) -> usize {
         self.range.len()
+    }
+
+    /// The bytes that have to reach a device: the data and the lists beside it. What a task's time is predicted from.
+    pub fn len_in(&self) -> usize {
+        match self.request {
+            Request::Lookup { .. } => self.request.side_len(),
+            _ => self.range.len() + self.request.side_len(),
+        }
     }
 
     /// The most bytes that [`Output::bytes`] can get: 0 for operations whose results are lists.
     pub fn output_len_max(&self) -> usize {
         match &self.request {
-            Request::Scan { .. } | Request::HashMany { .. } => 0,
+            Request::Scan { .. }
+            | Request::HashMany { .. }
+            | Request::Lookup { .. }
+            | Request::Ingest { .. } => 0,
+            Request::WindowHash { spec } => spec.count(self.input_len()) * spec.keep,
+            Request::PmdHash { digest } => digest.len(),
             Request::Compress { .. } => self.input_len(),
             Request::Decompress { raw_len, .. } => *raw_len,
             Request::User { operation, parameters } => operation.output_len(parameters, self.input_len()),
@@ -105,6 +119,12 @@ impl Work {
                 let within =
                     |piece: &Range<u32>| piece.start <= piece.end && piece.end as usize <= end - start;
                 assert!(ranges.iter().all(within), "every piece lies within the data");
+            }
+            Request::Ingest { streams, .. } => {
+                let within = |stream: &Stream| {
+                    stream.range.start <= stream.range.end && stream.range.end as usize <= end - start
+                };
+                assert!(streams.iter().all(within), "every stream lies within the data");
             }
             _ => {}
         }

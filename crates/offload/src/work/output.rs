@@ -4,6 +4,7 @@ use std::ops::Deref;
 
 use outrigger_format::{Codec, Fingerprint};
 
+use crate::op::Ingested;
 use crate::pool::Buffer;
 
 /// The outputs of any operation; which are filled says [`super::Request`]. Vectors keep their room from task to task.
@@ -13,6 +14,12 @@ pub struct Output {
     pub candidates: Vec<u32>,
     /// One for each piece, in their order.
     pub fingerprints: Vec<Fingerprint>,
+    /// One for each key, in their order.
+    pub places: Vec<Option<u64>>,
+    /// The chunks of all streams.
+    pub chunks: Vec<Ingested>,
+    /// How many of them each stream has.
+    pub counts: Vec<u32>,
     /// Bytes.
     pub bytes: OutputBytes,
     /// What the bytes are compressed with.
@@ -21,8 +28,15 @@ pub struct Output {
 
 impl Default for Output {
     fn default() -> Self {
-        let bytes = OutputBytes::default();
-        Self { candidates: Vec::new(), fingerprints: Vec::new(), bytes, codec: Codec::None }
+        Self {
+            candidates: Vec::new(),
+            fingerprints: Vec::new(),
+            places: Vec::new(),
+            chunks: Vec::new(),
+            counts: Vec::new(),
+            bytes: OutputBytes::default(),
+            codec: Codec::None,
+        }
     }
 }
 
@@ -31,6 +45,9 @@ impl Output {
     pub fn clear(&mut self) {
         self.candidates.clear();
         self.fingerprints.clear();
+        self.places.clear();
+        self.chunks.clear();
+        self.counts.clear();
         self.bytes.clear();
         self.codec = Codec::None;
     }

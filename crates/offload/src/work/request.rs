@@ -4,9 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use outrigger_format::boundary::GearMasks;
-use outrigger_format::{Codec, CodecSpec, FingerprintKind};
+use outrigger_format::{ChunkerSpec, Codec, CodecSpec, Fingerprint, FingerprintKind};
 
 use super::{Class, UserOperation};
+use crate::op::{Digest, Stream, WindowSpec};
+use crate::table::Table;
 
 /// An operation with its parameters. The data is [`Work::data`](super::Work::data); an idle task
 /// holds the default, a request for no fingerprints.
@@ -38,6 +40,34 @@ pub enum Request {
         /// The length that must come out.
         raw_len: usize,
     },
+    /// [`crate::op::WindowHash`]: gives `output.bytes`.
+    WindowHash {
+        /// Which windows.
+        spec: WindowSpec,
+    },
+    /// [`crate::op::PmdHash`]: gives `output.bytes`.
+    PmdHash {
+        /// The function.
+        digest: Digest,
+    },
+    /// [`crate::op::Lookup`]: gives `output.places`. The data plays no part.
+    Lookup {
+        /// The table, as it is for as long as the task is alive.
+        table: Arc<Table>,
+        /// The questions.
+        keys: Vec<Fingerprint>,
+    },
+    /// [`crate::op::Ingest`]: gives `output.chunks` and `output.counts`.
+    Ingest {
+        /// The streams, relative to the data.
+        streams: Vec<Stream>,
+        /// How to cut.
+        chunker: ChunkerSpec,
+        /// The fingerprint.
+        kind: FingerprintKind,
+        /// Where to look chunks up, if anywhere; as it is for as long as the task is alive.
+        table: Option<Arc<Table>>,
+    },
     /// An operation that a user registered: gives `output.bytes`.
     User {
         /// The operation.
@@ -54,6 +84,17 @@ impl Default for Request {
 }
 
 impl Request {
+    /// How many bytes of input it has beside the data: lists of pieces, keys and streams, parameters.
+    pub fn side_len(&self) -> usize {
+        match self {
+            Self::HashMany { ranges, .. } => size_of_val(&ranges[..]),
+            Self::Lookup { keys, .. } => size_of_val(&keys[..]),
+            Self::Ingest { streams, .. } => size_of_val(&streams[..]),
+            Self::User { parameters, .. } => parameters.len(),
+            _ => 0,
+        }
+    }
+
     /// What its speed depends on.
     pub fn class(&self) -> Class {
         match self {
@@ -61,6 +102,10 @@ impl Request {
             Self::HashMany { kind, .. } => Class::HashMany(*kind),
             Self::Compress { spec } => Class::Compress(spec.codec, spec.level),
             Self::Decompress { codec, .. } => Class::Decompress(*codec),
+            Self::WindowHash { spec } => Class::WindowHash(*spec),
+            Self::PmdHash { digest } => Class::PmdHash(*digest),
+            Self::Lookup { .. } => Class::Lookup,
+            Self::Ingest { chunker, kind, table, .. } => Class::Ingest(*chunker, *kind, table.is_some()),
             Self::User { operation, .. } => Class::User(operation.id()),
         }
     }

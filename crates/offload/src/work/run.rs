@@ -3,7 +3,7 @@
 use outrigger_format::Codec;
 
 use super::{Output, Request, Work};
-use crate::op::{Compress, Decompress, HashMany, Scan};
+use crate::op::{Compress, Decompress, HashMany, Ingest, Lookup, PmdHash, Scan, WindowHash};
 use crate::{CpuDevice, Device, Task, TaskError};
 
 impl Work {
@@ -44,6 +44,26 @@ impl Work {
                     out,
                 }))
             }
+            Request::WindowHash { spec } => {
+                let out = output.bytes.vector();
+                device.run(&mut Task::WindowHash(WindowHash { spec: *spec, data, out }))
+            }
+            Request::PmdHash { digest } => {
+                let out = output.bytes.vector();
+                device.run(&mut Task::PmdHash(PmdHash { digest: *digest, data, out }))
+            }
+            Request::Lookup { table, keys } => {
+                device.run(&mut Task::Lookup(Lookup { table, keys, out: &mut output.places }))
+            }
+            Request::Ingest { streams, chunker, kind, table } => device.run(&mut Task::Ingest(Ingest {
+                data,
+                streams,
+                chunker: *chunker,
+                kind: *kind,
+                table: table.as_deref(),
+                out: &mut output.chunks,
+                counts: &mut output.counts,
+            })),
             Request::User { operation, parameters } => operation
                 .run(parameters, data, output.bytes.vector())
                 .map_err(|message| TaskError::User { operation: operation.name().to_string(), message }),
@@ -57,7 +77,12 @@ pub fn same_result(work: &Work, expected: &Output, got: &Output, cpu: &mut CpuDe
     match &work.request {
         Request::Scan { .. } => expected.candidates == got.candidates,
         Request::HashMany { .. } => expected.fingerprints == got.fingerprints,
-        Request::Decompress { .. } | Request::User { .. } => *expected.bytes == *got.bytes,
+        Request::Lookup { .. } => expected.places == got.places,
+        Request::Ingest { .. } => expected.chunks == got.chunks && expected.counts == got.counts,
+        Request::Decompress { .. }
+        | Request::WindowHash { .. }
+        | Request::PmdHash { .. }
+        | Request::User { .. } => *expected.bytes == *got.bytes,
         Request::Compress { spec } => {
             if got.codec != spec.codec && got.codec != Codec::None || got.bytes.len() > work.input_len() {
                 return false;
