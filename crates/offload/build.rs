@@ -1,0 +1,27 @@
+//! Compiles the CUDA kernels for the host, if the feature `sim` wants them. (For GPUs they are compiled already: see
+//! `scripts/kernels.py`.)
+
+fn main() {
+    #[cfg(feature = "sim")]
+    grid();
+    println!("cargo:rerun-if-changed=build.rs");
+}
+
+#[cfg(feature = "sim")]
+fn grid() {
+    println!("cargo:rerun-if-changed=kernels");
+    cc::Build::new()
+        .cpp(true)
+        // Nothing of the C++ library is used but headers.
+        .cpp_link_stdlib(None)
+        .file("kernels/host/kernels.cpp")
+        .define("OUTRIGGER_HOST_GRID", None)
+        .flag("-std=c++17")
+        .flag("-fno-exceptions")
+        .flag("-fno-rtti")
+        // Kernels read bytes as words, as CUDA lets them.
+        .flag("-fno-strict-aliasing")
+        .flag_if_supported("-Wno-sign-compare")
+        .opt_level(2)
+        .compile("outrigger_grid");
+}

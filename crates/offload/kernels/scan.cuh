@@ -1,0 +1,23 @@
+// What scan and ingest share: prefix sums within a block.
+#pragma once
+
+#include "common.cuh"
+
+// The sum of `value` over the threads before this one; `total` becomes that over all. `sums` has a word a thread. All
+// threads of the block call it; afterwards `sums` may be used again.
+__device__ inline u32 sum_before(u32* sums, u32 value, u32& total) {
+    u32 thread = threadIdx.x;
+    __syncthreads();
+    sums[thread] = value;
+    __syncthreads();
+    for (u32 reach = 1; reach < blockDim.x; reach *= 2) {
+        u32 before = thread >= reach ? sums[thread - reach] : 0;
+        __syncthreads();
+        sums[thread] += before;
+        __syncthreads();
+    }
+    total = sums[blockDim.x - 1];
+    u32 mine = sums[thread] - value;
+    __syncthreads();
+    return mine;
+}
