@@ -1,13 +1,13 @@
-//! Compiles the CUDA kernels for the host, if the feature `sim` wants them. (For GPUs they are compiled already: see
+//! Compiles the CUDA kernels for the host, if the feature `grid` wants them. (For GPUs they are compiled already: see
 //! `scripts/kernels.py`.)
 
 fn main() {
-    #[cfg(feature = "sim")]
+    #[cfg(feature = "grid")]
     grid();
     println!("cargo:rerun-if-changed=build.rs");
 }
 
-#[cfg(feature = "sim")]
+#[cfg(feature = "grid")]
 fn grid() {
     println!("cargo:rerun-if-changed=kernels");
     cc::Build::new()

@@ -1,5 +1,5 @@
 //! The kernels on the host: the same sources, compiled by the host's compiler behind a grid of fibres
-//! (`kernels/host/grid.h`). For tests, for sanitizers, and for the `sim` device. Feature `sim`.
+//! (`kernels/host/grid.h`). For tests, for sanitizers, and for the `sim` device. Feature `grid`.
 //!
 //! "Device memory" is the allocator's, each area as large as it was asked for and not a byte more, so that an address
 //! sanitizer sees what a GPU would let pass.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! kernels/*.cu    one source per operation             ─▶ kernels/ptx/*.ptx, committed (scripts/kernels.py)
-//!                                                       ─▶ the host's compiler, behind a grid of fibres (`sim`)
+//!                                                       ─▶ the host's compiler, behind a grid of fibres (`grid`)
 //! plan/           what is launched for each operation, over any Lane
 //! lane.rs         memory, lists and launches, in order
 //! driver/         a lane is a CUDA stream              device.rs   several of them: `cuda:N`
@@ -16,7 +16,7 @@
 
 mod device;
 mod driver;
-#[cfg(feature = "sim")]
+#[cfg(feature = "grid")]
 mod host;
 mod kernel;
 mod lane;
@@ -25,5 +25,5 @@ mod sync;
 mod tables;
 
 pub use device::{CudaDevice, CudaOptions, device_count};
-#[cfg(feature = "sim")]
+#[cfg(feature = "grid")]
 pub use host::{HostGrid, HostTable, Order};
