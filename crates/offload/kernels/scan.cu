@@ -15,7 +15,7 @@
 
 #include "scan.cuh"
 
-enum { SCAN_THREADS = 128, SPAN_WORDS = 32, HISTORY_WORDS = 8, TILE_WORDS = SCAN_THREADS * SPAN_WORDS };
+enum { HISTORY_WORDS = 8 };
 
 // Threads read words that are 32 apart; a word of padding after each 32 puts them into 32 banks.
 __device__ inline u32 padded(u32 word) { return word + word / SPAN_WORDS; }

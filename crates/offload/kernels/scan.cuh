@@ -21,3 +21,6 @@ __device__ inline u32 sum_before(u32* sums, u32 value, u32& total) {
     __syncthreads();
     return mine;
 }
+
+// A thread's share of a tile, as scan_bits and scan_emit cut it up: 128 bytes, four words of bits.
+enum { SCAN_THREADS = 128, SPAN_WORDS = 32, TILE_WORDS = SCAN_THREADS * SPAN_WORDS };

@@ -12,6 +12,7 @@
 // Banks: threads read words that lie step / 4 apart. Where that is odd, a warp meets 32 banks. Where it is a multiple of
 // four, a word of padding after each 32 (`pad` = 1) spreads them: two threads to a bank at most, mostly one.
 
+#include "rabin.cuh"
 #include "rows.cuh"
 
 enum { WINDOW_THREADS = 128 };
@@ -112,16 +113,6 @@ template <typename Digest, bool STAGED> __device__ inline void by_rows(const Win
     hash_rows<Digest, STAGED>(digest, tile, windows.data, windows.words, live ? index * windows.step : 0, windows.window, live);
     if (live) keep_digest(digest, index, windows.keep, out);
 }
-
-// Degree 53: the top byte of a value of 53 bits selects what the 8 bits that shifting pushes out are worth.
-struct Rabin {
-    enum { DEGREE = 53 };
-    u64 value;
-    __device__ void begin() { value = 0; }
-    __device__ void byte(const u64* table, u32 byte) {
-        value = ((value << 8 | byte) & ((1ull << DEGREE) - 1)) ^ table[value >> (DEGREE - 8)];
-    }
-};
 
 template <bool STAGED> __device__ inline void rabin(const Windows& windows, const u64* global_table, u8* out) {
     __shared__ u64 table[256];

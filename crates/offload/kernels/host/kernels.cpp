@@ -14,6 +14,7 @@
 #include "../ingest.cu"
 #include "../pmd_hash.cu"
 #include "../scan.cu"
+#include "../scan_windows.cu"
 #include "../table.cu"
 #include "../window_hash.cu"
 
@@ -55,6 +56,9 @@ const Entry ENTRIES[] = {
     ENTRY(scan_bits),
     ENTRY(scan_offsets),
     ENTRY(scan_emit),
+    ENTRY(scan_windows_md5),
+    ENTRY(scan_windows_sha1),
+    ENTRY(scan_windows_rabin),
     WINDOW_ENTRIES(md5),
     WINDOW_ENTRIES(sha1),
     ENTRY(window_rabin),

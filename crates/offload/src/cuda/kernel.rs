@@ -8,17 +8,19 @@ pub(crate) enum Module {
     Ingest,
     PmdHash,
     Scan,
+    ScanWindows,
     Table,
     WindowHash,
 }
 
 impl Module {
-    pub(crate) const ALL: [Module; 7] = [
+    pub(crate) const ALL: [Module; 8] = [
         Self::Blake3,
         Self::HashMany,
         Self::Ingest,
         Self::PmdHash,
         Self::Scan,
+        Self::ScanWindows,
         Self::Table,
         Self::WindowHash,
     ];
@@ -31,6 +33,7 @@ impl Module {
             Self::Ingest => include_str!("../../kernels/ptx/ingest.ptx"),
             Self::PmdHash => include_str!("../../kernels/ptx/pmd_hash.ptx"),
             Self::Scan => include_str!("../../kernels/ptx/scan.ptx"),
+            Self::ScanWindows => include_str!("../../kernels/ptx/scan_windows.ptx"),
             Self::Table => include_str!("../../kernels/ptx/table.ptx"),
             Self::WindowHash => include_str!("../../kernels/ptx/window_hash.ptx"),
         }
@@ -81,6 +84,9 @@ kernels! {
     SCAN_BITS = c"scan_bits", Scan, 128;
     SCAN_OFFSETS = c"scan_offsets", Scan, 256;
     SCAN_EMIT = c"scan_emit", Scan, 128;
+    SCAN_WINDOWS_MD5 = c"scan_windows_md5", ScanWindows, 128;
+    SCAN_WINDOWS_SHA1 = c"scan_windows_sha1", ScanWindows, 128;
+    SCAN_WINDOWS_RABIN = c"scan_windows_rabin", ScanWindows, 128;
     WINDOW_MD5 = c"window_md5", WindowHash, 128;
     WINDOW_SHA1 = c"window_sha1", WindowHash, 128;
     WINDOW_RABIN = c"window_rabin", WindowHash, 128;
@@ -101,4 +107,30 @@ kernels! {
     INGEST_CUT = c"ingest_cut", Ingest, 32;
     INGEST_GATHER = c"ingest_gather", Ingest, 32;
     INGEST_REPORT = c"ingest_report", Ingest, 128;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The parameters of an entry of PTX: how many, and the most bytes that one has.
+    fn parameters(ptx: &str, name: &str) -> (usize, usize) {
+        let entry = ptx.split(&format!(".visible .entry {name}(")).nth(1).unwrap_or_else(|| panic!("no {name}"));
+        let list = entry.split(')').next().expect("a list of parameters");
+        let bytes = |line: &str| if line.contains(".param .u64") { 8 } else { 4 };
+        let lines = list.lines().filter(|line| line.contains(".param"));
+        (lines.clone().count(), lines.map(bytes).max().unwrap_or(0))
+    }
+
+    #[test]
+    fn every_kernel_is_in_its_module_with_plain_parameters() {
+        for kernel in ALL {
+            let name = kernel.name.to_str().expect("a name");
+            let (count, bytes) = parameters(kernel.module.ptx(), name);
+            assert!((2..=16).contains(&count), "{name} has {count} parameters");
+            assert!(bytes <= 8, "{name}");
+        }
+        let entries: usize = Module::ALL.iter().map(|module| module.ptx().matches(".visible .entry ").count()).sum();
+        assert_eq!(entries, ALL.len(), "kernels that nobody launches");
+    }
 }

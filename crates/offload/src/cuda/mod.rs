@@ -24,6 +24,6 @@ mod plan;
 mod sync;
 mod tables;
 
-pub use device::{CudaDevice, CudaOptions, device_count};
+pub use device::{CopyBandwidth, CudaDevice, CudaOptions, device_count};
 #[cfg(feature = "grid")]
 pub use host::{HostGrid, HostTable, Order};

@@ -4,7 +4,7 @@
 //! result   chunks in all, candidates in all, 0, 0 │ for each stream, the chunks before its own │ 48 bytes a chunk
 //! ```
 
-use outrigger_format::boundary::GearMasks;
+use outrigger_format::boundary::{GearMasks, windowed_mask};
 use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
 
 use super::super::kernel;
@@ -29,11 +29,25 @@ struct Sizes {
     avg: u32,
 }
 
-fn sizes(chunker: ChunkerSpec) -> Result<Sizes, Fault> {
+fn sizes(chunker: ChunkerSpec) -> Sizes {
     match chunker {
-        ChunkerSpec::Gear32 { min, avg, max } => Ok(Sizes { min, norm: avg, max, avg }),
-        ChunkerSpec::Fixed { size } => Ok(Sizes { min: size, norm: size, max: size, avg: size }),
-        ChunkerSpec::Windowed { .. } => Err(Fault::Unsupported),
+        ChunkerSpec::Gear32 { min, avg, max } => Sizes { min, norm: avg, max, avg },
+        ChunkerSpec::Fixed { size } => Sizes { min: size, norm: size, max: size, avg: size },
+        // All of its candidates are strict ones.
+        ChunkerSpec::Windowed { min, avg, max, .. } => Sizes { min, norm: max, max, avg },
+    }
+}
+
+/// What ends chunks; nothing but their size where blocks are fixed.
+fn rule(chunker: ChunkerSpec) -> Option<scan::Rule> {
+    match chunker {
+        ChunkerSpec::Gear32 { avg, .. } => {
+            Some(scan::Rule::Gear { history: 0, masks: GearMasks::for_average(avg) })
+        }
+        ChunkerSpec::Windowed { hash, avg, .. } => {
+            Some(scan::Rule::Windowed { hash, mask: windowed_mask(avg) })
+        }
+        ChunkerSpec::Fixed { .. } => None,
     }
 }
 
@@ -64,7 +78,7 @@ pub(super) fn begin(
     if streams.is_empty() {
         return Ok(Step::default());
     }
-    let sizes = sizes(chunker)?;
+    let sizes = sizes(chunker);
     let limit: usize = streams.iter().map(|stream| chunks_max(stream.range.len(), chunker)).sum();
     let segments: usize = streams
         .iter()
@@ -75,19 +89,15 @@ pub(super) fn begin(
     let (offsets, records) = (result.plus(HEADER), result.plus(records_at));
     let list = send(lane, streams, chunker)?;
     // Fixed chunks are cut without candidates, of which there are then 0: the word behind the list.
-    let (candidates, candidate_count, capacity) = match chunker {
-        ChunkerSpec::Gear32 { avg, .. } => {
-            let masks = GearMasks::for_average(avg);
-            let capacity = room.unwrap_or_else(|| scan::expected(data.len, masks));
+    let none = list.plus(streams.len() * STREAM_BYTES);
+    let (candidates, candidate_count, capacity) = match rule(chunker).filter(|_| data.len > 0) {
+        Some(rule) => {
+            let capacity = room.unwrap_or_else(|| rule.expected(data.len));
             let (total, candidates) = (result.plus(4), lane.memory(Area::Candidates, capacity * 4)?);
-            if data.len > 0 {
-                scan::scan(lane, data, 0, masks, scan::Room { total, candidates, capacity })?;
-                (candidates, total, capacity)
-            } else {
-                (candidates, list.plus(streams.len() * STREAM_BYTES), 0)
-            }
+            scan::scan(lane, data, rule, scan::Room { total, candidates, capacity })?;
+            (candidates, total, capacity)
         }
-        _ => (Address::NONE, list.plus(streams.len() * STREAM_BYTES), 0),
+        None => (Address::NONE, none, 0),
     };
     let ends = lane.memory(Area::Ends, limit * 4)?;
     let arguments = [
@@ -150,7 +160,6 @@ pub(super) enum Read {
 
 pub(super) fn finish(
     streams: &[Stream],
-    chunker: ChunkerSpec,
     step: Step,
     bytes: &[u8],
     chunks: &mut Vec<Ingested>,
@@ -160,7 +169,8 @@ pub(super) fn finish(
         return Read::All;
     }
     let (total, candidates) = (word(bytes, 0) as usize, word(bytes, 4) as usize);
-    if matches!(chunker, ChunkerSpec::Gear32 { .. }) && step.candidates > 0 && candidates > step.candidates {
+    // Without candidates, their number was not written.
+    if step.candidates > 0 && candidates > step.candidates {
         return Read::Again(candidates);
     }
     let records_at = records_at(streams.len());

@@ -151,9 +151,7 @@ impl<'a> Job<'a> {
             Self::Scan { .. } | Self::HashMany { .. } | Self::Lookup { .. } => true,
             Self::WindowHash { spec } => spec.is_valid(),
             Self::PmdHash { digest } => digest.has_pmd(),
-            Self::Ingest { chunker, .. } => {
-                matches!(chunker, ChunkerSpec::Gear32 { .. } | ChunkerSpec::Fixed { .. })
-            }
+            Self::Ingest { chunker, .. } => chunker.is_valid(),
             Self::User { operation, .. } => operation.kernel().is_some_and(|kernel| match kernel.code {
                 KernelCode::Ptx(_) => true,
                 KernelCode::Cuda(_) => super::driver::has_compiler(),
@@ -216,7 +214,7 @@ impl<'a> Job<'a> {
                 Ok(None)
             }
             (Self::Ingest { streams, chunker, kind, .. }, Sink::Chunks(chunks, counts)) => {
-                match ingest::finish(streams, chunker, step, bytes, chunks, counts) {
+                match ingest::finish(streams, step, bytes, chunks, counts) {
                     ingest::Read::All => Ok(None),
                     ingest::Read::More(step) => Ok(Some(step)),
                     ingest::Read::Again(candidates) => {

@@ -1,10 +1,11 @@
 //! `scan`: candidates are counted on the device, so the host learns their number only with them.
 
+use outrigger_format::WindowedHash;
 use outrigger_format::boundary::GearMasks;
 
 use super::super::kernel;
 use super::super::lane::Argument::{At, Long, Word};
-use super::super::lane::{Address, Area, HISTORY, Lane};
+use super::super::lane::{Address, Area, HISTORY, Lane, RABIN_AT};
 use super::{Data, Step, word};
 use crate::device::Fault;
 
@@ -20,39 +21,67 @@ pub(super) struct Room {
     pub(super) capacity: usize,
 }
 
-/// Twice as many as are to be expected, and some: whatever is more takes another step.
-pub(super) fn expected(len: usize, masks: GearMasks) -> usize {
-    (2 * (len >> masks.loose.count_ones()) + 1024).min(len)
+/// What makes a position a candidate.
+#[derive(Clone, Copy)]
+pub(super) enum Rule {
+    Gear { history: usize, masks: GearMasks },
+    Windowed { hash: WindowedHash, mask: u32 },
+}
+
+impl Rule {
+    /// Twice as many as are to be expected, and some: whatever is more takes another step.
+    pub(super) fn expected(self, len: usize) -> usize {
+        let bits = match self {
+            Self::Gear { masks, .. } => masks.loose.count_ones(),
+            Self::Windowed { mask, .. } => mask.count_ones(),
+        };
+        (2 * (len >> bits) + 1024).min(len)
+    }
 }
 
 /// Launches all three kernels.
-pub(super) fn scan(
-    lane: &mut dyn Lane,
-    data: Data,
-    history: usize,
-    masks: GearMasks,
-    room: Room,
-) -> Result<(), Fault> {
+pub(super) fn scan(lane: &mut dyn Lane, data: Data, rule: Rule, room: Room) -> Result<(), Fault> {
     let tiles = data.len.div_ceil(TILE);
     let bits = tiles * TILE / 8;
     let loose = lane.memory(Area::LooseBits, bits)?;
     let strict = lane.memory(Area::StrictBits, bits)?;
     let counts = lane.memory(Area::Counts, tiles * 4)?;
-    let input = Address(data.at.0 - HISTORY as u64);
-    let gear = lane.constants();
-    let arguments = [
-        At(input),
-        Long(data.words() + (HISTORY / 4) as u64),
-        Word(data.len as u32),
-        Word(history as u32),
-        At(gear),
-        Word(masks.loose),
-        Word(masks.strict),
-        At(loose),
-        At(strict),
-        At(counts),
-    ];
-    lane.launch(kernel::SCAN_BITS, tiles, 0, &arguments)?;
+    match rule {
+        Rule::Gear { history, masks } => {
+            let input = Address(data.at.0 - HISTORY as u64);
+            let arguments = [
+                At(input),
+                Long(data.words() + (HISTORY / 4) as u64),
+                Word(data.len as u32),
+                Word(history as u32),
+                At(lane.constants()),
+                Word(masks.loose),
+                Word(masks.strict),
+                At(loose),
+                At(strict),
+                At(counts),
+            ];
+            lane.launch(kernel::SCAN_BITS, tiles, 0, &arguments)?;
+        }
+        Rule::Windowed { hash, mask } => {
+            let kernel = match hash {
+                WindowedHash::Rabin => kernel::SCAN_WINDOWS_RABIN,
+                WindowedHash::Md5 => kernel::SCAN_WINDOWS_MD5,
+                WindowedHash::Sha1 => kernel::SCAN_WINDOWS_SHA1,
+            };
+            let arguments = [
+                At(data.at),
+                Long(data.words()),
+                Word(data.len as u32),
+                At(lane.constants().plus(RABIN_AT)),
+                Word(mask),
+                At(loose),
+                At(strict),
+                At(counts),
+            ];
+            lane.launch(kernel, tiles, 0, &arguments)?;
+        }
+    }
     lane.launch(kernel::SCAN_OFFSETS, 1, 0, &[At(counts), Word(tiles as u32), At(room.total)])?;
     emit(lane, tiles, loose, strict, counts, room.candidates, room.capacity)
 }
@@ -74,10 +103,11 @@ pub(super) fn begin(lane: &mut dyn Lane, data: Data, history: usize, masks: Gear
     if data.len == 0 {
         return Ok(Step::default());
     }
-    let capacity = expected(data.len, masks);
+    let rule = Rule::Gear { history, masks };
+    let capacity = rule.expected(data.len);
     let bytes = HEADER + 4 * capacity;
     let result = lane.memory(Area::Result, bytes)?;
-    scan(lane, data, history, masks, Room { total: result, candidates: result.plus(HEADER), capacity })?;
+    scan(lane, data, rule, Room { total: result, candidates: result.plus(HEADER), capacity })?;
     Ok(Step { bytes, candidates: capacity, known: None })
 }
 
