@@ -422,6 +422,10 @@ impl Drop for Wait<'_, '_> {
 impl Blocking for Waiting<'_> {
     type Held = DeviceMemory;
 
+    fn lane(&mut self) -> &mut dyn Lane {
+        self.stream
+    }
+
     fn hold(&mut self, table: &Table) -> Result<(DeviceMemory, ResidentTable), Fault> {
         tables::copy(&self.context, table)
     }

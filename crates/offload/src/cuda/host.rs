@@ -174,6 +174,10 @@ impl HostGrid {
 impl Blocking for HostLane {
     type Held = HostTable;
 
+    fn lane(&mut self) -> &mut dyn Lane {
+        self
+    }
+
     fn hold(&mut self, table: &Table) -> Result<(HostTable, ResidentTable), Fault> {
         let table = HostTable::of(table);
         let resident = table.resident;

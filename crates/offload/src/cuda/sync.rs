@@ -7,9 +7,12 @@ use crate::device::Fault;
 use crate::table::Table;
 
 /// A lane that can be waited for.
-pub(super) trait Blocking: Lane {
+pub(super) trait Blocking {
     /// What keeps a table in the device's memory.
     type Held;
+
+    /// The lane.
+    fn lane(&mut self) -> &mut dyn Lane;
 
     /// Copies a table there.
     fn hold(&mut self, table: &Table) -> Result<(Self::Held, ResidentTable), Fault>;
@@ -35,10 +38,10 @@ pub(super) fn execute<L: Blocking>(lane: &mut L, task: &mut Task<'_>) -> Result<
     let held = job.table().map(|table| lane.hold(table)).transpose()?;
     let table = held.as_ref().map(|(_, resident)| *resident);
     lane.with_input(history, data, &mut |lane, data| {
-        let mut step = job.begin(lane, data, table)?;
+        let mut step = job.begin(lane.lane(), data, table)?;
         loop {
             let bytes = lane.read(step)?;
-            match job.finish(lane, data, table, step, &bytes, sink.again())? {
+            match job.finish(lane.lane(), data, table, step, &bytes, sink.again())? {
                 Some(next) => step = next,
                 None => return Ok(()),
             }

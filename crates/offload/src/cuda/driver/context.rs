@@ -125,7 +125,7 @@ impl Context {
     }
 
     /// The constants that kernels use, in memory of this context.
-    pub(super) fn constants(self: &Arc<Self>) -> Result<DeviceMemory, Fault> {
+    pub(crate) fn constants(self: &Arc<Self>) -> Result<DeviceMemory, Fault> {
         let bytes = constants();
         let memory = DeviceMemory::new(self, bytes.len())?;
         memory.write(0, &bytes)?;

@@ -55,7 +55,7 @@ fn send_keys(lane: &mut dyn Lane, keys: &[Fingerprint]) -> Result<Address, Fault
     })
 }
 
-pub(super) fn begin(
+pub(crate) fn begin(
     lane: &mut dyn Lane,
     table: Option<Resident>,
     keys: &[Fingerprint],
@@ -73,7 +73,7 @@ pub(super) fn begin(
     Ok(Step { bytes, ..Step::default() })
 }
 
-pub(super) fn finish(count: usize, bytes: &[u8], out: &mut Vec<Option<u64>>) {
+pub(crate) fn finish(count: usize, bytes: &[u8], out: &mut Vec<Option<u64>>) {
     let (places, found) = bytes.split_at(count * 8);
     let places = places.as_chunks().0.iter().map(|place| u64::from_le_bytes(*place));
     out.extend(places.zip(found).map(|(place, &found)| (found != 0).then_some(place)));
