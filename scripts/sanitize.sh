@@ -17,4 +17,5 @@ export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=0:strict_init_
 export UBSAN_OPTIONS="print_stacktrace=1"
 # With --target, build scripts and macros are built without the flags.
 # Fewer cases of each property keep this within minutes.
-PROPTEST_CASES=${PROPTEST_CASES:-30} cargo test --release --target "$host" -p outrigger-offload --features grid --test grid "$@"
+PROPTEST_CASES=${PROPTEST_CASES:-30} cargo test --target "$host" --config 'profile.dev.package."*".opt-level=1' \
+    -p outrigger-offload --features grid --test grid "$@"

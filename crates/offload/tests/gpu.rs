@@ -12,9 +12,7 @@ use outrigger_offload::device::{Accelerator, Completion, Fault, Submission};
 use outrigger_offload::op::{Digest, PmdHash, Stream, WindowFunction, WindowSpec};
 use outrigger_offload::pool::Pool;
 use outrigger_offload::table::Table;
-use outrigger_offload::work::{
-    Input, Kernel, KernelCode, Output, Request, UserOperation, Work, same_result,
-};
+use outrigger_offload::work::{Input, Kernel, KernelCode, Output, Request, UserOperation, Work, same_result};
 use outrigger_offload::{CpuDevice, Task, conformance, hash};
 
 /// A device, or nothing where there is none.
@@ -72,8 +70,7 @@ fn requests(len: usize) -> Vec<Request> {
         let starts = (0..len as u32).step_by(size as usize);
         starts.map(|start| start..(start + size).min(len as u32)).collect::<Vec<_>>()
     };
-    let keys: Vec<_> =
-        (0..5000u64).map(|n| hash(FingerprintKind::Blake3, &n.to_le_bytes())).collect();
+    let keys: Vec<_> = (0..5000u64).map(|n| hash(FingerprintKind::Blake3, &n.to_le_bytes())).collect();
     let mut table = Table::with_capacity(10_000);
     let entries: Vec<_> = keys.iter().step_by(2).map(|&key| (key, u64::from(key.0[5]))).collect();
     table.insert_many(&entries).expect("room");
@@ -89,9 +86,7 @@ fn requests(len: usize) -> Vec<Request> {
         Request::WindowHash { spec: spec(WindowFunction::Md5, 20, 4, 4) },
         Request::WindowHash { spec: spec(WindowFunction::Rabin, 48, 52, 8) },
     ];
-    requests.extend(
-        FingerprintKind::ALL.map(|kind| Request::HashMany { kind, ranges: ranges(16 << 10) }),
-    );
+    requests.extend(FingerprintKind::ALL.map(|kind| Request::HashMany { kind, ranges: ranges(16 << 10) }));
     requests.extend([FingerprintKind::Blake3, FingerprintKind::Sha256].map(|kind| Request::Ingest {
         streams: streams.clone(),
         chunker: ChunkerSpec::DEFAULT,

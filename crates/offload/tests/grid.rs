@@ -7,7 +7,9 @@ use std::collections::HashMap;
 
 use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
 use outrigger_offload::cuda::{HostGrid, HostTable, Order};
-use outrigger_offload::op::{HashMany, Ingest, PmdHash, Scan, Stream, WindowFunction, WindowHash, WindowSpec};
+use outrigger_offload::op::{
+    HashMany, Ingest, PmdHash, Scan, Stream, WindowFunction, WindowHash, WindowSpec,
+};
 use outrigger_offload::table::Table;
 use outrigger_offload::{Device, Operation, Task, conformance, hash, reference};
 use proptest::prelude::*;
@@ -93,8 +95,15 @@ fn long_chunks_of_a_batch_are_hashed_by_one_block() {
     for kind in FingerprintKind::ALL {
         let streams = [Stream { range: 3..2_400_000, last: true }];
         let (mut out, mut counts) = (Vec::new(), Vec::new());
-        let task =
-            Ingest { data: &data, streams: &streams, chunker, kind, table: None, out: &mut out, counts: &mut counts };
+        let task = Ingest {
+            data: &data,
+            streams: &streams,
+            chunker,
+            kind,
+            table: None,
+            out: &mut out,
+            counts: &mut counts,
+        };
         HostGrid::new(Order::Backward).run(&mut Task::Ingest(task)).expect("ingest");
         assert_eq!((out, counts), reference::ingest(&data, &streams, chunker, kind, &HashMap::new()));
     }
@@ -119,8 +128,15 @@ fn more_results_than_expected_take_one_more_step() {
     let streams = [Stream { range: 0..50_000, last: false }, Stream { range: 50_000..100_000, last: true }];
     let (mut out, mut counts) = (Vec::new(), Vec::new());
     let kind = FingerprintKind::Md5;
-    let task =
-        Ingest { data: &data, streams: &streams, chunker, kind, table: None, out: &mut out, counts: &mut counts };
+    let task = Ingest {
+        data: &data,
+        streams: &streams,
+        chunker,
+        kind,
+        table: None,
+        out: &mut out,
+        counts: &mut counts,
+    };
     grid.run(&mut Task::Ingest(task)).expect("ingest");
     assert!((out, counts) == reference::ingest(&data, &streams, chunker, kind, &HashMap::new()));
 }

@@ -37,7 +37,8 @@ fn the_committed_ptx_was_made_from_these_sources() {
             continue;
         }
         let name = source.file_stem().expect("a name").to_string_lossy().into_owned();
-        let ptx = std::fs::read_to_string(kernels().join("ptx").join(format!("{name}.ptx"))).expect("its PTX");
+        let ptx =
+            std::fs::read_to_string(kernels().join("ptx").join(format!("{name}.ptx"))).expect("its PTX");
         assert_eq!(ptx.lines().nth(1), Some(&*expected), "{name}: run scripts/kernels.py build");
         assert!(ptx.contains("\n.target sm_70\n"), "{name}: PTX for the oldest GPUs");
         modules += 1;
@@ -54,7 +55,8 @@ fn the_committed_ptx_is_what_the_compiler_makes() {
         Ok(output) => output,
         Err(error) => return println!("skipped: no Python: {error}"),
     };
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     match output.status.code() {
         Some(0) => println!("{said}"),
         Some(77) => println!("skipped: {said}"),

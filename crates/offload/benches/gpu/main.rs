@@ -55,10 +55,17 @@ fn main() {
     } else {
         &[4 << 10, 64 << 10, 1 << 20, 4 << 20, USUAL, 64 << 20, 256 << 20]
     };
-    let open = |options| CudaDevice::open_with(arguments.device, options).expect("a device that is there opens");
+    let open =
+        |options| CudaDevice::open_with(arguments.device, options).expect("a device that is there opens");
     let mut device = open(CudaOptions::default());
     let identity = device.identity().clone();
-    println!("{}: {}, driver {}, {} GiB", identity.name, identity.model, identity.driver, identity.memory_bytes >> 30);
+    println!(
+        "{}: {}, driver {}, {} GiB",
+        identity.name,
+        identity.model,
+        identity.driver,
+        identity.memory_bytes >> 30
+    );
     let copies = device.copy_bandwidth(64 << 20, 20).expect("copies");
     println!(
         "page-locked copies of 64 MiB: {:.1} GB/s in, {:.1} GB/s out, {:.1} GB/s each while both go on\n",

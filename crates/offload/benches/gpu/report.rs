@@ -35,7 +35,14 @@ impl Report {
     pub fn new(identity: Identity, copies: CopyBandwidth) -> Self {
         println!(
             "{:<26} {:>5} {:<17} {:>8} {:>6} {:>9} {:>6}  {}",
-            "operation", "task", "how", "GB/s", "of bus", "tasks/s", "cores", "copy in, kernels, copy out: µs"
+            "operation",
+            "task",
+            "how",
+            "GB/s",
+            "of bus",
+            "tasks/s",
+            "cores",
+            "copy in, kernels, copy out: µs"
         );
         Self { identity, copies, rows: Vec::new() }
     }
@@ -69,12 +76,15 @@ impl Report {
                 continue;
             }
             seen.push(row.class);
-            let (Some(gpu), Some(all)) = (find(row.class, ""), find(row.class, "best, all cores")) else { continue };
+            let (Some(gpu), Some(all)) = (find(row.class, ""), find(row.class, "best, all cores")) else {
+                continue;
+            };
             let times = gpu.rate.bytes / all.rate.bytes;
             let (winner, by) = if times >= 1.0 { ("the GPU", times) } else { ("the processor", 1.0 / times) };
             let cores = |rate: &Rate| rate.cores / (rate.bytes / 1e9);
-            let against = find(row.class, "scalar, one core")
-                .map_or(String::new(), |scalar| format!(", {:.0} × one core's scalar code", gpu.rate.bytes / scalar.rate.bytes));
+            let against = find(row.class, "scalar, one core").map_or(String::new(), |scalar| {
+                format!(", {:.0} × one core's scalar code", gpu.rate.bytes / scalar.rate.bytes)
+            });
             println!(
                 "  {:<26} {winner} by {by:.2} ×; core seconds a GB: {:.4} with the GPU, {:.4} without{against}",
                 row.class,

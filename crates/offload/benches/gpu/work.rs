@@ -87,9 +87,10 @@ pub fn classes() -> Vec<Class> {
     ] {
         classes.push(class(name, move |len| Some(Request::HashMany { kind, ranges: chunks(len) })));
     }
-    for (name, kind) in
-        [("ingest blake3 + lookup", FingerprintKind::Blake3), ("ingest sha256 + lookup", FingerprintKind::Sha256)]
-    {
+    for (name, kind) in [
+        ("ingest blake3 + lookup", FingerprintKind::Blake3),
+        ("ingest sha256 + lookup", FingerprintKind::Sha256),
+    ] {
         let known = known.clone();
         classes.push(class(name, move |len| {
             let streams = vec![Stream { range: 0..len as u32, last: true }];

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-use super::lane::{Area, Lane};
 use super::driver::{self, Context, DeviceMemory, Options, Registered, Stream};
+use super::lane::{Area, Lane};
 use super::plan::{self, Data, Job, ResidentTable, Step};
 use super::sync::{self, Blocking};
 use super::tables::{self, Tables};
@@ -133,8 +133,13 @@ impl CudaDevice {
 }
 
 impl State {
-    /// Queues a task on a stream. On an error, nothing of it is under way any more.
-    fn launch(&mut self, slot: usize, submission: Submission) -> Result<(), (Submission, Fault)> {
+    /// Queues a task on a stream. If that fails, nothing of it is under way any more, and it is done with why.
+    fn launch(
+        &mut self,
+        slot: usize,
+        submission: Submission,
+        done: &mut Vec<Completion>,
+    ) -> Result<(), Fault> {
         let stream = &mut self.slots[slot].stream;
         let mut flight = Flight {
             submission,
@@ -143,16 +148,14 @@ impl State {
             step: Step::default(),
             to_buffer: false,
         };
-        match start(stream, &mut self.tables, &self.context, &mut flight) {
-            Ok(()) => {
-                self.slots[slot].flight = Some(flight);
-                Ok(())
-            }
-            Err(fault) => {
-                let fault = stream.wait().err().unwrap_or(fault);
-                Err((flight.submission, fault))
-            }
-        }
+        let started = start(stream, &mut self.tables, &self.context, &mut flight);
+        let Err(fault) = started else {
+            self.slots[slot].flight = Some(flight);
+            return Ok(());
+        };
+        let fault = stream.wait().err().unwrap_or(fault);
+        done.push(Completion { submission: flight.submission, result: Err(fault.clone()) });
+        Err(fault)
     }
 }
 
@@ -253,17 +256,18 @@ impl Accelerator for CudaDevice {
     }
 
     fn submit(&mut self, submission: Submission) {
-        let idle = self.state.as_ref().and_then(|state| state.slots.iter().position(|slot| slot.flight.is_none()));
+        let idle =
+            self.state.as_ref().and_then(|state| state.slots.iter().position(|slot| slot.flight.is_none()));
         let (Some(state), Some(slot)) = (&mut self.state, idle) else {
-            let fault = if self.state.is_none() { Fault::Lost("not initialised".into()) } else { Fault::Busy };
+            let fault =
+                if self.state.is_none() { Fault::Lost("not initialised".into()) } else { Fault::Busy };
             self.done.push(Completion { submission, result: Err(fault) });
             return;
         };
-        if let Err((submission, fault)) = state.launch(slot, submission) {
-            if fault.is_grave() {
-                self.lose(&fault);
-            }
-            self.done.push(Completion { submission, result: Err(fault) });
+        if let Err(fault) = state.launch(slot, submission, &mut self.done)
+            && fault.is_grave()
+        {
+            self.lose(&fault);
         }
     }
 
@@ -400,7 +404,11 @@ impl CudaDevice {
             other.wait()?;
             Ok((bytes * rounds) as f64 / begin.elapsed().as_secs_f64() / 1e9)
         };
-        Ok(CopyBandwidth { in_gbs: run(true, false)?, out_gbs: run(false, true)?, both_gbs: run(true, true)? })
+        Ok(CopyBandwidth {
+            in_gbs: run(true, false)?,
+            out_gbs: run(false, true)?,
+            both_gbs: run(true, true)?,
+        })
     }
 }
 

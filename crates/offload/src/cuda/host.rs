@@ -350,12 +350,7 @@ impl Lane for HostLane {
         }
     }
 
-    fn send(
-        &mut self,
-        area: Area,
-        bytes: usize,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Address, Fault> {
+    fn send(&mut self, area: Area, bytes: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Address, Fault> {
         let address = self.memory_exactly(area, bytes);
         fill(&mut self.area(area).bytes_mut()[..bytes]);
         Ok(address)

@@ -115,7 +115,8 @@ mod tests {
 
     /// The parameters of an entry of PTX: how many, and the most bytes that one has.
     fn parameters(ptx: &str, name: &str) -> (usize, usize) {
-        let entry = ptx.split(&format!(".visible .entry {name}(")).nth(1).unwrap_or_else(|| panic!("no {name}"));
+        let entry =
+            ptx.split(&format!(".visible .entry {name}(")).nth(1).unwrap_or_else(|| panic!("no {name}"));
         let list = entry.split(')').next().expect("a list of parameters");
         let bytes = |line: &str| if line.contains(".param .u64") { 8 } else { 4 };
         let lines = list.lines().filter(|line| line.contains(".param"));
@@ -130,7 +131,8 @@ mod tests {
             assert!((2..=16).contains(&count), "{name} has {count} parameters");
             assert!(bytes <= 8, "{name}");
         }
-        let entries: usize = Module::ALL.iter().map(|module| module.ptx().matches(".visible .entry ").count()).sum();
+        let entries: usize =
+            Module::ALL.iter().map(|module| module.ptx().matches(".visible .entry ").count()).sum();
         assert_eq!(entries, ALL.len(), "kernels that nobody launches");
     }
 }

@@ -67,12 +67,7 @@ pub(crate) trait Lane {
     fn memory(&mut self, area: Area, bytes: usize) -> Result<Address, Fault>;
 
     /// Fills `bytes` of `area` with what `fill` writes: all of them, or they are whatever was there before.
-    fn send(
-        &mut self,
-        area: Area,
-        bytes: usize,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Address, Fault>;
+    fn send(&mut self, area: Area, bytes: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Address, Fault>;
 
     /// Launches a kernel over `blocks` blocks; none for 0.
     fn launch(

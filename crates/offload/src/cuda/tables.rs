@@ -9,10 +9,7 @@ use crate::device::Fault;
 use crate::table::Table;
 
 /// A table in memory of its own.
-pub(super) fn copy(
-    context: &Arc<Context>,
-    table: &Table,
-) -> Result<(DeviceMemory, ResidentTable), Fault> {
+pub(super) fn copy(context: &Arc<Context>, table: &Table) -> Result<(DeviceMemory, ResidentTable), Fault> {
     let mut resident = ResidentTable::of(table, Address::NONE);
     let memory = DeviceMemory::new(context, resident.bytes())?;
     memory.write(0, table.slot_words())?;

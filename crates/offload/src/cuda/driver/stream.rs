@@ -273,12 +273,7 @@ impl Lane for Stream {
         Ok(address)
     }
 
-    fn send(
-        &mut self,
-        area: Area,
-        bytes: usize,
-        fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Address, Fault> {
+    fn send(&mut self, area: Area, bytes: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Address, Fault> {
         let to = self.memory(area, bytes)?;
         if self.lists.as_ref().is_none_or(|lists| lists.bytes().len() < self.listed + bytes) {
             // What was sent from the old one must have left it.

@@ -43,8 +43,7 @@ pub(super) fn chunks(
 ) -> Result<(), Fault> {
     let Chunks { ranges, limit, count_at, first, segments } = chunks;
     let (digest, pmd) = Digest::of_kind(kind);
-    let mut arguments =
-        vec![At(data.at), Long(data.words()), At(ranges), Word(limit as u32), At(count_at)];
+    let mut arguments = vec![At(data.at), Long(data.words()), At(ranges), Word(limit as u32), At(count_at)];
     if pmd {
         let scratch = lane.memory(Area::LevelA, 2 * segments * digest.len())?;
         arguments.extend([At(first), At(scratch), Long(segments as u64), At(out)]);
@@ -111,12 +110,7 @@ fn segments(len: usize) -> usize {
 }
 
 /// Chunks of more than a piece are cut up, so that many blocks work on them.
-fn blake3_pieces(
-    lane: &mut dyn Lane,
-    data: Data,
-    ranges: &[Range<u32>],
-    out: Address,
-) -> Result<(), Fault> {
+fn blake3_pieces(lane: &mut dyn Lane, data: Data, ranges: &[Range<u32>], out: Address) -> Result<(), Fault> {
     let pieces_of = |range: &Range<u32>| (range.end - range.start).div_ceil(PIECE).max(1);
     let pieces: usize = ranges.iter().map(|range| pieces_of(range) as usize).sum();
     // Pairs, then each piece's first leaf, then where each chunk's pieces begin and end.

@@ -183,11 +183,13 @@ pub(super) fn finish(
     };
     counts.extend((0..streams.len()).map(|stream| offset(stream + 1) - offset(stream)));
     let (records, _) = bytes[records_at..wanted].as_chunks::<RECORD>();
-    chunks.extend(records.iter().map(|record| Ingested {
-        end: word(record, 0),
-        fingerprint: Fingerprint(*record.last_chunk().expect("a record ends with its fingerprint")),
-        place: (word(record, 4) != 0)
-            .then(|| u64::from_le_bytes(*record[8..].first_chunk().expect("a record has its place"))),
+    chunks.extend(records.iter().map(|record| {
+        Ingested {
+            end: word(record, 0),
+            fingerprint: Fingerprint(*record.last_chunk().expect("a record ends with its fingerprint")),
+            place: (word(record, 4) != 0)
+                .then(|| u64::from_le_bytes(*record[8..].first_chunk().expect("a record has its place"))),
+        }
     }));
     Read::All
 }

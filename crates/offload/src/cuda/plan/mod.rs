@@ -90,7 +90,8 @@ impl<'a> Job<'a> {
     pub(crate) fn of_task<'t>(task: &'t mut Task<'a>) -> Option<(Job<'a>, &'a [u8], &'a [u8], Sink<'t>)> {
         Some(match task {
             Task::Scan(scan) => {
-                let job = Job::Scan { history: scan.history.len().min(super::lane::HISTORY), masks: scan.masks };
+                let job =
+                    Job::Scan { history: scan.history.len().min(super::lane::HISTORY), masks: scan.masks };
                 (job, scan.history, scan.data, Sink::Candidates(scan.out))
             }
             Task::HashMany(hash) => {

@@ -99,7 +99,12 @@ fn emit(
     lane.launch(kernel::SCAN_EMIT, tiles, 0, &arguments)
 }
 
-pub(super) fn begin(lane: &mut dyn Lane, data: Data, history: usize, masks: GearMasks) -> Result<Step, Fault> {
+pub(super) fn begin(
+    lane: &mut dyn Lane,
+    data: Data,
+    history: usize,
+    masks: GearMasks,
+) -> Result<Step, Fault> {
     if data.len == 0 {
         return Ok(Step::default());
     }
