@@ -104,7 +104,7 @@ fn main() {
             ("best, one core", Processor::OneCore),
             ("best, all cores", Processor::AllCores),
         ] {
-            let rate: Option<Rate> = measure::processor(processor, class, &works, seconds);
+            let rate: Option<Rate> = measure::processor(processor, &works, seconds);
             if let Some(rate) = rate {
                 report.push(Row::new(class.name, USUAL, name, rate));
             }

@@ -9,7 +9,7 @@ use outrigger_offload::cuda::CudaDevice;
 use outrigger_offload::device::{Accelerator, StageTimes, Submission};
 use outrigger_offload::work::{Output, Work, same_result};
 
-use crate::work::{Class, scalar};
+use crate::work::scalar;
 
 /// What a run has shown.
 #[derive(Clone, Copy, Default)]
@@ -126,8 +126,7 @@ pub fn device(device: &mut CudaDevice, works: &[Arc<Work>], seconds: f64) -> Rat
 }
 
 /// The same by the processor.
-pub fn processor(processor: Processor, class: &Class, works: &[Arc<Work>], seconds: f64) -> Option<Rate> {
-    let _ = class;
+pub fn processor(processor: Processor, works: &[Arc<Work>], seconds: f64) -> Option<Rate> {
     match processor {
         Processor::Scalar => {
             scalar(&works[0])?;

@@ -34,15 +34,8 @@ fn size(bytes: usize) -> String {
 impl Report {
     pub fn new(identity: Identity, copies: CopyBandwidth) -> Self {
         println!(
-            "{:<26} {:>5} {:<17} {:>8} {:>6} {:>9} {:>6}  {}",
-            "operation",
-            "task",
-            "how",
-            "GB/s",
-            "of bus",
-            "tasks/s",
-            "cores",
-            "copy in, kernels, copy out: µs"
+            "{:<26} {:>5} {:<17} {:>8} {:>7} {:>9} {:>6}  copy in, kernels, copy out: µs",
+            "operation", "task", "how", "GB/s", "of bus", "tasks/s", "cores",
         );
         Self { identity, copies, rows: Vec::new() }
     }
@@ -55,7 +48,7 @@ impl Report {
             format!("{}, {}, {}", micros(stages.copy_in), micros(stages.kernel), micros(stages.copy_out))
         });
         println!(
-            "{class:<26} {:>5} {how:<17} {gbs:>8.2} {:>5.0}% {:>9.0} {:>6.2}  {stages}",
+            "{class:<26} {:>5} {how:<17} {gbs:>8.2} {:>6.0}% {:>9.0} {:>6.2}  {stages}",
             size(row.size),
             100.0 * gbs / self.copies.in_gbs,
             rate.tasks,

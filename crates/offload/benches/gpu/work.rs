@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use outrigger_format::boundary::GearMasks;
+use md5::Digest as _;
+use outrigger_format::boundary::{GearMasks, scan_reference};
 use outrigger_format::{ChunkerSpec, FingerprintKind};
-use outrigger_offload::hash;
 use outrigger_offload::op::{Digest, Stream, WindowFunction, WindowSpec};
 use outrigger_offload::pool::Pool;
 use outrigger_offload::table::Table;
 use outrigger_offload::work::{Input, Request, Work};
+use outrigger_offload::{hash, reference};
 
 /// Inputs that take turns, so that no cache holds them all.
 const INPUTS: usize = 8;
@@ -121,24 +122,37 @@ pub fn works(class: &Class, size: usize, pool: &Pool) -> Option<Vec<Arc<Work>>> 
     (0..count).map(make).collect()
 }
 
-/// One fingerprint after the other, by the plain code of the papers' baseline, where there is such a thing.
+/// By plain code on one core, one window, segment or chunk after the other, as the papers' baseline; where there is such a
+/// thing. Gives the bytes it was for.
 pub fn scalar(work: &Work) -> Option<usize> {
-    use outrigger_offload::reference;
-    let data = work.data();
     // As much as takes a moment.
-    let part = &data[..data.len().min(1 << 20)];
+    let part = &work.data()[..work.data().len().min(1 << 20)];
+    let mut out = Vec::new();
     match &work.request {
-        Request::WindowHash { spec } => drop(std::hint::black_box(reference::window_hash(*spec, part))),
-        Request::PmdHash { digest } => drop(std::hint::black_box(reference::pmd_hash(*digest, part))),
+        Request::WindowHash { spec } => {
+            let windows = part.windows(spec.window).step_by(spec.step);
+            match spec.function {
+                WindowFunction::Md5 => {
+                    windows.for_each(|window| out.extend_from_slice(&md5::Md5::digest(window)[..spec.keep]));
+                }
+                WindowFunction::Sha1 => {
+                    windows
+                        .for_each(|window| out.extend_from_slice(&sha1::Sha1::digest(window)[..spec.keep]));
+                }
+                WindowFunction::Rabin | WindowFunction::Gear32 => return None,
+            }
+        }
+        Request::PmdHash { digest } => out = reference::pmd_hash(*digest, part),
         Request::HashMany { kind, .. } => {
-            part.chunks(16 << 10).for_each(|chunk| drop(std::hint::black_box(hash(*kind, chunk))));
+            part.chunks(16 << 10).for_each(|chunk| out.extend_from_slice(&hash(*kind, chunk).0));
         }
         Request::Scan { masks, .. } => {
-            let mut out = Vec::new();
-            outrigger_format::boundary::scan_reference(&[], part, *masks, &mut out);
-            std::hint::black_box(out);
+            let mut candidates = Vec::new();
+            scan_reference(&[], part, *masks, &mut candidates);
+            out.push(candidates.len() as u8);
         }
         _ => return None,
     }
+    std::hint::black_box(out);
     Some(part.len())
 }
