@@ -2,15 +2,17 @@
 //! `scripts/kernels.py`.)
 
 fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
     #[cfg(feature = "grid")]
     grid();
-    println!("cargo:rerun-if-changed=build.rs");
 }
 
 #[cfg(feature = "grid")]
 fn grid() {
     println!("cargo:rerun-if-changed=kernels");
-    cc::Build::new()
+    println!("cargo:rerun-if-env-changed=OUTRIGGER_SANITIZE");
+    let mut build = cc::Build::new();
+    build
         .cpp(true)
         // Nothing of the C++ library is used but headers.
         .cpp_link_stdlib(None)
@@ -22,6 +24,15 @@ fn grid() {
         // Kernels read bytes as words, as CUDA lets them.
         .flag("-fno-strict-aliasing")
         .flag_if_supported("-Wno-sign-compare")
-        .opt_level(2)
-        .compile("outrigger_grid");
+        .opt_level(2);
+    // See scripts/sanitize.sh.
+    if std::env::var_os("OUTRIGGER_SANITIZE").is_some() {
+        build
+            .flag("-fsanitize=address,undefined")
+            .flag("-fno-sanitize-recover=all")
+            .flag("-fno-omit-frame-pointer");
+        println!("cargo:rustc-link-lib=asan");
+        println!("cargo:rustc-link-lib=ubsan");
+    }
+    build.compile("outrigger_grid");
 }

@@ -137,6 +137,31 @@ fn tasks_overlap_and_are_right() {
 }
 
 #[test]
+fn a_table_is_changed_on_the_device() {
+    let Some(mut device) = device(CudaOptions::default()) else { return };
+    let key = |n: u64| hash(FingerprintKind::Blake3, &n.to_le_bytes());
+    let mut model = Table::with_capacity(200_000);
+    let mut table = device.table(&model).expect("memory");
+    for round in 0..4 {
+        let entries: Vec<_> = (0..50_000).map(|n| (key(n + 30_000 * round), n ^ round << 40)).collect();
+        let before = model.len();
+        model.insert_many(&entries).expect("room");
+        assert_eq!(device.insert(&mut table, &entries), Ok(model.len() - before));
+        let gone: Vec<_> = (0..150_000).step_by(7).map(key).collect();
+        assert_eq!(device.remove(&mut table, &gone), Ok(model.remove_many(&gone)));
+        if round % 2 == 1 {
+            device.refresh(&mut table).expect("memory");
+            model.refresh();
+        }
+        let keys: Vec<_> = (0..200_000).map(key).collect();
+        let (mut got, mut expected) = (Vec::new(), Vec::new());
+        model.lookup_many(&keys, &mut expected);
+        device.lookup(&table, &keys, &mut got).expect("lookup");
+        assert!(got == expected && table.len() == model.len(), "round {round}");
+    }
+}
+
+#[test]
 fn after_a_reset_buffers_still_serve() {
     let Some(mut device) = device(CudaOptions::default()) else { return };
     let pool = Pool::new(device.host_memory(), 1 << 30);

@@ -147,12 +147,14 @@ fn a_table_is_changed_by_kernels_as_by_the_processor() {
     for order in [Order::Forward, Order::Backward, Order::Shuffled] {
         let mut grid = HostGrid::new(order);
         let mut model = Table::with_capacity(3000);
-        let mut table = HostTable::of(&model);
+        let mut table = grid.table(&model).expect("memory");
         let check = |grid: &mut HostGrid, table: &HostTable, model: &Table| {
             let keys: Vec<Fingerprint> = (0..4000).map(key).collect();
             let mut expected = Vec::new();
             model.lookup_many(&keys, &mut expected);
-            assert!(grid.lookup(table, &keys).expect("lookup") == expected);
+            let mut got = Vec::new();
+            grid.lookup(table, &keys, &mut got).expect("lookup");
+            assert!(got == expected && table.len() == model.len());
         };
         let entries: Vec<_> = (0..1500).map(|n| (key(n), n + 7)).collect();
         model.insert_many(&entries).expect("room");
@@ -169,7 +171,7 @@ fn a_table_is_changed_by_kernels_as_by_the_processor() {
         check(&mut grid, &table, &model);
         // The summary vector cannot forget, and is rebuilt: then it is what the processor makes of the same entries.
         let before = table.summary().to_vec();
-        assert_eq!(grid.refresh(&mut table), Ok(model.len()));
+        grid.refresh(&mut table).expect("memory");
         model.refresh();
         check(&mut grid, &table, &model);
         assert_ne!(table.summary(), before);
@@ -177,6 +179,21 @@ fn a_table_is_changed_by_kernels_as_by_the_processor() {
         assert_eq!(table.summary(), words);
         assert_eq!(grid.insert(&mut table, &[(key(0), 1)]), Ok(1));
         model.insert_many(&[(key(0), 1)]).expect("room");
+        check(&mut grid, &table, &model);
+        // More than fits is refused as a whole.
+        let many: Vec<_> = (10_000..12_000).map(|n| (key(n), n)).collect();
+        grid.insert(&mut table, &many).expect_err("more than fits");
+        check(&mut grid, &table, &model);
+        // Removing and inserting over and over: marks use slots up, and a refresh comes by itself.
+        for round in 0..20u64 {
+            let entries: Vec<_> = (0..1000).map(|n| (key((round + 1) << 32 | n), n)).collect();
+            let keys: Vec<_> = entries.iter().map(|(key, _)| *key).collect();
+            assert_eq!(grid.insert(&mut table, &entries), Ok(1000));
+            let mut got = Vec::new();
+            grid.lookup(&table, &keys, &mut got).expect("lookup");
+            assert!((0..1000).map(Some).eq(got));
+            assert_eq!(grid.remove(&mut table, &keys), Ok(1000));
+        }
         check(&mut grid, &table, &model);
     }
 }

@@ -7,6 +7,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 extern "C" void __sanitizer_start_switch_fiber(void** save, const void* bottom, size_t size);
 extern "C" void __sanitizer_finish_switch_fiber(void* save, const void** bottom_old, size_t* size_old);
+extern "C" void __asan_unpoison_memory_region(const volatile void* start, size_t size);
 #endif
 
 #if defined(__x86_64__)

@@ -75,7 +75,7 @@ const Entry ENTRIES[] = {
     ENTRY(ingest_report),
 };
 
-enum { THREADS_MAX = 256, STACK_BYTES = 128 << 10, GUARD_BYTES = 4096 };
+enum { THREADS_MAX = 256, STACK_BYTES = 128 << 10, GUARD_BYTES = 4096, ABANDONED_BYTES = 8192 };
 
 struct Fibre {
     FibreContext context;
@@ -156,6 +156,10 @@ bool run_block(Grid* grid, u32 threads, Order order) {
     u32 numbers[THREADS_MAX];
     for (u32 i = 0; i < threads; i++) {
         grid->fibres[i].done = false;
+#if defined(__SANITIZE_ADDRESS__)
+        // The frames that the last fibre on this stack never returned from: fibre_main's and those below it.
+        __asan_unpoison_memory_region(stack_of(grid, i) + STACK_BYTES - ABANDONED_BYTES, ABANDONED_BYTES);
+#endif
         fibre_prepare(&grid->fibres[i].context, stack_of(grid, i), STACK_BYTES, fibre_main);
     }
     for (;;) {

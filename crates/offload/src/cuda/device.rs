@@ -14,10 +14,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
+use outrigger_format::Fingerprint;
+
 use super::driver::{self, Context, DeviceMemory, Options, Registered, Stream};
-use super::lane::{Area, Lane};
+use super::lane::{Address, Area, Lane};
 use super::plan::{self, Data, Job, ResidentTable, Step};
 use super::sync::{self, Blocking};
+use super::table::{Changing, table_methods};
 use super::tables::{self, Tables};
 use crate::device::{
     Accelerator, Completion, Fault, HostMemory, HostRegion, Identity, StageTimes, Submission,
@@ -143,7 +146,7 @@ impl State {
         let stream = &mut self.slots[slot].stream;
         let mut flight = Flight {
             submission,
-            data: Data { at: super::lane::Address::NONE, len: 0 },
+            data: Data { at: Address::NONE, len: 0 },
             table: None,
             step: Step::default(),
             to_buffer: false,
@@ -346,10 +349,14 @@ impl CudaDevice {
     /// # Errors
     /// [`Fault`]; nothing was appended to the task's outputs then.
     pub fn execute(&mut self, task: &mut Task<'_>) -> Result<(), Fault> {
+        sync::execute(self.idle()?, task)
+    }
+
+    /// A stream that has no task.
+    fn idle(&mut self) -> Result<&mut Stream, Fault> {
         let state = self.state.as_mut().ok_or(Fault::Lost("not initialised".into()))?;
-        let context = state.context.clone();
         let slot = state.slots.iter_mut().find(|slot| slot.flight.is_none()).ok_or(Fault::Busy)?;
-        sync::execute(&mut Waiting { stream: &mut slot.stream, context }, task)
+        Ok(&mut slot.stream)
     }
 }
 
@@ -412,30 +419,39 @@ impl CudaDevice {
     }
 }
 
-/// A stream that is waited for.
-struct Waiting<'a> {
-    stream: &'a mut Stream,
-    context: Arc<Context>,
-}
+/// A table in a GPU's memory that is changed there. After a reset of its device, and on another one, every call fails.
+pub struct CudaTable(Changing<DeviceMemory>);
+
+table_methods!(CudaDevice, CudaTable, CudaDevice::idle);
 
 /// Waits for the stream, also when a panic passes through.
-struct Wait<'a, 'b>(&'a mut Waiting<'b>);
+struct Wait<'a>(&'a mut Stream);
 
-impl Drop for Wait<'_, '_> {
+impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        let _ = self.0.stream.wait();
+        let _ = self.0.wait();
     }
 }
 
-impl Blocking for Waiting<'_> {
+impl Blocking for Stream {
     type Held = DeviceMemory;
 
     fn lane(&mut self) -> &mut dyn Lane {
-        self.stream
+        self
     }
 
     fn hold(&mut self, table: &Table) -> Result<(DeviceMemory, ResidentTable), Fault> {
-        tables::copy(&self.context, table)
+        tables::copy(self.context(), table)
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<(DeviceMemory, Address), Fault> {
+        let memory = DeviceMemory::new(self.context(), bytes)?;
+        let address = memory.address();
+        Ok((memory, address))
+    }
+
+    fn reaches(&self, held: &DeviceMemory) -> bool {
+        Arc::ptr_eq(self.context(), held.context())
     }
 
     fn with_input(
@@ -446,14 +462,14 @@ impl Blocking for Waiting<'_> {
     ) -> Result<(), Fault> {
         let wait = Wait(self);
         // SAFETY: both are borrowed until this returns, and `wait` is dropped before.
-        let at = unsafe { wait.0.stream.input(history, data) }?;
+        let at = unsafe { wait.0.input(history, data) }?;
         then(wait.0, Data { at, len: data.len() })
     }
 
     fn read(&mut self, step: Step) -> Result<Vec<u8>, Fault> {
-        self.stream.fetch(step.bytes())?;
-        self.stream.wait()?;
-        Ok(self.stream.result(step.bytes()).to_vec())
+        self.fetch(step.bytes())?;
+        self.wait()?;
+        Ok(self.result(step.bytes()).to_vec())
     }
 }
 

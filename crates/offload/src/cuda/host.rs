@@ -16,6 +16,7 @@ use super::kernel::Kernel;
 use super::lane::{Address, Area, Argument, HISTORY, Lane, constants};
 use super::plan::{self, Data, ResidentTable, Step};
 use super::sync::{self, Blocking};
+use super::table::{Changing, table_methods};
 use crate::device::Fault;
 use crate::table::Table;
 use crate::{Device, Operation, Task, TaskError};
@@ -157,6 +158,10 @@ impl HostGrid {
         self
     }
 
+    fn lane(&mut self) -> Result<&mut HostLane, Fault> {
+        Ok(&mut self.lane)
+    }
+
     /// How many kernels it has launched so far.
     pub fn launches(&self) -> u64 {
         self.lane.launches
@@ -172,16 +177,32 @@ impl HostGrid {
 }
 
 impl Blocking for HostLane {
-    type Held = HostTable;
+    type Held = Memory;
 
     fn lane(&mut self) -> &mut dyn Lane {
         self
     }
 
-    fn hold(&mut self, table: &Table) -> Result<(HostTable, ResidentTable), Fault> {
-        let table = HostTable::of(table);
-        let resident = table.resident;
-        Ok((table, resident))
+    fn hold(&mut self, table: &Table) -> Result<(Memory, ResidentTable), Fault> {
+        let mut resident = ResidentTable::of(table, Address::NONE);
+        let mut memory = Memory::new(resident.bytes());
+        let (slots, summary) = memory.bytes_mut().split_at_mut(resident.slot_bytes);
+        let words = slots.as_chunks_mut().0.iter_mut().zip(table.slot_words());
+        words.for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+        let words = summary.as_chunks_mut().0.iter_mut().zip(table.summary_words());
+        words.for_each(|(bytes, word)| *bytes = word.to_le_bytes());
+        resident.at = memory.address();
+        Ok((memory, resident))
+    }
+
+    fn allocate(&mut self, bytes: usize) -> Result<(Memory, Address), Fault> {
+        let memory = Memory::new(bytes);
+        let address = memory.address();
+        Ok((memory, address))
+    }
+
+    fn reaches(&self, _held: &Memory) -> bool {
+        true
     }
 
     fn with_input(
@@ -205,74 +226,17 @@ impl Blocking for HostLane {
 }
 
 /// A table in the grid's memory, changed by kernels as one on a GPU is.
-pub struct HostTable {
-    memory: Memory,
-    resident: ResidentTable,
-}
+pub struct HostTable(Changing<Memory>);
 
 impl HostTable {
-    /// A copy of a table.
-    pub fn of(table: &Table) -> Self {
-        let mut resident = ResidentTable::of(table, Address::NONE);
-        let mut memory = Memory::new(resident.bytes());
-        let (slots, summary) = memory.bytes_mut().split_at_mut(resident.slot_bytes);
-        let words = slots.as_chunks_mut().0.iter_mut().zip(table.slot_words());
-        words.for_each(|(bytes, word)| *bytes = word.to_le_bytes());
-        let words = summary.as_chunks_mut().0.iter_mut().zip(table.summary_words());
-        words.for_each(|(bytes, word)| *bytes = word.to_le_bytes());
-        resident.at = memory.address();
-        Self { memory, resident }
-    }
-
-    /// Its summary vector.
+    /// Its summary vector, as it lies in memory.
     pub fn summary(&self) -> &[u8] {
-        &self.memory.bytes()[self.resident.slot_bytes..]
+        let (memory, resident) = self.0.memory();
+        &memory.bytes()[resident.slot_bytes..]
     }
 }
 
-/// Changes to tables: see `kernels/table.cu` for what callers see to.
-impl HostGrid {
-    /// Inserts entries whose keys differ, or replaces their numbers; gives how many were added. There is room for all.
-    ///
-    /// # Errors
-    /// [`Fault::Failed`] when a kernel is wrong.
-    pub fn insert(&mut self, table: &mut HostTable, entries: &[(Fingerprint, u64)]) -> Result<usize, Fault> {
-        let step = plan::insert(&mut self.lane, table.resident, entries)?;
-        Ok(plan::count(&self.lane.result(step)))
-    }
-
-    /// Removes entries; gives how many of them were there.
-    ///
-    /// # Errors
-    /// [`Fault::Failed`] when a kernel is wrong.
-    pub fn remove(&mut self, table: &mut HostTable, keys: &[Fingerprint]) -> Result<usize, Fault> {
-        let step = plan::remove(&mut self.lane, table.resident, keys)?;
-        Ok(plan::count(&self.lane.result(step)))
-    }
-
-    /// Rebuilds slots and summary vector from the entries that are there; gives their number.
-    ///
-    /// # Errors
-    /// [`Fault::Failed`] when a kernel is wrong.
-    pub fn refresh(&mut self, table: &mut HostTable) -> Result<usize, Fault> {
-        let memory = Memory::new(table.resident.bytes());
-        let step = plan::refresh(&mut self.lane, table.resident, memory.address())?;
-        table.resident.at = memory.address();
-        table.memory = memory;
-        Ok(plan::count(&self.lane.result(step)))
-    }
-
-    /// Looks keys up.
-    ///
-    /// # Errors
-    /// [`Fault::Failed`] when a kernel is wrong.
-    pub fn lookup(&mut self, table: &HostTable, keys: &[Fingerprint]) -> Result<Vec<Option<u64>>, Fault> {
-        let step = plan::lookup(&mut self.lane, Some(table.resident), keys)?;
-        let mut places = Vec::new();
-        plan::looked_up(keys.len(), &self.lane.result(step), &mut places);
-        Ok(places)
-    }
-}
+table_methods!(HostGrid, HostTable, HostGrid::lane);
 
 impl Device for HostGrid {
     fn name(&self) -> &str {

@@ -22,8 +22,9 @@ mod kernel;
 mod lane;
 mod plan;
 mod sync;
+mod table;
 mod tables;
 
-pub use device::{CopyBandwidth, CudaDevice, CudaOptions, device_count};
+pub use device::{CopyBandwidth, CudaDevice, CudaOptions, CudaTable, device_count};
 #[cfg(feature = "grid")]
 pub use host::{HostGrid, HostTable, Order};

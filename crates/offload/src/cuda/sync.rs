@@ -1,6 +1,6 @@
 //! One task at a time, waited for: how tests, and callers without a runtime, use a lane.
 
-use super::lane::Lane;
+use super::lane::{Address, Lane};
 use super::plan::{Data, Job, ResidentTable, Step};
 use crate::Task;
 use crate::device::Fault;
@@ -16,6 +16,12 @@ pub(super) trait Blocking {
 
     /// Copies a table there.
     fn hold(&mut self, table: &Table) -> Result<(Self::Held, ResidentTable), Fault>;
+
+    /// Memory of its own, so many bytes.
+    fn allocate(&mut self, bytes: usize) -> Result<(Self::Held, Address), Fault>;
+
+    /// Whether that memory can be reached by this lane: not after a reset, nor on another device.
+    fn reaches(&self, held: &Self::Held) -> bool;
 
     /// Calls `then` with the data in place, and returns when nothing is under way that needs it.
     fn with_input(

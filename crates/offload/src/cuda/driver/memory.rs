@@ -34,6 +34,10 @@ impl DeviceMemory {
         self.bytes
     }
 
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     /// Copies words there, and waits.
     pub(crate) fn write<T: Words>(&self, offset: usize, words: &[T]) -> Result<(), Fault> {
         assert!(offset + size_of_val(words) <= self.bytes, "writes stay within an allocation");

@@ -80,6 +80,11 @@ impl Stream {
         Ok(Self { raw, events, areas, constants, lists: None, listed: 0, results: None, options, context })
     }
 
+    /// The context that it belongs to.
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     fn record(&mut self, mark: Mark) -> Result<(), Fault> {
         let _bound = self.context.bind()?;
         // SAFETY: event and stream belong to this context.

@@ -34,6 +34,10 @@ impl Resident {
     pub(crate) fn bytes(self) -> usize {
         self.slot_bytes + self.summary_bytes
     }
+
+    pub(crate) fn slots(self) -> usize {
+        self.slot_bytes / SLOT_BYTES
+    }
 }
 
 /// The four parameters by which kernels know a table.
@@ -118,7 +122,7 @@ pub(crate) fn refresh(lane: &mut dyn Lane, old: Resident, new: Address) -> Resul
     let words = old.bytes() / 8;
     lane.launch(kernel::TABLE_CLEAR, words.div_ceil(THREADS), 0, &[At(new), Long(words as u64)])?;
     let counts = zeroed(lane)?;
-    let slots = old.slot_bytes / SLOT_BYTES;
+    let slots = old.slots();
     let mut parameters = vec![At(old.at), Long(slots as u64)];
     parameters.extend(arguments(Some(Resident { at: new, ..old })));
     parameters.push(At(counts));

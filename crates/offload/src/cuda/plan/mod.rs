@@ -73,7 +73,6 @@ impl Step {
 
 // A table is made resident before `Job::begin`.
 pub(crate) use lookup::Resident as ResidentTable;
-#[cfg(feature = "grid")]
 pub(crate) use lookup::{begin as lookup, count, finish as looked_up, insert, refresh, remove};
 
 /// Where results go.
