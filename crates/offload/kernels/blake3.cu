@@ -173,7 +173,7 @@ __device__ inline void hash_pieces(const u32* data, u64 words, const Range* rang
             UNROLL for (int i = 0; i < 8; i++) tile.stack[height * 8 + i] = tile.values[i];
             height++;
         }
-        __syncthreads();
+        // Values are written again only behind the barriers of the next leaves, which thread 0 has to reach first.
     }
     if (thread == 0) {
         while (height > 1) {
@@ -208,12 +208,11 @@ KERNEL blake3_merge(u32* values, const u32* first, u32 chunks, u32* out) {
             u32 pair = base + thread;
             u32 value[8];
             if (pair < pairs) parent(mine + 16 * (u64)pair, mine + 16 * (u64)pair + 8, count == 2 ? ROOT : 0, value);
-            // What is written lies before everything that is read from here on.
+            // All have read: what is written now lies before everything that is read from here on.
             __syncthreads();
             if (pair < pairs) {
                 UNROLL for (int i = 0; i < 8; i++) mine[8 * (u64)pair + i] = value[i];
             }
-            __syncthreads();
         }
         if (count % 2 == 1 && thread < 8) mine[8 * (u64)pairs + thread] = mine[8 * (u64)(count - 1) + thread];
         __syncthreads();

@@ -66,6 +66,7 @@ __device__ inline void many(const u32* data, u64 words, const Range* ranges, u32
             hash_rows<Digest, true>(digest, tile, level_data, level_words, start + at, size, live);
             if (live) store_digest(digest, made + segment * Digest::WORDS, Digest::WORDS);
         }
+        // The next level reads what other threads have written.
         __syncthreads();
         if (segments == 1) break;
         level_data = made, start = 0, len = segments * 4 * Digest::WORDS, level_words = len / 4;

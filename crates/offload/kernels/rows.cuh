@@ -23,6 +23,7 @@ struct RowTile {
 // Sets up a thread's row for `len` bytes of `data` at `start`, to be read `rounds` times 128 bytes. All 32 threads call it,
 // those without a message with 0 rounds. Gives the most rounds that any row has; the caller's loop is the same for all.
 __device__ inline u32 rows_begin(RowTile& tile, u64 start, u32 rounds) {
+    // Another message may be in the tile whose rounds were not all loaded through it.
     __syncthreads();
     tile.base[threadIdx.x] = start / 4;
     tile.rounds[threadIdx.x] = rounds;

@@ -7,7 +7,6 @@
 // threads of the block call it; afterwards `sums` may be used again.
 __device__ inline u32 sum_before(u32* sums, u32 value, u32& total) {
     u32 thread = threadIdx.x;
-    __syncthreads();
     sums[thread] = value;
     __syncthreads();
     for (u32 reach = 1; reach < blockDim.x; reach *= 2) {

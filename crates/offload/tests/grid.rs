@@ -24,6 +24,8 @@ const OPERATIONS: [Operation; 6] = [
     Operation::Ingest,
 ];
 
+const ORDERS: [Order; 3] = [Order::Forward, Order::Backward, Order::Shuffled];
+
 fn conforms(mut grid: HostGrid) {
     for operation in OPERATIONS {
         assert!(grid.supports(operation), "{operation}");
@@ -120,31 +122,84 @@ fn more_results_than_expected_take_one_more_step() {
     let mut expected = Vec::new();
     outrigger_format::boundary::scan_reference(&[], &data, masks, &mut expected);
     assert!(expected.len() > 90_000, "{} candidates", expected.len());
-    let mut grid = HostGrid::new(Order::Forward);
-    let mut got = Vec::new();
-    let task = Scan { history: &[], data: &data, masks, out: &mut got };
-    grid.run(&mut Task::Scan(task)).expect("scan");
-    assert!(got == expected);
-    let streams = [Stream { range: 0..50_000, last: false }, Stream { range: 50_000..100_000, last: true }];
-    let (mut out, mut counts) = (Vec::new(), Vec::new());
-    let kind = FingerprintKind::Md5;
-    let task = Ingest {
-        data: &data,
-        streams: &streams,
-        chunker,
-        kind,
-        table: None,
-        out: &mut out,
-        counts: &mut counts,
-    };
-    grid.run(&mut Task::Ingest(task)).expect("ingest");
-    assert!((out, counts) == reference::ingest(&data, &streams, chunker, kind, &HashMap::new()));
+    for order in ORDERS {
+        let mut grid = HostGrid::new(order);
+        let mut got = Vec::new();
+        let task = Scan { history: &[], data: &data, masks, out: &mut got };
+        grid.run(&mut Task::Scan(task)).expect("scan");
+        assert!(got == expected);
+        let streams =
+            [Stream { range: 0..50_000, last: false }, Stream { range: 50_000..100_000, last: true }];
+        let (mut out, mut counts) = (Vec::new(), Vec::new());
+        let kind = FingerprintKind::Md5;
+        let task = Ingest {
+            data: &data,
+            streams: &streams,
+            chunker,
+            kind,
+            table: None,
+            out: &mut out,
+            counts: &mut counts,
+        };
+        grid.run(&mut Task::Ingest(task)).expect("ingest");
+        assert!((out, counts) == reference::ingest(&data, &streams, chunker, kind, &HashMap::new()));
+    }
+}
+
+/// The chunkers for experiments scan by kernels of their own.
+#[test]
+fn windowed_chunkers_cut_alike_in_every_order() {
+    let data = bytes(3, 120_000);
+    let streams = [Stream { range: 1..70_001, last: true }, Stream { range: 70_001..120_000, last: false }];
+    for order in ORDERS {
+        for chunker in ["rabin:256/1K/4K", "lbfs-md5:256/1K/4K", "lbfs-sha1:256/1K/4K"] {
+            let chunker = ChunkerSpec::parse(chunker).expect("a chunker");
+            let (mut out, mut counts) = (Vec::new(), Vec::new());
+            let kind = FingerprintKind::Sha1;
+            let task = Ingest {
+                data: &data,
+                streams: &streams,
+                chunker,
+                kind,
+                table: None,
+                out: &mut out,
+                counts: &mut counts,
+            };
+            HostGrid::new(order).run(&mut Task::Ingest(task)).expect("ingest");
+            let expected = reference::ingest(&data, &streams, chunker, kind, &HashMap::new());
+            assert!(expected.0.len() > 60 && (out, counts) == expected, "{chunker}");
+        }
+    }
+}
+
+/// More streams, and more tiles, than one round of adding up takes.
+#[test]
+fn thousands_of_streams_are_added_up() {
+    let data = bytes(4, 300_000);
+    let streams: Vec<_> =
+        (0..6000u32).map(|n| Stream { range: n * 50..(n + 1) * 50 - n % 3, last: n % 5 > 0 }).collect();
+    let (chunker, kind) = (ChunkerSpec::DEFAULT, FingerprintKind::Blake3);
+    let expected = reference::ingest(&data, &streams, chunker, kind, &HashMap::new());
+    for order in ORDERS {
+        let (mut out, mut counts) = (Vec::new(), Vec::new());
+        let task = Ingest {
+            data: &data,
+            streams: &streams,
+            chunker,
+            kind,
+            table: None,
+            out: &mut out,
+            counts: &mut counts,
+        };
+        HostGrid::new(order).run(&mut Task::Ingest(task)).expect("ingest");
+        assert!((&out, &counts) == (&expected.0, &expected.1));
+    }
 }
 
 #[test]
 fn a_table_is_changed_by_kernels_as_by_the_processor() {
     let key = |n: u64| hash(FingerprintKind::Blake3, &n.to_le_bytes());
-    for order in [Order::Forward, Order::Backward, Order::Shuffled] {
+    for order in ORDERS {
         let mut grid = HostGrid::new(order);
         let mut model = Table::with_capacity(3000);
         let mut table = grid.table(&model).expect("memory");
