@@ -7,7 +7,9 @@
 //!
 //! A thread that works on the processor anyway calls [`scan`], [`hash_many`], [`Compressor`] and [`Decompressor`]
 //! directly: no queue, no lock, and in steady state no allocation. Instructions are chosen at run time ([`SimdLevel`]).
-//! Tasks that own their buffers ([`work`], [`pool`]) can be done by whatever device does them best.
+//! The [`runtime`] takes tasks that own their buffers ([`work`], [`pool`]) and has whatever device does them best do them:
+//! [`placement`] says which that is, by measurement. A device works by itself ([`device::Accelerator`]); one that is only
+//! simulated ([`sim`]) is always there.
 //!
 //! `unsafe` is confined to the kernels in `cpu/scan/{avx2,avx512}.rs`.
 
@@ -16,7 +18,10 @@ mod cpu;
 mod detect;
 pub mod device;
 pub mod op;
+pub mod placement;
 pub mod pool;
+pub mod runtime;
+pub mod sim;
 pub mod work;
 
 pub use cpu::{CodecError, Compressor, CpuDevice, Decompressor, Hasher, hash, hash_many, scan, scan_with};
