@@ -136,32 +136,48 @@ impl ChunkerSpec {
         let size = |text: &str| {
             parse_size(text).and_then(|size| u32::try_from(size).map_err(|_| bad("a size is above 16M")))
         };
-        if name == "fixed" {
-            let size = size(sizes)?;
-            if !(512..=16 << 20).contains(&size) {
-                return Err(bad("the size must be from 512 to 16M"));
+        let spec = if name == "fixed" {
+            Self::Fixed { size: size(sizes)? }
+        } else {
+            let parts: Vec<&str> = sizes.split('/').collect();
+            let [min, avg, max] = parts[..] else {
+                return Err(bad("three sizes MIN/AVG/MAX are needed"));
+            };
+            let (min, avg, max) = (size(min)?, size(avg)?, size(max)?);
+            match WindowedHash::ALL.into_iter().find(|hash| hash.chunker_name() == name) {
+                Some(hash) => Self::Windowed { hash, min, avg, max },
+                None if name == "gear32" => Self::Gear32 { min, avg, max },
+                None => return Err(bad("unknown chunker")),
             }
-            return Ok(Self::Fixed { size });
-        }
-        let windowed = WindowedHash::ALL.into_iter().find(|hash| hash.chunker_name() == name);
-        if name != "gear32" && windowed.is_none() {
-            return Err(bad("unknown chunker"));
-        }
-        let parts: Vec<&str> = sizes.split('/').collect();
-        let [min, avg, max] = parts[..] else {
-            return Err(bad("three sizes MIN/AVG/MAX are needed"));
         };
-        let (min, avg, max) = (size(min)?, size(avg)?, size(max)?);
+        spec.broken_rule().map_or(Ok(spec), |why| Err(bad(why)))
+    }
+
+    /// Whether it is one that [`ChunkerSpec::parse`] admits.
+    ///
+    /// ```
+    /// use outrigger_format::ChunkerSpec;
+    /// assert!(ChunkerSpec::DEFAULT.is_valid() && !ChunkerSpec::Fixed { size: 0 }.is_valid());
+    /// ```
+    pub fn is_valid(self) -> bool {
+        self.broken_rule().is_none()
+    }
+
+    fn broken_rule(self) -> Option<&'static str> {
+        let (min, avg, max) = match self {
+            Self::Fixed { size } => {
+                let fits = (512..=16 << 20).contains(&size);
+                return (!fits).then_some("the size must be from 512 to 16M");
+            }
+            Self::Gear32 { min, avg, max } | Self::Windowed { min, avg, max, .. } => (min, avg, max),
+        };
         if !avg.is_power_of_two() || avg < 256 {
-            return Err(bad("the average must be a power of two from 256"));
+            return Some("the average must be a power of two from 256");
         }
         if min < 64 || min >= avg || avg >= max || max > 16 << 20 {
-            return Err(bad("sizes must rise: 64 ≤ MIN < AVG < MAX ≤ 16M"));
+            return Some("sizes must rise: 64 ≤ MIN < AVG < MAX ≤ 16M");
         }
-        Ok(match windowed {
-            Some(hash) => Self::Windowed { hash, min, avg, max },
-            None => Self::Gear32 { min, avg, max },
-        })
+        None
     }
 }
 

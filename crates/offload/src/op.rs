@@ -321,7 +321,7 @@ pub struct Ingest<'a> {
     pub data: &'a [u8],
     /// The streams in it; any order, within `data`.
     pub streams: &'a [Stream],
-    /// How to cut.
+    /// How to cut. When it is not [valid](ChunkerSpec::is_valid), the task is unsupported.
     pub chunker: ChunkerSpec,
     /// The fingerprint.
     pub kind: FingerprintKind,
