@@ -16,6 +16,8 @@ use crate::pool::Pool;
 /// Unused buffers that are kept, by default: enough for four tasks in flight of 16 MiB, in and out, on two devices.
 const KEEP_BYTES: u64 = 256 << 20;
 
+const _: () = assert!(LANES_MAX == crate::placement::LANES_MAX, "one place a device everywhere");
+
 /// What a runtime consists of.
 pub struct Builder {
     threads: usize,

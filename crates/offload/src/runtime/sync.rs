@@ -2,21 +2,12 @@
 //! `std::sync`: a test compiles them with this module exchanged for one whose locks are scheduled by a model checker.
 
 pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::sync::{PoisonError, TryLockError};
+use std::sync::PoisonError;
 use std::time::Instant;
 
 /// Locks. What a panicking thread left behind is consistent: nothing of ours panics in the middle of a change.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Locks unless somebody else has locked.
-pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    }
 }
 
 /// Waits to be notified.

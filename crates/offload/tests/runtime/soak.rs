@@ -1,0 +1,98 @@
+//! Everything at once: several threads, several faulty devices, all operations; every result is compared.
+//! `OUTRIGGER_SOAK_SECONDS` makes it longer than a moment.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use outrigger_offload::placement::Policy;
+use outrigger_offload::runtime::{Failure, Priority, Runtime};
+use outrigger_offload::sim::{Faults, SimDevice, SimOptions, Speed};
+
+use crate::common::{Numbers, strict, task};
+
+/// A device that is found out within fewer submissions than it takes to be wrong twice.
+fn device(name: &str, speed: Speed, faults: Faults) -> Box<SimDevice> {
+    Box::new(SimDevice::new(SimOptions { faults, time_scale: 0.1, ..SimOptions::new(name, speed) }))
+}
+
+#[test]
+fn every_result_is_right_whatever_goes_wrong() {
+    let seconds =
+        std::env::var("OUTRIGGER_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3.0);
+    let every = Faults {
+        lost_every: 401,
+        hang_every: 211,
+        wrong_every: 17,
+        fail_every: 11,
+        busy_every: 13,
+        memory_every: 19,
+        resets_failing: 2,
+    };
+    // Everything is compared, so that a wrong byte is never handed out.
+    let policy =
+        Policy { explore_every: 8, first_tasks: 2, outstanding_max: 16, failures_max: 5, ..strict() };
+    let runtime = Runtime::builder()
+        .cpu_threads(2)
+        .device(device("sim:0", Speed::PCIE5_GPU, every))
+        .device(device("sim:1", Speed::INTEGRATED, Faults { wrong_every: 0, lost_every: 97, ..every }))
+        .device(device("sim:2", Speed::SLOW, Faults { hang_every: 29, ..Faults::default() }))
+        .policy(policy)
+        .build();
+    let over = AtomicBool::new(false);
+    let seed = 0x5eed;
+    std::thread::scope(|scope| {
+        for who in 0..4 {
+            let (runtime, over) = (&runtime, &over);
+            scope.spawn(move || {
+                let mut numbers = Numbers(seed + who);
+                let mut held = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    let len = [0, 100, 4096, 20_000, 70_000][numbers.below(5)];
+                    let (mut draft, expected) = task(runtime, &mut numbers, len);
+                    draft.set_priority([Priority::High, Priority::Normal, Priority::Low][numbers.below(3)]);
+                    match numbers.below(4) {
+                        0 => {}
+                        place => drop(draft.pin(place)),
+                    }
+                    let ticket = runtime.submit(draft).expect("it is open");
+                    match numbers.below(10) {
+                        0 => drop(ticket),
+                        1 => {
+                            let cancelled = ticket.cancel();
+                            match ticket.wait() {
+                                Ok(done) => expected.check(&done),
+                                Err(failed) => {
+                                    assert!(cancelled);
+                                    assert_eq!(failed.reason, Failure::Cancelled);
+                                }
+                            }
+                        }
+                        _ => held.push((ticket, expected)),
+                    }
+                    if held.len() >= 6 {
+                        for (ticket, expected) in held.drain(..) {
+                            expected.check(&ticket.wait().expect("done"));
+                        }
+                    }
+                }
+                for (ticket, expected) in held {
+                    expected.check(&ticket.wait().expect("done"));
+                }
+            });
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs_f64(seconds) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    let metrics = runtime.metrics();
+    println!("seed {seed:#x}: {metrics:#?}");
+    // All of it has happened, and the devices were let in again and again.
+    for name in ["lost", "wrong", "failed", "busy", "out_of_memory", "hung"] {
+        let count: u64 = metrics.devices.iter().map(|device| device.faults_named(name)).sum();
+        assert!(count > 0, "{name} never happened");
+    }
+    assert!(metrics.devices[1].resets > 2 && metrics.devices[1].tasks > 0);
+    assert_eq!(metrics.devices.iter().map(|device| device.waiting + device.running).sum::<usize>(), 0);
+}
