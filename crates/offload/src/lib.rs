@@ -17,6 +17,7 @@ pub mod conformance;
 mod cpu;
 mod detect;
 pub mod device;
+mod discover;
 pub mod op;
 pub mod placement;
 pub mod pool;
@@ -32,4 +33,5 @@ pub use cpu::{
 };
 pub use detect::SimdLevel;
 pub use device::{Device, TaskError};
+pub use discover::{Discovered, Missing, discover};
 pub use op::{Operation, Task};

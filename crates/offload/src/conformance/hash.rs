@@ -58,7 +58,8 @@ pub(super) fn check_hash_many(device: &mut dyn Device) {
     let around: Vec<Range<u32>> = (0..300).map(|n| n * 7..n * 8).collect();
     let segment = PMD_SEGMENT as u32;
     let segments: Vec<Range<u32>> = (0..70).map(|n| n..n + n * segment - n % 3 * n / 3).collect();
-    let one_long_among_short: Vec<Range<u32>> = (0..40).map(|n| n..if n == 20 { 390_000 } else { n + 60 }).collect();
+    let one_long_among_short: Vec<Range<u32>> =
+        (0..40).map(|n| n..if n == 20 { 390_000 } else { n + 60 }).collect();
     let lists: [&[Range<u32>]; 8] = [
         &[],
         std::slice::from_ref(&mixed[9]),
@@ -86,7 +87,8 @@ pub(super) fn check_hash_many(device: &mut dyn Device) {
 pub(super) fn check_pmd_hash(device: &mut dyn Device) {
     const SEGMENT: usize = PMD_SEGMENT;
     // Around one segment, one segment of digests (256, 204.8 and 128 of them), and a segment of those.
-    let lengths = [0, 1, 55, 56, 64, SEGMENT - 1, SEGMENT, SEGMENT + 1, 2 * SEGMENT, 16 * SEGMENT + 5, 100_003];
+    let lengths =
+        [0, 1, 55, 56, 64, SEGMENT - 1, SEGMENT, SEGMENT + 1, 2 * SEGMENT, 16 * SEGMENT + 5, 100_003];
     let levels = [128, 129, 204, 205, 256, 257].map(|segments| segments * SEGMENT);
     let (_, data) = contents(257 * SEGMENT + 1).pop().expect("contents");
     for digest in Digest::ALL.into_iter().filter(|digest| digest.has_pmd()) {
@@ -101,5 +103,8 @@ pub(super) fn check_pmd_hash(device: &mut dyn Device) {
     }
     let mut out = Vec::new();
     let answer = run(device, Task::PmdHash(PmdHash { digest: Digest::Blake3, data: b"abc", out: &mut out }));
-    assert!(matches!(answer, Err(TaskError::Unsupported { .. })), "there is no such construction: {answer:?}");
+    assert!(
+        matches!(answer, Err(TaskError::Unsupported { .. })),
+        "there is no such construction: {answer:?}"
+    );
 }

@@ -35,14 +35,17 @@ pub(super) fn check_ingest(device: &mut dyn Device) {
             Stream { range: 7..7, last: false },
         ],
     ];
-    for chunker in ["gear32:256/1K/4K", "gear32:4K/16K/64K", "fixed:512", "rabin:256/1K/4K", "lbfs-sha1:2K/4K/64K"] {
+    for chunker in
+        ["gear32:256/1K/4K", "gear32:4K/16K/64K", "fixed:512", "rabin:256/1K/4K", "lbfs-sha1:2K/4K/64K"]
+    {
         let chunker = ChunkerSpec::parse(chunker).expect("a chunker");
         for (number, streams) in batches.iter().enumerate() {
             let kind = FingerprintKind::ALL[number % FingerprintKind::ALL.len()];
             let case = format!("{}: {chunker}, {}, batch {number}", device.name(), kind.name());
             let (all, counts) = reference::ingest(&data, streams, chunker, kind, &HashMap::new());
             // Every other chunk is known.
-            let known: HashMap<_, _> = (0..).zip(&all).step_by(2).map(|(n, chunk)| (chunk.fingerprint, n)).collect();
+            let known: HashMap<_, _> =
+                (0..).zip(&all).step_by(2).map(|(n, chunk)| (chunk.fingerprint, n)).collect();
             let mut table = Table::with_capacity(known.len());
             let entries: Vec<_> = known.iter().map(|(&fingerprint, &place)| (fingerprint, place)).collect();
             table.insert_many(&entries).expect("room");
@@ -55,12 +58,23 @@ pub(super) fn check_ingest(device: &mut dyn Device) {
                     })
                     .collect();
                 let (mut out, mut got_counts) = (Vec::new(), vec![77]);
-                let task =
-                    Ingest { data: &data, streams, chunker, kind, table, out: &mut out, counts: &mut got_counts };
+                let task = Ingest {
+                    data: &data,
+                    streams,
+                    chunker,
+                    kind,
+                    table,
+                    out: &mut out,
+                    counts: &mut got_counts,
+                };
                 run(device, Task::Ingest(task)).expect("ingest");
                 assert_eq!(got_counts, [&[77][..], &counts].concat(), "{case}: chunks of each stream");
                 let differ = out.iter().zip(&expected).position(|(got, expected)| got != expected);
-                assert!(out == expected, "{case}: {} chunks, the first that differs is {differ:?}", out.len());
+                assert!(
+                    out == expected,
+                    "{case}: {} chunks, the first that differs is {differ:?}",
+                    out.len()
+                );
             }
         }
     }

@@ -5,7 +5,8 @@ use crate::op::{WindowFunction, WindowHash, WindowSpec};
 use crate::{Device, Task, TaskError, reference};
 
 /// Around what one block holds with its padding, what a word holds, what gear32 remembers; and the papers'.
-const WINDOWS: [usize; 20] = [1, 3, 4, 16, 20, 31, 32, 33, 48, 52, 55, 56, 63, 64, 65, 119, 120, 128, 200, 4096];
+const WINDOWS: [usize; 20] =
+    [1, 3, 4, 16, 20, 31, 32, 33, 48, 52, 55, 56, 63, 64, 65, 119, 120, 128, 200, 4096];
 /// Those that have loads of their own, the papers', and one beyond every window.
 const STEPS: [usize; 8] = [1, 2, 3, 4, 20, 52, 64, 5000];
 
@@ -13,7 +14,8 @@ pub(super) fn check_window_hash(device: &mut dyn Device) {
     let (_, random) = contents(9000).pop().expect("contents");
     let zeros = vec![0; 3000];
     for function in WindowFunction::ALL {
-        let mut keeps = [function.len(), 4, 1, 8, 3, 7].into_iter().filter(|&keep| keep <= function.len()).cycle();
+        let mut keeps =
+            [function.len(), 4, 1, 8, 3, 7].into_iter().filter(|&keep| keep <= function.len()).cycle();
         for window in WINDOWS {
             for step in STEPS {
                 let keep = keeps.next().expect("a cycle");
@@ -40,7 +42,10 @@ pub(super) fn check_window_hash(device: &mut dyn Device) {
     ] {
         let mut out = Vec::new();
         let answer = run(device, Task::WindowHash(WindowHash { spec, data: &random, out: &mut out }));
-        assert!(matches!(answer, Err(TaskError::Unsupported { .. })), "{spec:?} is out of bounds: {answer:?}");
+        assert!(
+            matches!(answer, Err(TaskError::Unsupported { .. })),
+            "{spec:?} is out of bounds: {answer:?}"
+        );
     }
 }
 

@@ -80,7 +80,9 @@ impl Device for CpuDevice {
             Task::Decompress(task) => {
                 self.decompressor.decompress(task.codec, task.stored, task.raw_len, task.out)?;
             }
-            Task::WindowHash(task) if !task.spec.is_valid() => return Err(unsupported(Operation::WindowHash)),
+            Task::WindowHash(task) if !task.spec.is_valid() => {
+                return Err(unsupported(Operation::WindowHash));
+            }
             Task::WindowHash(task) => window_hash_with(self.level, task.spec, task.data, task.out),
             Task::PmdHash(task) if !task.digest.has_pmd() => return Err(unsupported(Operation::PmdHash)),
             Task::PmdHash(task) => pmd_hash_with(self.level, task.digest, task.data, task.out),

@@ -88,6 +88,20 @@ fn fill(bytes: &mut [u8]) {
 }
 
 impl Case {
+    /// Its class's name: `hash_many/blake3`.
+    pub fn name(&self) -> String {
+        let request = match &self.request {
+            Asked::HashMany(kind) => Request::HashMany { kind: *kind, ranges: Vec::new() },
+            Asked::Compress(spec) => Request::Compress { spec: *spec },
+            Asked::Decompress(spec) => Request::Decompress { codec: spec.codec, raw_len: 0 },
+            Asked::Ingest(chunker, kind) => {
+                Request::Ingest { streams: Vec::new(), chunker: *chunker, kind: *kind, table: None }
+            }
+            Asked::Other(request) => request.clone(),
+        };
+        request.class().to_string()
+    }
+
     /// A task of about so many bytes; `None` where that is more than makes sense.
     pub fn draft(&self, runtime: &Runtime, bytes: usize) -> Option<Draft> {
         if bytes > self.max {

@@ -13,12 +13,14 @@
 mod cache;
 mod calibrate;
 mod choose;
+mod equation;
 mod model;
 mod policy;
 
 pub use cache::{Calibration, default_path};
 pub use calibrate::{CalibrateOptions, Case, builtin_cases, calibrate, sizes};
 pub use choose::{Candidate, choose};
+pub use equation::{EquationOne, Line, break_even};
 pub use model::{Curve, DECADES, Point, Stages, decade};
 pub use policy::{Objective, Policy, PolicyError};
 

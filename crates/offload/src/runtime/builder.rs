@@ -80,7 +80,7 @@ impl Builder {
             "a runtime has at most {} devices beside the processor",
             LANES_MAX - 1
         );
-        let mut lanes = vec![Lane::new(processor(threads), threads, None, &policy, 0)];
+        let mut lanes = vec![Lane::new(processor(), threads, None, &policy, 0)];
         for device in &devices {
             let identity = device.identity().clone();
             let known = lanes.iter().any(|lane| lane.identity.name == identity.name);
@@ -120,8 +120,8 @@ fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     std::thread::Builder::new().name(name).spawn(run).expect("a thread can be started")
 }
 
-/// The processor's identity. Its calibration also depends on how well this program was compiled.
-pub(crate) fn processor(threads: usize) -> Identity {
+/// The processor's identity: one thread of it. Its calibration also depends on how well this program was compiled.
+fn processor() -> Identity {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
         info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
@@ -129,7 +129,7 @@ pub(crate) fn processor(threads: usize) -> Identity {
     let build = if cfg!(debug_assertions) { ", debug" } else { "" };
     Identity {
         name: "cpu".into(),
-        model: format!("{model}, {threads} threads"),
+        model: model.to_string(),
         driver: format!("{}{build} {}", SimdLevel::current(), env!("CARGO_PKG_VERSION")),
         memory_bytes: 0,
         zero_copy: true,

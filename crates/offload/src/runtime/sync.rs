@@ -1,8 +1,8 @@
 //! Locks that survive a panicking holder, and waiting until a moment. `queue.rs` and `cell.rs` use nothing else of
 //! `std::sync`: a test compiles them with this module exchanged for one whose locks are scheduled by a model checker.
 
-pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::sync::PoisonError;
+pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 /// Locks. What a panicking thread left behind is consistent: nothing of ours panics in the middle of a change.

@@ -87,6 +87,19 @@ impl Speed {
         zero_copy: false,
     };
 
+    /// From its name on the command line: `geforce-8800`, `pcie5-gpu`, `integrated`, `slow`.
+    pub fn preset(name: &str) -> Option<Self> {
+        Self::PRESETS.into_iter().find(|(known, _)| *known == name).map(|(_, speed)| speed)
+    }
+
+    /// Every preset with its name.
+    pub const PRESETS: [(&'static str, Speed); 4] = [
+        ("geforce-8800", Self::GEFORCE_8800),
+        ("pcie5-gpu", Self::PCIE5_GPU),
+        ("integrated", Self::INTEGRATED),
+        ("slow", Self::SLOW),
+    ];
+
     /// One that is `factor` times as fast as something that does `rate` bytes a second, its copies a little faster than
     /// its kernels.
     pub fn relative(name: &'static str, rate: f64, factor: f64) -> Self {

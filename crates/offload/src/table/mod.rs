@@ -243,10 +243,9 @@ impl Table {
             }
             self.prefetch_blocks(batches.clone().next().unwrap_or(&[]));
             out.extend(
-                batch
-                    .iter()
-                    .zip(&passed)
-                    .map(|(fingerprint, &passed)| if passed { self.find(Key::new(fingerprint)) } else { None }),
+                batch.iter().zip(&passed).map(
+                    |(fingerprint, &passed)| if passed { self.find(Key::new(fingerprint)) } else { None },
+                ),
             );
         }
     }

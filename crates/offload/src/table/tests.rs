@@ -107,7 +107,8 @@ fn the_summary_vector_forgets_when_refreshed() {
     let mut table = Table::with_capacity(20_000);
     let entries: Vec<_> = (0..20_000).map(|n| (random(n), n)).collect();
     table.insert_many(&entries).expect("room");
-    let passing = |table: &Table, from: u64| (from..from + 20_000).filter(|&n| table.may_hold(&random(n))).count();
+    let passing =
+        |table: &Table, from: u64| (from..from + 20_000).filter(|&n| table.may_hold(&random(n))).count();
     assert_eq!(passing(&table, 0), 20_000);
     // One in a few thousand, for so many bits a key; fixed inputs, so this is not left to chance.
     assert!(passing(&table, 1 << 32) < 40, "{}", passing(&table, 1 << 32));
@@ -183,7 +184,8 @@ fn the_sketch_keeps_what_is_hot() {
     let mut total = 0;
     for round in 0..60_000u64 {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let n = if round % 3 == 0 { 1_000_000 + round } else { (40_000 / ((state >> 33) % 40_000 + 1)).min(999) };
+        let n =
+            if round % 3 == 0 { 1_000_000 + round } else { (40_000 / ((state >> 33) % 40_000 + 1)).min(999) };
         sketch.count(random(n), n);
         *exact.entry(n).or_insert(0u64) += 1;
         total += 1;

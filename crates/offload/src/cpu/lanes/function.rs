@@ -175,7 +175,14 @@ const SHA256_K: [u32; 64] = [
 
 impl Function<8> for Sha256 {
     const INITIAL: [u32; 8] = [
-        0x6a09_e667, 0xbb67_ae85, 0x3c6e_f372, 0xa54f_f53a, 0x510e_527f, 0x9b05_688c, 0x1f83_d9ab, 0x5be0_cd19,
+        0x6a09_e667,
+        0xbb67_ae85,
+        0x3c6e_f372,
+        0xa54f_f53a,
+        0x510e_527f,
+        0x9b05_688c,
+        0x1f83_d9ab,
+        0x5be0_cd19,
     ];
     const BIG_ENDIAN: bool = true;
     const FEW: usize = 8;
@@ -262,7 +269,11 @@ pub(super) fn tail<F: Function<W>, const W: usize>(rest: &[u8], len: u64, out: &
     bytes[rest.len()] = 0x80;
     bytes[rest.len() + 1..].fill(0);
     let bits = len.wrapping_mul(8);
-    bytes[64 * count - 8..].copy_from_slice(&if F::BIG_ENDIAN { bits.to_be_bytes() } else { bits.to_le_bytes() });
+    bytes[64 * count - 8..].copy_from_slice(&if F::BIG_ENDIAN {
+        bits.to_be_bytes()
+    } else {
+        bits.to_le_bytes()
+    });
     count
 }
 

@@ -31,8 +31,12 @@ pub(super) fn digests<'a>(
     mut put: impl FnMut(usize, [u8; 32]),
 ) {
     match digest {
-        Digest::Md5 => many::<Md5, 4>(level, count, get, |n, state| put(n, function::digest::<Md5, 4>(state))),
-        Digest::Sha1 => many::<Sha1, 5>(level, count, get, |n, state| put(n, function::digest::<Sha1, 5>(state))),
+        Digest::Md5 => {
+            many::<Md5, 4>(level, count, get, |n, state| put(n, function::digest::<Md5, 4>(state)))
+        }
+        Digest::Sha1 => {
+            many::<Sha1, 5>(level, count, get, |n, state| put(n, function::digest::<Sha1, 5>(state)))
+        }
         Digest::Sha256 => {
             many::<Sha256, 8>(level, count, get, |n, state| put(n, function::digest::<Sha256, 8>(state)));
         }
@@ -91,7 +95,9 @@ fn many<'a, F: Function<W>, const W: usize>(
     match level.min(SimdLevel::detect()) {
         _ if count <= F::FEW => plainly::<F, W>(count, get, put),
         #[cfg(target_arch = "x86_64")]
-        SimdLevel::Avx512 => side_by_side::<F, W, { avx512::LANES }>(avx512::blocks::<F, W>, count, get, &mut put),
+        SimdLevel::Avx512 => {
+            side_by_side::<F, W, { avx512::LANES }>(avx512::blocks::<F, W>, count, get, &mut put)
+        }
         // Eight rounds of eight shifts for every block of SHA-256: the crate's instructions for it win.
         #[cfg(target_arch = "x86_64")]
         SimdLevel::Avx2 | SimdLevel::Avx2Gfni if W < 8 || !has_sha() => {
