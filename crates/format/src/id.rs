@@ -77,15 +77,8 @@ pub enum FingerprintKind {
 
 impl FingerprintKind {
     /// Every kind, by its number on disk.
-    pub const ALL: [FingerprintKind; 7] = [
-        Self::Blake3,
-        Self::Sha256,
-        Self::Md5,
-        Self::Sha1,
-        Self::PmdMd5,
-        Self::PmdSha1,
-        Self::PmdSha256,
-    ];
+    pub const ALL: [FingerprintKind; 7] =
+        [Self::Blake3, Self::Sha256, Self::Md5, Self::Sha1, Self::PmdMd5, Self::PmdSha1, Self::PmdSha256];
 
     /// From its number on disk.
     ///

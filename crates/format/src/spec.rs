@@ -198,15 +198,21 @@ mod tests {
 
     #[test]
     fn chunkers_print_what_they_parse() {
-        for text in
-            ["gear32:4K/16K/64K", "fixed:512", "rabin:2K/8K/64K", "lbfs-md5:64/256/257", "lbfs-sha1:1K/8M/16M"]
-        {
+        for text in [
+            "gear32:4K/16K/64K",
+            "fixed:512",
+            "rabin:2K/8K/64K",
+            "lbfs-md5:64/256/257",
+            "lbfs-sha1:1K/8M/16M",
+        ] {
             let spec = ChunkerSpec::parse(text).expect(text);
             assert_eq!(spec.to_string(), text);
             // What comes before a chunk may be unknown: no window of its candidates reaches back so far.
             assert!(spec.history_len() < spec.min_len() && spec.min_len() <= spec.max_len());
         }
-        for text in ["rabin", "rabin:8K", "rabin:32/256/1K", "lbfs-md5:1K/3K/9K", "lbfs:1K/8K/64K", "fixed:17M"] {
+        for text in
+            ["rabin", "rabin:8K", "rabin:32/256/1K", "lbfs-md5:1K/3K/9K", "lbfs:1K/8K/64K", "fixed:17M"]
+        {
             ChunkerSpec::parse(text).expect_err(text);
         }
     }

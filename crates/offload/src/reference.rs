@@ -88,10 +88,10 @@ pub fn window(function: WindowFunction, window: &[u8]) -> Vec<u8> {
 /// What is kept of the hashes of all windows of `data`. `spec` is valid.
 pub fn window_hash(spec: WindowSpec, data: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut start = 0;
-    while start + spec.window <= data.len() {
+    let mut start = 0usize;
+    while start.saturating_add(spec.window) <= data.len() {
         out.extend_from_slice(&window(spec.function, &data[start..start + spec.window])[..spec.keep]);
-        start += spec.step;
+        start = start.saturating_add(spec.step);
     }
     out
 }

@@ -6,7 +6,9 @@ use std::process::Command;
 use outrigger_format::boundary::CutWalk;
 use outrigger_format::{ChunkerSpec, FingerprintKind, WindowedHash};
 use outrigger_offload::op::{Digest, WindowFunction, WindowSpec};
-use outrigger_offload::{SimdLevel, candidates_with, hash, hash_many_with, pmd_hash_with, reference, window_hash_with};
+use outrigger_offload::{
+    SimdLevel, candidates_with, hash, hash_many_with, pmd_hash_with, reference, window_hash_with,
+};
 
 const VECTORS: &str = include_str!("vectors.txt");
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/hash_vectors.py");
@@ -118,7 +120,11 @@ fn cuts() {
                 }
                 ends.extend(walk.finish());
                 let bytes: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
-                assert_eq!((ends.len(), hash(FingerprintKind::Sha256, &bytes).to_string().as_str()), (number(chunks), expected), "{level}: {line:?}, pieces of {piece}");
+                assert_eq!(
+                    (ends.len(), hash(FingerprintKind::Sha256, &bytes).to_string().as_str()),
+                    (number(chunks), expected),
+                    "{level}: {line:?}, pieces of {piece}"
+                );
             }
         }
     }
@@ -130,7 +136,10 @@ fn the_script_still_says_so() {
         Err(why) => println!("skipped: no python3 here ({why})"),
         Ok(made) => {
             assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-            assert!(made.stdout == VECTORS.as_bytes(), "vectors.txt is not what scripts/hash_vectors.py prints");
+            assert!(
+                made.stdout == VECTORS.as_bytes(),
+                "vectors.txt is not what scripts/hash_vectors.py prints"
+            );
         }
     }
 }

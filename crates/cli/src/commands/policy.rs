@@ -28,7 +28,7 @@ Examples:
 Keys:
   versions  how many earlier contents of a file are kept: a number, all or none (10)
   codec     zstd:LEVEL, lz4 or none
-  chunker   gear32:MIN/AVG/MAX or fixed:SIZE
+  chunker   gear32:MIN/AVG/MAX or fixed:SIZE; for experiments rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX
   dedup     on or off: whether to look for what is stored already";
 
 /// Set and show how files below a directory are stored

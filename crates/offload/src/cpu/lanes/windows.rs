@@ -51,9 +51,9 @@ impl<'a> Windows<'a> {
         let reach = match self.step {
             4 => last_word + 4 * lanes,
             1 => last_word + sliding_len(lanes),
-            step => (lanes - 1) * step + self.window.next_multiple_of(64),
+            step => step.saturating_mul(lanes - 1).saturating_add(self.window.next_multiple_of(64)),
         };
-        let stride = lanes * self.step;
+        let stride = self.step.saturating_mul(lanes);
         let within = self.data.len().checked_sub(reach).map_or(0, |rest| rest / stride + 1);
         within.min(count / lanes)
     }

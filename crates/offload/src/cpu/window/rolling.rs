@@ -53,7 +53,7 @@ fn hash_keeping<const KEEP: usize>(
         kept
     };
     let run = out.len() / LANES;
-    let rolled = if 2 * spec.step <= rolling.reach() && run > 0 { run * LANES } else { 0 };
+    let rolled = if spec.step <= rolling.reach() / 2 && run > 0 { run * LANES } else { 0 };
     let (rolled, rest) = out.split_at_mut(rolled);
     if !rolled.is_empty() {
         let starts: [usize; LANES] = std::array::from_fn(|lane| lane * run * spec.step);
