@@ -71,7 +71,9 @@ pub fn run(context: &Context, args: CalibrateArgs) -> Outcome {
         .save(&path)
         .map_err(|error| Failure::io(format!("cannot write {}", path.display()), &error))?;
     if context.json {
-        print_json(Object::new().with("points", points).with("calibration_file", path.display().to_string()))?;
+        print_json(
+            Object::new().with("points", points).with("calibration_file", path.display().to_string()),
+        )?;
     } else if !context.quiet {
         let mut text = format!("{:34} {:8}", "GB/s", "device");
         sizes(max_bytes).for_each(|bytes| text += &format!(" {:>8}", size(bytes as u64).replace(".00", "")));

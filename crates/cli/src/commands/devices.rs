@@ -157,7 +157,8 @@ fn describe(
             0 => String::new(),
             bytes => format!(", {}", size(bytes)),
         };
-        let copy = if identity.zero_copy && identity.memory_bytes == 0 { ", in the host's memory" } else { "" };
+        let copy =
+            if identity.zero_copy && identity.memory_bytes == 0 { ", in the host's memory" } else { "" };
         text += &format!("{:10} {} ({}){memory}{copy}\n", identity.name, identity.model, identity.driver);
     }
     for Missing { kind, why } in missing {

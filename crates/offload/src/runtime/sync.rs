@@ -2,7 +2,7 @@
 //! `std::sync`: a test compiles them with this module exchanged for one whose locks are scheduled by a model checker.
 
 use std::sync::PoisonError;
-pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Instant;
 
 /// Locks. What a panicking thread left behind is consistent: nothing of ours panics in the middle of a change.

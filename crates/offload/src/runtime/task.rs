@@ -171,10 +171,6 @@ impl Loan {
         self.body.as_mut().expect("a loan has its body until it ends")
     }
 
-    pub(super) fn home(&self) -> &Arc<Shared> {
-        &self.home
-    }
-
     pub(super) fn into_body(mut self) -> Box<Body> {
         self.body.take().expect("a loan has its body until it ends")
     }

@@ -58,7 +58,8 @@ impl Watch {
     fn wait(&self) -> bool {
         let mut state = lock(&self.state);
         while !state.ended && state.next.is_none_or(|next| next > Instant::now()) {
-            (state, _) = wait_until(&self.earlier, state, state.next);
+            let until = state.next;
+            (state, _) = wait_until(&self.earlier, state, until);
         }
         // From here on, a new moment is an earlier one.
         state.next = None;

@@ -6,7 +6,7 @@ use crate::device::StageTimes;
 use crate::work::{Class, Work};
 
 /// Times of a device, from few numbers.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Speed {
     /// What it resembles.
     pub name: &'static str,
