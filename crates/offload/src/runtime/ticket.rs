@@ -80,3 +80,9 @@ impl Drop for Ticket {
         }
     }
 }
+
+impl std::fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket").field("id", &self.id).field("has_ended", &self.has_ended()).finish()
+    }
+}
