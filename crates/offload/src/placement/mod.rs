@@ -107,9 +107,9 @@ impl Model {
         };
         let untried = (0..known.curves.len()).find(|&lane| {
             eligible(lane)
-                && !known.curves[lane].knows(bytes)
+                && known.curves[lane].samples(bytes) < policy.first_tasks
                 && known.curves[lane].trials[decade] < policy.first_tasks
-                && promising(predicted[lane])
+                && (known.curves[lane].samples(bytes) > 0 || promising(predicted[lane]))
         });
         let placed = &mut known.placed[decade];
         *placed = placed.wrapping_add(1);
@@ -220,12 +220,14 @@ mod tests {
         let [cpu, device] = [Explore::First(0), Explore::First(1)];
         // No answer has come yet; more tasks are not risked.
         assert_eq!(asked, [cpu, cpu, device, device, Explore::No, Explore::No]);
-        model.observe(0, Class::Scan, 50_000, work(1000.0), true, 0.2);
-        model.observe(1, Class::Scan, 50_000, work(100_000.0), true, 0.2);
+        for _ in 0..2 {
+            model.observe(0, Class::Scan, 50_000, work(1000.0), true, 0.2);
+            model.observe(1, Class::Scan, 50_000, work(100_000.0), true, 0.2);
+        }
         // The next decade looks hopeless on the device: it is not even tried.
         let next = model.advise(&policy, Class::Scan, 500_000, |_| true);
         assert_eq!(next.explore, cpu);
-        model.observe(0, Class::Scan, 500_000, work(10_000.0), true, 0.2);
+        (0..2).for_each(|_| model.observe(0, Class::Scan, 500_000, work(10_000.0), true, 0.2));
         assert_eq!(model.advise(&policy, Class::Scan, 500_000, |_| true).explore, Explore::No);
         // What it cannot do is not asked of it.
         let only_cpu = model.advise(&policy, Class::Scan, 50_000, |lane| lane == 0);
@@ -235,7 +237,7 @@ mod tests {
     #[test]
     fn the_second_best_is_looked_at_as_rarely_as_promised() {
         let (model, policy) = (model(), Policy::default());
-        for lane in 0..2 {
+        for lane in [0, 1, 0, 1] {
             model.observe(lane, Class::Scan, 50_000, work(1000.0), true, 0.2);
         }
         let explored = (0..10_000)

@@ -89,9 +89,9 @@ impl Curve {
         self.points[decade(point.bytes as usize)] = Some(point);
     }
 
-    /// Whether this decade was measured.
-    pub fn knows(&self, bytes: usize) -> bool {
-        self.points[decade(bytes)].is_some()
+    /// How often this decade was measured.
+    pub fn samples(&self, bytes: usize) -> u32 {
+        self.points[decade(bytes)].map_or(0, |point| point.samples)
     }
 
     /// How long each stage takes for this many bytes; `None` if nothing was ever measured.
@@ -113,13 +113,14 @@ impl Curve {
         }
     }
 
-    /// Learns from a measurement. `learn` is the weight of the newest one; the first few are averaged.
+    /// Learns from a measurement. `learn` is the weight of the newest one. The first of a decade warms up (a device loads
+    /// its code, memory is touched for the first time): the second replaces it, and the next few are averaged.
     pub fn observe(&mut self, bytes: usize, measured: Stages, learn: f64) {
         let expected = self.predict(bytes);
         let slot = &mut self.points[decade(bytes)];
         match (slot, expected) {
-            (Some(point), Some(expected)) => {
-                let weight = learn.max(1.0 / f64::from(point.samples + 1));
+            (Some(point), Some(expected)) if point.samples > 1 => {
+                let weight = learn.max(1.0 / f64::from(point.samples.saturating_add(1)));
                 let correct = |old: f64, ratio: f64| {
                     if old < 1.0 { old + (ratio - old) * weight } else { old * ratio.powf(weight) }
                 };
@@ -131,7 +132,8 @@ impl Curve {
                 point.samples = point.samples.saturating_add(1);
             }
             (slot, _) => {
-                *slot = Some(Point { bytes: bytes.max(1) as f64, stages: measured, samples: 1, error: 0.0 });
+                let samples = slot.map_or(1, |point| point.samples + 1);
+                *slot = Some(Point { bytes: bytes.max(1) as f64, stages: measured, samples, error: 0.0 });
             }
         }
     }

@@ -89,6 +89,7 @@ impl Shared {
         let cell = Arc::clone(&body.cell);
         cell.begin(id);
         let (plan, deadline, priority) = (self.plan(&body), body.deadline, body.priority as usize);
+        let called_back = body.callback.is_some();
         let place =
             |loads: &mut dyn Iterator<Item = Load>, body: &mut Box<Body>| self.place(&plan, loads, body);
         match self.board.submit(id, priority, body, block, place) {
@@ -96,7 +97,7 @@ impl Shared {
                 if let Some(deadline) = deadline {
                     self.watch.deadline(deadline, id);
                 }
-                Ok(Ticket::new(id, cell, Arc::clone(self)))
+                Ok(Ticket::new(id, cell, Arc::clone(self), called_back))
             }
             Err((body, refusal)) => {
                 cell.close(id);

@@ -17,12 +17,13 @@ pub struct Ticket {
     id: u64,
     cell: Arc<Cell<Ended>>,
     home: Arc<Shared>,
+    /// The outcome was taken, or goes to a callback: nothing is to be given up.
     over: bool,
 }
 
 impl Ticket {
-    pub(super) fn new(id: u64, cell: Arc<Cell<Ended>>, home: Arc<Shared>) -> Self {
-        Self { id, cell, home, over: false }
+    pub(super) fn new(id: u64, cell: Arc<Cell<Ended>>, home: Arc<Shared>, called_back: bool) -> Self {
+        Self { id, cell, home, over: called_back }
     }
 
     /// Waits for the task's end.
