@@ -34,15 +34,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use cell::Cell;
-use queue::{Board, Costs, LANES_MAX, NEVER, Next, Refusal};
+use queue::{Board, Costs, NEVER, Next, Refusal};
 use shuttle::thread;
 use sync::{Arc, Mutex};
 
 /// Schedules tried of each test.
-const SCHEDULES: usize = 1000;
+const SCHEDULES: usize = 3000;
 
 fn costs(of: &[u64]) -> Costs {
-    std::array::from_fn(|lane| of.get(lane).copied().unwrap_or(NEVER))
+    let costs = std::array::from_fn(|lane| of.get(lane).copied().unwrap_or(NEVER));
+    Costs { occupies: costs, alone: costs }
 }
 
 /// Random schedules, and such as need few changes of the thread at the worst moment.

@@ -21,8 +21,27 @@ pub(super) const LANES_MAX: usize = 8;
 /// What a lane cannot do costs this.
 pub(super) const NEVER: u64 = u64::MAX;
 
-/// What each lane would need for an item, in nanoseconds: by this, queues know how long they are.
-pub(super) type Costs = [u64; LANES_MAX];
+/// What each lane would need for an item, in nanoseconds; [`NEVER`] if it cannot do it, or is not to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Costs {
+    /// For how long it keeps others waiting, where stages overlap: by this, queues know how long they are.
+    pub occupies: [u64; LANES_MAX],
+    /// From its beginning to its end, alone: by this, a lane knows whether to take it from another.
+    pub alone: [u64; LANES_MAX],
+}
+
+impl Costs {
+    /// No lane can do it.
+    pub(super) const NONE: Costs = Costs { occupies: [NEVER; LANES_MAX], alone: [NEVER; LANES_MAX] };
+
+    /// The same on one lane only.
+    pub(super) fn only(&self, lane: usize) -> Self {
+        let mut one = Self::NONE;
+        one.occupies[lane] = self.occupies[lane];
+        one.alone[lane] = self.alone[lane];
+        one
+    }
+}
 
 /// An item that waits.
 struct Item<T> {
@@ -35,7 +54,7 @@ struct Item<T> {
 impl<T> Item<T> {
     /// What it adds to a lane's backlog; nothing where it has no business but was put.
     fn cost_on(&self, lane: usize) -> u64 {
-        if self.costs[lane] == NEVER { 0 } else { self.costs[lane] }
+        if self.costs.occupies[lane] == NEVER { 0 } else { self.costs.occupies[lane] }
     }
 }
 
@@ -292,9 +311,14 @@ impl<T> State<T> {
     fn steal(&mut self, lane: usize) -> Option<Item<T>> {
         for from in (0..self.lanes.len()).filter(|&from| from != lane) {
             let other = &mut self.lanes[from];
+            // What its own threads are about to begin with is not worth a race.
+            if other.load.running < other.width {
+                continue;
+            }
             let until_done = other.load.backlog_ns / other.width as u64;
             let Some(queue) = other.queues.iter_mut().rev().find(|queue| !queue.is_empty()) else { continue };
-            let worth = |item: &Item<T>| item.costs[lane].saturating_add(item.costs[lane] / 4) < until_done;
+            let alone = |item: &Item<T>| item.costs.alone[lane];
+            let worth = |item: &Item<T>| alone(item).saturating_add(alone(item) / 4) < until_done;
             if queue.back().is_some_and(worth)
                 && let Some(item) = queue.pop_back()
             {

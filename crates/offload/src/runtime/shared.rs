@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::breaker::BreakerState;
 use super::cell::Cell;
 use super::lane::{Lane, add};
-use super::queue::{Board, Costs, LANES_MAX, Load, NEVER, Refusal};
+use super::queue::{Board, Costs, LANES_MAX, Load, Refusal};
 use super::sync::{Mutex, lock};
 use super::task::{Body, Draft, Ended, Failed, Failure, Finished, Loan};
 use super::ticket::Ticket;
@@ -130,18 +130,19 @@ impl Shared {
     fn place(&self, plan: &Plan, loads: &mut dyn Iterator<Item = Load>, body: &mut Body) -> (usize, Costs) {
         let mut candidates = [None; LANES_MAX];
         let mut may = [false; LANES_MAX];
-        let mut costs = [NEVER; LANES_MAX];
+        let mut costs = Costs::NONE;
         for (at, load) in loads.enumerate() {
             let (lane, tasks) = (&self.lanes[at], load.waiting + load.running);
             may[at] = plan.eligible[at] && !lane.is_open() && !(plan.trial[at] && tasks > 0);
             let Some(predicted) = plan.advice.predicted[at].filter(|_| may[at]) else { continue };
             let (width, backlog_ns) = (lane.width, load.backlog_ns as f64);
             candidates[at] = Some(Candidate { predicted, backlog_ns, tasks, width });
-            let cost =
-                if at == 0 { predicted.latency() } else { predicted.overlapped().max(predicted.overhead) };
+            let alone = predicted.latency();
+            let occupies = if at == 0 { alone } else { predicted.overlapped().max(predicted.overhead) };
+            costs.occupies[at] = occupies as u64;
             // A device on trial takes nothing from others.
             if !plan.trial[at] {
-                costs[at] = cost as u64;
+                costs.alone[at] = alone as u64;
             }
         }
         let (best, second) = choose(&self.policy, &candidates);
@@ -158,16 +159,11 @@ impl Shared {
             let predicted = candidate.finish_ns(self.policy.objective);
             body.report.predicted = Duration::from_nanos(predicted as u64);
         }
-        if costs[lane] == NEVER {
-            costs[lane] = candidates[lane].map_or(0, |candidate| candidate.predicted.latency() as u64);
-        }
-        if plan.advice.explore != Explore::No || self.policy.objective == crate::placement::Objective::Cpu {
-            // What is to be measured there is not to be taken by another; nor what the processor is to be spared.
-            let own = costs[lane];
-            costs = [NEVER; LANES_MAX];
-            costs[lane] = own;
-        }
         body.costs = costs;
+        // What is to be measured there, or was sent there on purpose, is not to be taken by another.
+        if plan.advice.explore != Explore::No || body.pinned.is_some() {
+            costs = costs.only(lane);
+        }
         (lane, costs)
     }
 
@@ -238,9 +234,7 @@ impl Shared {
 
     /// Puts a task in front of the processor's queue.
     pub(super) fn put_to_processor(&self, body: Box<Body>) {
-        let mut costs = [NEVER; LANES_MAX];
-        costs[0] = body.costs[0];
-        self.board.put_back(0, body.id, body.priority as usize, costs, body);
+        self.board.put_back(0, body.id, body.priority as usize, body.costs.only(0), body);
     }
 
     /// Takes note that a device failed; if that is too much, takes everything away from it.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use outrigger_format::FingerprintKind;
 
 use super::cell::Cell;
-use super::queue::{Costs, LANES_MAX, NEVER};
+use super::queue::Costs;
 use super::shared::Shared;
 use crate::TaskError;
 use crate::device::StageTimes;
@@ -82,6 +82,8 @@ pub(super) struct Body {
     pub deadline: Option<Instant>,
     pub pinned: Option<usize>,
     pub callback: Option<Callback>,
+    /// The vector of an earlier request for fingerprints.
+    pub spare: Vec<Range<u32>>,
     pub class: Class,
     pub bytes: usize,
     /// Whether the submitter has said which part of the buffer is meant.
@@ -110,10 +112,11 @@ impl Body {
             deadline: None,
             pinned: None,
             callback: None,
+            spare: Vec::new(),
             class: Request::default().class(),
             bytes: 0,
             ranged: false,
-            costs: [NEVER; LANES_MAX],
+            costs: Costs::NONE,
             submitted: now,
             begun: now,
             report: Report::default(),
@@ -129,18 +132,24 @@ impl Body {
         Arc::get_mut(&mut self.work).expect("nobody else can have it")
     }
 
+    /// Replaces the request, and keeps the room of its list.
+    fn set_request(&mut self, request: Request) {
+        let old = std::mem::replace(&mut self.work_mut().request, request);
+        if let Request::HashMany { ranges, .. } = old
+            && ranges.capacity() > self.spare.capacity()
+        {
+            self.spare = ranges;
+        }
+    }
+
     /// As good as new, with buffers returned to the pool and vectors emptied.
     pub(super) fn reset(&mut self) {
         let work = self.work_mut();
         work.input = Input::Empty;
         work.range = 0..0;
         self.ranged = false;
-        let work = self.work_mut();
-        // Tables and users' operations may be large: an idle task holds none. Lists keep their room.
-        match &mut work.request {
-            Request::HashMany { ranges, .. } => ranges.clear(),
-            request => *request = Request::default(),
-        }
+        // Tables and users' operations may be large: an idle task holds none.
+        self.set_request(Request::default());
         self.output.clear();
         self.output.bytes.take_buffer();
         self.priority = Priority::Normal;
@@ -198,7 +207,7 @@ impl Draft {
 
     /// Says what is to be done.
     pub fn set_request(&mut self, request: Request) -> &mut Self {
-        self.0.body_mut().work_mut().request = request;
+        self.0.body_mut().set_request(request);
         self
     }
 
@@ -208,14 +217,11 @@ impl Draft {
         kind: FingerprintKind,
         pieces: impl IntoIterator<Item = Range<u32>>,
     ) -> &mut Self {
-        let request = &mut self.0.body_mut().work_mut().request;
-        let mut ranges = match request {
-            Request::HashMany { ranges, .. } => std::mem::take(ranges),
-            _ => Vec::new(),
-        };
+        let body = self.0.body_mut();
+        let mut ranges = std::mem::take(&mut body.spare);
         ranges.clear();
         ranges.extend(pieces);
-        *request = Request::HashMany { kind, ranges };
+        body.set_request(Request::HashMany { kind, ranges });
         self
     }
 
