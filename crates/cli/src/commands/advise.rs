@@ -181,16 +181,14 @@ fn measure(runtime: &Runtime, case: &Case, device: usize, question: &Question) -
     Ok(curve)
 }
 
-/// What making a buffer takes: two sizes that the pool does not have.
+/// What making a buffer takes, at two sizes, after those that the pool has are taken.
 fn mem_alloc(runtime: &Runtime) -> Line {
     let time = |bytes: usize| {
-        let held: Vec<_> = std::iter::from_fn(|| {
-            let fresh = runtime.pool().counts().fresh;
-            let buffer = runtime.pool().alloc(bytes);
-            (runtime.pool().counts().fresh == fresh).then_some(buffer)
-        })
-        .take(1000)
-        .collect();
+        let mut held = Vec::new();
+        let fresh = runtime.pool().counts().fresh;
+        while runtime.pool().counts().fresh == fresh {
+            held.push(runtime.pool().alloc(bytes));
+        }
         let begun = Instant::now();
         let buffer = runtime.pool().alloc(bytes);
         let took = begun.elapsed().as_nanos() as f64;

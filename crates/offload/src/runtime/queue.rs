@@ -259,6 +259,15 @@ impl<T> Board<T> {
         Some(item.value)
     }
 
+    /// The ids of all items that wait, sorted.
+    pub(super) fn waiting(&self) -> Vec<u64> {
+        let state = lock(&self.state);
+        let queues = state.lanes.iter().flat_map(|lane| &lane.queues);
+        let mut ids: Vec<u64> = queues.flatten().map(|item| item.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
     /// All lanes' loads.
     pub(super) fn loads(&self) -> Vec<Load> {
         lock(&self.state).lanes.iter().map(|lane| lane.load).collect()

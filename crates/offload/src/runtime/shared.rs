@@ -95,7 +95,7 @@ impl Shared {
         match self.board.submit(id, priority, body, block, place) {
             Ok(()) => {
                 if let Some(deadline) = deadline {
-                    self.watch.deadline(deadline, id);
+                    self.watch.deadline(deadline, id, || self.board.waiting());
                 }
                 Ok(Ticket::new(id, cell, Arc::clone(self), called_back))
             }

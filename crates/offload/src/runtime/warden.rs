@@ -18,6 +18,8 @@ use crate::device::Fault;
 pub(super) struct Watch {
     state: Mutex<State>,
     earlier: Condvar,
+    /// More deadlines than tasks can wait.
+    room: usize,
 }
 
 struct State {
@@ -30,7 +32,7 @@ struct State {
 impl Watch {
     pub(super) fn new(room: usize) -> Self {
         let state = State { next: None, deadlines: BinaryHeap::with_capacity(room), ended: false };
-        Self { state: Mutex::new(state), earlier: Condvar::new() }
+        Self { state: Mutex::new(state), earlier: Condvar::new(), room }
     }
 
     /// Looks at running tasks at this moment, or before.
@@ -42,9 +44,16 @@ impl Watch {
         }
     }
 
-    /// Looks at this moment whether a task still waits.
-    pub(super) fn deadline(&self, at: Instant, id: u64) {
-        lock(&self.state).deadlines.push(Reverse((at, id)));
+    /// Looks at this moment whether a task still waits. `waiting` says which tasks do, sorted: deadlines of others are
+    /// forgotten when there are too many.
+    pub(super) fn deadline(&self, at: Instant, id: u64, waiting: impl FnOnce() -> Vec<u64>) {
+        let mut state = lock(&self.state);
+        if state.deadlines.len() >= self.room {
+            let waiting = waiting();
+            state.deadlines.retain(|Reverse((_, id))| waiting.binary_search(id).is_ok());
+        }
+        state.deadlines.push(Reverse((at, id)));
+        drop(state);
         self.limit(at);
     }
 

@@ -86,6 +86,31 @@ fn what_is_not_begun_by_its_deadline_expires() {
 }
 
 #[test]
+fn deadlines_of_what_is_done_are_forgotten() {
+    let policy = Policy { outstanding_max: 4, ..Policy::default() };
+    let runtime = Runtime::builder().cpu_threads(1).policy(policy).build();
+    let far = Instant::now() + Duration::from_secs(3600);
+    let submit = |data: &[u8], deadline| {
+        let mut draft = hash_task(&runtime, data);
+        draft.set_deadline(deadline);
+        runtime.submit(draft).unwrap()
+    };
+    for n in 0..100 {
+        assert!(is_right(&submit(&[n; 10], far).wait().unwrap()));
+    }
+    // And those of what waits are not.
+    let gate = Gate::new();
+    let held = runtime.submit(gate.draft(&runtime)).unwrap();
+    gate.wait();
+    let late = submit(b"late", Instant::now() + Duration::from_millis(5));
+    let rest = [1, 2].map(|n| submit(&[n; 10], far));
+    assert_eq!(late.wait().unwrap_err().reason, Failure::Expired);
+    gate.open();
+    rest.into_iter().for_each(|ticket| assert!(is_right(&ticket.wait().unwrap())));
+    held.wait().unwrap();
+}
+
+#[test]
 fn who_submits_too_much_waits() {
     let policy = Policy { outstanding_max: 2, ..Policy::default() };
     let runtime = Arc::new(Runtime::builder().cpu_threads(1).policy(policy).build());

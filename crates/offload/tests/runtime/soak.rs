@@ -58,7 +58,9 @@ fn every_result_is_right_whatever_goes_wrong() {
                     draft.set_priority([Priority::High, Priority::Normal, Priority::Low][numbers.below(3)]);
                     match numbers.below(4) {
                         0 => {}
-                        place => drop(draft.pin(place)),
+                        place => {
+                            draft.pin(place);
+                        }
                     }
                     let ticket = runtime.submit(draft).expect("it is open");
                     match numbers.below(10) {
