@@ -187,7 +187,8 @@ pub fn bench(data: &[u8], quick: bool) {
     }
 }
 
-/// The rate of all cores, each at its own buffer: best of several runs that all begin together.
+/// The rate of all cores, each at its own buffer: best of several runs that all begin together, from when the first has begun to
+/// when the last has ended.
 fn all_cores(
     cores: usize,
     data: &[u8],
@@ -195,29 +196,32 @@ fn all_cores(
     run: &(dyn Fn(SimdLevel) -> Run<'static> + Sync),
 ) -> f64 {
     let turns = if quick { 1 } else { 12 };
-    let calls = if quick { 1 } else { (8 << 20) / data.len().max(1) + 1 };
-    let barrier = Barrier::new(cores + 1);
-    let mut best = 0f64;
-    std::thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| {
-                let (mut run, data) = (run(SimdLevel::current()), data.to_vec());
-                run(&data);
-                for _ in 0..turns {
-                    barrier.wait();
-                    (0..calls).for_each(|_| run(&data));
-                    barrier.wait();
-                }
-            });
-        }
-        for _ in 0..turns {
-            barrier.wait();
-            let begin = Instant::now();
-            barrier.wait();
-            best = best.max((data.len() * calls * cores) as f64 / begin.elapsed().as_secs_f64() / 1e9);
-        }
+    let calls = if quick { 1 } else { (16 << 20) / data.len().max(1) + 1 };
+    let barrier = Barrier::new(cores);
+    let times: Vec<Vec<(Instant, Instant)>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut run, data) = (run(SimdLevel::current()), data.to_vec());
+                    run(&data);
+                    let turn = |_| {
+                        barrier.wait();
+                        let begin = Instant::now();
+                        (0..calls).for_each(|_| run(&data));
+                        (begin, Instant::now())
+                    };
+                    (0..turns).map(turn).collect()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
-    best
+    let spans = (0..turns).map(|turn| {
+        let begin = times.iter().map(|times| times[turn].0).min().expect("a core");
+        let end = times.iter().map(|times| times[turn].1).max().expect("a core");
+        (end - begin).as_secs_f64()
+    });
+    (data.len() * calls * cores) as f64 / spans.fold(f64::MAX, f64::min) / 1e9
 }
 
 /// Prints lookups a second in tables of rising size, one by one and in batches.

@@ -15,8 +15,10 @@ use crate::SimdLevel;
 use crate::op::{Ingested, Stream};
 use crate::table::Table;
 
-/// Bytes scanned at a time, and hashed together at least: well within the second cache.
+/// Bytes scanned at a time.
 const PIECE: usize = 256 << 10;
+/// Bytes hashed together, about: chunks enough to fill the lanes, and still in the caches.
+const TOGETHER: usize = 1 << 20;
 
 /// Cuts, fingerprints and looks up; keep one, for its scratch memory. See [`crate::op::Ingest`] for inputs and outputs.
 ///
@@ -103,7 +105,7 @@ impl Ingester {
                     start = end as usize;
                     count += 1;
                 }
-                if waiting >= PIECE {
+                if waiting >= TOGETHER {
                     self.finish(data, table, out);
                     waiting = 0;
                 }

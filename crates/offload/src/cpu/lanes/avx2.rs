@@ -91,6 +91,11 @@ impl Vector<8> for V8 {
         }
     }
     #[inline(always)]
+    fn prefetch(block: &[u8; 64]) {
+        // SAFETY: the processor has SSE if it has this; a prefetch reads nothing, and the address is a valid one besides.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(block.as_ptr().cast()) }
+    }
+    #[inline(always)]
     fn adjacent(bytes: &[u8]) -> Self {
         let bytes: &[u8; 32] = bytes.first_chunk().expect("four bytes a lane");
         // SAFETY: see the type; the array has the 32 bytes that are read, without need of alignment.

@@ -1,5 +1,9 @@
 //! MD5, SHA-1 and SHA-256 of one block in every lane, word for word as RFC 1321, RFC 3174 and FIPS 180-4 have them, over any
 //! [`Vector`]; and the same in one lane, by the crates.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "vectors are indexed by number: closures would be compiled without their instructions"
+)]
 
 use super::vector::Vector;
 
@@ -53,13 +57,16 @@ impl Function<4> for Md5 {
                 $a = early.add($f!($b, $c, $d)).rotate::<$l, $r>().add($b);
             };
         }
-        // Four steps: the word of step i is ($first + $stride·i) mod 16.
-        macro_rules! four {
-            ($f:ident, $i:literal, $first:literal, $stride:literal, $l0:literal $r0:literal $l1:literal $r1:literal $l2:literal $r2:literal $l3:literal $r3:literal) => {
-                step!($f, a b c d, $i, $first + $stride * $i, $l0, $r0);
-                step!($f, d a b c, $i + 1, $first + $stride * ($i + 1), $l1, $r1);
-                step!($f, c d a b, $i + 2, $first + $stride * ($i + 2), $l2, $r2);
-                step!($f, b c d a, $i + 3, $first + $stride * ($i + 3), $l3, $r3);
+        // Sixteen steps, four at a time: the word of step i is (first + stride·i) mod 16. An optimising compiler unrolls the loop; all
+        // steps written out would only take it longer.
+        macro_rules! sixteen {
+            ($f:ident, $from:literal, $first:literal, $stride:literal, $l0:literal $r0:literal $l1:literal $r1:literal $l2:literal $r2:literal $l3:literal $r3:literal) => {
+                for i in ($from..$from + 16).step_by(4) {
+                    step!($f, a b c d, i, $first + $stride * i, $l0, $r0);
+                    step!($f, d a b c, i + 1, $first + $stride * (i + 1), $l1, $r1);
+                    step!($f, c d a b, i + 2, $first + $stride * (i + 2), $l2, $r2);
+                    step!($f, b c d a, i + 3, $first + $stride * (i + 3), $l3, $r3);
+                }
             };
         }
         macro_rules! f {
@@ -82,22 +89,10 @@ impl Function<4> for Md5 {
                 $b.md5_last($c, $d)
             };
         }
-        four!(f, 0, 0, 1, 7 25 12 20 17 15 22 10);
-        four!(f, 4, 0, 1, 7 25 12 20 17 15 22 10);
-        four!(f, 8, 0, 1, 7 25 12 20 17 15 22 10);
-        four!(f, 12, 0, 1, 7 25 12 20 17 15 22 10);
-        four!(g, 16, 1, 5, 5 27 9 23 14 18 20 12);
-        four!(g, 20, 1, 5, 5 27 9 23 14 18 20 12);
-        four!(g, 24, 1, 5, 5 27 9 23 14 18 20 12);
-        four!(g, 28, 1, 5, 5 27 9 23 14 18 20 12);
-        four!(h, 32, 5, 3, 4 28 11 21 16 16 23 9);
-        four!(h, 36, 5, 3, 4 28 11 21 16 16 23 9);
-        four!(h, 40, 5, 3, 4 28 11 21 16 16 23 9);
-        four!(h, 44, 5, 3, 4 28 11 21 16 16 23 9);
-        four!(i, 48, 0, 7, 6 26 10 22 15 17 21 11);
-        four!(i, 52, 0, 7, 6 26 10 22 15 17 21 11);
-        four!(i, 56, 0, 7, 6 26 10 22 15 17 21 11);
-        four!(i, 60, 0, 7, 6 26 10 22 15 17 21 11);
+        sixteen!(f, 0, 0, 1, 7 25 12 20 17 15 22 10);
+        sixteen!(g, 16, 1, 5, 5 27 9 23 14 18 20 12);
+        sixteen!(h, 32, 5, 3, 4 28 11 21 16 16 23 9);
+        sixteen!(i, 48, 0, 7, 6 26 10 22 15 17 21 11);
         [state[0].add(a), state[1].add(b), state[2].add(c), state[3].add(d)]
     }
 }
@@ -142,19 +137,21 @@ impl Function<5> for Sha1 {
                 $b = $b.rotate::<30, 2>();
             };
         }
-        macro_rules! five {
-            ($f:ident, $k:literal, $($t:literal)*) => {$(
-                step!($f, $k, $t, a b c d e);
-                step!($f, $k, $t + 1, e a b c d);
-                step!($f, $k, $t + 2, d e a b c);
-                step!($f, $k, $t + 3, c d e a b);
-                step!($f, $k, $t + 4, b c d e a);
-            )*};
+        macro_rules! twenty {
+            ($f:ident, $k:literal, $from:literal) => {
+                for t in ($from..$from + 20).step_by(5) {
+                    step!($f, $k, t, a b c d e);
+                    step!($f, $k, t + 1, e a b c d);
+                    step!($f, $k, t + 2, d e a b c);
+                    step!($f, $k, t + 3, c d e a b);
+                    step!($f, $k, t + 4, b c d e a);
+                }
+            };
         }
-        five!(choose, 0x5a82_7999, 0 5 10 15);
-        five!(parity, 0x6ed9_eba1, 20 25 30 35);
-        five!(majority, 0x8f1b_bcdc, 40 45 50 55);
-        five!(parity, 0xca62_c1d6, 60 65 70 75);
+        twenty!(choose, 0x5a82_7999, 0);
+        twenty!(parity, 0x6ed9_eba1, 20);
+        twenty!(majority, 0x8f1b_bcdc, 40);
+        twenty!(parity, 0xca62_c1d6, 60);
         [state[0].add(a), state[1].add(b), state[2].add(c), state[3].add(d), state[4].add(e)]
     }
 }
@@ -210,23 +207,23 @@ impl Function<8> for Sha256 {
                 $h = t1.add(s0.add($a.majority($b, $c)));
             };
         }
-        macro_rules! eight {
-            ($($t:literal)*) => {$(
-                step!($t, a b c d e f g h);
-                step!($t + 1, h a b c d e f g);
-                step!($t + 2, g h a b c d e f);
-                step!($t + 3, f g h a b c d e);
-                step!($t + 4, e f g h a b c d);
-                step!($t + 5, d e f g h a b c);
-                step!($t + 6, c d e f g h a b);
-                step!($t + 7, b c d e f g h a);
-            )*};
+        for t in (0..64).step_by(8) {
+            step!(t, a b c d e f g h);
+            step!(t + 1, h a b c d e f g);
+            step!(t + 2, g h a b c d e f);
+            step!(t + 3, f g h a b c d e);
+            step!(t + 4, e f g h a b c d);
+            step!(t + 5, d e f g h a b c);
+            step!(t + 6, c d e f g h a b);
+            step!(t + 7, b c d e f g h a);
         }
-        eight!(0 8 16 24 32 40 48 56);
         let [s0, s1, s2, s3, s4, s5, s6, s7] = state;
         [s0.add(a), s1.add(b), s2.add(c), s3.add(d), s4.add(e), s5.add(f), s6.add(g), s7.add(h)]
     }
 }
+
+/// Blocks fetched ahead: each takes longer than a read from the third cache.
+const AHEAD: usize = 4;
 
 /// Takes the blocks of each lane, as many in each, into its state.
 ///
@@ -245,8 +242,12 @@ pub(super) fn blocks<F: Function<W>, V: Vector<N>, const W: usize, const N: usiz
     }
     for at in 0..count {
         let mut blocks = [&lanes[0][at]; N];
-        for lane in 1..N {
+        for lane in 0..N {
             blocks[lane] = &lanes[lane][at];
+            // So many streams at once are more than processors look after by themselves.
+            if at + AHEAD < count {
+                V::prefetch(&lanes[lane][at + AHEAD]);
+            }
         }
         let mut words = V::transposed(&blocks);
         if F::BIG_ENDIAN {

@@ -14,6 +14,8 @@ pub(super) trait Vector<const N: usize>: Copy {
     fn store(self, words: &mut [u32; N]);
     /// Word `w` of each lane's block in vector `w`.
     fn transposed(blocks: &[&[u8; 64]; N]) -> [Self; 16];
+    /// Asks for a block to be brought to the caches.
+    fn prefetch(block: &[u8; 64]);
     /// Lane `n` from bytes `4n..4n + 4` of `bytes`, which has `4N` at least.
     fn adjacent(bytes: &[u8]) -> Self;
     /// Lane `n` from bytes `n..n + 4` of `bytes`, which has [`sliding_len`] at least.
@@ -78,6 +80,10 @@ macro_rules! pair {
                     word += 1;
                 }
                 both
+            }
+            #[inline(always)]
+            fn prefetch(block: &[u8; 64]) {
+                V::prefetch(block);
             }
             #[inline(always)]
             fn adjacent(bytes: &[u8]) -> Self {
