@@ -7,9 +7,11 @@
 //!
 //! A thread that works on the processor anyway calls [`scan`], [`hash_many`], [`Ingester`], [`Compressor`] and [`Decompressor`]
 //! directly: no queue, no lock, and in steady state few allocations. Instructions are chosen at run time ([`SimdLevel`]).
-//! Tasks that own their buffers ([`work`], [`pool`]) can be done by whatever device does them best; [`cuda`] are GPUs.
+//! The [`runtime`] takes tasks that own their buffers ([`work`], [`pool`]) and has whatever device does them best do them:
+//! [`placement`] says which that is, by measurement. A device works by itself ([`device::Accelerator`]); one that is only
+//! simulated ([`sim`]) is always there; [`cuda`] are GPUs.
 //!
-//! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs` to `table/shim.rs`, and to
+//! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`, and to
 //! `cuda/{host,device}.rs` and `cuda/driver/`.
 
 pub mod conformance;
@@ -17,9 +19,13 @@ mod cpu;
 pub mod cuda;
 mod detect;
 pub mod device;
+mod discover;
 pub mod op;
+pub mod placement;
 pub mod pool;
 pub mod reference;
+pub mod runtime;
+pub mod sim;
 pub mod table;
 pub mod work;
 
@@ -29,4 +35,5 @@ pub use cpu::{
 };
 pub use detect::SimdLevel;
 pub use device::{Device, TaskError};
+pub use discover::{Discovered, Missing, discover};
 pub use op::{Operation, Task};

@@ -10,6 +10,8 @@ use outrigger_offload::cuda::{HostGrid, HostTable, Order};
 use outrigger_offload::op::{
     HashMany, Ingest, PmdHash, Scan, Stream, WindowFunction, WindowHash, WindowSpec,
 };
+use outrigger_offload::runtime::Runtime;
+use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_offload::table::Table;
 use outrigger_offload::{Device, Operation, Task, conformance, hash, reference};
 use proptest::prelude::*;
@@ -250,6 +252,24 @@ fn a_table_is_changed_by_kernels_as_by_the_processor() {
             assert_eq!(grid.remove(&mut table, &keys), Ok(1000));
         }
         check(&mut grid, &table, &model);
+    }
+}
+
+/// The runtime over a simulated device whose results the kernels compute.
+#[test]
+fn a_simulated_device_computes_with_the_kernels() {
+    let mut options = SimOptions::new("sim:0", Speed::INTEGRATED);
+    options.execute = Some(Box::new(HostGrid::new(Order::Shuffled)));
+    let runtime = Runtime::builder().cpu_threads(1).device(Box::new(SimDevice::new(options))).build();
+    let data = bytes(5, 100_000);
+    for kind in FingerprintKind::ALL {
+        let mut draft = runtime.draft(data.len());
+        draft.input().extend_from_slice(&data);
+        draft.hash_many(kind, [0..100_000, 17..20_000]).pin(1);
+        let done = runtime.submit(draft).expect("room").wait().expect("a healthy device");
+        assert_eq!(done.report().device, 1);
+        let expected = [hash(kind, &data), hash(kind, &data[17..20_000])];
+        assert_eq!(done.output().fingerprints, expected);
     }
 }
 

@@ -70,7 +70,7 @@ impl Place {
     }
 
     fn check(&self) {
-        let options = CheckOptions { read_data: true, ..CheckOptions::default() };
+        let options = CheckOptions { read_data: true, repair: false, threads: 2 };
         let report = check(&self.store, &options, &CheckProgress::default()).unwrap();
         assert!(report.findings.is_empty(), "{:?}", report.findings);
     }

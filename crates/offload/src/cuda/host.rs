@@ -18,7 +18,9 @@ use super::plan::{self, Data, ResidentTable, Step};
 use super::sync::{self, Blocking};
 use super::table::{Changing, table_methods};
 use crate::device::Fault;
+use crate::sim::Execute;
 use crate::table::Table;
+use crate::work::{Output, Work};
 use crate::{Device, Operation, Task, TaskError};
 
 #[repr(C)]
@@ -166,14 +168,6 @@ impl HostGrid {
     pub fn launches(&self) -> u64 {
         self.lane.launches
     }
-
-    /// Runs the task; see [`Device::run`].
-    ///
-    /// # Errors
-    /// [`Fault::Unsupported`]; [`Fault::Failed`] when a kernel is wrong.
-    pub fn execute(&mut self, task: &mut Task<'_>) -> Result<(), Fault> {
-        sync::execute(&mut self.lane, task)
-    }
 }
 
 impl Blocking for HostLane {
@@ -249,9 +243,19 @@ impl Device for HostGrid {
 
     fn run(&mut self, task: &mut Task<'_>) -> Result<(), TaskError> {
         let operation = task.operation();
-        self.execute(task).map_err(|fault| match fault {
+        sync::execute(&mut self.lane, task).map_err(|fault| match fault {
             Fault::Unsupported => TaskError::Unsupported { device: "grid".to_string(), operation },
             fault => panic!("{operation} on the host's grid: {fault}"),
+        })
+    }
+}
+
+/// So a simulated device can compute its results with the kernels of a real one.
+impl Execute for HostGrid {
+    fn execute(&mut self, work: &Work, output: &mut Output) -> Result<(), Fault> {
+        work.run_on(self, output).map_err(|error| match error {
+            TaskError::Unsupported { .. } => Fault::Unsupported,
+            error => Fault::Failed(error.to_string().into()),
         })
     }
 }

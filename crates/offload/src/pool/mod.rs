@@ -11,6 +11,7 @@ mod buffer;
 mod plain;
 
 pub use buffer::Buffer;
+pub(crate) use plain::allocate as allocate_plain;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -9,7 +9,7 @@ use super::*;
 /// Fingerprints whose buckets are few, so that they collide, wrap around and fill up.
 fn crowded(n: u16) -> Fingerprint {
     let mut fingerprint = Fingerprint([0; 32]);
-    fingerprint.0[0] = if n % 3 == 0 { 0xff } else { n as u8 & 3 };
+    fingerprint.0[0] = if n.is_multiple_of(3) { 0xff } else { n as u8 & 3 };
     fingerprint.0[8..10].copy_from_slice(&n.to_le_bytes());
     fingerprint
 }

@@ -23,8 +23,11 @@ use crate::op::Stream;
 use crate::pool::Buffer;
 
 /// Where a task's input lies.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub enum Input {
+    /// Nowhere: there is none.
+    #[default]
+    Empty,
     /// In a buffer of its own, which goes back to the pool with the task.
     Own(Buffer),
     /// In a buffer that several tasks read: a batch that is scanned, then hashed.
@@ -34,14 +37,15 @@ pub enum Input {
 impl Input {
     /// Its bytes.
     pub fn bytes(&self) -> &[u8] {
-        self.buffer()
+        self.buffer().map_or(&[], |buffer| buffer)
     }
 
     /// The buffer.
-    pub fn buffer(&self) -> &Buffer {
+    pub fn buffer(&self) -> Option<&Buffer> {
         match self {
-            Self::Own(buffer) => buffer,
-            Self::Shared(buffer) => buffer,
+            Self::Empty => None,
+            Self::Own(buffer) => Some(buffer),
+            Self::Shared(buffer) => Some(buffer),
         }
     }
 }
@@ -58,6 +62,11 @@ pub struct Work {
 }
 
 impl Work {
+    /// Nothing to do, on nothing.
+    pub fn empty() -> Self {
+        Self { request: Request::default(), input: Input::Empty, range: 0..0 }
+    }
+
     /// The bytes to be worked on.
     pub fn data(&self) -> &[u8] {
         &self.input.bytes()[self.range.clone()]

@@ -89,6 +89,12 @@ impl OutputBytes {
         self.buffer = Some(buffer);
     }
 
+    /// Takes the buffer away. What was in it is gone.
+    pub fn take_buffer(&mut self) -> Option<Buffer> {
+        self.in_buffer = false;
+        self.buffer.take()
+    }
+
     /// Empties it, and keeps the room.
     pub fn clear(&mut self) {
         self.vector.clear();

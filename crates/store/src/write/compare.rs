@@ -88,7 +88,9 @@ impl Compare {
     pub fn sealed(&self, fingerprints: &[Fingerprint]) {
         if let Some(untrusted) = &self.0 {
             let mut pending = untrusted.pending.lock().expect("no panic while held");
-            fingerprints.iter().for_each(|fingerprint| drop(pending.remove(fingerprint)));
+            for fingerprint in fingerprints {
+                pending.remove(fingerprint);
+            }
         }
     }
 }

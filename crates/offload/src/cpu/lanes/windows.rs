@@ -3,6 +3,10 @@
 //! Word `w` of the windows' blocks is loaded straight into a vector where the step allows it: with a step of 4 the words of
 //! neighbours are neighbours; with a step of 1 they overlap, and a shuffle spreads them. For other steps each window's
 //! blocks are loaded whole and transposed. Loads may reach beyond a window, never beyond the data: the last few windows are left to the caller.
+#![allow(
+    clippy::needless_range_loop,
+    reason = "vectors are indexed by number: closures would be compiled without their instructions"
+)]
 
 use super::function::{Function, digest};
 use super::vector::{Vector, sliding_len};
