@@ -229,8 +229,8 @@ fn ablation(quick: bool) {
             speed.name
         );
         println!(
-            "{:>10} {:>10} {:>10} {:>10} {:>10} {:>10}   {}",
-            "bytes", "cpu ms", "neither", "reuse", "+ overlap", "+ second", "neither: lock in kernel out %"
+            "{:>10} {:>10} {:>10} {:>10} {:>10} {:>10}   neither: lock in kernel out %",
+            "bytes", "cpu ms", "neither", "reuse", "+ overlap", "+ second"
         );
         let max = if quick { 64 << 10 } else { 16 << 20 };
         for bytes in sizes(max) {

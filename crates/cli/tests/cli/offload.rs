@@ -80,7 +80,8 @@ fn advice_has_its_reasons() {
     let gpu = &operation["gpus"].as_array().unwrap().last().unwrap().clone();
     assert_eq!(gpu["name"], "sim:0");
     let best = |gpus: &serde_json::Value| {
-        let rates = gpus.as_array().unwrap().iter().map(|gpu| gpu["with_gpu_bytes_per_second"].as_f64().unwrap());
+        let rates =
+            gpus.as_array().unwrap().iter().map(|gpu| gpu["with_gpu_bytes_per_second"].as_f64().unwrap());
         rates.fold(0.0, f64::max)
     };
     let with_cpu = operation["with_cpu_bytes_per_second"].as_f64().unwrap();

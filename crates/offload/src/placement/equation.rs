@@ -97,7 +97,7 @@ impl EquationOne {
 pub fn break_even(device: impl Fn(f64) -> f64, cpu: impl Fn(f64) -> f64) -> Option<u64> {
     let sizes = || (9..=30).map(|power| 1_u64 << power);
     let wins = |bytes: u64| device(bytes as f64) < cpu(bytes as f64);
-    let last_loss = sizes().filter(|&bytes| !wins(bytes)).last();
+    let last_loss = sizes().rev().find(|&bytes| !wins(bytes));
     match last_loss {
         None => sizes().next(),
         Some(loss) => sizes().find(|&bytes| bytes > loss),

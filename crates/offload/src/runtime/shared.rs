@@ -25,6 +25,10 @@ pub(super) struct Shared {
     pub model: Model,
     pub pool: Pool,
     pub watch: Watch,
+    #[allow(
+        clippy::vec_box,
+        reason = "a task moves through all queues as one pointer, also through this one"
+    )]
     idle: Mutex<Vec<Box<Body>>>,
     next_id: AtomicU64,
     pub failed: AtomicU64,

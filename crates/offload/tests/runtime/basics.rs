@@ -67,7 +67,10 @@ fn tasks_share_a_buffer_and_a_scan_looks_back() {
         scan.share(Arc::clone(&buffer), from..data.len()).pin(device);
         scan.set_request(Request::Scan { history: from.min(50), masks });
         let mut hashes = runtime.draft(0);
-        hashes.share(Arc::clone(&buffer), from..data.len()).hash_many(Blake3, [0..1]).pin(device);
+        hashes
+            .share(Arc::clone(&buffer), from..data.len())
+            .hash_many(Blake3, std::iter::once(0..1))
+            .pin(device);
         let tickets = [scan, hashes].map(|draft| runtime.submit(draft).unwrap());
         let [scanned, hashed] = tickets.map(|ticket| ticket.wait().unwrap());
         let mut expected = Vec::new();

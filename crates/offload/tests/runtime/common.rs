@@ -111,7 +111,7 @@ pub fn reverse() -> Arc<UserOperation> {
 pub fn hash_task(runtime: &Runtime, data: &[u8]) -> Draft {
     let mut draft = runtime.draft(data.len());
     draft.input().extend_from_slice(data);
-    draft.hash_many(Blake3, [0..data.len() as u32]);
+    draft.hash_many(Blake3, std::iter::once(0..data.len() as u32));
     draft
 }
 
