@@ -7,16 +7,27 @@
 //!
 //! A thread that works on the processor anyway calls [`scan`], [`hash_many`], [`Ingester`], [`Compressor`] and [`Decompressor`]
 //! directly: no queue, no lock, and in steady state few allocations. Instructions are chosen at run time ([`SimdLevel`]).
+//! The [`runtime`] takes tasks that own their buffers ([`work`], [`pool`]) and has whatever device does them best do them:
+//! [`placement`] says which that is, by measurement. A device works by itself ([`device::Accelerator`]); one that is only
+//! simulated ([`sim`]) is always there; [`cuda`] are GPUs.
 //!
-//! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs` and to `table/shim.rs`.
+//! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`, and to
+//! `cuda/{host,device}.rs` and `cuda/driver/`.
 
 pub mod conformance;
 mod cpu;
+pub mod cuda;
 mod detect;
-mod device;
+pub mod device;
+mod discover;
 pub mod op;
+pub mod placement;
+pub mod pool;
 pub mod reference;
+pub mod runtime;
+pub mod sim;
 pub mod table;
+pub mod work;
 
 pub use cpu::{
     CodecError, Compressor, CpuDevice, Decompressor, Hasher, Ingester, candidates, candidates_with, hash,
@@ -24,4 +35,5 @@ pub use cpu::{
 };
 pub use detect::SimdLevel;
 pub use device::{Device, TaskError};
+pub use discover::{Discovered, Missing, discover};
 pub use op::{Operation, Task};
