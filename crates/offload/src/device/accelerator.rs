@@ -125,8 +125,8 @@ pub struct Submission {
     pub id: u64,
     /// The request and its input: read-only, and shared with the runtime.
     pub work: Arc<Work>,
-    /// Empty, with room from earlier tasks; for operations that give bytes, `output.bytes.buffer()` is page-locked and has
-    /// room for [`Work::output_len_max`].
+    /// Empty, with room from earlier tasks; where [`Work::output_len_max`] is above 0, `output.bytes.buffer()` has room for so
+    /// much, page-locked if the device has such memory.
     pub output: Output,
 }
 

@@ -17,13 +17,16 @@ pub struct Candidate {
 
 impl Candidate {
     /// When the task would be finished, in nanoseconds from now: the queue, then overhead + in + work + out. On a device
-    /// that is busy anyway, stages overlap with other tasks', and only the longest counts; for
+    /// that is busy anyway, stages overlap with other tasks', and only the longest counts beside the overhead; for
     /// [`Objective::Latency`] all do.
     pub fn finish_ns(&self, objective: Objective) -> f64 {
         let wait = if self.tasks < self.width { 0.0 } else { self.backlog_ns / self.width as f64 };
         let overlaps = self.tasks > 0 && self.predicted.overlapped() > 0.0 && objective != Objective::Latency;
-        let own =
-            if overlaps && self.width == 1 { self.predicted.overlapped() } else { self.predicted.latency() };
+        let own = if overlaps && self.width == 1 {
+            self.predicted.overhead + self.predicted.overlapped()
+        } else {
+            self.predicted.latency()
+        };
         wait + own
     }
 }
@@ -88,10 +91,10 @@ mod tests {
         let cpu = candidate([0.0, 0.0, 100.0, 0.0]);
         let mut device = candidate([5.0, 20.0, 30.0, 5.0]);
         assert_eq!(choose(&policy, &[Some(cpu), Some(device)]).0, Some(1));
-        // Busy: 65 + 30 of overlapped work is still before 100; 75 + 30 is not.
-        (device.tasks, device.backlog_ns) = (2, 65.0);
+        // Busy: 64 + 5 + 30 of overlapped work is still before 100; 65 + 5 + 30 is not.
+        (device.tasks, device.backlog_ns) = (2, 64.0);
         assert_eq!(choose(&policy, &[Some(cpu), Some(device)]).0, Some(1));
-        device.backlog_ns = 75.0;
+        device.backlog_ns = 65.0;
         assert_eq!(choose(&policy, &[Some(cpu), Some(device)]).0, Some(0));
         // With a thread to spare, the processor's queue is no queue.
         let busy = Candidate { tasks: 1, backlog_ns: 100.0, width: 2, ..cpu };
@@ -110,7 +113,7 @@ mod tests {
         assert_eq!(choose(&policy(Objective::Cpu), &[Some(cpu), Some(far_slower)]).0, Some(0));
         // Busy with one task: overlap helps throughput, not this task's own time.
         let busy = Candidate { tasks: 1, backlog_ns: 30.0, ..candidate([10.0, 30.0, 30.0, 10.0]) };
-        assert_eq!(busy.finish_ns(Objective::Throughput), 60.0);
+        assert_eq!(busy.finish_ns(Objective::Throughput), 70.0);
         assert_eq!(busy.finish_ns(Objective::Latency), 110.0);
     }
 }

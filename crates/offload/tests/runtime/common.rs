@@ -158,17 +158,22 @@ impl Gate {
     }
 }
 
-/// A policy that does not wait long, checks everything, and never goes its own ways.
+/// A policy that checks everything, never goes its own ways, and takes nothing for hanging: on a busy machine, anything
+/// may take a while.
 pub fn strict() -> Policy {
     Policy {
         check_every: 1,
         first_tasks: 0,
         explore_every: 0,
-        hang_floor: Duration::from_millis(100),
-        hang_factor: 1.0,
+        hang_floor: Duration::from_secs(3600),
         retry_first: Duration::from_millis(1),
         retry_last: Duration::from_millis(20),
         trial_tasks: 2,
         ..Policy::default()
     }
+}
+
+/// The same, but it does not wait long.
+pub fn impatient() -> Policy {
+    Policy { hang_floor: Duration::from_millis(100), hang_factor: 1.0, ..strict() }
 }

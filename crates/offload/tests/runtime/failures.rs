@@ -12,7 +12,7 @@ use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Runtime};
 use outrigger_offload::sim::{Faults, SimControl, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::Work;
 
-use crate::common::{hash_task, is_right, strict};
+use crate::common::{hash_task, impatient, is_right, strict};
 
 fn faulty(faults: Faults, policy: Policy) -> (Runtime, SimControl) {
     let sim = SimDevice::new(SimOptions { faults, ..SimOptions::new("sim:0", Speed::INTEGRATED) });
@@ -131,7 +131,7 @@ fn a_lost_device_loses_no_task() {
 
 #[test]
 fn a_device_that_says_nothing_is_not_waited_for() {
-    let (runtime, control) = faulty(Faults { hang_every: 6, ..Faults::default() }, strict());
+    let (runtime, control) = faulty(Faults { hang_every: 6, ..Faults::default() }, impatient());
     run_until(&runtime, "it hangs twice", |device| device.faults_named("hung") >= 2);
     control.set(Faults::default());
     run_until(&runtime, "it is trusted again", |device| device.breaker == BreakerState::Closed);
@@ -201,7 +201,7 @@ impl Accelerator for Stuck {
 fn a_driver_that_does_not_return_holds_nobody_up() {
     let (go, waits) = channel();
     let device = Box::new(Stuck::new(true, waits));
-    let runtime = Runtime::builder().cpu_threads(1).device(device).policy(strict()).build();
+    let runtime = Runtime::builder().cpu_threads(1).device(device).policy(impatient()).build();
     run(&runtime, 8);
     let metrics = runtime.metrics().devices.swap_remove(1);
     assert_eq!((metrics.breaker, metrics.faults_named("hung")), (BreakerState::Open, 1));
