@@ -1,5 +1,5 @@
 # One command each; CI calls the same.
-.PHONY: help need release demo test test-long check bench bench-quick fuzz docs clean
+.PHONY: help need release demo test test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -8,6 +8,8 @@ FUZZ_SECONDS ?= 30
 help:
 	@echo "make demo    store a real tree twice, restore both, compare (DATA=path for another tree)"
 	@echo "make test    all tests            make test-long  the long ones: kill -9, the large model"
+	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
+	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
 	@echo "make release target/release/outrigger"
 	@echo "make check   formatting, lints, documentation, licences of dependencies"
 	@echo "make bench   against restic, borg and rustic, and against the machine's limits"
@@ -28,6 +30,22 @@ test: need
 test-long: need
 	OUTRIGGER_MODEL=long $(CARGO) test --release -p outrigger-store --all-features --test model_reclaim
 	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test kill -- --nocapture
+
+test-sanitized: need
+	scripts/sanitize.sh
+
+# Builds first, so that the folder can be carried to a machine that has a GPU and no compiler.
+test-gpu: need
+	scripts/gpu.sh build $(TARGET)/gpu
+	$(TARGET)/gpu/run.sh test
+
+bench-gpu: need
+	scripts/gpu.sh build $(TARGET)/gpu
+	$(TARGET)/gpu/run.sh bench --json $(TARGET)/gpu/bench.json
+
+# The committed PTX, after a change of the sources; see the script for the compiler.
+kernels:
+	scripts/kernels.py build
 
 check: need
 	$(CARGO) fmt --all --check

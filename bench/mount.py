@@ -12,6 +12,7 @@
 | tree | `tar x` of --tar (or a generated tree), `find` warm, `tar x` of --tar2, the space of both, `rm -rf` |
 | sqlite | single inserts with synchronous=FULL, and one large transaction |
 | pgbench | transactions/s of PostgreSQL with its data there |
+| rewrites | ours only: 4 KiB rewrites of a file at random, 3.5 times as many bytes as it has, and `gc` beside the mount: the store's size against what is in use |
 | flat | 4 KiB files in directories of 1,000: the rate of the first tenth and of the last |
 
 ext4 stands for whatever file system --work is on. btrfs is on a loop device in a file there, compress=zstd:1, mounted
@@ -39,7 +40,7 @@ from peers import machine, revision  # noqa: E402  the same words about the mach
 
 KIB, MIB = 1 << 10, 1 << 20
 SETTLE = 90  # see peers.py: ext4 reuses freed inodes late, and creating files is slow until then
-GROUPS = ["seq", "rand", "tree", "sqlite", "pgbench", "flat"]
+GROUPS = ["seq", "rand", "tree", "sqlite", "pgbench", "rewrites", "flat"]
 
 
 class Failed(Exception):
@@ -353,6 +354,23 @@ def pgbench(fs, args):
     return {"pgbench": float(re.search(r"tps = ([0-9.]+)", text)[1])}
 
 
+def rewrites(fs, args):
+    if not isinstance(fs, Outrigger):
+        raise Missing("there is nothing to reclaim")
+    fio(fs.point, "r", rw="write", bs="1m", size=args.size, end_fsync=1, randseed=31, **HALF)
+    fs.settle()
+    rate = fio(fs.point, "r", rw="randwrite", bs="4k", size=args.size, io_size=args.size * 7 // 2, end_fsync=1,
+               norandommap=1, randseed=32, **HALF)
+    fs.settle()
+    told = json.loads(run([fs.binary, "-s", fs.base / "store", "gc", "--json"]))
+    # What is in use includes the version that the file had when it was first closed, as the default policy has it.
+    store = int(run(["du", "-s", "-B1", fs.base / "store"]).split()[0])
+    fs.cool()
+    # What is read from the store is verified.
+    fio(fs.point, "r", rw="read", bs="1m", size=args.size)
+    return {"rewrites 4k, for long": rate, "store / in use after gc": store / told["live_bytes"]}
+
+
 def flat(fs, args):
     """The rate of creation in the first tenth and in the last."""
     files, marks = args.files, []
@@ -375,7 +393,8 @@ def flat(fs, args):
             "small files, all": files / (marks[-1] - begin)}
 
 
-MEASURE = {"seq": seq, "rand": rand, "tree": tree, "sqlite": sqlite, "pgbench": pgbench, "flat": flat}
+MEASURE = {"seq": seq, "rand": rand, "tree": tree, "sqlite": sqlite, "pgbench": pgbench,
+           "rewrites": rewrites, "flat": flat}
 # Groups after which many inodes of the disk's file system were freed.
 MANY_FILES = {"tree", "flat"}
 
@@ -386,7 +405,8 @@ ROWS = {
     "random write 4k": ("MB/s", 1e6, True), "random read 4k, warm": ("MB/s", 1e6, True),
     "random read 4k, cold": ("MB/s", 1e6, True), "untar": ("s", 1, False), "find, warm": ("s", 1, False),
     "rm -rf": ("s", 1, False), "space of two trees": ("MB", 1e6, False), "sqlite single inserts": ("/s", 1, True),
-    "sqlite bulk": ("/s", 1, True), "pgbench": ("/s", 1, True), "small files, first tenth": ("/s", 1, True),
+    "sqlite bulk": ("/s", 1, True), "pgbench": ("/s", 1, True), "rewrites 4k, for long": ("MB/s", 1e6, True),
+    "store / in use after gc": ("%", 0.01, False), "small files, first tenth": ("/s", 1, True),
     "small files, last tenth": ("/s", 1, True), "small files, all": ("/s", 1, True), "peak memory": ("MB", 1e6, False),
 }
 # (row, compared with, the factor that holds: at least where higher is better, at most elsewhere); None: an absolute one.
@@ -396,6 +416,7 @@ TARGETS = [
     ("random read 4k, cold", "btrfs", 0.5), ("untar", "btrfs", 2.5), ("untar", "bindfs", 1 / 3),
     ("find, warm", None, 0.5), ("rm -rf", "btrfs", 3.0), ("space of two trees", "btrfs", 0.75),
     ("sqlite single inserts", "ext4", 0.3), ("sqlite bulk", "ext4", 0.3), ("pgbench", "ext4", 0.3),
+    ("store / in use after gc", None, 2),
     ("peak memory", None, 400e6),
 ]
 

@@ -1,15 +1,15 @@
 #!/bin/sh
-# Makes sure that what building needs is there: a C compiler and Rust. Installs the compiler where it may (root on Debian or
-# Ubuntu), and otherwise says exactly what is missing.
+# Makes sure that what building and testing need is there: C and C++ compilers and Rust. Installs the compilers where it may (root on
+# Debian or Ubuntu), and otherwise says exactly what is missing.
 set -eu
 PATH="$HOME/.cargo/bin:$PATH"
 
-if ! command -v cc >/dev/null 2>&1; then
+if ! command -v cc >/dev/null 2>&1 || ! command -v c++ >/dev/null 2>&1; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        echo "installing build-essential (a C compiler is needed for SQLite and zstd) ..."
+        echo "installing build-essential (compilers: C for SQLite and zstd, C++ for the tests of GPU kernels) ..."
         apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq build-essential >/dev/null
     else
-        echo "missing: a C compiler. On Debian or Ubuntu: sudo apt-get install build-essential" >&2
+        echo "missing: a C or C++ compiler. On Debian or Ubuntu: sudo apt-get install build-essential" >&2
         exit 1
     fi
 fi

@@ -20,6 +20,22 @@ use crate::ChunkerSpec;
 /// `h` depends on this many bytes: the one it belongs to and those before it.
 pub const WINDOW: usize = 32;
 
+/// The window of [`ChunkerSpec::Windowed`]: a candidate's hash covers this many bytes, the one it belongs to and those before it.
+pub const WINDOWED: usize = 48;
+
+/// The irreducible polynomial of degree 53 over GF(2) that Rabin fingerprints are taken modulo: bit `n` stands for `x^n`.
+pub const RABIN_POLYNOMIAL: u64 = 0x003D_A335_8B4C_C173;
+
+/// Which low bits of a window's hash must all be one at a candidate of [`ChunkerSpec::Windowed`]. (Not zero: a run of zeros,
+/// whose Rabin fingerprint is 0, would be cut to pieces.)
+///
+/// ```
+/// assert_eq!(outrigger_format::boundary::windowed_mask(8 << 10), 0x1fff);
+/// ```
+pub fn windowed_mask(avg: u32) -> u32 {
+    avg.wrapping_sub(1)
+}
+
 /// What each byte of a table entry xors into its index: see [`GEAR`].
 pub const GEAR_XOR: [u8; 4] = [0x1d, 0x63, 0xb7, 0xf1];
 
@@ -156,7 +172,7 @@ pub fn scan_reference(history: &[u8], data: &[u8], masks: GearMasks, out: &mut V
 /// * a loose candidate (every strict one is loose) and `avg < L < max`, or
 /// * anything, and `L = max`, or the file ends.
 ///
-/// Fixed chunking is the walk without candidates. How a file is split into segments does not change its ends.
+/// Fixed chunking is the walk without candidates; windowed chunking is the walk with strict candidates only and `avg = max`. How a file is split into segments does not change its ends.
 ///
 /// ```
 /// use outrigger_format::{ChunkerSpec, boundary::CutWalk};
@@ -186,6 +202,8 @@ impl CutWalk {
         let (min, norm, max) = match spec {
             ChunkerSpec::Gear32 { min, avg, max } => (min, avg, max),
             ChunkerSpec::Fixed { size } => (size, size, size),
+            // Its candidates are all strict ones: the norm plays no part.
+            ChunkerSpec::Windowed { min, max, .. } => (min, max, max),
         };
         assert!(max > 0, "chunks have at least one byte");
         Self { min: min.into(), norm: norm.into(), max: max.into(), start: 0, total: 0 }
@@ -258,6 +276,7 @@ mod tests {
         let masks = GearMasks::for_average(match spec {
             ChunkerSpec::Gear32 { avg, .. } => avg,
             ChunkerSpec::Fixed { .. } => 1 << 30,
+            ChunkerSpec::Windowed { .. } => unreachable!("cut by gear32 or blocks here"),
         });
         let (mut walk, mut ends, mut candidates, mut done) = (CutWalk::new(spec), Vec::new(), Vec::new(), 0);
         for len in segments.into_iter().chain([usize::MAX]) {

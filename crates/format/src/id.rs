@@ -63,33 +63,46 @@ pub enum FingerprintKind {
     Blake3 = 1,
     /// SHA-256 (FIPS 180-4).
     Sha256 = 2,
+    /// MD5 (RFC 1321), 16 bytes and 16 zeros. For experiments.
+    Md5 = 3,
+    /// SHA-1 (RFC 3174), 20 bytes and 12 zeros. For experiments.
+    Sha1 = 4,
+    /// The parallel Merkle-Damgård construction over MD5, padded likewise. For experiments.
+    PmdMd5 = 5,
+    /// The same over SHA-1. For experiments.
+    PmdSha1 = 6,
+    /// The same over SHA-256. For experiments.
+    PmdSha256 = 7,
 }
 
 impl FingerprintKind {
+    /// Every kind, by its number on disk.
+    pub const ALL: [FingerprintKind; 7] =
+        [Self::Blake3, Self::Sha256, Self::Md5, Self::Sha1, Self::PmdMd5, Self::PmdSha1, Self::PmdSha256];
+
     /// From its number on disk.
     ///
     /// # Errors
     /// [`FormatError::Range`] for an unknown number.
     pub fn from_byte(byte: u8) -> Result<Self, FormatError> {
-        match byte {
-            1 => Ok(Self::Blake3),
-            2 => Ok(Self::Sha256),
-            value => Err(FormatError::Range { what: "fingerprint", field: "kind", value: value.into() }),
-        }
+        Self::ALL.into_iter().find(|&kind| kind as u8 == byte).ok_or(FormatError::Range {
+            what: "fingerprint",
+            field: "kind",
+            value: byte.into(),
+        })
     }
 
-    /// From its name: `blake3` or `sha256`.
+    /// From its name: `blake3`, `sha256`, `md5`, `sha1`, `pmd-md5`, `pmd-sha1` or `pmd-sha256`.
     ///
     /// # Errors
     /// [`FormatError::Text`] for any other name.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
-        match text {
-            "blake3" => Ok(Self::Blake3),
-            "sha256" => Ok(Self::Sha256),
-            _ => Err(FormatError::Text(format!(
-                "`{text}` is not a fingerprint function; use blake3 or sha256"
-            ))),
-        }
+        Self::ALL.into_iter().find(|kind| kind.name() == text).ok_or_else(|| {
+            FormatError::Text(format!(
+                "`{text}` is not a fingerprint function; use blake3 or sha256 (for experiments: md5, sha1, \
+                 pmd-md5, pmd-sha1, pmd-sha256)"
+            ))
+        })
     }
 
     /// Its name.
@@ -97,7 +110,24 @@ impl FingerprintKind {
         match self {
             Self::Blake3 => "blake3",
             Self::Sha256 => "sha256",
+            Self::Md5 => "md5",
+            Self::Sha1 => "sha1",
+            Self::PmdMd5 => "pmd-md5",
+            Self::PmdSha1 => "pmd-sha1",
+            Self::PmdSha256 => "pmd-sha256",
         }
+    }
+
+    /// Whether equal fingerprints mean equal bytes. Of the others, which exist for experiments, that holds by chance only (anybody
+    /// can make two chunks of one MD5): a store that uses one compares bytes before it relies on a match.
+    ///
+    /// ```
+    /// use outrigger_format::FingerprintKind;
+    /// let trusted: Vec<_> = FingerprintKind::ALL.into_iter().filter(|kind| kind.is_trusted()).collect();
+    /// assert_eq!(trusted, [FingerprintKind::Blake3, FingerprintKind::Sha256]);
+    /// ```
+    pub fn is_trusted(self) -> bool {
+        matches!(self, Self::Blake3 | Self::Sha256)
     }
 }
 
@@ -156,5 +186,25 @@ impl fmt::Display for StoreId {
 impl fmt::Debug for StoreId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "store {self}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_come_back_from_disk_and_from_text() {
+        for (number, kind) in (1..).zip(FingerprintKind::ALL) {
+            assert_eq!(kind as u8, number, "numbers on disk never change");
+            assert_eq!(FingerprintKind::from_byte(number), Ok(kind));
+            assert_eq!(FingerprintKind::parse(kind.name()), Ok(kind));
+        }
+        for unknown in [0, 8, 255] {
+            FingerprintKind::from_byte(unknown).expect_err("no such kind");
+        }
+        for unknown in ["", "MD5", "pmd", "pmd-blake3"] {
+            FingerprintKind::parse(unknown).expect_err("no such kind");
+        }
     }
 }

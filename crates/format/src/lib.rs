@@ -30,4 +30,4 @@ pub use pack::{
     Footer, FooterBuilder, FrameEntry, MAX_PACK_CHUNKS, MAX_PACK_FRAMES, PACK_HEADER_LEN, PackHeader,
     PackKind, TRAILER_LEN, Trailer,
 };
-pub use spec::{ChunkerSpec, parse_size, print_size};
+pub use spec::{ChunkerSpec, WindowedHash, parse_size, print_size};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::FormatError;
+use crate::{FormatError, boundary};
 
 /// Parses `4096`, `4K`, `16M`, `1G`, `2T` (powers of 1024).
 ///
@@ -53,6 +53,41 @@ pub enum ChunkerSpec {
         /// The size.
         size: u32,
     },
+    /// Content-defined by a hash of each window of 48 bytes, for experiments; `avg` is a power of two.
+    Windowed {
+        /// The hash function.
+        hash: WindowedHash,
+        /// No chunk but the last is shorter, bytes.
+        min: u32,
+        /// The average aimed at, bytes: one window in so many ends a chunk.
+        avg: u32,
+        /// No chunk is longer, bytes.
+        max: u32,
+    },
+}
+
+/// What hashes the windows of [`ChunkerSpec::Windowed`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum WindowedHash {
+    /// The Rabin fingerprint: `rabin`.
+    Rabin,
+    /// MD5: `lbfs-md5`.
+    Md5,
+    /// SHA-1: `lbfs-sha1`.
+    Sha1,
+}
+
+impl WindowedHash {
+    const ALL: [WindowedHash; 3] = [Self::Rabin, Self::Md5, Self::Sha1];
+
+    /// The name of the chunker that uses it.
+    pub fn chunker_name(self) -> &'static str {
+        match self {
+            Self::Rabin => "rabin",
+            Self::Md5 => "lbfs-md5",
+            Self::Sha1 => "lbfs-sha1",
+        }
+    }
 }
 
 impl ChunkerSpec {
@@ -62,62 +97,123 @@ impl ChunkerSpec {
     /// No chunk is longer, bytes.
     pub fn max_len(self) -> usize {
         match self {
-            Self::Gear32 { max, .. } => max as usize,
+            Self::Gear32 { max, .. } | Self::Windowed { max, .. } => max as usize,
             Self::Fixed { size } => size as usize,
         }
     }
 
-    /// Parses `gear32:MIN/AVG/MAX` or `fixed:SIZE`.
+    /// No chunk but the last of a file is shorter, bytes.
+    pub fn min_len(self) -> usize {
+        match self {
+            Self::Gear32 { min, .. } | Self::Windowed { min, .. } => min as usize,
+            Self::Fixed { size } => size as usize,
+        }
+    }
+
+    /// How many of the bytes before a segment scanning needs to find all of its candidates; fewer at the beginning of the file only.
+    /// Less than any minimum, so what precedes a chunk has no say in where it ends.
+    pub fn history_len(self) -> usize {
+        match self {
+            Self::Gear32 { .. } => boundary::WINDOW,
+            Self::Windowed { .. } => boundary::WINDOWED - 1,
+            Self::Fixed { .. } => 0,
+        }
+    }
+
+    /// Parses `gear32:MIN/AVG/MAX`, `fixed:SIZE`, or, for experiments, `rabin:`, `lbfs-md5:` or `lbfs-sha1:MIN/AVG/MAX`.
     ///
     /// # Errors
     /// [`FormatError::Text`] says which rule is broken: 64 bytes ≤ min < avg < max ≤ 16 MiB, avg a power of two from 256;
     /// a fixed size from 512 bytes to 16 MiB.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
         let bad = |why: &str| {
-            FormatError::Text(format!("chunker `{text}`: {why}; write gear32:4K/16K/64K or fixed:64K"))
+            FormatError::Text(format!(
+                "chunker `{text}`: {why}; write gear32:4K/16K/64K or fixed:64K (for experiments: rabin, \
+                 lbfs-md5, lbfs-sha1, with sizes as gear32 has them)"
+            ))
         };
         let (name, sizes) = text.split_once(':').ok_or_else(|| bad("no sizes given"))?;
         let size = |text: &str| {
             parse_size(text).and_then(|size| u32::try_from(size).map_err(|_| bad("a size is above 16M")))
         };
-        match name {
-            "fixed" => {
-                let size = size(sizes)?;
-                if !(512..=16 << 20).contains(&size) {
-                    return Err(bad("the size must be from 512 to 16M"));
-                }
-                Ok(Self::Fixed { size })
+        let spec = if name == "fixed" {
+            Self::Fixed { size: size(sizes)? }
+        } else {
+            let parts: Vec<&str> = sizes.split('/').collect();
+            let [min, avg, max] = parts[..] else {
+                return Err(bad("three sizes MIN/AVG/MAX are needed"));
+            };
+            let (min, avg, max) = (size(min)?, size(avg)?, size(max)?);
+            match WindowedHash::ALL.into_iter().find(|hash| hash.chunker_name() == name) {
+                Some(hash) => Self::Windowed { hash, min, avg, max },
+                None if name == "gear32" => Self::Gear32 { min, avg, max },
+                None => return Err(bad("unknown chunker")),
             }
-            "gear32" => {
-                let parts: Vec<&str> = sizes.split('/').collect();
-                let [min, avg, max] = parts[..] else {
-                    return Err(bad("three sizes MIN/AVG/MAX are needed"));
-                };
-                let (min, avg, max) = (size(min)?, size(avg)?, size(max)?);
-                if !avg.is_power_of_two() || avg < 256 {
-                    return Err(bad("the average must be a power of two from 256"));
-                }
-                if min < 64 || min >= avg || avg >= max || max > 16 << 20 {
-                    return Err(bad("sizes must rise: 64 ≤ MIN < AVG < MAX ≤ 16M"));
-                }
-                Ok(Self::Gear32 { min, avg, max })
+        };
+        spec.broken_rule().map_or(Ok(spec), |why| Err(bad(why)))
+    }
+
+    /// Whether it is one that [`ChunkerSpec::parse`] admits.
+    ///
+    /// ```
+    /// use outrigger_format::ChunkerSpec;
+    /// assert!(ChunkerSpec::DEFAULT.is_valid() && !ChunkerSpec::Fixed { size: 0 }.is_valid());
+    /// ```
+    pub fn is_valid(self) -> bool {
+        self.broken_rule().is_none()
+    }
+
+    fn broken_rule(self) -> Option<&'static str> {
+        let (min, avg, max) = match self {
+            Self::Fixed { size } => {
+                let fits = (512..=16 << 20).contains(&size);
+                return (!fits).then_some("the size must be from 512 to 16M");
             }
-            _ => Err(bad("unknown chunker")),
+            Self::Gear32 { min, avg, max } | Self::Windowed { min, avg, max, .. } => (min, avg, max),
+        };
+        if !avg.is_power_of_two() || avg < 256 {
+            return Some("the average must be a power of two from 256");
         }
+        if min < 64 || min >= avg || avg >= max || max > 16 << 20 {
+            return Some("sizes must rise: 64 ≤ MIN < AVG < MAX ≤ 16M");
+        }
+        None
     }
 }
 
 impl fmt::Display for ChunkerSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Gear32 { min, avg, max } => write!(
-                f,
-                "gear32:{}/{}/{}",
-                print_size(min.into()),
-                print_size(avg.into()),
-                print_size(max.into())
-            ),
-            Self::Fixed { size } => write!(f, "fixed:{}", print_size(size.into())),
+        let (name, min, avg, max) = match *self {
+            Self::Gear32 { min, avg, max } => ("gear32", min, avg, max),
+            Self::Windowed { hash, min, avg, max } => (hash.chunker_name(), min, avg, max),
+            Self::Fixed { size } => return write!(f, "fixed:{}", print_size(size.into())),
+        };
+        write!(f, "{name}:{}/{}/{}", print_size(min.into()), print_size(avg.into()), print_size(max.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunkers_print_what_they_parse() {
+        for text in [
+            "gear32:4K/16K/64K",
+            "fixed:512",
+            "rabin:2K/8K/64K",
+            "lbfs-md5:64/256/257",
+            "lbfs-sha1:1K/8M/16M",
+        ] {
+            let spec = ChunkerSpec::parse(text).expect(text);
+            assert_eq!(spec.to_string(), text);
+            // What comes before a chunk may be unknown: no window of its candidates reaches back so far.
+            assert!(spec.history_len() < spec.min_len() && spec.min_len() <= spec.max_len());
+        }
+        for text in
+            ["rabin", "rabin:8K", "rabin:32/256/1K", "lbfs-md5:1K/3K/9K", "lbfs:1K/8K/64K", "fixed:17M"]
+        {
+            ChunkerSpec::parse(text).expect_err(text);
         }
     }
 }

@@ -98,6 +98,8 @@ fn examples() -> Vec<Vec<u8>> {
             .concat(),
         Prepared::new(&Operation::Destaged { inode: 7, sequence: 2, root: root.clone() }, b"").head(9, 8, 7),
         b"gear32:4K/16K/64K".to_vec(),
+        b"lbfs-sha1:2K/8K/64K".to_vec(),
+        b"pmd-sha256".to_vec(),
         b"zstd:-7".to_vec(),
         b"18446744073709551615T".to_vec(),
     ]

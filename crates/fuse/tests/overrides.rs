@@ -156,3 +156,42 @@ fn a_mount_cuts_as_it_was_told() {
     assert_eq!(all(mounted.lengths("image")), Some((100, true)), "in place, too");
     mounted.close();
 }
+
+#[test]
+fn a_mount_cuts_by_windows() {
+    let bytes = noise(1_500_000);
+    for chunker in ["rabin:2K/8K/64K", "lbfs-md5:2K/8K/64K", "lbfs-sha1:2K/8K/64K"] {
+        let mounted =
+            Mounted::new(Overrides { chunker: Some(ChunkerSpec::parse(chunker).unwrap()), dedup: None });
+        let number = mounted.file("one", &bytes);
+        let before = mounted.stored();
+        let lengths = mounted.lengths("one");
+        let (_, all_but_last) = lengths.split_last().expect("chunks");
+        assert!(
+            lengths.len() > 50 && all_but_last.iter().all(|len| (2049..=65_536).contains(len)),
+            "{chunker}"
+        );
+        // Content, not position, decides: with another byte in front, nearly all of it is known.
+        let mut moved = vec![7];
+        moved.extend_from_slice(&bytes);
+        mounted.file("two", &moved);
+        let added = mounted.stored() - before;
+        assert!((1..150_000).contains(&added), "{chunker}: {added} bytes for one");
+        // What is overwritten is cut again, from where a chunk begins to where one ends.
+        let mut changed = bytes.clone();
+        changed[700_000..710_000].fill(9);
+        mounted.write(number, &changed, std::iter::once((700_000, 710_000)));
+        let rewritten = mounted.stored() - before - added;
+        assert!((1..300_000).contains(&rewritten), "{chunker}: {rewritten} bytes for 10,000");
+        let store = mounted.place.open();
+        let inode = store.meta.lookup(At::Now, ROOT, b"one").unwrap().unwrap();
+        let mut read = Vec::new();
+        let mut sink = |part: &[u8]| {
+            read.extend_from_slice(part);
+            Ok(())
+        };
+        Reader::new(&store).read(&inode.root, 0, u64::MAX, &mut sink).unwrap();
+        assert!(read == changed, "{chunker}");
+        mounted.close();
+    }
+}

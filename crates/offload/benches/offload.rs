@@ -1,11 +1,13 @@
-//! Rates of the processor's operations on one thread, beside `memcpy` and the `gearhash` crate:
+//! Rates of the processor's operations, beside `memcpy`, the `gearhash` crate, and the scalar loops of the `md-5` and `sha1` crates:
 //!
 //! ```text
-//! cargo bench -p outrigger-offload [-- scan|hash|codec]     (OUTRIGGER_BENCH_FILE=FILE: what codecs compress)
+//! cargo bench -p outrigger-offload [-- scan|hash|primitives|lookup|codec]     (OUTRIGGER_BENCH_FILE=FILE: what codecs compress)
 //! ```
 //!
 //! Figures are GB/s of raw bytes, the best of several runs. `cargo test --benches` runs everything once on little data;
 //! what is timed has been checked by `tests/conformance.rs`, and counts are compared here again.
+
+mod primitives;
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -66,6 +68,12 @@ fn main() {
     if wanted("hash") {
         bench_hash(&data, quick);
     }
+    if wanted("primitives") {
+        primitives::bench(&data, quick);
+    }
+    if wanted("lookup") {
+        primitives::bench_lookup(quick);
+    }
     if wanted("codec") {
         bench_codec(&data, quick);
     }
@@ -119,7 +127,7 @@ fn bench_hash(data: &[u8], quick: bool) {
         "\n{:>16} {:>8} {:>8} {:>8} {:>8}  bytes a chunk",
         "hash_many", "4 Ki", "~8 Ki", "~20 Ki", "64 Ki"
     );
-    for kind in [FingerprintKind::Blake3, FingerprintKind::Sha256] {
+    for kind in FingerprintKind::ALL {
         print!("{:>16}", kind.name());
         for (size, spread) in [(4 << 10, 1), (6 << 10, 5000), (14 << 10, 12_000), (64 << 10, 1)] {
             let data = &data[..data.len().min(1 << 20)];

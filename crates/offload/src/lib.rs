@@ -1,25 +1,42 @@
 //! The work on bytes that Outrigger can hand to whichever processor does it best: finding chunk boundaries, hashing,
-//! compressing.
+//! looking fingerprints up, compressing.
 //!
 //! This crate knows buffers and operations, never files. An operation is data ([`op`]): its inputs, its outputs and their
 //! shape. What executes it is a [`Device`]; the processor ([`CpuDevice`]) is always there, and every other one must give
 //! the same results: [`conformance::check`] is the one function that all of them pass.
 //!
-//! A thread that works on the processor anyway calls [`scan`], [`hash_many`], [`Compressor`] and [`Decompressor`]
-//! directly: no queue, no lock, and in steady state no allocation. Instructions are chosen at run time ([`SimdLevel`]).
+//! A thread that works on the processor anyway calls [`scan`], [`hash_many`], [`Ingester`], [`Compressor`] and [`Decompressor`]
+//! directly: no queue, no lock, and in steady state few allocations. Instructions are chosen at run time ([`SimdLevel`]).
+//! The [`runtime`] takes tasks that own their buffers ([`work`], [`pool`]) and has whatever device does them best do them:
+//! [`placement`] says which that is, by measurement. A device works by itself ([`device::Accelerator`]); one that is only
+//! simulated ([`sim`]) is always there; [`cuda`] are GPUs.
 //!
-//! `unsafe` is confined to the kernels in `cpu/scan/{avx2,avx512}.rs`.
+//! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`, and to
+//! `cuda/{host,device}.rs` and `cuda/driver/`.
 
 mod compress;
 pub mod conformance;
 mod cpu;
+pub mod cuda;
 mod detect;
-mod device;
+pub mod device;
+mod discover;
 pub mod op;
+pub mod placement;
+pub mod pool;
+pub mod reference;
+pub mod runtime;
+pub mod sim;
+pub mod table;
+pub mod work;
 
 pub use compress::{Auto, Budget, Compression, Encoder, FrameCodec, FrameDecoder, Wanted};
-pub use cpu::{CodecError, Compressor, CpuDevice, Decompressor, Hasher, hash, hash_many, scan, scan_with};
+pub use cpu::{
+    CodecError, Compressor, CpuDevice, Decompressor, Hasher, Ingester, candidates, candidates_with, hash,
+    hash_many, hash_many_with, pmd_hash, pmd_hash_with, scan, scan_with, window_hash, window_hash_with,
+};
 pub use cpu::{apply_filter, undo_filter, worst_case};
 pub use detect::SimdLevel;
 pub use device::{Device, TaskError};
+pub use discover::{Discovered, Missing, discover};
 pub use op::{Operation, Task};

@@ -8,7 +8,9 @@ use std::fmt;
 use std::ops::Range;
 
 use outrigger_format::boundary::GearMasks;
-use outrigger_format::{Codec, CodecSpec, Fingerprint, FingerprintKind};
+use outrigger_format::{ChunkerSpec, Codec, CodecSpec, Fingerprint, FingerprintKind};
+
+use crate::table::Table;
 
 /// What can be asked of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -21,11 +23,28 @@ pub enum Operation {
     Compress,
     /// See [`Decompress`].
     Decompress,
+    /// See [`WindowHash`].
+    WindowHash,
+    /// See [`PmdHash`].
+    PmdHash,
+    /// See [`Lookup`].
+    Lookup,
+    /// See [`Ingest`].
+    Ingest,
 }
 
 impl Operation {
     /// Every operation.
-    pub const ALL: [Operation; 4] = [Self::Scan, Self::HashMany, Self::Compress, Self::Decompress];
+    pub const ALL: [Operation; 8] = [
+        Self::Scan,
+        Self::HashMany,
+        Self::Compress,
+        Self::Decompress,
+        Self::WindowHash,
+        Self::PmdHash,
+        Self::Lookup,
+        Self::Ingest,
+    ];
 
     /// Its name in listings and metrics.
     pub fn name(self) -> &'static str {
@@ -34,6 +53,10 @@ impl Operation {
             Self::HashMany => "hash_many",
             Self::Compress => "compress",
             Self::Decompress => "decompress",
+            Self::WindowHash => "window_hash",
+            Self::PmdHash => "pmd_hash",
+            Self::Lookup => "lookup",
+            Self::Ingest => "ingest",
         }
     }
 }
@@ -96,6 +119,220 @@ pub struct Decompress<'a> {
     pub out: &'a mut Vec<u8>,
 }
 
+/// A standard hash function.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Digest {
+    /// MD5 (RFC 1321), 16 bytes.
+    Md5,
+    /// SHA-1 (RFC 3174), 20 bytes.
+    Sha1,
+    /// SHA-256 (FIPS 180-4), 32 bytes.
+    Sha256,
+    /// BLAKE3, 32 bytes.
+    Blake3,
+}
+
+impl Digest {
+    /// Every function.
+    pub const ALL: [Digest; 4] = [Self::Md5, Self::Sha1, Self::Sha256, Self::Blake3];
+
+    /// Its length in bytes.
+    #[allow(clippy::len_without_is_empty, reason = "no digest is empty")]
+    pub fn len(self) -> usize {
+        match self {
+            Self::Md5 => 16,
+            Self::Sha1 => 20,
+            Self::Sha256 | Self::Blake3 => 32,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Md5 => "md5",
+            Self::Sha1 => "sha1",
+            Self::Sha256 => "sha256",
+            Self::Blake3 => "blake3",
+        }
+    }
+
+    /// Whether the parallel Merkle-Damgård construction is defined over it. (BLAKE3 is a tree already.)
+    pub fn has_pmd(self) -> bool {
+        self != Self::Blake3
+    }
+
+    /// The function behind a kind of fingerprint, and whether that is its parallel Merkle-Damgård construction.
+    pub fn of_kind(kind: FingerprintKind) -> (Digest, bool) {
+        match kind {
+            FingerprintKind::Blake3 => (Self::Blake3, false),
+            FingerprintKind::Sha256 => (Self::Sha256, false),
+            FingerprintKind::Md5 => (Self::Md5, false),
+            FingerprintKind::Sha1 => (Self::Sha1, false),
+            FingerprintKind::PmdMd5 => (Self::Md5, true),
+            FingerprintKind::PmdSha1 => (Self::Sha1, true),
+            FingerprintKind::PmdSha256 => (Self::Sha256, true),
+        }
+    }
+}
+
+/// Segments of the parallel Merkle-Damgård construction, bytes: `docs/format.md`, "pmd".
+pub const PMD_SEGMENT: usize = 4096;
+/// What its last message begins with.
+pub const PMD_TAG: [u8; 16] = *b"outrigger pmd1\0\0";
+
+/// Hashes one block of any size by the parallel Merkle-Damgård construction, which is not the function's standard digest, but can
+/// be computed by thousands of threads. Reference: [`crate::reference::pmd_hash`].
+#[derive(Debug)]
+pub struct PmdHash<'a> {
+    /// The function: one for which [`Digest::has_pmd`]; others are unsupported.
+    pub digest: Digest,
+    /// The block.
+    pub data: &'a [u8],
+    /// [`Digest::len`] bytes are appended.
+    pub out: &'a mut Vec<u8>,
+}
+
+/// What hashes sliding windows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum WindowFunction {
+    /// MD5, 16 bytes.
+    Md5,
+    /// SHA-1, 20 bytes.
+    Sha1,
+    /// The Rabin fingerprint, 8 bytes, little-endian: the window as a polynomial over GF(2), the top bit of its first byte being
+    /// the highest coefficient, modulo [`outrigger_format::boundary::RABIN_POLYNOMIAL`].
+    Rabin,
+    /// 4 bytes, little-endian: `h` of [`outrigger_format::boundary`] after the window's bytes, from 0 before them.
+    Gear32,
+}
+
+impl WindowFunction {
+    /// Every function.
+    pub const ALL: [WindowFunction; 4] = [Self::Md5, Self::Sha1, Self::Rabin, Self::Gear32];
+
+    /// The bytes it gives per window.
+    #[allow(clippy::len_without_is_empty, reason = "no hash is empty")]
+    pub fn len(self) -> usize {
+        match self {
+            Self::Md5 => 16,
+            Self::Sha1 => 20,
+            Self::Rabin => 8,
+            Self::Gear32 => 4,
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Md5 => "md5",
+            Self::Sha1 => "sha1",
+            Self::Rabin => "rabin",
+            Self::Gear32 => "gear32",
+        }
+    }
+}
+
+/// Which windows are hashed, and what is kept of each hash.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct WindowSpec {
+    /// The function.
+    pub function: WindowFunction,
+    /// Bytes in a window, 1 to [`WindowSpec::WINDOW_MAX`].
+    pub window: usize,
+    /// Window `i` begins at byte `i × step`; at least 1.
+    pub step: usize,
+    /// The first so many bytes of each hash are kept: 1 to [`WindowFunction::len`].
+    pub keep: usize,
+}
+
+impl WindowSpec {
+    /// The largest window, bytes.
+    pub const WINDOW_MAX: usize = 4096;
+
+    /// Whether all of it is within bounds. Devices answer others as unsupported.
+    pub fn is_valid(&self) -> bool {
+        (1..=Self::WINDOW_MAX).contains(&self.window)
+            && self.step >= 1
+            && (1..=self.function.len()).contains(&self.keep)
+    }
+
+    /// How many windows lie in `len` bytes.
+    ///
+    /// ```
+    /// use outrigger_offload::op::{WindowFunction, WindowSpec};
+    /// let spec = WindowSpec { function: WindowFunction::Md5, window: 20, step: 4, keep: 4 };
+    /// assert_eq!([19, 20, 23, 24].map(|len| spec.count(len)), [0, 1, 1, 2]);
+    /// ```
+    ///
+    /// # Panics
+    /// When `step` is 0.
+    pub fn count(&self, len: usize) -> usize {
+        len.checked_sub(self.window).map_or(0, |rest| rest / self.step + 1)
+    }
+}
+
+/// Hashes sliding windows. Reference: [`crate::reference::window_hash`].
+#[derive(Debug)]
+pub struct WindowHash<'a> {
+    /// Which windows. When it is not [valid](WindowSpec::is_valid), the task is unsupported.
+    pub spec: WindowSpec,
+    /// The buffer.
+    pub data: &'a [u8],
+    /// `keep` bytes per window are appended, in order.
+    pub out: &'a mut Vec<u8>,
+}
+
+/// Asks a table for many fingerprints. Reference: [`Table::get`], one by one.
+#[derive(Debug)]
+pub struct Lookup<'a> {
+    /// The table.
+    pub table: &'a Table,
+    /// The questions.
+    pub keys: &'a [Fingerprint],
+    /// One answer per key is appended, in their order.
+    pub out: &'a mut Vec<Option<u64>>,
+}
+
+/// A stream, or a piece of one that begins where a chunk does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stream {
+    /// Where it lies in the batch's buffer, bytes.
+    pub range: Range<u32>,
+    /// Whether the stream ends with it, and hence its last chunk. If not, what follows the last cut is no chunk yet: it is for the
+    /// caller to put in front of the next piece.
+    pub last: bool,
+}
+
+/// A chunk, as [`Ingest`] reports it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ingested {
+    /// Where it ends in the batch's buffer, bytes. It begins where the one before it ends, or its stream begins.
+    pub end: u32,
+    /// Its fingerprint.
+    pub fingerprint: Fingerprint,
+    /// What the table says of it.
+    pub place: Option<u64>,
+}
+
+/// Cuts streams into chunks, fingerprints those and looks them up, in one pass. Reference: [`crate::reference::ingest`].
+#[derive(Debug)]
+pub struct Ingest<'a> {
+    /// The buffer, less than 2^31 bytes.
+    pub data: &'a [u8],
+    /// The streams in it; any order, within `data`.
+    pub streams: &'a [Stream],
+    /// How to cut. When it is not [valid](ChunkerSpec::is_valid), the task is unsupported.
+    pub chunker: ChunkerSpec,
+    /// The fingerprint.
+    pub kind: FingerprintKind,
+    /// Where to look chunks up; without one, every place is `None`.
+    pub table: Option<&'a Table>,
+    /// The chunks of all streams are appended, in the order of the streams and in them.
+    pub out: &'a mut Vec<Ingested>,
+    /// The number of chunks of each stream is appended.
+    pub counts: &'a mut Vec<u32>,
+}
+
 /// One piece of work for a device.
 #[derive(Debug)]
 pub enum Task<'a> {
@@ -107,6 +344,14 @@ pub enum Task<'a> {
     Compress(Compress<'a>),
     /// Decompress a frame.
     Decompress(Decompress<'a>),
+    /// Hash sliding windows.
+    WindowHash(WindowHash<'a>),
+    /// Hash one large block.
+    PmdHash(PmdHash<'a>),
+    /// Ask a table for fingerprints.
+    Lookup(Lookup<'a>),
+    /// Cut, fingerprint and look up streams.
+    Ingest(Ingest<'a>),
 }
 
 impl Task<'_> {
@@ -117,6 +362,10 @@ impl Task<'_> {
             Self::HashMany(_) => Operation::HashMany,
             Self::Compress(_) => Operation::Compress,
             Self::Decompress(_) => Operation::Decompress,
+            Self::WindowHash(_) => Operation::WindowHash,
+            Self::PmdHash(_) => Operation::PmdHash,
+            Self::Lookup(_) => Operation::Lookup,
+            Self::Ingest(_) => Operation::Ingest,
         }
     }
 }

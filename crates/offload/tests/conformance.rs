@@ -1,13 +1,34 @@
 //! Every kernel of this processor gives the reference's results, and segments of a file can be scanned in any split.
 
+use outrigger_format::FingerprintKind;
 use outrigger_format::boundary::{GearMasks, scan_reference};
-use outrigger_offload::{CpuDevice, Hasher, SimdLevel, conformance, hash, scan_with};
+use outrigger_offload::{CpuDevice, Hasher, SimdLevel, conformance, hash, reference, scan_with};
 use proptest::prelude::*;
 
 #[test]
 fn every_level_conforms() {
     for level in SimdLevel::available() {
         conformance::check(&mut CpuDevice::with_level(level));
+    }
+}
+
+/// The parallel construction has a third level from 129, 205 or 257 segments on.
+#[test]
+fn pieces_of_many_segments_hash_alike() {
+    let data: Vec<u8> = (0..280_000u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_be_bytes()).collect();
+    for kind in FingerprintKind::ALL {
+        let mut hasher = Hasher::new(kind);
+        for (length, piece) in
+            [(data.len(), 70_001), (129 * 4096 + 1, 4096), (205 * 4096, 1 << 30), (256 * 4096, 999)]
+        {
+            data[..length].chunks(piece).for_each(|piece| hasher.update(piece));
+            assert_eq!(
+                hasher.finish(),
+                reference::fingerprint(kind, &data[..length]),
+                "{} of {length}",
+                kind.name()
+            );
+        }
     }
 }
 
@@ -41,8 +62,7 @@ proptest! {
 
     #[test]
     fn pieces_hash_alike(data in proptest::collection::vec(any::<u8>(), 0..9000), splits in proptest::collection::vec(0usize..9000, 0..6)) {
-        use outrigger_format::FingerprintKind::{Blake3, Sha256};
-        for kind in [Blake3, Sha256] {
+        for kind in FingerprintKind::ALL {
             let mut hasher = Hasher::new(kind);
             for _ in 0..2 {
                 let mut rest = &data[..];

@@ -83,6 +83,9 @@ pub enum Command {
     Export(c::export::ExportArgs),
     Import(c::import::ImportArgs),
     Recover(c::recover::RecoverArgs),
+    Devices(c::devices::DevicesArgs),
+    Calibrate(c::calibrate::CalibrateArgs),
+    Advise(c::advise::AdviseArgs),
     Completions(c::shell::CompletionsArgs),
     Man(c::shell::ManArgs),
 }

@@ -26,7 +26,7 @@ const IGNORED: [&str; 16] = [
     "nodiratime",
 ];
 
-const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse, dedup=on|off, chunker=gear32:MIN/AVG/MAX|fixed:SIZE, metrics=ADDRESS";
+const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse, dedup=on|off, chunker=gear32|rabin|lbfs-md5|lbfs-sha1:MIN/AVG/MAX|fixed:SIZE, metrics=ADDRESS";
 
 /// `lrw`, `fifo`, `reverse`.
 ///

@@ -15,7 +15,7 @@ pub fn codec(text: &str) -> Result<CodecChoice, String> {
     CodecChoice::parse(text).map_err(|error| error.to_string())
 }
 
-/// `gear32:4K/16K/64K`, `fixed:64K`.
+/// `gear32:4K/16K/64K`, `fixed:64K`, `rabin:2K/8K/64K`, `lbfs-md5:…`, `lbfs-sha1:…`.
 pub fn chunker(text: &str) -> Result<ChunkerSpec, String> {
     ChunkerSpec::parse(text).map_err(|error| error.to_string())
 }
@@ -38,7 +38,7 @@ pub fn oracle(text: &str) -> Result<OracleMode, String> {
     }
 }
 
-/// `blake3`, `sha256`.
+/// `blake3`, `sha256`; `md5`, `sha1`, `pmd-md5`, `pmd-sha1`, `pmd-sha256`.
 pub fn fingerprint(text: &str) -> Result<FingerprintKind, String> {
     FingerprintKind::parse(text).map_err(|error| error.to_string())
 }

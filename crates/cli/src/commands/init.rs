@@ -27,7 +27,7 @@ pub struct InitArgs {
     /// A set of defaults: default, dense, large, archive
     #[arg(long, default_value = "default", value_parser = args::profile)]
     profile: Profile,
-    /// How to cut files: gear32:MIN/AVG/MAX or fixed:SIZE
+    /// How to cut files: gear32:MIN/AVG/MAX or fixed:SIZE (for experiments: rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX)
     #[arg(long, value_parser = args::chunker)]
     chunker: Option<ChunkerSpec>,
     /// Bytes that are compressed together, 4K to 16M
@@ -36,7 +36,7 @@ pub struct InitArgs {
     /// Bytes of a pack, 1M to 1G
     #[arg(long, value_name = "SIZE", value_parser = args::small_size)]
     pack_size: Option<u32>,
-    /// How to name chunks: blake3 or sha256
+    /// How to name chunks: blake3 or sha256 (for experiments: md5, sha1, pmd-md5, pmd-sha1, pmd-sha256)
     #[arg(long, value_parser = args::fingerprint)]
     fingerprint: Option<FingerprintKind>,
     /// How to compress: auto (auto:ratio, auto:cpu), zstd:LEVEL (-7 to 19), gzip:LEVEL or deflate:LEVEL (1 to 12), lz4, zle, lzjb or none

@@ -1,9 +1,13 @@
 //! One file per command: its arguments, and what it does with them.
 
+pub mod advise;
+mod advise_text;
 pub mod bench;
 pub mod beside;
+pub mod calibrate;
 pub mod cat;
 pub mod check;
+pub mod devices;
 pub mod diff;
 pub mod edit;
 pub mod export;
@@ -91,6 +95,9 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Export(args) => export::run(context, args),
         Command::Import(args) => import::run(context, args),
         Command::Recover(args) => recover::run(context, args),
+        Command::Devices(args) => devices::run(context, args),
+        Command::Calibrate(args) => calibrate::run(context, args),
+        Command::Advise(args) => advise::run(context, args),
         Command::Completions(args) => shell::completions(args),
         Command::Man(args) => shell::man(context, args),
     }

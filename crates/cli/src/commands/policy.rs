@@ -30,7 +30,7 @@ Keys:
   codec     auto, auto:ratio, auto:cpu, zstd:LEVEL, gzip:LEVEL, deflate:LEVEL, lz4, zle, lzjb or none
   filters   on or off: whether numbers and machine code may be rearranged before the codec
   budget    what a compressed frame may have of its source, per cent (90); else it is stored as it is
-  chunker   gear32:MIN/AVG/MAX or fixed:SIZE
+  chunker   gear32:MIN/AVG/MAX or fixed:SIZE; for experiments rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX
   dedup     on or off: whether to look for what is stored already";
 
 /// Set and show how files below a directory are stored

@@ -65,7 +65,7 @@ pub struct PutArgs {
     /// Do not enter other file systems
     #[arg(long)]
     one_file_system: bool,
-    /// How to cut, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE
+    /// How to cut, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE (for experiments: rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX)
     #[arg(long, value_parser = args::chunker)]
     chunker: Option<ChunkerSpec>,
     /// Store all that is read without looking for what is stored already, whatever the policies say; it is hashed all the same, as every read is

@@ -37,7 +37,7 @@ fn usage_errors_say_what_would_be_accepted() {
         (&["init", "--profile", "huge"], 2, "use default, dense, large or archive"),
         (&["init", "--chunker", "gear32:4K"], 2, "MIN/AVG/MAX"),
         (&["init", "--codec", "zstd:99"], 2, "-7 to 19"),
-        (&["init", "--fingerprint", "md5"], 2, "blake3"),
+        (&["init", "--fingerprint", "crc32"], 2, "blake3"),
         (&["-s", "new", "init", "--frame-size", "1"], 2, "from 4K to 16M"),
         (&["-s", "new", "init", "--pack-size", "1T"], 2, "too large"),
         (&["-s", "", "ls"], 2, ""),

@@ -8,6 +8,7 @@ mod experiments;
 mod history;
 mod live;
 mod mounts;
+mod offload;
 mod run;
 mod tars;
 mod trees;

@@ -1,14 +1,17 @@
-//! Fingerprints: BLAKE3-256 and SHA-256 over the chunks of a buffer, or over one chunk that spans several.
+//! Fingerprints over the chunks of a buffer, or over one chunk that spans several.
 //!
-//! Both crates choose their instructions at run time (AVX-512 for BLAKE3, SHA-NI for SHA-256). BLAKE3 is a tree over
-//! blocks of 1 KiB and hashes up to 16 of them side by side, of one chunk or, in [`hash_many`], of all.
+//! BLAKE3 is a tree over blocks of 1 KiB and hashes up to 16 of them side by side, of one chunk or, in [`hash_many`], of all. The other
+//! functions are chains: their chunks are hashed side by side ([`super::lanes`]), and those of the parallel construction
+//! segment by segment ([`super::pmd`]). One chunk alone is left to the functions' crates, which choose their instructions at run time.
 
 use std::ops::Range;
 
 use outrigger_format::{Fingerprint, FingerprintKind};
-use sha2::Digest;
+use sha2::Digest as _;
 
-use super::blake3_many;
+use super::{blake3_many, lanes, pmd};
+use crate::SimdLevel;
+use crate::op::{Digest, PMD_SEGMENT, PMD_TAG};
 
 /// The fingerprint of one chunk.
 ///
@@ -18,13 +21,28 @@ use super::blake3_many;
 /// assert!(fingerprint.to_string().starts_with("ba7816bf8f01cfea"));
 /// ```
 pub fn hash(kind: FingerprintKind, chunk: &[u8]) -> Fingerprint {
-    Fingerprint(match kind {
-        FingerprintKind::Blake3 => *blake3::hash(chunk).as_bytes(),
-        FingerprintKind::Sha256 => sha2::Sha256::digest(chunk).into(),
-    })
+    match kind {
+        FingerprintKind::Blake3 => Fingerprint(*blake3::hash(chunk).as_bytes()),
+        FingerprintKind::Sha256 => Fingerprint(sha2::Sha256::digest(chunk).into()),
+        FingerprintKind::Md5 => padded(&md5::Md5::digest(chunk)),
+        FingerprintKind::Sha1 => padded(&sha1::Sha1::digest(chunk)),
+        FingerprintKind::PmdMd5 | FingerprintKind::PmdSha1 | FingerprintKind::PmdSha256 => {
+            let mut fingerprint = Fingerprint([0; 32]);
+            let (digest, _) = Digest::of_kind(kind);
+            pmd::many(SimdLevel::current(), digest, &[chunk], |_, value| fingerprint.0 = value);
+            fingerprint
+        }
+    }
 }
 
-/// Appends to `out` the fingerprint of each of `data`'s `ranges`, in their order. BLAKE3 is faster on many chunks at once
+/// A digest and zeros.
+fn padded(digest: &[u8]) -> Fingerprint {
+    let mut fingerprint = Fingerprint([0; 32]);
+    fingerprint.0[..digest.len()].copy_from_slice(digest);
+    fingerprint
+}
+
+/// Appends to `out` the fingerprint of each of `data`'s `ranges`, in their order. All functions are faster on many chunks at once
 /// than on one after the other.
 ///
 /// # Panics
@@ -42,10 +60,33 @@ pub fn hash_many(
     ranges: impl IntoIterator<Item = Range<usize>>,
     out: &mut Vec<Fingerprint>,
 ) {
+    hash_many_with(SimdLevel::current(), kind, data, ranges, out);
+}
+
+/// [`hash_many`] with the instructions of `level`, or of the best level below it that this processor has (BLAKE3 always has the
+/// best).
+///
+/// # Panics
+/// When a range lies outside of `data`.
+pub fn hash_many_with(
+    level: SimdLevel,
+    kind: FingerprintKind,
+    data: &[u8],
+    ranges: impl IntoIterator<Item = Range<usize>>,
+    out: &mut Vec<Fingerprint>,
+) {
     let chunks = ranges.into_iter().map(|range| &data[range]);
-    match kind {
-        FingerprintKind::Blake3 => blake3_many::hash(chunks, out),
-        FingerprintKind::Sha256 => out.extend(chunks.map(|chunk| hash(kind, chunk))),
+    let (digest, is_pmd) = Digest::of_kind(kind);
+    if digest == Digest::Blake3 {
+        return blake3_many::hash(chunks, out);
+    }
+    let (chunks, before): (Vec<&[u8]>, usize) = (chunks.collect(), out.len());
+    out.resize(before + chunks.len(), Fingerprint([0; 32]));
+    let out = &mut out[before..];
+    if is_pmd {
+        pmd::many(level, digest, &chunks, |n, value| out[n].0 = value);
+    } else {
+        lanes::digests(level, digest, chunks.len(), |n| chunks[n], |n, value| out[n].0 = value);
     }
 }
 
@@ -63,17 +104,19 @@ pub struct Hasher(State);
 
 #[derive(Clone, Debug)]
 enum State {
-    // Boxed: it keeps a stack of subtree hashes, 2 KB, where SHA-256 needs 100 bytes.
+    // Boxed: it keeps a stack of subtree hashes, 2 KB, where the others need 100 bytes.
     Blake3(Box<blake3::Hasher>),
-    Sha256(sha2::Sha256),
+    Plain(Plain),
+    Pmd(Box<Pmd>),
 }
 
 impl Hasher {
     /// A hasher at the beginning of a chunk. Allocates (once: keep it).
     pub fn new(kind: FingerprintKind) -> Self {
-        Self(match kind {
-            FingerprintKind::Blake3 => State::Blake3(Box::default()),
-            FingerprintKind::Sha256 => State::Sha256(sha2::Sha256::new()),
+        Self(match Digest::of_kind(kind) {
+            (Digest::Blake3, _) => State::Blake3(Box::default()),
+            (digest, false) => State::Plain(Plain::new(digest)),
+            (digest, true) => State::Pmd(Box::new(Pmd::new(digest))),
         })
     }
 
@@ -81,19 +124,143 @@ impl Hasher {
     pub fn update(&mut self, bytes: &[u8]) {
         match &mut self.0 {
             State::Blake3(hasher) => drop(hasher.update(bytes)),
-            State::Sha256(hasher) => hasher.update(bytes),
+            State::Plain(hasher) => hasher.update(bytes),
+            State::Pmd(hasher) => hasher.update(bytes),
         }
     }
 
     /// The fingerprint of all bytes since the last call, or since [`Hasher::new`].
     pub fn finish(&mut self) -> Fingerprint {
-        Fingerprint(match &mut self.0 {
+        match &mut self.0 {
             State::Blake3(hasher) => {
                 let fingerprint = *hasher.finalize().as_bytes();
                 hasher.reset();
-                fingerprint
+                Fingerprint(fingerprint)
             }
-            State::Sha256(hasher) => hasher.finalize_reset().into(),
-        })
+            State::Plain(hasher) => hasher.finish(),
+            State::Pmd(hasher) => hasher.finish(),
+        }
+    }
+}
+
+/// A chain.
+#[derive(Clone, Debug)]
+enum Plain {
+    Md5(md5::Md5),
+    Sha1(sha1::Sha1),
+    Sha256(sha2::Sha256),
+}
+
+impl Plain {
+    fn new(digest: Digest) -> Self {
+        match digest {
+            Digest::Md5 => Self::Md5(md5::Md5::new()),
+            Digest::Sha1 => Self::Sha1(sha1::Sha1::new()),
+            Digest::Sha256 => Self::Sha256(sha2::Sha256::new()),
+            Digest::Blake3 => unreachable!("it is a tree"),
+        }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Md5(hasher) => hasher.update(bytes),
+            Self::Sha1(hasher) => hasher.update(bytes),
+            Self::Sha256(hasher) => hasher.update(bytes),
+        }
+    }
+
+    fn finish(&mut self) -> Fingerprint {
+        match self {
+            Self::Md5(hasher) => padded(&hasher.finalize_reset()),
+            Self::Sha1(hasher) => padded(&hasher.finalize_reset()),
+            Self::Sha256(hasher) => padded(&hasher.finalize_reset()),
+        }
+    }
+}
+
+/// The parallel construction over bytes that arrive in pieces: every level is open at once, and what a level's segment gives is
+/// the next level's next bytes. The level that has one segment in the end has the root; those above it are for nothing.
+#[derive(Clone, Debug)]
+struct Pmd {
+    digest: Digest,
+    len: u64,
+    levels: Vec<Level>,
+}
+
+#[derive(Clone, Debug)]
+struct Level {
+    hasher: Plain,
+    /// Bytes in the open segment.
+    open: usize,
+    /// Segments that are closed.
+    closed: u64,
+    /// What the first of them gave.
+    first: Fingerprint,
+}
+
+impl Pmd {
+    fn new(digest: Digest) -> Self {
+        Self { digest, len: 0, levels: Vec::new() }
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        self.len += bytes.len() as u64;
+        self.feed(0, bytes);
+    }
+
+    fn feed(&mut self, level: usize, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let open = self.level(level).open;
+            let (now, later) = bytes.split_at(bytes.len().min(PMD_SEGMENT - open));
+            let at = self.level(level);
+            at.hasher.update(now);
+            at.open += now.len();
+            if at.open == PMD_SEGMENT {
+                self.close(level);
+            }
+            bytes = later;
+        }
+    }
+
+    fn level(&mut self, level: usize) -> &mut Level {
+        if level == self.levels.len() {
+            let (hasher, first) = (Plain::new(self.digest), Fingerprint([0; 32]));
+            self.levels.push(Level { hasher, open: 0, closed: 0, first });
+        }
+        &mut self.levels[level]
+    }
+
+    /// Ends a segment and hands its digest up.
+    fn close(&mut self, level: usize) {
+        let len = self.digest.len();
+        let at = self.level(level);
+        let value = at.hasher.finish();
+        at.open = 0;
+        at.closed += 1;
+        if at.closed == 1 {
+            at.first = value;
+        }
+        self.feed(level + 1, &value.0[..len]);
+    }
+
+    fn finish(&mut self) -> Fingerprint {
+        let mut level = 0;
+        let root = loop {
+            let at = self.level(level);
+            if at.open > 0 || at.closed == 0 {
+                self.close(level);
+            }
+            let at = self.level(level);
+            if at.closed == 1 {
+                break at.first;
+            }
+            level += 1;
+        };
+        let mut last = Plain::new(self.digest);
+        last.update(&PMD_TAG);
+        last.update(&self.len.to_le_bytes());
+        last.update(&root.0[..self.digest.len()]);
+        *self = Self::new(self.digest);
+        last.finish()
     }
 }

@@ -1,17 +1,28 @@
 //! The processor: its operations as plain functions, which the store's threads call directly, and as a [`Device`].
 
 mod blake3_many;
+mod candidates;
 mod codec;
 mod filter;
 mod hash;
+mod ingest;
+mod lanes;
+mod pmd;
 mod scan;
+mod window;
 
+pub use candidates::{candidates, candidates_with};
 pub(crate) use codec::sample::Sample;
 pub use codec::{CodecError, Compressor, Decompressor, worst_case};
 pub use filter::{apply_filter, undo_filter};
 pub(crate) use filter::{is_in_place, undo_in_place, x86_density};
-pub use hash::{Hasher, hash, hash_many};
+pub use hash::{Hasher, hash, hash_many, hash_many_with};
+pub use ingest::Ingester;
+pub use pmd::{pmd_hash, pmd_hash_with};
 pub use scan::{scan, scan_with};
+pub use window::{window_hash, window_hash_with};
+
+use outrigger_format::{ChunkerSpec, FingerprintKind};
 
 use crate::{Device, Operation, SimdLevel, Task, TaskError};
 
@@ -30,6 +41,8 @@ pub struct CpuDevice {
     level: SimdLevel,
     compressor: Compressor,
     decompressor: Decompressor,
+    /// Of the last ingestion, for what it was.
+    ingester: Option<(ChunkerSpec, FingerprintKind, Ingester)>,
 }
 
 impl CpuDevice {
@@ -38,9 +51,9 @@ impl CpuDevice {
         Self::with_level(SimdLevel::current())
     }
 
-    /// Scanning with the instructions of `level`, or the best level below it that this processor has.
+    /// Working with the instructions of `level`, or the best level below it that this processor has.
     pub fn with_level(level: SimdLevel) -> Self {
-        Self { level, compressor: Compressor::new(), decompressor: Decompressor::new() }
+        Self { level, compressor: Compressor::new(), decompressor: Decompressor::new(), ingester: None }
     }
 }
 
@@ -60,15 +73,33 @@ impl Device for CpuDevice {
     }
 
     fn run(&mut self, task: &mut Task<'_>) -> Result<(), TaskError> {
+        let unsupported = |operation| TaskError::Unsupported { device: "cpu".to_string(), operation };
         match task {
             Task::Scan(task) => scan_with(self.level, task.history, task.data, task.masks, task.out),
             Task::HashMany(task) => {
                 let ranges = task.ranges.iter().map(|range| range.start as usize..range.end as usize);
-                hash_many(task.kind, task.data, ranges, task.out);
+                hash_many_with(self.level, task.kind, task.data, ranges, task.out);
             }
             Task::Compress(task) => task.used = self.compressor.compress(task.spec, task.raw, task.out),
             Task::Decompress(task) => {
                 self.decompressor.decompress(task.codec, task.stored, task.raw_len, task.out)?;
+            }
+            Task::WindowHash(task) if !task.spec.is_valid() => {
+                return Err(unsupported(Operation::WindowHash));
+            }
+            Task::WindowHash(task) => window_hash_with(self.level, task.spec, task.data, task.out),
+            Task::PmdHash(task) if !task.digest.has_pmd() => return Err(unsupported(Operation::PmdHash)),
+            Task::PmdHash(task) => pmd_hash_with(self.level, task.digest, task.data, task.out),
+            Task::Lookup(task) => task.table.lookup_many(task.keys, task.out),
+            Task::Ingest(task) if !task.chunker.is_valid() => return Err(unsupported(Operation::Ingest)),
+            Task::Ingest(task) => {
+                let wanted = (task.chunker, task.kind);
+                self.ingester.take_if(|(chunker, kind, _)| (*chunker, *kind) != wanted);
+                let (_, _, ingester) = self.ingester.get_or_insert_with(|| {
+                    let ingester = Ingester::with_level(self.level, task.chunker, task.kind);
+                    (task.chunker, task.kind, ingester)
+                });
+                ingester.ingest(task.data, task.streams, task.table, task.out, task.counts);
             }
         }
         Ok(())

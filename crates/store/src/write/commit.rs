@@ -13,6 +13,7 @@ use outrigger_format::catalogue::{BlockBuilder, Record};
 use outrigger_format::{PackId, Root};
 
 use super::catalogue::BLOCK_BYTES;
+use super::compare::Compare;
 use super::dedup::PendingTable;
 use super::meta_frames::MetaFrames;
 use super::packer::OpenPack;
@@ -135,6 +136,7 @@ pub(super) struct Committer {
     pub index: Arc<Index>,
     pub commits: Arc<CommitQueue>,
     pub pending: PendingTable,
+    pub compare: Arc<Compare>,
     pub frames: Arc<Mutex<MetaFrames>>,
     pub progress: Arc<Progress>,
     pub when: CommitWhen,
@@ -207,6 +209,7 @@ impl Committer {
                 pending.remove(fingerprint);
             });
         }
+        self.compare.sealed(sealed.footer.fingerprints());
         self.commits.frames_sealed(&sealed.sequences);
         self.sealed.push(sealed.row.id);
         Progress::add(&self.progress.bytes_stored, sealed.row.bytes);

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use outrigger_format::boundary::{CutWalk, GearMasks};
+use outrigger_format::boundary::CutWalk;
 use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
 use outrigger_offload::Compression;
 
@@ -140,18 +140,10 @@ fn cut(data: &[u8], base: usize, chunker: ChunkerSpec, scratch: &mut Scratch, ch
     }
     scratch.candidates.clear();
     scratch.ends.clear();
-    let whole = match chunker {
-        ChunkerSpec::Gear32 { min, avg, .. } => {
-            if data.len() > min as usize {
-                outrigger_offload::scan(&[], data, GearMasks::for_average(avg), &mut scratch.candidates);
-            }
-            data.len() <= min as usize
-        }
-        ChunkerSpec::Fixed { size } => data.len() <= size as usize,
-    };
-    if whole {
+    if data.len() <= chunker.min_len() {
         scratch.ends.push(data.len() as u64);
     } else {
+        outrigger_offload::candidates(chunker, &[], data, &mut scratch.candidates);
         let mut walk = CutWalk::new(chunker);
         walk.feed(data.len(), &scratch.candidates, &mut scratch.ends);
         scratch.ends.extend(walk.finish());

@@ -8,6 +8,7 @@ use outrigger_format::{ChunkKind, Codec, Encoding, Fingerprint, FingerprintKind,
 use outrigger_offload::Compressor;
 
 use super::catalogue::META_CODEC;
+use super::compare::Compare;
 use super::manifest::NodeSink;
 use super::packer::{OpenPack, PackSink, StoredFrame};
 use super::sequence::node_fingerprint;
@@ -22,6 +23,7 @@ pub(super) struct MetaFrames {
     fingerprint: FingerprintKind,
     index: Arc<Index>,
     session: Arc<Session>,
+    compare: Arc<Compare>,
     raw: Vec<u8>,
     lengths: Vec<u32>,
     fingerprints: Vec<Fingerprint>,
@@ -40,6 +42,7 @@ impl MetaFrames {
         fingerprint: FingerprintKind,
         index: Arc<Index>,
         session: Arc<Session>,
+        compare: Arc<Compare>,
     ) -> Self {
         Self {
             sink,
@@ -47,6 +50,7 @@ impl MetaFrames {
             fingerprint,
             index,
             session,
+            compare,
             raw: Vec::new(),
             lengths: Vec::new(),
             fingerprints: Vec::new(),
@@ -89,6 +93,8 @@ impl MetaFrames {
         self.full.extend(self.sink.take_unless_room(bytes));
         for block in blocks {
             let fingerprint = outrigger_offload::hash(self.fingerprint, block);
+            self.compare.check(&fingerprint, block)?;
+            self.compare.note(&fingerprint, block);
             self.add(ChunkKind::Catalogue, fingerprint, block, 0)?;
             self.write_frame(ChunkKind::Catalogue)?;
         }
@@ -102,6 +108,7 @@ impl MetaFrames {
         for fingerprint in fingerprints {
             self.pending.remove(fingerprint);
         }
+        self.compare.sealed(fingerprints);
     }
 }
 
@@ -112,6 +119,7 @@ impl NodeSink for SharedMetaFrames {
     fn put_node(&mut self, node: &Node) -> Result<Fingerprint> {
         let mut frames = self.0.lock().expect("no panic while held");
         let (fingerprint, bytes) = node_fingerprint(frames.fingerprint, node);
+        frames.compare.check(&fingerprint, &bytes)?;
         if frames.pending.contains(&fingerprint) {
             return Ok(fingerprint);
         }
@@ -122,6 +130,7 @@ impl NodeSink for SharedMetaFrames {
         })?;
         if place.is_none() {
             frames.add(ChunkKind::Manifest, fingerprint, &bytes, MANIFEST_FRAME)?;
+            frames.compare.note(&fingerprint, &bytes);
             frames.pending.insert(fingerprint);
         }
         Ok(fingerprint)

@@ -35,6 +35,7 @@
 
 mod catalogue;
 mod commit;
+mod compare;
 mod dedup;
 mod framer;
 mod ingest;

@@ -11,6 +11,7 @@ use outrigger_format::{ChunkKind, Codec, FingerprintKind, PackKind, Root};
 use outrigger_offload::{Auto, Encoder, Wanted};
 
 use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message, WAITING_MAX};
+use super::compare::Compare;
 use super::dedup::Dedup;
 use super::framer::{Framer, RawBytes, RawFrame};
 use super::ingest::{Scratch, ingest_small};
@@ -96,7 +97,13 @@ impl Writer {
         let fingerprint = store.config.fingerprint;
         let index = &store.index;
         let meta_sink = sink(PackKind::Meta);
-        let frames = MetaFrames::new(meta_sink, fingerprint, Arc::clone(index), Arc::clone(session));
+        let (compare, refused) = match Compare::new(store) {
+            Ok(compare) => (Arc::new(compare), None),
+            Err(error) => (Arc::default(), Some(error)),
+        };
+        let (own_index, own_session, own_compare) =
+            (Arc::clone(index), Arc::clone(session), Arc::clone(&compare));
+        let frames = MetaFrames::new(meta_sink, fingerprint, own_index, own_session, own_compare);
         let frames = Arc::new(Mutex::new(frames));
         let commits = Arc::new(CommitQueue::default());
         let dedup = Dedup::new(Arc::clone(index), Arc::clone(session));
@@ -104,6 +111,7 @@ impl Writer {
         let recycled = Arc::new(Mutex::new(Vec::new()));
         let stage = Stage::new(StageParts {
             dedup,
+            compare: Arc::clone(&compare),
             framer: Framer::new(store.config.frame_size as usize),
             nodes: Box::new(SharedMetaFrames(Arc::clone(&frames))),
             stored: StoredNodes::new(Box::new(Nodes::new(store))),
@@ -125,6 +133,9 @@ impl Writer {
             fingerprint,
             auto: Auto::new(),
         });
+        if let Some(error) = refused {
+            shared.queue.fail(error);
+        }
         let (messages, receiver) = channel();
         let committer = Committer {
             session: Arc::clone(session),
@@ -132,6 +143,7 @@ impl Writer {
             index: Arc::clone(index),
             commits,
             pending,
+            compare,
             frames,
             progress: Arc::clone(progress),
             when: options.commit,

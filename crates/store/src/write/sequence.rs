@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use outrigger_format::{Entry, Fingerprint, Node};
 
 use super::commit::{CommitQueue, CommitWhen, Pending, WAITING_MAX};
+use super::compare::Compare;
 use super::dedup::{Dedup, Known};
 use super::framer::{Form, Framer, RawFrame};
 use super::ingest::{ChunkRef, Hashed};
@@ -89,6 +90,7 @@ impl LargeProgress {
 /// Dedup, framing and manifests; see the module.
 pub(super) struct Stage {
     dedup: Dedup,
+    compare: Arc<Compare>,
     framer: Framer,
     nodes: Box<dyn NodeSink + Send>,
     stored: StoredNodes,
@@ -104,6 +106,7 @@ pub(super) struct Stage {
 /// What a [`Stage`] works with.
 pub(super) struct StageParts {
     pub dedup: Dedup,
+    pub compare: Arc<Compare>,
     pub framer: Framer,
     pub nodes: Box<dyn NodeSink + Send>,
     pub stored: StoredNodes,
@@ -117,8 +120,31 @@ pub(super) struct StageParts {
 
 impl Stage {
     pub fn new(parts: StageParts) -> Self {
-        let StageParts { dedup, framer, nodes, stored, commits, commit, progress, recycled, changes } = parts;
-        Self { dedup, framer, nodes, stored, commits, commit, progress, recycled, large: None, changes }
+        let StageParts {
+            dedup,
+            compare,
+            framer,
+            nodes,
+            stored,
+            commits,
+            commit,
+            progress,
+            recycled,
+            changes,
+        } = parts;
+        Self {
+            dedup,
+            compare,
+            framer,
+            nodes,
+            stored,
+            commits,
+            commit,
+            progress,
+            recycled,
+            large: None,
+            changes,
+        }
     }
 
     fn run(&mut self, item: Sequenced, queue: &Queue) -> Result<()> {
@@ -233,11 +259,13 @@ impl Stage {
     ) -> Result<()> {
         let ChunkRef { start, len, fingerprint } = *chunk;
         Progress::add(&self.progress.chunks, 1);
+        let range = start as usize..(start + len) as usize;
+        self.compare.check(&fingerprint, &buffer.bytes[range.clone()])?;
         match self.dedup.known(at) {
             Known::Stored => {}
             Known::Pending(frame) => file.newest_frame = file.newest_frame.max(frame),
             Known::New => {
-                let range = start as usize..(start + len) as usize;
+                self.compare.note(&fingerprint, &buffer.bytes[range.clone()]);
                 let recycled = || recycled(&self.recycled);
                 let (frame, complete) = self.framer.push(fingerprint, buffer, range, form, recycled);
                 self.commits.frame_opened(frame);

@@ -74,7 +74,7 @@ pub struct MountArgs {
     /// Which staged data is stored first when room is needed: lrw (what was written longest ago), fifo, reverse (for experiments)
     #[arg(long, value_name = "ORDER", value_parser = mount_options::order)]
     staging_order: Option<Order>,
-    /// How to cut what is written through this mount, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE
+    /// How to cut what is written through this mount, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE (for experiments: rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX)
     #[arg(long, value_parser = values::chunker)]
     chunker: Option<ChunkerSpec>,
     /// Whether to look for what is stored already, whatever the policies say: on or off. With off, what is written is hashed all the same, as every

@@ -11,6 +11,7 @@ use std::arch::x86_64::*;
 use outrigger_format::boundary::{GEAR_MATRIX, GEAR_XOR, GearMasks};
 
 use super::Lanes;
+use crate::cpu::lanes::avx512::transpose;
 
 /// Appends the candidates of the lanes' bytes in any order; `false`, with some of them, when they are dense.
 ///
@@ -40,7 +41,9 @@ fn run(data: &[u8], lanes: &Lanes<16>, masks: GearMasks, out: &mut Vec<u32>) -> 
         for (row, rows) in row.iter_mut().zip(rows) {
             *row = load(&rows[at]);
         }
-        for (word, row) in transpose(row).into_iter().enumerate() {
+        // SAFETY: this function enables AVX-512 F.
+        let row = unsafe { transpose(row) };
+        for (word, row) in row.into_iter().enumerate() {
             let mut hashes = [h; 4];
             for (hash, copy) in hashes.iter_mut().zip(copy) {
                 let bytes = _mm512_xor_si512(_mm512_shuffle_epi8(row, copy), xor);
@@ -84,34 +87,4 @@ fn report(hashes: &[__m512i; 4], offset: usize, lanes: &Lanes<16>, masks: GearMa
 fn load(bytes: &[u8; 64]) -> __m512i {
     // SAFETY: the array has the 64 bytes that are read; the load needs no alignment.
     unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
-}
-
-/// Transposes a 16×16 matrix of 32-bit words.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn transpose(mut r: [__m512i; 16]) -> [__m512i; 16] {
-    let mut a = r;
-    for i in 0..8 {
-        a[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-        a[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-    }
-    for b in [0, 4, 8, 12] {
-        r[b] = _mm512_unpacklo_epi64(a[b], a[b + 2]);
-        r[b + 1] = _mm512_unpackhi_epi64(a[b], a[b + 2]);
-        r[b + 2] = _mm512_unpacklo_epi64(a[b + 1], a[b + 3]);
-        r[b + 3] = _mm512_unpackhi_epi64(a[b + 1], a[b + 3]);
-    }
-    for i in 0..4 {
-        a[i] = _mm512_shuffle_i32x4::<0x88>(r[i], r[i + 4]);
-        a[i + 4] = _mm512_shuffle_i32x4::<0xdd>(r[i], r[i + 4]);
-        a[i + 8] = _mm512_shuffle_i32x4::<0x88>(r[i + 8], r[i + 12]);
-        a[i + 12] = _mm512_shuffle_i32x4::<0xdd>(r[i + 8], r[i + 12]);
-    }
-    for i in 0..4 {
-        r[i] = _mm512_shuffle_i32x4::<0x88>(a[i], a[i + 8]);
-        r[i + 8] = _mm512_shuffle_i32x4::<0xdd>(a[i], a[i + 8]);
-        r[i + 4] = _mm512_shuffle_i32x4::<0x88>(a[i + 4], a[i + 12]);
-        r[i + 12] = _mm512_shuffle_i32x4::<0xdd>(a[i + 4], a[i + 12]);
-    }
-    r
 }

@@ -16,7 +16,6 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::boundary::GearMasks;
 use outrigger_format::{ChunkerSpec, FingerprintKind, Root};
 
 use self::parts::PartsSource;
@@ -174,11 +173,10 @@ impl LargeFile {
     /// Appends the candidates in `data`, which follows `history` in its extent.
     fn scan(&self, history: &[u8], data: &[u8], candidates: &mut Vec<u32>) -> Range<usize> {
         let before = candidates.len();
-        if let (ChunkerSpec::Gear32 { min, avg, .. }, None) = (self.chunker, self.oracle.answers())
-            // What is not longer than the shortest chunk, alone in its extent or not, may still end one that began before.
-            && (data.len() > min as usize || !history.is_empty())
-        {
-            outrigger_offload::scan(history, data, GearMasks::for_average(avg), candidates);
+        // What is not longer than the shortest chunk, alone in its extent or not, may still end one that began before.
+        let may_end = data.len() > self.chunker.min_len() || !history.is_empty();
+        if may_end && self.oracle.answers().is_none() {
+            outrigger_offload::candidates(self.chunker, history, data, candidates);
         }
         before..candidates.len()
     }

@@ -3,7 +3,6 @@
 use std::sync::Mutex;
 
 use outrigger_format::ChunkerSpec;
-use outrigger_format::boundary::WINDOW;
 
 use super::source::Segment;
 use super::{Between, LargeFile, Piece, ReadSegment};
@@ -122,10 +121,7 @@ impl LargeFile {
             let now = (end - begin) as usize;
             // What lies before tells the scanner whether a chunk ends right here. Only the first piece of a segment goes on with what an
             // earlier one began, so there is room in front of it; blocks of one size need no scan.
-            let history = match self.chunker {
-                ChunkerSpec::Gear32 { .. } => WINDOW.min(begin as usize),
-                ChunkerSpec::Fixed { .. } => 0,
-            };
+            let history = self.chunker.history_len().min(begin as usize);
             let bytes = &mut read.buffer.bytes[at - history..at + now];
             source.read_at(offset + begin - history as u64, bytes)?;
             let (before, data) = bytes.split_at(history);

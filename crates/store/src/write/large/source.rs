@@ -5,8 +5,6 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
-use outrigger_format::boundary::WINDOW;
-
 use super::parts::{PartsSource, Span};
 use super::{Between, LargeFile, Piece, ReadSegment};
 use crate::local::{self, Extent};
@@ -115,7 +113,7 @@ impl LargeFile {
         let Extent { hole_before, start: extent_start, len: extent_len } = extents[extent];
         let within = (number - first) * segment_len;
         let len = (extent_len - within).min(*segment_len) as usize;
-        let history = if within == 0 { 0 } else { WINDOW };
+        let history = if within == 0 { 0 } else { self.chunker.history_len() };
         let offset = extent_start + within - history as u64;
         let room = &mut read.buffer.bytes[start - history..start + len];
         if !self.failed()
@@ -162,7 +160,7 @@ impl LargeFile {
                 }
             }
         }
-        let keep = WINDOW.min(len + history.len());
+        let keep = self.chunker.history_len().min(len + history.len());
         state.history = bytes[start + len - keep..start + len].to_vec();
         state.next += 1;
         if state.ended {

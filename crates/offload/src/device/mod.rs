@@ -1,4 +1,15 @@
-//! What executes tasks: the processor today; CUDA and QAT behind the same trait.
+//! What executes tasks.
+//!
+//! - [`Device`]: synchronous, on the calling thread. The processor is one, and a thread that works on the processor
+//!   anyway makes its own.
+//! - [`Accelerator`]: works by itself, on several tasks at once, in memory of its own. The [`crate::runtime`] gives each
+//!   a manager thread and is the only caller of this trait.
+
+mod accelerator;
+
+pub use accelerator::{
+    Accelerator, Completion, Fault, HostMemory, HostRegion, Identity, StageTimes, Submission,
+};
 
 use crate::{CodecError, Operation, Task};
 
@@ -16,10 +27,18 @@ pub enum TaskError {
     /// The input is damaged: no device can help.
     #[error(transparent)]
     Codec(#[from] CodecError),
+    /// An operation that a user registered said so of its input.
+    #[error("{operation}: {message}")]
+    User {
+        /// The operation's name.
+        operation: String,
+        /// What its function said.
+        message: String,
+    },
 }
 
 /// Executes tasks, one at a time, on the calling thread. A thread that wants one makes one: contexts and scratch memory
-/// belong to it. (Queues, and devices that work by themselves, come with the runtime and will drive this trait.)
+/// belong to it. (Devices that work by themselves are [`Accelerator`]s.)
 pub trait Device: Send {
     /// Its name: `cpu`, `cuda:0`, `qat:0`.
     fn name(&self) -> &str;

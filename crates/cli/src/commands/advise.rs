@@ -1,0 +1,234 @@
+//! `advise`: should this machine be given another processor, or a GPU? (The papers' question, for this machine and workload.)
+//!
+//! What is there is measured. A device is modelled by StoreGPU's equation 1, its terms fitted to measurements of the
+//! smallest and the largest size; how far it is off in between is said beside it.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use outrigger_offload::placement::{
+    CalibrateOptions, Case, Curve, EquationOne, Line, break_even, builtin_cases, calibrate, sizes,
+};
+use outrigger_offload::runtime::{Runtime, Ticket};
+
+use super::Context;
+use super::advise_text::{describe, json};
+use super::devices::{Simulated, machine};
+use crate::args::size as size_of;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{print_json, print_text};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger advise --sim pcie5-gpu                            with a modelled GPU, if there is none
+  outrigger advise --operation hash_many/sha256 --rate 20     for 20 GB/s of fingerprints
+  outrigger advise --cpu-cores 16 --cpu-price 900 --gpu-price 1500
+
+Throughputs of more processors are what is measured here, times their number: memory may not keep up. A GPU's is what its
+slowest stage does when copies and kernels of several tasks overlap, beside the processors that are there.";
+
+/// Say what another processor or a GPU would bring: throughput, freed cores, break-even sizes
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct AdviseArgs {
+    /// The operations of the workload, as `outrigger devices` names them [default: all]
+    #[arg(long, value_name = "NAME")]
+    operation: Vec<String>,
+    /// Bytes in a task
+    #[arg(long, value_name = "SIZE", value_parser = size_of, default_value = "1M")]
+    block: u64,
+    /// What the workload needs, in GB/s; says which cores a GPU would free
+    #[arg(long, value_name = "GB/S", value_parser = positive)]
+    rate: Option<f64>,
+    /// Cores of the processor that could be added [default: as many threads as there are]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=4096))]
+    cpu_cores: Option<u64>,
+    /// Its price, in any currency
+    #[arg(long, value_name = "PRICE", value_parser = positive, requires = "gpu_price")]
+    cpu_price: Option<f64>,
+    /// The GPU's price, in the same
+    #[arg(long, value_name = "PRICE", value_parser = positive, requires = "cpu_price")]
+    gpu_price: Option<f64>,
+    #[command(flatten)]
+    simulated: Simulated,
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| format!("`{text}` is not a number above 0"))
+}
+
+/// What is asked.
+pub struct Question {
+    pub block: f64,
+    /// Bytes a second.
+    pub rate: Option<f64>,
+    pub threads: usize,
+    pub cpu_cores: f64,
+    /// Of the processor, and of the GPU.
+    pub prices: Option<(f64, f64)>,
+}
+
+/// The answer for one operation; rates in bytes a second.
+pub struct Answer {
+    pub operation: String,
+    pub one_thread: f64,
+    pub all_threads: f64,
+    pub with_cpu: f64,
+    pub gpus: Vec<Gpu>,
+}
+
+/// What one device would bring.
+pub struct Gpu {
+    pub name: String,
+    pub model: String,
+    pub equation: EquationOne,
+    /// Bytes, predicted and measured nanoseconds, of sizes that the equation was not fitted to.
+    pub errors: Vec<(f64, f64, f64)>,
+    /// A stream of tasks, stages overlapping.
+    pub stream: f64,
+    /// The same as measured.
+    pub stream_measured: f64,
+    pub with_gpu: f64,
+    /// Threads that need not do what the device does.
+    pub freed: f64,
+    /// From which size on one task is done earlier on it than by one thread, and than by all.
+    pub even_one: Option<u64>,
+    pub even_all: Option<u64>,
+    /// The same if buffers were not reused.
+    pub even_one_fresh: Option<u64>,
+}
+
+pub fn run(context: &Context, args: AdviseArgs) -> Outcome {
+    let cases = builtin_cases();
+    if let Some(unknown) = args.operation.iter().find(|name| !cases.iter().any(|case| case.name() == **name))
+    {
+        let names: Vec<String> = cases.iter().map(Case::name).collect();
+        return Err(Failure::usage(format!("`{unknown}` is no operation; there are {}", names.join(", "))));
+    }
+    if !(4096..=128 << 20).contains(&args.block) {
+        return Err(Failure::usage("--block must be from 4K to 128M"));
+    }
+    let question = Question {
+        block: args.block as f64,
+        rate: args.rate.map(|rate| rate * 1e9),
+        threads: context.threads,
+        cpu_cores: args.cpu_cores.map_or(context.threads as f64, |cores| cores as f64),
+        prices: args.cpu_price.zip(args.gpu_price),
+    };
+    let (runtime, missing) = machine(context, &args.simulated)?;
+    let mut answers = Vec::new();
+    for case in cases {
+        if args.operation.is_empty() || args.operation.contains(&case.name()) {
+            answers.extend(answer(&runtime, &case, &question)?);
+        }
+    }
+    if context.json {
+        print_json(json(&question, &answers))?;
+    } else {
+        print_text(&describe(&question, &answers, &missing))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn answer(runtime: &Runtime, case: &Case, question: &Question) -> Result<Option<Answer>, Failure> {
+    // Codecs have no tasks as large as hashing has.
+    if case.draft(runtime, question.block as usize).is_none() {
+        return Ok(None);
+    }
+    let cpu = measure(runtime, case, 0, question)?;
+    let at_block = |curve: &Curve| curve.predict(question.block as usize).map(|stages| stages.latency());
+    let Some(one) = at_block(&cpu) else { return Ok(None) };
+    let one_thread = question.block / one * 1e9;
+    let all_threads = stream(runtime, case, 0, question, 2 * question.threads)?;
+    let with_cpu = all_threads * (question.threads as f64 + question.cpu_cores) / question.threads as f64;
+    let mut gpus = Vec::new();
+    for (device, metrics) in runtime.metrics().devices.into_iter().enumerate().skip(1) {
+        let curve = measure(runtime, case, device, question)?;
+        let mem_alloc = mem_alloc(runtime);
+        let Some(equation) = EquationOne::fit(&curve, mem_alloc) else { continue };
+        let stream_rate = question.block / equation.overlapped(question.block) * 1e9;
+        let cpu_ns =
+            |bytes: f64| cpu.predict(bytes as usize).map_or(f64::INFINITY, |stages| stages.latency());
+        let scaling = all_threads / one_thread;
+        let offloaded = question.rate.map_or(stream_rate, |rate| rate.min(stream_rate));
+        gpus.push(Gpu {
+            name: metrics.identity.name,
+            model: metrics.identity.model,
+            equation,
+            errors: equation.errors(&curve),
+            stream: stream_rate,
+            stream_measured: stream(runtime, case, device, question, 8)?,
+            with_gpu: all_threads + stream_rate,
+            freed: offloaded / one_thread,
+            even_one: break_even(|bytes| equation.total(bytes, true), cpu_ns),
+            even_all: break_even(|bytes| equation.total(bytes, true), |bytes| cpu_ns(bytes) / scaling),
+            even_one_fresh: break_even(|bytes| equation.total(bytes, false), cpu_ns),
+        });
+    }
+    Ok(Some(Answer { operation: case.name(), one_thread, all_threads, with_cpu, gpus }))
+}
+
+/// One operation on one device at all sizes.
+fn measure(runtime: &Runtime, case: &Case, device: usize, question: &Question) -> Result<Curve, Failure> {
+    let options = CalibrateOptions { at_least: Duration::from_millis(5), ..Default::default() };
+    let mut curve = Curve::default();
+    for bytes in sizes((question.block as usize).max(16 << 20)) {
+        let point = calibrate(runtime, device, case, bytes, &options);
+        let point = point.map_err(|failed| Failure::failed(format!("{}: {failed}", case.name())))?;
+        point.into_iter().for_each(|point| curve.set(point));
+    }
+    Ok(curve)
+}
+
+/// What making a buffer takes, at two sizes, after those that the pool has are taken.
+fn mem_alloc(runtime: &Runtime) -> Line {
+    let time = |bytes: usize| {
+        let mut held = Vec::new();
+        let fresh = runtime.pool().counts().fresh;
+        while runtime.pool().counts().fresh == fresh {
+            held.push(runtime.pool().alloc(bytes));
+        }
+        let begun = Instant::now();
+        let buffer = runtime.pool().alloc(bytes);
+        let took = begun.elapsed().as_nanos() as f64;
+        drop((buffer, held));
+        (bytes as f64, took)
+    };
+    Line::through(time(64 << 10), time(16 << 20))
+}
+
+/// Bytes a second of a stream of tasks on a device, `window` of them under way.
+fn stream(
+    runtime: &Runtime,
+    case: &Case,
+    device: usize,
+    question: &Question,
+    window: usize,
+) -> Result<f64, Failure> {
+    let bytes = question.block as usize;
+    let failed = |why: String| Failure::failed(format!("{}: {why}", case.name()));
+    let mut free = Vec::new();
+    for _ in 0..window.min((1 << 30) / bytes).max(1) {
+        free.extend(case.draft(runtime, bytes));
+    }
+    let mut under_way: std::collections::VecDeque<Ticket> = Default::default();
+    let (mut done, mut begun) = (0_u64, Instant::now());
+    let warm = free.len() as u64;
+    loop {
+        while let Some(mut draft) = free.pop() {
+            draft.pin(device);
+            under_way.push_back(runtime.submit(draft).map_err(|refused| failed(refused.to_string()))?);
+        }
+        let Some(ticket) = under_way.pop_front() else { break };
+        free.push(ticket.wait().map_err(|error| failed(error.to_string()))?.again());
+        done += 1;
+        if done == warm {
+            begun = Instant::now();
+        }
+        if done > warm && begun.elapsed() >= Duration::from_millis(150) {
+            break;
+        }
+    }
+    Ok((done - warm) as f64 * question.block / begun.elapsed().as_secs_f64())
+}

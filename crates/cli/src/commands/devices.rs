@@ -1,0 +1,268 @@
+//! `devices`: what there is to do work with, what is missing, how fast each is known to be, and how good predictions are.
+
+use clap::Args;
+use outrigger_offload::device::{Accelerator, Identity};
+use outrigger_offload::placement::{Calibration, Case, Point, builtin_cases, default_path, sizes};
+use outrigger_offload::runtime::Runtime;
+use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
+use outrigger_offload::{Missing, discover};
+use serde_json::Value;
+
+use super::Context;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Object, print_json, print_text, size};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger calibrate && outrigger devices
+  outrigger devices --check                   also compare predictions with what happens now
+  outrigger devices --json | jq '.missing[]'
+
+Rates are of data read, GB/s (10^9 bytes a second), for one task at a time of about the size above them; for the processor, on one thread.
+`off` is the mean difference between what tasks were predicted to take and what they took. The calibration is kept in
+$OUTRIGGER_CALIBRATION, or in outrigger/calibration in the user's cache directory.";
+
+/// Show the devices, their calibrated rates, and predictions beside what happened
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct DevicesArgs {
+    /// Do tasks of sizes between the calibrated ones, and compare
+    #[arg(long)]
+    check: bool,
+    #[command(flatten)]
+    simulated: Simulated,
+}
+
+/// Simulated devices beside the real ones.
+#[derive(Args, Clone)]
+pub struct Simulated {
+    /// Also a simulated device: geforce-8800, pcie5-gpu, integrated or slow (for experiments; its times are a model's)
+    #[arg(long, value_name = "PRESET", value_parser = preset)]
+    pub sim: Vec<Speed>,
+}
+
+fn preset(text: &str) -> Result<Speed, String> {
+    let names = || Speed::PRESETS.map(|(name, _)| name).join(", ");
+    Speed::preset(text).ok_or_else(|| format!("`{text}` is no preset; use one of {}", names()))
+}
+
+/// A runtime with all devices, and what is missing. Its results are not compared, and nothing is tried out of turn: times
+/// are looked at.
+pub fn machine(context: &Context, simulated: &Simulated) -> Result<(Runtime, Vec<Missing>), Failure> {
+    let found = discover();
+    let mut builder = Runtime::builder().cpu_threads(context.threads).calibration(saved()?);
+    let mut policy = outrigger_offload::placement::Policy::default();
+    (policy.check_every, policy.check_first, policy.explore_every, policy.first_tasks) = (0, 0, 0, 0);
+    builder = builder.policy(policy);
+    for device in found.devices {
+        builder = builder.device(device);
+    }
+    for (n, speed) in simulated.sim.iter().enumerate() {
+        // The first result of a size is computed, later ones are repeated: the data is the same.
+        let options = SimOptions { replay: true, ..SimOptions::new(format!("sim:{n}"), *speed) };
+        builder = builder.device(Box::new(SimDevice::new(options)) as Box<dyn Accelerator>);
+    }
+    Ok((builder.build(), found.missing))
+}
+
+/// What was calibrated before; nothing where no place for it is known.
+pub fn saved() -> Result<Calibration, Failure> {
+    let Some(path) = default_path() else { return Ok(Calibration::default()) };
+    Calibration::load(&path).map_err(|error| Failure::io(format!("cannot read {}", path.display()), &error))
+}
+
+pub fn run(context: &Context, args: DevicesArgs) -> Outcome {
+    let (runtime, missing) = machine(context, &args.simulated)?;
+    let checked = if args.check { check(&runtime)? } else { Vec::new() };
+    let identities: Vec<Identity> =
+        runtime.metrics().devices.into_iter().map(|device| device.identity).collect();
+    // As it is after the check, which has its part in what is known of predictions.
+    let calibration = runtime.calibration();
+    if context.json {
+        print_json(json(&identities, &missing, &calibration, &checked))?;
+    } else {
+        print_text(&describe(&identities, &missing, &calibration, &checked))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// A prediction and what happened.
+struct Checked {
+    operation: String,
+    device: usize,
+    bytes: usize,
+    predicted_ns: f64,
+    actual_ns: f64,
+}
+
+/// Every operation, on every device that was calibrated for it, halfway between two calibrated sizes.
+fn check(runtime: &Runtime) -> Result<Vec<Checked>, Failure> {
+    let mut checked = Vec::new();
+    for case in builtin_cases() {
+        for device in 0..runtime.metrics().devices.len() {
+            for bytes in sizes(2 << 20).map(|bytes| bytes * 3) {
+                checked.extend(check_one(runtime, &case, device, bytes)?);
+            }
+        }
+    }
+    Ok(checked)
+}
+
+fn check_one(
+    runtime: &Runtime,
+    case: &Case,
+    device: usize,
+    bytes: usize,
+) -> Result<Option<Checked>, Failure> {
+    let mut actual = Vec::new();
+    for _ in 0..5 {
+        let Some(mut draft) = case.draft(runtime, bytes) else { return Ok(None) };
+        let class = draft.work().class();
+        let known = runtime.model().curve(device, class).points().next().is_some();
+        if !known || !runtime.supports(device, draft.work()) {
+            return Ok(None);
+        }
+        draft.pin(device);
+        let ticket = runtime.submit(draft).map_err(|refused| Failure::failed(refused.to_string()))?;
+        let done = ticket.wait().map_err(|failed| Failure::failed(format!("{}: {failed}", case.name())))?;
+        let report = done.report();
+        if report.device != device {
+            return Ok(None);
+        }
+        // Waking a thread up is no part of the prediction.
+        let ns = report.total.saturating_sub(report.queue).as_nanos() as f64;
+        let len = done.work().len_in();
+        let predicted = runtime.predict(device, class, len).map_or(0.0, |time| time.as_nanos() as f64);
+        actual.push((ns, predicted));
+    }
+    actual.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (actual_ns, predicted_ns) = actual[actual.len() / 2];
+    Ok(Some(Checked { operation: case.name(), device, bytes, predicted_ns, actual_ns }))
+}
+
+/// GB/s of a point.
+fn rate(point: &Point) -> f64 {
+    point.bytes / point.stages.latency()
+}
+
+fn describe(
+    identities: &[Identity],
+    missing: &[Missing],
+    calibration: &Calibration,
+    checked: &[Checked],
+) -> String {
+    let mut text = String::new();
+    for identity in identities {
+        let memory = match identity.memory_bytes {
+            0 => String::new(),
+            bytes => format!(", {}", size(bytes)),
+        };
+        let copy =
+            if identity.zero_copy && identity.memory_bytes == 0 { ", in the host's memory" } else { "" };
+        text += &format!("{:10} {} ({}){memory}{copy}\n", identity.name, identity.model, identity.driver);
+    }
+    for Missing { kind, why } in missing {
+        text += &format!("{kind:10} missing: {why}\n");
+    }
+    let known = |identity: &&Identity| calibration.of_device(&identity.key()).next().is_some();
+    if !identities.iter().any(|identity| known(&identity)) {
+        return text + "\nnothing is calibrated: `outrigger calibrate` measures how fast they are\n";
+    }
+    text += &format!("\n{:34} {:8}", "GB/s", "device");
+    sizes(128 << 20).for_each(|bytes| text += &format!(" {:>8}", size(bytes as u64).replace(".00", "")));
+    text += "      off\n";
+    for identity in identities.iter().filter(known) {
+        for (class, curve) in calibration.of_device(&identity.key()) {
+            text += &format!("{class:34} {:8}", identity.name);
+            for bytes in sizes(128 << 20) {
+                let point = curve.points().find(|point| decade(point.bytes) == decade(bytes as f64));
+                text += &point.map_or(format!(" {:>8}", "-"), |point| format!(" {:>8.3}", rate(point)));
+            }
+            let off = curve.points().map(|point| point.error).fold(0.0, f64::max);
+            text += &format!(" {:>7.0}%\n", 100.0 * (off.exp() - 1.0));
+        }
+    }
+    if !checked.is_empty() {
+        text += &format!(
+            "\n{:34} {:8} {:>9} {:>13} {:>13} {:>7}\n",
+            "check", "device", "bytes", "predicted µs", "actual µs", "off"
+        );
+    }
+    for one in checked {
+        text += &format!(
+            "{:34} {:8} {:>9} {:>13.1} {:>13.1} {:>+6.0}%\n",
+            one.operation,
+            identities[one.device].name,
+            size(one.bytes as u64),
+            one.predicted_ns / 1e3,
+            one.actual_ns / 1e3,
+            100.0 * (one.actual_ns / one.predicted_ns - 1.0)
+        );
+    }
+    text
+}
+
+fn decade(bytes: f64) -> usize {
+    outrigger_offload::placement::decade(bytes as usize)
+}
+
+fn json(
+    identities: &[Identity],
+    missing: &[Missing],
+    calibration: &Calibration,
+    checked: &[Checked],
+) -> Object {
+    let devices: Vec<Value> = identities
+        .iter()
+        .map(|identity| {
+            let points: Vec<Value> = calibration
+                .of_device(&identity.key())
+                .flat_map(|(class, curve)| curve.points().map(move |point| point_json(class, point)))
+                .collect();
+            Object::new()
+                .with("name", identity.name.as_str())
+                .with("model", identity.model.as_str())
+                .with("driver", identity.driver.as_str())
+                .with("memory_bytes", identity.memory_bytes)
+                .with("zero_copy", identity.zero_copy)
+                .with("calibrated", points)
+                .into()
+        })
+        .collect();
+    let missing: Vec<Value> = missing
+        .iter()
+        .map(|missing| Object::new().with("kind", missing.kind).with("why", missing.why.as_str()).into())
+        .collect();
+    let checked: Vec<Value> = checked
+        .iter()
+        .map(|one| {
+            Object::new()
+                .with("operation", one.operation.as_str())
+                .with("device", identities[one.device].name.as_str())
+                .with("bytes", one.bytes)
+                .with("predicted_ns", one.predicted_ns)
+                .with("actual_ns", one.actual_ns)
+                .into()
+        })
+        .collect();
+    Object::new()
+        .with("devices", devices)
+        .with("missing", missing)
+        .with("checked", checked)
+        .with("calibration_file", default_path().map(|path| path.display().to_string()))
+}
+
+/// A calibrated point, as `devices` and `calibrate` print it.
+pub fn point_json(class: &str, point: &Point) -> Value {
+    Object::new()
+        .with("operation", class)
+        .with("bytes", point.bytes as u64)
+        .with("overhead_ns", point.stages.overhead)
+        .with("copy_in_ns", point.stages.copy_in)
+        .with("work_ns", point.stages.work)
+        .with("copy_out_ns", point.stages.copy_out)
+        .with("bytes_per_second", rate(point) * 1e9)
+        .with("samples", point.samples)
+        .with("off", point.error.exp() - 1.0)
+        .into()
+}

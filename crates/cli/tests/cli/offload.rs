@@ -1,0 +1,109 @@
+//! devices, calibrate, advise. Figures are the machine's; what is looked at is that they are there and fit together.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::run::{Place, Said};
+
+fn run(place: &Place, args: &[&str]) -> Said {
+    let mut command: Command = place.command(args);
+    command.env("OUTRIGGER_CALIBRATION", place.path("calibration"));
+    command.output().unwrap().into()
+}
+
+#[track_caller]
+fn done(place: &Place, args: &[&str]) -> Said {
+    let said = run(place, args);
+    assert_eq!(said.code, 0, "{args:?}: {}", said.err);
+    said
+}
+
+#[test]
+fn devices_are_listed_and_what_is_missing_is_said() {
+    let place = Place::empty();
+    let said = done(&place, &["devices", "--json", "--sim", "integrated"]).json();
+    let names: Vec<_> = said["devices"].as_array().unwrap().iter().map(|device| &device["name"]).collect();
+    assert_eq!(names.first().unwrap().as_str(), Some("cpu"));
+    assert_eq!(names.last().unwrap().as_str(), Some("sim:0"));
+    let cuda_is_there = names.iter().any(|name| name.as_str().unwrap().starts_with("cuda"));
+    let missing = said["missing"].as_array().unwrap();
+    assert!(cuda_is_there || missing.iter().any(|one| one["kind"] == "cuda" && one["why"] != ""));
+    let text = done(&place, &["devices"]).text();
+    assert!(text.contains("outrigger calibrate"), "{text}");
+    assert!(!Path::new(&place.path("calibration")).exists(), "looking leaves nothing behind");
+    assert_eq!(run(&place, &["devices", "--sim", "fast"]).code, 2);
+}
+
+#[test]
+fn a_calibration_is_kept_and_shown() {
+    let place = Place::empty();
+    let args = ["calibrate", "--max-bytes", "4K", "--sim", "integrated", "--json"];
+    let said = done(&place, &args).json();
+    let points = said["points"].as_array().unwrap();
+    for device in ["cpu", "sim:0"] {
+        let of_device = points.iter().filter(|point| point["device"] == device);
+        assert!(of_device.clone().count() >= 8, "{said}");
+        assert!(of_device.clone().all(|point| point["bytes_per_second"].as_f64().unwrap() > 0.0));
+    }
+    let shown = done(&place, &["devices", "--json", "--sim", "integrated", "--check"]).json();
+    let cpu = &shown["devices"][0];
+    assert!(
+        cpu["calibrated"].as_array().unwrap().iter().any(|point| point["operation"] == "hash_many/blake3")
+    );
+    let checked = shown["checked"].as_array().unwrap();
+    assert!(checked.iter().any(|one| one["device"] == "sim:0"));
+    assert!(
+        checked
+            .iter()
+            .all(|one| one["predicted_ns"].as_f64() > Some(0.0) && one["actual_ns"].as_f64() > Some(0.0))
+    );
+    let text = done(&place, &["devices"]).text();
+    assert!(text.contains("compress/zstd:2") && text.contains("off"), "{text}");
+    // One device anew; the others stay.
+    done(&place, &["calibrate", "--max-bytes", "4K", "--device", "cpu", "--quiet"]);
+    let again = done(&place, &["devices", "--json", "--sim", "integrated"]).json();
+    assert!(!again["devices"][1]["calibrated"].as_array().unwrap().is_empty());
+    let unknown = run(&place, &["calibrate", "--device", "qat:7"]);
+    assert_eq!(unknown.code, 2);
+    assert!(unknown.err.contains("there are cpu"), "{}", unknown.err);
+}
+
+#[test]
+fn advice_has_its_reasons() {
+    let place = Place::empty();
+    let ask = |more: &[&str]| {
+        let fixed = ["advise", "--json", "--operation", "hash_many/blake3", "--sim", "slow"];
+        done(&place, &[&fixed[..], more].concat()).json()
+    };
+    let said = ask(&["--block", "256K"]);
+    let operation = &said["operations"][0];
+    let gpu = &operation["gpus"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(gpu["name"], "sim:0");
+    let best = |gpus: &serde_json::Value| {
+        let rates =
+            gpus.as_array().unwrap().iter().map(|gpu| gpu["with_gpu_bytes_per_second"].as_f64().unwrap());
+        rates.fold(0.0, f64::max)
+    };
+    let with_cpu = operation["with_cpu_bytes_per_second"].as_f64().unwrap();
+    let expected = if best(&operation["gpus"]) > with_cpu { "gpu" } else { "cpu" };
+    assert_eq!(operation["advice"], expected, "{said}");
+    // The model's bandwidths, as fitted: 0.2 GB/s in, 0.1 GB/s of kernels.
+    let per_byte = |term: &str| gpu["equation_1"][term]["ns_per_byte"].as_f64().unwrap();
+    assert!(
+        (per_byte("T_DataHtoG") - 5.0).abs() < 0.1 && (per_byte("T_Processing") - 10.0).abs() < 0.1,
+        "{gpu}"
+    );
+    assert!(gpu["errors"].as_array().unwrap().len() >= 2);
+    assert!(
+        operation["with_cpu_bytes_per_second"].as_f64() > operation["all_threads_bytes_per_second"].as_f64()
+    );
+    // Almost for nothing, it is worth its price all the same.
+    let cheap = ask(&["--block", "256K", "--cpu-price", "1000000", "--gpu-price", "0.001"]);
+    assert_eq!(cheap["operations"][0]["advice"], "gpu", "{cheap}");
+    // And who needs little needs nothing.
+    let little = ask(&["--rate", "0.000001"]);
+    assert_eq!(little["operations"][0]["advice"], "nothing");
+    assert_eq!(run(&place, &["advise", "--operation", "dance"]).code, 2);
+    assert_eq!(run(&place, &["advise", "--cpu-price", "1"]).code, 2);
+    assert_eq!(run(&place, &["advise", "--block", "1"]).code, 2);
+}

@@ -1,0 +1,118 @@
+//! What a GPU is worth: every operation at every size, beside the bus that feeds it and the processor that could do it.
+//!
+//!     cargo bench -p outrigger-offload --bench gpu -- [--quick] [--json FILE] [--device N]
+//!
+//! Bandwidth of page-locked copies first: no operation can be faster than its data comes in. Then tasks of 4 KiB to
+//! 256 MiB, several in flight, over inputs that take turns; results are compared with the processor's before anything is
+//! timed. Then what reuse, overlap and staging are worth, each left out in turn. Beside it the processor: the plain scalar
+//! code on one core, and the best it has on all. Where there is no GPU, it says so and ends.
+
+mod measure;
+mod report;
+mod work;
+
+use outrigger_offload::cuda::{CudaDevice, CudaOptions, device_count};
+use outrigger_offload::device::Accelerator;
+use outrigger_offload::pool::Pool;
+
+use measure::{Processor, Rate};
+use report::{Report, Row};
+
+/// The size at which ablations and processor are compared.
+const USUAL: usize = 16 << 20;
+
+struct Arguments {
+    quick: bool,
+    json: Option<String>,
+    device: usize,
+}
+
+fn arguments() -> Arguments {
+    let mut arguments = Arguments { quick: false, json: None, device: 0 };
+    let mut given = std::env::args().skip(1);
+    while let Some(argument) = given.next() {
+        match &*argument {
+            "--quick" => arguments.quick = true,
+            "--json" => arguments.json = given.next(),
+            "--device" => arguments.device = given.next().and_then(|n| n.parse().ok()).unwrap_or(0),
+            // What cargo passes on.
+            "--bench" | "--test" => {}
+            other => panic!("unknown argument {other}"),
+        }
+    }
+    arguments
+}
+
+fn main() {
+    let arguments = arguments();
+    if let Err(why) = device_count() {
+        println!("no GPU to measure: {why}");
+        return;
+    }
+    let seconds = if arguments.quick { 0.05 } else { 0.4 };
+    let sizes: &[usize] = if arguments.quick {
+        &[4 << 10, 1 << 20, USUAL]
+    } else {
+        &[4 << 10, 64 << 10, 1 << 20, 4 << 20, USUAL, 64 << 20, 256 << 20]
+    };
+    let open =
+        |options| CudaDevice::open_with(arguments.device, options).expect("a device that is there opens");
+    let mut device = open(CudaOptions::default());
+    let identity = device.identity().clone();
+    println!(
+        "{}: {}, driver {}, {} GiB",
+        identity.name,
+        identity.model,
+        identity.driver,
+        identity.memory_bytes >> 30
+    );
+    let copies = device.copy_bandwidth(64 << 20, 20).expect("copies");
+    println!(
+        "page-locked copies of 64 MiB: {:.1} GB/s in, {:.1} GB/s out, {:.1} GB/s each while both go on\n",
+        copies.in_gbs, copies.out_gbs, copies.both_gbs
+    );
+    let mut report = Report::new(identity, copies);
+    let classes = work::classes();
+    for &size in sizes {
+        for class in &classes {
+            let pool = Pool::new(device.host_memory(), 4 << 30);
+            let Some(works) = work::works(class, size, &pool) else { continue };
+            measure::check(&mut device, &works[0]);
+            let rate = measure::device(&mut device, &works, seconds);
+            report.push(Row::new(class.name, size, "", rate));
+        }
+    }
+    drop(device);
+    for (name, options) in [
+        ("no overlap", CudaOptions { streams: 1, ..CudaOptions::default() }),
+        ("no reuse", CudaOptions { reuse: false, ..CudaOptions::default() }),
+        ("no staging", CudaOptions { staged: false, ..CudaOptions::default() }),
+    ] {
+        let mut device = open(options);
+        for class in &classes {
+            let pool = Pool::new(device.host_memory(), 4 << 30);
+            let Some(works) = work::works(class, USUAL, &pool) else { continue };
+            measure::check(&mut device, &works[0]);
+            report.push(Row::new(class.name, USUAL, name, measure::device(&mut device, &works, seconds)));
+        }
+    }
+    for class in &classes {
+        let pool = Pool::new(None, 4 << 30);
+        let Some(works) = work::works(class, USUAL, &pool) else { continue };
+        for (name, processor) in [
+            ("scalar, one core", Processor::Scalar),
+            ("best, one core", Processor::OneCore),
+            ("best, all cores", Processor::AllCores),
+        ] {
+            let rate: Option<Rate> = measure::processor(processor, &works, seconds);
+            if let Some(rate) = rate {
+                report.push(Row::new(class.name, USUAL, name, rate));
+            }
+        }
+    }
+    report.summarise();
+    if let Some(path) = arguments.json {
+        std::fs::write(&path, report.json()).expect("the file can be written");
+        println!("\nwritten to {path}");
+    }
+}

@@ -1,0 +1,233 @@
+//! MD5, SHA-1 and SHA-256 of many messages side by side, one in each lane of a vector.
+//!
+//! Each of these functions is one chain of dependent steps, so a single message cannot use a wide processor; sixteen
+//! can. All lanes take blocks at one pace: a round takes as many as the lane that is nearest to the end of what it has. When a
+//! message ends, its lane goes on with the next one, so lanes stay full whatever the lengths; a message's last, padded block or two
+//! come from a copy. Longer messages go first, so that lanes run dry together; the few that are left at the very end are
+//! finished one after the other where the processor has instructions for the function.
+//!
+//! Where there are no vectors worth it (`SimdLevel::Portable`), messages are hashed one by one.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+mod function;
+mod vector;
+mod windows;
+
+use function::{Function, Md5, Sha1, Sha256, tail};
+
+use crate::SimdLevel;
+use crate::op::{Digest, WindowSpec};
+
+/// The digest of each of `count` messages, in any order: `put(n, digest)` for message `n`, which is `get(n)`; of the 32 bytes the first
+/// [`Digest::len`] are the digest, and the others zero. `digest` is not BLAKE3.
+pub(super) fn digests<'a>(
+    level: SimdLevel,
+    digest: Digest,
+    count: usize,
+    get: impl Fn(usize) -> &'a [u8],
+    mut put: impl FnMut(usize, [u8; 32]),
+) {
+    match digest {
+        Digest::Md5 => {
+            many::<Md5, 4>(level, count, get, |n, state| put(n, function::digest::<Md5, 4>(state)))
+        }
+        Digest::Sha1 => {
+            many::<Sha1, 5>(level, count, get, |n, state| put(n, function::digest::<Sha1, 5>(state)))
+        }
+        Digest::Sha256 => {
+            many::<Sha256, 8>(level, count, get, |n, state| put(n, function::digest::<Sha256, 8>(state)));
+        }
+        Digest::Blake3 => unreachable!("it has lanes of its own"),
+    }
+}
+
+/// The windows of `data`, into `out`, which has room for exactly what is kept of them. `digest` is MD5 or SHA-1.
+pub(super) fn windows(level: SimdLevel, digest: Digest, spec: &WindowSpec, data: &[u8], out: &mut [u8]) {
+    match digest {
+        Digest::Md5 => windows_of::<Md5, 4>(level, spec, data, out),
+        Digest::Sha1 => windows_of::<Sha1, 5>(level, spec, data, out),
+        Digest::Sha256 | Digest::Blake3 => unreachable!("no window is hashed by it"),
+    }
+}
+
+fn windows_of<F: Function<W>, const W: usize>(
+    level: SimdLevel,
+    spec: &WindowSpec,
+    data: &[u8],
+    out: &mut [u8],
+) {
+    let count = spec.count(data.len());
+    debug_assert_eq!(out.len(), count * spec.keep);
+    let done = match level.min(SimdLevel::detect()) {
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx512 => {
+            let windows = windows::Windows::new::<F, W>(spec, data);
+            let groups = windows.loadable(avx512::WINDOW_LANES, count);
+            avx512::windows::<F, W>(&windows, groups, out);
+            groups * avx512::WINDOW_LANES
+        }
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx2 | SimdLevel::Avx2Gfni => {
+            let windows = windows::Windows::new::<F, W>(spec, data);
+            let groups = windows.loadable(avx2::LANES, count);
+            avx2::windows::<F, W>(&windows, groups, out);
+            groups * avx2::LANES
+        }
+        _ => 0,
+    };
+    let out = &mut out[done * spec.keep..];
+    let get = |n| &data[(done + n) * spec.step..][..spec.window];
+    many::<F, W>(level, count - done, get, |n, state| {
+        out[n * spec.keep..][..spec.keep].copy_from_slice(&function::digest::<F, W>(state)[..spec.keep]);
+    });
+}
+
+/// The states after all messages.
+fn many<'a, F: Function<W>, const W: usize>(
+    level: SimdLevel,
+    count: usize,
+    get: impl Fn(usize) -> &'a [u8],
+    mut put: impl FnMut(usize, &[u32; W]),
+) {
+    match level.min(SimdLevel::detect()) {
+        _ if count <= F::FEW => plainly::<F, W>(count, get, put),
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx512 => {
+            side_by_side::<F, W, { avx512::LANES }>(avx512::blocks::<F, W>, count, get, &mut put)
+        }
+        // Eight rounds of eight shifts for every block of SHA-256: the crate's instructions for it win.
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx2 | SimdLevel::Avx2Gfni if W < 8 || !has_sha() => {
+            side_by_side::<F, W, { avx2::LANES }>(avx2::blocks::<F, W>, count, get, &mut put);
+        }
+        _ => plainly::<F, W>(count, get, put),
+    }
+}
+
+/// Whether the processor has instructions for SHA-1 and SHA-256, which the crates then use.
+fn has_sha() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("sha");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
+/// One after the other.
+fn plainly<'a, F: Function<W>, const W: usize>(
+    count: usize,
+    get: impl Fn(usize) -> &'a [u8],
+    mut put: impl FnMut(usize, &[u32; W]),
+) {
+    let mut last = [[0; 64]; 2];
+    for n in 0..count {
+        let message = get(n);
+        let (blocks, rest) = message.as_chunks();
+        let mut state = F::INITIAL;
+        F::plain(&mut state, blocks);
+        let blocks = tail::<F, W>(rest, message.len() as u64, &mut last);
+        F::plain(&mut state, &last[..blocks]);
+        put(n, &state);
+    }
+}
+
+/// What a lane is at.
+#[derive(Clone, Copy)]
+struct Lane<'a> {
+    /// The message's number, if there is one.
+    message: Option<usize>,
+    /// Its blocks that are left, but for the last one or two.
+    body: &'a [[u8; 64]],
+    /// The last ones are `tails[lane][from..to]`.
+    from: usize,
+    to: usize,
+}
+
+impl Lane<'_> {
+    /// Blocks that can be taken without looking.
+    fn run(&self) -> usize {
+        if self.body.is_empty() { self.to - self.from } else { self.body.len() }
+    }
+}
+
+/// `N` at a time.
+fn side_by_side<'a, F: Function<W>, const W: usize, const N: usize>(
+    kernel: impl Fn(&mut [[u32; N]; W], &[&[[u8; 64]]; N]),
+    count: usize,
+    get: impl Fn(usize) -> &'a [u8],
+    put: &mut impl FnMut(usize, &[u32; W]),
+) {
+    let order = longest_first(count, &get);
+    let number = |n| order.as_ref().map_or(n, |order| order[n] as usize);
+    let few = if has_sha() || F::FEW == 1 { F::FEW } else { 1 };
+    let mut next = 0;
+    let mut state = [[0; N]; W];
+    let mut tails = [[[0; 64]; 2]; N];
+    let mut lanes: [Lane<'a>; N] = [Lane { message: None, body: &[], from: 0, to: 0 }; N];
+    loop {
+        let mut active = 0;
+        for (at, lane) in lanes.iter_mut().enumerate() {
+            if lane.message.is_none() && next < count {
+                let message = get(number(next));
+                let (body, rest) = message.as_chunks();
+                let to = tail::<F, W>(rest, message.len() as u64, &mut tails[at]);
+                *lane = Lane { message: Some(number(next)), body, from: 0, to };
+                state.iter_mut().zip(F::INITIAL).for_each(|(word, initial)| word[at] = initial);
+                next += 1;
+            }
+            active += usize::from(lane.message.is_some());
+        }
+        if active <= few {
+            break;
+        }
+        let busy = || lanes.iter().filter(|lane| lane.message.is_some());
+        let run = busy().map(Lane::run).min().unwrap_or(0);
+        // Lanes without a message repeat what another does; nobody looks at them.
+        let spare = busy().find(|lane| !lane.body.is_empty()).map_or(&[][..], |lane| lane.body);
+        let spare = lanes
+            .iter()
+            .zip(&tails)
+            .find(|(lane, _)| lane.message.is_some() && lane.body.is_empty())
+            .map_or(spare, |(lane, tail)| &tail[lane.from..lane.to]);
+        let mut blocks: [&[[u8; 64]]; N] = [&spare[..run]; N];
+        for ((blocks, lane), tail) in blocks.iter_mut().zip(&lanes).zip(&tails) {
+            if lane.message.is_some() {
+                *blocks = if lane.body.is_empty() { &tail[lane.from..][..run] } else { &lane.body[..run] };
+            }
+        }
+        kernel(&mut state, &blocks);
+        for (at, lane) in lanes.iter_mut().enumerate() {
+            let Some(message) = lane.message else { continue };
+            if !lane.body.is_empty() {
+                lane.body = &lane.body[run..];
+                continue;
+            }
+            lane.from += run;
+            if lane.from == lane.to {
+                put(message, &state.each_ref().map(|word| word[at]));
+                lane.message = None;
+            }
+        }
+    }
+    for (at, lane) in lanes.iter().enumerate() {
+        let Some(message) = lane.message else { continue };
+        let mut state = state.each_ref().map(|word| word[at]);
+        F::plain(&mut state, lane.body);
+        F::plain(&mut state, &tails[at][lane.from..lane.to]);
+        put(message, &state);
+    }
+}
+
+/// The messages' numbers by falling length, if that changes anything. (Messages of one length are in order already.)
+fn longest_first<'a>(count: usize, get: &impl Fn(usize) -> &'a [u8]) -> Option<Vec<u32>> {
+    let blocks = |n: &u32| std::cmp::Reverse(get(*n as usize).len() / 64);
+    let numbers = 0..u32::try_from(count).ok()?;
+    if numbers.clone().is_sorted_by_key(|n| blocks(&n)) {
+        return None;
+    }
+    let mut order: Vec<u32> = numbers.collect();
+    order.sort_by_key(blocks);
+    Some(order)
+}

@@ -1,0 +1,179 @@
+//! A context of our own on one device: kernels, constants, and what the device is.
+//!
+//! Not the device's primary context, which other libraries in the process share: a context that a kernel's fault has
+//! broken must be destroyed, and with the primary one their work would go too.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_void};
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cudarc::driver::{result, sys};
+
+use super::super::kernel::{self, Kernel, Module};
+use super::super::lane::constants;
+use super::{DeviceMemory, fault};
+use crate::device::{Fault, Identity};
+use crate::work::{KernelCode, UserOperation};
+
+/// A context. Everything made in it holds it, so it goes last.
+pub(crate) struct Context {
+    raw: sys::CUcontext,
+    functions: HashMap<&'static CStr, sys::CUfunction>,
+    /// Kernels of users, by the number of their operation.
+    user: Mutex<HashMap<u32, Result<Function, Fault>>>,
+}
+
+/// A kernel's handle. Valid as long as its context.
+#[derive(Clone, Copy)]
+pub(super) struct Function(pub(super) sys::CUfunction);
+
+// SAFETY: handles of the driver may be used by any thread to which their context is current, which every call here sees
+// to ([`Context::bind`]).
+unsafe impl Send for Context {}
+// SAFETY: as above; the driver locks inside, and what is ours is behind a mutex or never changes.
+unsafe impl Sync for Context {}
+// SAFETY: as above.
+unsafe impl Send for Function {}
+
+impl Context {
+    /// A context on device `ordinal`, with all kernels loaded.
+    ///
+    /// # Errors
+    /// [`Fault`]. The driver compiles the kernels for the GPU here (and keeps the result in its cache), so one that is too
+    /// old for them says so now.
+    pub(crate) fn new(ordinal: usize) -> Result<Arc<Self>, Fault> {
+        super::devices().map_err(|why| Fault::Lost(why.into()))?;
+        let device = result::device::get(ordinal as i32).map_err(fault)?;
+        let mut raw = ptr::null_mut();
+        // Waiting threads sleep: the point of a GPU may be that the processor has other work.
+        let flags = sys::CUctx_flags_enum::CU_CTX_SCHED_BLOCKING_SYNC as u32;
+        // SAFETY: `raw` is where the context goes; the device was found just now.
+        unsafe { sys::cuCtxCreate_v2(&mut raw, flags, device) }.result().map_err(fault)?;
+        let mut context = Self { raw, functions: HashMap::new(), user: Mutex::default() };
+        // Creating a context has made it current.
+        let _bound = Bound(PhantomData);
+        context.load()?;
+        Ok(Arc::new(context))
+    }
+
+    fn load(&mut self) -> Result<(), Fault> {
+        for module in Module::ALL {
+            let loaded = module_of(module.ptx())?;
+            for kernel in kernel::ALL.iter().filter(|kernel| kernel.module == module) {
+                self.functions.insert(kernel.name, function(loaded, kernel.name)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// What device `ordinal` is.
+    ///
+    /// # Errors
+    /// [`Fault::Lost`] if there is none.
+    pub(crate) fn identity(ordinal: usize) -> Result<Identity, Fault> {
+        super::devices().map_err(|why| Fault::Lost(why.into()))?;
+        let device = result::device::get(ordinal as i32).map_err(fault)?;
+        let mut version = 0;
+        // SAFETY: `version` is where it goes.
+        unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(fault)?;
+        Ok(Identity {
+            name: format!("cuda:{ordinal}"),
+            model: result::device::get_name(device).map_err(fault)?,
+            driver: format!("CUDA {}.{}", version / 1000, version % 1000 / 10),
+            // SAFETY: the device was found just now.
+            memory_bytes: unsafe { result::device::total_mem(device) }.map_err(fault)? as u64,
+            zero_copy: false,
+        })
+    }
+
+    /// Makes it the current context of this thread, as all calls want it, until the guard is dropped: the thread may be
+    /// one that uses CUDA for something else.
+    pub(super) fn bind(&self) -> Result<Bound, Fault> {
+        // SAFETY: the context lives as long as `self`.
+        unsafe { sys::cuCtxPushCurrent_v2(self.raw) }.result().map_err(fault)?;
+        Ok(Bound(PhantomData))
+    }
+
+    /// The driver's answer whether anything has broken the context so far. Does not wait for what is running.
+    pub(crate) fn check(&self) -> Result<(), Fault> {
+        let _bound = self.bind()?;
+        // Free and total memory: a call that a broken context refuses.
+        result::mem_get_info().map(|_| ()).map_err(fault)
+    }
+
+    pub(super) fn function(&self, kernel: Kernel) -> Function {
+        Function(self.functions[kernel.name])
+    }
+
+    /// A user's kernel: loaded, and where it is CUDA C++ compiled, when it is first used.
+    pub(super) fn user_function(&self, operation: &UserOperation) -> Result<Function, Fault> {
+        let _bound = self.bind()?;
+        let mut user = self.user.lock().unwrap_or_else(PoisonError::into_inner);
+        let load = || {
+            let kernel = operation.kernel().ok_or(Fault::Unsupported)?;
+            let name = CString::new(kernel.name.as_str())
+                .map_err(|_| Fault::Failed("a kernel's name has a zero byte".into()))?;
+            let module = match &kernel.code {
+                KernelCode::Ptx(ptx) => module_of(ptx)?,
+                KernelCode::Cuda(source) => module_of(&compile(source)?)?,
+            };
+            function(module, &name).map(Function)
+        };
+        user.entry(operation.id()).or_insert_with(load).clone()
+    }
+
+    /// The constants that kernels use, in memory of this context.
+    pub(crate) fn constants(self: &Arc<Self>) -> Result<DeviceMemory, Fault> {
+        let bytes = constants();
+        let memory = DeviceMemory::new(self, bytes.len())?;
+        memory.write(0, &bytes)?;
+        Ok(memory)
+    }
+}
+
+/// A context is current to this thread.
+pub(super) struct Bound(PhantomData<*const ()>);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let mut raw = ptr::null_mut();
+        // SAFETY: `raw` is where the context goes that was current, which [`Context::bind`] has pushed.
+        let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut raw) };
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: nothing that was made in it is left: all of it holds the context. An error means that it is gone already.
+        let _ = unsafe { sys::cuCtxDestroy_v2(self.raw) };
+    }
+}
+
+/// Loads PTX into the current context.
+fn module_of(ptx: &str) -> Result<sys::CUmodule, Fault> {
+    let image = CString::new(ptx).map_err(|_| Fault::Failed("PTX has a zero byte".into()))?;
+    // SAFETY: the image is text that ends with a zero, which is how the driver knows PTX.
+    unsafe { result::module::load_data(image.as_ptr().cast::<c_void>()) }.map_err(fault)
+}
+
+fn function(module: sys::CUmodule, name: &CStr) -> Result<sys::CUfunction, Fault> {
+    // SAFETY: the module was loaded into the current context and is never unloaded before it.
+    unsafe { result::module::get_function(module, name.to_owned()) }.map_err(fault)
+}
+
+/// Whether NVRTC is there, which compiles users' sources.
+pub(crate) fn has_compiler() -> bool {
+    static PRESENT: std::sync::OnceLock<bool> = std::sync::OnceLock::new();
+    // SAFETY: opens and closes the library, if there is one.
+    *PRESENT.get_or_init(|| unsafe { cudarc::nvrtc::sys::is_culib_present() })
+}
+
+fn compile(source: &str) -> Result<String, Fault> {
+    if !has_compiler() {
+        return Err(Fault::Unsupported);
+    }
+    let compiled = cudarc::nvrtc::compile_ptx(source);
+    compiled.map(|ptx| ptx.to_src()).map_err(|error| Fault::Failed(error.to_string().into()))
+}

@@ -1,0 +1,126 @@
+//! Memory of a device, and memory of the host that a device reaches at full speed.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+use std::sync::{Arc, Weak};
+
+use cudarc::driver::{result, sys};
+
+use super::super::lane::Address;
+use super::{Context, fault};
+use crate::device::{Fault, HostRegion};
+
+/// Memory of a device.
+pub(crate) struct DeviceMemory {
+    at: sys::CUdeviceptr,
+    bytes: usize,
+    context: Arc<Context>,
+}
+
+impl DeviceMemory {
+    /// At least one byte, aligned to 256.
+    pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, Fault> {
+        let _bound = context.bind()?;
+        // SAFETY: the context is current.
+        let at = unsafe { result::malloc_sync(bytes.max(1)) }.map_err(fault)?;
+        Ok(Self { at, bytes: bytes.max(1), context: context.clone() })
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        Address(self.at)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Copies words there, and waits.
+    pub(crate) fn write<T: Words>(&self, offset: usize, words: &[T]) -> Result<(), Fault> {
+        assert!(offset + size_of_val(words) <= self.bytes, "writes stay within an allocation");
+        let _bound = self.context.bind()?;
+        // SAFETY: both ends are valid for as many bytes, and the call returns when it is done.
+        unsafe { result::memcpy_htod_sync(self.at + offset as u64, words) }.map_err(fault)
+    }
+}
+
+/// Integers, which are copied to a device as they lie: every machine that CUDA runs on is little-endian, as devices are.
+pub(crate) trait Words: Copy {}
+impl Words for u8 {}
+impl Words for u32 {}
+impl Words for u64 {}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if let Ok(_bound) = self.context.bind() {
+            // SAFETY: it was allocated in this context. The driver waits for what still uses it.
+            let _ = unsafe { result::free_sync(self.at) };
+        }
+    }
+}
+
+/// Pages of the allocator, page-locked for a context while that lives, and readable and writable whatever becomes of it.
+///
+/// (The driver's own page-locked memory would be unmapped with its context. Nor is this write-combined: results are read
+/// from it.)
+pub(crate) struct Registered {
+    start: NonNull<u8>,
+    layout: Layout,
+    context: Weak<Context>,
+}
+
+const PAGE: usize = 4096;
+
+// SAFETY: it owns its allocation, as a box would.
+unsafe impl Send for Registered {}
+// SAFETY: shared references only read.
+unsafe impl Sync for Registered {}
+
+impl Registered {
+    /// At least `bytes`, zeroed. `None` if there is no memory, or the driver does not lock it.
+    pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Option<Self> {
+        let _bound = context.bind().ok()?;
+        let layout = Layout::from_size_align(bytes.max(1).next_multiple_of(PAGE), PAGE).ok()?;
+        // SAFETY: the layout has at least a page.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+        // SAFETY: these pages are ours until `drop`, which unregisters them first.
+        let status = unsafe {
+            sys::cuMemHostRegister_v2(start.as_ptr().cast(), layout.size(), sys::CU_MEMHOSTREGISTER_PORTABLE)
+        };
+        if status.result().is_err() {
+            // SAFETY: allocated above with this layout.
+            unsafe { dealloc(start.as_ptr(), layout) };
+            return None;
+        }
+        Some(Self { start, layout, context: Arc::downgrade(context) })
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        // Without its context it is no longer registered.
+        if let Some(context) = self.context.upgrade()
+            && let Ok(_bound) = context.bind()
+        {
+            // SAFETY: it was registered in this context, and no copy is under way: buffers in flight are held.
+            let _ = unsafe { sys::cuMemHostUnregister(self.start.as_ptr().cast()) };
+        }
+        // SAFETY: allocated with this layout, and not used any more.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+impl HostRegion for Registered {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: zeroed when it was allocated; ours.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.layout.size()) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
+    }
+}

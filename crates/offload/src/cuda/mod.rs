@@ -1,0 +1,30 @@
+//! CUDA devices: hashing, chunking and lookup on a GPU.
+//!
+//! ```text
+//! kernels/*.cu    one source per operation             ─▶ kernels/ptx/*.ptx, committed (scripts/kernels.py)
+//!                                                       ─▶ the host's compiler, behind a grid of fibres (`grid`)
+//! plan/           what is launched for each operation, over any Lane
+//! lane.rs         memory, lists and launches, in order
+//! driver/         a lane is a CUDA stream              device.rs   several of them: `cuda:N`
+//! host.rs         a lane is the grid on the host       sync.rs     one task at a time, waited for
+//! ```
+//!
+//! So sources, plans and the reading of results are the same on the grid and on a GPU, and are tested without one. What
+//! remains for a machine with a GPU is `driver/` and `device.rs`: `make test-gpu`. See `docs/offload-cuda.md`.
+//!
+//! `libcuda` is opened at run time; without it, [`device_count`] says so, and nothing else happens.
+
+mod device;
+mod driver;
+#[cfg(feature = "grid")]
+mod host;
+mod kernel;
+mod lane;
+mod plan;
+mod sync;
+mod table;
+mod tables;
+
+pub use device::{CopyBandwidth, CudaDevice, CudaOptions, CudaTable, device_count};
+#[cfg(feature = "grid")]
+pub use host::{HostGrid, HostTable, Order};

@@ -1,0 +1,263 @@
+//! Where a task is done: by measurement, and by a policy whose thresholds have names.
+//!
+//! ```text
+//!   class, bytes ──▶ may it leave the processor? ([`Policy`])
+//!                ──▶ how long would each device take? ([`Model`]: calibrated, corrected by every task)
+//!                ──▶ when would each be finished, given its queue? ([`choose`])
+//! ```
+//!
+//! What was measured is kept in a file ([`Calibration`]) under each device's identity. A size decade that was never
+//! measured on a device gets a few tasks to measure ([`Policy::first_tasks`]); later, one task in
+//! [`Policy::explore_every`] goes to the second best, if that is not too bad, so that what has changed is noticed.
+
+mod cache;
+mod calibrate;
+mod choose;
+mod equation;
+mod model;
+mod policy;
+
+pub use cache::{Calibration, default_path};
+pub use calibrate::{CalibrateOptions, Case, builtin_cases, calibrate, sizes};
+pub use choose::{Candidate, choose};
+pub use equation::{EquationOne, Line, break_even};
+pub use model::{Curve, DECADES, Point, Stages, decade};
+pub use policy::{Objective, Policy, PolicyError};
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use crate::work::Class;
+
+/// Devices that a model has room for, the processor included.
+pub const LANES_MAX: usize = 8;
+
+/// What is known of all devices' speeds. The first is the processor.
+#[derive(Debug)]
+pub struct Model {
+    /// The identities' keys.
+    lanes: Vec<String>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    classes: HashMap<Class, Known>,
+    /// From the file: read when a class is first asked for, since there it stands by its name.
+    saved: Calibration,
+}
+
+#[derive(Debug)]
+struct Known {
+    curves: Vec<Curve>,
+    /// Tasks placed, by decade.
+    placed: [u32; DECADES],
+}
+
+/// What a model says of a task.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Advice {
+    /// How long each device would take; `None` if it cannot do it or was never measured.
+    pub predicted: [Option<Stages>; LANES_MAX],
+    /// Whether this task is to be a measurement.
+    pub explore: Explore,
+}
+
+/// Whether a task goes where it is best done, or where that is not known well enough.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Explore {
+    /// Where it is best done.
+    No,
+    /// To this device, which has not been measured.
+    First(usize),
+    /// To the second best, if that is not too bad.
+    SecondBest,
+}
+
+impl Model {
+    /// For devices of these identities; what `saved` knows of them is taken over.
+    ///
+    /// # Panics
+    /// When there are more than [`LANES_MAX`].
+    pub fn new(lanes: Vec<String>, saved: Calibration) -> Self {
+        assert!(lanes.len() <= LANES_MAX, "a model has room for {LANES_MAX} devices");
+        Self { lanes, state: Mutex::new(State { classes: HashMap::new(), saved }) }
+    }
+
+    /// What is known for a task, on the devices for which `eligible` says true. Counts the task as placed; allocates only
+    /// when the class is new.
+    pub fn advise(
+        &self,
+        policy: &Policy,
+        class: Class,
+        bytes: usize,
+        eligible: impl Fn(usize) -> bool,
+    ) -> Advice {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known(&mut state, class);
+        let mut predicted = [None; LANES_MAX];
+        for (lane, curve) in known.curves.iter().enumerate().filter(|(lane, _)| eligible(*lane)) {
+            predicted[lane] = curve.predict(bytes);
+        }
+        let decade = decade(bytes);
+        let best = predicted.iter().flatten().map(Stages::latency).fold(f64::INFINITY, f64::min);
+        // Points of other decades may already show that this one is not worth a try.
+        let promising = |stages: Option<Stages>| {
+            stages.is_none_or(|stages| stages.latency() <= best * policy.explore_worst * 2.0)
+        };
+        let untried = (0..known.curves.len()).find(|&lane| {
+            eligible(lane)
+                && known.curves[lane].samples(bytes) < policy.first_tasks
+                && known.curves[lane].trials[decade] < policy.first_tasks
+                && (known.curves[lane].samples(bytes) > 0 || promising(predicted[lane]))
+        });
+        let placed = &mut known.placed[decade];
+        *placed = placed.wrapping_add(1);
+        let explore = match untried {
+            Some(lane) => {
+                known.curves[lane].trials[decade] += 1;
+                Explore::First(lane)
+            }
+            None if policy.explore_every > 0 && placed.is_multiple_of(policy.explore_every) => {
+                Explore::SecondBest
+            }
+            None => Explore::No,
+        };
+        Advice { predicted, explore }
+    }
+
+    /// What a device is predicted to take; counts nothing.
+    pub fn predict(&self, lane: usize, class: Class, bytes: usize) -> Option<Stages> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.known(&mut state, class).curves[lane].predict(bytes)
+    }
+
+    /// Takes over a measurement. Without an overhead (the device was busy with other tasks too, so that it cannot be
+    /// told from waiting), the one that was expected stays.
+    pub fn observe(
+        &self,
+        lane: usize,
+        class: Class,
+        bytes: usize,
+        measured: Stages,
+        overhead_known: bool,
+        learn: f64,
+    ) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let curve = &mut self.known(&mut state, class).curves[lane];
+        let mut measured = measured;
+        if !overhead_known {
+            measured.overhead = curve.predict(bytes).map_or(0.0, |stages| stages.overhead);
+        }
+        curve.observe(bytes, measured, learn);
+    }
+
+    /// Puts a carefully measured point in place of what was known of its decade.
+    pub fn put(&self, lane: usize, class: Class, point: Point) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.known(&mut state, class).curves[lane].set(point);
+    }
+
+    /// What is known of a class on a device.
+    pub fn curve(&self, lane: usize, class: Class) -> Curve {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.known(&mut state, class).curves[lane]
+    }
+
+    /// Takes note of how a prediction of a whole task, its waiting included, turned out.
+    pub fn judge(
+        &self,
+        lane: usize,
+        class: Class,
+        bytes: usize,
+        predicted_ns: f64,
+        actual_ns: f64,
+        learn: f64,
+    ) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.known(&mut state, class).curves[lane].judge(bytes, predicted_ns, actual_ns, learn);
+    }
+
+    /// Everything that is known by now, to be saved.
+    pub fn calibration(&self) -> Calibration {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = state.saved.clone();
+        for (class, known) in &state.classes {
+            for (lane, curve) in known.curves.iter().enumerate() {
+                all.put(&self.lanes[lane], &class.to_string(), *curve);
+            }
+        }
+        all
+    }
+
+    fn known<'a>(&self, state: &'a mut State, class: Class) -> &'a mut Known {
+        let State { classes, saved } = state;
+        classes.entry(class).or_insert_with(|| {
+            let name = class.to_string();
+            let curve = |lane: &String| saved.get(lane, &name).unwrap_or_default();
+            Known { curves: self.lanes.iter().map(curve).collect(), placed: [0; DECADES] }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> Model {
+        Model::new(vec!["cpu".into(), "device".into()], Calibration::default())
+    }
+
+    fn work(work: f64) -> Stages {
+        Stages { work, ..Stages::default() }
+    }
+
+    #[test]
+    fn what_was_never_measured_is_measured_first_and_only_so_often() {
+        let (model, policy) = (model(), Policy::default());
+        let ask = || model.advise(&policy, Class::Scan, 50_000, |_| true).explore;
+        let asked: Vec<Explore> = (0..6).map(|_| ask()).collect();
+        let [cpu, device] = [Explore::First(0), Explore::First(1)];
+        // No answer has come yet; more tasks are not risked.
+        assert_eq!(asked, [cpu, cpu, device, device, Explore::No, Explore::No]);
+        for _ in 0..2 {
+            model.observe(0, Class::Scan, 50_000, work(1000.0), true, 0.2);
+            model.observe(1, Class::Scan, 50_000, work(100_000.0), true, 0.2);
+        }
+        // The next decade looks hopeless on the device: it is not even tried.
+        let next = model.advise(&policy, Class::Scan, 500_000, |_| true);
+        assert_eq!(next.explore, cpu);
+        (0..2).for_each(|_| model.observe(0, Class::Scan, 500_000, work(10_000.0), true, 0.2));
+        assert_eq!(model.advise(&policy, Class::Scan, 500_000, |_| true).explore, Explore::No);
+        // What it cannot do is not asked of it.
+        let only_cpu = model.advise(&policy, Class::Scan, 50_000, |lane| lane == 0);
+        assert_eq!((only_cpu.predicted[1], only_cpu.explore), (None, Explore::No));
+    }
+
+    #[test]
+    fn the_second_best_is_looked_at_as_rarely_as_promised() {
+        let (model, policy) = (model(), Policy::default());
+        for lane in [0, 1, 0, 1] {
+            model.observe(lane, Class::Scan, 50_000, work(1000.0), true, 0.2);
+        }
+        let explored = (0..10_000)
+            .filter(|_| model.advise(&policy, Class::Scan, 50_000, |_| true).explore == Explore::SecondBest)
+            .count();
+        assert_eq!(explored, 10_000 / 256);
+        let never = Policy { explore_every: 0, ..policy };
+        assert!(
+            (0..1000).all(|_| model.advise(&never, Class::Scan, 50_000, |_| true).explore == Explore::No)
+        );
+    }
+
+    #[test]
+    fn what_was_learned_survives_in_the_calibration() {
+        let model = model();
+        model.observe(1, Class::Scan, 50_000, work(1234.0), true, 0.2);
+        let again = Model::new(vec!["other".into(), "device".into()], model.calibration());
+        assert_eq!(again.predict(1, Class::Scan, 50_000), Some(work(1234.0)));
+        assert_eq!(again.predict(0, Class::Scan, 50_000), None);
+        // And what another machine's devices were is kept.
+        assert!(again.calibration().get("device", "scan").is_some());
+    }
+}

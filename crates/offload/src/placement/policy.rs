@@ -1,0 +1,284 @@
+//! The policy's thresholds, each with a name, a default and a reason.
+
+use std::fmt;
+use std::time::Duration;
+
+use outrigger_format::{parse_size, print_size};
+
+use crate::work::Class;
+
+/// What placement is to achieve.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Objective {
+    /// The most bytes a second: each task goes where it is predicted to be finished first.
+    #[default]
+    Throughput,
+    /// The shortest time for each task: as throughput, but the stages of a task are counted in full even where a busy
+    /// device would overlap them with others'.
+    Latency,
+    /// The least work for the processor: a device, unless it would take `cpu_slack` times as long as the processor.
+    Cpu,
+}
+
+impl Objective {
+    /// From its name: `throughput`, `latency`, `cpu`.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Throughput, Self::Latency, Self::Cpu].into_iter().find(|objective| objective.name() == text)
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Throughput => "throughput",
+            Self::Latency => "latency",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// All that can be said to the runtime about where tasks go, and when a device is no longer trusted. `docs/offload.md` has
+/// the table with the reasons; [`Policy::set`] takes the names.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Policy {
+    /// What is to be achieved.
+    pub objective: Objective,
+    /// Compression and decompression of fewer bytes stays on the processor: the way to the device and back takes longer.
+    pub codec_min_bytes: u64,
+    /// Compression and decompression of more bytes does too: devices have buffers of this size.
+    pub codec_max_bytes: u64,
+    /// Everything else of fewer bytes stays on the processor.
+    pub offload_min_bytes: u64,
+    /// Everything else of more bytes does.
+    pub offload_max_bytes: u64,
+    /// For [`Objective::Cpu`]: how many times as long as on the processor a task may take on a device.
+    pub cpu_slack: f64,
+    /// So many tasks of each (operation, size decade) go to a device that was never measured with such.
+    pub first_tasks: u32,
+    /// One task in so many goes where the second-best prediction is, so that a device that has become faster is noticed;
+    /// 0 for never.
+    pub explore_every: u32,
+    /// But only if that prediction is at most so many times the best one. With `explore_every`, this bounds what
+    /// exploring costs: `(explore_worst − 1) / explore_every`, 0.4 % by default.
+    pub explore_worst: f64,
+    /// The weight of the newest measurement in a prediction.
+    pub learn: f64,
+    /// One result in so many is computed by the processor too and compared; 0 for never.
+    pub check_every: u32,
+    /// So are the first results after a device was let in.
+    pub check_first: u32,
+    /// A task that takes so many times as long as predicted hangs.
+    pub hang_factor: f64,
+    /// But none is given less time than this.
+    pub hang_floor: Duration,
+    /// After so many failures in a row a device is cut off. After a grave one (lost, hung, wrong) it is at once.
+    pub failures_max: u32,
+    /// A device that was cut off is re-initialised after this time, and after each failure to do so, after twice the last.
+    pub retry_first: Duration,
+    /// But after no longer a time than this.
+    pub retry_last: Duration,
+    /// So many tasks, one at a time and all checked, must succeed before it is trusted with more.
+    pub trial_tasks: u32,
+    /// So many tasks may wait; who submits more waits for room.
+    pub outstanding_max: usize,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            objective: Objective::Throughput,
+            codec_min_bytes: 4 << 10,
+            codec_max_bytes: 1 << 20,
+            offload_min_bytes: 4 << 10,
+            offload_max_bytes: 1 << 30,
+            cpu_slack: 2.0,
+            first_tasks: 2,
+            explore_every: 256,
+            explore_worst: 2.0,
+            learn: 0.2,
+            check_every: 64,
+            check_first: 8,
+            hang_factor: 20.0,
+            hang_floor: Duration::from_secs(2),
+            failures_max: 3,
+            retry_first: Duration::from_millis(100),
+            retry_last: Duration::from_secs(30),
+            trial_tasks: 4,
+            outstanding_max: 256,
+        }
+    }
+}
+
+/// A name or a value that [`Policy::set`] does not take.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// There is no such threshold.
+    #[error("`{0}` is no threshold; they are {names}", names = Policy::NAMES.join(", "))]
+    Name(String),
+    /// The value is not of its kind, or out of bounds.
+    #[error("{name}: `{value}` is not {wanted}")]
+    Value {
+        /// The threshold.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What it takes.
+        wanted: &'static str,
+    },
+}
+
+impl Policy {
+    /// Every threshold's name, in the order of the fields.
+    pub const NAMES: [&'static str; 19] = [
+        "objective",
+        "codec_min_bytes",
+        "codec_max_bytes",
+        "offload_min_bytes",
+        "offload_max_bytes",
+        "cpu_slack",
+        "first_tasks",
+        "explore_every",
+        "explore_worst",
+        "learn",
+        "check_every",
+        "check_first",
+        "hang_factor",
+        "hang_floor",
+        "failures_max",
+        "retry_first",
+        "retry_last",
+        "trial_tasks",
+        "outstanding_max",
+    ];
+
+    /// Sets a threshold by its name. Sizes are written as `64K`, times as seconds.
+    ///
+    /// # Errors
+    /// [`PolicyError`] says what would be taken.
+    ///
+    /// ```
+    /// use outrigger_offload::placement::Policy;
+    /// let mut policy = Policy::default();
+    /// policy.set("codec_max_bytes", "4M")?;
+    /// policy.set("hang_floor", "0.5")?;
+    /// assert_eq!(policy.get("codec_max_bytes").as_deref(), Some("4M"));
+    /// assert!(policy.set("learn", "2").is_err());
+    /// # Ok::<_, outrigger_offload::placement::PolicyError>(())
+    /// ```
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), PolicyError> {
+        let Some(&name) = Self::NAMES.iter().find(|known| **known == name) else {
+            return Err(PolicyError::Name(name.to_string()));
+        };
+        let bad = |wanted| PolicyError::Value { name, value: value.to_string(), wanted };
+        let size = || parse_size(value).map_err(|_| bad("a size such as 64K"));
+        let whole = || value.parse::<u32>().map_err(|_| bad("a whole number"));
+        let positive = || whole().and_then(|n| if n > 0 { Ok(n) } else { Err(bad("a whole number from 1")) });
+        let number = |from: f64, to: f64, wanted| {
+            value.parse().ok().filter(|number| (from..=to).contains(number)).ok_or_else(|| bad(wanted))
+        };
+        let seconds = || {
+            number(0.001, 86_400.0, "a number of seconds from 0.001 to 86400").map(Duration::from_secs_f64)
+        };
+        match name {
+            "objective" => {
+                self.objective = Objective::parse(value).ok_or_else(|| bad("throughput, latency or cpu"))?;
+            }
+            "codec_min_bytes" => self.codec_min_bytes = size()?,
+            "codec_max_bytes" => self.codec_max_bytes = size()?,
+            "offload_min_bytes" => self.offload_min_bytes = size()?,
+            "offload_max_bytes" => self.offload_max_bytes = size()?,
+            "cpu_slack" => self.cpu_slack = number(0.01, 1e6, "a number from 0.01")?,
+            "first_tasks" => self.first_tasks = whole()?,
+            "explore_every" => self.explore_every = whole()?,
+            "explore_worst" => self.explore_worst = number(1.0, 1e6, "a number from 1")?,
+            "learn" => self.learn = number(0.0, 1.0, "a number from 0 to 1")?,
+            "check_every" => self.check_every = whole()?,
+            "check_first" => self.check_first = whole()?,
+            "hang_factor" => self.hang_factor = number(1.0, 1e9, "a number from 1")?,
+            "hang_floor" => self.hang_floor = seconds()?,
+            "failures_max" => self.failures_max = positive()?,
+            "retry_first" => self.retry_first = seconds()?,
+            "retry_last" => self.retry_last = seconds()?,
+            "trial_tasks" => self.trial_tasks = whole()?,
+            _ => self.outstanding_max = positive()? as usize,
+        }
+        Ok(())
+    }
+
+    /// A threshold as [`Policy::set`] takes it.
+    pub fn get(&self, name: &str) -> Option<String> {
+        let secs = |time: Duration| time.as_secs_f64().to_string();
+        Some(match name {
+            "objective" => self.objective.name().to_string(),
+            "codec_min_bytes" => print_size(self.codec_min_bytes),
+            "codec_max_bytes" => print_size(self.codec_max_bytes),
+            "offload_min_bytes" => print_size(self.offload_min_bytes),
+            "offload_max_bytes" => print_size(self.offload_max_bytes),
+            "cpu_slack" => self.cpu_slack.to_string(),
+            "first_tasks" => self.first_tasks.to_string(),
+            "explore_every" => self.explore_every.to_string(),
+            "explore_worst" => self.explore_worst.to_string(),
+            "learn" => self.learn.to_string(),
+            "check_every" => self.check_every.to_string(),
+            "check_first" => self.check_first.to_string(),
+            "hang_factor" => self.hang_factor.to_string(),
+            "hang_floor" => secs(self.hang_floor),
+            "failures_max" => self.failures_max.to_string(),
+            "retry_first" => secs(self.retry_first),
+            "retry_last" => secs(self.retry_last),
+            "trial_tasks" => self.trial_tasks.to_string(),
+            "outstanding_max" => self.outstanding_max.to_string(),
+            _ => return None,
+        })
+    }
+
+    /// Whether a task of this class and size may leave the processor at all.
+    pub fn may_offload(&self, class: Class, bytes: usize) -> bool {
+        let (min, max) = if class.is_codec() {
+            (self.codec_min_bytes, self.codec_max_bytes)
+        } else {
+            (self.offload_min_bytes, self.offload_max_bytes)
+        };
+        (min..=max).contains(&(bytes as u64))
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Self::NAMES.iter().try_for_each(|name| writeln!(f, "{name} = {}", self.get(name).unwrap_or_default()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_threshold_can_be_set_to_what_it_is() {
+        let mut policy = Policy::default();
+        for name in Policy::NAMES {
+            let value = policy.get(name).expect(name);
+            policy.set(name, &value).expect(name);
+        }
+        assert_eq!(policy, Policy::default());
+        assert_eq!(policy.get("none"), None);
+        for (name, value) in [
+            ("none", "1"),
+            ("learn", "-1"),
+            ("failures_max", "0"),
+            ("objective", "fast"),
+            ("retry_last", "0"),
+        ] {
+            policy.set(name, value).expect_err(name);
+        }
+        assert_eq!(policy, Policy::default());
+    }
+
+    #[test]
+    fn bounds_of_codecs_are_their_own() {
+        let policy = Policy::default();
+        let compress = Class::Compress(outrigger_format::Codec::Zstd, 3);
+        let may = |class, sizes: [usize; 4]| sizes.map(|bytes| policy.may_offload(class, bytes));
+        assert_eq!(may(compress, [4095, 4096, 1 << 20, (1 << 20) + 1]), [false, true, true, false]);
+        assert_eq!(may(Class::Scan, [4095, 4096, 1 << 20, 128 << 20]), [false, true, true, true]);
+    }
+}

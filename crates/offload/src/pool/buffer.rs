@@ -1,0 +1,92 @@
+//! A buffer on loan from a pool.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use super::{Pool, Region, class_bytes};
+
+/// Bytes of a fixed capacity, aligned to 4096. Returns to its pool when dropped.
+pub struct Buffer {
+    /// Taken only by `drop`.
+    region: Option<Region>,
+    len: usize,
+    pool: Pool,
+}
+
+impl Buffer {
+    pub(super) fn new(region: Region, pool: Pool) -> Self {
+        Self { region: Some(region), len: 0, pool }
+    }
+
+    fn region(&self) -> &Region {
+        self.region.as_ref().expect("a buffer has its memory until it is dropped")
+    }
+
+    fn memory_mut(&mut self) -> &mut [u8] {
+        let region = self.region.as_mut().expect("a buffer has its memory until it is dropped");
+        region.memory.bytes_mut()
+    }
+
+    /// The bytes it can hold.
+    pub fn capacity(&self) -> usize {
+        class_bytes(self.region().class)
+    }
+
+    /// Whether it is page-locked for a device.
+    pub fn is_locked(&self) -> bool {
+        self.region().locked
+    }
+
+    /// Makes it hold `len` bytes. New ones are whatever was there before.
+    ///
+    /// # Panics
+    /// When that is more than its capacity.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity(), "{len} bytes do not fit in a buffer of {}", self.capacity());
+        self.len = len;
+    }
+
+    /// Appends bytes.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let at = self.len;
+        self.set_len(at + bytes.len());
+        self.memory_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Empties it.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.region().memory.bytes()[..self.len]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        &mut self.memory_mut()[..len]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(region) = self.region.take() {
+            self.pool.give_back(region);
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} of {} bytes)", self.len, self.capacity())
+    }
+}

@@ -1,0 +1,137 @@
+//! How a runtime is put together.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use super::lane::Lane;
+use super::manager::Manager;
+use super::queue::{Board, LANES_MAX};
+use super::shared::Shared;
+use super::{Runtime, cpu, warden};
+use crate::SimdLevel;
+use crate::device::{Accelerator, Identity};
+use crate::placement::{Calibration, Model, Objective, Policy};
+use crate::pool::Pool;
+
+/// Unused buffers that are kept, by default: enough for four tasks in flight of 16 MiB, in and out, on two devices.
+const KEEP_BYTES: u64 = 256 << 20;
+
+const _: () = assert!(LANES_MAX == crate::placement::LANES_MAX, "one place a device everywhere");
+
+/// What a runtime consists of.
+pub struct Builder {
+    threads: usize,
+    devices: Vec<Box<dyn Accelerator>>,
+    policy: Policy,
+    calibration: Calibration,
+    keep_bytes: u64,
+}
+
+impl Builder {
+    pub(super) fn new() -> Self {
+        Self {
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            devices: Vec::new(),
+            policy: Policy::default(),
+            calibration: Calibration::default(),
+            keep_bytes: KEEP_BYTES,
+        }
+    }
+
+    /// Threads that work on the processor, at least 1; one a processor without this.
+    #[must_use]
+    pub fn cpu_threads(self, threads: usize) -> Self {
+        Self { threads: threads.max(1), ..self }
+    }
+
+    /// One device more, 7 at most.
+    #[must_use]
+    pub fn device(mut self, device: Box<dyn Accelerator>) -> Self {
+        self.devices.push(device);
+        self
+    }
+
+    /// The policy, instead of the default one.
+    #[must_use]
+    pub fn policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+
+    /// What is known of devices' speeds; nothing without this.
+    #[must_use]
+    pub fn calibration(self, calibration: Calibration) -> Self {
+        Self { calibration, ..self }
+    }
+
+    /// How many bytes of unused buffers are kept; 256 MiB without this.
+    #[must_use]
+    pub fn keep_bytes(self, keep_bytes: u64) -> Self {
+        Self { keep_bytes, ..self }
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Panics
+    /// When there are more than 7 devices, two of one name, or no thread can be started.
+    pub fn build(self) -> Runtime {
+        let Self { threads, devices, policy, calibration, keep_bytes } = self;
+        assert!(
+            devices.len() < LANES_MAX,
+            "a runtime has at most {} devices beside the processor",
+            LANES_MAX - 1
+        );
+        let mut lanes = vec![Lane::new(processor(), threads, None, &policy, 0)];
+        for device in &devices {
+            let identity = device.identity().clone();
+            let known = lanes.iter().any(|lane| lane.identity.name == identity.name);
+            assert!(!known, "two devices are named {}", identity.name);
+            lanes.push(Lane::new(identity, 1, Some(device.capabilities()), &policy, device.in_flight_max()));
+        }
+        // The processor takes from others' queues, and they from its; unless it is to be spared.
+        let steals = policy.objective != Objective::Cpu;
+        let widths: Vec<(usize, bool)> = lanes.iter().map(|lane| (lane.width, steals)).collect();
+        let board = Board::new(&widths, policy.outstanding_max);
+        let keys = lanes.iter().map(|lane| lane.identity.key()).collect();
+        let memory = devices.iter().find_map(|device| device.host_memory());
+        let pool = Pool::new(memory, keep_bytes);
+        let shared = Arc::new(Shared::new(policy, board, lanes, Model::new(keys, calibration), pool));
+        let workers = (0..threads)
+            .map(|n| {
+                let shared = Arc::clone(&shared);
+                spawn(format!("offload-cpu-{n}"), move || cpu::run(&shared))
+            })
+            .collect();
+        let managers = devices
+            .into_iter()
+            .zip(1..)
+            .map(|(device, lane)| {
+                let name = format!("offload-{}", device.identity().name);
+                let manager = Manager::new(Arc::clone(&shared), lane, device);
+                spawn(name, move || manager.run())
+            })
+            .collect();
+        let watched = Arc::clone(&shared);
+        let warden = spawn("offload-warden".into(), move || warden::run(&watched));
+        Runtime { shared, workers, managers, warden: Some(warden) }
+    }
+}
+
+fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    std::thread::Builder::new().name(name).spawn(run).expect("a thread can be started")
+}
+
+/// The processor's identity: one thread of it. Its calibration also depends on how well this program was compiled.
+fn processor() -> Identity {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
+    let model = model.map_or("processor", |(_, model)| model.trim());
+    let build = if cfg!(debug_assertions) { ", debug" } else { "" };
+    Identity {
+        name: "cpu".into(),
+        model: model.to_string(),
+        driver: format!("{}{build} {}", SimdLevel::current(), env!("CARGO_PKG_VERSION")),
+        memory_bytes: 0,
+        zero_copy: true,
+    }
+}

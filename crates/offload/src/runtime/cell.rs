@@ -1,0 +1,136 @@
+//! Where a task's submitter waits for its end.
+//!
+//! A cell is used again and again; each use has a number, the task's id. Whoever comes late with an old number (a ticket
+//! dropped while its task ended, a device that answers after it was given up) finds that nothing is meant for it.
+
+use std::task::{Context, Poll, Waker};
+
+use super::sync::{Condvar, Mutex, lock, wait};
+
+#[derive(Debug)]
+enum Phase<T> {
+    /// Not in use, or its outcome was taken.
+    Idle,
+    /// Submitted.
+    Pending,
+    /// Ended.
+    Ended(T),
+}
+
+struct State<T> {
+    id: u64,
+    phase: Phase<T>,
+    waker: Option<Waker>,
+}
+
+/// One task's end, to be waited for.
+pub(super) struct Cell<T> {
+    state: Mutex<State<T>>,
+    ended: Condvar,
+}
+
+impl<T> Cell<T> {
+    /// A cell that is not in use.
+    pub(super) fn new() -> Self {
+        let state = State { id: 0, phase: Phase::Idle, waker: None };
+        Self { state: Mutex::new(state), ended: Condvar::new() }
+    }
+
+    /// Begins to be used for task `id`.
+    pub(super) fn begin(&self, id: u64) {
+        let mut state = lock(&self.state);
+        state.id = id;
+        state.phase = Phase::Pending;
+        state.waker = None;
+    }
+
+    /// Ends task `id`. Gives the outcome back if nobody is interested (any more).
+    pub(super) fn end(&self, id: u64, outcome: T) -> Result<(), T> {
+        let mut state = lock(&self.state);
+        if state.id != id || !matches!(state.phase, Phase::Pending) {
+            return Err(outcome);
+        }
+        state.phase = Phase::Ended(outcome);
+        let waker = state.waker.take();
+        // Notified under the lock: once it is free, the cell may already serve another task.
+        self.ended.notify_all();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        Ok(())
+    }
+
+    /// Whether task `id` is waited for still.
+    pub(super) fn is_pending(&self, id: u64) -> bool {
+        let state = lock(&self.state);
+        state.id == id && matches!(state.phase, Phase::Pending)
+    }
+
+    /// Waits until task `id` has ended, and takes its outcome. `None` when it was taken or given up.
+    pub(super) fn wait(&self, id: u64) -> Option<T> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.id != id {
+                return None;
+            }
+            match std::mem::replace(&mut state.phase, Phase::Idle) {
+                Phase::Idle => return None,
+                Phase::Ended(outcome) => return Some(outcome),
+                Phase::Pending => {
+                    state.phase = Phase::Pending;
+                    state = wait(&self.ended, state);
+                }
+            }
+        }
+    }
+
+    /// Takes the outcome of task `id` if it has ended, else has the context's waker called when it does.
+    pub(super) fn poll(&self, id: u64, context: &Context<'_>) -> Poll<Option<T>> {
+        let mut state = lock(&self.state);
+        if state.id != id {
+            return Poll::Ready(None);
+        }
+        match std::mem::replace(&mut state.phase, Phase::Idle) {
+            Phase::Idle => Poll::Ready(None),
+            Phase::Ended(outcome) => Poll::Ready(Some(outcome)),
+            Phase::Pending => {
+                state.phase = Phase::Pending;
+                match &mut state.waker {
+                    Some(waker) => waker.clone_from(context.waker()),
+                    none => *none = Some(context.waker().clone()),
+                }
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Ends task `id` without an outcome. Says whether it was waited for still.
+    pub(super) fn close(&self, id: u64) -> bool {
+        let mut state = lock(&self.state);
+        let pending = state.id == id && matches!(state.phase, Phase::Pending);
+        if pending {
+            state.phase = Phase::Idle;
+            self.ended.notify_all();
+        }
+        let waker = if pending { state.waker.take() } else { None };
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        pending
+    }
+
+    /// Loses interest in task `id`. Its outcome, if it has ended.
+    pub(super) fn give_up(&self, id: u64) -> Option<T> {
+        let mut state = lock(&self.state);
+        if state.id != id {
+            return None;
+        }
+        state.waker = None;
+        match std::mem::replace(&mut state.phase, Phase::Idle) {
+            Phase::Ended(outcome) => Some(outcome),
+            Phase::Idle | Phase::Pending => None,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! The processor's threads: each takes a task, does it, and compares other devices' results that were sampled.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::lane::add;
+use super::queue::Next;
+use super::shared::Shared;
+use super::task::{Body, Failure};
+use crate::CpuDevice;
+use crate::device::{Fault, StageTimes};
+use crate::placement::Stages;
+use crate::work::{Output, Request, same_result};
+
+/// A thread's life.
+pub(super) fn run(shared: &Arc<Shared>) {
+    let mut worker = Worker { cpu: CpuDevice::new(), scratch: Output::default() };
+    loop {
+        match shared.board.next(0, true, None) {
+            Next::Item(body, cost) => worker.take(shared, body, cost),
+            Next::Woken | Next::Elapsed => {}
+            Next::Ended => return,
+        }
+    }
+}
+
+struct Worker {
+    cpu: CpuDevice,
+    /// For results that are compared.
+    scratch: Output,
+}
+
+impl Worker {
+    fn take(&mut self, shared: &Arc<Shared>, mut body: Box<Body>, cost: u64) {
+        let begun = Instant::now();
+        let failure = match body.to_check.take() {
+            Some(lane) => self.check(shared, &mut body, lane),
+            None if body.deadline.is_some_and(|deadline| deadline < begun) => Some(Failure::Expired),
+            None => self.work(shared, &mut body, begun),
+        };
+        shared.board.finished(0, cost, false);
+        shared.end(body, failure);
+        shared.board.settled();
+    }
+
+    fn work(&mut self, shared: &Shared, body: &mut Body, begun: Instant) -> Option<Failure> {
+        let mut output = std::mem::take(&mut body.output);
+        let failure = self.run(body, &mut output).err();
+        body.output = output;
+        let kernel = begun.elapsed();
+        let stages = StageTimes { kernel, ..StageTimes::default() };
+        body.report.device = 0;
+        body.report.queue = begun.saturating_duration_since(body.submitted);
+        body.report.stages = stages;
+        shared.lanes[0].counters.done(body.bytes, body.report.queue, &stages);
+        if failure.is_none() {
+            observe(shared, body, kernel);
+        }
+        failure
+    }
+
+    /// Computes a device's result again. Whatever it was, the task's result is right afterwards.
+    fn check(&mut self, shared: &Arc<Shared>, body: &mut Body, lane: usize) -> Option<Failure> {
+        let mut expected = std::mem::take(&mut self.scratch);
+        let begun = Instant::now();
+        let truth = self.run(body, &mut expected);
+        let took = begun.elapsed();
+        add(&shared.lanes[lane].counters.checked, 1);
+        body.report.checked = true;
+        let same = match &truth {
+            Ok(()) => {
+                observe(shared, body, took);
+                same_result(&body.work, &expected, &body.output, &mut self.cpu)
+            }
+            // A user's kernel has no way to say that the data is no good.
+            Err(_) => matches!(body.work.request, Request::User { .. }),
+        };
+        if same {
+            shared.lanes[lane].success(&shared.policy);
+        } else {
+            std::mem::swap(&mut body.output, &mut expected);
+            body.report.device = 0;
+            body.report.fallbacks += 1;
+            add(&shared.lanes[lane].counters.given_up, 1);
+            shared.fault(lane, &Fault::Wrong);
+        }
+        self.scratch = expected;
+        truth.err()
+    }
+
+    fn run(&mut self, body: &Body, output: &mut Output) -> Result<(), Failure> {
+        let done = catch_unwind(AssertUnwindSafe(|| body.work.run_on(&mut self.cpu, output)));
+        match done {
+            Ok(done) => done.map_err(Failure::Task),
+            Err(_) => {
+                // What a panic left in the compressors is unknown.
+                self.cpu = CpuDevice::new();
+                Err(Failure::Panicked)
+            }
+        }
+    }
+}
+
+fn observe(shared: &Shared, body: &Body, took: Duration) {
+    let stages = Stages { work: took.as_nanos() as f64, ..Stages::default() };
+    shared.model.observe(0, body.class, body.bytes, stages, true, shared.policy.learn);
+}

@@ -1,0 +1,362 @@
+//! The outstanding queue: what was submitted and not begun yet.
+//!
+//! One lock, one lane a device, in each lane one queue a priority. A submitter looks at all lanes' loads, chooses one and
+//! pushes, in one critical section, so that two submitters cannot both take the last free place. It waits on `room` while
+//! `limit` items are outstanding. A lane's threads wait on the lane's own condition for an item, for somebody's
+//! [`Board::wake`], or for a moment. A thread whose lane is empty looks whether another lane's last item would be done
+//! earlier here than there, and takes it (decisions made at submission are guesses; this corrects them).
+//!
+//! An item is admitted once. If its device fails, it comes back by [`Board::put_back`], which never waits and never
+//! refuses; the count of admitted and not yet finished items is what a shutdown waits for.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::sync::{Condvar, Mutex, MutexGuard, lock, wait, wait_until};
+
+/// Priorities, the most urgent first.
+pub(super) const PRIORITIES: usize = 3;
+/// Devices of a runtime, the processor included.
+pub(super) const LANES_MAX: usize = 8;
+/// What a lane cannot do costs this.
+pub(super) const NEVER: u64 = u64::MAX;
+
+/// What each lane would need for an item, in nanoseconds; [`NEVER`] if it cannot do it, or is not to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Costs {
+    /// For how long it keeps others waiting, where stages overlap: by this, queues know how long they are.
+    pub occupies: [u64; LANES_MAX],
+    /// From its beginning to its end, alone: by this, a lane knows whether to take it from another.
+    pub alone: [u64; LANES_MAX],
+}
+
+impl Costs {
+    /// No lane can do it.
+    pub(super) const NONE: Costs = Costs { occupies: [NEVER; LANES_MAX], alone: [NEVER; LANES_MAX] };
+
+    /// The same on one lane only.
+    pub(super) fn only(&self, lane: usize) -> Self {
+        let mut one = Self::NONE;
+        one.occupies[lane] = self.occupies[lane];
+        one.alone[lane] = self.alone[lane];
+        one
+    }
+}
+
+/// An item that waits.
+struct Item<T> {
+    id: u64,
+    priority: usize,
+    costs: Costs,
+    value: T,
+}
+
+impl<T> Item<T> {
+    /// What it adds to a lane's backlog; nothing where it has no business but was put.
+    fn cost_on(&self, lane: usize) -> u64 {
+        if self.costs.occupies[lane] == NEVER { 0 } else { self.costs.occupies[lane] }
+    }
+}
+
+/// How loaded a lane is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Load {
+    /// Items that wait.
+    pub waiting: usize,
+    /// Items that are being executed.
+    pub running: usize,
+    /// What all of them cost, in nanoseconds.
+    pub backlog_ns: u64,
+}
+
+struct Lane<T> {
+    number: usize,
+    queues: [VecDeque<Item<T>>; PRIORITIES],
+    load: Load,
+    /// How many items it executes at a time at full speed each.
+    width: usize,
+    woken: bool,
+    /// Whether its threads look at other lanes' items.
+    steals: bool,
+}
+
+struct State<T> {
+    lanes: Vec<Lane<T>>,
+    waiting: usize,
+    /// Admitted, and not finished.
+    unfinished: usize,
+    closed: bool,
+    ended: bool,
+}
+
+/// The queue.
+pub(super) struct Board<T> {
+    state: Mutex<State<T>>,
+    limit: usize,
+    /// Fewer than `limit` are waiting.
+    room: Condvar,
+    /// Nothing is unfinished.
+    drained: Condvar,
+    lanes: Vec<Condvar>,
+}
+
+/// What a lane's thread is told.
+#[derive(Debug)]
+pub(super) enum Next<T> {
+    /// Execute this. The cost is to be told to [`Board::finished`].
+    Item(T, u64),
+    /// [`Board::wake`] was called.
+    Woken,
+    /// The moment has come.
+    Elapsed,
+    /// End.
+    Ended,
+}
+
+/// Why an item was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Refusal {
+    /// As many are waiting as may.
+    Full,
+    /// The runtime is being shut down.
+    Closed,
+}
+
+impl<T> Board<T> {
+    /// For lanes of these widths; whether each takes other lanes' items.
+    pub(super) fn new(lanes: &[(usize, bool)], limit: usize) -> Self {
+        let lane = |(number, &(width, steals)): (usize, &(usize, bool))| Lane {
+            number,
+            queues: std::array::from_fn(|_| VecDeque::with_capacity(limit)),
+            load: Load::default(),
+            width,
+            woken: false,
+            steals,
+        };
+        let state = State {
+            lanes: lanes.iter().enumerate().map(lane).collect(),
+            waiting: 0,
+            unfinished: 0,
+            closed: false,
+            ended: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            limit,
+            room: Condvar::new(),
+            drained: Condvar::new(),
+            lanes: lanes.iter().map(|_| Condvar::new()).collect(),
+        }
+    }
+
+    /// Admits an item. `choose` is given all lanes' loads and says the lane and the costs; it is called with the lock
+    /// held. With `block`, waits for room.
+    pub(super) fn submit(
+        &self,
+        id: u64,
+        priority: usize,
+        value: T,
+        block: bool,
+        choose: impl FnOnce(&mut dyn Iterator<Item = Load>, &mut T) -> (usize, Costs),
+    ) -> Result<(), (T, Refusal)> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.closed {
+                return Err((value, Refusal::Closed));
+            }
+            if state.waiting < self.limit {
+                break;
+            }
+            if !block {
+                return Err((value, Refusal::Full));
+            }
+            state = wait(&self.room, state);
+        }
+        let mut value = value;
+        let (lane, costs) = choose(&mut state.lanes.iter().map(|lane| lane.load), &mut value);
+        state.unfinished += 1;
+        state.lanes[lane].push(Item { id, priority, costs, value }, false);
+        state.waiting += 1;
+        drop(state);
+        self.lanes[lane].notify_one();
+        Ok(())
+    }
+
+    /// Puts an item that was admitted before in front of its priority's queue in `lane`. Never waits.
+    pub(super) fn put_back(&self, lane: usize, id: u64, priority: usize, costs: Costs, value: T) {
+        let mut state = lock(&self.state);
+        state.lanes[lane].push(Item { id, priority, costs, value }, true);
+        state.waiting += 1;
+        drop(state);
+        self.lanes[lane].notify_one();
+    }
+
+    /// Takes the next item of `lane` if `may_take`, or waits for one, for a wake-up, or until a moment.
+    pub(super) fn next(&self, lane: usize, may_take: bool, until: Option<Instant>) -> Next<T> {
+        let mut state = lock(&self.state);
+        loop {
+            if may_take && let Some((value, cost)) = state.take(lane) {
+                self.make_room(state);
+                return Next::Item(value, cost);
+            }
+            if std::mem::take(&mut state.lanes[lane].woken) {
+                return Next::Woken;
+            }
+            if state.ended {
+                return Next::Ended;
+            }
+            let elapsed;
+            (state, elapsed) = wait_until(&self.lanes[lane], state, until);
+            if elapsed {
+                return Next::Elapsed;
+            }
+        }
+    }
+
+    /// Makes one thread of a lane look around.
+    pub(super) fn wake(&self, lane: usize) {
+        lock(&self.state).lanes[lane].woken = true;
+        self.lanes[lane].notify_one();
+    }
+
+    /// Tells that an item is no longer being executed by a lane. Unless it is `settled`, it has come to no end yet: it will be put back.
+    pub(super) fn finished(&self, lane: usize, cost: u64, settled: bool) {
+        let mut state = lock(&self.state);
+        let load = &mut state.lanes[lane].load;
+        load.running -= 1;
+        load.backlog_ns = load.backlog_ns.saturating_sub(cost);
+        if settled {
+            self.settle(&mut state);
+        }
+    }
+
+    /// Tells that an item that was withdrawn or evicted has come to its end.
+    pub(super) fn settled(&self) {
+        self.settle(&mut lock(&self.state));
+    }
+
+    fn settle(&self, state: &mut State<T>) {
+        state.unfinished -= 1;
+        if state.unfinished == 0 {
+            self.drained.notify_all();
+        }
+    }
+
+    /// Takes an item out that still waits. It has to be settled.
+    pub(super) fn withdraw(&self, id: u64) -> Option<T> {
+        let mut state = lock(&self.state);
+        let value = state.lanes.iter_mut().find_map(|lane| lane.withdraw(id))?;
+        self.make_room(state);
+        Some(value)
+    }
+
+    /// Takes the first item of a lane out without executing it: what a failed device leaves behind.
+    pub(super) fn evict(&self, lane: usize) -> Option<T> {
+        let mut state = lock(&self.state);
+        let item = state.lanes[lane].queues.iter_mut().find_map(VecDeque::pop_front)?;
+        let item = state.lanes[lane].gone(item);
+        self.make_room(state);
+        Some(item.value)
+    }
+
+    /// The ids of all items that wait, sorted.
+    pub(super) fn waiting(&self) -> Vec<u64> {
+        let state = lock(&self.state);
+        let queues = state.lanes.iter().flat_map(|lane| &lane.queues);
+        let mut ids: Vec<u64> = queues.flatten().map(|item| item.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// All lanes' loads.
+    pub(super) fn loads(&self) -> Vec<Load> {
+        lock(&self.state).lanes.iter().map(|lane| lane.load).collect()
+    }
+
+    /// Admits nothing more.
+    pub(super) fn close(&self) {
+        lock(&self.state).closed = true;
+        self.room.notify_all();
+    }
+
+    /// Waits until everything admitted is settled.
+    pub(super) fn drain(&self) {
+        let mut state = lock(&self.state);
+        while state.unfinished > 0 {
+            state = wait(&self.drained, state);
+        }
+    }
+
+    /// Sends all threads home, once nothing is left for them.
+    pub(super) fn end(&self) {
+        lock(&self.state).ended = true;
+        self.lanes.iter().for_each(Condvar::notify_all);
+    }
+
+    fn make_room(&self, mut state: MutexGuard<'_, State<T>>) {
+        state.waiting -= 1;
+        drop(state);
+        self.room.notify_one();
+    }
+}
+
+impl<T> State<T> {
+    /// The next item for `lane`: its own, or another's that is better done here.
+    fn take(&mut self, lane: usize) -> Option<(T, u64)> {
+        let item = self.lanes[lane].queues.iter_mut().find_map(VecDeque::pop_front);
+        let item = match item {
+            Some(item) => self.lanes[lane].gone(item),
+            None if self.lanes[lane].steals => self.steal(lane)?,
+            None => return None,
+        };
+        let cost = item.cost_on(lane);
+        let load = &mut self.lanes[lane].load;
+        load.running += 1;
+        load.backlog_ns = load.backlog_ns.saturating_add(cost);
+        Some((item.value, cost))
+    }
+
+    /// The last item of a lane that would need longer to come to it than `lane` needs to do it, with a quarter to spare.
+    fn steal(&mut self, lane: usize) -> Option<Item<T>> {
+        for from in (0..self.lanes.len()).filter(|&from| from != lane) {
+            let other = &mut self.lanes[from];
+            // What its own threads are about to begin with is not worth a race.
+            if other.load.running < other.width {
+                continue;
+            }
+            let until_done = other.load.backlog_ns / other.width as u64;
+            let Some(queue) = other.queues.iter_mut().rev().find(|queue| !queue.is_empty()) else { continue };
+            let alone = |item: &Item<T>| item.costs.alone[lane];
+            let worth = |item: &Item<T>| alone(item).saturating_add(alone(item) / 4) < until_done;
+            if queue.back().is_some_and(worth)
+                && let Some(item) = queue.pop_back()
+            {
+                return Some(other.gone(item));
+            }
+        }
+        None
+    }
+}
+
+impl<T> Lane<T> {
+    fn push(&mut self, item: Item<T>, in_front: bool) {
+        self.load.waiting += 1;
+        self.load.backlog_ns = self.load.backlog_ns.saturating_add(item.cost_on(self.number));
+        let queue = &mut self.queues[item.priority];
+        if in_front { queue.push_front(item) } else { queue.push_back(item) }
+    }
+
+    fn withdraw(&mut self, id: u64) -> Option<T> {
+        let found = |queue: &VecDeque<Item<T>>| queue.iter().position(|item| item.id == id);
+        let (queue, at) = self.queues.iter_mut().find_map(|queue| found(queue).map(|at| (queue, at)))?;
+        let item = queue.remove(at)?;
+        Some(self.gone(item).value)
+    }
+
+    /// Bookkeeping for an item that no longer waits here.
+    fn gone(&mut self, item: Item<T>) -> Item<T> {
+        self.load.waiting -= 1;
+        self.load.backlog_ns = self.load.backlog_ns.saturating_sub(item.cost_on(self.number));
+        item
+    }
+}

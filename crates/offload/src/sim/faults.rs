@@ -1,0 +1,125 @@
+//! What goes wrong with a simulated device, and when.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::device::Fault;
+
+/// Which submissions fail, by their number from 1: every `n`th; 0 is never. Where several apply, the first of the list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Faults {
+    /// The device is lost, until it is reset.
+    pub lost_every: u64,
+    /// The device keeps the task and says nothing.
+    pub hang_every: u64,
+    /// One bit of the result is wrong.
+    pub wrong_every: u64,
+    /// The task fails.
+    pub fail_every: u64,
+    /// Busy.
+    pub busy_every: u64,
+    /// Out of device memory.
+    pub memory_every: u64,
+    /// So many resets fail before one succeeds.
+    pub resets_failing: u64,
+}
+
+/// What became of a submission.
+pub(super) enum Injected {
+    Nothing,
+    Wrong,
+    Hang,
+    Fault(Fault),
+}
+
+#[derive(Default)]
+struct State {
+    faults: Faults,
+    submissions: u64,
+    injected: u64,
+    lost: bool,
+    resets: u64,
+}
+
+/// A handle to a simulated device's faults.
+#[derive(Clone)]
+pub struct SimControl {
+    state: Arc<Mutex<State>>,
+}
+
+impl SimControl {
+    pub(super) fn new(faults: Faults) -> Self {
+        Self { state: Arc::new(Mutex::new(State { faults, ..State::default() })) }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Exchanges what goes wrong.
+    pub fn set(&self, faults: Faults) {
+        self.with(|state| state.faults = faults);
+    }
+
+    /// Loses the device now.
+    pub fn lose(&self) {
+        self.with(|state| state.lost = true);
+    }
+
+    /// How many tasks the device was given.
+    pub fn submissions(&self) -> u64 {
+        self.with(|state| state.submissions)
+    }
+
+    /// How many of them were made to fail.
+    pub fn injected(&self) -> u64 {
+        self.with(|state| state.injected)
+    }
+
+    /// How often it was reset.
+    pub fn resets(&self) -> u64 {
+        self.with(|state| state.resets)
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.with(|state| state.lost)
+    }
+
+    pub(super) fn reset(&self) -> Result<(), Fault> {
+        self.with(|state| {
+            state.resets += 1;
+            if state.faults.resets_failing > 0 {
+                state.faults.resets_failing -= 1;
+                return Err(Fault::Lost("not yet".into()));
+            }
+            state.lost = false;
+            Ok(())
+        })
+    }
+
+    pub(super) fn inject(&self) -> Injected {
+        self.with(|state| {
+            state.submissions += 1;
+            let number = state.submissions;
+            let due = |every: u64| every > 0 && number.is_multiple_of(every);
+            let faults = state.faults;
+            let injected = if state.lost || due(faults.lost_every) {
+                state.lost = true;
+                Injected::Fault(Fault::Lost("as told".into()))
+            } else if due(faults.hang_every) {
+                Injected::Hang
+            } else if due(faults.wrong_every) {
+                Injected::Wrong
+            } else if due(faults.fail_every) {
+                Injected::Fault(Fault::Failed("as told".into()))
+            } else if due(faults.busy_every) {
+                Injected::Fault(Fault::Busy)
+            } else if due(faults.memory_every) {
+                Injected::Fault(Fault::OutOfMemory)
+            } else {
+                return Injected::Nothing;
+            };
+            state.injected += 1;
+            injected
+        })
+    }
+}

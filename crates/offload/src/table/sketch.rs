@@ -1,0 +1,163 @@
+//! Which fingerprints are found most often, in bounded memory: the *space-saving* sketch (Metwally, Agrawal and El Abbadi,
+//! "Efficient computation of frequent and top-k elements in data streams", 2005).
+//!
+//! So many counters. A fingerprint that has one is counted; another takes over the smallest counter, count included, which bounds
+//! by how much its own is too high. So whatever was counted more often than the total divided by the number of counters has one.
+//! Counters lie in a heap with the smallest on top.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use outrigger_format::Fingerprint;
+
+/// A fingerprint with its count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hot {
+    /// The fingerprint.
+    pub fingerprint: Fingerprint,
+    /// What was last said of where it is: the table's number.
+    pub place: u64,
+    /// How often it was counted, at most.
+    pub count: u64,
+    /// By how much `count` may be too high.
+    pub error: u64,
+}
+
+/// Counts deduplication hits and knows the hottest fingerprints: those worth a place in a device's table.
+///
+/// ```
+/// use outrigger_format::Fingerprint;
+/// use outrigger_offload::table::HotSketch;
+/// let mut sketch = HotSketch::new(2);
+/// for byte in [1, 2, 1, 3, 1] {
+///     sketch.count(Fingerprint([byte; 32]), byte.into());
+/// }
+/// let hottest = sketch.hottest(1)[0];
+/// assert_eq!((hottest.place, hottest.count, hottest.error), (1, 3, 0));
+/// ```
+#[derive(Clone, Debug)]
+pub struct HotSketch {
+    counters: Vec<Hot>,
+    /// Counters by rising count: a heap of their numbers, and where in it each is.
+    heap: Vec<u32>,
+    at: Vec<u32>,
+    of: HashMap<Fingerprint, u32, BuildHasherDefault<Uniform>>,
+    limit: usize,
+}
+
+impl HotSketch {
+    /// With `counters` counters, about 100 bytes each.
+    ///
+    /// # Panics
+    /// When there are none, or 2^32 and more.
+    pub fn new(counters: usize) -> Self {
+        assert!(counters > 0 && u32::try_from(counters).is_ok(), "{counters} counters");
+        Self {
+            counters: Vec::new(),
+            heap: Vec::new(),
+            at: Vec::new(),
+            of: HashMap::default(),
+            limit: counters,
+        }
+    }
+
+    /// Counts a hit of `fingerprint`, which is at `place` now.
+    pub fn count(&mut self, fingerprint: Fingerprint, place: u64) {
+        if let Some(&counter) = self.of.get(&fingerprint) {
+            let hot = &mut self.counters[counter as usize];
+            hot.count += 1;
+            hot.place = place;
+            self.sink(self.at[counter as usize] as usize);
+        } else if self.counters.len() < self.limit {
+            let counter = self.counters.len() as u32;
+            self.counters.push(Hot { fingerprint, place, count: 1, error: 0 });
+            self.of.insert(fingerprint, counter);
+            self.at.push(self.heap.len() as u32);
+            self.heap.push(counter);
+            self.rise(self.heap.len() - 1);
+        } else {
+            let counter = self.heap[0];
+            let hot = &mut self.counters[counter as usize];
+            self.of.remove(&hot.fingerprint);
+            *hot = Hot { fingerprint, place, count: hot.count + 1, error: hot.count };
+            self.of.insert(fingerprint, counter);
+            self.sink(0);
+        }
+    }
+
+    /// The `n` hottest fingerprints, by falling count that is certain ([`Hot::count`] − [`Hot::error`]).
+    pub fn hottest(&self, n: usize) -> Vec<Hot> {
+        let mut hottest = self.counters.clone();
+        // Ties by fingerprint, so that equal histories give equal tables.
+        hottest.sort_by_key(|hot| (std::cmp::Reverse(hot.count - hot.error), hot.fingerprint));
+        hottest.truncate(n);
+        hottest
+    }
+
+    /// Halves all counts, so that what was hot long ago cools down.
+    pub fn age(&mut self) {
+        // Rounding down keeps the order of any two counts, and so the heap.
+        for hot in &mut self.counters {
+            hot.count /= 2;
+            hot.error /= 2;
+        }
+    }
+
+    /// Fingerprints that have a counter.
+    pub fn len(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// Whether nothing was counted.
+    pub fn is_empty(&self) -> bool {
+        self.counters.is_empty()
+    }
+
+    fn count_at(&self, place: usize) -> u64 {
+        self.counters[self.heap[place] as usize].count
+    }
+
+    fn swap(&mut self, a: usize, b: usize) {
+        self.heap.swap(a, b);
+        self.at[self.heap[a] as usize] = a as u32;
+        self.at[self.heap[b] as usize] = b as u32;
+    }
+
+    fn rise(&mut self, mut place: usize) {
+        while place > 0 && self.count_at(place) < self.count_at((place - 1) / 2) {
+            self.swap(place, (place - 1) / 2);
+            place = (place - 1) / 2;
+        }
+    }
+
+    fn sink(&mut self, mut place: usize) {
+        loop {
+            let children = 2 * place + 1..(2 * place + 3).min(self.heap.len());
+            let Some(least) = children.min_by_key(|&child| self.count_at(child)) else { return };
+            if self.count_at(place) <= self.count_at(least) {
+                return;
+            }
+            self.swap(place, least);
+            place = least;
+        }
+    }
+}
+
+/// Fingerprints are uniform already: their first bytes are the hash.
+#[derive(Clone, Copy, Default, Debug)]
+struct Uniform(u64);
+
+impl Hasher for Uniform {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let mut first = [0; 8];
+        let n = bytes.len().min(8);
+        first[..n].copy_from_slice(&bytes[..n]);
+        self.0 ^= u64::from_le_bytes(first);
+    }
+
+    fn write_usize(&mut self, _: usize) {}
+}

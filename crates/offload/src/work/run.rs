@@ -1,0 +1,96 @@
+//! Work done by a synchronous device, and results compared.
+
+use outrigger_format::Codec;
+
+use super::{Output, Request, Work};
+use crate::op::{Compress, Decompress, HashMany, Ingest, Lookup, PmdHash, Scan, WindowHash};
+use crate::{CpuDevice, Device, Task, TaskError};
+
+impl Work {
+    /// Does the work on `device`, on this thread. `output` is cleared first.
+    ///
+    /// # Errors
+    /// [`TaskError`]; `output` is then unspecified.
+    ///
+    /// # Panics
+    /// When the work is not what [`Work::assert_valid`] wants.
+    pub fn run_on(&self, device: &mut dyn Device, output: &mut Output) -> Result<(), TaskError> {
+        output.clear();
+        let data = self.data();
+        match &self.request {
+            Request::Scan { masks, .. } => {
+                let out = &mut output.candidates;
+                device.run(&mut Task::Scan(Scan { history: self.history(), data, masks: *masks, out }))
+            }
+            Request::HashMany { kind, ranges } => {
+                let out = &mut output.fingerprints;
+                device.run(&mut Task::HashMany(HashMany { kind: *kind, data, ranges, out }))
+            }
+            Request::Compress { spec } => {
+                let (spec, out) = (*spec, output.bytes.vector());
+                let mut task = Task::Compress(Compress { spec, raw: data, out, used: Codec::None });
+                device.run(&mut task)?;
+                if let Task::Compress(Compress { used, .. }) = task {
+                    output.codec = used;
+                }
+                Ok(())
+            }
+            Request::Decompress { codec, raw_len } => {
+                let out = output.bytes.vector();
+                device.run(&mut Task::Decompress(Decompress {
+                    codec: *codec,
+                    stored: data,
+                    raw_len: *raw_len,
+                    out,
+                }))
+            }
+            Request::WindowHash { spec } => {
+                let out = output.bytes.vector();
+                device.run(&mut Task::WindowHash(WindowHash { spec: *spec, data, out }))
+            }
+            Request::PmdHash { digest } => {
+                let out = output.bytes.vector();
+                device.run(&mut Task::PmdHash(PmdHash { digest: *digest, data, out }))
+            }
+            Request::Lookup { table, keys } => {
+                device.run(&mut Task::Lookup(Lookup { table, keys, out: &mut output.places }))
+            }
+            Request::Ingest { streams, chunker, kind, table } => device.run(&mut Task::Ingest(Ingest {
+                data,
+                streams,
+                chunker: *chunker,
+                kind: *kind,
+                table: table.as_deref(),
+                out: &mut output.chunks,
+                counts: &mut output.counts,
+            })),
+            Request::User { operation, parameters } => operation
+                .run(parameters, data, output.bytes.vector())
+                .map_err(|message| TaskError::User { operation: operation.name().to_string(), message }),
+        }
+    }
+}
+
+/// Whether `got` is a right result of `work`, whose result by the processor is `expected`. Two processors may compress
+/// differently: there it counts what comes back, and that nothing became longer.
+pub fn same_result(work: &Work, expected: &Output, got: &Output, cpu: &mut CpuDevice) -> bool {
+    match &work.request {
+        Request::Scan { .. } => expected.candidates == got.candidates,
+        Request::HashMany { .. } => expected.fingerprints == got.fingerprints,
+        Request::Lookup { .. } => expected.places == got.places,
+        Request::Ingest { .. } => expected.chunks == got.chunks && expected.counts == got.counts,
+        Request::Decompress { .. }
+        | Request::WindowHash { .. }
+        | Request::PmdHash { .. }
+        | Request::User { .. } => *expected.bytes == *got.bytes,
+        Request::Compress { spec } => {
+            if got.codec != spec.codec && got.codec != Codec::None || got.bytes.len() > work.input_len() {
+                return false;
+            }
+            let mut back = Vec::new();
+            let (raw, stored) = (work.data(), &*got.bytes);
+            let task = Decompress { codec: got.codec, stored, raw_len: raw.len(), out: &mut back };
+            cpu.run(&mut Task::Decompress(task)).is_ok() && back == raw
+        }
+    }
+}

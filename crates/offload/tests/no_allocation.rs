@@ -1,0 +1,97 @@
+//! In steady state, a task on its way through the runtime allocates nothing: on the processor, and on a device. (What an
+//! operation itself does is another matter: hashing many chunks makes lists of them.)
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use outrigger_format::boundary::GearMasks;
+use outrigger_offload::placement::Policy;
+use outrigger_offload::runtime::{Finished, Runtime};
+use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
+use outrigger_offload::work::{Request, UserOperation};
+
+/// Counts what all threads allocate while it is told to.
+struct Counting;
+
+static COUNTS: AtomicBool = AtomicBool::new(false);
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
+
+fn count() {
+    if COUNTS.load(Ordering::Relaxed) {
+        ALLOCATED.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[allow(unsafe_code)]
+// SAFETY: all that is added to the system's allocator is a count.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// One task, on device `device`.
+fn one(runtime: &Runtime, data: &[u8], sum: &Arc<UserOperation>, device: usize, round: usize) -> Finished {
+    let mut draft = runtime.draft(data.len());
+    draft.input().extend_from_slice(data);
+    if round.is_multiple_of(2) {
+        draft.set_request(Request::User { operation: Arc::clone(sum), parameters: Vec::new() });
+    } else {
+        draft.set_request(Request::Scan { history: 0, masks: GearMasks::for_average(4096) });
+    }
+    draft.pin(device);
+    let done = runtime.submit(draft).expect("admitted").wait().expect("done");
+    assert_eq!(done.report().device, device);
+    done
+}
+
+#[test]
+fn the_hot_path_allocates_nothing() {
+    let sim = SimDevice::new(SimOptions::new("sim:0", Speed::INTEGRATED));
+    let policy = Policy { check_first: 2, check_every: 4, ..Policy::default() };
+    let runtime = Runtime::builder().cpu_threads(1).device(Box::new(sim)).policy(policy).build();
+    let sum = |_: &[u8], data: &[u8], out: &mut Vec<u8>| {
+        out.extend(data.iter().map(|&byte| u64::from(byte)).sum::<u64>().to_le_bytes());
+        Ok(())
+    };
+    let sum = UserOperation::new("sum", sum, |_, _| 8).shared();
+    // Always the same, so that there are always as many candidates.
+    let data: Vec<u8> = (0..100_000u32).map(|n| (n.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect();
+    let rounds = |rounds: usize| {
+        for round in 0..rounds {
+            for device in 0..2 {
+                one(&runtime, &data, &sum, device, round);
+            }
+        }
+    };
+    // Vectors grow, classes are met for the first time, results are compared for the first time.
+    rounds(40);
+    COUNTS.store(true, Ordering::Relaxed);
+    rounds(200);
+    COUNTS.store(false, Ordering::Relaxed);
+    assert_eq!(ALLOCATED.load(Ordering::Relaxed), 0, "allocations in 400 tasks");
+    let metrics = runtime.metrics();
+    assert!(metrics.devices[1].checked > 40, "comparisons were among them: {metrics:?}");
+    // And the counter counts.
+    COUNTS.store(true, Ordering::Relaxed);
+    drop(std::hint::black_box(vec![1u8; 100]));
+    COUNTS.store(false, Ordering::Relaxed);
+    assert_eq!(ALLOCATED.load(Ordering::Relaxed), 1);
+}

@@ -1,0 +1,223 @@
+//! The outstanding queue and the cell that a submitter waits on, under many schedules: the very files of the runtime,
+//! with locks that a model checker schedules. Waiting until a moment is waiting for good here: nothing may depend on a clock.
+
+#![allow(dead_code, reason = "the files are the runtime's, and it uses more of them")]
+
+#[path = "../src/runtime/cell.rs"]
+mod cell;
+#[path = "../src/runtime/queue.rs"]
+mod queue;
+
+mod sync {
+    pub(super) use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard};
+    use std::time::Instant;
+
+    pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().expect("nobody panics with a lock")
+    }
+
+    pub(super) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        condvar.wait(guard).expect("nobody panics with a lock")
+    }
+
+    pub(super) fn wait_until<'a, T>(
+        condvar: &Condvar,
+        guard: MutexGuard<'a, T>,
+        _: Option<Instant>,
+    ) -> (MutexGuard<'a, T>, bool) {
+        (wait(condvar, guard), false)
+    }
+}
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use cell::Cell;
+use queue::{Board, Costs, NEVER, Next, Refusal};
+use shuttle::thread;
+use sync::{Arc, Mutex};
+
+/// Schedules tried of each test.
+const SCHEDULES: usize = 3000;
+
+fn costs(of: &[u64]) -> Costs {
+    let costs = std::array::from_fn(|lane| of.get(lane).copied().unwrap_or(NEVER));
+    Costs { occupies: costs, alone: costs }
+}
+
+/// Random schedules, and such as need few changes of the thread at the worst moment.
+fn explore(test: impl Fn() + Send + Sync + Clone + 'static) {
+    shuttle::check_random(test.clone(), SCHEDULES);
+    shuttle::check_pct(test, SCHEDULES, 3);
+}
+
+/// Takes from a lane until it ends, and remembers what.
+fn worker(board: &Board<u64>, lane: usize, done: &Mutex<Vec<u64>>) {
+    loop {
+        match board.next(lane, true, None) {
+            Next::Item(value, cost) => {
+                board.finished(lane, cost, false);
+                sync::lock(done).push(value);
+                board.settled();
+            }
+            Next::Woken | Next::Elapsed => {}
+            Next::Ended => return,
+        }
+    }
+}
+
+#[test]
+fn whatever_is_admitted_is_done_once_though_there_is_little_room() {
+    explore(|| {
+        // Two lanes that take from each other, room for two items, two submitters, a canceller, an evicting failure.
+        let board = Arc::new(Board::new(&[(1, true), (1, true)], 2));
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let workers: Vec<_> = (0..2)
+            .map(|lane| {
+                let (board, done) = (Arc::clone(&board), Arc::clone(&done));
+                thread::spawn(move || worker(&board, lane, &done))
+            })
+            .collect();
+        let submitters: Vec<_> = (0..2u64)
+            .map(|who| {
+                let board = Arc::clone(&board);
+                thread::spawn(move || {
+                    for n in 0..3 {
+                        let id = who * 10 + n;
+                        let lane = (id % 2) as usize;
+                        let choose =
+                            move |_: &mut dyn Iterator<Item = _>, _: &mut u64| (lane, costs(&[5, 5]));
+                        board.submit(id, n as usize, id, true, choose).expect("it is not closed");
+                    }
+                })
+            })
+            .collect();
+        let canceller = {
+            let (board, done) = (Arc::clone(&board), Arc::clone(&done));
+            thread::spawn(move || {
+                if let Some(value) = board.withdraw(1) {
+                    sync::lock(&done).push(value);
+                    board.settled();
+                }
+                // A device fails: what waits for it goes to the other one.
+                while let Some(value) = board.evict(1) {
+                    board.put_back(0, value, 0, costs(&[5]), value);
+                }
+            })
+        };
+        submitters.into_iter().chain([canceller]).for_each(|thread| thread.join().unwrap());
+        board.close();
+        assert!(matches!(board.submit(99, 0, 99, true, |_, _| (0, costs(&[1]))), Err((99, Refusal::Closed))));
+        board.drain();
+        board.end();
+        workers.into_iter().for_each(|thread| thread.join().unwrap());
+        let mut done = std::mem::take(&mut *sync::lock(&done));
+        done.sort_unstable();
+        assert_eq!(done, [0, 1, 2, 10, 11, 12]);
+        assert!(board.loads().iter().all(|load| *load == queue::Load::default()), "{:?}", board.loads());
+    });
+}
+
+#[test]
+fn those_who_wait_for_room_are_let_in_or_turned_away_when_it_closes() {
+    explore(|| {
+        let board = Arc::new(Board::new(&[(1, false)], 1));
+        let submitters: Vec<_> = (0..3u64)
+            .map(|id| {
+                let board = Arc::clone(&board);
+                thread::spawn(move || board.submit(id, 0, id, true, |_, _| (0, costs(&[1]))).is_ok())
+            })
+            .collect();
+        let closer = {
+            let board = Arc::clone(&board);
+            thread::spawn(move || board.close())
+        };
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let taker = {
+            let (board, done) = (Arc::clone(&board), Arc::clone(&done));
+            thread::spawn(move || worker(&board, 0, &done))
+        };
+        let admitted = submitters.into_iter().map(|thread| thread.join().unwrap());
+        let admitted = admitted.filter(|admitted| *admitted).count();
+        closer.join().unwrap();
+        board.drain();
+        board.end();
+        taker.join().unwrap();
+        assert_eq!(sync::lock(&done).len(), admitted);
+    });
+}
+
+#[test]
+fn a_wake_up_is_never_lost() {
+    explore(|| {
+        let board: Arc<Board<u64>> = Arc::new(Board::new(&[(1, false)], 1));
+        let waker = {
+            let board = Arc::clone(&board);
+            thread::spawn(move || board.wake(0))
+        };
+        // Would wait for ever if the wake-up were missed.
+        assert!(matches!(board.next(0, false, None), Next::Woken));
+        waker.join().unwrap();
+        board.end();
+        assert!(matches!(board.next(0, true, None), Next::Ended));
+    });
+}
+
+#[test]
+fn an_outcome_reaches_whoever_waits_and_nobody_else() {
+    explore(|| {
+        let cell = Arc::new(Cell::new());
+        cell.begin(1);
+        let ender = {
+            let cell = Arc::clone(&cell);
+            thread::spawn(move || cell.end(1, "first"))
+        };
+        let got = cell.wait(1);
+        assert_eq!((got, ender.join().unwrap()), (Some("first"), Ok(())));
+        // The same cell, another task: late comers of the first get nothing, and do no harm.
+        cell.begin(2);
+        let late = {
+            let cell = Arc::clone(&cell);
+            thread::spawn(move || {
+                assert_eq!(cell.end(1, "late"), Err("late"));
+                assert_eq!(cell.give_up(1), None);
+                assert!(!cell.close(1));
+            })
+        };
+        let ender = {
+            let cell = Arc::clone(&cell);
+            thread::spawn(move || cell.end(2, "second"))
+        };
+        let closed = cell.close(2);
+        let ended = ender.join().unwrap();
+        // Exactly one of the two came first.
+        assert_eq!(closed, ended.is_err());
+        assert_eq!(cell.wait(2), ended.ok().map(|()| "second"));
+        late.join().unwrap();
+    });
+}
+
+struct Wait(Arc<Cell<&'static str>>, u64);
+
+impl Future for Wait {
+    type Output = Option<&'static str>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(self.1, context)
+    }
+}
+
+#[test]
+fn a_future_is_woken() {
+    explore(|| {
+        let cell = Arc::new(Cell::new());
+        cell.begin(7);
+        let ender = {
+            let cell = Arc::clone(&cell);
+            thread::spawn(move || cell.end(7, "done"))
+        };
+        assert_eq!(shuttle::future::block_on(Wait(Arc::clone(&cell), 7)), Some("done"));
+        ender.join().unwrap().unwrap();
+    });
+}
