@@ -30,7 +30,7 @@ use std::sync::{Arc, PoisonError};
 
 use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
 
-use self::adapter::{Adapter, Offer, REQUEST_BYTES};
+use self::adapter::{Adapter, Offer};
 use self::uring::Rings;
 use crate::fs::FileSystem;
 use crate::live::Stale;
@@ -182,10 +182,14 @@ impl<F: FileSystem> Mounted<F> {
     }
 }
 
+/// How far the kernel reads ahead of a program that reads in order, bytes: some requests at a time, so that none of the threads that decode waits for the next.
+/// Cold reads in order: 1029 and 1221 MiB/s with one request's worth, 1517 and 1524 with this (device, 2 processors).
+const READ_AHEAD_BYTES: usize = 4 << 20;
+
 /// The kernel begins with a read-ahead of 128 KiB for every mount, and lets only root raise it. Where that cannot be done, reads are smaller.
 fn widen_read_ahead(point: &Path) {
     if let Ok(Some(row)) = mounts::at(point) {
-        let kib = (REQUEST_BYTES >> 10).to_string();
+        let kib = (READ_AHEAD_BYTES >> 10).to_string();
         let _ = std::fs::write(format!("/sys/class/bdi/{}/read_ahead_kb", row.device), kib);
     }
 }
