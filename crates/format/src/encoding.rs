@@ -17,6 +17,13 @@ pub enum Filter {
     Group4,
     /// The same for elements of eight bytes.
     Group8,
+    /// Elements of two bytes, little-endian, are rotated left by one bit (so that a floating-point number's sign comes last, and its exponent begins its
+    /// highest byte), then grouped.
+    Float2,
+    /// The same for elements of four bytes.
+    Float4,
+    /// The same for elements of eight bytes.
+    Float8,
     /// Relative addresses in x86-64 instructions become absolute.
     X86,
     /// The same for ARM64; the value is where in the frame, modulo 4, instructions begin.
@@ -25,11 +32,14 @@ pub enum Filter {
 
 impl Filter {
     /// Every filter.
-    pub const ALL: [Filter; 9] = [
+    pub const ALL: [Filter; 12] = [
         Self::None,
         Self::Group2,
         Self::Group4,
         Self::Group8,
+        Self::Float2,
+        Self::Float4,
+        Self::Float8,
         Self::X86,
         Self::Arm64(0),
         Self::Arm64(1),
@@ -45,6 +55,9 @@ impl Filter {
             Self::Group4 => 2,
             Self::Group8 => 3,
             Self::X86 => 4,
+            Self::Float2 => 5,
+            Self::Float4 => 6,
+            Self::Float8 => 7,
             Self::Arm64(phase) => 8 + (phase & 3),
         }
     }
@@ -61,8 +74,26 @@ impl Filter {
             Self::Group2 => "group2",
             Self::Group4 => "group4",
             Self::Group8 => "group8",
+            Self::Float2 => "float2",
+            Self::Float4 => "float4",
+            Self::Float8 => "float8",
             Self::X86 => "x86",
             Self::Arm64(_) => "arm64",
+        }
+    }
+
+    /// Bytes of the elements that it groups: as many planes come of it. 1 for filters that group nothing.
+    ///
+    /// ```
+    /// use outrigger_format::Filter;
+    /// assert_eq!([Filter::Float4, Filter::Group8, Filter::X86].map(Filter::planes), [4, 8, 1]);
+    /// ```
+    pub fn planes(self) -> usize {
+        match self {
+            Self::None | Self::X86 | Self::Arm64(_) => 1,
+            Self::Group2 | Self::Float2 => 2,
+            Self::Group4 | Self::Float4 => 4,
+            Self::Group8 | Self::Float8 => 8,
         }
     }
 }
@@ -191,7 +222,7 @@ mod tests {
         for filter in Filter::ALL {
             assert_eq!(Filter::from_byte(filter.byte()), Some(filter));
         }
-        assert_eq!([Filter::from_byte(5), Filter::from_byte(12), Filter::from_byte(255)], [None; 3]);
+        assert_eq!([Filter::from_byte(12), Filter::from_byte(255)], [None; 2]);
     }
 
     #[test]

@@ -231,9 +231,9 @@ fn filters_are_used_where_they_pay_and_nowhere_else() {
         })
         .collect();
     for _ in 0..3 {
-        assert_eq!(filter(&floats), Filter::Group4);
-        assert_eq!(filter(&halves), Filter::Group2);
-        assert_eq!(filter(&doubles), Filter::Group8);
+        assert_eq!(filter(&floats), Filter::Float4);
+        assert_eq!(filter(&halves), Filter::Float2);
+        assert_eq!(filter(&doubles).planes(), 8);
         for (kind, raw) in kinds(len).into_iter().filter(|(kind, _)| *kind != "floats") {
             assert_eq!(filter(&raw), Filter::None, "{kind}");
         }

@@ -31,12 +31,7 @@ pub(super) fn compress_filtered(
     room: usize,
     out: &mut Vec<u8>,
 ) -> bool {
-    let planes = match filter {
-        Filter::Group2 => 2,
-        Filter::Group4 => 4,
-        Filter::Group8 => 8,
-        Filter::None | Filter::X86 | Filter::Arm64(_) => 1,
-    };
+    let planes = filter.planes();
     let plane_len = filtered.len() / planes;
     if planes == 1 || spec.codec != Codec::Zstd || plane_len == 0 {
         return codec.compress(spec, filtered, room, out);

@@ -23,7 +23,8 @@ const X86_DENSITY: f32 = 0.006;
 
 /// What one thread has learnt about filters.
 pub(super) struct Filters {
-    group: [Trust; 3],
+    /// For elements of two, four and eight bytes: as they are, rotated, or not at all.
+    group: [Trust<Filter>; 3],
     x86: Trust,
     arm64: Trust,
     filtered: Vec<u8>,
@@ -51,73 +52,107 @@ impl Filters {
         raw: &[u8],
         sample: &Sample,
     ) -> Filter {
-        if let Some(strength) = x86_signs(raw, sample) {
-            let piece = middle(raw, BRANCH_TRIAL);
-            if self.decide(codec, spec, Filter::X86, strength, piece, BRANCH_GAIN) {
-                return Filter::X86;
-            }
+        if let Some(strength) = x86_signs(raw, sample)
+            && self.branches(codec, spec, Filter::X86, strength, raw)
+        {
+            return Filter::X86;
         }
-        if let Some((phase, strength)) = arm64_signs(sample) {
-            let piece = middle(raw, BRANCH_TRIAL);
-            if self.decide(codec, spec, Filter::Arm64(phase), strength, piece, BRANCH_GAIN) {
-                return Filter::Arm64(phase);
-            }
+        if let Some((phase, strength)) = arm64_signs(sample)
+            && self.branches(codec, spec, Filter::Arm64(phase), strength, raw)
+        {
+            return Filter::Arm64(phase);
         }
-        if let Some((width, strength)) = sample.element_width() {
-            let filter = match width {
-                2 => Filter::Group2,
-                4 => Filter::Group4,
-                _ => Filter::Group8,
-            };
-            let piece = middle(raw, GROUP_TRIAL);
-            if self.decide(codec, spec, filter, strength, piece, GROUP_GAIN) {
-                return filter;
-            }
+        match sample.element_width() {
+            Some((width, strength)) => self.grouping(codec, spec, width, strength, raw),
+            None => Filter::None,
         }
-        Filter::None
     }
 
     /// A frame with `filter` came out larger than could be expected.
     pub fn disappointed(&mut self, filter: Filter) {
-        if let Some(trust) = self.trust(filter) {
-            trust.forget();
-        }
-    }
-
-    fn trust(&mut self, filter: Filter) -> Option<&mut Trust> {
         match filter {
-            Filter::None => None,
-            Filter::Group2 => Some(&mut self.group[0]),
-            Filter::Group4 => Some(&mut self.group[1]),
-            Filter::Group8 => Some(&mut self.group[2]),
-            Filter::X86 => Some(&mut self.x86),
-            Filter::Arm64(_) => Some(&mut self.arm64),
+            Filter::None => {}
+            Filter::X86 => self.x86.forget(),
+            Filter::Arm64(_) => self.arm64.forget(),
+            _ => self.group[group_place(filter.planes())].forget(),
         }
     }
 
-    fn decide(
+    /// How elements of `width` bytes are grouped.
+    fn grouping(
+        &mut self,
+        codec: &mut dyn FrameCodec,
+        spec: CodecSpec,
+        width: usize,
+        strength: f32,
+        raw: &[u8],
+    ) -> Filter {
+        let place = group_place(width);
+        if let Some(known) = self.group[place].ask(strength) {
+            return known;
+        }
+        let (plain, rotated) = [
+            (Filter::Group2, Filter::Float2),
+            (Filter::Group4, Filter::Float4),
+            (Filter::Group8, Filter::Float8),
+        ][place];
+        let piece = middle(raw, GROUP_TRIAL);
+        let mut len = |filter| self.trial(codec, spec, filter, piece) as f32;
+        let best = (1.0 - GROUP_GAIN) * len(Filter::None);
+        let (plain_len, rotated_len) = (len(plain), len(rotated));
+        let verdict = match plain_len.min(rotated_len) {
+            least if least >= best => Filter::None,
+            least if least == plain_len => plain,
+            _ => rotated,
+        };
+        self.group[place].learn(verdict, strength)
+    }
+
+    /// Whether branches are converted.
+    fn branches(
         &mut self,
         codec: &mut dyn FrameCodec,
         spec: CodecSpec,
         filter: Filter,
         strength: f32,
-        piece: &[u8],
-        gain: f32,
+        raw: &[u8],
     ) -> bool {
-        if let Some(known) = self.trust(filter).and_then(|trust| trust.ask(strength)) {
+        if let Some(known) = self.branch_trust(filter).ask(strength) {
             return known;
         }
+        let piece = middle(raw, BRANCH_TRIAL);
+        let (with, without) =
+            (self.trial(codec, spec, filter, piece), self.trial(codec, spec, Filter::None, piece));
+        let pays = (with as f32) < (1.0 - BRANCH_GAIN) * without as f32;
+        self.branch_trust(filter).learn(pays, strength)
+    }
+
+    fn branch_trust(&mut self, filter: Filter) -> &mut Trust {
+        if filter == Filter::X86 { &mut self.x86 } else { &mut self.arm64 }
+    }
+
+    /// How long `piece` becomes with `filter`: no longer than it is.
+    fn trial(&mut self, codec: &mut dyn FrameCodec, spec: CodecSpec, filter: Filter, piece: &[u8]) -> usize {
         let spec = CodecSpec { level: spec.level.min(TRIAL_LEVEL), ..spec };
-        apply_filter(filter, piece, &mut self.filtered);
+        let filtered = if filter == Filter::None {
+            piece
+        } else {
+            apply_filter(filter, piece, &mut self.filtered);
+            &self.filtered
+        };
         // More room than the piece has: also that something becomes compressible is a gain.
         let room = piece.len() + piece.len() / 8;
-        let mut len = |filter, bytes: &[u8]| {
-            let fits = compress_filtered(codec, spec, filter, bytes, room, &mut self.scratch);
-            if fits { self.scratch.len().min(piece.len()) } else { piece.len() }
-        };
-        let (with, without) = (len(filter, &self.filtered), len(Filter::None, piece));
-        let pays = (with as f32) < (1.0 - gain) * without as f32;
-        self.trust(filter).is_some_and(|trust| trust.learn(pays, strength))
+        let fits = compress_filtered(codec, spec, filter, filtered, room, &mut self.scratch);
+        if fits { self.scratch.len().min(piece.len()) } else { piece.len() }
+    }
+}
+
+/// Where what is known of elements of two, four and eight bytes lies.
+fn group_place(width: usize) -> usize {
+    match width {
+        2 => 0,
+        4 => 1,
+        _ => 2,
     }
 }
 

@@ -1,10 +1,10 @@
 //! Trials cost time, and neighbours are alike: how long what a trial said is believed.
 
-/// What the last trial said, and how many more frames it holds for. Each trial that says the same as the one before doubles
-/// that, up to a limit.
+/// What the last trial said (the default is a no), and how many more frames it holds for. Each trial that says the same as the
+/// one before doubles that, up to a limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Trust {
-    verdict: bool,
+pub(super) struct Trust<Verdict = bool> {
+    verdict: Verdict,
     /// The strength of the signs that led to it.
     strength: f32,
     streak: u32,
@@ -12,17 +12,17 @@ pub(super) struct Trust {
     limit: u32,
 }
 
-impl Trust {
+impl<Verdict: Copy + PartialEq + Default> Trust<Verdict> {
     /// Believing for `limit` frames at most.
     pub fn new(limit: u32) -> Self {
-        Self { verdict: false, strength: 0.0, streak: 0, credit: 0, limit }
+        Self { verdict: Verdict::default(), strength: 0.0, streak: 0, credit: 0, limit }
     }
 
     /// What is believed of a frame whose signs have this strength; `None`: it has to be tried.
-    pub fn ask(&mut self, strength: f32) -> Option<bool> {
+    pub fn ask(&mut self, strength: f32) -> Option<Verdict> {
         // A yes holds for signs as strong, a no for signs as weak.
-        let alike =
-            if self.verdict { strength >= 0.75 * self.strength } else { strength <= 1.33 * self.strength };
+        let is_no = self.verdict == Verdict::default();
+        let alike = if is_no { strength <= 1.33 * self.strength } else { strength >= 0.75 * self.strength };
         if self.credit == 0 || !alike {
             return None;
         }
@@ -31,7 +31,7 @@ impl Trust {
     }
 
     /// What a trial said.
-    pub fn learn(&mut self, verdict: bool, strength: f32) -> bool {
+    pub fn learn(&mut self, verdict: Verdict, strength: f32) -> Verdict {
         self.streak =
             if self.streak > 0 && verdict == self.verdict { (2 * self.streak).min(self.limit) } else { 1 };
         (self.verdict, self.strength, self.credit) = (verdict, strength, self.streak);

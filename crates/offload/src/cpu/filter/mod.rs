@@ -20,13 +20,13 @@ use outrigger_format::Filter;
 pub fn apply_filter(filter: Filter, raw: &[u8], out: &mut Vec<u8>) {
     out.clear();
     match filter {
-        Filter::Group2 | Filter::Group4 | Filter::Group8 => {
-            out.resize(raw.len(), 0);
-            group::apply(width(filter), raw, out);
-        }
         Filter::None | Filter::X86 | Filter::Arm64(_) => {
             out.extend_from_slice(raw);
             in_place(filter, out, Direction::Apply);
+        }
+        _ => {
+            out.resize(raw.len(), 0);
+            group::apply(filter.planes(), is_rotated(filter), raw, out);
         }
     }
 }
@@ -34,14 +34,14 @@ pub fn apply_filter(filter: Filter, raw: &[u8], out: &mut Vec<u8>) {
 /// Replaces `out` by what [`apply_filter`] made `filtered` of. Any bytes are taken: what no filter wrote gives something, of the same length.
 pub fn undo_filter(filter: Filter, filtered: &[u8], out: &mut Vec<u8>) {
     match filter {
-        Filter::Group2 | Filter::Group4 | Filter::Group8 => {
-            out.resize(filtered.len(), 0);
-            group::undo(width(filter), filtered, out);
-        }
         Filter::None | Filter::X86 | Filter::Arm64(_) => {
             out.clear();
             out.extend_from_slice(filtered);
             undo_in_place(filter, out);
+        }
+        _ => {
+            out.resize(filtered.len(), 0);
+            group::undo(filter.planes(), is_rotated(filter), filtered, out);
         }
     }
 }
@@ -66,18 +66,13 @@ fn in_place(filter: Filter, bytes: &mut [u8], direction: Direction) {
     match filter {
         Filter::X86 => x86::convert(bytes, direction),
         Filter::Arm64(phase) => arm64::convert(bytes, phase, direction),
-        Filter::None | Filter::Group2 | Filter::Group4 | Filter::Group8 => {}
+        _ => {}
     }
 }
 
-/// Bytes of an element.
-fn width(filter: Filter) -> usize {
-    match filter {
-        Filter::Group2 => 2,
-        Filter::Group4 => 4,
-        Filter::Group8 => 8,
-        Filter::None | Filter::X86 | Filter::Arm64(_) => 1,
-    }
+/// Whether elements are rotated before they are grouped.
+fn is_rotated(filter: Filter) -> bool {
+    matches!(filter, Filter::Float2 | Filter::Float4 | Filter::Float8)
 }
 
 /// How much of `bytes`, which should be code for x86-64, is calls and addresses that [`Filter::X86`] would convert: a share, 0 to 1.
