@@ -9,21 +9,25 @@
 //! directly: no queue, no lock, and in steady state few allocations. Instructions are chosen at run time ([`SimdLevel`]).
 //! The [`runtime`] takes tasks that own their buffers ([`work`], [`pool`]) and has whatever device does them best do them:
 //! [`placement`] says which that is, by measurement. A device works by itself ([`device::Accelerator`]); one that is only
-//! simulated ([`sim`]) is always there; [`cuda`] are GPUs.
+//! simulated ([`sim`]) is always there; [`cuda`] are GPUs; [`qat`] are cards that compress, and [`nvcomp`] are GPUs that do.
 //!
 //! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`, and to
-//! `cuda/{host,device}.rs` and `cuda/driver/`.
+//! `cuda/{host,device}.rs`, `cuda/driver/`, `qat/library.rs` and
+//! `nvcomp/{library,memory,hand}.rs`.
 
 mod compress;
 pub mod conformance;
 mod cpu;
+mod crew;
 pub mod cuda;
 mod detect;
 pub mod device;
 mod discover;
+pub mod nvcomp;
 pub mod op;
 pub mod placement;
 pub mod pool;
+pub mod qat;
 pub mod reference;
 pub mod runtime;
 pub mod sim;
