@@ -1,4 +1,6 @@
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::FormatError;
 
@@ -41,6 +43,35 @@ impl Fingerprint {
         }
         Ok(Self(bytes))
     }
+}
+
+/// A map by fingerprints.
+///
+/// ```
+/// use outrigger_format::{Fingerprint, FingerprintMap};
+/// let mut counts: FingerprintMap<u64> = FingerprintMap::default();
+/// *counts.entry(Fingerprint([7; 32])).or_default() += 1;
+/// assert_eq!(counts.get(&Fingerprint([7; 32])), Some(&1));
+/// ```
+pub type FingerprintMap<V> = HashMap<Fingerprint, V, BuildHasherDefault<FingerprintHasher>>;
+
+/// Fingerprints are uniform already: their first bytes are the hash.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct FingerprintHasher(u64);
+
+impl Hasher for FingerprintHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        let mut first = [0; 8];
+        let n = bytes.len().min(8);
+        first[..n].copy_from_slice(&bytes[..n]);
+        self.0 ^= u64::from_le_bytes(first);
+    }
+
+    fn write_usize(&mut self, _: usize) {}
 }
 
 impl fmt::Display for Fingerprint {

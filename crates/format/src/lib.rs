@@ -20,7 +20,9 @@ pub use codec::{Codec, CodecSpec};
 pub use cursor::{Cursor, Put};
 pub use error::FormatError;
 pub use frame::{ChunkKind, FRAME_HEADER_LEN, FRAME_MAGIC, FrameHeader, MAX_FRAME_LEN};
-pub use id::{Fingerprint, FingerprintKind, PackId, Place, StoreId, checksum};
+pub use id::{
+    Fingerprint, FingerprintHasher, FingerprintKind, FingerprintMap, PackId, Place, StoreId, checksum,
+};
 pub use manifest::{
     Entry, INLINE_ENTRIES_MAX, MAX_LEVEL, NODE_ENTRIES_MAX, NODE_ENTRIES_MIN, Node, Root, ends_node,
 };

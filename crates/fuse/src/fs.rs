@@ -156,6 +156,19 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
+    /// Makes a file without a name, and opens it (`O_TMPFILE`). It may be linked once into the tree, by [`link`](Self::link), and is gone when it
+    /// is closed without. `parent` is the directory that it inherits from.
+    fn create_nameless(
+        &self,
+        caller: Caller,
+        parent: u64,
+        node: NewNode,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        let _ = (caller, parent, node, flags);
+        Err(Errno::ROFS)
+    }
+
     /// Removes the name of what is not a directory.
     fn unlink(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<()> {
         let _ = (caller, parent, name);

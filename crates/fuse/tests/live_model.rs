@@ -28,6 +28,8 @@ struct ModelNode {
     data: Vec<u8>,
     children: BTreeMap<Vec<u8>, u64>,
     links: u32,
+    /// It was made without a name and had none so far.
+    may_be_named: bool,
     mode: u32,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }
@@ -124,7 +126,8 @@ impl Run {
             72..=75 => self.attributes(),
             76..=80 => self.copy(),
             81..=88 => self.read_one(),
-            89..=91 => self.open_one(),
+            89..=90 => self.open_one(),
+            91 => self.make_nameless(),
             92..=94 => self.close_one(),
             95..=97 => {
                 println!("destage");
@@ -328,7 +331,54 @@ impl Run {
         }
     }
 
+    fn make_nameless(&mut self) {
+        if self.open.len() >= 4 {
+            return;
+        }
+        let parent = self.directory();
+        let new = NewNode { kind: FileKind::File, mode: 0o640, umask: 0o027, rdev: 0 };
+        let (entry, opened) = self.volume().create_nameless(ROOT_USER, parent, new, OpenFlags::RDWR).unwrap();
+        let number = entry.attr.number;
+        println!("nameless {number}");
+        assert_eq!((entry.attr.links, entry.attr.mode), (0, 0o640));
+        let node = ModelNode { may_be_named: true, mode: 0o640, ..ModelNode::default() };
+        assert!(self.nodes.insert(number, node).is_none(), "numbers are used once");
+        self.open.push((opened.handle, number));
+    }
+
+    /// Gives a file without a name one; one that has had a name gets none.
+    fn link_nameless(&mut self, number: u64) {
+        let (parent, name) = (self.directory(), self.name());
+        let mode = 0o600 + self.below(0o200) as u32;
+        let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+        self.volume().set_attributes(ROOT_USER, number, &set).unwrap();
+        self.nodes.get_mut(&number).unwrap().mode = mode;
+        let done = self.volume().link(ROOT_USER, number, parent, name);
+        println!("link nameless {number}: {done:?}");
+        let is_free = !self.nodes[&parent].children.contains_key(name);
+        let node = self.nodes.get_mut(&number).unwrap();
+        match (node.may_be_named, is_free) {
+            (true, true) => {
+                assert_eq!(done.unwrap().attr.links, 1);
+                (node.links, node.may_be_named) = (1, false);
+                self.nodes.get_mut(&parent).unwrap().children.insert(name.to_vec(), number);
+            }
+            (true, false) => assert_eq!(done.unwrap_err(), Errno::EXIST),
+            (false, _) => assert_eq!(done.unwrap_err(), Errno::NOENT),
+        }
+    }
+
     fn link(&mut self) {
+        let nameless: Vec<u64> = self
+            .open
+            .iter()
+            .map(|(_, number)| *number)
+            .filter(|number| self.nodes[number].links == 0)
+            .collect();
+        if !nameless.is_empty() && self.below(2) == 0 {
+            let number = nameless[self.below(nameless.len() as u64) as usize];
+            return self.link_nameless(number);
+        }
         let Some(number) = self.pick(|node| !node.is_directory) else { return };
         let (parent, name) = (self.directory(), self.name());
         let done = self.volume().link(ROOT_USER, number, parent, name);

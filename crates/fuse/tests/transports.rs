@@ -5,7 +5,7 @@ mod recorder;
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::{FileExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, symlink};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use outrigger_fuse::fs::Counted;
 use outrigger_fuse::kernel::{MountOptions, Transport, mount_by};
 use outrigger_fuse::mounts;
 use rustix::fs::{
-    Access, AtFlags, CWD, Dir, FallocateFlags, FileType, Gid, Mode, RenameFlags, SeekFrom, Timespec,
+    Access, AtFlags, CWD, Dir, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, SeekFrom, Timespec,
     Timestamps, Uid, XattrFlags,
 };
 
@@ -139,9 +139,7 @@ fn attributes(point: &Path, said: &mut Said) {
     said.say("chgrp", rustix::fs::chown(&file, None, Some(Gid::from_raw(8))));
     for (access, modification) in [(1, 2), (-5, rustix::fs::UTIME_NOW), (rustix::fs::UTIME_OMIT, 9)] {
         let time = |secs: i64| match secs {
-            // Of times before 1970, `fuser` 0.18 takes the nanoseconds to count backwards.
-            -5..0 => Timespec { tv_sec: secs, tv_nsec: 0 },
-            0..10 => Timespec { tv_sec: secs, tv_nsec: 123_456_789 },
+            -5..10 => Timespec { tv_sec: secs, tv_nsec: 123_456_789 },
             now => Timespec { tv_sec: 0, tv_nsec: now },
         };
         let times = Timestamps { last_access: time(access), last_modification: time(modification) };
@@ -164,6 +162,8 @@ fn attributes(point: &Path, said: &mut Said) {
 fn contents(point: &Path, said: &mut Said) {
     let created = OpenOptions::new().write(true).read(true).create_new(true).open(point.join("created"));
     said.say("create", created.map(drop));
+    let nameless = OpenOptions::new().write(true).custom_flags(OFlags::TMPFILE.bits() as i32).open(point);
+    said.say("create without a name", nameless.map(|file| file.metadata().map(|told| told.ino())));
     let open = || OpenOptions::new().read(true).write(true).open(point.join("a-file")).unwrap();
     let (file, other) = (open(), open());
     for (offset, len) in [(0, 1), (4095, 2), (1 << 20, 1 << 20), (1 << 33, 3 << 20)] {

@@ -14,6 +14,7 @@ use outrigger_offload::pool::Pool;
 use outrigger_offload::table::Table;
 use outrigger_offload::work::{Input, Kernel, KernelCode, Output, Request, UserOperation, Work, same_result};
 use outrigger_offload::{CpuDevice, Task, conformance, hash};
+use outrigger_workload::Rng;
 
 /// A device, or nothing where there is none.
 fn device(options: CudaOptions) -> Option<CudaDevice> {
@@ -51,15 +52,8 @@ fn conforms_without_staging_and_reuse() {
 }
 
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    let mut bytes: Vec<u8> = std::iter::repeat_with(next).take(len / 8 + 1).flatten().collect();
-    bytes.truncate(len);
+    let mut bytes = vec![0; len];
+    Rng::new(seed).fill(&mut bytes);
     bytes
 }
 

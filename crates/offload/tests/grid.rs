@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
 use outrigger_offload::cuda::{HostGrid, HostTable, Order};
 use outrigger_offload::op::{
-    HashMany, Ingest, PmdHash, Scan, Stream, WindowFunction, WindowHash, WindowSpec,
+    HashMany, Ingest, Ingested, PmdHash, Scan, Stream, WindowFunction, WindowHash, WindowSpec,
 };
 use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_offload::table::Table;
 use outrigger_offload::{Device, Operation, Task, conformance, hash, reference};
+use outrigger_workload::Rng;
 use proptest::prelude::*;
 
 /// Everything that has kernels.
@@ -58,14 +59,22 @@ fn conforms_without_staging() {
 
 /// Bytes that repeat nowhere.
 fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    std::iter::repeat_with(next).take(len).collect()
+    let mut bytes = vec![0; len];
+    Rng::new(seed).fill(&mut bytes);
+    bytes
+}
+
+fn ingest(
+    grid: &mut HostGrid,
+    data: &[u8],
+    streams: &[Stream],
+    chunker: ChunkerSpec,
+    kind: FingerprintKind,
+) -> (Vec<Ingested>, Vec<u32>) {
+    let (mut out, mut counts) = (Vec::new(), Vec::new());
+    let task = Ingest { data, streams, chunker, kind, table: None, out: &mut out, counts: &mut counts };
+    grid.run(&mut Task::Ingest(task)).expect("ingest");
+    (out, counts)
 }
 
 /// BLAKE3 of chunks that are cut into pieces of 64 KiB, whose values are joined: on both sides of every power of two of
@@ -98,18 +107,8 @@ fn long_chunks_of_a_batch_are_hashed_by_one_block() {
     let chunker = ChunkerSpec::parse("fixed:600000").expect("a chunker");
     for kind in FingerprintKind::ALL {
         let streams = [Stream { range: 3..2_400_000, last: true }];
-        let (mut out, mut counts) = (Vec::new(), Vec::new());
-        let task = Ingest {
-            data: &data,
-            streams: &streams,
-            chunker,
-            kind,
-            table: None,
-            out: &mut out,
-            counts: &mut counts,
-        };
-        HostGrid::new(Order::Backward).run(&mut Task::Ingest(task)).expect("ingest");
-        assert_eq!((out, counts), reference::ingest(&data, &streams, chunker, kind, &HashMap::new()));
+        let got = ingest(&mut HostGrid::new(Order::Backward), &data, &streams, chunker, kind);
+        assert_eq!(got, reference::ingest(&data, &streams, chunker, kind, &HashMap::new()));
     }
 }
 
@@ -132,19 +131,9 @@ fn more_results_than_expected_take_one_more_step() {
         assert!(got == expected);
         let streams =
             [Stream { range: 0..50_000, last: false }, Stream { range: 50_000..100_000, last: true }];
-        let (mut out, mut counts) = (Vec::new(), Vec::new());
         let kind = FingerprintKind::Md5;
-        let task = Ingest {
-            data: &data,
-            streams: &streams,
-            chunker,
-            kind,
-            table: None,
-            out: &mut out,
-            counts: &mut counts,
-        };
-        grid.run(&mut Task::Ingest(task)).expect("ingest");
-        assert!((out, counts) == reference::ingest(&data, &streams, chunker, kind, &HashMap::new()));
+        let got = ingest(&mut grid, &data, &streams, chunker, kind);
+        assert!(got == reference::ingest(&data, &streams, chunker, kind, &HashMap::new()));
     }
 }
 
@@ -156,20 +145,10 @@ fn windowed_chunkers_cut_alike_in_every_order() {
     for order in ORDERS {
         for chunker in ["rabin:256/1K/4K", "lbfs-md5:256/1K/4K", "lbfs-sha1:256/1K/4K"] {
             let chunker = ChunkerSpec::parse(chunker).expect("a chunker");
-            let (mut out, mut counts) = (Vec::new(), Vec::new());
             let kind = FingerprintKind::Sha1;
-            let task = Ingest {
-                data: &data,
-                streams: &streams,
-                chunker,
-                kind,
-                table: None,
-                out: &mut out,
-                counts: &mut counts,
-            };
-            HostGrid::new(order).run(&mut Task::Ingest(task)).expect("ingest");
+            let got = ingest(&mut HostGrid::new(order), &data, &streams, chunker, kind);
             let expected = reference::ingest(&data, &streams, chunker, kind, &HashMap::new());
-            assert!(expected.0.len() > 60 && (out, counts) == expected, "{chunker}");
+            assert!(expected.0.len() > 60 && got == expected, "{chunker}");
         }
     }
 }
@@ -183,18 +162,8 @@ fn thousands_of_streams_are_added_up() {
     let (chunker, kind) = (ChunkerSpec::DEFAULT, FingerprintKind::Blake3);
     let expected = reference::ingest(&data, &streams, chunker, kind, &HashMap::new());
     for order in ORDERS {
-        let (mut out, mut counts) = (Vec::new(), Vec::new());
-        let task = Ingest {
-            data: &data,
-            streams: &streams,
-            chunker,
-            kind,
-            table: None,
-            out: &mut out,
-            counts: &mut counts,
-        };
-        HostGrid::new(order).run(&mut Task::Ingest(task)).expect("ingest");
-        assert!((&out, &counts) == (&expected.0, &expected.1));
+        let got = ingest(&mut HostGrid::new(order), &data, &streams, chunker, kind);
+        assert!(got == expected);
     }
 }
 

@@ -67,7 +67,8 @@ pub fn describe(question: &Question, answers: &[Answer], missing: &[Missing]) ->
             question.cpu_cores
         );
         answer.gpus.iter().for_each(|gpu| text += &describe_gpu(gpu));
-        text += &format!("  => {}: {}\n", verdict(question, answer).0, verdict(question, answer).1);
+        let (choice, why) = verdict(question, answer);
+        text += &format!("  => {choice}: {why}\n");
     }
     text
 }

@@ -7,10 +7,10 @@ use outrigger_offload::placement::{CalibrateOptions, builtin_cases, calibrate, d
 use serde_json::Value;
 
 use super::Context;
-use super::devices::{Simulated, machine, point_json};
+use super::devices::{Simulated, machine, point_json, rate, rates_head};
 use crate::args::size as size_of;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, complain, print_json, print_text, size};
+use crate::output::{Object, complain, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,7 +55,7 @@ pub fn run(context: &Context, args: CalibrateArgs) -> Outcome {
                 let point = calibrate(&runtime, device, &case, bytes, &options);
                 let point = point.map_err(|failed| Failure::failed(format!("{}: {failed}", case.name())))?;
                 line += &match point {
-                    Some(point) => format!(" {:>8.3}", point.bytes / point.stages.latency()),
+                    Some(point) => format!(" {:>8.3}", rate(&point)),
                     None => format!(" {:>8}", "-"),
                 };
                 points.extend(point.map(|point| {
@@ -75,9 +75,7 @@ pub fn run(context: &Context, args: CalibrateArgs) -> Outcome {
             Object::new().with("points", points).with("calibration_file", path.display().to_string()),
         )?;
     } else if !context.quiet {
-        let mut text = format!("{:34} {:8}", "GB/s", "device");
-        sizes(max_bytes).for_each(|bytes| text += &format!(" {:>8}", size(bytes as u64).replace(".00", "")));
-        print_text(&format!("{text}\n{lines}"))?;
+        print_text(&format!("{}\n{lines}", rates_head(max_bytes)))?;
     }
     let broken = runtime.metrics().devices.into_iter().filter(|device| device.trips > 0);
     let broken: Vec<String> = broken.map(|device| device.identity.name).collect();

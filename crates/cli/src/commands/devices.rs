@@ -141,7 +141,7 @@ fn check_one(
 }
 
 /// GB/s of a point.
-fn rate(point: &Point) -> f64 {
+pub fn rate(point: &Point) -> f64 {
     point.bytes / point.stages.latency()
 }
 
@@ -168,9 +168,7 @@ fn describe(
     if !identities.iter().any(|identity| known(&identity)) {
         return text + "\nnothing is calibrated: `outrigger calibrate` measures how fast they are\n";
     }
-    text += &format!("\n{:34} {:8}", "GB/s", "device");
-    sizes(128 << 20).for_each(|bytes| text += &format!(" {:>8}", size(bytes as u64).replace(".00", "")));
-    text += "      off\n";
+    text += &format!("\n{}      off\n", rates_head(128 << 20));
     for identity in identities.iter().filter(known) {
         for (class, curve) in calibration.of_device(&identity.key()) {
             text += &format!("{class:34} {:8}", identity.name);
@@ -200,6 +198,12 @@ fn describe(
         );
     }
     text
+}
+
+/// The line above a table of rates at all sizes up to `max_bytes`.
+pub fn rates_head(max_bytes: usize) -> String {
+    let sizes = sizes(max_bytes).map(|bytes| format!(" {:>8}", size(bytes as u64).replace(".00", "")));
+    format!("{:34} {:8}", "GB/s", "device") + &sizes.collect::<String>()
 }
 
 fn decade(bytes: f64) -> usize {

@@ -1,7 +1,7 @@
 //! Mounting and unmounting. Where FUSE cannot be used, what needs it says so and passes.
 
 use std::fs::File;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -220,4 +220,30 @@ fn what_is_written_is_stored_as_the_options_say() {
     place.done(&["unmount", "mnt"]);
     assert_eq!(unique() - before, 200_000);
     place.code(2, &["mount", "-o", "dedup=perhaps", "mnt"]);
+}
+
+#[test]
+fn a_users_store_is_the_users_to_work_in() {
+    let Some(Mounts(place)) = &place() else { return };
+    let uid = rustix::process::geteuid().as_raw();
+    // As root, another user's; or one's own.
+    let user = if uid == 0 { 65_534 } else { uid };
+    std::fs::create_dir(place.path("theirs")).unwrap();
+    std::os::unix::fs::chown(place.path("theirs"), Some(user), None).unwrap();
+    std::fs::set_permissions(place.path(""), std::fs::Permissions::from_mode(0o711)).unwrap();
+    // The program may lie where that user may not go.
+    let program = place.path("program");
+    std::fs::copy(env!("CARGO_BIN_EXE_outrigger"), &program).unwrap();
+    let mut init = Command::new(&program);
+    let init = init
+        .args(["--store", "theirs/store", "init"])
+        .current_dir(place.path(""))
+        .uid(user)
+        .output()
+        .unwrap();
+    assert!(init.status.success(), "{}", String::from_utf8_lossy(&init.stderr));
+    place.done(&["--store", "theirs/store", "mount", "mnt"]);
+    let root = std::fs::metadata(place.path("mnt")).unwrap();
+    assert_eq!((root.uid(), root.permissions().mode() & 0o777), (user, 0o755));
+    place.done(&["unmount", "mnt"]);
 }

@@ -1,18 +1,17 @@
 //! Mounting by `mount(2)`, as root may.
 //!
-//! The FUSE crate can do that too, but under the type `fuse`; with a type of our own, `findmnt`, `mount -a` and `outrigger unmount` know
-//! what they have before them.
+//! With a type of our own, `findmnt`, `mount -a` and `outrigger unmount` know what they have before them.
 
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
 use super::MountOptions;
+use super::device::Device;
 use crate::mounts::FS_TYPE;
 
 /// Mounts, and returns the device to serve it by; `None` when only the helper may.
@@ -21,7 +20,7 @@ use crate::mounts::FS_TYPE;
 /// When there is no FUSE, or the kernel refuses for another reason than who asks.
 pub fn mount(point: &Path, options: &MountOptions) -> io::Result<Option<OwnedFd>> {
     let root_mode = rustix::fs::stat(point)?.st_mode;
-    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let device = Device::open()?;
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut data = format!("fd={},rootmode={root_mode:o},user_id={uid},group_id={gid}", device.as_raw_fd());
     if options.check_permissions {

@@ -1,40 +1,39 @@
 //! A file system given to Linux through FUSE.
 //!
-//! **Threads.** Through `/dev/fuse`, each of a few threads, one on every processor (`pinned`), reads a request from its own clone of the
+//! **Threads.** Through `/dev/fuse`, each of a few threads, one on every processor (`threads`), reads a request from its own clone of the
 //! device, calls the file system and writes the answer. The kernel sends read-ahead requests while earlier ones are under way, so one reader
 //! keeps several threads busy.
 //!
-//! **Rings.** Where the kernel offers it, requests come through io_uring instead, to a thread on the processor that asked (`uring`, with
-//! `wire` for the protocol, which the FUSE crate keeps to itself). That crate then has the handshake and what still comes
-//! through the device.
+//! **Rings.** Where the kernel offers it, requests come through io_uring instead, to a thread on the processor that asked (`uring`). The handshake
+//! and what only the device brings stay with the device (`device`). The protocol is the same for both (`wire`).
 //!
 //! In both ways a thread that answers must not tell the kernel to forget what it has cached and wait for that: the kernel may be
 //! waiting for this very thread.
 //!
-//! **Mounting.** Root mounts by `mount(2)`; others through the set-uid helper `fusermount3`. The mount lives until it is unmounted,
+//! **Mounting.** Root mounts by `mount(2)` (`direct`); others through the set-uid program `fusermount3` (`helper`). The mount lives until it is unmounted,
 //! by whomever, or the process ends: then what is open in it answers `ENOTCONN`.
 
-mod adapter;
 mod convert;
+mod device;
 mod direct;
-mod pinned;
+mod helper;
+mod threads;
 mod uring;
 mod wire;
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use fuser::{Config, INodeNo, MountOption, Session, SessionACL};
-
-use self::adapter::{Adapter, Offer};
+use self::device::Device;
 use self::uring::Rings;
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, ROOT};
 use crate::live::Stale;
 use crate::mounts;
+
+/// Bytes of a read-ahead or write request.
+const REQUEST_BYTES: u32 = 1 << 20;
 
 /// Who may do what in a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -68,7 +67,8 @@ pub enum Transport {
 
 /// A mounted file system, to be served.
 pub struct Mounted<F: FileSystem> {
-    session: Session<Adapter<F>>,
+    fs: Arc<F>,
+    device: Arc<Device>,
     rings: Option<Rings>,
     point: PathBuf,
     threads: usize,
@@ -92,55 +92,35 @@ pub fn mount_by<F: FileSystem>(
     point: &Path,
     options: &MountOptions,
 ) -> io::Result<Mounted<F>> {
-    let mut config = Config::default();
-    config.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    config.n_threads = Some(options.threads.max(1));
-    config.clone_fd = options.threads > 1;
-    let offer = Arc::new(Offer::default());
-    let place = (transport == Transport::Rings).then(|| Arc::clone(&offer));
-    let adapter = Adapter::new(fs, options.check_permissions, place);
-    let session = match direct::mount(point, options)? {
-        Some(device) => Session::from_fd(adapter, device, config.acl, config).inspect_err(|_| {
-            // Nobody else would: what cannot be spoken to must not stay.
-            let _ = mounts::unmount(point, true);
-        })?,
-        None => {
-            config.mount_options = words(options);
-            Session::new(adapter, point, &config)?
-        }
+    let device = match direct::mount(point, options)? {
+        Some(device) => device,
+        None => helper::mount(point, options)?,
     };
-    let rings = offer.lock().unwrap_or_else(PoisonError::into_inner).take();
-    Ok(Mounted { session, rings, point: point.to_path_buf(), threads: options.threads })
-}
-
-/// Options for the helper, which mounts for those who may not.
-fn words(options: &MountOptions) -> Vec<MountOption> {
-    let mut words = vec![
-        MountOption::FSName(options.source.clone()),
-        MountOption::Subtype("outrigger".to_string()),
-        if options.read_only { MountOption::RO } else { MountOption::RW },
-        if options.suid { MountOption::Suid } else { MountOption::NoSuid },
-        if options.dev { MountOption::Dev } else { MountOption::NoDev },
-        if options.exec { MountOption::Exec } else { MountOption::NoExec },
-        MountOption::NoAtime,
-    ];
-    if options.check_permissions {
-        words.push(MountOption::DefaultPermissions);
-    }
-    words
+    let device = Device::new(device);
+    let mut rings = None;
+    let accept = || {
+        rings = if transport == Transport::Rings { Rings::prepare(&fs).ok() } else { None };
+        rings.is_some()
+    };
+    device::shake_hands(&device, options.check_permissions, accept).inspect_err(|_| {
+        // Nobody else would: what cannot be spoken to must not stay.
+        let _ = mounts::unmount(point, true);
+    })?;
+    let threads = options.threads.max(1);
+    Ok(Mounted { fs, device: Arc::new(device), rings, point: point.to_path_buf(), threads })
 }
 
 /// Makes the kernel forget.
-pub struct Forgetter(fuser::Notifier);
+pub struct Forgetter(Arc<Device>);
 
 impl Forgetter {
     /// Forgets names in the root, with all below them, and what is known of inodes. What the kernel does not know is no error.
     pub fn forget(&self, stale: &Stale) {
         for name in &stale.names {
-            let _ = self.0.inval_entry(INodeNo::ROOT, OsStr::from_bytes(name));
+            let _ = self.0.forget_name(ROOT, name);
         }
         for &inode in &stale.inodes {
-            let _ = self.0.inval_inode(INodeNo(inode), 0, 0);
+            let _ = self.0.forget_inode(inode);
         }
     }
 }
@@ -148,7 +128,7 @@ impl Forgetter {
 impl<F: FileSystem> Mounted<F> {
     /// For telling the kernel what has changed behind its back.
     pub fn forgetter(&self) -> Forgetter {
-        Forgetter(self.session.notifier())
+        Forgetter(Arc::clone(&self.device))
     }
 
     /// How requests will come.
@@ -159,24 +139,39 @@ impl<F: FileSystem> Mounted<F> {
     /// Answers requests until it is unmounted; calls `ready`, from another thread, once the mount answers.
     ///
     /// # Errors
-    /// When the device fails.
+    /// When the device fails; the mount is still there then.
     pub fn serve(self, ready: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let Self { session, rings, point, threads } = self;
+        let Self { fs, device, rings, point, threads } = self;
+        // What comes through the device beside rings is little, and waits for nobody.
+        let cpus = if rings.is_some() || threads < 2 { Vec::new() } else { threads::processors() };
         let rings = rings
-            .map(|rings| Ok::<_, io::Error>(rings.start(session.as_fd().try_clone_to_owned()?)))
+            .map(|rings| Ok::<_, io::Error>(rings.start(device.as_fd().try_clone_to_owned()?)))
             .transpose()?;
-        let (by_device, others) = (rings.is_none(), pinned::Others::new());
+        let others = (1..threads).map(|_| device.another()).collect::<io::Result<Vec<_>>>()?;
         std::thread::Builder::new().name("mount-ready".to_string()).spawn(move || {
             // Comes back once a request was answered, by the threads below.
             let _ = rustix::fs::stat(&point);
             widen_read_ahead(&point);
-            if by_device {
-                others.pin_new(threads);
-            }
             ready();
         })?;
-        // After an error the mount is still there, and so would they be.
-        session.run()?;
+        std::thread::scope(|scope| {
+            let mut serving = Vec::new();
+            for (at, device) in std::iter::once(&*device).chain(&others).enumerate() {
+                // One for each processor, if there is a choice; what is beyond that may run anywhere.
+                let cpu = cpus.get(at).copied().filter(|_| cpus.len() > 1);
+                let fs = &*fs;
+                let serve = move || {
+                    cpu.into_iter().for_each(threads::stay_on);
+                    device::serve(fs, device)
+                };
+                serving.push(
+                    std::thread::Builder::new().name(format!("mount-dev-{at}")).spawn_scoped(scope, serve)?,
+                );
+            }
+            let ended = serving.into_iter().map(|thread| thread.join().expect("it catches panics"));
+            // All are waited for, whatever the first says.
+            ended.collect::<Vec<_>>().into_iter().collect::<io::Result<()>>()
+        })?;
         rings.into_iter().for_each(uring::Serving::join);
         Ok(())
     }

@@ -79,6 +79,10 @@ impl Core {
             self.cut(select)
         };
         let Cut { sequence, names, generation, nodes, leaves_some } = cut;
+        if nodes.is_empty() && names.is_empty() {
+            self.tree_mut().drop_taken(generation);
+            return self.reclaim(sequence);
+        }
         let policies = Policies::load(&self.world.store)?.with(self.options.overrides);
         let chunk_max = policies.chunk_max()?.max(BLOCK as usize);
         let options =
@@ -86,7 +90,6 @@ impl Core {
         let progress = Arc::new(Progress::default());
         let mut writer = Writer::start(&self.world.store, &self.session, &options, &progress);
         let mut sent = Vec::with_capacity(nodes.len());
-        let is_empty = nodes.is_empty() && names.is_empty();
         for node in nodes {
             let Some((item, note)) = self.item(node, &policies)? else { continue };
             sent.push(note);
@@ -94,11 +97,6 @@ impl Core {
         }
         for Taken { parent, name, inode } in names {
             writer.submit(Item::Change(Change::Name { parent, name, inode }))?;
-        }
-        if is_empty {
-            drop(writer);
-            self.tree_mut().drop_taken(generation);
-            return self.reclaim(sequence);
         }
         if leaves_some {
             // Else a loss of power could leave a file's name, or another file that was written later, without this one's content.
@@ -201,6 +199,10 @@ impl Core {
             return Ok(());
         }
         state.in_database = !is_orphan;
+        if state.file.is_held && !is_orphan {
+            // It had no name, and was given one.
+            self.world.let_go(node.number);
+        }
         state.file.is_held = is_orphan;
         if state.edition == edition {
             state.changed = false;
@@ -245,9 +247,15 @@ impl Core {
             return Ok(());
         }
         // Nothing is staged: not even the last segment is needed, and so no root that its records name.
-        let least = if self.control.holds.load(Ordering::Relaxed) { 0 } else { RESTART_MIN };
-        if self.log.restart(sequence, least)? && self.control.holds.swap(false, Ordering::Relaxed) {
+        if !self.control.holds() {
+            return self.log.restart(sequence, RESTART_MIN).map(drop);
+        }
+        // Else one is held just now, and its record will be in the log.
+        if let Some(_alone) = self.control.alone()
+            && self.log.restart(sequence, 0)?
+        {
             self.world.store.meta.release(HOLDER, None)?;
+            self.control.note_released();
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use outrigger_format::catalogue::FileKind;
@@ -34,6 +34,8 @@ pub(super) enum Select {
     Batch,
     /// What has not been written for a while.
     Idle,
+    /// One that has no name yet.
+    Nameless(u64),
 }
 
 /// What the destager is asked for, and how it fares.
@@ -46,7 +48,9 @@ pub(super) struct Control {
     /// The log is filling up.
     pressed: AtomicBool,
     /// There may be roots that are held for the log.
-    pub holds: AtomicBool,
+    holds: AtomicBool,
+    /// Shared from holding a root until the record that says so is appended; taken alone to let go of all of them.
+    sharing: RwLock<()>,
 }
 
 #[derive(Default)]
@@ -67,9 +71,29 @@ impl Control {
         }
     }
 
+    /// A root is being held for a record that will share it: until that is appended, this is kept. Taken after the record's room.
+    pub fn sharing(&self) -> RwLockReadGuard<'_, ()> {
+        self.sharing.read().expect("no panic while held")
+    }
+
     /// A root was held.
     pub fn note_hold(&self) {
         self.holds.store(true, Ordering::Relaxed);
+    }
+
+    /// True when there may be roots that are held for the log.
+    pub fn holds(&self) -> bool {
+        self.holds.load(Ordering::Relaxed)
+    }
+
+    /// Keeps others from holding roots, unless one is just being held.
+    pub fn alone(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+        self.sharing.try_write().ok()
+    }
+
+    /// All roots were let go.
+    pub fn note_released(&self) {
+        self.holds.store(false, Ordering::Relaxed);
     }
 
     /// Why writers who wait for room should not go on waiting.
@@ -126,7 +150,10 @@ impl Core {
     }
 
     /// Destages one batch.
-    fn destage(self: &Arc<Self>, select: Select) -> Result<()> {
+    ///
+    /// # Errors
+    /// Those of the store; what could not be destaged stays staged.
+    pub fn destage(self: &Arc<Self>, select: Select) -> Result<()> {
         let _turn = self.control.turn.lock().expect("no panic while held");
         self.batch(select, None)
     }
@@ -211,12 +238,14 @@ impl Core {
         for (node, is_orphan) in dirty.iter().filter(|(node, _)| node.kind == FileKind::File) {
             let state = node.read();
             let file = &state.file;
-            if file.map.is_clean() || *is_orphan && select != Select::Batch {
+            let spared = *is_orphan && !matches!(select, Select::Batch | Select::Nameless(_));
+            if file.map.is_clean() || spared {
                 continue;
             }
             let staged = file.map.staged_bytes();
             let is_due = match select {
                 Select::All => true,
+                Select::Nameless(number) => node.number == number,
                 Select::Batch => file.map.oldest_segment().is_some_and(|segment| segment <= oldest),
                 Select::Idle => {
                     let patience = if file.in_place { 4 * idle } else { idle };

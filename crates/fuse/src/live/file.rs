@@ -244,7 +244,10 @@ impl Core {
         let Some((part, piece, stored)) = piece else { return Ok(len) };
         if matches!(piece, Piece::Committed) && part >= CLONE_MIN {
             let root = stored.root().clone();
+            let _room = self.room(root.encode().len())?;
+            let _sharing = self.control.sharing();
             // Held before the record is there, so that no collector comes between; and the file's content is still that.
+            self.control.note_hold();
             self.world.fail(self.world.store.meta.hold(super::HOLDER, std::slice::from_ref(&root)))?;
             let still = Arc::ptr_eq(&from.read().file.stored, &stored);
             if still {
@@ -263,6 +266,7 @@ impl Core {
         Ok(data.len() as u64)
     }
 
+    /// Appends a record, whose room is there, of a range that shares what is held.
     fn clone_into(
         &self,
         to: &OpenFile,
@@ -273,7 +277,6 @@ impl Core {
         from: u64,
     ) -> Result<()> {
         let node = &to.node;
-        let _room = self.room(root.encode().len())?;
         let _gate = self.enter();
         let mut state = node.write();
         let inode = node.number;
@@ -283,7 +286,6 @@ impl Core {
         state.file.touched();
         state.modified(appended.time);
         self.world.mark(node);
-        self.control.note_hold();
         Ok(())
     }
 }

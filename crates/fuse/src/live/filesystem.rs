@@ -266,7 +266,13 @@ impl FileSystem for LiveVolume {
         if self.other(number).is_some() {
             return Err(Errno::XDEV);
         }
-        let node = self.core.link_node(number, parent, name)?;
+        let known = self.core.node(number)?;
+        let node = if known.read().may_be_named {
+            self.core.name_nameless(&known, parent, name)?;
+            known
+        } else {
+            self.core.link_node(number, parent, name)?
+        };
         Ok(Entry { attr: self.core.attr(&node), valid: FOREVER })
     }
 
@@ -291,6 +297,19 @@ impl FileSystem for LiveVolume {
                 self.core.truncate_opened(&node, caller)?;
             }
         }
+        let entry = Entry { attr: self.core.attr(&node), valid: FOREVER };
+        Ok((entry, self.opened(node, flags)?))
+    }
+
+    fn create_nameless(
+        &self,
+        caller: Caller,
+        parent: u64,
+        new: NewNode,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        self.changeable(parent)?;
+        let node = self.core.make_nameless(caller, parent, new)?;
         let entry = Entry { attr: self.core.attr(&node), valid: FOREVER };
         Ok((entry, self.opened(node, flags)?))
     }

@@ -14,7 +14,7 @@
 //! | --- | --- |
 //! | `core.rs`, `world.rs`, `gate.rs` | what all operations share; the locks and their order |
 //! | `tree.rs`, `node.rs` | names and inodes in memory |
-//! | `names.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
+//! | `names.rs`, `nameless.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
 //! | `destager.rs`, `cut.rs`, `destage.rs`, `plan.rs` | when and how from the log to the store; what of a file must be cut again |
 //! | `replay.rs` | the log of a mount that was killed |
 //! | `hold.rs`, `status.rs` | for commands beside the mount |
@@ -31,6 +31,7 @@ mod file;
 mod filesystem;
 mod gate;
 mod hold;
+mod nameless;
 mod names;
 mod node;
 mod plan;

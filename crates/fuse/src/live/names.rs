@@ -19,7 +19,7 @@ use crate::fs::{Caller, NewNode, Result};
 /// Longest target of a symlink, bytes: as Linux has it.
 const TARGET_MAX: usize = 4095;
 
-fn check_name(name: &[u8]) -> Result<()> {
+pub(super) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         _ if name.len() > outrigger_store::tree::NAME_MAX => Err(Errno::NAMETOOLONG),
         b"" => Err(Errno::NOENT),
@@ -194,7 +194,7 @@ impl Core {
 }
 
 /// Attributes of something new in `directory`, with what it inherits.
-fn inherit(directory: &Node, caller: Caller, new: NewNode, target: &[u8]) -> Attributes {
+pub(super) fn inherit(directory: &Node, caller: Caller, new: NewNode, target: &[u8]) -> Attributes {
     const SET_GROUP: u32 = 0o2000;
     let above = directory.read();
     let inherits_group = above.attributes.mode & SET_GROUP != 0;

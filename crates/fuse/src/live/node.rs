@@ -41,6 +41,8 @@ pub(super) struct State {
     pub edition: u64,
     /// The database has a row of it.
     pub in_database: bool,
+    /// It was made without a name, and has had none so far: it may get one.
+    pub may_be_named: bool,
     /// It has no name, and the kernel does not know it any more.
     pub is_forgotten: bool,
     /// Nobody can come by it, and its content was given up.
@@ -109,6 +111,7 @@ impl Node {
                 changed: false,
                 edition: 0,
                 in_database: true,
+                may_be_named: false,
                 is_forgotten: false,
                 is_buried: false,
                 file,
@@ -135,6 +138,7 @@ impl Node {
                 changed: true,
                 edition,
                 in_database: false,
+                may_be_named: false,
                 is_forgotten: false,
                 is_buried: false,
                 file,

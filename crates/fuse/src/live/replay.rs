@@ -55,7 +55,8 @@ impl Replay<'_> {
                 state.edited();
                 drop(state);
                 self.world.mark(&node);
-                self.name(*parent, name, Some(&node), time)
+                // One that is to be linked comes without a name.
+                if name.is_empty() { Ok(()) } else { self.name(*parent, name, Some(&node), time) }
             }
             Operation::Link { parent, name, inode } => {
                 let node = self.load(*inode)?;

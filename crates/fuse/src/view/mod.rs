@@ -120,14 +120,20 @@ impl ReadVolume {
         Ok((self.fail(self.trees.get(&self.store, slot))?, inode))
     }
 
-    fn inode(&self, number: u64) -> Result<Inode> {
+    /// What a number means, with the tree that it is in; not for `.snapshots`.
+    fn placed(&self, number: u64) -> Result<(Arc<Tree>, Inode)> {
         let (tree, inode) = self.place(number)?;
-        self.fail(self.store.meta.inode(tree.at, inode))?.ok_or(Errno::STALE)
+        let inode = self.fail(self.store.meta.inode(tree.at, inode))?.ok_or(Errno::STALE)?;
+        Ok((tree, inode))
+    }
+
+    fn inode(&self, number: u64) -> Result<Inode> {
+        self.placed(number).map(|(_, inode)| inode)
     }
 
     fn stored_xattrs(&self, number: u64) -> Result<Xattrs> {
-        let (tree, _) = self.place(number)?;
-        let mut xattrs = self.inode(number)?.attributes.xattrs;
+        let (tree, inode) = self.placed(number)?;
+        let mut xattrs = inode.attributes.xattrs;
         if self.is_tame(&tree) {
             xattrs.retain(|(key, _)| key != CAPABILITY);
         }
@@ -268,8 +274,7 @@ impl FileSystem for ReadVolume {
         if number == SNAPSHOTS {
             return self.snapshots_dir();
         }
-        let inode = self.inode(number)?;
-        let (tree, _) = self.place(number)?;
+        let (tree, inode) = self.placed(number)?;
         self.entry(&tree, &inode)
     }
 
@@ -345,11 +350,11 @@ impl FileSystem for ReadVolume {
             let handle = self.dirs.insert(Listing::Snapshots(self.snapshots()?));
             return Ok(Opened { handle, flushes: false, keep_cache: false });
         }
-        if self.inode(number)?.attributes.kind != FileKind::Directory {
+        let (tree, inode) = self.placed(number)?;
+        if inode.attributes.kind != FileKind::Directory {
             return Err(Errno::NOTDIR);
         }
-        let (tree, inode) = self.place(number)?;
-        let handle = self.dirs.insert(Listing::Stored(StoredDir::new(tree.at, inode)));
+        let handle = self.dirs.insert(Listing::Stored(StoredDir::new(tree.at, inode.number)));
         Ok(Opened { handle, flushes: false, keep_cache: self.valid_in(&tree) == FOREVER })
     }
 

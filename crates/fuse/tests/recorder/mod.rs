@@ -14,7 +14,7 @@ use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 /// The operations, as they begin in the record.
-pub const CALLS: [&str; 32] = [
+pub const CALLS: [&str; 33] = [
     "lookup",
     "attributes",
     "read_link",
@@ -35,7 +35,8 @@ pub const CALLS: [&str; 32] = [
     "make",
     "symlink",
     "link",
-    "create",
+    "create ",
+    "create_nameless",
     "unlink",
     "remove_dir",
     "rename",
@@ -294,6 +295,17 @@ impl FileSystem for Recorder {
     fn copy_range(&self, caller: Caller, from: Part, to: Part, len: u64) -> Result<u64> {
         self.note(format_args!("copy_range {:?} {from:?} {to:?} {len}", who(caller)));
         Ok(len / 3)
+    }
+
+    fn create_nameless(
+        &self,
+        caller: Caller,
+        parent: u64,
+        node: NewNode,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        self.note(format_args!("create_nameless {:?} {parent} {node:?} {flags:?}", who(caller)));
+        Ok((entry(7, FileKind::File), OPENED))
     }
 
     fn set_xattr(

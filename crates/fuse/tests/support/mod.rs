@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+pub mod volume;
+
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 

@@ -10,6 +10,7 @@ use outrigger_offload::pool::Pool;
 use outrigger_offload::table::Table;
 use outrigger_offload::work::{Input, Request, Work};
 use outrigger_offload::{hash, reference};
+use outrigger_workload::Rng;
 
 /// Inputs that take turns, so that no cache holds them all.
 const INPUTS: usize = 8;
@@ -43,15 +44,7 @@ fn table() -> Arc<Table> {
 /// A fingerprint that is uniform, and cheap to make.
 fn key(n: u64) -> outrigger_format::Fingerprint {
     let mut fingerprint = outrigger_format::Fingerprint([0; 32]);
-    let mut state = n;
-    for word in fingerprint.0.chunks_mut(8) {
-        // splitmix64
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word.copy_from_slice(&(z ^ z >> 31).to_le_bytes());
-    }
+    Rng::new(n).fill(&mut fingerprint.0);
     fingerprint
 }
 
@@ -109,13 +102,7 @@ pub fn works(class: &Class, size: usize, pool: &Pool) -> Option<Vec<Arc<Work>>> 
     let make = |n: usize| {
         let mut buffer = pool.alloc(size + 32);
         buffer.set_len(size + 32);
-        let mut state = n as u64 + 1;
-        for word in buffer.chunks_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            word.copy_from_slice(&state.to_le_bytes()[..word.len()]);
-        }
+        Rng::new(n as u64).fill(&mut buffer);
         let request = (class.request)(size)?;
         Some(Arc::new(Work { request, input: Input::Own(buffer), range: 32..size + 32 }))
     };

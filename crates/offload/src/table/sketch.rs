@@ -5,10 +5,7 @@
 //! by how much its own is too high. So whatever was counted more often than the total divided by the number of counters has one.
 //! Counters lie in a heap with the smallest on top.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
-use outrigger_format::Fingerprint;
+use outrigger_format::{Fingerprint, FingerprintMap};
 
 /// A fingerprint with its count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,7 +38,7 @@ pub struct HotSketch {
     /// Counters by rising count: a heap of their numbers, and where in it each is.
     heap: Vec<u32>,
     at: Vec<u32>,
-    of: HashMap<Fingerprint, u32, BuildHasherDefault<Uniform>>,
+    of: FingerprintMap<u32>,
     limit: usize,
 }
 
@@ -56,7 +53,7 @@ impl HotSketch {
             counters: Vec::new(),
             heap: Vec::new(),
             at: Vec::new(),
-            of: HashMap::default(),
+            of: FingerprintMap::default(),
             limit: counters,
         }
     }
@@ -190,23 +187,4 @@ impl HotSketch {
             place = least;
         }
     }
-}
-
-/// Fingerprints are uniform already: their first bytes are the hash.
-#[derive(Clone, Copy, Default, Debug)]
-struct Uniform(u64);
-
-impl Hasher for Uniform {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        let mut first = [0; 8];
-        let n = bytes.len().min(8);
-        first[..n].copy_from_slice(&bytes[..n]);
-        self.0 ^= u64::from_le_bytes(first);
-    }
-
-    fn write_usize(&mut self, _: usize) {}
 }

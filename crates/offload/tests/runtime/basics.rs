@@ -13,8 +13,9 @@ use outrigger_offload::runtime::{Failure, Runtime};
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_offload::work::Request;
 use outrigger_offload::{CodecError, TaskError};
+use outrigger_workload::Rng;
 
-use crate::common::{Gate, Numbers, hash_task, is_right, task};
+use crate::common::{Gate, bytes, hash_task, is_right, task};
 
 fn with_sim(speed: Speed) -> Runtime {
     let sim = SimDevice::new(SimOptions::new("sim:0", speed));
@@ -24,7 +25,7 @@ fn with_sim(speed: Speed) -> Runtime {
 #[test]
 fn results_are_the_same_wherever_they_come_from() {
     let runtime = with_sim(Speed::PCIE5_GPU);
-    let mut numbers = Numbers(42);
+    let mut numbers = Rng::new(42);
     for len in [0, 1, 4095, 4096, 50_000, 300_001] {
         for device in [0, 1] {
             for _ in 0..8 {
@@ -57,7 +58,7 @@ fn stages_are_reported() {
 #[test]
 fn tasks_share_a_buffer_and_a_scan_looks_back() {
     let runtime = with_sim(Speed::INTEGRATED);
-    let data = Numbers(7).bytes(100_000);
+    let data = bytes(&mut Rng::new(7), 100_000);
     let mut buffer = runtime.pool().alloc(data.len());
     buffer.extend_from_slice(&data);
     let buffer = Arc::new(buffer);

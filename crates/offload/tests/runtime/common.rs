@@ -12,28 +12,13 @@ use outrigger_offload::placement::Policy;
 use outrigger_offload::runtime::{Draft, Finished, Runtime};
 use outrigger_offload::work::{Request, UserOperation};
 use outrigger_offload::{Decompressor, hash};
+use outrigger_workload::Rng;
 
-/// Numbers from a seed.
-pub struct Numbers(pub u64);
-
-impl Numbers {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
-    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let mut bytes: Vec<u8> = (0..len).map(|_| (self.next() >> 40) as u8).collect();
-        // A part that compresses.
-        bytes[len / 2..].fill(b'x');
-        bytes
-    }
+/// Random bytes, and a part that compresses.
+pub fn bytes(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut bytes = vec![b'x'; len];
+    rng.fill(&mut bytes[..len / 2]);
+    bytes
 }
 
 /// What a task must give.
@@ -68,8 +53,8 @@ fn pieces(len: usize) -> impl Iterator<Item = Range<u32>> {
 }
 
 /// A task over random bytes, of one of several operations.
-pub fn task(runtime: &Runtime, numbers: &mut Numbers, len: usize) -> (Draft, Expected) {
-    let data = numbers.bytes(len);
+pub fn task(runtime: &Runtime, numbers: &mut Rng, len: usize) -> (Draft, Expected) {
+    let data = bytes(numbers, len);
     let mut draft = runtime.draft(len);
     draft.input().extend_from_slice(&data);
     let expected = match numbers.below(4) {

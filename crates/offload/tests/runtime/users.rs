@@ -7,8 +7,9 @@ use outrigger_offload::device::Fault;
 use outrigger_offload::runtime::{Failure, Runtime};
 use outrigger_offload::sim::{Execute, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::{Class, Kernel, KernelCode, Output, Request, UserOperation, Work};
+use outrigger_workload::Rng;
 
-use crate::common::{Numbers, reverse, strict};
+use crate::common::{bytes, reverse, strict};
 
 /// Stands for the user's kernel: other code than the processor's function, for the same bytes.
 struct Kernels;
@@ -52,9 +53,9 @@ fn a_users_operation_runs_anywhere_and_is_checked_like_any_other() {
     let sim = Box::new(SimDevice::new(options));
     let runtime = Runtime::builder().cpu_threads(1).device(sim).policy(strict()).build();
     let operation = with_kernel();
-    let mut numbers = Numbers(11);
+    let mut numbers = Rng::new(11);
     for (round, len) in [0, 1, 4096, 100_000].into_iter().cycle().take(16).enumerate() {
-        let data = numbers.bytes(len);
+        let data = bytes(&mut numbers, len);
         let mut draft = runtime.draft(len);
         draft.input().extend_from_slice(&data);
         let request = Request::User { operation: Arc::clone(&operation), parameters: vec![round as u8] };

@@ -8,11 +8,10 @@
 //! What another process has in flight cannot be compared with; so such a store has one writer at a time, which the lock file
 //! `sessions/one-writer` sees to: others wait. (Collector and repair only copy what is there.) Stores with trusted fingerprints pay nothing.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::{Fingerprint, FingerprintKind};
+use outrigger_format::{Fingerprint, FingerprintKind, FingerprintMap};
 
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::index::Index;
@@ -29,7 +28,7 @@ struct Untrusted {
     index: Arc<Index>,
     stored: Nodes,
     /// What is not in a sealed pack yet, with its BLAKE3.
-    pending: Mutex<HashMap<Fingerprint, Fingerprint>>,
+    pending: Mutex<FingerprintMap<Fingerprint>>,
     _alone: File,
 }
 

@@ -6,10 +6,9 @@
 //! may rely on count, and it remembers that it relies on them until the files are committed (rule 4 of
 //! `docs/decisions/0003-reclaim-protocol.md`).
 
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::Fingerprint;
+use outrigger_format::{Fingerprint, FingerprintMap};
 
 use super::ingest::ChunkRef;
 use crate::error::Result;
@@ -26,27 +25,7 @@ pub(super) enum Known {
     New,
 }
 
-/// Fingerprints are uniform already: their first bytes are the hash.
-#[derive(Clone, Copy, Default)]
-pub(super) struct PrefixHasher(u64);
-
-impl std::hash::Hasher for PrefixHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        let mut first = [0; 8];
-        let n = bytes.len().min(8);
-        first[..n].copy_from_slice(&bytes[..n]);
-        self.0 ^= u64::from_le_bytes(first);
-    }
-
-    fn write_usize(&mut self, _: usize) {}
-}
-
-pub(super) type PendingTable =
-    Arc<Mutex<HashMap<Fingerprint, u64, std::hash::BuildHasherDefault<PrefixHasher>>>>;
+pub(super) type PendingTable = Arc<Mutex<FingerprintMap<u64>>>;
 
 pub(super) struct Dedup {
     pub pending: PendingTable,

@@ -21,7 +21,7 @@ use super::meta_frames::{MetaFrames, SharedMetaFrames};
 use super::packer::{PackSink, StoredFrame};
 use super::progress::{Progress, ProgressView};
 use super::queue::{Batch, BufferPlan, Queue, Small, Task};
-use super::sequence::{Sequenced, Sequencer, Stage, StageParts};
+use super::sequence::{Sequenced, Sequencer, Stage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::Nodes;
 use crate::session::Session;
@@ -106,7 +106,7 @@ impl Writer {
         let dedup = Dedup::new(Arc::clone(index), Arc::clone(session));
         let pending = Arc::clone(&dedup.pending);
         let recycled = Arc::new(Mutex::new(Vec::new()));
-        let stage = Stage::new(StageParts {
+        let stage = Stage {
             dedup,
             compare: Arc::clone(&compare),
             framer: Framer::new(store.config.frame_size as usize),
@@ -116,8 +116,9 @@ impl Writer {
             commit: options.commit,
             progress: Arc::clone(progress),
             recycled: Arc::clone(&recycled),
+            large: None,
             changes,
-        });
+        };
         let sequencer = Sequencer::new(stage);
         let shared = Arc::new(Shared {
             queue: Queue::new(buffers, 4 * options.threads + 8),

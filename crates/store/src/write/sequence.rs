@@ -74,7 +74,7 @@ impl Sequencer {
 
 /// A large file whose segments are passing.
 #[derive(Default)]
-struct LargeProgress {
+pub(super) struct LargeProgress {
     manifest: ManifestBuilder,
     newest_frame: u64,
     /// Lengths and fingerprints, if an oracle's record is being made.
@@ -89,22 +89,6 @@ impl LargeProgress {
 
 /// Dedup, framing and manifests; see the module.
 pub(super) struct Stage {
-    dedup: Dedup,
-    compare: Arc<Compare>,
-    framer: Framer,
-    nodes: Box<dyn NodeSink + Send>,
-    stored: StoredNodes,
-    commits: Arc<CommitQueue>,
-    commit: CommitWhen,
-    progress: Arc<Progress>,
-    recycled: Arc<Mutex<Vec<Vec<u8>>>>,
-    large: Option<LargeProgress>,
-    /// Changes that the session has seen so far; the next one's number is one more.
-    changes: u64,
-}
-
-/// What a [`Stage`] works with.
-pub(super) struct StageParts {
     pub dedup: Dedup,
     pub compare: Arc<Compare>,
     pub framer: Framer,
@@ -114,39 +98,12 @@ pub(super) struct StageParts {
     pub commit: CommitWhen,
     pub progress: Arc<Progress>,
     pub recycled: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// Changes that the session has seen before.
+    pub large: Option<LargeProgress>,
+    /// Changes that the session has seen so far; the next one's number is one more.
     pub changes: u64,
 }
 
 impl Stage {
-    pub fn new(parts: StageParts) -> Self {
-        let StageParts {
-            dedup,
-            compare,
-            framer,
-            nodes,
-            stored,
-            commits,
-            commit,
-            progress,
-            recycled,
-            changes,
-        } = parts;
-        Self {
-            dedup,
-            compare,
-            framer,
-            nodes,
-            stored,
-            commits,
-            commit,
-            progress,
-            recycled,
-            large: None,
-            changes,
-        }
-    }
-
     fn run(&mut self, item: Sequenced, queue: &Queue) -> Result<()> {
         match item {
             Sequenced::Small(batch) => self.run_small(batch, queue),

@@ -24,11 +24,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
 use self::pool::{Answered, Job};
 use self::shim::Queue;
-use super::adapter::REQUEST_BYTES;
+use super::REQUEST_BYTES;
+use super::threads::{processors, stay_on};
 use crate::fs::FileSystem;
 
 /// Requests of a processor that can be under way; each has room for a request of [`REQUEST_BYTES`], which costs memory once it was used.
@@ -100,12 +99,10 @@ struct Plan {
 
 /// A worker for each processor that we may run on; the queues of the others are divided among them.
 fn plan() -> io::Result<Vec<Plan>> {
-    let ours = sched_getaffinity(None)?;
     let possible = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let possible =
         count(&possible).ok_or_else(|| io::Error::other("how many processors there may be is not known"))?;
-    let cpus: Vec<usize> = (0..possible.min(CpuSet::MAX_CPU)).filter(|cpu| ours.is_set(*cpu)).collect();
-    Ok(divide(&cpus, possible))
+    Ok(divide(&processors(), possible))
 }
 
 fn divide(cpus: &[usize], possible: usize) -> Vec<Plan> {
@@ -136,10 +133,7 @@ fn be_worker<F: FileSystem>(
     made: &Sender<io::Result<()>>,
     device: &Receiver<Arc<OwnedFd>>,
 ) {
-    let mut only = CpuSet::new();
-    only.set(plan.cpu);
-    // Where it cannot be, it serves as well, and more slowly.
-    let _ = sched_setaffinity(None, &only);
+    stay_on(plan.cpu);
     let ring = Answered::new().and_then(|answered| {
         let queue = Queue::new(plan.queues.len() * plan.depth, Arc::clone(&answered.wake))?;
         Ok((answered, queue))

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use super::super::wire::Request;
 use super::super::wire::decode::HEADER_BYTES;
+use super::super::wire::encode::answer_header;
 use crate::fs::Result;
 
 /// Commands, as `include/uapi/linux/fuse.h` has them.
@@ -129,10 +130,8 @@ impl Held {
         };
         let (unique, len) = (self.commit_id(), bytes.len() as u32);
         self.entry.bytes_mut(PAGE, bytes.len()).copy_from_slice(bytes);
-        let header = self.entry.bytes_mut(IN_OUT, 16);
-        header[..4].copy_from_slice(&(16 + len).to_ne_bytes());
-        header[4..8].copy_from_slice(&error.to_ne_bytes());
-        header[8..].copy_from_slice(&unique.to_ne_bytes());
+        let header = answer_header(unique, error, bytes.len());
+        self.entry.bytes_mut(IN_OUT, header.len()).copy_from_slice(&header);
         self.entry.bytes_mut(PAYLOAD_LEN, 4).copy_from_slice(&len.to_ne_bytes());
     }
 }

@@ -106,11 +106,15 @@ pub fn answer<F: FileSystem>(fs: &F, request: &Request<'_>, out: &mut Vec<u8>) -
         FSYNCDIR => fs.fsync_dir(number, head.u64()?)?,
         // Asked only when the kernel was told not to check: then whoever may enter the mount may all.
         ACCESS | DESTROY => (),
-        CREATE => {
+        CREATE | TMPFILE => {
             let (flags, mode, umask) = (head.u32()?, head.u32()?, head.u32()?);
             let node = NewNode { kind: FileKind::File, mode: mode & 0o7777, umask, rdev: 0 };
             let flags = OpenFlags::from_bits_retain(flags);
-            let (entry, opened) = fs.create(caller, number, rest.name()?, node, flags)?;
+            let (entry, opened) = match opcode {
+                CREATE => fs.create(caller, number, rest.name()?, node, flags)?,
+                // The name that comes along means nothing.
+                _ => fs.create_nameless(caller, number, node, flags)?,
+            };
             out.entry(&entry);
             out.opened(opened, false);
         }

@@ -3,6 +3,7 @@
 
 use rustix::io::Errno;
 
+use super::opcode::fields_len;
 use crate::fs::{Caller, Result};
 
 /// Bytes of the header that every request begins with.
@@ -32,6 +33,18 @@ impl<'a> Request<'a> {
         let (uid, gid, pid) = (header.u32()?, header.u32()?, header.u32()?);
         let caller = Caller { uid, gid, pid };
         Ok(Self { opcode, number, caller, fields: Fields(fields), rest: Fields(rest) })
+    }
+
+    /// Reads a request as the device sends it, in one piece; also returns what it is to be answered as. `EIO` when it is too short. Of an
+    /// operation that is not known, nothing is taken for fixed fields.
+    pub fn from_device(message: &'a [u8]) -> Result<(Self, u64)> {
+        let (header, body) = message.split_at_checked(HEADER_BYTES).ok_or(Errno::IO)?;
+        let mut request = Self::new(header, &[], body)?;
+        // An older kernel's `INIT` is shorter.
+        let len = fields_len(request.opcode).unwrap_or(0).min(body.len());
+        (request.fields, request.rest) = (Fields(&body[..len]), Fields(&body[len..]));
+        let unique = Fields(&header[8..]).u64()?;
+        Ok((request, unique))
     }
 }
 

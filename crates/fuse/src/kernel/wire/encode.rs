@@ -18,6 +18,18 @@ const KEEP_CACHE: u32 = 1 << 1;
 const CACHE_DIR: u32 = 1 << 3;
 const NOFLUSH: u32 = 1 << 5;
 
+/// Bytes of the header of an answer.
+pub const ANSWER_HEADER_BYTES: usize = 16;
+
+/// `fuse_out_header`, for `len` bytes that follow.
+pub fn answer_header(unique: u64, error: i32, len: usize) -> [u8; ANSWER_HEADER_BYTES] {
+    let mut header = [0; ANSWER_HEADER_BYTES];
+    header[..4].copy_from_slice(&((ANSWER_HEADER_BYTES + len) as u32).to_ne_bytes());
+    header[4..8].copy_from_slice(&error.to_ne_bytes());
+    header[8..].copy_from_slice(&unique.to_ne_bytes());
+    header
+}
+
 /// Appends fields of the protocol.
 pub trait Encode {
     /// Four bytes.

@@ -1,9 +1,10 @@
 //! The FUSE protocol without a way of carrying it: requests from bytes, calls of a [`FileSystem`](crate::fs::FileSystem), answers to bytes.
 //!
-//! A request comes in three pieces, as io_uring delivers them: a header, the operation's fixed fields, and the rest. An answer is appended
-//! to a vector; its header is the carrier's. [`answer::answer`] is the table of operations, in the order of the kernel's numbers.
+//! A request comes in three pieces, as io_uring delivers them: a header, the operation's fixed fields, and the rest. The device delivers one
+//! piece, which is cut accordingly. An answer is appended to a vector; its header is the carrier's. [`answer::answer`] is the table of
+//! operations, in the order of the kernel's numbers.
 //!
-//! `FORGET`, `INTERRUPT` and `INIT` never come this way: the kernel sends them through the device only.
+//! `FORGET`, `INTERRUPT` and `INIT` come through the device only, and are its affair.
 
 pub mod answer;
 pub mod decode;

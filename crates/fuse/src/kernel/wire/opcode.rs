@@ -1,6 +1,7 @@
-//! Numbers of the protocol's operations that a file system of ours answers.
+//! Numbers of the protocol's operations that are answered, and how long their fixed fields are.
 
 pub const LOOKUP: u32 = 1;
+pub const FORGET: u32 = 2;
 pub const GETATTR: u32 = 3;
 pub const SETATTR: u32 = 4;
 pub const READLINK: u32 = 5;
@@ -22,6 +23,7 @@ pub const GETXATTR: u32 = 22;
 pub const LISTXATTR: u32 = 23;
 pub const REMOVEXATTR: u32 = 24;
 pub const FLUSH: u32 = 25;
+pub const INIT: u32 = 26;
 pub const OPENDIR: u32 = 27;
 pub const READDIR: u32 = 28;
 pub const RELEASEDIR: u32 = 29;
@@ -29,8 +31,28 @@ pub const FSYNCDIR: u32 = 30;
 pub const ACCESS: u32 = 34;
 pub const CREATE: u32 = 35;
 pub const DESTROY: u32 = 38;
+pub const NOTIFY_REPLY: u32 = 41;
+pub const BATCH_FORGET: u32 = 42;
 pub const FALLOCATE: u32 = 43;
 pub const READDIRPLUS: u32 = 44;
 pub const RENAME2: u32 = 45;
 pub const LSEEK: u32 = 46;
 pub const COPY_FILE_RANGE: u32 = 47;
+pub const TMPFILE: u32 = 51;
+
+/// Bytes of an operation's fixed fields, as the device sends them: names and data come after. `None` for operations that are not answered.
+pub fn fields_len(opcode: u32) -> Option<usize> {
+    Some(match opcode {
+        LOOKUP | READLINK | SYMLINK | UNLINK | RMDIR | STATFS | REMOVEXATTR | DESTROY => 0,
+        FORGET | MKDIR | RENAME | LINK | OPEN | SETXATTR | GETXATTR | LISTXATTR | OPENDIR | ACCESS
+        | BATCH_FORGET => 8,
+        GETATTR | MKNOD | RENAME2 | FSYNC | FSYNCDIR | CREATE | TMPFILE => 16,
+        RELEASE | RELEASEDIR | FLUSH | LSEEK => 24,
+        FALLOCATE => 32,
+        READ | WRITE | READDIR | READDIRPLUS => 40,
+        COPY_FILE_RANGE => 56,
+        INIT => 64,
+        SETATTR => 88,
+        _ => return None,
+    })
+}

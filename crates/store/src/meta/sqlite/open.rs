@@ -9,7 +9,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
 use super::fault::{Explain as _, Outcome, refuse};
-use super::row::ROOT_ATTRIBUTES;
+use super::row::root_attributes;
 use crate::error::{Context as _, Error, ErrorKind, Result};
 use crate::meta::ROOT_INODE;
 
@@ -177,7 +177,7 @@ pub(super) fn create(path: &Path) -> Result<()> {
             return Ok(false);
         }
         transaction.execute_batch(include_str!("schema.sql"))?;
-        let (mode, uid, gid) = ROOT_ATTRIBUTES;
+        let (mode, uid, gid) = root_attributes();
         let digest = super::row::traits_digest(mode, uid, gid, &None);
         transaction
             .execute("INSERT INTO traits VALUES (0, ?1, ?2, ?3, ?4, NULL)", (digest, mode, uid, gid))?;

@@ -27,8 +27,12 @@ macro_rules! inode_columns {
 }
 pub(super) use inode_columns;
 
-/// Mode column, owner and group of a new store's root directory.
-pub(super) const ROOT_ATTRIBUTES: (i64, i64, i64) = (mode_column(FileKind::Directory, 0o755), 0, 0);
+/// Mode column, owner and group of a new store's root directory: it belongs to whoever makes the store, who could not work in a mount of
+/// it otherwise.
+pub(super) fn root_attributes() -> (i64, i64, i64) {
+    let (owner, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    (mode_column(FileKind::Directory, 0o755), owner.into(), group.into())
+}
 
 /// `kind << 12 | permission bits`.
 pub(super) const fn mode_column(kind: FileKind, mode: u32) -> i64 {

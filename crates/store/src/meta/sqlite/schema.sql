@@ -182,6 +182,6 @@ CREATE INDEX pack_uncommitted ON pack (session) WHERE state < 2;
 CREATE INDEX pack_live ON pack (id) WHERE state = 2;
 CREATE INDEX pack_condemned ON pack (id) WHERE state = 3;
 
--- The root directory is there from the beginning: inode 1, mode 0755, owned by root.
+-- The root directory is there from the beginning: inode 1, mode 0755, owned by whoever made the store.
 INSERT INTO state VALUES (1, 1, 0, 2, 1, 1, 1, NULL, 0, 1, 0, 0);
 INSERT INTO directory VALUES (1, 1);

@@ -10,6 +10,7 @@ use outrigger_format::staging::Operation;
 use super::memory::Memory;
 use super::{STORE, append, assert_samples, open, sample, small};
 use crate::error::{ErrorKind, Result};
+use crate::staging::space::Space;
 use crate::staging::{ExtentMap, Log, Options};
 
 fn write(inode: u64, offset: u64) -> Operation {
@@ -345,7 +346,7 @@ fn only_what_nothing_needs_is_removed() {
 }
 
 #[test]
-fn writers_wait_for_room_in_their_order() {
+fn writers_wait_until_segments_go() {
     let memory = Memory::default();
     let (log, ..) = open(&memory).unwrap();
     let mut file = ExtentMap::new(Arc::clone(log.usage()), 0);
@@ -355,25 +356,40 @@ fn writers_wait_for_room_in_their_order() {
     let patience = Some(Duration::from_millis(20));
     assert_eq!(log.reserve(500, patience).err().unwrap().kind(), ErrorKind::Busy);
     assert_eq!(log.fill().waiting, 0);
-    let turn = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        for expected in 0..3 {
-            let (log, turn) = (&log, &turn);
-            scope.spawn(move || {
-                let room = log.reserve(500 - expected, None).unwrap();
-                assert_eq!(turn.fetch_add(1, Ordering::SeqCst), expected);
-                drop(room);
-            });
-            while log.fill().waiting != expected as usize + 1 {
-                std::thread::yield_now();
-            }
+        let waiters = [0, 1, 2].map(|_| scope.spawn(|| drop(log.reserve(500, None).unwrap())));
+        while log.fill().waiting != waiters.len() {
+            std::thread::yield_now();
         }
-        assert_eq!(turn.load(Ordering::SeqCst), 0);
         // A record of the destager's own does not wait.
         log.append(&Operation::Committed { sequence: 1 }, b"").unwrap();
         assert!(log.remove_dead(u64::MAX).unwrap() > 3);
     });
     assert_eq!((log.fill().reserved, log.fill().waiting), (0, 0));
+}
+
+#[test]
+fn room_is_given_in_the_order_it_was_asked_for() {
+    let space = Space::new(1000);
+    space.take(900);
+    let given = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for expected in 0..3 {
+            let (space, given) = (&space, &given);
+            scope.spawn(move || {
+                // No two of these fit at once: whoever has room is alone when it says so. The later ones would fit earlier.
+                let room = space.reserve(600 - expected, None).unwrap();
+                assert_eq!(given.fetch_add(1, Ordering::SeqCst), expected);
+                drop(room);
+            });
+            while space.fill().waiting != expected as usize + 1 {
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(given.load(Ordering::SeqCst), 0);
+        space.release(900);
+    });
+    assert_eq!(given.load(Ordering::SeqCst), 3);
 }
 
 #[test]

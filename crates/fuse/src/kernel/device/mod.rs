@@ -1,0 +1,116 @@
+//! The device `/dev/fuse`: each read takes one request, each write gives one answer, or tells the kernel something of our own accord.
+//!
+//! Answers go to the clone of the device that the request was read from; what we tell, to any.
+
+mod handshake;
+mod serve;
+mod shim;
+
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use super::wire::encode::{Encode as _, answer_header};
+use crate::fs::Result;
+
+pub use self::handshake::shake_hands;
+pub use self::serve::serve;
+
+/// What the kernel is told without having asked.
+const INVAL_INODE: i32 = 2;
+const INVAL_ENTRY: i32 = 3;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Device {
+    file: OwnedFd,
+}
+
+impl Device {
+    /// The device of a mount.
+    pub fn new(file: OwnedFd) -> Self {
+        Self { file }
+    }
+
+    /// Opens the device, for a mount that is to be made.
+    ///
+    /// # Errors
+    /// When there is no FUSE, or it may not be used.
+    pub fn open() -> io::Result<OwnedFd> {
+        Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Another way to the same mount, with a queue of its own for what was read from it.
+    ///
+    /// # Errors
+    /// When there are too many open files, or the mount is gone.
+    pub fn another(&self) -> io::Result<Self> {
+        let file = Self::open()?;
+        shim::connect(&file, &self.file)?;
+        Ok(Self { file })
+    }
+
+    /// Waits for a request and puts it into `room`; `None` once the mount is gone.
+    ///
+    /// # Errors
+    /// When the connection was aborted.
+    pub fn receive<'r>(&self, room: &'r mut [u8]) -> io::Result<Option<&'r [u8]>> {
+        loop {
+            return match rustix::io::read(&self.file, &mut *room) {
+                Ok(len) => Ok(Some(&room[..len])),
+                Err(Errno::NODEV) => Ok(None),
+                // Whoever asked has given up before it was read, or a signal came.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
+                Err(errno) => Err(errno.into()),
+            };
+        }
+    }
+
+    /// Answers a request. The kernel has ended it, whatever comes of that: a refused answer is an error to whoever asked, and who has given
+    /// up needs none.
+    pub fn answer(&self, unique: u64, answer: Result<&[u8]>) {
+        let (bytes, error) = match answer {
+            Ok(bytes) => (bytes, 0),
+            Err(errno) => (&[][..], -errno.raw_os_error()),
+        };
+        let _ = self.send(unique, error, bytes);
+    }
+
+    /// Has the kernel forget a name in a directory, with all below it. `ENOENT` when it does not know it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn forget_name(&self, directory: u64, name: &[u8]) -> Result<()> {
+        let mut told = Vec::with_capacity(17 + name.len());
+        told.u64(directory);
+        told.u32(name.len() as u32);
+        told.u32(0);
+        told.extend_from_slice(name);
+        told.push(0);
+        self.send(0, INVAL_ENTRY, &told)
+    }
+
+    /// Has the kernel forget what it has cached of an inode: attributes and content. `ENOENT` when it does not know it.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn forget_inode(&self, number: u64) -> Result<()> {
+        let (offset, to_the_end) = (0, 0);
+        let mut told = Vec::with_capacity(24);
+        [number, offset, to_the_end].into_iter().for_each(|field| told.u64(field));
+        self.send(0, INVAL_INODE, &told)
+    }
+
+    fn send(&self, unique: u64, code: i32, bytes: &[u8]) -> Result<()> {
+        let header = answer_header(unique, code, bytes.len());
+        rustix::io::writev(&self.file, &[IoSlice::new(&header), IoSlice::new(bytes)]).map(drop)
+    }
+}
+
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
