@@ -12,27 +12,31 @@ use crate::status::{Error, Result, value};
 /// operation's outrigger_output_len said) to `out`, and stores how many in `written`. Returns 0, or any other number if the
 /// data is no good, which is then the task's result (OUTRIGGER_DATA). Called by any thread, by several at once, and again for the
 /// same task where results are compared: the same input gives the same output. Must not unwind or jump out.
-pub type outrigger_function = unsafe extern "C" fn(
-    context: *mut c_void,
-    parameters: *const u8,
-    parameters_len: usize,
-    data: *const u8,
-    len: usize,
-    out: *mut u8,
-    room: usize,
-    written: *mut usize,
-) -> i32;
+pub type outrigger_function = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        parameters: *const u8,
+        parameters_len: usize,
+        data: *const u8,
+        len: usize,
+        out: *mut u8,
+        room: usize,
+        written: *mut usize,
+    ) -> i32,
+>;
 
 /// The most bytes that come of `len` bytes of data with these parameters. Called by any thread.
-pub type outrigger_output_len = unsafe extern "C" fn(
-    context: *mut c_void,
-    parameters: *const u8,
-    parameters_len: usize,
-    len: usize,
-) -> usize;
+pub type outrigger_output_len = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        parameters: *const u8,
+        parameters_len: usize,
+        len: usize,
+    ) -> usize,
+>;
 
 /// Called once with the context, when the operation was freed and no task has it any more; by any thread.
-pub type outrigger_release = unsafe extern "C" fn(context: *mut c_void);
+pub type outrigger_release = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
 /// A kernel that gives the same bytes as the operation's function. It is called as
 ///
@@ -62,7 +66,7 @@ pub struct outrigger_operation(pub Arc<UserOperation>);
 /// C's context, and how it ends.
 struct Context {
     pointer: *mut c_void,
-    release: Option<outrigger_release>,
+    release: outrigger_release,
 }
 
 // SAFETY: C's contract: the functions that get the context may be called by any thread, and by several at once.
@@ -85,11 +89,11 @@ impl Drop for Context {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_operation_new(
     name: *const c_char,
-    function: Option<outrigger_function>,
-    output_len: Option<outrigger_output_len>,
+    function: outrigger_function,
+    output_len: outrigger_output_len,
     kernel: Option<&outrigger_kernel>,
     context: *mut c_void,
-    release: Option<outrigger_release>,
+    release: outrigger_release,
 ) -> Option<Box<outrigger_operation>> {
     let context = Arc::new(Context { pointer: context, release });
     value(None, move || {

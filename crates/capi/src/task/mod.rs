@@ -26,11 +26,12 @@ use crate::status::outrigger_status::{
 };
 use crate::status::{Error, Result, outrigger_status, status, value};
 use results::Converted;
+#[cfg(test)]
 pub use results::outrigger_report;
 
 /// Called once for each submission of a task, when it has ended, by a thread of the runtime's, or by the one that cancels it: quick, or it
 /// holds up a device. It may look at the task, free it, or use it again, but not wait for another one.
-pub type outrigger_callback = unsafe extern "C" fn(context: *mut c_void, task: *mut outrigger_task);
+pub type outrigger_callback = Option<unsafe extern "C" fn(context: *mut c_void, task: *mut outrigger_task)>;
 
 /// A task. One thread at a time fills it; once it is submitted, any may poll, wait for or cancel it.
 pub struct outrigger_task {
@@ -44,7 +45,8 @@ struct Inner {
     state: State,
     /// The number of the last submission.
     turn: u64,
-    callback: Option<(outrigger_callback, Context)>,
+    callback: outrigger_callback,
+    context: Context,
     converted: Converted,
 }
 
@@ -115,7 +117,8 @@ impl outrigger_task {
                 }
             };
             let (state, converted) = (State::Filling(draft), Converted::default());
-            let inner = Inner { state, turn: 0, callback: None, converted };
+            let inner =
+                Inner { state, turn: 0, callback: None, context: Context(std::ptr::null_mut()), converted };
             Self { inner: Mutex::new(inner), ended: Condvar::new(), told: Arc::new(told) }
         })
     }
@@ -177,10 +180,10 @@ impl outrigger_task {
             Ok(finished) => State::Done(finished),
             Err(Failed { reason, draft }) => State::Failed(reason, draft),
         };
-        let callback = inner.callback;
+        let (callback, context) = (inner.callback, inner.context);
         self.ended.notify_all();
         drop(inner);
-        if let Some((callback, context)) = callback {
+        if let Some(callback) = callback {
             // SAFETY: C's contract; this share of the task outlives the call.
             unsafe { callback(context.0, Arc::as_ptr(self).cast_mut()) };
         }
@@ -271,7 +274,7 @@ unsafe fn shared(task: *mut outrigger_task) -> Result<Arc<outrigger_task>> {
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_set_callback(
     task: Option<&outrigger_task>,
-    callback: Option<outrigger_callback>,
+    callback: outrigger_callback,
     context: *mut c_void,
 ) -> outrigger_status {
     status(|| {
@@ -279,7 +282,7 @@ pub extern "C" fn outrigger_task_set_callback(
         if let State::Submitted(_) = inner.state {
             return Err(not(&inner.state, "to be changed"));
         }
-        inner.callback = callback.map(|callback| (callback, Context(context)));
+        (inner.callback, inner.context) = (callback, Context(context));
         Ok(())
     })
 }

@@ -101,7 +101,7 @@ fn hash_in(
     for (number, loose) in (0..).zip(loose) {
         for loose in loose.chunks(TOGETHER) {
             let mut made = [[0; 32]; TOGETHER];
-            let leaves = loose.iter().filter_map(|&(at, _)| data[at..].first_chunk());
+            let leaves = loose.iter().filter_map(|&(at, _)| data[at..].first_chunk::<LEAF>());
             let made = &mut made[..loose.len()];
             hash_inputs(platform, leaves, number, IncrementCounter::No, LEAF_FLAGS, made);
             loose.iter().zip(made).for_each(|(&(_, place), value)| values[place] = *value);

@@ -16,6 +16,7 @@ use super::warden::Watch;
 use crate::device::Fault;
 use crate::placement::{Advice, Candidate, Explore, Model, Policy, choose};
 use crate::pool::Pool;
+use crate::work::Input;
 use crate::work::split::is_worth_it;
 
 pub(super) struct Shared {

@@ -9,12 +9,13 @@ use outrigger_offload::op::{Digest, Stream, WindowFunction, WindowSpec};
 use outrigger_offload::pool::Buffer;
 use outrigger_offload::runtime::{Draft, Failure, Priority, Runtime, Ticket};
 use outrigger_offload::work::{Output, Request, same_result};
+use outrigger_workload::Rng;
 
-use crate::common::{Numbers, task};
+use crate::common::{bytes, task};
 
 fn buffer(runtime: &Runtime, len: usize) -> Arc<Buffer> {
     let mut buffer = runtime.pool().alloc(len);
-    buffer.extend_from_slice(&Numbers(11).bytes(len));
+    buffer.extend_from_slice(&bytes(&mut Rng::new(11), len));
     Arc::new(buffer)
 }
 
@@ -42,7 +43,7 @@ fn they_give_what_one_thread_gives_with_others_beside_them() {
     let len = 3_000_000;
     let (data, requests) = (buffer(&runtime, len), requests(len as u32));
     let mut cpu = CpuDevice::new();
-    let mut numbers = Numbers(5);
+    let mut numbers = Rng::new(5);
     for round in 0..3 {
         let priorities = [Priority::High, Priority::Normal, Priority::Low];
         let large: Vec<_> = requests
@@ -59,9 +60,9 @@ fn they_give_what_one_thread_gives_with_others_beside_them() {
             .collect();
         let small: Vec<_> = (0..40)
             .map(|_| {
-                let len = 1000 + numbers.below(100_000);
+                let len = 1000 + numbers.index(100_000);
                 let (mut draft, expected) = task(&runtime, &mut numbers, len);
-                draft.set_priority(priorities[numbers.below(3)]);
+                draft.set_priority(priorities[numbers.index(3)]);
                 (runtime.submit(draft).expect("admitted"), expected)
             })
             .collect();
@@ -109,7 +110,7 @@ fn a_cancelled_one_stops_and_what_is_beside_it_goes_on() {
             draft.set_priority(priority);
         })
     };
-    let mut numbers = Numbers(3);
+    let mut numbers = Rng::new(3);
     for _ in 0..4 {
         let (cancelled, other) = (ask(Priority::Low), ask(Priority::Low));
         let (draft, expected) = task(&runtime, &mut numbers, 20_000);

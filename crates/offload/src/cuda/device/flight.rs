@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use super::super::driver::{Context, Stream};
-use super::super::lane::Lane;
 use super::super::plan::{Data, Job, ResidentTable, Step};
 use super::super::tables::Tables;
 use crate::device::{Fault, Submission};
