@@ -85,8 +85,8 @@ fn hash_in(
         out.push(Fingerprint([0; 32]));
         values.resize(first + count, [0; 32]);
         let (front, groups) = leaves.split_at(leaves.len() % GROUP);
-        for n in 0..front.len() {
-            loose[n].push((begin + n * LEAF, first + n));
+        for (n, loose) in loose.iter_mut().enumerate().take(front.len()) {
+            loose.push((begin + n * LEAF, first + n));
         }
         let outs = values[first + front.len()..first + leaves.len()].chunks_mut(TOGETHER);
         for ((leaves, values), number) in
