@@ -263,7 +263,21 @@ static void tasks(void) {
     outrigger_operation_free(lies);
 }
 
+/* As the library has them (src/tests.rs), on 64-bit machines. */
+static void sizes(void) {
+    if (sizeof(void *) == 8) {
+        CHECK(sizeof(outrigger_fingerprint) == 32 && sizeof(outrigger_range) == 8 && sizeof(outrigger_stream) == 12);
+        CHECK(sizeof(outrigger_chunk) == 48 && offsetof(outrigger_chunk, found) == 44);
+        CHECK(sizeof(outrigger_window) == 24 && offsetof(outrigger_window, step) == 16);
+        CHECK(sizeof(outrigger_kernel) == 32 && sizeof(outrigger_status) == 4);
+        CHECK(sizeof(outrigger_report) == 64 && offsetof(outrigger_report, predicted_ns) == 56);
+        CHECK(sizeof(outrigger_metrics) == 48 && sizeof(outrigger_device_metrics) == 312);
+        CHECK(offsetof(outrigger_device_metrics, faults) == 256);
+    }
+}
+
 int main(void) {
+    sizes();
     direct();
     table();
     builders();

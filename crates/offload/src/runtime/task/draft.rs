@@ -76,7 +76,7 @@ impl Draft {
         self
     }
 
-    /// If no device has begun with it by then, it fails as [`Failure::Expired`].
+    /// If no device has begun with it by then, it fails as [`Failure::Expired`](super::Failure::Expired).
     pub fn set_deadline(&mut self, deadline: Instant) -> &mut Self {
         self.0.body_mut().deadline = Some(deadline);
         self
