@@ -9,7 +9,8 @@ use crate::runtime::{outrigger_runtime, poolable};
 use crate::status::outrigger_status::OUTRIGGER_STATE;
 use crate::status::{Error, value};
 
-/// Memory from a runtime's pool, page-locked where one of its devices has such memory: to be filled, and then shared by tasks.
+/// Memory from a runtime's pool, page-locked where one of its devices has such memory: to be filled, and
+/// then shared by tasks.
 pub struct outrigger_buffer(Mutex<Arc<Buffer>>);
 
 impl outrigger_buffer {
@@ -19,8 +20,8 @@ impl outrigger_buffer {
     }
 }
 
-/// A buffer of at least `bytes` bytes, at most 2 GiB, aligned to 4096, whatever was there before in it. Null after an error. Free it with
-/// outrigger_buffer_free().
+/// A buffer of at least `bytes` bytes, at most 2 GiB, aligned to 4096, whatever was there before in it.
+/// Null after an error. Free it with outrigger_buffer_free().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_buffer_new(
     runtime: Option<&outrigger_runtime>,
@@ -35,8 +36,8 @@ pub extern "C" fn outrigger_buffer_new(
     })
 }
 
-/// Where its memory is, to be written. The pointer stays valid until the buffer is freed; but while a task that shares the
-/// buffer is alive, nothing may be written, and this gives null (OUTRIGGER_STATE).
+/// Where its memory is, to be written. The pointer stays valid until the buffer is freed; but while a
+/// task that shares the buffer is alive, nothing may be written, and this gives null (OUTRIGGER_STATE).
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_buffer_data(buffer: Option<&outrigger_buffer>) -> *mut u8 {
     value(std::ptr::null_mut(), || {
@@ -60,7 +61,8 @@ pub extern "C" fn outrigger_buffer_is_locked(buffer: Option<&outrigger_buffer>) 
     value(0, || Ok(handle(buffer, "buffer")?.share().is_locked().into()))
 }
 
-/// Gives it back. Its memory goes back to the pool when the last task that shares it is freed. Null is no error.
+/// Gives it back. Its memory goes back to the pool when the last task that shares it is freed. Null is no
+/// error.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_buffer_free(buffer: Option<Box<outrigger_buffer>>) {
     drop(buffer);

@@ -74,8 +74,8 @@ pub unsafe fn calibration_path(path: *const c_char) -> Result<PathBuf> {
     Ok(Path::new(unsafe { raw::text(path, "path")? }).to_path_buf())
 }
 
-/// A runtime with one thread a processor and no other device, for now. Never null. Give it to outrigger_runtime_new() or to
-/// outrigger_builder_free().
+/// A runtime with one thread a processor and no other device, for now. Never null. Give it to
+/// outrigger_runtime_new() or to outrigger_builder_free().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_builder_new() -> Option<Box<outrigger_builder>> {
     value(None, || Ok(Some(Box::default())))
@@ -108,9 +108,10 @@ pub extern "C" fn outrigger_builder_keep_bytes(
     })
 }
 
-/// Adds a device: "cuda:0" (OUTRIGGER_ABSENT says why, where it is not there); "auto", everything that is there, and no error if that is
-/// nothing (outrigger_builder_missing() tells why); "sim:PRESET", a simulated one, whose results are right and whose times are a
-/// model's: "sim:pcie5-gpu", "sim:geforce-8800", "sim:integrated", "sim:slow". At most 7.
+/// Adds a device: "cuda:0" (OUTRIGGER_ABSENT says why, where it is not there); "auto", everything that is
+/// there, and no error if that is nothing (outrigger_builder_missing() tells why); "sim:PRESET", a
+/// simulated one, whose results are right and whose times are a model's: "sim:pcie5-gpu",
+/// "sim:geforce-8800", "sim:integrated", "sim:slow". At most 7.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_builder_device(
     builder: Option<&mut outrigger_builder>,
@@ -136,16 +137,16 @@ pub unsafe extern "C" fn outrigger_builder_device(
     })
 }
 
-/// Which kinds of devices the last "auto" has not found, and why: a line each, "" if none is missing. Valid until the next call
-/// with this builder.
+/// Which kinds of devices the last "auto" has not found, and why: a line each, "" if none is missing.
+/// Valid until the next call with this builder.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_builder_missing(builder: Option<&outrigger_builder>) -> *const c_char {
     builder.map_or(c"".as_ptr(), |builder| builder.missing.as_ptr())
 }
 
-/// Sets a threshold of placement, or of the care for devices that fail, by its name: "objective" to "throughput", "latency" or "cpu";
-/// "offload_min_bytes" to "64K"; "check_every" to "1"; docs/offload.md has all of them with the reasons. Sizes are written as 64K, times as
-/// seconds.
+/// Sets a threshold of placement, or of the care for devices that fail, by its name: "objective" to
+/// "throughput", "latency" or "cpu"; "offload_min_bytes" to "64K"; "check_every" to "1"; docs/offload.md
+/// has all of them with the reasons. Sizes are written as 64K, times as seconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_builder_policy(
     builder: Option<&mut outrigger_builder>,
@@ -160,8 +161,8 @@ pub unsafe extern "C" fn outrigger_builder_policy(
     })
 }
 
-/// Takes what was measured of this machine's devices from a file; from where `outrigger calibrate` keeps it, if `path` is null. A file that
-/// is not there is no error.
+/// Takes what was measured of this machine's devices from a file; from where `outrigger calibrate` keeps
+/// it, if `path` is null. A file that is not there is no error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_builder_calibration(
     builder: Option<&mut outrigger_builder>,
@@ -183,7 +184,8 @@ pub extern "C" fn outrigger_builder_free(builder: Option<Box<outrigger_builder>>
     drop(builder);
 }
 
-/// Starts a runtime, and frees the builder, whatever comes of it. Null after an error. End it with outrigger_runtime_shutdown().
+/// Starts a runtime, and frees the builder, whatever comes of it. Null after an error. End it with
+/// outrigger_runtime_shutdown().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_runtime_new(
     builder: Option<Box<outrigger_builder>>,

@@ -35,12 +35,14 @@ pub fn fits(len: usize) -> Result {
     Ok(())
 }
 
-/// Finds boundary candidates, on this thread. `history` is what precedes `data` in its file: at least its last 32 bytes, fewer at the
-/// beginning of the file only. `average` is the chunk size aimed at, a power of two. Candidates go to `out`, ascending, as
-/// position << 1 | strict; how many there are is stored in `count` (if not null), also when they do not fit in `room`
-/// (OUTRIGGER_SPACE). `data` has less than 2^31 bytes.
+/// Finds boundary candidates, on this thread. `history` is what precedes `data` in its file: at least its
+/// last 32 bytes, fewer at the beginning of the file only. `average` is the chunk size aimed at, a power
+/// of two. Candidates go to `out`, ascending, as position << 1 | strict; how many there are is stored in
+/// `count` (if not null), also when they do not fit in `room` (OUTRIGGER_SPACE). `data` has less than
+/// 2^31 bytes.
 ///
-/// Candidates become cuts by a walk with a minimum and a maximum (docs/format.md); outrigger_ingest() does both.
+/// Candidates become cuts by a walk with a minimum and a maximum (docs/format.md); outrigger_ingest()
+/// does both.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_scan(
     history: *const c_void,
@@ -78,8 +80,8 @@ pub struct outrigger_ingester {
     counts: Vec<u32>,
 }
 
-/// For one way of cutting ("gear32:4K/16K/64K", "fixed:16K", "rabin:..."; see docs/format.md) and one fingerprint (enum
-/// outrigger_hash_kind). Null after an error. Free it with outrigger_ingester_free().
+/// For one way of cutting ("gear32:4K/16K/64K", "fixed:16K", "rabin:..."; see docs/format.md) and one
+/// fingerprint (enum outrigger_hash_kind). Null after an error. Free it with outrigger_ingester_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_ingester_new(
     chunker: *const c_char,
@@ -98,9 +100,10 @@ pub unsafe extern "C" fn outrigger_ingester_new(
     })
 }
 
-/// Cuts the `stream_count` streams that lie in `data` (less than 2^31 bytes) into chunks, fingerprints them, and looks them up in
-/// `table`, unless it is null; on this thread. Stores where the chunks of all streams are, in their order, in `chunks`, and where
-/// the number of each stream's chunks, in `counts`: both belong to the ingester and are valid until its next call.
+/// Cuts the `stream_count` streams that lie in `data` (less than 2^31 bytes) into chunks, fingerprints
+/// them, and looks them up in `table`, unless it is null; on this thread. Stores where the chunks of all
+/// streams are, in their order, in `chunks`, and where the number of each stream's chunks, in `counts`:
+/// both belong to the ingester and are valid until its next call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_ingest(
     ingester: Option<&mut outrigger_ingester>,

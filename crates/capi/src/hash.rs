@@ -17,7 +17,8 @@ thread_local! {
     static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How many bytes of a fingerprint of this kind (enum outrigger_hash_kind) are the hash; the others are zeros. 0 for an unknown kind.
+/// How many bytes of a fingerprint of this kind (enum outrigger_hash_kind) are the hash; the others are
+/// zeros. 0 for an unknown kind.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_hash_len(kind: u32) -> usize {
     value(0, || Ok(Digest::of_kind(types::kind(kind)?).0.len()))
@@ -40,8 +41,9 @@ pub unsafe extern "C" fn outrigger_hash(
     })
 }
 
-/// Hashes many pieces of `data` side by side, on this thread: `count` of them, any order, overlapping as they like, into as
-/// many fingerprints at `out`. `data` has less than 4 GiB. Faster than one after the other for every function.
+/// Hashes many pieces of `data` side by side, on this thread: `count` of them, any order, overlapping as
+/// they like, into as many fingerprints at `out`. `data` has less than 4 GiB. Faster than one after the
+/// other for every function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_hash_many(
     kind: u32,
@@ -84,14 +86,16 @@ pub fn within(pieces: &[outrigger_range], len: usize) -> Result {
     }
 }
 
-/// How many windows lie in `len` bytes; `keep` bytes come of each. 0 if `spec` is not valid, which outrigger_last_error() explains.
+/// How many windows lie in `len` bytes; `keep` bytes come of each. 0 if `spec` is not valid, which
+/// outrigger_last_error() explains.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_window_count(spec: Option<&outrigger_window>, len: usize) -> usize {
     value(0, || Ok(types::window(handle(spec, "spec")?)?.count(len)))
 }
 
-/// Hashes the sliding windows of `data`, on this thread: `spec.keep` bytes of each window's hash, in order, to `out`, which has room for
-/// `room` bytes. How many there are is stored in `written` (if not null), also when they do not fit (OUTRIGGER_SPACE).
+/// Hashes the sliding windows of `data`, on this thread: `spec.keep` bytes of each window's hash, in
+/// order, to `out`, which has room for `room` bytes. How many there are is stored in `written` (if not
+/// null), also when they do not fit (OUTRIGGER_SPACE).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_window_hash(
     spec: Option<&outrigger_window>,
@@ -129,7 +133,8 @@ pub unsafe extern "C" fn outrigger_window_hash(
 /// Hashes data that arrives in pieces.
 pub struct outrigger_hasher(Hasher);
 
-/// A hasher for a function (enum outrigger_hash_kind). Null after an error. Free it with outrigger_hasher_free().
+/// A hasher for a function (enum outrigger_hash_kind). Null after an error. Free it with
+/// outrigger_hasher_free().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_hasher_new(kind: u32) -> Option<Box<outrigger_hasher>> {
     value(None, || Ok(Some(Box::new(outrigger_hasher(Hasher::new(types::kind(kind)?))))))
@@ -150,7 +155,8 @@ pub unsafe extern "C" fn outrigger_hasher_update(
     })
 }
 
-/// The hash of everything since the last call of this function, or since the beginning; what follows is hashed anew.
+/// The hash of everything since the last call of this function, or since the beginning; what follows is
+/// hashed anew.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_hasher_finish(
     hasher: Option<&mut outrigger_hasher>,

@@ -102,7 +102,8 @@ pub extern "C" fn outrigger_runtime_devices(runtime: Option<&outrigger_runtime>)
     value(0, || Ok(handle(runtime, "runtime")?.0.metrics().devices.len()))
 }
 
-/// What a device has done so far. `size` is sizeof *out: a later version of the library may know more than the program.
+/// What a device has done so far. `size` is sizeof *out: a later version of the library may know more
+/// than the program.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_runtime_device(
     runtime: Option<&outrigger_runtime>,

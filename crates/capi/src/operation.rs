@@ -8,10 +8,11 @@ use outrigger_offload::work::{Kernel, KernelCode, UserOperation};
 use crate::raw::{self, handle};
 use crate::status::{Error, Result, value};
 
-/// The operation on the processor: reads `len` bytes of data and the parameters that the task was given, writes at most `room` bytes (what the
-/// operation's outrigger_output_len said) to `out`, and stores how many in `written`. Returns 0, or any other number if the
-/// data is no good, which is then the task's result (OUTRIGGER_DATA). Called by any thread, by several at once, and again for the
-/// same task where results are compared: the same input gives the same output. Must not unwind or jump out.
+/// The operation on the processor: reads `len` bytes of data and the parameters that the task was given,
+/// writes at most `room` bytes (what the operation's outrigger_output_len said) to `out`, and stores how
+/// many in `written`. Returns 0, or any other number if the data is no good, which is then the task's
+/// result (OUTRIGGER_DATA). Called by any thread, by several at once, and again for the same task where
+/// results are compared: the same input gives the same output. Must not unwind or jump out.
 pub type outrigger_function = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -44,8 +45,8 @@ pub type outrigger_release = Option<unsafe extern "C" fn(context: *mut c_void)>;
 ///                                   const unsigned char *parameters, unsigned long long parameters_len,
 ///                                   unsigned char *out, unsigned long long out_len);
 ///
-/// with at least one thread for every `bytes_per_thread` bytes of data, in one dimension. All of `out_len`, which is what the
-/// operation's outrigger_output_len says, is the result.
+/// with at least one thread for every `bytes_per_thread` bytes of data, in one dimension. All of
+/// `out_len`, which is what the operation's outrigger_output_len says, is the result.
 #[repr(C)]
 pub struct outrigger_kernel {
     /// One of enum outrigger_kernel_language.
@@ -83,9 +84,10 @@ impl Drop for Context {
     }
 }
 
-/// Registers an operation under a name: calibrations are kept under it, so two of one name must mean the same. `kernel` may be null: then only
-/// the processor does it. `context` is handed to the functions; `release`, unless it is null, is called with it at the end (also
-/// when this fails). Null after an error. Free it with outrigger_operation_free().
+/// Registers an operation under a name: calibrations are kept under it, so two of one name must mean the
+/// same. `kernel` may be null: then only the processor does it. `context` is handed to the functions;
+/// `release`, unless it is null, is called with it at the end (also when this fails). Null after an
+/// error. Free it with outrigger_operation_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_operation_new(
     name: *const c_char,
@@ -157,8 +159,9 @@ unsafe fn kernel(kernel: &outrigger_kernel) -> Result<Kernel> {
     Ok(Kernel { code, name: name.to_string(), block_threads, bytes_per_thread })
 }
 
-/// Does the operation on this thread, by its function: what comes of `len` bytes of data goes to `out`, which has room for `room` bytes;
-/// how many there are is stored in `written` (if not null), also when they do not fit (OUTRIGGER_SPACE).
+/// Does the operation on this thread, by its function: what comes of `len` bytes of data goes to `out`,
+/// which has room for `room` bytes; how many there are is stored in `written` (if not null), also when
+/// they do not fit (OUTRIGGER_SPACE).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_operation_run(
     operation: Option<&outrigger_operation>,

@@ -10,7 +10,8 @@ use crate::status::{Error, Result};
 /// `len` elements to be read. Without any, the pointer may be null.
 ///
 /// # Safety
-/// C's contract: unless it is null, `pointer` points to `len` elements, which nobody writes while `'a` lasts.
+/// C's contract: unless it is null, `pointer` points to `len` elements, which nobody writes while `'a`
+/// lasts.
 pub unsafe fn slice<'a, T>(pointer: *const T, len: usize, what: &str) -> Result<&'a [T]> {
     if len == 0 {
         return Ok(&[]);
@@ -32,7 +33,8 @@ pub unsafe fn bytes<'a>(pointer: *const c_void, len: usize, what: &str) -> Resul
 /// Room for `len` elements that are to be written.
 ///
 /// # Safety
-/// C's contract: unless it is null, `pointer` points to room for `len` elements, which nobody else uses while `'a` lasts.
+/// C's contract: unless it is null, `pointer` points to room for `len` elements, which nobody else uses
+/// while `'a` lasts.
 pub unsafe fn room<'a, T: Copy>(pointer: *mut T, len: usize, what: &str) -> Result<&'a mut [MaybeUninit<T>]> {
     if len == 0 {
         return Ok(&mut []);
@@ -58,7 +60,8 @@ fn check<T>(pointer: *const T, len: usize, what: &str) -> Result {
 /// A string.
 ///
 /// # Safety
-/// C's contract: unless it is null, `pointer` points to a string that ends with a zero and is not written while `'a` lasts.
+/// C's contract: unless it is null, `pointer` points to a string that ends with a zero and is not written
+/// while `'a` lasts.
 pub unsafe fn text<'a>(pointer: *const c_char, what: &str) -> Result<&'a str> {
     if pointer.is_null() {
         return Err(Error::invalid(format!("{what} is null")));
@@ -73,7 +76,8 @@ pub fn handle<'a, T>(handle: Option<&'a T>, what: &str) -> Result<&'a T> {
     handle.ok_or_else(|| Error::invalid(format!("{what} is null")))
 }
 
-/// Copies `values` to where C wants them, and stores how many there are in `count`, also when they do not fit.
+/// Copies `values` to where C wants them, and stores how many there are in `count`, also when they do not
+/// fit.
 pub fn put<T: Copy>(
     values: &[T],
     out: &mut [MaybeUninit<T>],
@@ -92,8 +96,8 @@ pub fn put<T: Copy>(
     Ok(())
 }
 
-/// Copies a structure that later versions append to: as much of it as the program knows, `size` bytes. What the program knows and this version
-/// does not is zero.
+/// Copies a structure that later versions append to: as much of it as the program knows, `size` bytes.
+/// What the program knows and this version does not is zero.
 ///
 /// # Safety
 /// C's contract: unless it is null, `out` points to `size` bytes that nobody else uses.

@@ -23,9 +23,10 @@ pub fn poolable(bytes: usize) -> Result {
     Ok(())
 }
 
-/// Ends a runtime and frees it. With `finish` = 1, everything that was submitted is done first; with 0, tasks that have not been begun end
-/// as OUTRIGGER_STOPPED. Returns when all callbacks have. Tasks that are not freed yet can still be looked at and freed, and no
-/// longer submitted. Not to be called by a callback. Null is no error.
+/// Ends a runtime and frees it. With `finish` = 1, everything that was submitted is done first; with 0,
+/// tasks that have not been begun end as OUTRIGGER_STOPPED. Returns when all callbacks have. Tasks that
+/// are not freed yet can still be looked at and freed, and no longer submitted. Not to be called by a
+/// callback. Null is no error.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_runtime_shutdown(runtime: Option<Box<outrigger_runtime>>, finish: i32) {
     let how = if finish == 0 { Shutdown::HandBack } else { Shutdown::Finish };
@@ -37,8 +38,9 @@ pub extern "C" fn outrigger_runtime_shutdown(runtime: Option<Box<outrigger_runti
     });
 }
 
-/// Measures every device with every built-in operation at one size a decade up to `max_bytes` (4 KiB to 1 GiB), for `milliseconds` at each or
-/// four times, whichever is longer; placement knows the results from then on. With 128 MiB and 20 ms it takes some ten seconds.
+/// Measures every device with every built-in operation at one size a decade up to `max_bytes` (4 KiB to 1
+/// GiB), for `milliseconds` at each or four times, whichever is longer; placement knows the results from
+/// then on. With 128 MiB and 20 ms it takes some ten seconds.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_runtime_calibrate(
     runtime: Option<&outrigger_runtime>,
@@ -66,8 +68,8 @@ pub extern "C" fn outrigger_runtime_calibrate(
     })
 }
 
-/// Keeps what is known of the devices' speeds, by calibration and by all tasks so far, in a file; where `outrigger calibrate` keeps it, if
-/// `path` is null.
+/// Keeps what is known of the devices' speeds, by calibration and by all tasks so far, in a file; where
+/// `outrigger calibrate` keeps it, if `path` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_runtime_save_calibration(
     runtime: Option<&outrigger_runtime>,
@@ -82,8 +84,9 @@ pub unsafe extern "C" fn outrigger_runtime_save_calibration(
     })
 }
 
-/// How long a device is predicted to take for a task that is filled and not submitted, waiting aside, in nanoseconds. 0 is the
-/// processor; outrigger_runtime_device() has the others. OUTRIGGER_UNSUPPORTED if it does not do this, or was never measured with anything like it.
+/// How long a device is predicted to take for a task that is filled and not submitted, waiting aside, in
+/// nanoseconds. 0 is the processor; outrigger_runtime_device() has the others. OUTRIGGER_UNSUPPORTED if
+/// it does not do this, or was never measured with anything like it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_runtime_predict(
     runtime: Option<&outrigger_runtime>,

@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The version of the binary interface. It changes when something is removed or means something else; what is added
-/// leaves it.
+/// The version of the binary interface. It changes when something is removed or means something else;
+/// what is added leaves it.
 pub const OUTRIGGER_ABI: u32 = 1;
 
-/// How a call, or a task, ended. After anything but OUTRIGGER_OK and OUTRIGGER_PENDING, outrigger_last_error() says more.
+/// How a call, or a task, ended. After anything but OUTRIGGER_OK and OUTRIGGER_PENDING,
+/// outrigger_last_error() says more.
 #[repr(i32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum outrigger_status {
@@ -16,11 +17,13 @@ pub enum outrigger_status {
     OUTRIGGER_OK = 0,
     /// An argument is null that may not be, or out of bounds.
     OUTRIGGER_INVALID = 1,
-    /// The task, or the buffer, is not in a state for this: it is under way, or has not ended, or tasks share it.
+    /// The task, or the buffer, is not in a state for this: it is under way, or has not ended, or tasks
+    /// share it.
     OUTRIGGER_STATE = 2,
     /// What comes out does not fit in the memory given for it; how much is needed was stored.
     OUTRIGGER_SPACE = 3,
-    /// No more goes in: as many tasks wait as may, the table holds as many entries as it can, or memory is exhausted.
+    /// No more goes in: as many tasks wait as may, the table holds as many entries as it can, or memory
+    /// is exhausted.
     OUTRIGGER_FULL = 4,
     /// The task has not ended yet.
     OUTRIGGER_PENDING = 5,
@@ -38,7 +41,8 @@ pub enum outrigger_status {
     OUTRIGGER_ABSENT = 11,
     /// A file could not be read or written.
     OUTRIGGER_IO = 12,
-    /// A bug in the library. Nothing is promised about the objects that took part, but that they can be freed.
+    /// A bug in the library. Nothing is promised about the objects that took part, but that they can be
+    /// freed.
     OUTRIGGER_BUG = 13,
 }
 
@@ -101,8 +105,8 @@ pub fn value<T>(otherwise: T, body: impl FnOnce() -> Result<T>) -> T {
     })
 }
 
-/// The library's version of the binary interface: compare it with OUTRIGGER_ABI of the header that the program was
-/// compiled with, where the library was loaded by hand.
+/// The library's version of the binary interface: compare it with OUTRIGGER_ABI of the header that the
+/// program was compiled with, where the library was loaded by hand.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_abi() -> u32 {
     OUTRIGGER_ABI
@@ -114,7 +118,8 @@ pub extern "C" fn outrigger_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// What went wrong in the last call on this thread that failed; "" if none has. Valid until the next one fails.
+/// What went wrong in the last call on this thread that failed; "" if none has. Valid until the next one
+/// fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())

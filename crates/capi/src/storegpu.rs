@@ -86,8 +86,9 @@ unsafe fn windows(
     })
 }
 
-/// StoreGPU's `SHA(data, len)`: the block's hash by the parallel construction over SHA-1, 20 bytes, for free(). Null after an error. Done by
-/// whatever device of `runtime` does it best (at most 2^31 - 1 bytes), or, if that is null, on this thread.
+/// StoreGPU's `SHA(data, len)`: the block's hash by the parallel construction over SHA-1, 20 bytes, for
+/// free(). Null after an error. Done by whatever device of `runtime` does it best (at most 2^31 - 1
+/// bytes), or, if that is null, on this thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_storegpu_sha(
     runtime: Option<&outrigger_runtime>,
@@ -109,8 +110,9 @@ pub unsafe extern "C" fn outrigger_storegpu_md5(
     unsafe { direct(runtime, Digest::Md5, data, len) }
 }
 
-/// StoreGPU's `SHA(data, len, window, offset)`: SHA-1 of each window of `window` bytes, one every `offset` bytes, 20 bytes each, for
-/// free(). There are (len - window) / offset + 1 of them, or none if `len` is less than `window`. Null after an error.
+/// StoreGPU's `SHA(data, len, window, offset)`: SHA-1 of each window of `window` bytes, one every
+/// `offset` bytes, 20 bytes each, for free(). There are (len - window) / offset + 1 of them, or none if
+/// `len` is less than `window`. Null after an error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_storegpu_sha_windows(
     runtime: Option<&outrigger_runtime>,
@@ -123,7 +125,8 @@ pub unsafe extern "C" fn outrigger_storegpu_sha_windows(
     unsafe { windows(runtime, WindowFunction::Sha1, data, len, window, offset) }
 }
 
-/// StoreGPU's `MD5(data, len, window, offset)`: as outrigger_storegpu_sha_windows(), by MD5, 16 bytes each.
+/// StoreGPU's `MD5(data, len, window, offset)`: as outrigger_storegpu_sha_windows(), by MD5, 16 bytes
+/// each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_storegpu_md5_windows(
     runtime: Option<&outrigger_runtime>,

@@ -11,9 +11,9 @@ use crate::status::outrigger_status::{OUTRIGGER_DATA, OUTRIGGER_FULL};
 use crate::status::{Error, outrigger_status, status, value};
 use crate::types::outrigger_fingerprint;
 
-/// Fingerprints and a number for each, with a summary vector that ends most questions about what was never inserted. Many
-/// threads may look up at once; changes wait for them. A task looks up in the table as it was when it was asked to: a change
-/// while such tasks are alive copies the table first.
+/// Fingerprints and a number for each, with a summary vector that ends most questions about what was
+/// never inserted. Many threads may look up at once; changes wait for them. A task looks up in the table
+/// as it was when it was asked to: a change while such tasks are alive copies the table first.
 pub struct outrigger_table(RwLock<Arc<Table>>);
 
 impl outrigger_table {
@@ -31,8 +31,8 @@ impl outrigger_table {
     }
 }
 
-/// An empty table for `capacity` entries, which does not grow. It takes 45 to 91 bytes an entry. Null after an error. Free it with
-/// outrigger_table_free().
+/// An empty table for `capacity` entries, which does not grow. It takes 45 to 91 bytes an entry. Null
+/// after an error. Free it with outrigger_table_free().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_table_new(capacity: usize) -> Option<Box<outrigger_table>> {
     value(None, || {
@@ -62,8 +62,9 @@ pub extern "C" fn outrigger_table_capacity(table: Option<&outrigger_table>) -> u
     value(0, || Ok(handle(table, "table")?.now().capacity()))
 }
 
-/// Inserts `count` entries, or replaces the numbers of those that are there. When it is full (OUTRIGGER_FULL), those before the one that
-/// did not fit are in. How many are is stored in `inserted`, unless it is null.
+/// Inserts `count` entries, or replaces the numbers of those that are there. When it is full
+/// (OUTRIGGER_FULL), those before the one that did not fit are in. How many are is stored in `inserted`,
+/// unless it is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_table_insert(
     table: Option<&outrigger_table>,
@@ -89,8 +90,8 @@ pub unsafe extern "C" fn outrigger_table_insert(
     })
 }
 
-/// Removes `count` entries; stores how many of them were there in `removed`, unless it is null. The summary vector still lets questions
-/// about them pass, until outrigger_table_refresh().
+/// Removes `count` entries; stores how many of them were there in `removed`, unless it is null. The
+/// summary vector still lets questions about them pass, until outrigger_table_refresh().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_table_remove(
     table: Option<&outrigger_table>,
@@ -166,8 +167,8 @@ pub extern "C" fn outrigger_table_clear(table: Option<&outrigger_table>) -> outr
     })
 }
 
-/// The table as bytes, to be kept: at most `room` of them go to `out`; how many there are is stored in `written` (if not null), also
-/// when they do not fit (OUTRIGGER_SPACE): 24 bytes an entry, and 40.
+/// The table as bytes, to be kept: at most `room` of them go to `out`; how many there are is stored in
+/// `written` (if not null), also when they do not fit (OUTRIGGER_SPACE): 24 bytes an entry, and 40.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_table_save(
     table: Option<&outrigger_table>,
@@ -188,8 +189,8 @@ pub unsafe extern "C" fn outrigger_table_save(
     })
 }
 
-/// The table that outrigger_table_save() gave, with room for `capacity` entries; those that do not fit are dropped. Null if the bytes are
-/// damaged or something else, or after another error.
+/// The table that outrigger_table_save() gave, with room for `capacity` entries; those that do not fit
+/// are dropped. Null if the bytes are damaged or something else, or after another error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_table_load(
     data: *const c_void,

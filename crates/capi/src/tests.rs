@@ -52,8 +52,8 @@ fn every_status_has_its_name() {
     assert_eq!(text(outrigger_status_name(-1)), "unknown");
 }
 
-/// Sizes and offsets of version 1 on 64-bit machines, so that a change of them is noticed: it needs another OUTRIGGER_ABI, but for
-/// what is appended to the last three.
+/// Sizes and offsets of version 1 on 64-bit machines, so that a change of them is noticed: it needs
+/// another OUTRIGGER_ABI, but for what is appended to the last three.
 #[test]
 #[cfg(target_pointer_width = "64")]
 fn the_binary_interface_is_what_it_was() {

@@ -18,8 +18,9 @@ pub enum outrigger_hash_kind {
     OUTRIGGER_MD5 = 3,
     /// SHA-1 (RFC 3174), 20 bytes.
     OUTRIGGER_SHA1 = 4,
-    /// The parallel Merkle-Damgard construction over MD5: not MD5 of the data, but a hash that thousands of threads can
-    /// compute, of segments of 4096 bytes, their digests, and so on (docs/format.md, "pmd"). 16 bytes.
+    /// The parallel Merkle-Damgard construction over MD5: not MD5 of the data, but a hash that thousands
+    /// of threads can compute, of segments of 4096 bytes, their digests, and so on (docs/format.md,
+    /// "pmd"). 16 bytes.
     OUTRIGGER_PMD_MD5 = 5,
     /// The same over SHA-1, 20 bytes.
     OUTRIGGER_PMD_SHA1 = 6,
@@ -53,7 +54,8 @@ pub enum outrigger_kernel_language {
     OUTRIGGER_PTX = 2,
 }
 
-/// Which of the tasks that wait for a device is next. Strictly: a lower one waits while a higher one is there.
+/// Which of the tasks that wait for a device is next. Strictly: a lower one waits while a higher one is
+/// there.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(dead_code, reason = "C uses the numbers")]
@@ -105,8 +107,8 @@ pub struct outrigger_stream {
     pub start: u32,
     /// Where it ends.
     pub end: u32,
-    /// 1 if the stream ends with it, and hence its last chunk; 0 if more is to come: what follows the last cut is then no chunk
-    /// yet, and belongs in front of the next piece.
+    /// 1 if the stream ends with it, and hence its last chunk; 0 if more is to come: what follows the
+    /// last cut is then no chunk yet, and belongs in front of the next piece.
     pub last: u32,
 }
 

@@ -28,8 +28,9 @@ fn ask(task: Option<&outrigger_task>, request: impl FnOnce() -> Result<Request>)
     })
 }
 
-/// Makes the task's data the first `len` bytes of its own buffer, and returns where they are, to be written before it is submitted. Whatever
-/// was in the buffer is there. Null if they do not fit in what outrigger_task_new() was asked for, or tasks share the data.
+/// Makes the task's data the first `len` bytes of its own buffer, and returns where they are, to be
+/// written before it is submitted. Whatever was in the buffer is there. Null if they do not fit in what
+/// outrigger_task_new() was asked for, or tasks share the data.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_data(task: Option<&outrigger_task>, len: usize) -> *mut u8 {
     value(std::ptr::null_mut(), || {
@@ -48,8 +49,8 @@ pub extern "C" fn outrigger_task_data(task: Option<&outrigger_task>, len: usize)
     })
 }
 
-/// Makes the task's data a part of a buffer that other tasks read too. It must not be written until all of them are freed. The task's own
-/// buffer goes back to the pool.
+/// Makes the task's data a part of a buffer that other tasks read too. It must not be written until all
+/// of them are freed. The task's own buffer goes back to the pool.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_share(
     task: Option<&outrigger_task>,
@@ -104,8 +105,9 @@ pub extern "C" fn outrigger_task_window_hash(
     ask(task, || Ok(Request::WindowHash { spec: types::window(handle(spec, "spec")?)? }))
 }
 
-/// Asks for boundary candidates (see outrigger_scan()): outrigger_task_candidates(). `history` is how many bytes right before the data, in
-/// the same shared buffer, precede it in its file too; 0 for data of the task's own.
+/// Asks for boundary candidates (see outrigger_scan()): outrigger_task_candidates(). `history` is how
+/// many bytes right before the data, in the same shared buffer, precede it in its file too; 0 for data of
+/// the task's own.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_scan(
     task: Option<&outrigger_task>,
@@ -115,8 +117,8 @@ pub extern "C" fn outrigger_task_scan(
     ask(task, || Ok(Request::Scan { history, masks: masks(average)? }))
 }
 
-/// Asks for chunks, cut, fingerprinted and looked up in `table`, unless that is null (see outrigger_ingest()): outrigger_task_chunks() and
-/// outrigger_task_counts().
+/// Asks for chunks, cut, fingerprinted and looked up in `table`, unless that is null (see
+/// outrigger_ingest()): outrigger_task_chunks() and outrigger_task_counts().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_ingest(
     task: Option<&outrigger_task>,
@@ -136,7 +138,8 @@ pub unsafe extern "C" fn outrigger_task_ingest(
     })
 }
 
-/// Asks a table, as it is now, for `count` fingerprints: outrigger_task_places(). The task's data plays no part.
+/// Asks a table, as it is now, for `count` fingerprints: outrigger_task_places(). The task's data plays
+/// no part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_lookup(
     task: Option<&outrigger_task>,
@@ -152,8 +155,8 @@ pub unsafe extern "C" fn outrigger_task_lookup(
     })
 }
 
-/// Asks for the data compressed by a codec ("zstd:3", "lz4", "none"): outrigger_task_bytes(), and outrigger_task_codec() for what
-/// it was: none, where the codec gains too little.
+/// Asks for the data compressed by a codec ("zstd:3", "lz4", "none"): outrigger_task_bytes(), and
+/// outrigger_task_codec() for what it was: none, where the codec gains too little.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_compress(
     task: Option<&outrigger_task>,
@@ -166,7 +169,8 @@ pub unsafe extern "C" fn outrigger_task_compress(
     })
 }
 
-/// Asks for the data decompressed by a codec (enum outrigger_codec), to `raw_len` bytes, at most 64 MiB: outrigger_task_bytes().
+/// Asks for the data decompressed by a codec (enum outrigger_codec), to `raw_len` bytes, at most 64 MiB:
+/// outrigger_task_bytes().
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_decompress(
     task: Option<&outrigger_task>,
@@ -235,8 +239,8 @@ pub extern "C" fn outrigger_task_set_deadline(
     })
 }
 
-/// Sends it to one device, whatever placement thinks of it; to the processor, if that device cannot do it, fails, or is cut off. 0 is the
-/// processor.
+/// Sends it to one device, whatever placement thinks of it; to the processor, if that device cannot do
+/// it, fails, or is cut off. 0 is the processor.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_pin(task: Option<&outrigger_task>, device: usize) -> outrigger_status {
     status(|| {

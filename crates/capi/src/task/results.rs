@@ -77,8 +77,8 @@ unsafe fn list<T>(list: *const T, len: usize, count: *mut usize) -> Result<*cons
     Ok(list)
 }
 
-/// The bytes that came of a task, and how many in `count` (unless it is null). Valid until the task is used again or freed. Null if it is not
-/// done.
+/// The bytes that came of a task, and how many in `count` (unless it is null). Valid until the task is
+/// used again or freed. Null if it is not done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_bytes(task: Option<&outrigger_task>, count: *mut usize) -> *const u8 {
     value(std::ptr::null(), || {
@@ -121,7 +121,8 @@ pub unsafe extern "C" fn outrigger_task_candidates(
     })
 }
 
-/// The chunks that came of outrigger_task_ingest(), of all streams, as outrigger_task_bytes() hands them out.
+/// The chunks that came of outrigger_task_ingest(), of all streams, as outrigger_task_bytes() hands them
+/// out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_chunks(
     task: Option<&outrigger_task>,
@@ -154,8 +155,8 @@ pub unsafe extern "C" fn outrigger_task_counts(
     })
 }
 
-/// The numbers that came of outrigger_task_lookup(), as outrigger_task_bytes() hands them out; and, unless `found` is null, where it says for
-/// each whether there is one (1, or 0).
+/// The numbers that came of outrigger_task_lookup(), as outrigger_task_bytes() hands them out; and,
+/// unless `found` is null, where it says for each whether there is one (1, or 0).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_places(
     task: Option<&outrigger_task>,
@@ -182,7 +183,8 @@ pub unsafe extern "C" fn outrigger_task_places(
     })
 }
 
-/// What the bytes of outrigger_task_compress() are compressed with (enum outrigger_codec), or -1 if the task is not done.
+/// What the bytes of outrigger_task_compress() are compressed with (enum outrigger_codec), or -1 if the
+/// task is not done.
 #[unsafe(no_mangle)]
 pub extern "C" fn outrigger_task_codec(task: Option<&outrigger_task>) -> i32 {
     value(-1, || look(task, |done, _| done.output().codec as i32))
