@@ -12,7 +12,7 @@
 //! simulated ([`sim`]) is always there; [`cuda`] are GPUs.
 //!
 //! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`, and to
-//! `cuda/{host,device}.rs` and `cuda/driver/`.
+//! `cuda/host.rs`, `cuda/device/` and `cuda/driver/`.
 
 pub mod conformance;
 mod cpu;
