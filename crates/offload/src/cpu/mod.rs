@@ -3,6 +3,7 @@
 mod blake3_many;
 mod candidates;
 mod codec;
+mod filter;
 mod hash;
 mod ingest;
 mod lanes;
@@ -12,7 +13,10 @@ mod scratch;
 mod window;
 
 pub use candidates::{candidates, candidates_with};
-pub use codec::{CodecError, Compressor, Decompressor};
+pub(crate) use codec::sample::Sample;
+pub use codec::{CodecError, Compressor, Decompressor, worst_case};
+pub use filter::{apply_filter, undo_filter};
+pub(crate) use filter::{is_in_place, undo_in_place, x86_density};
 pub use hash::{Hasher, hash, hash_many, hash_many_with};
 pub use ingest::Ingester;
 pub use pmd::{pmd_hash, pmd_hash_with};

@@ -25,6 +25,18 @@ mod sync;
 mod table;
 mod tables;
 
+use crate::device::{Fault, Identity};
 pub use device::{CopyBandwidth, CudaDevice, CudaOptions, CudaTable, device_count};
+
+/// What device `ordinal` is.
+///
+/// # Errors
+/// [`Fault::Lost`] if there is none.
+pub(crate) fn identity(ordinal: usize) -> Result<Identity, Fault> {
+    driver::Context::identity(ordinal)
+}
+
+pub(crate) use driver::fault as driver_fault;
+
 #[cfg(feature = "grid")]
 pub use host::{HostGrid, HostTable, Order};

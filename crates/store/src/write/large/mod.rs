@@ -22,7 +22,7 @@ use self::parts::PartsSource;
 use self::source::{FileSource, Source, StreamSource};
 use super::framer::Form;
 use super::ingest::{ChunkRef, hash_chunks, open_source};
-use super::item::{Content, FileItem};
+use super::item::{Content, FileItem, hinted};
 use super::oracle::{Cuts, Oracle};
 use super::progress::Progress;
 use super::queue::Buffer;
@@ -114,6 +114,7 @@ impl LargeFile {
             }
             Content::Parts(parts) => Source::Parts(PartsSource::new(parts, chunker, segment_len)),
         };
+        let codec = hinted(codec, &attributes.xattrs);
         let change = to.into_change(attributes, stamp);
         let cut = CutState {
             next: 0,
