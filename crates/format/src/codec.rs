@@ -12,20 +12,31 @@ pub enum Codec {
     Zstd = 1,
     /// An LZ4 block; its raw length is the frame's.
     Lz4 = 2,
+    /// A gzip member (RFC 1952).
+    Gzip = 3,
+    /// A raw deflate stream (RFC 1951).
+    Deflate = 4,
+    /// Runs of zeros shortened, all else as it is; the byte map is in `docs/format.md`.
+    Zle = 5,
+    /// LZJB: short matches within the last 1,023 bytes; the byte map is in `docs/format.md`.
+    Lzjb = 6,
 }
 
 impl Codec {
+    /// Every codec, in the order of their numbers.
+    pub const ALL: [Codec; 7] =
+        [Self::None, Self::Zstd, Self::Lz4, Self::Gzip, Self::Deflate, Self::Zle, Self::Lzjb];
+
     /// From its number on disk.
     ///
     /// # Errors
     /// [`FormatError::Range`] for an unknown number.
     pub fn from_byte(byte: u8) -> Result<Self, FormatError> {
-        match byte {
-            0 => Ok(Self::None),
-            1 => Ok(Self::Zstd),
-            2 => Ok(Self::Lz4),
-            value => Err(FormatError::Range { what: "frame header", field: "codec", value: value.into() }),
-        }
+        Self::ALL.get(usize::from(byte)).copied().ok_or(FormatError::Range {
+            what: "frame header",
+            field: "codec",
+            value: byte.into(),
+        })
     }
 
     /// Its name.
@@ -34,11 +45,24 @@ impl Codec {
             Self::None => "none",
             Self::Zstd => "zstd",
             Self::Lz4 => "lz4",
+            Self::Gzip => "gzip",
+            Self::Deflate => "deflate",
+            Self::Zle => "zle",
+            Self::Lzjb => "lzjb",
+        }
+    }
+
+    /// Its levels, lowest and highest, and the one that is meant when none is said; `None` if it has none. 0 is no level of any.
+    pub fn levels(self) -> Option<(i8, i8, i8)> {
+        match self {
+            Self::Zstd => Some((-7, 19, 2)),
+            Self::Gzip | Self::Deflate => Some((1, 12, 6)),
+            Self::None | Self::Lz4 | Self::Zle | Self::Lzjb => None,
         }
     }
 }
 
-/// A codec with its level, as users write it: `zstd:3`, `lz4`, `none`.
+/// A codec with its level, as users write it: `zstd:3`, `gzip:6`, `lz4`, `none`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub struct CodecSpec {
     /// The codec.
@@ -51,31 +75,177 @@ impl CodecSpec {
     /// Stored as it is.
     pub const NONE: CodecSpec = CodecSpec { codec: Codec::None, level: 0 };
 
-    /// Parses `none`, `lz4`, `zstd` or `zstd:LEVEL` (−7 to 19).
+    /// Parses a codec's name, with `:LEVEL` where it has levels: `zstd` (−7 to 19), `gzip` and `deflate` (1 to 12).
     ///
     /// # Errors
     /// [`FormatError::Text`] says what would be accepted.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
-        let bad =
-            || FormatError::Text(format!("`{text}` is not a codec; use none, lz4, or zstd:LEVEL (-7 to 19)"));
-        match text.split_once(':') {
-            None if text == "none" => Ok(Self { codec: Codec::None, level: 0 }),
-            None if text == "lz4" => Ok(Self { codec: Codec::Lz4, level: 0 }),
-            None if text == "zstd" => Ok(Self { codec: Codec::Zstd, level: 2 }),
-            Some(("zstd", level)) => match level.parse() {
-                Ok(level @ (-7..=-1 | 1..=19)) => Ok(Self { codec: Codec::Zstd, level }),
-                _ => Err(bad()),
-            },
-            _ => Err(bad()),
+        let bad = || {
+            FormatError::Text(format!(
+                "`{text}` is not a codec; use none, lz4, zle, lzjb, zstd:LEVEL (-7 to 19), gzip:LEVEL or deflate:LEVEL (1 to 12)"
+            ))
+        };
+        let (name, level) = match text.split_once(':') {
+            None => (text, None),
+            Some((name, level)) => (name, Some(level.parse::<i8>().map_err(|_| bad())?)),
+        };
+        let codec = Codec::ALL.into_iter().find(|codec| codec.name() == name).ok_or_else(bad)?;
+        let spec = match (codec.levels(), level) {
+            (None, None) => Self { codec, level: 0 },
+            (Some((_, _, usual)), None) => Self { codec, level: usual },
+            (_, Some(level)) => Self { codec, level },
+        };
+        if spec.is_valid() && (level.is_none() || codec.levels().is_some()) { Ok(spec) } else { Err(bad()) }
+    }
+
+    /// Whether the codec has this level.
+    pub fn is_valid(self) -> bool {
+        match self.codec.levels() {
+            None => self.level == 0,
+            Some((lowest, highest, _)) => self.level != 0 && (lowest..=highest).contains(&self.level),
         }
     }
 }
 
 impl fmt::Display for CodecSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.codec {
-            Codec::Zstd => write!(f, "zstd:{}", self.level),
-            codec => f.write_str(codec.name()),
+        match self.codec.levels() {
+            Some(_) => write!(f, "{}:{}", self.codec.name(), self.level),
+            None => f.write_str(self.codec.name()),
         }
+    }
+}
+
+/// What `auto` aims at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Default)]
+pub enum Objective {
+    /// As much compression as can be had without slowing writers down.
+    #[default]
+    Throughput,
+    /// Small, at a moderate cost to writers; smaller still where processors have nothing else to do.
+    Ratio,
+    /// As little processor time as possible; never more of it because some is free.
+    Cpu,
+}
+
+impl Objective {
+    /// Every objective.
+    pub const ALL: [Objective; 3] = [Self::Throughput, Self::Ratio, Self::Cpu];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Throughput => "throughput",
+            Self::Ratio => "ratio",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+/// What a store, a directory or a file says about its codec: `zstd:3`, `auto`, `auto:ratio`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum CodecChoice {
+    /// This codec at this level, whatever happens.
+    Fixed(CodecSpec),
+    /// Chosen frame by frame.
+    Auto(Objective),
+}
+
+impl CodecChoice {
+    /// Stored as it is.
+    pub const NONE: CodecChoice = CodecChoice::Fixed(CodecSpec::NONE);
+
+    /// Parses `auto`, `auto:throughput`, `auto:ratio`, `auto:cpu`, or what [`CodecSpec::parse`] takes.
+    ///
+    /// # Errors
+    /// [`FormatError::Text`] says what would be accepted.
+    pub fn parse(text: &str) -> Result<Self, FormatError> {
+        let bad =
+            || FormatError::Text(format!("`{text}`: use auto, auto:throughput, auto:ratio or auto:cpu"));
+        match text.split_once(':') {
+            None if text == "auto" => Ok(Self::Auto(Objective::default())),
+            Some(("auto", name)) => {
+                let found = Objective::ALL.into_iter().find(|objective| objective.name() == name);
+                found.map(Self::Auto).ok_or_else(bad)
+            }
+            _ => CodecSpec::parse(text).map(Self::Fixed).map_err(|error| match error {
+                FormatError::Text(why) => FormatError::Text(format!("{why}, or auto")),
+                other => other,
+            }),
+        }
+    }
+}
+
+impl From<CodecSpec> for CodecChoice {
+    fn from(spec: CodecSpec) -> Self {
+        Self::Fixed(spec)
+    }
+}
+
+impl fmt::Display for CodecChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(spec) => spec.fmt(f),
+            Self::Auto(Objective::Throughput) => f.write_str("auto"),
+            Self::Auto(objective) => write!(f, "auto:{}", objective.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_printed_reads_back() {
+        for text in [
+            "none",
+            "lz4",
+            "zle",
+            "lzjb",
+            "zstd:-7",
+            "zstd:19",
+            "gzip:1",
+            "deflate:12",
+            "auto",
+            "auto:ratio",
+            "auto:cpu",
+        ] {
+            assert_eq!(CodecChoice::parse(text).unwrap().to_string(), text);
+        }
+        assert_eq!(CodecChoice::parse("auto:throughput").unwrap().to_string(), "auto");
+        assert_eq!(CodecSpec::parse("zstd").unwrap().to_string(), "zstd:2");
+        assert_eq!(CodecSpec::parse("gzip").unwrap().to_string(), "gzip:6");
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_what_would_be_accepted() {
+        for text in [
+            "",
+            "zstd:0",
+            "zstd:20",
+            "zstd:-8",
+            "gzip:0",
+            "gzip:13",
+            "lz4:1",
+            "none:0",
+            "zle:3",
+            "zstd:",
+            "auto:",
+            "auto:fast",
+            "brotli",
+            "zstd:999",
+        ] {
+            let error = CodecChoice::parse(text).unwrap_err().to_string();
+            assert!(error.contains("auto"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_on_disk() {
+        for (byte, codec) in (0u8..).zip(Codec::ALL) {
+            assert_eq!((codec as u8, Codec::from_byte(byte)), (byte, Ok(codec)));
+        }
+        assert!(Codec::from_byte(7).is_err());
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!  0  4 magic   4 1 version   5 1 chunk kind   6 1 codec   7 1 filter
-//!  8  4 raw length   12 4 stored length   16 4 chunks   20 1 cipher   21 3 reserved
+//!  8  4 raw length   12 4 stored length   16 4 chunks   20 1 cipher
+//! 21  1 codec asked for + 1 (0: not recorded)   22 1 its level   23 1 reason
 //! 24  8 checksum of the stored bytes   32 8 checksum of 0..32 and the lengths   40 4n lengths
 //! ```
 
-use crate::{Codec, Cursor, FormatError, Put, checksum};
+use crate::{Codec, Cursor, Encoding, Filter, FormatError, Put, checksum};
 
 const WHAT: &str = "frame header";
 const VERSION: u8 = 1;
@@ -52,7 +53,7 @@ pub struct FrameHeader {
     /// What the chunks are.
     pub kind: ChunkKind,
     /// How the bytes are stored.
-    pub codec: Codec,
+    pub encoding: Encoding,
     /// Bytes after the header.
     pub stored_len: u32,
     /// Checksum of these bytes.
@@ -76,11 +77,13 @@ impl FrameHeader {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&FRAME_MAGIC);
-        out.extend_from_slice(&[VERSION, self.kind as u8, self.codec as u8, 0]);
+        let Encoding { codec, filter, .. } = self.encoding;
+        out.extend_from_slice(&[VERSION, self.kind as u8, codec as u8, filter.byte()]);
         out.put_u32(self.raw_len() as u32);
         out.put_u32(self.stored_len);
         out.put_u32(self.lengths.len() as u32);
-        out.put_u32(0);
+        out.push(0);
+        out.extend_from_slice(&self.encoding.record());
         out.put_u64(self.stored_sum);
         out.put_u64(0);
         for &len in &self.lengths {
@@ -104,7 +107,7 @@ impl FrameHeader {
         let (kind, codec, filter) = (cursor.u8()?, cursor.u8()?, cursor.u8()?);
         let (raw_len, stored_len, chunks) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
         let cipher = cursor.u8()?;
-        cursor.take(3)?;
+        let record = cursor.array::<3>()?;
         let (stored_sum, header_sum) = (cursor.u64()?, cursor.u64()?);
         let count = chunks as usize;
         if count == 0 || count > MAX_CHUNKS {
@@ -114,10 +117,11 @@ impl FrameHeader {
         if checksum(&[&bytes[..32], table]) != header_sum {
             return Err(FormatError::Checksum { what: WHAT });
         }
-        if version != VERSION || filter != 0 || cipher != 0 {
+        let known = Filter::from_byte(filter).filter(|_| version == VERSION && cipher == 0);
+        let Some(known) = known else {
             let features = u32::from(filter) << 8 | u32::from(cipher);
             return Err(FormatError::Newer { what: WHAT, version: version.into(), features });
-        }
+        };
         let mut lengths = Vec::with_capacity(count);
         let mut table = Cursor::new(WHAT, table);
         let mut sum = 0u64;
@@ -136,7 +140,8 @@ impl FrameHeader {
             return Err(FormatError::Range { what: WHAT, field: "stored length", value: stored_len.into() });
         }
         let (kind, codec) = (ChunkKind::from_byte(kind)?, Codec::from_byte(codec)?);
-        Ok(Self { kind, codec, stored_len, stored_sum, lengths })
+        let encoding = Encoding::from_record(codec, known, record);
+        Ok(Self { kind, encoding, stored_len, stored_sum, lengths })
     }
 
     /// Checks the stored bytes against the header.
@@ -162,7 +167,12 @@ mod tests {
     fn header() -> FrameHeader {
         FrameHeader {
             kind: ChunkKind::Data,
-            codec: Codec::Zstd,
+            encoding: Encoding {
+                codec: Codec::Zstd,
+                filter: Filter::Group4,
+                asked: Some(crate::CodecSpec { codec: Codec::Zstd, level: -1 }),
+                reason: crate::Reason::Policy,
+            },
             stored_len: 3,
             stored_sum: checksum(&[b"abc"]),
             lengths: vec![5, 1, 70_000],
@@ -179,6 +189,25 @@ mod tests {
         assert_eq!(read, header());
         read.verify_stored(b"abc").unwrap();
         assert_eq!(read.verify_stored(b"abd"), Err(FormatError::Checksum { what: "frame" }));
+    }
+
+    #[test]
+    fn a_frame_of_an_older_program_reads_as_it_did_and_a_newer_filter_is_refused() {
+        let with = |at: usize, value: u8| {
+            let mut bytes = Vec::new();
+            FrameHeader { encoding: Encoding::plain(Codec::Zstd), ..header() }.encode(&mut bytes);
+            bytes[at] = value;
+            let sum = checksum(&[&bytes[..32], &bytes[FRAME_HEADER_LEN..]]);
+            bytes[32..40].copy_from_slice(&sum.to_le_bytes());
+            FrameHeader::decode(&bytes)
+        };
+        // Zeros in the bytes that were reserved.
+        assert_eq!(with(7, 0).unwrap().encoding, Encoding::plain(Codec::Zstd));
+        assert!(matches!(with(7, 200), Err(FormatError::Newer { features: 0xc800, .. })));
+        assert!(matches!(with(20, 1), Err(FormatError::Newer { features: 1, .. })));
+        assert!(matches!(with(6, 77), Err(FormatError::Range { .. })));
+        // What is information only never refuses a frame.
+        assert_eq!(with(21, 255).unwrap().encoding, Encoding::plain(Codec::Zstd));
     }
 
     #[test]

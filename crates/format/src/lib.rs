@@ -8,6 +8,7 @@ pub mod boundary;
 pub mod catalogue;
 mod codec;
 mod cursor;
+mod encoding;
 mod error;
 mod frame;
 mod id;
@@ -16,8 +17,9 @@ mod pack;
 mod spec;
 pub mod staging;
 
-pub use codec::{Codec, CodecSpec};
+pub use codec::{Codec, CodecChoice, CodecSpec, Objective};
 pub use cursor::{Cursor, Put};
+pub use encoding::{Encoding, Filter, Reason};
 pub use error::FormatError;
 pub use frame::{ChunkKind, FRAME_HEADER_LEN, FRAME_MAGIC, FrameHeader, MAX_FRAME_LEN};
 pub use id::{

@@ -6,8 +6,8 @@ mod every;
 use outrigger_format::catalogue::{Attributes, BlockBuilder, FileKind, OtherTimes, Record, Time};
 use outrigger_format::staging::{Operation, Prepared, SegmentHeader};
 use outrigger_format::{
-    ChunkKind, Codec, Entry, Fingerprint, FingerprintKind, FooterBuilder, FrameHeader, Node, PackHeader,
-    PackId, PackKind, Root, StoreId, TRAILER_LEN, checksum,
+    ChunkKind, Codec, Encoding, Entry, Fingerprint, FingerprintKind, FooterBuilder, FrameHeader, Node,
+    PackHeader, PackId, PackKind, Root, StoreId, TRAILER_LEN, checksum,
 };
 use proptest::prelude::*;
 
@@ -61,7 +61,7 @@ fn examples() -> Vec<Vec<u8>> {
         PackHeader { kind: PackKind::Data, fingerprint: kind, id: PackId(7), store: StoreId([3; 16]) };
     let frame = FrameHeader {
         kind: ChunkKind::Data,
-        codec: Codec::Zstd,
+        encoding: Encoding::plain(Codec::Zstd),
         stored_len: 5,
         stored_sum: checksum(&[b"bytes"]),
         lengths: vec![1, 20, 300, 4000],

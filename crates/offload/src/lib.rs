@@ -9,30 +9,37 @@
 //! directly: no queue, no lock, and in steady state few allocations. Instructions are chosen at run time ([`SimdLevel`]).
 //! The [`runtime`] takes tasks that own their buffers ([`work`], [`pool`]) and has whatever device does them best do them:
 //! [`placement`] says which that is, by measurement. A device works by itself ([`device::Accelerator`]); one that is only
-//! simulated ([`sim`]) is always there; [`cuda`] are GPUs.
+//! simulated ([`sim`]) is always there; [`cuda`] are GPUs; [`qat`] are cards that compress, and [`nvcomp`] are GPUs that do.
 //!
 //! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`, and to
-//! `cuda/{host,device}.rs` and `cuda/driver/`.
+//! `cuda/host.rs`, `cuda/device/`, `cuda/driver/`, `qat/library.rs` and
+//! `nvcomp/{library,memory,hand}.rs`.
 
+mod compress;
 pub mod conformance;
 mod cpu;
+mod crew;
 pub mod cuda;
 mod detect;
 pub mod device;
 mod discover;
+pub mod nvcomp;
 pub mod op;
 pub mod placement;
 pub mod pool;
+pub mod qat;
 pub mod reference;
 pub mod runtime;
 pub mod sim;
 pub mod table;
 pub mod work;
 
+pub use compress::{Auto, Budget, Compression, Encoder, FrameCodec, FrameDecoder, Wanted};
 pub use cpu::{
     CodecError, Compressor, CpuDevice, Decompressor, Hasher, Ingester, candidates, candidates_with, hash,
     hash_many, hash_many_with, pmd_hash, pmd_hash_with, scan, scan_with, window_hash, window_hash_with,
 };
+pub use cpu::{apply_filter, undo_filter, worst_case};
 pub use detect::SimdLevel;
 pub use device::{Device, TaskError};
 pub use discover::{Discovered, Missing, discover};

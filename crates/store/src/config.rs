@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind, StoreId, checksum, parse_size, print_size};
+use outrigger_format::{
+    ChunkerSpec, CodecChoice, CodecSpec, FingerprintKind, StoreId, checksum, parse_size, print_size,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -24,7 +26,7 @@ pub struct StoreConfig {
     /// Default chunker; directories may have another.
     pub chunker: ChunkerSpec,
     /// Default codec; directories may have another.
-    pub codec: CodecSpec,
+    pub codec: CodecChoice,
     /// Raw bytes in a frame at most.
     pub frame_size: u32,
     /// Bytes in a pack, about.
@@ -106,7 +108,7 @@ impl Profile {
             id: StoreId(clock::random()?),
             fingerprint: FingerprintKind::Blake3,
             chunker,
-            codec: CodecSpec { codec: outrigger_format::Codec::Zstd, level },
+            codec: CodecSpec { codec: outrigger_format::Codec::Zstd, level }.into(),
             frame_size,
             pack_size: 64 << 20,
             experiment: false,
@@ -199,7 +201,7 @@ impl StoreConfig {
             id: StoreId(id),
             fingerprint: FingerprintKind::parse(&file.fingerprint).context(|| CONFIG_FILE.to_string())?,
             chunker: ChunkerSpec::parse(&file.chunker).context(|| CONFIG_FILE.to_string())?,
-            codec: CodecSpec::parse(&file.codec).context(|| CONFIG_FILE.to_string())?,
+            codec: CodecChoice::parse(&file.codec).context(|| CONFIG_FILE.to_string())?,
             frame_size: size(&file.frame_size)?,
             pack_size: size(&file.pack_size)?,
             experiment: file.experiment,

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use outrigger_format::catalogue::FileKind;
-use outrigger_format::{ChunkerSpec, CodecSpec};
+use outrigger_format::{ChunkerSpec, CodecChoice};
+use outrigger_offload::{Budget, Compression};
 
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{At, Inode, Meta, ROOT_INODE};
@@ -123,7 +124,7 @@ pub struct WritePolicy {
     /// How to cut.
     pub chunker: ChunkerSpec,
     /// How to compress.
-    pub codec: CodecSpec,
+    pub codec: Compression,
     /// Whether to look for what is stored already.
     pub dedup: bool,
 }
@@ -158,7 +159,7 @@ impl Policies {
     /// When the database cannot be read.
     pub fn load(store: &Store) -> Result<Self> {
         let config = &store.config;
-        let default = WritePolicy { chunker: config.chunker, codec: config.codec, dedup: true };
+        let default = WritePolicy { chunker: config.chunker, codec: config.codec.into(), dedup: true };
         Ok(Self { by_inode: store.meta.all_policies()?, default, overrides: Overrides::default() })
     }
 
@@ -171,6 +172,11 @@ impl Policies {
     /// True when no directory has any: the store's defaults hold everywhere.
     pub fn is_empty(&self) -> bool {
         self.by_inode.is_empty()
+    }
+
+    /// True when a directory other than the root has policies.
+    pub fn any_below_root(&self) -> bool {
+        self.by_inode.keys().any(|inode| *inode != ROOT_INODE)
     }
 
     /// What holds in the root's parent, so to speak: the store's defaults.
@@ -189,7 +195,9 @@ impl Policies {
             check_policy(key, value)?;
             match key.as_str() {
                 "chunker" => policy.chunker = ChunkerSpec::parse(value).context(|| "policy".to_string())?,
-                "codec" => policy.codec = CodecSpec::parse(value).context(|| "policy".to_string())?,
+                "codec" => policy.codec.codec = CodecChoice::parse(value).context(|| "policy".to_string())?,
+                "filters" => policy.codec.filters = value == "on",
+                "budget" => policy.codec.budget = parse_budget(value).unwrap_or_default(),
                 "dedup" => policy.dedup = value == "on",
                 _ => {}
             }
@@ -234,12 +242,20 @@ pub fn check_policy(key: &str, value: &str) -> Result<()> {
     match key {
         "versions" if value == "all" || value == "none" || value.parse::<u32>().is_ok() => Ok(()),
         "versions" => invalid(format!("versions={value}: use a number, all or none")),
-        "codec" => CodecSpec::parse(value).map(|_| ()).context(|| "policy codec".to_string()),
+        "codec" => CodecChoice::parse(value).map(|_| ()).context(|| "policy codec".to_string()),
         "chunker" => ChunkerSpec::parse(value).map(|_| ()).context(|| "policy chunker".to_string()),
-        "dedup" if value == "on" || value == "off" => Ok(()),
-        "dedup" => invalid(format!("dedup={value}: use on or off")),
-        _ => invalid(format!("`{key}` is not a policy; there are versions, codec, chunker and dedup")),
+        "dedup" | "filters" if value == "on" || value == "off" => Ok(()),
+        "dedup" | "filters" => invalid(format!("{key}={value}: use on or off")),
+        "budget" if parse_budget(value).is_some() => Ok(()),
+        "budget" => invalid(format!("budget={value}: use a share of the source from 1 to 99 (per cent)")),
+        _ => invalid(format!(
+            "`{key}` is not a policy; there are versions, codec, filters, budget, chunker and dedup"
+        )),
     }
+}
+
+fn parse_budget(value: &str) -> Option<Budget> {
+    value.parse().ok().and_then(Budget::of_percent)
 }
 
 #[cfg(test)]

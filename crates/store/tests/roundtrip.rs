@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind, Root};
+use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, Root};
 use outrigger_store::local::{get, put};
 use outrigger_store::meta::At;
 use outrigger_store::read::Reader;
@@ -83,7 +83,7 @@ fn every_combination_of_options_restores_two_versions() {
             (FingerprintKind::Blake3, "none"),
         ] {
             number += 1;
-            let (chunker, codec) = (ChunkerSpec::parse(chunker).unwrap(), CodecSpec::parse(codec).unwrap());
+            let (chunker, codec) = (ChunkerSpec::parse(chunker).unwrap(), CodecChoice::parse(codec).unwrap());
             let config = StoreConfig { chunker, codec, fingerprint, frame_size: 64 << 10, ..config() };
             let store = Store::init(&dir.path().join(format!("store{number}")), &config).unwrap();
             put_path(&store, &first, "t");

@@ -91,7 +91,7 @@ impl Fixture {
     }
 
     fn file(&mut self, name: &str, chunker: ChunkerSpec, content: Content) -> Item {
-        let (to, codec) = (self.put(name), CodecSpec::parse("zstd:1").unwrap());
+        let (to, codec) = (self.put(name), CodecSpec::parse("zstd:1").unwrap().into());
         Item::File(FileItem {
             to,
             attributes: attributes(),

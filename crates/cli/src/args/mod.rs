@@ -75,6 +75,9 @@ pub enum Command {
     Stats(c::stats::StatsArgs),
     Check(c::check::CheckArgs),
     Gc(c::gc::GcArgs),
+    Recompress(c::recompress::RecompressArgs),
+    #[command(subcommand)]
+    Bench(c::bench::BenchCommand),
     Mount(c::mount::MountArgs),
     Unmount(c::unmount::UnmountArgs),
     Export(c::export::ExportArgs),

@@ -3,16 +3,16 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind, parse_size};
+use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, parse_size};
 use outrigger_store::Profile;
 use outrigger_store::tree::{StorePath, check_policy};
 use outrigger_store::write::OracleMode;
 
 use crate::exit::Failure;
 
-/// `zstd:3`, `lz4`, `none`.
-pub fn codec(text: &str) -> Result<CodecSpec, String> {
-    CodecSpec::parse(text).map_err(|error| error.to_string())
+/// `zstd:3`, `gzip:6`, `lz4`, `none`, `auto`.
+pub fn codec(text: &str) -> Result<CodecChoice, String> {
+    CodecChoice::parse(text).map_err(|error| error.to_string())
 }
 
 /// `gear32:4K/16K/64K`, `fixed:64K`, `rabin:2K/8K/64K`, `lbfs-md5:…`, `lbfs-sha1:…`.

@@ -1,7 +1,7 @@
 //! `init`: makes a store.
 
 use clap::Args;
-use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind, print_size};
+use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, print_size};
 use outrigger_store::{Profile, Store, StoreConfig};
 
 use super::Context;
@@ -13,6 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger -s ./store init
   outrigger -s ./store init --profile archive
+  outrigger -s ./store init --codec auto
   outrigger -s ./images init --chunker fixed:64K --codec lz4
   outrigger -s ./trial init --experiment";
 
@@ -38,9 +39,9 @@ pub struct InitArgs {
     /// How to name chunks: blake3 or sha256 (for experiments: md5, sha1, pmd-md5, pmd-sha1, pmd-sha256)
     #[arg(long, value_parser = args::fingerprint)]
     fingerprint: Option<FingerprintKind>,
-    /// How to compress: zstd:LEVEL (-7 to 19), lz4 or none
+    /// How to compress: auto (auto:ratio, auto:cpu), zstd:LEVEL (-7 to 19), gzip:LEVEL or deflate:LEVEL (1 to 12), lz4, zle, lzjb or none
     #[arg(long, value_parser = args::codec)]
-    codec: Option<CodecSpec>,
+    codec: Option<CodecChoice>,
     /// A store for experiments, for good: `put --oracle` is allowed in it, which believes fingerprints that nobody computed. Not for data that counts
     #[arg(long)]
     experiment: bool,

@@ -2,6 +2,7 @@
 
 pub mod advise;
 mod advise_text;
+pub mod bench;
 pub mod beside;
 pub mod calibrate;
 pub mod cat;
@@ -21,6 +22,7 @@ pub mod ls;
 pub mod mount;
 pub mod policy;
 pub mod put;
+pub mod recompress;
 pub mod recover;
 pub mod shell;
 pub mod snapshot;
@@ -86,6 +88,8 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Stats(args) => stats::run(context, args),
         Command::Check(args) => check::run(context, args),
         Command::Gc(args) => gc::run(context, args),
+        Command::Recompress(args) => recompress::run(context, args),
+        Command::Bench(args) => bench::run(context, args),
         Command::Mount(args) => mount::run(context, args),
         Command::Unmount(args) => unmount::run(context, &args),
         Command::Export(args) => export::run(context, args),

@@ -27,7 +27,9 @@ Examples:
 
 Keys:
   versions  how many earlier contents of a file are kept: a number, all or none (10)
-  codec     zstd:LEVEL, lz4 or none
+  codec     auto, auto:ratio, auto:cpu, zstd:LEVEL, gzip:LEVEL, deflate:LEVEL, lz4, zle, lzjb or none
+  filters   on or off: whether numbers and machine code may be rearranged before the codec
+  budget    what a compressed frame may have of its source, per cent (90); else it is stored as it is
   chunker   gear32:MIN/AVG/MAX or fixed:SIZE; for experiments rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX
   dedup     on or off: whether to look for what is stored already";
 
@@ -53,7 +55,7 @@ pub struct SetArgs {
     #[arg(value_name = "KEY=VALUE", value_parser = args::policy, required_unless_present = "unset")]
     policies: Vec<(String, String)>,
     /// Keys that shall be inherited again
-    #[arg(long, value_name = "KEY", value_parser = ["versions", "codec", "chunker", "dedup"])]
+    #[arg(long, value_name = "KEY", value_parser = ["versions", "codec", "filters", "budget", "chunker", "dedup"])]
     unset: Vec<String>,
 }
 
@@ -111,7 +113,9 @@ fn effective(store: &Store, path: &StorePath) -> Result<Vec<Holding>, Failure> {
     let default = Policies::load(store)?.store_default();
     let mut holding = vec![
         ("chunker", default.chunker.to_string(), None),
-        ("codec", default.codec.to_string(), None),
+        ("codec", default.codec.codec.to_string(), None),
+        ("filters", if default.codec.filters { "on" } else { "off" }.to_string(), None),
+        ("budget", default.codec.budget.percent().to_string(), None),
         ("dedup", "on".to_string(), None),
         ("versions", "10".to_string(), None),
     ];

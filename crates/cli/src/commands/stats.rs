@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use outrigger_format::Reason;
 use outrigger_store::ops::stats::{FrameTotals, PackTotals, Stats, stats};
 use serde_json::Value;
 
@@ -128,16 +129,19 @@ fn describe(stats: &Stats) -> String {
         (some, all) if some < all => format!(" (of {some} of {all} packs)"),
         _ => String::new(),
     };
-    text += &format!("\nframes                    count      stored         raw   ratio{sampled}\n");
-    for ((kind, codec), totals) in &stats.frames {
+    text += &format!("\nframes                         count      stored         raw   ratio{sampled}\n");
+    for (key, totals) in &stats.frames {
         let FrameTotals { frames, raw_bytes, stored_bytes } = *totals;
-        let (what, ratio) = (format!("{kind} {codec}"), ratio(raw_bytes, stored_bytes));
-        text += &format!(
-            "  {what:18} {:>10}  {:>10}  {:>10}  {ratio:>6.2}\n",
+        let (what, ratio) = (format!("{} {}", key.kind, key.encoding), ratio(raw_bytes, stored_bytes));
+        let line = format!(
+            "  {what:23} {:>10}  {:>10}  {:>10}  {ratio:>6.2}  {}",
             count(frames),
             size(stored_bytes),
-            size(raw_bytes)
+            size(raw_bytes),
+            if key.reason == Reason::Unstated { "" } else { key.reason.text() },
         );
+        text += line.trim_end();
+        text.push('\n');
     }
     if stats.packs_unreadable > 0 {
         text += &format!(
@@ -167,10 +171,12 @@ fn json(stats: &Stats) -> Object {
     let frames: Vec<Value> = stats
         .frames
         .iter()
-        .map(|((kind, codec), totals)| {
+        .map(|(key, totals)| {
             Object::new()
-                .with("kind", *kind)
-                .with("codec", *codec)
+                .with("kind", key.kind)
+                .with("codec", key.codec)
+                .with("encoding", key.encoding.as_str())
+                .with("reason", key.reason.text())
                 .with("frames", totals.frames)
                 .with("stored_bytes", totals.stored_bytes)
                 .with("raw_bytes", totals.raw_bytes)

@@ -3,6 +3,7 @@
 mod bad_input;
 mod basics;
 mod beside;
+mod codecs;
 mod experiments;
 mod history;
 mod live;

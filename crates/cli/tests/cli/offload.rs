@@ -35,6 +35,34 @@ fn devices_are_listed_and_what_is_missing_is_said() {
 }
 
 #[test]
+fn devices_that_compress_are_found_by_their_library_or_missed_with_the_reason() {
+    let place = Place::empty();
+    let devices = |library: &Path| {
+        let mut command: Command = place.command(&["devices", "--json"]);
+        command.env("OUTRIGGER_CALIBRATION", place.path("calibration"));
+        command.env("OUTRIGGER_QATZIP", library).env("OUTRIGGER_NVCOMP", "/nowhere/libnvcomp.so");
+        Said::from(command.output().unwrap()).json()
+    };
+    let why = |said: &serde_json::Value, kind: &str| {
+        let missing = said["missing"].as_array().unwrap().iter().find(|one| one["kind"] == kind);
+        missing.map(|one| one["why"].as_str().unwrap().to_string())
+    };
+    let said = devices(Path::new("/nowhere/libqatzip.so"));
+    assert!(why(&said, "qat").unwrap().contains("/nowhere/libqatzip.so"), "{said}");
+    assert!(why(&said, "nvcomp").unwrap().contains("/nowhere/libnvcomp.so"), "{said}");
+    // A library with QATzip's ABI, as the device's own tests use it.
+    let (library, source) = (place.path("libqatzip-standin.so"), "../offload/tests/qat/standin.c");
+    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compiler.args(["-std=gnu11", "-O2", "-shared", "-fPIC", "-pthread", "-o"]);
+    compiler.arg(&library).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+    assert!(compiler.status().unwrap().success());
+    let said = devices(&library);
+    assert_eq!(why(&said, "qat"), None);
+    let found = said["devices"].as_array().unwrap().iter().find(|device| device["name"] == "qat:0").unwrap();
+    assert_eq!((&found["model"], &found["driver"]), (&"Intel QAT".into(), &"libqatzip-standin.so".into()));
+}
+
+#[test]
 fn a_calibration_is_kept_and_shown() {
     let place = Place::empty();
     let args = ["calibrate", "--max-bytes", "4K", "--sim", "integrated", "--json"];

@@ -7,8 +7,8 @@ use outrigger_format::staging::{
     Prepared, RECORD_HEADER_LEN, Record, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, record_sum,
 };
 use outrigger_format::{
-    ChunkerSpec, CodecSpec, FRAME_HEADER_LEN, Fingerprint, FingerprintKind, Footer, FrameHeader, Node,
-    PACK_HEADER_LEN, PackHeader, Root, TRAILER_LEN, Trailer, checksum, parse_size, print_size,
+    ChunkerSpec, CodecChoice, CodecSpec, FRAME_HEADER_LEN, Fingerprint, FingerprintKind, Footer, FrameHeader,
+    Node, PACK_HEADER_LEN, PackHeader, Root, TRAILER_LEN, Trailer, checksum, parse_size, print_size,
 };
 
 /// Writes the checksum of `bytes` without what lies at `at` there, so that what it guards is reached.
@@ -162,6 +162,9 @@ pub fn text(bytes: &[u8]) {
     }
     if let Ok(spec) = CodecSpec::parse(text) {
         assert_eq!(CodecSpec::parse(&spec.to_string()), Ok(spec));
+    }
+    if let Ok(choice) = CodecChoice::parse(text) {
+        assert_eq!(CodecChoice::parse(&choice.to_string()), Ok(choice));
     }
     if let Ok(size) = parse_size(text) {
         assert_eq!(parse_size(&print_size(size)), Ok(size));

@@ -3,15 +3,20 @@
 mod blake3_many;
 mod candidates;
 mod codec;
+mod filter;
 mod hash;
 mod ingest;
 mod lanes;
 mod pmd;
 mod scan;
+mod scratch;
 mod window;
 
 pub use candidates::{candidates, candidates_with};
-pub use codec::{CodecError, Compressor, Decompressor};
+pub(crate) use codec::sample::Sample;
+pub use codec::{CodecError, Compressor, Decompressor, worst_case};
+pub use filter::{apply_filter, undo_filter};
+pub(crate) use filter::{is_in_place, undo_in_place, x86_density};
 pub use hash::{Hasher, hash, hash_many, hash_many_with};
 pub use ingest::Ingester;
 pub use pmd::{pmd_hash, pmd_hash_with};
@@ -20,6 +25,7 @@ pub use window::{window_hash, window_hash_with};
 
 use outrigger_format::{ChunkerSpec, FingerprintKind};
 
+use crate::op::Digest;
 use crate::{Device, Operation, SimdLevel, Task, TaskError};
 
 /// The processor as a device: always there, and the oracle that others are compared with.
@@ -50,6 +56,30 @@ impl CpuDevice {
     /// Working with the instructions of `level`, or the best level below it that this processor has.
     pub fn with_level(level: SimdLevel) -> Self {
         Self { level, compressor: Compressor::new(), decompressor: Decompressor::new(), ingester: None }
+    }
+}
+
+/// Parts of operations, for [`crate::work::split`].
+impl CpuDevice {
+    /// As [`candidates`].
+    pub(crate) fn candidates(&self, chunker: ChunkerSpec, history: &[u8], data: &[u8], out: &mut Vec<u32>) {
+        candidates_with(self.level, chunker, history, data, out);
+    }
+
+    /// As [`pmd::levels`].
+    pub(crate) fn pmd_levels(&self, digest: Digest, data: &[u8], levels: u32, out: &mut Vec<u8>) {
+        pmd::levels(self.level, digest, data, levels, out);
+    }
+
+    /// As [`pmd::finish`].
+    pub(crate) fn pmd_finish<'a>(
+        &self,
+        digest: Digest,
+        total: usize,
+        parts: impl Iterator<Item = &'a [u8]>,
+        out: &mut Vec<u8>,
+    ) {
+        pmd::finish(self.level, digest, total, parts, out);
     }
 }
 

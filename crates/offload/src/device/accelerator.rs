@@ -125,7 +125,7 @@ pub struct Submission {
     pub id: u64,
     /// The request and its input: read-only, and shared with the runtime.
     pub work: Arc<Work>,
-    /// Empty, with room from earlier tasks; where [`Work::output_len_max`] is above 0, `output.bytes.buffer()` has room for so
+    /// Empty, with room from earlier tasks; where [`Accelerator::output_room`] is above 0, `output.bytes.buffer()` has room for so
     /// much, page-locked if the device has such memory.
     pub output: Output,
 }
@@ -156,6 +156,12 @@ pub trait Accelerator: Send {
     /// good. Asked once, before tasks come, from any thread.
     fn host_memory(&self) -> Option<Arc<dyn HostMemory>> {
         None
+    }
+
+    /// The bytes that a task's output buffer should have room for: more than [`Work::output_len_max`] where the device writes results that are
+    /// longer before it is seen that they are of no use.
+    fn output_room(&self, work: &Work) -> usize {
+        work.output_len_max()
     }
 
     /// Called once on the manager thread before anything else. From then on, the device calls `waker` (from any thread,

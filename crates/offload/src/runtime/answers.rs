@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use outrigger_format::boundary::GearMasks;
-use outrigger_format::{CodecSpec, FingerprintKind};
+use outrigger_format::{Codec, CodecSpec, FingerprintKind};
 
 use super::queue::Next;
 use super::shared::Shared;
-use crate::CpuDevice;
 use crate::device::{Accelerator, Completion, Fault, Submission};
 use crate::op::Digest;
 use crate::pool::Pool;
 use crate::work::{Input, Output, Request, Work, same_result};
+use crate::{Compressor, CpuDevice};
 
 /// Made when they are first needed.
 #[derive(Default)]
@@ -23,30 +23,54 @@ pub(super) struct KnownAnswers {
 /// Enough that a kernel has more than one block to do.
 const BYTES: usize = 256 << 10;
 
+/// Codecs that devices may have. Their level is one that all have.
+const CODECS: [CodecSpec; 4] = [
+    CodecSpec { codec: Codec::Gzip, level: 1 },
+    CodecSpec { codec: Codec::Deflate, level: 1 },
+    CodecSpec { codec: Codec::Lz4, level: 0 },
+    CodecSpec { codec: Codec::Zstd, level: 1 },
+];
+
+/// The last question that a device is asked that hashes.
+const ENOUGH: usize = 3;
+
+/// Numbers of which the bits in `mask` are kept: with few, they compress.
+fn numbers(mask: u8) -> impl Iterator<Item = u8> {
+    let mut state = 0x9e37_79b9_u32;
+    std::iter::repeat_with(move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 24) as u8 & mask
+    })
+}
+
 fn questions(pool: &Pool) -> Vec<(Arc<Work>, Output)> {
-    let requests = [
+    let mut cpu = CpuDevice::new();
+    let mut answer = |request: Request, data: &[u8]| {
+        let mut buffer = pool.alloc(data.len());
+        buffer.extend_from_slice(data);
+        let work = Work { request, input: Input::Own(buffer), range: 0..data.len() };
+        let mut output = Output::default();
+        work.run_on(&mut cpu, &mut output).ok().map(|()| (Arc::new(work), output))
+    };
+    let hashed = [
         Request::HashMany {
             kind: FingerprintKind::Blake3,
             ranges: (0..BYTES as u32 / 5000).map(|n| n * 5000..(n + 1) * 5000).collect(),
         },
         Request::Scan { history: 0, masks: GearMasks::for_average(4096) },
         Request::PmdHash { digest: Digest::Sha256 },
-        Request::Compress { spec: CodecSpec::NONE },
     ];
-    let mut cpu = CpuDevice::new();
-    let answer = |request: Request| {
-        let mut buffer = pool.alloc(BYTES);
-        buffer.set_len(BYTES);
-        let mut state = 0x9e37_79b9_u32;
-        for byte in buffer.iter_mut() {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            *byte = (state >> 24) as u8;
-        }
-        let work = Work { request, input: Input::Own(buffer), range: 0..BYTES };
-        let mut output = Output::default();
-        work.run_on(&mut cpu, &mut output).ok().map(|()| (Arc::new(work), output))
-    };
-    requests.into_iter().filter_map(answer).collect()
+    let data: Vec<u8> = numbers(0xff).take(BYTES).collect();
+    let mut asked: Vec<_> = hashed.into_iter().filter_map(|request| answer(request, &data)).collect();
+    // What every device's buffers have room for, and every codec makes smaller.
+    let raw: Vec<u8> = numbers(0x11).take(BYTES / 4).collect();
+    for spec in CODECS {
+        let mut stored = Vec::new();
+        let codec = Compressor::new().compress(spec, &raw, &mut stored);
+        asked.extend(answer(Request::Compress { spec }, &raw));
+        asked.extend(answer(Request::Decompress { codec, raw_len: raw.len() }, &stored));
+    }
+    asked
 }
 
 impl KnownAnswers {
@@ -62,11 +86,17 @@ impl KnownAnswers {
     ) -> Result<(), Fault> {
         let questions = self.asked.get_or_insert_with(|| questions(&Pool::new(None, 0)));
         let can = device.capabilities();
+        // Who hashes is told right from wrong by that, and by one codec.
+        let hashes = can(&questions[0].0);
         let mut cpu = CpuDevice::new();
-        for (id, (work, expected)) in questions.iter().enumerate().filter(|(_, (work, _))| can(work)) {
+        for (id, (work, expected)) in questions.iter().enumerate() {
+            if !can(work) || hashes && id > ENOUGH {
+                continue;
+            }
             let mut output = Output::default();
-            if work.output_len_max() > 0 {
-                output.bytes.provide(shared.pool.alloc(work.output_len_max()));
+            let room = device.output_room(work);
+            if room > 0 {
+                output.bytes.provide(shared.pool.alloc(room));
             }
             // Tasks' ids are counted from 1 upwards: none ever gets here.
             let id = u64::MAX - id as u64;

@@ -74,7 +74,7 @@ impl Manager {
             let until = poll.into_iter().chain(retry).min();
             match self.shared.board.next(self.lane, may_take, until) {
                 Next::Item(body, cost) => self.start(body, cost),
-                Next::Woken | Next::Elapsed => {}
+                Next::Woken | Next::Called | Next::Elapsed => {}
                 Next::Ended => return,
             }
         }
@@ -90,7 +90,7 @@ impl Manager {
         }
         body.begun = now;
         body.report.queue = now.saturating_duration_since(body.submitted);
-        let need = body.work.output_len_max();
+        let need = self.device.output_room(&body.work);
         if need > 0 && body.output.bytes.buffer_room() < need {
             body.output.bytes.provide(self.shared.pool.alloc(need));
         }

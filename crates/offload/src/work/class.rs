@@ -62,7 +62,7 @@ impl fmt::Display for Class {
             Self::HashMany(kind) => write!(f, "hash_many/{}", kind.name()),
             Self::Compress(codec, level) => {
                 write!(f, "compress/{}", codec.name())?;
-                if codec == Codec::Zstd { write!(f, ":{level}") } else { Ok(()) }
+                if codec.levels().is_some() { write!(f, ":{level}") } else { Ok(()) }
             }
             Self::Decompress(codec) => write!(f, "decompress/{}", codec.name()),
             Self::WindowHash(spec) => {

@@ -11,7 +11,7 @@ use outrigger_format::{
     ChunkKind, Codec, FRAME_HEADER_LEN, FRAME_MAGIC, Fingerprint, Footer, FrameHeader, MAX_FRAME_LEN,
     PACK_HEADER_LEN, PackHeader, PackId, PackKind,
 };
-use outrigger_offload::{Compressor, Decompressor};
+use outrigger_offload::{Auto, Encoder, FrameDecoder, Wanted};
 
 use super::packs::slots_by_frame;
 use crate::error::{ErrorKind, Result};
@@ -56,7 +56,7 @@ pub(crate) fn visit_frames(
     pack: PackId,
     visit: &mut dyn FnMut(Salvaged) -> Result<()>,
 ) -> Result<Salvage> {
-    let mut scan = Scan { store, pack, decompressor: Decompressor::new(), salvage: Salvage::default() };
+    let mut scan = Scan { store, pack, decoder: FrameDecoder::new(), salvage: Salvage::default() };
     match store.packs.read_footer(pack).or_else(|_| scan.footer_without_header()) {
         Ok(footer) => scan.by_footer(&footer, visit)?,
         Err(error) if error.kind() == ErrorKind::Damaged => scan.by_magic(visit)?,
@@ -68,7 +68,7 @@ pub(crate) fn visit_frames(
 struct Scan<'a> {
     store: &'a Store,
     pack: PackId,
-    decompressor: Decompressor,
+    decoder: FrameDecoder,
     salvage: Salvage,
 }
 
@@ -191,8 +191,8 @@ impl Scan<'_> {
             return None;
         }
         let mut raw = Vec::new();
-        if self.decompressor.decompress(header.codec, stored, header.raw_len(), &mut raw).is_err() {
-            if header.codec != Codec::None {
+        if self.decoder.decode(header.encoding, stored, header.raw_len(), &mut raw).is_err() {
+            if !FrameDecoder::is_plain(header.encoding) {
                 return None;
             }
             raw = stored.to_vec();
@@ -255,7 +255,8 @@ pub(crate) fn rewrite(
     keep: &mut dyn FnMut(&Salvaged) -> bool,
 ) -> Result<(Vec<SealedPack>, Salvage)> {
     let mut sink = PackSink::new(store, meta, session, kind);
-    let (mut compressor, mut stored, mut raw) = (Compressor::new(), Vec::new(), Vec::new());
+    let (mut encoder, mut stored, mut raw) = (Encoder::new(), Vec::new(), Vec::new());
+    let wanted = Wanted::of(store.config.codec.into(), &Auto::new());
     let mut open = Vec::new();
     let salvage = visit_frames(store, pack, &mut |frame| {
         if (frame.kind != ChunkKind::Data) != (kind == PackKind::Meta) || !keep(&frame) {
@@ -265,13 +266,14 @@ pub(crate) fn rewrite(
         frame.chunks.iter().for_each(|(_, bytes)| raw.extend_from_slice(bytes));
         let fingerprints: Vec<Fingerprint> =
             frame.chunks.iter().map(|(fingerprint, _)| *fingerprint).collect();
-        let codec = compressor.compress(store.config.codec, &raw, &mut stored);
+        let encoding = encoder.encode(wanted, &raw, &mut stored);
+        let bytes = if encoding.codec == Codec::None { &raw } else { &stored };
         open.extend(sink.append(StoredFrame {
             kind: frame.kind,
-            codec,
+            encoding,
             lengths: frame.chunks.iter().map(|(_, bytes)| bytes.len() as u32).collect(),
             fingerprints: &fingerprints,
-            stored: &stored,
+            stored: bytes,
             sequence: 0,
         })?);
         Ok(())

@@ -14,12 +14,16 @@
 //! then there twice, which a later run clears up.
 
 use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
 
-use outrigger_format::{ChunkKind, Codec, CodecSpec, Fingerprint, Footer, PackId, PackKind};
-use outrigger_offload::Compressor;
+use outrigger_format::{
+    ChunkKind, Codec, CodecChoice, CodecSpec, Encoding, Fingerprint, Footer, PackId, PackKind, Reason,
+};
+use outrigger_offload::{Auto, Compression, Encoder, Wanted};
 
 use super::bits::PackBits;
-use super::frame::{Salvage, Salvager, Wanted};
+use super::frame::{Salvage, Salvager, WantedChunks};
+use super::recompress::Targets;
 use super::report::{GcProgress, GcReport};
 use crate::error::{Error, Result};
 use crate::session::Session;
@@ -29,7 +33,9 @@ use crate::write::{MANIFEST_FRAME, META_CODEC, OpenPack, PackSink, StoredFrame};
 /// Chunks that will become one frame.
 struct Joint {
     kind: ChunkKind,
-    codec: CodecSpec,
+    wanted: Wanted,
+    /// What was tried in vain with all of them.
+    in_vain: Option<CodecSpec>,
     limit: usize,
     raw: Vec<u8>,
     lengths: Vec<u32>,
@@ -42,26 +48,37 @@ pub(super) struct Copier<'a> {
     session: &'a Session,
     threads: usize,
     progress: &'a GcProgress,
+    targets: Option<&'a Targets>,
+    /// When it began, and the raw bytes since: for the throttle.
+    pace: (Instant, u64),
     data: PackSink,
     meta: PackSink,
     joints: Vec<Joint>,
-    compressor: Compressor,
+    encoder: Encoder,
     stored: Vec<u8>,
     sealed: Vec<PackId>,
 }
 
 impl<'a> Copier<'a> {
-    pub fn new(store: &'a Store, session: &'a Session, threads: usize, progress: &'a GcProgress) -> Self {
+    pub fn new(
+        store: &'a Store,
+        session: &'a Session,
+        threads: usize,
+        progress: &'a GcProgress,
+        targets: Option<&'a Targets>,
+    ) -> Self {
         let sink = |kind| PackSink::new(store, &store.meta, session.id(), kind);
         Self {
             store,
             session,
             threads,
             progress,
+            targets,
+            pace: (Instant::now(), 0),
             data: sink(PackKind::Data),
             meta: sink(PackKind::Meta),
             joints: Vec::new(),
-            compressor: Compressor::new(),
+            encoder: Encoder::new(),
             stored: Vec::new(),
             sealed: Vec::new(),
         }
@@ -74,7 +91,7 @@ impl<'a> Copier<'a> {
             Ok(footer) => footer,
             Err(error) => return Ok(Err(error)),
         };
-        let mut wanted: Wanted = vec![Vec::new(); footer.frames().len()];
+        let mut wanted: WantedChunks = vec![Vec::new(); footer.frames().len()];
         for (slot, fingerprint) in (0..).zip(footer.fingerprints()).filter(|(slot, _)| bits.get(*slot)) {
             if let Some((frame, position)) = footer.position(slot) {
                 wanted[frame as usize].push((position, *fingerprint));
@@ -84,8 +101,9 @@ impl<'a> Copier<'a> {
         let frames: Vec<u16> =
             (0..).zip(&wanted).filter(|(_, wanted)| !wanted.is_empty()).map(|(number, _)| number).collect();
         let whole_min = self.frame_limit(bits.kind) / 4;
-        let (store, threads) = (self.store, self.threads.min(frames.len() / 4).max(1));
-        let (footer, wanted, frames): (&Footer, &Wanted, &[u16]) = (&footer, &wanted, &frames);
+        let (store, targets) = (self.store, self.targets);
+        let (store, threads) = (store, self.threads.min(frames.len() / 4).max(1));
+        let (footer, wanted, frames): (&Footer, &WantedChunks, &[u16]) = (&footer, &wanted, &frames);
         std::thread::scope(|scope| {
             let mut results = Vec::new();
             for thread in 0..threads {
@@ -95,7 +113,8 @@ impl<'a> Copier<'a> {
                     let mut salvager = Salvager::default();
                     for &frame in frames.iter().skip(thread).step_by(threads) {
                         let wanted = &wanted[frame as usize];
-                        let salvage = salvager.salvage(store, pack, footer, frame, wanted, whole_min);
+                        let salvage =
+                            salvager.salvage(store, pack, footer, frame, wanted, whole_min, targets);
                         let failed = salvage.is_err();
                         // Nobody listens any more when another frame could not be read.
                         if send.send(salvage).is_err() || failed {
@@ -123,6 +142,18 @@ impl<'a> Copier<'a> {
         })
     }
 
+    /// Sleeps if it has done more than it may by now.
+    fn keep_pace(&mut self, raw: u64) {
+        let rate = self.targets.map_or(0, |targets| targets.bytes_per_sec);
+        if rate == 0 {
+            return;
+        }
+        let (began, done) = &mut self.pace;
+        *done += raw;
+        let due = Duration::from_secs_f64(*done as f64 / rate as f64);
+        std::thread::sleep(due.saturating_sub(began.elapsed()));
+    }
+
     fn frame_limit(&self, kind: PackKind) -> usize {
         match kind {
             PackKind::Data => self.store.config.frame_size as usize,
@@ -131,12 +162,19 @@ impl<'a> Copier<'a> {
     }
 
     fn append(&mut self, salvage: Salvage, report: &mut GcReport) -> Result<()> {
-        let Salvage { kind, codec, lengths, fingerprints, bytes, whole } = salvage;
+        let Salvage { kind, encoding, lengths, fingerprints, bytes, whole, other, recoded } = salvage;
         self.progress.advance(bytes.len() as u64);
+        self.keep_pace(lengths.iter().map(|&len| u64::from(len)).sum());
+        if let Some(before) = recoded {
+            report.frames_recoded += 1;
+            report.recoded_raw += lengths.iter().map(|&len| u64::from(len)).sum::<u64>();
+            report.recoded_before += before;
+            report.recoded_after += bytes.len() as u64;
+        }
         if whole {
             let frame = StoredFrame {
                 kind,
-                codec,
+                encoding,
                 lengths,
                 fingerprints: &fingerprints,
                 stored: &bytes,
@@ -144,7 +182,7 @@ impl<'a> Copier<'a> {
             };
             return self.append_frame(frame, report);
         }
-        let at = self.joint(kind, codec);
+        let at = self.joint(kind, encoding, other);
         if !self.joints[at].raw.is_empty() && self.joints[at].raw.len() + bytes.len() > self.joints[at].limit
         {
             self.write_joint(at, report)?;
@@ -156,36 +194,62 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    fn joint(&mut self, kind: ChunkKind, codec: Codec) -> usize {
-        let default = self.store.config.codec;
-        let codec = match (kind, codec) {
-            (ChunkKind::Data, codec) if codec == default.codec => default,
-            (ChunkKind::Data, Codec::Zstd) => CodecSpec { codec, level: 2 },
-            (ChunkKind::Data, codec) => CodecSpec { codec, level: 0 },
-            _ => META_CODEC,
+    /// Where chunks go that were encoded so: with others that will be encoded alike.
+    fn joint(&mut self, kind: ChunkKind, encoding: Encoding, other: Option<Compression>) -> usize {
+        let wanted = match other {
+            Some(target) => Wanted::of(target, &Auto::new()),
+            None => self.again(kind, encoding),
         };
-        let same = |joint: &Joint| (joint.kind, joint.codec) == (kind, codec);
+        let in_vain = encoding.asked.filter(|_| wanted.reason == Reason::Known);
+        let same = |joint: &Joint| (joint.kind, joint.wanted, joint.in_vain) == (kind, wanted, in_vain);
         self.joints.iter().position(same).unwrap_or_else(|| {
             let pack = if kind == ChunkKind::Data { PackKind::Data } else { PackKind::Meta };
             let limit = self.frame_limit(pack);
             let (raw, lengths, fingerprints) = Default::default();
-            self.joints.push(Joint { kind, codec, limit, raw, lengths, fingerprints });
+            self.joints.push(Joint { kind, wanted, in_vain, limit, raw, lengths, fingerprints });
             self.joints.len() - 1
         })
     }
 
+    /// How chunks that were encoded so are encoded again: as they were, where that is recorded; and what was tried in vain is not tried
+    /// again.
+    fn again(&self, kind: ChunkKind, encoding: Encoding) -> Wanted {
+        let default = Compression::from(self.store.config.codec);
+        let plain = Wanted::of(CodecSpec::NONE.into(), &Auto::new());
+        if kind != ChunkKind::Data {
+            return Wanted { spec: META_CODEC, reason: Reason::Unstated, filters: false, ..plain };
+        }
+        if encoding.is_incompressible() {
+            return Wanted { reason: Reason::Known, ..plain };
+        }
+        match (encoding.asked, encoding.codec, default.codec) {
+            (Some(spec), ..) => Wanted { spec, reason: encoding.reason, filters: true, ..plain },
+            (None, codec, CodecChoice::Fixed(spec)) if codec == spec.codec => {
+                Wanted { filters: true, ..Wanted::of(default, &Auto::new()) }
+            }
+            (None, codec, _) => {
+                let level = codec.levels().map_or(0, |(_, _, usual)| usual);
+                Wanted { spec: CodecSpec { codec, level }, reason: Reason::Unstated, filters: true, ..plain }
+            }
+        }
+    }
+
     fn write_joint(&mut self, at: usize, report: &mut GcReport) -> Result<()> {
-        let Joint { kind, codec, raw, lengths, fingerprints, .. } = &mut self.joints[at];
+        let Joint { kind, wanted, in_vain, raw, lengths, fingerprints, .. } = &mut self.joints[at];
         if lengths.is_empty() {
             return Ok(());
         }
         let mut stored = std::mem::take(&mut self.stored);
-        let codec = self.compressor.compress(*codec, raw, &mut stored);
-        raw.clear();
+        let mut encoding = self.encoder.encode(*wanted, raw, &mut stored);
+        encoding.asked = in_vain.or(encoding.asked);
         let (kind, lengths, fingerprints) = (*kind, std::mem::take(lengths), std::mem::take(fingerprints));
+        let mut raw = std::mem::take(raw);
+        let bytes = if encoding.codec == Codec::None { &raw } else { &stored };
         let frame =
-            StoredFrame { kind, codec, lengths, fingerprints: &fingerprints, stored: &stored, sequence: 0 };
+            StoredFrame { kind, encoding, lengths, fingerprints: &fingerprints, stored: bytes, sequence: 0 };
         let appended = self.append_frame(frame, report);
+        raw.clear();
+        self.joints[at].raw = raw;
         self.stored = stored;
         appended
     }

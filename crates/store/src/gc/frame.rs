@@ -3,8 +3,10 @@
 //! A frame of which everything is in use is copied as it is stored. Still it is decompressed: what cannot be decoded to the chunks
 //! that the footer names must not be carried on under a new checksum. Of other frames the chunks in use are taken out.
 
-use outrigger_format::{ChunkKind, Codec, Fingerprint, Footer, FrameHeader, PackId};
-use outrigger_offload::Decompressor;
+use outrigger_format::{ChunkKind, Codec, Encoding, Fingerprint, Footer, FrameHeader, PackId};
+use outrigger_offload::{Auto, Compression, Encoder, FrameDecoder, Wanted};
+
+use super::recompress::Targets;
 
 use crate::error::{Context, Error, Result};
 use crate::store::Store;
@@ -12,28 +14,34 @@ use crate::store::Store;
 /// Verified chunks of one frame.
 pub(super) struct Salvage {
     pub kind: ChunkKind,
-    pub codec: Codec,
+    pub encoding: Encoding,
     pub lengths: Vec<u32>,
     pub fingerprints: Vec<Fingerprint>,
     /// The frame's stored bytes if it is `whole`, else the chunks' own.
     pub bytes: Vec<u8>,
     pub whole: bool,
+    /// How it should be stored, if it is not.
+    pub other: Option<Compression>,
+    /// What it took, if it was encoded anew.
+    pub recoded: Option<u64>,
 }
 
 /// Chunks in use of each frame: position and name, rising by position.
-pub(super) type Wanted = Vec<Vec<(u16, Fingerprint)>>;
+pub(super) type WantedChunks = Vec<Vec<(u16, Fingerprint)>>;
 
 /// What one thread keeps from frame to frame.
 #[derive(Default)]
 pub(super) struct Salvager {
-    decompressor: Decompressor,
+    decoder: FrameDecoder,
+    encoder: Encoder,
     stored: Vec<u8>,
     raw: Vec<u8>,
 }
 
 impl Salvager {
     /// Reads frame `number` and verifies the chunks `wanted` of it. It is kept whole if it is all wanted and has at least `whole_min`
-    /// raw bytes; smaller ones are better joined.
+    /// raw bytes; smaller ones are better joined. One that `targets` wants otherwise is encoded anew.
+    #[expect(clippy::too_many_arguments, reason = "which frame, which chunks of it, and what of them")]
     pub fn salvage(
         &mut self,
         store: &Store,
@@ -42,6 +50,7 @@ impl Salvager {
         number: u16,
         wanted: &[(u16, Fingerprint)],
         whole_min: usize,
+        targets: Option<&Targets>,
     ) -> Result<Salvage> {
         let missing = || Error::damaged(format!("pack {pack} has no frame {number}"));
         let range = footer.frame_range(number).ok_or_else(missing)?;
@@ -51,20 +60,25 @@ impl Salvager {
         let header = FrameHeader::decode(&self.stored).context(at)?;
         let stored = &self.stored[header.encoded_len()..];
         header.verify_stored(stored).context(at)?;
-        self.decompressor
-            .decompress(header.codec, stored, header.raw_len(), &mut self.raw)
+        self.decoder
+            .decode(header.encoding, stored, header.raw_len(), &mut self.raw)
             .map_err(|error| Error::damaged(at()).caused_by(error))?;
 
         let whole = wanted.len() == header.lengths.len()
             && (header.raw_len() >= whole_min || header.kind == ChunkKind::Catalogue);
         let mut salvage = Salvage {
             kind: header.kind,
-            codec: header.codec,
+            encoding: header.encoding,
             lengths: Vec::with_capacity(wanted.len()),
             fingerprints: wanted.iter().map(|(_, fingerprint)| *fingerprint).collect(),
-            bytes: if whole { stored.to_vec() } else { Vec::new() },
+            bytes: Vec::new(),
             whole,
+            other: None,
+            recoded: None,
         };
+        if header.kind == ChunkKind::Data {
+            salvage.other = targets.and_then(|targets| targets.other(pack, number, header.encoding));
+        }
         let (mut position, mut start) = (0, 0);
         for &(wanted, fingerprint) in wanted {
             while position < wanted {
@@ -80,6 +94,18 @@ impl Salvager {
             if !whole {
                 salvage.bytes.extend_from_slice(chunk);
             }
+        }
+        match salvage.other.filter(|_| whole) {
+            Some(target) => {
+                let wanted = Wanted::of(target, &Auto::new());
+                salvage.encoding = self.encoder.encode(wanted, &self.raw, &mut salvage.bytes);
+                if salvage.encoding.codec == Codec::None {
+                    salvage.bytes.clone_from(&self.raw);
+                }
+                salvage.recoded = Some(stored.len() as u64);
+            }
+            None if whole => salvage.bytes.extend_from_slice(stored),
+            None => {}
         }
         Ok(salvage)
     }

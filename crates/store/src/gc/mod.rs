@@ -7,7 +7,7 @@
 //! | fence sessions without a process, become the collector, sweep what they left | 11, 14, 15 | `sweep.rs` |
 //! | drop history that no snapshot sees; write the catalogue anew if it has grown | | `catalogue.rs`, `rewrite.rs` |
 //! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `walk.rs`, `bits.rs` |
-//! | judge the packs, condemn those worth emptying | 17 | `plan.rs` |
+//! | judge the packs, condemn those worth emptying | 17 | `plan.rs`, `recompress.rs` |
 //! | wait until every writer has acknowledged | 18 | here |
 //! | mark what is retained by now; what sessions took back is no victim | 19 | `mark.rs` |
 //! | group by group: copy, make durable, bury, unlink | 20, 21, 22 | `copy.rs`, `frame.rs` |
@@ -22,6 +22,7 @@ mod copy;
 mod frame;
 mod mark;
 mod plan;
+mod recompress;
 mod report;
 mod rewrite;
 mod sweep;
@@ -36,6 +37,8 @@ use outrigger_format::PackId;
 pub(crate) use self::catalogue::compact as write_catalogue_anew;
 use self::copy::Copier;
 use self::mark::Marker;
+use self::recompress::Targets;
+pub use self::recompress::{Recompress, RecompressReport, recompress};
 pub use self::report::{GcOptions, GcProgress, GcReport};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -112,7 +115,9 @@ fn dry_run(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<
     sweep::remove_strays(store, None, options, &mut report)?;
     let mut marker = Marker::default();
     marker.superseded = catalogue::survey(store, &mut report)?;
-    let (_, condemned) = mark_and_judge(store, &mut marker, options, progress, &mut report)?;
+    let targets = targets(store, options)?;
+    let (_, condemned) =
+        mark_and_judge(store, &mut marker, targets.as_ref(), options, progress, &mut report)?;
     report.packs_condemned = condemned.len() as u64;
     report.packs_after = report.packs_before - report.packs_condemned;
     let kept = condemned.iter().filter(|row| marker.bits.pack(row.id).is_some_and(|bits| bits.count() > 0));
@@ -130,10 +135,16 @@ fn dry_run(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<
     Ok(report)
 }
 
+/// What a run that recompresses brings frames to.
+fn targets(store: &Store, options: &GcOptions) -> Result<Option<Targets>> {
+    options.recompress.as_ref().map(|how| Targets::load(store, how)).transpose()
+}
+
 /// The first mark and what follows from it: all committed rows, and those of them to condemn.
 fn mark_and_judge(
     store: &Store,
     marker: &mut Marker,
+    targets: Option<&Targets>,
     options: &GcOptions,
     progress: &GcProgress,
     report: &mut GcReport,
@@ -143,7 +154,12 @@ fn mark_and_judge(
     let rows = marker.mark(store, options.threads(), progress)?;
     (report.roots, report.nodes, report.chunks) = (marker.roots, marker.nodes(), marker.bits.count());
     report.mark_memory = marker.memory();
-    let condemned = plan::judge(store, &rows, &marker.bits, options, report)?;
+    let mut condemned = plan::judge(store, &rows, &marker.bits, options, report)?;
+    if let Some(targets) = targets {
+        let outdated = targets.outdated(store, &rows)?;
+        report.packs_outdated = outdated.len() as u64;
+        condemned.extend(outdated);
+    }
     report.mark_ms += began.elapsed().as_millis() as u64;
     let chosen: HashSet<PackId> = condemned.into_iter().collect();
     let condemned = rows.iter().filter(|row| chosen.contains(&row.id)).cloned().collect();
@@ -168,7 +184,8 @@ impl Run<'_> {
         let mut marker = Marker::default();
         marker.superseded = catalogue::compact_if_grown(store, session, options, progress, report)?;
 
-        let (_, condemned) = mark_and_judge(store, &mut marker, options, progress, report)?;
+        let targets = targets(store, options)?;
+        let (_, condemned) = mark_and_judge(store, &mut marker, targets.as_ref(), options, progress, report)?;
         if condemned.is_empty() {
             return Ok(());
         }
@@ -186,7 +203,7 @@ impl Run<'_> {
         report.packs_reprieved = report.packs_condemned.saturating_sub(victims.len() as u64);
 
         let began = Instant::now();
-        let done = self.empty(&victims, &marker, report);
+        let done = self.empty(&victims, &marker, targets.as_ref(), report);
         report.copy_ms = began.elapsed().as_millis() as u64;
         done
     }
@@ -232,7 +249,13 @@ impl Run<'_> {
     }
 
     /// Rules 20 to 22, group by group.
-    fn empty(&self, victims: &[&PackRow], marker: &Marker, report: &mut GcReport) -> Result<()> {
+    fn empty(
+        &self,
+        victims: &[&PackRow],
+        marker: &Marker,
+        targets: Option<&Targets>,
+        report: &mut GcReport,
+    ) -> Result<()> {
         let in_use = |row: &PackRow| marker.bits.pack(row.id).is_some_and(|bits| bits.count() > 0);
         let (mut full, empty): (Vec<&PackRow>, Vec<&PackRow>) =
             victims.iter().copied().partition(|row| in_use(row));
@@ -240,7 +263,8 @@ impl Run<'_> {
         self.bury(&[], empty.iter().map(|row| row.id).collect(), report)?;
         full.sort_by_key(|row| row.id);
         self.progress.enter("copying what is in use", report_total(&full, marker, self.store)?);
-        let mut copier = Copier::new(self.store, self.session, self.options.threads(), self.progress);
+        let threads = self.options.threads();
+        let mut copier = Copier::new(self.store, self.session, threads, self.progress, targets);
         let group_bytes = GROUP_PACKS * u64::from(self.store.config.pack_size);
         let (mut group, mut before) = (Vec::new(), report.bytes_copied);
         let mut raw = 0;

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use super::recompress::Recompress;
+
 /// How a run works.
 #[derive(Clone, Debug)]
 pub struct GcOptions {
@@ -25,6 +27,8 @@ pub struct GcOptions {
     /// How long to wait for sessions that do not acknowledge, seconds. One whose process was stopped is fenced when its lease ends, within
     /// a minute, so a shorter wait may end in `Busy`.
     pub wait_secs: u64,
+    /// Also encode old data anew.
+    pub recompress: Option<Recompress>,
 }
 
 impl Default for GcOptions {
@@ -37,6 +41,7 @@ impl Default for GcOptions {
             merge_small: true,
             catalogue_min: 4 << 20,
             wait_secs: 120,
+            recompress: None,
         }
     }
 }
@@ -97,6 +102,16 @@ pub struct GcReport {
     pub chunks_copied: u64,
     /// Bytes of the packs written.
     pub bytes_copied: u64,
+    /// Packs with frames that are not stored as policies ask, as far as this run looked; 0 if it was not to recompress.
+    pub packs_outdated: u64,
+    /// Frames that were encoded anew, joined ones not counted.
+    pub frames_recoded: u64,
+    /// Their raw bytes.
+    pub recoded_raw: u64,
+    /// What they took before.
+    pub recoded_before: u64,
+    /// What they take now.
+    pub recoded_after: u64,
     /// Stored bytes of the catalogue before the run.
     pub catalogue_bytes: u64,
     /// The catalogue was written anew.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outrigger_format::{ChunkKind, FrameHeader, PackKind};
+use outrigger_format::{ChunkKind, FrameHeader, PackKind, Reason};
 
 use crate::error::{Context, Result};
 use crate::index::{IndexMemory, IndexStats};
@@ -33,6 +33,19 @@ pub struct FrameTotals {
     pub stored_bytes: u64,
 }
 
+/// Frames that are counted together.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct FrameKey {
+    /// The kind of their chunks: `data`, `manifest`, `catalogue`.
+    pub kind: &'static str,
+    /// Their codec.
+    pub codec: &'static str,
+    /// Codec, level and filter, as far as they are recorded: `zstd:1 +group4`.
+    pub encoding: String,
+    /// Why they are stored so.
+    pub reason: Reason,
+}
+
 /// What a store holds.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
@@ -44,8 +57,8 @@ pub struct Stats {
     pub retained_bytes: u64,
     /// Packs by kind and state.
     pub packs: BTreeMap<(&'static str, &'static str), PackTotals>,
-    /// Frames by kind of chunk and codec, of the packs looked at.
-    pub frames: BTreeMap<(&'static str, &'static str), FrameTotals>,
+    /// Frames by kind of chunk, of how they are stored and of why, of the packs looked at.
+    pub frames: BTreeMap<FrameKey, FrameTotals>,
     /// Packs whose frames were looked at …
     pub packs_sampled: u64,
     /// … of these many.
@@ -130,11 +143,7 @@ pub fn stats(store: &Store, packs_max: usize) -> Result<Stats> {
 /// Bytes of a frame's header with the lengths of this many chunks, read at once.
 const HEADER_BYTES: usize = 4096;
 
-fn frames(
-    store: &Store,
-    row: &PackRow,
-    totals: &mut BTreeMap<(&'static str, &'static str), FrameTotals>,
-) -> Result<()> {
+fn frames(store: &Store, row: &PackRow, totals: &mut BTreeMap<FrameKey, FrameTotals>) -> Result<()> {
     let footer = store.packs.read_footer(row.id)?;
     let mut bytes = Vec::new();
     for number in 0..footer.frames().len() as u16 {
@@ -148,7 +157,10 @@ fn frames(
             ChunkKind::Manifest => "manifest",
             ChunkKind::Catalogue => "catalogue",
         };
-        let sum = totals.entry((kind, header.codec.name())).or_default();
+        let encoding = header.encoding;
+        let (codec, reason) = (encoding.codec.name(), encoding.reason);
+        let key = FrameKey { kind, codec, encoding: encoding.to_string(), reason };
+        let sum = totals.entry(key).or_default();
         sum.frames += 1;
         sum.raw_bytes += header.raw_len() as u64;
         sum.stored_bytes += (range.len() - header.encoded_len()) as u64;

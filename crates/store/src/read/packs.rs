@@ -13,7 +13,7 @@ use outrigger_format::{
     Fingerprint, FingerprintKind, Footer, FrameHeader, PACK_HEADER_LEN, PackHeader, PackId, Place, StoreId,
     TRAILER_LEN, Trailer,
 };
-use outrigger_offload::Decompressor;
+use outrigger_offload::FrameDecoder;
 
 use crate::backend::Backend;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -102,7 +102,7 @@ pub struct PackReader {
     loaded: Condvar,
     cache_bytes: AtomicUsize,
     pool: Arc<Mutex<Vec<Vec<u8>>>>,
-    stored_pool: Mutex<Vec<(Decompressor, Vec<u8>)>>,
+    stored_pool: Mutex<Vec<(FrameDecoder, Vec<u8>)>>,
     /// Pack → where its fingerprints begin, and how many they are.
     tables: Mutex<HashMap<PackId, (u64, u32)>>,
 }
@@ -300,10 +300,10 @@ impl PackReader {
         let range = footer
             .frame_range(number)
             .ok_or_else(|| Error::damaged(format!("pack {pack} has no frame {number}")))?;
-        let (mut decompressor, mut bytes) =
+        let (mut decoder, mut bytes) =
             self.stored_pool.lock().expect("no panic while held").pop().unwrap_or_default();
-        let frame = self.decode(pack, range, trust, &mut decompressor, &mut bytes);
-        self.stored_pool.lock().expect("no panic while held").push((decompressor, bytes));
+        let frame = self.decode(pack, range, trust, &mut decoder, &mut bytes);
+        self.stored_pool.lock().expect("no panic while held").push((decoder, bytes));
         frame.map(Arc::new)
     }
 
@@ -312,7 +312,7 @@ impl PackReader {
         pack: PackId,
         range: Range<u32>,
         trust: Trust,
-        decompressor: &mut Decompressor,
+        decoder: &mut FrameDecoder,
         bytes: &mut Vec<u8>,
     ) -> Result<Frame> {
         let at = || format!("pack {pack}, frame at byte {}", range.start);
@@ -325,8 +325,8 @@ impl PackReader {
         }
         let raw_len = header.raw_len();
         let mut raw = self.pool.lock().expect("no panic while held").pop().unwrap_or_default();
-        decompressor
-            .decompress(header.codec, stored, raw_len, &mut raw)
+        decoder
+            .decode(header.encoding, stored, raw_len, &mut raw)
             .map_err(|error| Error::damaged(at()).caused_by(error))?;
         let mut bounds = Vec::with_capacity(header.lengths.len() + 1);
         let mut end = 0;

@@ -1,7 +1,7 @@
 //! Catalogue blocks for what is committed outside the pipeline: snapshots, kept versions, a compacted catalogue.
 
 use outrigger_format::catalogue::{BlockBuilder, Record};
-use outrigger_format::{ChunkKind, Codec, CodecSpec, PackKind};
+use outrigger_format::{ChunkKind, Codec, CodecSpec, Encoding, PackKind};
 use outrigger_offload::Compressor;
 
 use super::packer::{OpenPack, PackSink, StoredFrame};
@@ -37,7 +37,7 @@ pub fn append_records(
             let fingerprint = outrigger_offload::hash(store.config.fingerprint, &block);
             packs.extend(sink.append(StoredFrame {
                 kind: ChunkKind::Catalogue,
-                codec,
+                encoding: Encoding::plain(codec),
                 lengths: vec![block.len() as u32],
                 fingerprints: &[fingerprint],
                 stored: &stored,

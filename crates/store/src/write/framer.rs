@@ -8,21 +8,22 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use outrigger_format::{CodecSpec, Fingerprint, MAX_FRAME_LEN};
+use outrigger_format::{Fingerprint, MAX_FRAME_LEN};
+use outrigger_offload::Compression;
 
 use super::bytes::Buffer;
 
 /// What a file's frames are like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Form {
-    pub codec: CodecSpec,
+    pub codec: Compression,
     /// See [`super::FileItem::frame`].
     pub frame: Option<u32>,
 }
 
 impl Form {
     #[cfg(test)]
-    const PLAIN: Self = Self { codec: CodecSpec::NONE, frame: None };
+    const PLAIN: Self = Self { codec: Compression::NONE, frame: None };
 }
 
 /// A frame's raw bytes, complete, before compression.

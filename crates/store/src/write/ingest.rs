@@ -4,11 +4,12 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use outrigger_format::boundary::CutWalk;
-use outrigger_format::{ChunkerSpec, CodecSpec, Fingerprint, FingerprintKind};
+use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
+use outrigger_offload::Compression;
 
 use super::bytes::Buffer;
 use super::framer::Form;
-use super::item::{Content, FileItem, Part, SourceFile, SourceStat};
+use super::item::{Content, FileItem, Part, SourceFile, SourceStat, hinted};
 use super::oracle::{Answers, Oracle, UNNAMED};
 use super::progress::Progress;
 use super::queue::Small;
@@ -91,7 +92,7 @@ pub(super) fn ingest_small(
                 files.push(CutFile {
                     change,
                     chunks: 0,
-                    form: Form { codec: CodecSpec::NONE, frame: None },
+                    form: Form { codec: Compression::NONE, frame: None },
                     dedup: false,
                     chunker: ChunkerSpec::DEFAULT,
                     oracle: Oracle::Off,
@@ -102,10 +103,11 @@ pub(super) fn ingest_small(
             Small::File(file) => file,
         };
         let (chunker, dedup, oracle) = (file.chunker, file.dedup, file.oracle.clone());
-        let form = Form { codec: file.codec, frame: file.frame };
-        let Some((change, len, offset)) = read_file(file, &mut buffer.bytes[at..], progress)? else {
+        let frame = file.frame;
+        let Some((change, len, offset, codec)) = read_file(file, &mut buffer.bytes[at..], progress)? else {
             continue;
         };
+        let form = Form { codec, frame };
         let before = chunks.len();
         if let Some(answers) = oracle.answers() {
             answers.check_data(len as u64)?;
@@ -163,10 +165,14 @@ fn told(answers: &Answers, base: usize, chunks: &mut Vec<ChunkRef>) {
     }
 }
 
-/// Reads one file into `room`, and says how long it is and at which offset that begins; `None` when it was skipped (and said so). A file
+/// Reads one file into `room`, and says how long it is, at which offset that begins, and how to compress it; `None` when it was skipped (and said so). A file
 /// that no longer fits is skipped too: the batch was made from the sizes that `stat` gave.
-fn read_file(file: FileItem, room: &mut [u8], progress: &Progress) -> Result<Option<(Change, usize, u64)>> {
-    let FileItem { to, mut attributes, content, .. } = file;
+fn read_file(
+    file: FileItem,
+    room: &mut [u8],
+    progress: &Progress,
+) -> Result<Option<(Change, usize, u64, Compression)>> {
+    let FileItem { to, mut attributes, content, codec, .. } = file;
     let mut begins = 0;
     let (len, stamp) = match content {
         Content::Bytes(bytes) => {
@@ -205,7 +211,8 @@ fn read_file(file: FileItem, room: &mut [u8], progress: &Progress) -> Result<Opt
             }
         },
     };
-    Ok(Some((to.into_change(attributes, stamp), len, begins)))
+    let codec = hinted(codec, &attributes.xattrs);
+    Ok(Some((to.into_change(attributes, stamp), len, begins, codec)))
 }
 
 struct Read {

@@ -4,9 +4,10 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use outrigger_format::catalogue::{Attributes, Time};
+use outrigger_format::catalogue::{Attributes, Time, Xattrs};
 use outrigger_format::checksum;
-use outrigger_format::{ChunkerSpec, CodecSpec, Root};
+use outrigger_format::{ChunkerSpec, CodecChoice, Root};
+use outrigger_offload::Compression;
 
 use super::oracle::Oracle;
 use crate::error::Result;
@@ -31,7 +32,7 @@ pub struct FileItem {
     /// How to cut it.
     pub chunker: ChunkerSpec,
     /// How to compress what is new.
-    pub codec: CodecSpec,
+    pub codec: Compression,
     /// Whether to look for what is stored already.
     pub dedup: bool,
     /// At most so many raw bytes in a frame of its chunks (a longer chunk is a frame of its own), and none of files with another limit;
@@ -39,6 +40,17 @@ pub struct FileItem {
     pub frame: Option<u32>,
     /// For experiments: what is known of its chunks beforehand.
     pub oracle: Oracle,
+}
+
+/// An extended attribute that may say of one file what a policy says of a directory: its codec.
+pub const CODEC_HINT: &[u8] = b"user.outrigger.codec";
+
+/// What `policy` says of a file with these extended attributes: its own hint is followed, unless it makes no sense.
+pub(super) fn hinted(policy: Compression, xattrs: &Xattrs) -> Compression {
+    let hint = xattrs.iter().find(|(name, _)| name == CODEC_HINT);
+    let hint =
+        hint.and_then(|(_, value)| CodecChoice::parse(std::str::from_utf8(value).ok()?.trim_end()).ok());
+    hint.map_or(policy, |codec| Compression { codec, ..policy })
 }
 
 /// The change that a content ends in.

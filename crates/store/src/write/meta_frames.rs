@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::{ChunkKind, Codec, Fingerprint, FingerprintKind, Node};
+use outrigger_format::{ChunkKind, Codec, Encoding, Fingerprint, FingerprintKind, Node};
 use outrigger_offload::Compressor;
 
 use super::catalogue::META_CODEC;
@@ -67,8 +67,8 @@ impl MetaFrames {
         let codec = self.compressor.compress(META_CODEC, &self.raw, &mut self.stored);
         let stored = if codec == Codec::None { &self.raw } else { &self.stored };
         let lengths = std::mem::take(&mut self.lengths);
-        let frame =
-            StoredFrame { kind, codec, lengths, fingerprints: &self.fingerprints, stored, sequence: 0 };
+        let (encoding, fingerprints) = (Encoding::plain(codec), &*self.fingerprints);
+        let frame = StoredFrame { kind, encoding, lengths, fingerprints, stored, sequence: 0 };
         self.full.extend(self.sink.append(frame)?);
         self.raw.clear();
         self.fingerprints.clear();

@@ -56,7 +56,9 @@ mod sequence;
 pub(crate) use catalogue::META_CODEC;
 pub use catalogue::append_records;
 pub use commit::{CommitTotals, CommitWhen};
-pub use item::{Content, FileItem, Item, Part, PartSource, Parts, SourceFile, SourceStat, Target};
+pub use item::{
+    CODEC_HINT, Content, FileItem, Item, Part, PartSource, Parts, SourceFile, SourceStat, Target,
+};
 pub use manifest::{ManifestBuilder, NodeSink};
 pub(crate) use meta_frames::MANIFEST_FRAME;
 pub use oracle::{Oracle, OracleMode, OracleRecord};

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use outrigger_format::{
-    ChunkKind, Codec, Fingerprint, FingerprintKind, Footer, FooterBuilder, FrameHeader, PACK_HEADER_LEN,
+    ChunkKind, Encoding, Fingerprint, FingerprintKind, Footer, FooterBuilder, FrameHeader, PACK_HEADER_LEN,
     PackHeader, PackId, PackKind, StoreId, checksum,
 };
 
@@ -18,7 +18,7 @@ use crate::store::Store;
 /// A compressed frame, ready to append.
 pub(crate) struct StoredFrame<'a> {
     pub kind: ChunkKind,
-    pub codec: Codec,
+    pub encoding: Encoding,
     pub lengths: Vec<u32>,
     pub fingerprints: &'a [Fingerprint],
     pub stored: &'a [u8],
@@ -89,7 +89,7 @@ impl PackSink {
         let open = self.open.as_mut().expect("just opened");
         let header = FrameHeader {
             kind: frame.kind,
-            codec: frame.codec,
+            encoding: frame.encoding,
             stored_len: frame.stored.len() as u32,
             stored_sum: checksum(&[frame.stored]),
             lengths: frame.lengths,

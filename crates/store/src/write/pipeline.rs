@@ -5,11 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use outrigger_format::{ChunkKind, Codec, FingerprintKind, PackKind, Root};
-use outrigger_offload::Compressor;
 use outrigger_offload::pool::Pool;
 use outrigger_offload::runtime::Runtime;
+use outrigger_offload::{Auto, Encoder, Wanted};
 
 use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message, WAITING_MAX};
 use super::compare::Compare;
@@ -25,6 +26,7 @@ use super::packer::{PackSink, StoredFrame};
 use super::progress::{Progress, ProgressView};
 use super::queue::{Batch, BufferPlan, Queue, Small, Task};
 use super::sequence::{Sequenced, Sequencer, Stage};
+use crate::clock::wanted_time;
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::Nodes;
 use crate::session::Session;
@@ -72,6 +74,7 @@ struct Shared {
     progress: Arc<Progress>,
     recycled: Arc<Mutex<Vec<Vec<u8>>>>,
     fingerprint: FingerprintKind,
+    auto: Auto,
 }
 
 /// Takes items, in order, and makes them durable and visible in that order. Blocks when it is given more than it can
@@ -148,6 +151,7 @@ impl Writer {
             progress: Arc::clone(progress),
             recycled,
             fingerprint,
+            auto: Auto::new(),
         });
         if let Some(error) = refused {
             shared.queue.fail(error);
@@ -302,15 +306,43 @@ fn panicked() -> Error {
     Error::new(ErrorKind::Io, "a thread of the write pipeline panicked: please report this")
 }
 
+/// How long this thread was busy, and how long it waited: for work, for a source, for a disk, but not for a processor, of which it would
+/// take even more time by compressing harder.
+struct Meter {
+    since: Instant,
+    wanted: Duration,
+}
+
+impl Meter {
+    /// So often it is looked at.
+    const EVERY: Duration = Duration::from_millis(50);
+
+    fn start() -> Self {
+        Self { since: Instant::now(), wanted: wanted_time() }
+    }
+
+    /// Busy and waiting since the last time, if that is long enough ago.
+    fn read(&mut self) -> Option<(Duration, Duration)> {
+        let wall = self.since.elapsed();
+        if wall < Self::EVERY {
+            return None;
+        }
+        let before = std::mem::replace(self, Self::start());
+        let busy = self.wanted.saturating_sub(before.wanted);
+        Some((busy, wall.saturating_sub(busy)))
+    }
+}
+
 impl Shared {
     fn work(&self, messages: &Sender<Message>) -> Result<()> {
-        let mut compressor = Compressor::new();
+        let mut encoder = Encoder::new();
         let (mut stored, mut scratch) = (Vec::new(), Scratch::default());
         let mut done_one = false;
+        let mut meter = Meter::start();
         while let Some(task) = self.queue.take(done_one) {
             done_one = true;
             match task {
-                Task::Compress(frame) => self.compress(frame, &mut compressor, &mut stored, messages)?,
+                Task::Compress(frame) => self.compress(frame, &mut encoder, &mut stored, messages)?,
                 Task::Hash(ticket, batch) => self.name_here(ticket, batch)?,
                 Task::Bring(ticket, batch) => self.sequencer.bring(ticket, batch, &self.queue)?,
                 Task::Small(ticket, items, buffer) => {
@@ -332,6 +364,9 @@ impl Shared {
                     }
                 }
             }
+            if let Some((busy, waited)) = meter.read() {
+                self.auto.note(busy, waited);
+            }
         }
         Ok(())
     }
@@ -352,16 +387,16 @@ impl Shared {
     fn compress(
         &self,
         frame: RawFrame,
-        compressor: &mut Compressor,
+        encoder: &mut Encoder,
         stored: &mut Vec<u8>,
         messages: &Sender<Message>,
     ) -> Result<()> {
         let RawFrame { sequence, raw, lengths, fingerprints, form } = frame;
-        let codec = compressor.compress(form.codec, raw.bytes(), stored);
-        let bytes = if codec == Codec::None { raw.bytes() } else { &*stored };
+        let encoding = encoder.encode(Wanted::of(form.codec, &self.auto), raw.bytes(), stored);
+        let bytes = if encoding.codec == Codec::None { raw.bytes() } else { &*stored };
         let frame = StoredFrame {
             kind: ChunkKind::Data,
-            codec,
+            encoding,
             lengths,
             fingerprints: &fingerprints,
             stored: bytes,
@@ -389,7 +424,7 @@ impl Shared {
     fn finish_packs(&self, messages: &Sender<Message>) -> Result<()> {
         let last = self.sequencer.stage.lock().expect("no panic in the stage").flush();
         if let Some(frame) = last {
-            self.compress(frame, &mut Compressor::new(), &mut Vec::new(), messages)?;
+            self.compress(frame, &mut Encoder::new(), &mut Vec::new(), messages)?;
         }
         if let Some(open) = self.packs.lock().expect("no panic while held").take_open() {
             let _ = messages.send(Message::Full(open));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use outrigger_format::catalogue::FileKind;
 use outrigger_format::{
-    ChunkKind, ChunkerSpec, Codec, Fingerprint, FooterBuilder, FrameHeader, PackHeader, PackId, PackKind,
+    ChunkKind, ChunkerSpec, Encoding, Fingerprint, FooterBuilder, FrameHeader, PackHeader, PackId, PackKind,
     Root, checksum,
 };
 use outrigger_store::check::{CheckOptions, CheckProgress, CheckReport, check};
@@ -209,7 +209,7 @@ pub fn add_pack(store: &Store, id: u64, kind: ChunkKind, chunks: &[Vec<u8>]) {
         let offset = bytes.len() as u32;
         let header = FrameHeader {
             kind,
-            codec: Codec::None,
+            encoding: Encoding::NONE,
             stored_len: chunk.len() as u32,
             stored_sum: checksum(&[chunk]),
             lengths: vec![chunk.len() as u32],

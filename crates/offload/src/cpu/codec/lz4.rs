@@ -5,6 +5,11 @@ use outrigger_format::Codec;
 
 use super::CodecError;
 
+/// Bytes that come out at most.
+pub(super) fn worst_case(len: usize) -> usize {
+    lz4_flex::block::get_maximum_output_size(len)
+}
+
 #[derive(Default)]
 pub(super) struct Encoder {
     table: Option<CompressTable>,
@@ -14,7 +19,7 @@ impl Encoder {
     /// Whether `raw` compresses to at most `room` bytes; `out` then holds them.
     pub(super) fn compress(&mut self, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
         // The encoder wants room for the worst case; zeroing it costs little beside compressing.
-        out.resize(lz4_flex::block::get_maximum_output_size(raw.len()), 0);
+        out.resize(worst_case(raw.len()), 0);
         let table = self.table.get_or_insert_with(CompressTable::large);
         match compress_into_with_table(raw, out, table) {
             Ok(len) if len <= room => {

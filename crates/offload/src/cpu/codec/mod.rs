@@ -1,17 +1,26 @@
-//! Compressing and decompressing frames on the processor: `zstd`, `lz4`, `none`.
+//! Compressing and decompressing frames on the processor: the algorithm vector, one file each.
 //!
-//! A compressor writes into a room 1/32 smaller than its input: what does not gain that much is stored as it is, and the
+//! A compressor writes into a room smaller than its input: what does not gain that much is stored as it is, and the
 //! codec gives up as soon as the room is full. Data that looks random is tried with a codec that passes over it quickly
 //! first ([`sample`]). Contexts keep their memory, so that in steady state nothing is allocated but what output grows by.
 //!
 //! A decompressor trusts nothing: it writes into room for exactly the promised length, keeps no window of its own, and
 //! whatever comes out shorter, longer or not at all is a [`CodecError`].
+//!
+//! What else makes a frame (filters, budgets, which level) is decided in [`crate::Encoder`].
 
+mod deflate;
 mod lz4;
-mod sample;
+mod lzjb;
+mod none;
+pub(crate) mod sample;
+mod zle;
 mod zstd;
 
 use outrigger_format::{Codec, CodecSpec, MAX_FRAME_LEN};
+
+use self::deflate::Wrapping;
+use self::sample::Sample;
 
 /// Why stored bytes could not be decompressed. They are damaged, or were written by something else.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -34,6 +43,24 @@ pub enum CodecError {
     TooLong(usize),
 }
 
+/// Bytes that `codec` makes of `len` at most: room that never needs a second try.
+///
+/// ```
+/// use outrigger_format::Codec;
+/// assert!(outrigger_offload::worst_case(Codec::Gzip, 1 << 20) < (1 << 20) + 2048);
+/// ```
+pub fn worst_case(codec: Codec, len: usize) -> usize {
+    match codec {
+        Codec::None => none::worst_case(len),
+        Codec::Zstd => zstd::worst_case(len),
+        Codec::Lz4 => lz4::worst_case(len),
+        Codec::Gzip => deflate::worst_case(Wrapping::Gzip, len),
+        Codec::Deflate => deflate::worst_case(Wrapping::Raw, len),
+        Codec::Zle => zle::worst_case(len),
+        Codec::Lzjb => lzjb::worst_case(len),
+    }
+}
+
 /// Compresses frames, one at a time; keep one per thread. Its memory (at `zstd:3`, 1 MB) is allocated at first use.
 ///
 /// ```
@@ -51,6 +78,8 @@ pub enum CodecError {
 pub struct Compressor {
     zstd: zstd::Encoder,
     lz4: lz4::Encoder,
+    deflate: deflate::Encoder,
+    lzjb: lzjb::Encoder,
 }
 
 impl Compressor {
@@ -64,22 +93,35 @@ impl Compressor {
     /// longer than `raw`.
     pub fn compress(&mut self, spec: CodecSpec, raw: &[u8], out: &mut Vec<u8>) -> Codec {
         let room = raw.len() - raw.len().div_ceil(32);
-        let fits = room > 0
-            && raw.len() <= MAX_FRAME_LEN
-            && match spec.codec {
-                Codec::None => false,
-                Codec::Lz4 => self.lz4.compress(raw, room, out),
-                Codec::Zstd => {
-                    let promising = !sample::looks_random(raw) || self.lz4.compress(raw, room, out);
-                    promising && self.zstd.compress(spec.level, raw, room, out)
-                }
-            };
-        if fits {
+        let costly = !matches!(spec.codec, Codec::None | Codec::Lz4 | Codec::Zle);
+        let promising = |this: &mut Self, out: &mut Vec<u8>| {
+            !costly
+                || !Sample::take(raw).is_some_and(|sample| sample.looks_random())
+                || this.lz4.compress(raw, room, out)
+        };
+        if promising(self, out) && self.compress_within(spec, raw, room, out) {
             return spec.codec;
         }
         out.clear();
         out.extend_from_slice(raw);
         Codec::None
+    }
+
+    /// Whether `raw` compresses to at most `room` bytes; `out` then holds them, and is unspecified otherwise. Gives up as soon as
+    /// that is certain. `false` for [`Codec::None`], for a level that the codec does not have, and for more than a frame may hold.
+    pub fn compress_within(&mut self, spec: CodecSpec, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
+        if room == 0 || raw.len() > MAX_FRAME_LEN || !spec.is_valid() {
+            return false;
+        }
+        match spec.codec {
+            Codec::None => false,
+            Codec::Zstd => self.zstd.compress(spec.level, raw, room, out),
+            Codec::Lz4 => self.lz4.compress(raw, room, out),
+            Codec::Gzip => self.deflate.compress(Wrapping::Gzip, spec.level, raw, room, out),
+            Codec::Deflate => self.deflate.compress(Wrapping::Raw, spec.level, raw, room, out),
+            Codec::Zle => zle::compress(raw, room, out),
+            Codec::Lzjb => self.lzjb.compress(raw, room, out),
+        }
     }
 }
 
@@ -87,6 +129,7 @@ impl Compressor {
 #[derive(Default)]
 pub struct Decompressor {
     zstd: zstd::Decoder,
+    deflate: deflate::Decoder,
 }
 
 impl Decompressor {
@@ -109,13 +152,13 @@ impl Decompressor {
     ) -> Result<(), CodecError> {
         let result = match codec {
             _ if raw_len > MAX_FRAME_LEN => Err(CodecError::TooLong(raw_len)),
-            Codec::None => {
-                out.clear();
-                out.extend_from_slice(&stored[..stored.len().min(raw_len)]);
-                Ok(stored.len())
-            }
+            Codec::None => Ok(none::decompress(stored, raw_len, out)),
             Codec::Zstd => self.zstd.decompress(stored, raw_len, out),
             Codec::Lz4 => lz4::decompress(stored, raw_len, out),
+            Codec::Gzip => self.deflate.decompress(Wrapping::Gzip, stored, raw_len, out),
+            Codec::Deflate => self.deflate.decompress(Wrapping::Raw, stored, raw_len, out),
+            Codec::Zle => zle::decompress(stored, raw_len, out),
+            Codec::Lzjb => lzjb::decompress(stored, raw_len, out),
         };
         let result = match result {
             Ok(got) if got != raw_len => Err(CodecError::Length { codec, expected: raw_len, got }),
@@ -135,14 +178,13 @@ impl Decompressor {
         let expected = out.len();
         let got = match codec {
             _ if expected > MAX_FRAME_LEN => return Err(CodecError::TooLong(expected)),
-            Codec::None => {
-                if stored.len() == expected {
-                    out.copy_from_slice(stored);
-                }
-                stored.len()
-            }
+            Codec::None => none::decompress_into(stored, out),
             Codec::Zstd => self.zstd.decompress_into(stored, out)?,
             Codec::Lz4 => lz4::decompress_into(stored, out)?,
+            Codec::Gzip => self.deflate.decompress_into(Wrapping::Gzip, stored, out)?,
+            Codec::Deflate => self.deflate.decompress_into(Wrapping::Raw, stored, out)?,
+            Codec::Zle => zle::decompress_into(stored, out)?,
+            Codec::Lzjb => lzjb::decompress_into(stored, out)?,
         };
         if got == expected { Ok(()) } else { Err(CodecError::Length { codec, expected, got }) }
     }

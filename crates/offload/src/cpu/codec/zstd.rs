@@ -9,6 +9,11 @@ use zstd_safe::{CCtx, CParameter, DCtx, ParamSwitch, ResetDirective, Strategy};
 
 use super::CodecError;
 
+/// Bytes that come out at most.
+pub(super) fn worst_case(len: usize) -> usize {
+    zstd_safe::compress_bound(len)
+}
+
 #[derive(Default)]
 pub(super) struct Encoder {
     /// The context, and the level that it is set to.

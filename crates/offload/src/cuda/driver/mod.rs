@@ -46,7 +46,7 @@ pub(crate) fn devices() -> Result<usize, String> {
 }
 
 /// What a driver's error means for the task and the device.
-pub(super) fn fault(error: DriverError) -> Fault {
+pub(crate) fn fault(error: DriverError) -> Fault {
     match error.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => Fault::OutOfMemory,
         // The task asks for what this device has not; the context is well.

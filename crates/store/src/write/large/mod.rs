@@ -23,7 +23,7 @@ use self::source::{FileSource, Source, StreamSource};
 use super::bytes::Buffer;
 use super::framer::Form;
 use super::ingest::{ChunkRef, open_source};
-use super::item::{Content, FileItem};
+use super::item::{Content, FileItem, hinted};
 use super::oracle::{Cuts, Oracle};
 use super::progress::Progress;
 use crate::error::Result;
@@ -114,6 +114,7 @@ impl LargeFile {
             }
             Content::Parts(parts) => Source::Parts(PartsSource::new(parts, chunker, segment_len)),
         };
+        let codec = hinted(codec, &attributes.xattrs);
         let change = to.into_change(attributes, stamp);
         let cut = CutState {
             next: 0,

@@ -1,0 +1,94 @@
+//! `recompress`: brings old data to the codec that is asked for by now.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Args;
+use outrigger_format::CodecChoice;
+use outrigger_store::gc::{GcOptions, GcProgress, Recompress, RecompressReport, recompress};
+
+use super::Context;
+use crate::args;
+use crate::exit::{Exit, Outcome};
+use crate::output::{complain, count, counted, print_report, print_text, size};
+use crate::progress::{Bar, duration};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger policy set / codec=zstd:9 && outrigger recompress
+  outrigger recompress --codec zstd:19 --limit 50M
+  outrigger recompress --dry-run
+
+It may run beside puts and gets, and be interrupted: what it has done stays done, and the next one goes on from there. It needs room for
+a few packs.";
+
+/// Bring old data to the codec that the store and its directories ask for by now
+///
+/// A policy holds for what is put from then on; this moves what was put before, by writing new packs in place of the old ones.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RecompressArgs {
+    /// Bring all data to this codec, whatever policies say
+    #[arg(long, value_parser = args::codec)]
+    codec: Option<CodecChoice>,
+    /// Read at most so many bytes of source a second
+    #[arg(long, value_name = "SIZE", value_parser = args::size)]
+    limit: Option<u64>,
+    /// Only say what the first run would do
+    #[arg(long, short = 'n')]
+    dry_run: bool,
+}
+
+pub fn run(context: &Context, args: RecompressArgs) -> Outcome {
+    let started = Instant::now();
+    let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
+    crate::interrupt::arm(&store, "what was recompressed stays so, run it again");
+    let progress = Arc::new(GcProgress::default());
+    let shown = Arc::clone(&progress);
+    let bar = Bar::with(context.quiet, move |_| match shown.view() {
+        (phase, _, 0) => phase,
+        (phase, done, total) => format!("{phase}: {} of {}", count(done), count(total)),
+    });
+    let options = GcOptions { dry_run: args.dry_run, threads: context.threads, ..GcOptions::default() };
+    let how = Recompress { to: args.codec, bytes_per_sec: args.limit.unwrap_or(0), ..Recompress::default() };
+    let report = recompress(&store, &how, &options, &progress);
+    drop(bar);
+    let report = report?;
+    if !args.dry_run {
+        context.settle(&store);
+    }
+    if context.json {
+        print_report(&report)?;
+    } else if !context.quiet {
+        print_text(&describe(&report, args.dry_run, started.elapsed().as_secs_f64()))?;
+    }
+    for why in &report.unreadable {
+        complain(&format!("left alone: {why}"));
+    }
+    if !report.unreadable.is_empty() {
+        complain("`outrigger check --read-data` lists all damage, `check --repair` mends what can be mended");
+        return Ok(Exit::Damaged);
+    }
+    if report.packs_left > 0 && !args.dry_run {
+        complain("writers rely on packs that are left; run it again when they are through");
+        return Ok(Exit::Partial);
+    }
+    Ok(Exit::Done)
+}
+
+fn describe(report: &RecompressReport, dry_run: bool, secs: f64) -> String {
+    if dry_run {
+        return match report.packs_left {
+            0 => "everything is stored as it should be\n".to_string(),
+            left => format!("the first run would take {}\n", counted(left, "pack", "packs")),
+        };
+    }
+    format!(
+        "{}, {} of source, from {} to {} in {}\n",
+        counted(report.frames, "frame", "frames"),
+        size(report.raw_bytes),
+        size(report.stored_before),
+        size(report.stored_after),
+        duration(secs)
+    )
+}

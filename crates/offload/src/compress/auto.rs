@@ -1,0 +1,147 @@
+//! `auto`: which level, by what writers leave processors time for.
+//!
+//! The threads of a writer tell how long they worked and how long they waited for work. Waiting means that data comes slower than it is
+//! compressed: when it goes on, the level goes up a step. When they hardly wait, it comes down again. Each objective has its part of the ladder.
+//!
+//! ```text
+//! ladder       lz4  zstd:1  zstd:2  zstd:4  zstd:6  zstd:9  zstd:12
+//! cpu                ●
+//! throughput                  ●───────────────────────▶
+//! ratio                                ●──────────────────────▶        ● where it begins
+//! ```
+//!
+//! Between the share of waiting that raises the level (half: the next step at most doubles the work) and the one that lowers
+//! it, nothing changes, so that the level does not swing.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use outrigger_format::{Codec, CodecSpec, Objective, Reason};
+
+const LADDER: [CodecSpec; 7] = [
+    CodecSpec { codec: Codec::Lz4, level: 0 },
+    CodecSpec { codec: Codec::Zstd, level: 1 },
+    CodecSpec { codec: Codec::Zstd, level: 2 },
+    CodecSpec { codec: Codec::Zstd, level: 4 },
+    CodecSpec { codec: Codec::Zstd, level: 6 },
+    CodecSpec { codec: Codec::Zstd, level: 9 },
+    CodecSpec { codec: Codec::Zstd, level: 12 },
+];
+
+/// Work and waiting after which the level is looked at again, all threads together: nanoseconds.
+const WINDOW: u64 = 500_000_000;
+/// Windows in a row that must speak for a higher level.
+const PATIENCE: usize = 2;
+/// Shares of the time waited, per cent.
+const RAISE: u64 = 50;
+const LOWER: u64 = 15;
+
+/// The steps of an objective: the first and the last.
+fn steps(objective: Objective) -> (usize, usize) {
+    match objective {
+        Objective::Cpu => (1, 1),
+        Objective::Throughput => (2, 5),
+        Objective::Ratio => (3, 6),
+    }
+}
+
+/// The level of a writer, shared by its threads. Changes no frame's content, and nothing waits for it.
+#[derive(Debug, Default)]
+pub struct Auto {
+    /// Steps above where the objective begins.
+    raised: AtomicUsize,
+    worked: AtomicU64,
+    waited: AtomicU64,
+    /// Windows in a row in which threads mostly waited.
+    idle: AtomicUsize,
+    /// Windows in which they hardly did.
+    busy: AtomicU64,
+}
+
+impl Auto {
+    /// At the first step.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A thread was busy, and waited: for work, a source or a disk.
+    pub fn note(&self, worked: Duration, waited: Duration) {
+        let worked =
+            self.worked.fetch_add(worked.as_nanos() as u64, Ordering::Relaxed) + worked.as_nanos() as u64;
+        let waited =
+            self.waited.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed) + waited.as_nanos() as u64;
+        let all = worked + waited;
+        if all < WINDOW {
+            return;
+        }
+        // Whoever resets the counters decides; a thread that adds in between is counted in the next window or, at worst, not at all.
+        if self.worked.compare_exchange(worked, 0, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        self.waited.store(0, Ordering::Relaxed);
+        let share = waited * 100 / all;
+        let raised = self.raised.load(Ordering::Relaxed);
+        if share < RAISE {
+            self.idle.store(0, Ordering::Relaxed);
+        } else if self.idle.fetch_add(1, Ordering::Relaxed) + 1 >= PATIENCE {
+            self.idle.store(0, Ordering::Relaxed);
+            self.raised.store((raised + 1).min(LADDER.len()), Ordering::Relaxed);
+        }
+        if share < LOWER {
+            self.busy.fetch_add(1, Ordering::Relaxed);
+            self.raised.store(raised.saturating_sub(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Codec and level for now, and why.
+    pub fn choose(&self, objective: Objective) -> (CodecSpec, Reason) {
+        let ((first, last), raised) = (steps(objective), self.raised.load(Ordering::Relaxed));
+        let step = (first + raised).min(last);
+        let reason = match step > first {
+            true => Reason::Idle,
+            false if first < last && self.busy.load(Ordering::Relaxed) > 0 => Reason::Busy,
+            false => Reason::Objective,
+        };
+        (LADDER[step], reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn the_level_follows_what_processors_have_time_for() {
+        let auto = Auto::new();
+        let level = |objective| auto.choose(objective).0.to_string();
+        assert_eq!(Objective::ALL.map(level), ["zstd:2", "zstd:4", "zstd:1"]);
+        assert_eq!(auto.choose(Objective::Throughput).1, Reason::Objective);
+        auto.note(100 * MS, 400 * MS);
+        assert_eq!(level(Objective::Throughput), "zstd:2", "once is not enough");
+        for _ in 0..9 {
+            auto.note(100 * MS, 400 * MS);
+        }
+        assert_eq!(Objective::ALL.map(level), ["zstd:9", "zstd:12", "zstd:1"]);
+        assert_eq!(auto.choose(Objective::Throughput).1, Reason::Idle);
+        assert_eq!(auto.choose(Objective::Cpu).1, Reason::Objective);
+        // In between, nothing changes.
+        for _ in 0..9 {
+            auto.note(400 * MS, 200 * MS);
+        }
+        assert_eq!(level(Objective::Throughput), "zstd:9");
+        for _ in 0..9 {
+            auto.note(500 * MS, 10 * MS);
+        }
+        assert_eq!(Objective::ALL.map(level), ["zstd:2", "zstd:4", "zstd:1"]);
+        assert_eq!(auto.choose(Objective::Ratio).1, Reason::Busy);
+    }
+
+    #[test]
+    fn little_work_says_nothing() {
+        let auto = Auto::new();
+        auto.note(MS, 300 * MS);
+        assert_eq!(auto.choose(Objective::Throughput).1, Reason::Objective);
+    }
+}

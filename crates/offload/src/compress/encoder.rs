@@ -1,0 +1,214 @@
+//! One frame: sampled, filtered, compressed within its budget, or given back as it is.
+
+use outrigger_format::{Codec, CodecChoice, CodecSpec, Encoding, Filter, MAX_FRAME_LEN, Reason};
+
+use super::filters::{Filters, may_pay};
+use super::trust::Trust;
+use super::{Auto, Budget, Compression};
+use crate::Compressor;
+use crate::cpu::{Sample, apply_filter, worst_case};
+
+/// What compresses frames.
+pub trait FrameCodec {
+    /// Whether `raw` compresses by `spec` to at most `room` bytes, which `out` is then replaced by. `false` says that it is not compressible
+    /// enough; `out` is then unspecified. Whatever is written, the processor's codec of that name must be able to read.
+    fn compress(&mut self, spec: CodecSpec, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool;
+}
+
+impl FrameCodec for Compressor {
+    fn compress(&mut self, spec: CodecSpec, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
+        self.compress_within(spec, raw, room, out)
+    }
+}
+
+/// Compresses what `filter` made. Zstandard codes literals block by block, and a block would hold bytes of several planes: so each
+/// plane becomes a Zstandard frame of its own, one after the other, which any decoder reads as one.
+pub(super) fn compress_filtered(
+    codec: &mut dyn FrameCodec,
+    spec: CodecSpec,
+    filter: Filter,
+    filtered: &[u8],
+    room: usize,
+    out: &mut Vec<u8>,
+) -> bool {
+    let planes = filter.planes();
+    let plane_len = filtered.len() / planes;
+    if planes == 1 || spec.codec != Codec::Zstd || plane_len == 0 {
+        return codec.compress(spec, filtered, room, out);
+    }
+    let (mut all, mut rest) = (Vec::with_capacity(room), filtered);
+    for plane in 1..=planes {
+        let (this, others) = rest.split_at(if plane == planes { rest.len() } else { plane_len });
+        rest = others;
+        let most = worst_case(spec.codec, this.len()).min(room - all.len());
+        if !codec.compress(spec, this, most, out) {
+            return false;
+        }
+        all.extend_from_slice(out);
+    }
+    *out = all;
+    true
+}
+
+/// What is wanted of one frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wanted {
+    /// Codec and level.
+    pub spec: CodecSpec,
+    /// Why these.
+    pub reason: Reason,
+    /// A cheaper level will do where the one wanted gains nothing.
+    pub or_cheaper: bool,
+    /// Whether filters may be put before the codec.
+    pub filters: bool,
+    /// What is worth it.
+    pub budget: Budget,
+}
+
+impl Wanted {
+    /// What `compression` means now, as `auto` sees it.
+    pub fn of(compression: Compression, auto: &Auto) -> Self {
+        let Compression { codec, filters, budget } = compression;
+        let (spec, reason) = match codec {
+            CodecChoice::Fixed(spec) => (spec, Reason::Policy),
+            CodecChoice::Auto(objective) => auto.choose(objective),
+        };
+        Self { spec, reason, or_cheaper: matches!(codec, CodecChoice::Auto(_)), filters, budget }
+    }
+}
+
+/// Pieces and levels of the trial whether a costly level pays.
+const LEVEL_TRIAL: usize = 64 << 10;
+const CHEAP: CodecSpec = CodecSpec { codec: Codec::Zstd, level: 1 };
+/// From this level on a trial is worth its cost.
+const COSTLY: i8 = 4;
+/// What a costly level must save: a share of what the cheap one takes.
+const LEVEL_GAIN: f32 = 0.01;
+/// A quick codec for what looks random, and how much of a frame it is shown once several were random indeed.
+const QUICK: CodecSpec = CodecSpec { codec: Codec::Lz4, level: 0 };
+const QUICK_PIECE: usize = 32 << 10;
+
+/// Encodes frames, one at a time; keep one per thread: it remembers what paid for the last ones. Its codec is the processor's, unless
+/// another is given.
+///
+/// ```
+/// use outrigger_format::{CodecChoice, Filter};
+/// use outrigger_offload::{Auto, Encoder, FrameDecoder, Wanted};
+/// let raw: Vec<u8> = (0..100_000u32).flat_map(|n| (n.wrapping_mul(0x9e37_79b1) >> 12).to_le_bytes()).collect();
+/// let wanted = Wanted::of(CodecChoice::parse("zstd:1")?.into(), &Auto::new());
+/// let (mut stored, mut back) = (Vec::new(), Vec::new());
+/// let encoding = Encoder::new().encode(wanted, &raw, &mut stored);
+/// assert_eq!(encoding.filter, Filter::Group4);
+/// FrameDecoder::new().decode(encoding, &stored, raw.len(), &mut back)?;
+/// assert_eq!(back, raw);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+pub struct Encoder<C: FrameCodec = Compressor> {
+    codec: C,
+    filters: Filters,
+    filtered: Vec<u8>,
+    level: Trust,
+    random: Trust,
+}
+
+impl Encoder {
+    /// An encoder that has allocated nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
+
+impl<C: FrameCodec + Default> Default for Encoder<C> {
+    fn default() -> Self {
+        Self::with_codec(C::default())
+    }
+}
+
+impl<C: FrameCodec> Encoder<C> {
+    /// An encoder that has `codec` compress.
+    pub fn with_codec(codec: C) -> Self {
+        let (filters, filtered) = (Filters::default(), Vec::new());
+        Self { codec, filters, filtered, level: Trust::new(8), random: Trust::new(16) }
+    }
+
+    /// Makes of `raw` what is to be stored. Where the codec of the result is [`Codec::None`], that is `raw` itself, and `out` is
+    /// unspecified: nothing is copied. Else it is `out`, within the budget.
+    pub fn encode(&mut self, wanted: Wanted, raw: &[u8], out: &mut Vec<u8>) -> Encoding {
+        let Wanted { mut spec, mut reason, budget, .. } = wanted;
+        let plain =
+            |asked, reason| Encoding { codec: Codec::None, filter: Filter::None, asked: Some(asked), reason };
+        if spec.codec == Codec::None {
+            return plain(spec, reason);
+        }
+        let room = budget.room(raw.len());
+        if raw.len() > MAX_FRAME_LEN || room == 0 {
+            return plain(spec, Reason::Budget);
+        }
+        // Of codecs that are as quick as a look at the data, none is taken.
+        let sample = if spec.codec == Codec::Zle { None } else { Sample::take(raw) };
+        if let Some(sample) = &sample
+            && sample.looks_random()
+            && !self.compresses_quickly(raw, room, out)
+        {
+            return plain(spec, Reason::Random);
+        }
+        let filter = match &sample {
+            Some(sample) if wanted.filters && may_pay(spec.codec) => {
+                self.filters.choose(&mut self.codec, spec, raw, sample)
+            }
+            _ => Filter::None,
+        };
+        if wanted.or_cheaper && self.gains_nothing(spec, raw) {
+            (spec, reason) = (CHEAP, Reason::NoGain);
+        }
+        let fits = match filter {
+            Filter::None => self.codec.compress(spec, raw, room, out),
+            filter => {
+                apply_filter(filter, raw, &mut self.filtered);
+                let fits = compress_filtered(&mut self.codec, spec, filter, &self.filtered, room, out);
+                if !fits {
+                    self.filters.disappointed(filter);
+                }
+                fits
+            }
+        };
+        if fits {
+            Encoding { codec: spec.codec, filter, asked: Some(spec), reason }
+        } else {
+            plain(spec, Reason::Budget)
+        }
+    }
+
+    /// Whether a quick codec finds anything in what looks random. Once several frames were random indeed, it is shown a piece
+    /// of most of the next ones only.
+    fn compresses_quickly(&mut self, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
+        let known = self.random.ask(1.0) == Some(true);
+        let piece = if known { &raw[..QUICK_PIECE.min(raw.len())] } else { raw };
+        let room = if known { piece.len() - piece.len() / 8 } else { room };
+        let found = self.codec.compress(QUICK, piece, room, out);
+        if found {
+            self.random.forget();
+        } else if !known {
+            self.random.learn(true, 1.0);
+        }
+        found
+    }
+
+    /// Whether a costly level is no better than the cheap one, on a piece from the middle.
+    fn gains_nothing(&mut self, spec: CodecSpec, raw: &[u8]) -> bool {
+        if spec.codec != Codec::Zstd || spec.level < COSTLY || raw.len() < 2 * LEVEL_TRIAL {
+            return false;
+        }
+        if let Some(known) = self.level.ask(1.0) {
+            return known;
+        }
+        let piece = &raw[(raw.len() - LEVEL_TRIAL) / 2..][..LEVEL_TRIAL];
+        let mut scratch = Vec::new();
+        let mut len = |spec| {
+            let fits = self.codec.compress(spec, piece, piece.len(), &mut scratch);
+            if fits { scratch.len() } else { piece.len() }
+        };
+        let (cheap, costly) = (len(CHEAP), len(spec));
+        self.level.learn(costly as f32 > (1.0 - LEVEL_GAIN) * cheap as f32, 1.0)
+    }
+}

@@ -1,0 +1,88 @@
+//! Compression as a service: what is asked for goes in, the best frame that can be had for it comes out.
+//!
+//! ```text
+//!  policy: codec or auto ──▶ Auto: level by what processors have time for   (auto.rs; one per writer)
+//!                                   │
+//!  frame ──▶ sample ──▶ filter? ──▶ codec within the budget ──▶ frame, or "store it as it is"   (encoder.rs; one per thread)
+//!                          │ a trial on a piece, remembered
+//! ```
+//!
+//! What compresses is a [`FrameCodec`]: the processor's [`Compressor`](crate::Compressor), or a device that takes a frame and a budget
+//! and hands back the bytes or that it is incompressible. Whatever wrote a frame, [`FrameDecoder`] reads it.
+
+mod auto;
+mod decoder;
+mod encoder;
+mod filters;
+mod trust;
+
+use outrigger_format::{CodecChoice, CodecSpec};
+
+pub use self::auto::Auto;
+pub use self::decoder::FrameDecoder;
+pub use self::encoder::{Encoder, FrameCodec, Wanted};
+
+/// The most that a compressed frame may have of its source: beyond it, the source is stored as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Budget {
+    percent: u8,
+}
+
+impl Budget {
+    /// Of so many per cent; `None` unless that is from 1 to 99.
+    pub fn of_percent(percent: u8) -> Option<Self> {
+        (1..100).contains(&percent).then_some(Self { percent })
+    }
+
+    /// In per cent.
+    pub fn percent(self) -> u8 {
+        self.percent
+    }
+
+    /// Bytes for a source of `len`.
+    ///
+    /// ```
+    /// assert_eq!(outrigger_offload::Budget::default().room(1000), 900);
+    /// ```
+    pub fn room(self, len: usize) -> usize {
+        (len as u64 * u64::from(self.percent) / 100) as usize
+    }
+}
+
+impl Default for Budget {
+    /// 90 %: what saves less is not worth decompressing.
+    fn default() -> Self {
+        Self { percent: 90 }
+    }
+}
+
+/// What a policy says about compression.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Compression {
+    /// Which codec.
+    pub codec: CodecChoice,
+    /// Whether filters may be put before it.
+    pub filters: bool,
+    /// What is worth it.
+    pub budget: Budget,
+}
+
+impl Compression {
+    /// Stored as it is.
+    pub const NONE: Compression =
+        Compression { codec: CodecChoice::NONE, filters: false, budget: Budget { percent: 90 } };
+}
+
+impl From<CodecChoice> for Compression {
+    /// With filters, and the usual budget.
+    fn from(codec: CodecChoice) -> Self {
+        Self { codec, filters: true, budget: Budget::default() }
+    }
+}
+
+impl From<CodecSpec> for Compression {
+    /// With filters, and the usual budget.
+    fn from(spec: CodecSpec) -> Self {
+        CodecChoice::Fixed(spec).into()
+    }
+}

@@ -1,0 +1,142 @@
+//! Filters: what is done to a frame's bytes before the codec, and undone after it. What they are good for, and when they are
+//! used, is decided in [`crate::Encoder`]; the exact rules are in `docs/format.md`.
+
+mod arm64;
+mod group;
+mod x86;
+
+use outrigger_format::Filter;
+
+/// Replaces `out` by `raw` as `filter` has it: as many bytes. With [`Filter::None`], a copy.
+///
+/// ```
+/// use outrigger_format::Filter;
+/// let (mut grouped, mut back) = (Vec::new(), Vec::new());
+/// outrigger_offload::apply_filter(Filter::Group2, b"1a2b3c", &mut grouped);
+/// assert_eq!(grouped, b"123abc");
+/// outrigger_offload::undo_filter(Filter::Group2, &grouped, &mut back);
+/// assert_eq!(back, b"1a2b3c");
+/// ```
+pub fn apply_filter(filter: Filter, raw: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    match filter {
+        Filter::None | Filter::X86 | Filter::Arm64(_) => {
+            out.extend_from_slice(raw);
+            in_place(filter, out, Direction::Apply);
+        }
+        _ => {
+            out.resize(raw.len(), 0);
+            group::apply(filter.planes(), is_rotated(filter), raw, out);
+        }
+    }
+}
+
+/// Replaces `out` by what [`apply_filter`] made `filtered` of. Any bytes are taken: what no filter wrote gives something, of the same length.
+pub fn undo_filter(filter: Filter, filtered: &[u8], out: &mut Vec<u8>) {
+    match filter {
+        Filter::None | Filter::X86 | Filter::Arm64(_) => {
+            out.clear();
+            out.extend_from_slice(filtered);
+            undo_in_place(filter, out);
+        }
+        _ => {
+            out.resize(filtered.len(), 0);
+            group::undo(filter.planes(), is_rotated(filter), filtered, out);
+        }
+    }
+}
+
+/// Whether [`undo_in_place`] undoes it.
+pub(crate) fn is_in_place(filter: Filter) -> bool {
+    matches!(filter, Filter::None | Filter::X86 | Filter::Arm64(_))
+}
+
+/// [`undo_filter`] where the bytes are; does nothing for grouping.
+pub(crate) fn undo_in_place(filter: Filter, bytes: &mut [u8]) {
+    in_place(filter, bytes, Direction::Undo);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Apply,
+    Undo,
+}
+
+fn in_place(filter: Filter, bytes: &mut [u8], direction: Direction) {
+    match filter {
+        Filter::X86 => x86::convert(bytes, direction),
+        Filter::Arm64(phase) => arm64::convert(bytes, phase, direction),
+        _ => {}
+    }
+}
+
+/// Whether elements are rotated before they are grouped.
+fn is_rotated(filter: Filter) -> bool {
+    matches!(filter, Filter::Float2 | Filter::Float4 | Filter::Float8)
+}
+
+/// How much of `bytes`, which should be code for x86-64, is calls and addresses that [`Filter::X86`] would convert: a share, 0 to 1.
+pub(crate) fn x86_density(bytes: &[u8]) -> f32 {
+    x86::density(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes in which opcodes of both machines are frequent.
+    fn opcodes(len: usize, seed: u64) -> Vec<u8> {
+        let mut state = seed | 1;
+        (0..len)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let byte = (state >> 56) as u8;
+                match byte % 11 {
+                    0 => 0xe8,
+                    1 => 0xe9,
+                    2 => 0x8b,
+                    3 => 0x8d,
+                    4 => 0x05,
+                    5 => 0xff,
+                    6 => 0x00,
+                    7 => 0x25,
+                    8 => 0x94,
+                    9 => 0x90,
+                    _ => byte,
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn everything_comes_back_at_every_length() {
+        let (mut filtered, mut back) = (Vec::new(), Vec::new());
+        for filter in Filter::ALL {
+            for len in (0..300).chain([4095, 4096, 4097, 70_001]) {
+                let raw = opcodes(len, len as u64 * 31 + u64::from(filter.byte()));
+                apply_filter(filter, &raw, &mut filtered);
+                assert_eq!(filtered.len(), len);
+                undo_filter(filter, &filtered, &mut back);
+                assert!(back == raw, "{filter:?}, {len} bytes");
+                // And the other way round: every filtered frame is that of one raw frame.
+                undo_filter(filter, &raw, &mut back);
+                apply_filter(filter, &back, &mut filtered);
+                assert!(filtered == raw, "{filter:?}, {len} bytes, undone first");
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn anything_comes_back(raw: Vec<u8>, seed: u64) {
+            let (mut filtered, mut back) = (Vec::new(), Vec::new());
+            for filter in Filter::ALL {
+                for raw in [&raw, &opcodes(raw.len() * 7, seed)] {
+                    apply_filter(filter, raw, &mut filtered);
+                    undo_filter(filter, &filtered, &mut back);
+                    assert_eq!(&back, raw);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! One stream: a batch of frames copied there, compressed or decompressed together, and copied back.
+//!
+//! ```text
+//!  Area::Input   frame ▒ frame ▒ ...        Area::Lists   addresses and lengths, and what nvCOMP says of each
+//!  Area::Output  room  ▒ room  ▒ ...        Area::Temp    what nvCOMP asks for
+//! ```
+//! ▒: up to the next multiple of 256, which is more than any codec asks for.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_format::{Codec, CodecSpec};
+
+use super::library::{Batch, Library, check};
+use super::memory::{ALIGNMENT, Area, Place};
+use crate::crew::Hand;
+use crate::device::{Fault, StageTimes, Submission};
+use crate::work::Request;
+
+pub(super) struct NvcompHand {
+    pub library: Arc<Library>,
+    pub place: Place,
+}
+
+/// What is done with all frames of a batch.
+#[derive(Clone, Copy)]
+enum Job {
+    Compress(CodecSpec),
+    Decompress(Codec),
+}
+
+/// Lists in device memory, one behind the other, of `count` entries of eight bytes each.
+struct Lists {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Lists {
+    const INPUTS: usize = 0;
+    const INPUT_LENS: usize = 1;
+    const OUTPUTS: usize = 2;
+    const ROOMS: usize = 3;
+    const OUTPUT_LENS: usize = 4;
+    /// Of four bytes each.
+    const STATUSES: usize = 5;
+
+    fn new(count: usize) -> Self {
+        Self { bytes: vec![0; 8 * count * (Self::STATUSES + 1)], count }
+    }
+
+    fn set(&mut self, list: usize, at: usize, value: u64) {
+        self.bytes[8 * (list * self.count + at)..][..8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// Where in the bytes a list begins.
+    fn start(&self, list: usize) -> usize {
+        8 * list * self.count
+    }
+
+    /// What nvCOMP has written: lengths, then statuses.
+    fn written(&self) -> Range<usize> {
+        self.start(Self::OUTPUT_LENS)..self.bytes.len()
+    }
+
+    fn output_len(&self, at: usize) -> usize {
+        let bytes = self.bytes[self.start(Self::OUTPUT_LENS) + 8 * at..].first_chunk();
+        u64::from_le_bytes(*bytes.expect("the list is longer")) as usize
+    }
+
+    fn status(&self, at: usize) -> i32 {
+        let bytes = self.bytes[self.start(Self::STATUSES) + 4 * at..].first_chunk();
+        i32::from_le_bytes(*bytes.expect("the list is longer"))
+    }
+}
+
+impl Hand for NvcompHand {
+    fn work(&mut self, batch: &mut [Submission]) -> Vec<Result<StageTimes, Fault>> {
+        let job = match batch.first().map(|first| &first.work.request) {
+            Some(Request::Compress { spec }) => Job::Compress(*spec),
+            Some(Request::Decompress { codec, .. }) => Job::Decompress(*codec),
+            _ => return batch.iter().map(|_| Err(Fault::Unsupported)).collect(),
+        };
+        self.batch(job, batch).unwrap_or_else(|fault| {
+            // Nothing may be under way when the frames' memory goes elsewhere.
+            let fault = self.place.wait().err().unwrap_or(fault);
+            batch.iter().map(|_| Err(fault.clone())).collect()
+        })
+    }
+}
+
+impl NvcompHand {
+    /// All of it, or what went wrong with all of it.
+    fn batch(&mut self, job: Job, batch: &mut [Submission]) -> Result<Vec<Result<StageTimes, Fault>>, Fault> {
+        let begun = Instant::now();
+        let count = batch.len();
+        let raw_len = |submission: &Submission| match submission.work.request {
+            Request::Decompress { raw_len, .. } => raw_len,
+            _ => submission.work.input_len(),
+        };
+        let longest = batch.iter().map(raw_len).max().unwrap_or(0);
+        let total = batch.iter().map(raw_len).sum();
+        let stream = self.place.stream();
+        let (temp_bytes, most) = match job {
+            Job::Compress(spec) => (
+                self.library.compress_temp(spec, count, longest, total, stream)?,
+                Some(self.library.max_output(spec, longest)?),
+            ),
+            Job::Decompress(codec) => {
+                (self.library.decompress_temp(codec, count, longest, total, stream)?, None)
+            }
+        };
+        // Each frame's room: nvCOMP's worst case, so that nothing is tried twice.
+        let room = |submission: &Submission| most.unwrap_or(raw_len(submission));
+        let padded = |len: usize| len.next_multiple_of(ALIGNMENT);
+        let input_bytes = batch.iter().map(|one| padded(one.work.input_len())).sum();
+        let output_bytes = batch.iter().map(|one| padded(room(one))).sum();
+        let input = self.place.memory(Area::Input, input_bytes)?;
+        let output = self.place.memory(Area::Output, output_bytes)?;
+        let temp = self.place.memory(Area::Temp, temp_bytes)?;
+        let mut lists = Lists::new(count);
+        let at = self.place.memory(Area::Lists, lists.bytes.len())?;
+        let (mut input_at, mut output_at) = (input, output);
+        let mut outputs = Vec::with_capacity(count);
+        for (number, one) in batch.iter().enumerate() {
+            lists.set(Lists::INPUTS, number, input_at);
+            lists.set(Lists::INPUT_LENS, number, one.work.input_len() as u64);
+            lists.set(Lists::OUTPUTS, number, output_at);
+            lists.set(Lists::ROOMS, number, room(one) as u64);
+            outputs.push(output_at);
+            input_at += padded(one.work.input_len()) as u64;
+            output_at += padded(room(one)) as u64;
+        }
+        let list = |number: usize| at + lists.start(number) as u64;
+        let described = Batch {
+            count,
+            longest,
+            inputs: list(Lists::INPUTS),
+            input_lens: list(Lists::INPUT_LENS),
+            outputs: list(Lists::OUTPUTS),
+            output_lens: list(Lists::OUTPUT_LENS),
+            output_rooms: list(Lists::ROOMS),
+            statuses: list(Lists::STATUSES),
+            temp,
+            temp_bytes,
+        };
+        self.copy_in(input, at, &lists, batch)?;
+        let copied = Instant::now();
+        self.launch(job, &described)?;
+        self.place.wait()?;
+        let computed = Instant::now();
+        let written = lists.written();
+        let from = at + written.start as u64;
+        self.copy_back(&mut [(from, &mut lists.bytes[written])])?;
+        let results: Vec<Result<usize, Fault>> = batch
+            .iter()
+            .enumerate()
+            .map(|(number, one)| {
+                check(lists.status(number))?;
+                let len = lists.output_len(number);
+                if len <= room(one) {
+                    Ok(len)
+                } else {
+                    Err(Fault::Lost("a result longer than its room".into()))
+                }
+            })
+            .collect();
+        let results = self.fetch(job, batch, &outputs, results)?;
+        // Each task's part of what all of them took together.
+        let each = |time: Duration| time / count as u32;
+        let times = StageTimes {
+            copy_in: each(copied - begun),
+            kernel: each(computed - copied),
+            copy_out: each(computed.elapsed()),
+        };
+        Ok(results.into_iter().map(|result| result.map(|()| times)).collect())
+    }
+
+    /// Brings results where they belong.
+    fn fetch(
+        &mut self,
+        job: Job,
+        batch: &mut [Submission],
+        outputs: &[u64],
+        results: Vec<Result<usize, Fault>>,
+    ) -> Result<Vec<Result<(), Fault>>, Fault> {
+        let mut pieces: Vec<(u64, &mut [u8])> = Vec::with_capacity(batch.len());
+        let mut done = Vec::with_capacity(batch.len());
+        for ((one, &from), result) in batch.iter_mut().zip(outputs).zip(results) {
+            let Submission { work, output, .. } = one;
+            output.clear();
+            done.push(match (result, job, &work.request) {
+                (Err(fault), ..) => Err(fault),
+                (Ok(len), Job::Decompress(_), Request::Decompress { raw_len, .. }) if len != *raw_len => {
+                    // Damaged, perhaps: the processor looks again.
+                    Err(Fault::Failed(format!("{len} of {raw_len} bytes came out").into()))
+                }
+                (Ok(len), Job::Compress(_), _) if len > work.input_len() - work.input_len().div_ceil(32) => {
+                    output.bytes.vector().extend_from_slice(work.data());
+                    Ok(())
+                }
+                (Ok(len), ..) => {
+                    if let Job::Compress(spec) = job {
+                        output.codec = spec.codec;
+                    }
+                    pieces.push((from, room_in(output, len)));
+                    Ok(())
+                }
+            });
+        }
+        self.copy_back(&mut pieces)?;
+        Ok(done)
+    }
+}
+
+/// `len` bytes of the task's buffer, or of its vector where that is too small.
+fn room_in(output: &mut crate::work::Output, len: usize) -> &mut [u8] {
+    if output.bytes.buffer_room() >= len {
+        let buffer = output.bytes.buffer().expect("it has room");
+        buffer.set_len(len);
+    } else {
+        output.bytes.vector().resize(len, 0);
+    }
+    output.bytes.as_mut_slice()
+}
+
+mod calls {
+    //! The calls whose addresses the batch has just made.
+
+    #![allow(unsafe_code)]
+
+    use super::{Batch, Job, Lists, NvcompHand};
+    use crate::device::{Fault, Submission};
+    use crate::nvcomp::memory::ALIGNMENT;
+
+    impl NvcompHand {
+        /// The frames to `input`, at the places that the lists have, and the lists to `at`.
+        pub(super) fn copy_in(
+            &mut self,
+            input: u64,
+            at: u64,
+            lists: &Lists,
+            batch: &[Submission],
+        ) -> Result<(), Fault> {
+            let mut pieces: Vec<(u64, &[u8])> = vec![(at, &lists.bytes[..])];
+            let mut to = input;
+            for one in batch {
+                pieces.push((to, one.work.data()));
+                to += one.work.input_len().next_multiple_of(ALIGNMENT) as u64;
+            }
+            // SAFETY: both areas were made for this batch, with room for all of it.
+            unsafe { self.place.copy_in(&pieces) }
+        }
+
+        pub(super) fn launch(&mut self, job: Job, batch: &Batch) -> Result<(), Fault> {
+            let stream = self.place.stream();
+            // SAFETY: lists, frames and rooms lie in areas that were made for this batch and stay until the next one; each output has the room that
+            // nvCOMP asked for.
+            unsafe {
+                match job {
+                    Job::Compress(spec) => self.library.compress(spec, batch, stream),
+                    Job::Decompress(codec) => self.library.decompress(codec, batch, stream),
+                }
+            }
+        }
+
+        /// Results from their rooms, or from the lists.
+        pub(super) fn copy_back(&mut self, pieces: &mut [(u64, &mut [u8])]) -> Result<(), Fault> {
+            // SAFETY: each piece is the beginning of a room of this batch, whose length was compared with it.
+            unsafe { self.place.copy_out(pieces) }
+        }
+    }
+}

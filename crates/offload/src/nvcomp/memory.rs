@@ -1,0 +1,196 @@
+//! Where nvCOMP works: a GPU's memory and a stream of its own, or, for a library that stands in for it, this machine's.
+
+#![allow(unsafe_code)]
+
+use cudarc::driver::{result, sys};
+
+use super::library::Stream;
+use crate::cuda::driver_fault as fault;
+use crate::device::Fault;
+
+/// Pieces of memory that are kept from batch to batch.
+#[derive(Clone, Copy)]
+pub(super) enum Area {
+    Input,
+    Output,
+    Lists,
+    Temp,
+}
+
+/// What memory begins at a multiple of.
+pub(super) const ALIGNMENT: usize = 256;
+
+const AREAS: usize = Area::Temp as usize + 1;
+
+/// A place with its memory.
+pub(super) enum Place {
+    Gpu(Gpu),
+    Host(Host),
+}
+
+impl Place {
+    /// The memory of `area`, at least `bytes` of it, aligned to [`ALIGNMENT`]. What it held may be lost if it has to grow.
+    pub(super) fn memory(&mut self, area: Area, bytes: usize) -> Result<u64, Fault> {
+        match self {
+            Self::Gpu(gpu) => gpu.memory(area, bytes),
+            Self::Host(host) => Ok(host.memory(area, bytes)),
+        }
+    }
+
+    /// The stream that all of it happens on.
+    pub(super) fn stream(&self) -> Stream {
+        match self {
+            Self::Gpu(gpu) => gpu.stream.cast(),
+            Self::Host(_) => std::ptr::null_mut(),
+        }
+    }
+
+    /// Copies pieces there, and waits.
+    ///
+    /// # Safety
+    /// Each address has room for its bytes, in memory that [`Place::memory`] gave and has not replaced.
+    pub(super) unsafe fn copy_in(&mut self, pieces: &[(u64, &[u8])]) -> Result<(), Fault> {
+        match self {
+            Self::Gpu(gpu) => {
+                for (to, from) in pieces.iter().filter(|(_, from)| !from.is_empty()) {
+                    // SAFETY: as the caller has promised; the source stays borrowed until the wait below.
+                    let status = unsafe {
+                        sys::cuMemcpyHtoDAsync_v2(*to, from.as_ptr().cast(), from.len(), gpu.stream)
+                    };
+                    if let Err(error) = status.result() {
+                        // Nothing may be under way when the borrow ends.
+                        let _ = gpu.wait();
+                        return Err(fault(error));
+                    }
+                }
+                gpu.wait()
+            }
+            Self::Host(_) => {
+                for (to, from) in pieces {
+                    // SAFETY: as the caller has promised: the address is one in this machine's memory.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(
+                            from.as_ptr(),
+                            std::ptr::with_exposed_provenance_mut::<u8>(*to as usize),
+                            from.len(),
+                        )
+                    };
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Copies pieces back, and waits.
+    ///
+    /// # Safety
+    /// As for [`Place::copy_in`].
+    pub(super) unsafe fn copy_out(&mut self, pieces: &mut [(u64, &mut [u8])]) -> Result<(), Fault> {
+        match self {
+            Self::Gpu(gpu) => {
+                for (from, to) in pieces.iter_mut().filter(|(_, to)| !to.is_empty()) {
+                    // SAFETY: as the caller has promised; the target stays borrowed until the wait below.
+                    let status = unsafe {
+                        sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), *from, to.len(), gpu.stream)
+                    };
+                    if let Err(error) = status.result() {
+                        let _ = gpu.wait();
+                        return Err(fault(error));
+                    }
+                }
+                gpu.wait()
+            }
+            Self::Host(_) => {
+                for (from, to) in pieces {
+                    // SAFETY: as the caller has promised.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(
+                            std::ptr::with_exposed_provenance::<u8>(*from as usize),
+                            to.as_mut_ptr(),
+                            to.len(),
+                        )
+                    };
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until nothing is under way.
+    pub(super) fn wait(&mut self) -> Result<(), Fault> {
+        match self {
+            Self::Gpu(gpu) => gpu.wait(),
+            Self::Host(_) => Ok(()),
+        }
+    }
+}
+
+/// A context and a stream of one thread's own. (A context that a kernel's fault has broken goes with its thread; others are well.)
+pub(super) struct Gpu {
+    context: sys::CUcontext,
+    stream: sys::CUstream,
+    areas: [Option<(sys::CUdeviceptr, usize)>; AREAS],
+}
+
+impl Gpu {
+    /// On device `ordinal`, for this thread, to which it is current from now on.
+    ///
+    /// # Errors
+    /// The driver's, as a fault.
+    pub(super) fn new(ordinal: usize) -> Result<Self, Fault> {
+        crate::cuda::device_count().map_err(|why| Fault::Lost(why.into()))?;
+        let device = result::device::get(ordinal as i32).map_err(fault)?;
+        let mut context = std::ptr::null_mut();
+        let flags = sys::CUctx_flags_enum::CU_CTX_SCHED_BLOCKING_SYNC as u32;
+        // SAFETY: `context` is where it goes; the device was found just now.
+        unsafe { sys::cuCtxCreate_v2(&mut context, flags, device) }.result().map_err(fault)?;
+        let mut gpu = Self { context, stream: std::ptr::null_mut(), areas: [None; AREAS] };
+        gpu.stream = result::stream::create(result::stream::StreamKind::NonBlocking).map_err(fault)?;
+        Ok(gpu)
+    }
+
+    fn memory(&mut self, area: Area, bytes: usize) -> Result<u64, Fault> {
+        let held = &mut self.areas[area as usize];
+        if let Some((at, _)) = held.filter(|(_, len)| *len >= bytes) {
+            return Ok(at);
+        }
+        if let Some((at, _)) = held.take() {
+            // SAFETY: allocated in this context, and nothing is under way: every method waits.
+            unsafe { result::free_sync(at) }.map_err(fault)?;
+        }
+        let bytes = bytes.max(4096).next_power_of_two();
+        // SAFETY: the context is current to this thread.
+        let at = unsafe { result::malloc_sync(bytes) }.map_err(fault)?;
+        *held = Some((at, bytes));
+        Ok(at)
+    }
+
+    fn wait(&self) -> Result<(), Fault> {
+        // SAFETY: the stream belongs to this context.
+        unsafe { result::stream::synchronize(self.stream) }.map_err(fault)
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // SAFETY: created by this thread; with the context go its stream and memory. An error means that it is gone already.
+        let _ = unsafe { sys::cuCtxDestroy_v2(self.context) };
+    }
+}
+
+/// This machine's memory.
+#[derive(Default)]
+pub(super) struct Host {
+    areas: [Vec<u8>; AREAS],
+}
+
+impl Host {
+    fn memory(&mut self, area: Area, bytes: usize) -> u64 {
+        let area = &mut self.areas[area as usize];
+        if area.len() < bytes + ALIGNMENT {
+            area.resize(bytes + ALIGNMENT, 0);
+        }
+        let offset = area.as_ptr().align_offset(ALIGNMENT);
+        area[offset..].as_mut_ptr().expose_provenance() as u64
+    }
+}

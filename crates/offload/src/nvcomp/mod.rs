@@ -1,0 +1,166 @@
+//! Compression on NVIDIA GPUs, by nvCOMP (`libnvcomp`), which users bring and which is opened at run time.
+//!
+//! ```text
+//!   crew (crew.rs): threads, each with a stream (hand.rs) ── frames that wait are one batch ──▶ libnvcomp (library.rs)
+//! ```
+//!
+//! A GPU compresses one frame slowly and a thousand as slowly: what waits is taken together, up to [`NvcompOptions::batch_max`] frames of one codec and level. Results
+//! are gzip members, raw deflate streams, Zstandard frames and LZ4 blocks that the processor's codecs read; the runtime compares a sample of them by reading them.
+//!
+//! Decompression is off unless it is asked for: nvCOMP says of inputs that no encoder wrote that anything may happen, and a checksum proves only that they are what somebody
+//! wrote. In this process, that would be the memory of other frames.
+//!
+//! Functions and structures are those of nvCOMP 5.3 and 6.0; others are refused. None of this has met hardware yet: it was tested with a stand-in that has the same
+//! ABI and works in this machine's memory.
+
+mod hand;
+mod library;
+mod memory;
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::task::Waker;
+
+use outrigger_format::Codec;
+
+use self::hand::NvcompHand;
+use self::library::Library;
+use self::memory::{Gpu, Host, Place};
+use crate::crew::{Crew, Hand, Hire};
+use crate::device::{Accelerator, Completion, Fault, Identity, Submission};
+use crate::work::{Request, Work};
+
+/// Where the library's device memory is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Memory {
+    /// On this GPU.
+    Gpu(usize),
+    /// In this machine: for a library that stands in for nvCOMP.
+    Host,
+}
+
+/// How the device is opened.
+#[derive(Clone, Debug)]
+pub struct NvcompOptions {
+    /// The library; without it, the system's `libnvcomp.so.6` or `.so.5`.
+    pub library: Option<OsString>,
+    /// Where it works.
+    pub memory: Memory,
+    /// Streams: while one copies, the other computes.
+    pub streams: usize,
+    /// Frames that are taken together at most.
+    pub batch_max: usize,
+    /// Whether it decompresses too.
+    pub decompress: bool,
+}
+
+impl NvcompOptions {
+    /// The library that `OUTRIGGER_NVCOMP` names, or the system's, on GPU `ordinal`; two streams, 64 frames, compression only.
+    pub fn of_gpu(ordinal: usize) -> Self {
+        Self {
+            library: std::env::var_os("OUTRIGGER_NVCOMP"),
+            memory: Memory::Gpu(ordinal),
+            streams: 2,
+            batch_max: 64,
+            decompress: false,
+        }
+    }
+}
+
+/// A GPU that compresses. (What else a GPU does is [`crate::cuda::CudaDevice`]'s.)
+///
+/// ```
+/// use outrigger_offload::nvcomp::{NvcompDevice, NvcompOptions};
+/// let options = NvcompOptions { library: Some("libnone.so".into()), ..NvcompOptions::of_gpu(0) };
+/// assert!(NvcompDevice::open(&options).is_err_and(|why| why.contains("libnone.so")));
+/// ```
+pub struct NvcompDevice {
+    identity: Identity,
+    options: NvcompOptions,
+    crew: Crew,
+}
+
+/// Frames are no longer: what devices' buffers are made for.
+const MAX_BYTES: usize = 16 << 20;
+
+impl NvcompDevice {
+    /// Opens the library, and looks for the GPU.
+    ///
+    /// # Errors
+    /// Why it cannot be used, in words for people.
+    pub fn open(options: &NvcompOptions) -> Result<Self, String> {
+        let library = Library::open(options.library.as_deref())?;
+        let identity = match options.memory {
+            Memory::Gpu(ordinal) => {
+                let gpu =
+                    crate::cuda::identity(ordinal).map_err(|fault| format!("nvCOMP has no GPU: {fault}"))?;
+                let driver = format!("{}, {}", library.version(), gpu.driver);
+                Identity { name: format!("nvcomp:{ordinal}"), driver, ..gpu }
+            }
+            Memory::Host => Identity {
+                name: "nvcomp:host".into(),
+                model: "a stand-in for nvCOMP".into(),
+                driver: library.version(),
+                memory_bytes: 0,
+                zero_copy: false,
+            },
+        };
+        let memory = options.memory;
+        let hire: Hire = Arc::new(move || -> Result<Box<dyn Hand>, Fault> {
+            let place = match memory {
+                Memory::Gpu(ordinal) => Place::Gpu(Gpu::new(ordinal)?),
+                Memory::Host => Place::Host(Host::default()),
+            };
+            Ok(Box::new(NvcompHand { library: Arc::clone(&library), place }))
+        });
+        let crew = Crew::new("offload-nvcomp", options.streams.max(1), options.batch_max.max(1), hire);
+        Ok(Self { identity, options: options.clone(), crew })
+    }
+}
+
+fn is_known(codec: Codec) -> bool {
+    matches!(codec, Codec::Zstd | Codec::Gzip | Codec::Deflate | Codec::Lz4)
+}
+
+impl Accelerator for NvcompDevice {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn in_flight_max(&self) -> usize {
+        // A batch for each stream, and one that gathers meanwhile.
+        (self.options.streams.max(1) + 1) * self.options.batch_max.max(1)
+    }
+
+    fn attach(&mut self, waker: Waker) -> Result<(), Fault> {
+        self.crew.set_waker(waker);
+        self.crew.start()
+    }
+
+    fn capabilities(&self) -> Arc<dyn Fn(&Work) -> bool + Send + Sync> {
+        let decompress = self.options.decompress;
+        Arc::new(move |work| match work.request {
+            Request::Compress { spec } => is_known(spec.codec) && (1..=MAX_BYTES).contains(&work.input_len()),
+            Request::Decompress { codec, raw_len } => {
+                decompress && is_known(codec) && work.input_len() > 0 && (1..=MAX_BYTES).contains(&raw_len)
+            }
+            _ => false,
+        })
+    }
+
+    fn submit(&mut self, submission: Submission) {
+        self.crew.submit(submission);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.crew.poll(done);
+    }
+
+    fn probe(&mut self) -> Result<(), Fault> {
+        if self.crew.is_hired() { Ok(()) } else { Err(Fault::Lost("no stream".into())) }
+    }
+
+    fn reset(&mut self) -> Result<(), Fault> {
+        self.crew.start()
+    }
+}

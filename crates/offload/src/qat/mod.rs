@@ -1,0 +1,177 @@
+//! Intel QAT, by way of QATzip (`libqatzip`), which is opened at run time.
+//!
+//! ```text
+//!   crew (crew.rs): threads, each with sessions of its own (hand.rs) ──▶ libqatzip (library.rs) ──▶ instances of the cards
+//! ```
+//!
+//! QATzip gives a call the instance that its session had the last time, or the next one that is free: so with as many threads as there are instances,
+//! each keeps one, and tasks go round. Its own fallback to software is off: what the card does not do, the runtime has the processor do, and says so.
+//!
+//! | codec | compress | decompress |
+//! | --- | --- | --- |
+//! | gzip, deflate, levels 1 to 9 | 1 KiB to 512 KiB: one request, hence one gzip member or one stream | what came of as much |
+//! | lz4 | 1 KiB to 64 KiB: one block, taken out of the LZ4 frame that QATzip writes | no: it wants a frame with the content's checksum |
+//! | zstd | no: the card only finds matches (LZ4s), and what makes Zstandard of them is software that callers bring | no |
+//!
+//! The structures are those of `qatzip.h` of QATzip 1.3.1 (API 2.5); a library whose defaults do not lie where that says is refused. None of this has met
+//! hardware yet: it was tested with a stand-in that has the same ABI, and with the real library on machines without a card.
+
+mod abi;
+mod hand;
+mod library;
+mod lz4;
+mod status;
+
+use std::ffi::OsString;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Waker;
+
+use outrigger_format::Codec;
+
+use self::hand::QatHand;
+use self::library::Library;
+use crate::crew::{Crew, Hand, Hire};
+use crate::device::{Accelerator, Completion, Fault, HostMemory, Identity, Submission};
+use crate::work::{Request, Work};
+
+/// Of fewer bytes, QATzip computes some in software, whatever it is told.
+const MIN_BYTES: usize = 1 << 10;
+/// One request, and so one stream, has no more.
+const MAX_BYTES: usize = abi::HW_BUFF_MAX as usize;
+/// LZ4 blocks that QATzip writes have no more.
+const LZ4_MAX_BYTES: usize = 64 << 10;
+/// Level 9 is software with drivers of older cards.
+const LEVEL_MAX: u8 = 8;
+/// Higher levels of gzip and deflate are the processor's: a card has no counterpart.
+const SPEC_LEVEL_MAX: i8 = 9;
+
+/// How the device is opened.
+#[derive(Clone, Debug)]
+pub struct QatOptions {
+    /// The library; without it, the system's `libqatzip.so.3`.
+    pub library: Option<OsString>,
+    /// Threads with sessions. Each works on one task at a time, and an instance serves one thread at a time. They sleep while the card works.
+    pub sessions: usize,
+}
+
+impl Default for QatOptions {
+    /// The library that `OUTRIGGER_QATZIP` names, or the system's; eight sessions.
+    fn default() -> Self {
+        Self { library: std::env::var_os("OUTRIGGER_QATZIP"), sessions: 8 }
+    }
+}
+
+/// All QAT cards of this machine, as one device.
+///
+/// ```
+/// use outrigger_offload::qat::{QatDevice, QatOptions};
+/// let options = QatOptions { library: Some("libnone.so".into()), ..QatOptions::default() };
+/// assert!(QatDevice::open(&options).is_err_and(|why| why.contains("libnone.so")));
+/// ```
+pub struct QatDevice {
+    identity: Identity,
+    library: Arc<Library>,
+    sessions: usize,
+    /// Found out when the first session was set up.
+    does_lz4: Arc<AtomicBool>,
+    crew: Crew,
+}
+
+impl QatDevice {
+    /// Opens the library, and asks it for hardware.
+    ///
+    /// # Errors
+    /// Why there is none, in words for people.
+    pub fn open(options: &QatOptions) -> Result<Self, String> {
+        let library = Library::open(options.library.as_deref())?;
+        library.start().map_err(|fault| library::why(&fault))?;
+        let file = library.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let identity = Identity {
+            name: "qat:0".into(),
+            model: "Intel QAT".into(),
+            driver: file,
+            memory_bytes: 0,
+            zero_copy: true,
+        };
+        let does_lz4 = Arc::new(AtomicBool::new(false));
+        let (hired, tells) = (Arc::clone(&library), Arc::clone(&does_lz4));
+        let hire: Hire =
+            Arc::new(move || QatHand::new(&hired, &tells).map(|hand| Box::new(hand) as Box<dyn Hand>));
+        let sessions = options.sessions.max(1);
+        let crew = Crew::new("offload-qat", sessions, 1, hire);
+        Ok(Self { identity, library, sessions, does_lz4, crew })
+    }
+}
+
+/// Room that is enough for what is made of `len` bytes: QATzip's own buffers are of 9/8 and 1 KiB.
+fn room_for(len: usize) -> usize {
+    len + len / 8 + (1 << 10)
+}
+
+/// Whether the card does this.
+fn can(work: &Work, does_lz4: &AtomicBool) -> bool {
+    let len = work.input_len();
+    match work.request {
+        Request::Compress { spec } => match spec.codec {
+            Codec::Gzip | Codec::Deflate => {
+                (MIN_BYTES..=MAX_BYTES).contains(&len) && spec.level <= SPEC_LEVEL_MAX
+            }
+            Codec::Lz4 => (MIN_BYTES..=LZ4_MAX_BYTES).contains(&len) && does_lz4.load(Ordering::Relaxed),
+            _ => false,
+        },
+        Request::Decompress { codec, raw_len } => {
+            matches!(codec, Codec::Gzip | Codec::Deflate) && len >= MIN_BYTES && raw_len <= MAX_BYTES
+        }
+        _ => false,
+    }
+}
+
+impl Accelerator for QatDevice {
+    fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    fn in_flight_max(&self) -> usize {
+        // One that is worked on and one that waits for each, so that none waits for the manager.
+        2 * self.sessions
+    }
+
+    fn host_memory(&self) -> Option<Arc<dyn HostMemory>> {
+        Some(Arc::clone(&self.library) as Arc<dyn HostMemory>)
+    }
+
+    fn attach(&mut self, waker: Waker) -> Result<(), Fault> {
+        self.crew.set_waker(waker);
+        self.crew.start()
+    }
+
+    fn capabilities(&self) -> Arc<dyn Fn(&Work) -> bool + Send + Sync> {
+        let does_lz4 = Arc::clone(&self.does_lz4);
+        Arc::new(move |work| can(work, &does_lz4))
+    }
+
+    fn output_room(&self, work: &Work) -> usize {
+        match work.request {
+            Request::Compress { .. } => room_for(work.input_len()) + (1 << 10),
+            _ => work.output_len_max(),
+        }
+    }
+
+    fn submit(&mut self, submission: Submission) {
+        self.crew.submit(submission);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.crew.poll(done);
+    }
+
+    fn probe(&mut self) -> Result<(), Fault> {
+        if self.crew.is_hired() { self.library.start() } else { Err(Fault::Lost("no session".into())) }
+    }
+
+    fn reset(&mut self) -> Result<(), Fault> {
+        self.library.start()?;
+        self.crew.start()
+    }
+}

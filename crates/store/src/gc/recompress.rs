@@ -1,0 +1,320 @@
+//! Recompressing: old data is brought to the codec that policies ask for by now.
+//!
+//! It is a collector's run (`mod.rs`) with another idea of what is worth emptying: also packs with data frames that are not stored as
+//! they would be today. Their frames are encoded anew while they are copied; everything else, and every rule, is the same. So writers
+//! and readers go on beside it, a run that is killed loses at most the group it was at, and the next one goes on from there, because
+//! each frame says what codec it was asked to be stored in.
+//!
+//! Runs take a part of the packs each: a condemned pack cannot be relied on by writers, and is not for long this way.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use outrigger_format::catalogue::FileKind;
+use outrigger_format::{
+    Codec, CodecChoice, CodecSpec, Encoding, Entry, Fingerprint, FrameHeader, PackId, PackKind, Reason,
+};
+use outrigger_offload::{Auto, Compression};
+use serde::Serialize;
+
+use super::{GcOptions, GcProgress, GcReport, collect};
+use crate::error::{Context, Error, Result};
+use crate::meta::{At, PackRow, PackState, ROOT_INODE};
+use crate::ops::listing;
+use crate::read::Nodes;
+use crate::read::manifest::walk_entries;
+use crate::store::Store;
+use crate::tree::{Policies, WritePolicy};
+
+/// How old data is recompressed.
+#[derive(Clone, Debug, Default)]
+pub struct Recompress {
+    /// By this codec, wherever it lies; `None`: as the store and its directories say.
+    pub to: Option<CodecChoice>,
+    /// Raw bytes a second at most; 0: as fast as it goes.
+    pub bytes_per_sec: u64,
+    /// Packs that a run takes at most; 0: an eighth of them, at least 16.
+    pub packs_max: usize,
+    /// Packs in which everything was found to be as it should be: not looked at again. Begins empty.
+    pub current: Arc<Mutex<BTreeSet<PackId>>>,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RecompressReport {
+    /// Collector runs.
+    pub runs: u64,
+    /// Packs that were not as they should be, and are gone.
+    pub packs: u64,
+    /// Packs that still are not: they could not be read, or writers came to rely on them.
+    pub packs_left: u64,
+    /// Frames that were encoded anew.
+    pub frames: u64,
+    /// Their raw bytes.
+    pub raw_bytes: u64,
+    /// What they took before.
+    pub stored_before: u64,
+    /// What they take now.
+    pub stored_after: u64,
+    /// Packs that could not be read, and why.
+    pub unreadable: Vec<String>,
+}
+
+/// Slices without progress after which it gives up: sessions may have relied on all packs that were taken.
+const IN_VAIN_MAX: u32 = 3;
+
+/// Brings old data to the codec that is asked for, run by run, until all of it is there. Others may read and write meanwhile.
+///
+/// # Errors
+/// As [`collect`]; what was done before stays done, and another call goes on from there.
+pub fn recompress(
+    store: &Store,
+    how: &Recompress,
+    options: &GcOptions,
+    progress: &GcProgress,
+) -> Result<RecompressReport> {
+    let options = GcOptions { recompress: Some(how.clone()), ..options.clone() };
+    let (mut report, mut in_vain) = (RecompressReport::default(), 0);
+    loop {
+        let run = collect(store, &options, progress)?;
+        report.add(&run);
+        if run.packs_outdated == 0 || options.dry_run {
+            return Ok(report);
+        }
+        in_vain = if run.packs_buried > 0 { 0 } else { in_vain + 1 };
+        if in_vain == IN_VAIN_MAX {
+            return Ok(report);
+        }
+    }
+}
+
+impl RecompressReport {
+    fn add(&mut self, run: &GcReport) {
+        self.runs += 1;
+        self.packs += run.packs_outdated.min(run.packs_buried);
+        self.packs_left = run.packs_outdated.saturating_sub(run.packs_buried);
+        self.frames += run.frames_recoded;
+        self.raw_bytes += run.recoded_raw;
+        self.stored_before += run.recoded_before;
+        self.stored_after += run.recoded_after;
+        self.unreadable = run.unreadable.clone();
+    }
+}
+
+/// How each frame should be stored.
+pub(super) struct Targets {
+    default: Compression,
+    /// What directories say, and the frames of files below them.
+    choices: Vec<Compression>,
+    own: HashMap<(PackId, u16), u8>,
+    packs_max: usize,
+    current: Arc<Mutex<BTreeSet<PackId>>>,
+    pub bytes_per_sec: u64,
+}
+
+/// Directories with a codec of their own, at most; those beyond count as the store's root.
+const CHOICES_MAX: usize = 250;
+/// Chunks looked up at once.
+const LOOKUPS: usize = 512;
+
+impl Targets {
+    /// What policies say now.
+    pub fn load(store: &Store, how: &Recompress) -> Result<Self> {
+        let policies = Policies::load(store)?;
+        let root = policies.below(policies.store_default(), ROOT_INODE)?;
+        let mut targets = Self {
+            default: how.to.map_or(root.codec, |codec| Compression { codec, ..root.codec }),
+            choices: Vec::new(),
+            own: HashMap::new(),
+            packs_max: how.packs_max,
+            current: Arc::clone(&how.current),
+            bytes_per_sec: how.bytes_per_sec,
+        };
+        if how.to.is_none() {
+            targets.visit(store, &policies, root)?;
+        }
+        Ok(targets)
+    }
+
+    /// Finds the frames of files for which another codec holds than for the root. A frame of several files goes by the first of them.
+    fn visit(&mut self, store: &Store, policies: &Policies, root: WritePolicy) -> Result<()> {
+        if !policies.any_below_root() {
+            return Ok(());
+        }
+        let packs: HashSet<PackId> = live_data(&store.meta.packs()?).map(|row| row.id).collect();
+        let nodes = Nodes::new(store);
+        // What holds in the directories that lead to where the walk is.
+        let mut holds = vec![root];
+        let mut chunks: Vec<Fingerprint> = Vec::new();
+        listing::walk::<Error>(&*store.meta, At::Now, ROOT_INODE, true, &mut |path, entry| {
+            let inode = &entry.inode;
+            let depth = path.iter().filter(|byte| **byte == b'/').count();
+            let inherited = holds.get(depth).copied().unwrap_or(root);
+            if inode.attributes.kind == FileKind::Directory {
+                holds.truncate(depth + 1);
+                holds.push(policies.below(inherited, inode.number)?);
+                return Ok(());
+            }
+            if inode.attributes.kind != FileKind::File || inherited.codec == root.codec {
+                return Ok(());
+            }
+            let Some(choice) = self.choice(inherited.codec) else { return Ok(()) };
+            walk_entries(&nodes, &inode.root, 0, u64::MAX, &mut |_, entry| {
+                if let Entry::Chunk { fingerprint, .. } = entry {
+                    chunks.push(fingerprint);
+                }
+                if chunks.len() == LOOKUPS {
+                    self.claim(store, &packs, choice, &mut chunks)?;
+                }
+                Ok(true)
+            })?;
+            self.claim(store, &packs, choice, &mut chunks)
+        })
+    }
+
+    fn choice(&mut self, compression: Compression) -> Option<u8> {
+        let known = self.choices.iter().position(|known| *known == compression);
+        let at = known.or_else(|| {
+            self.choices.push(compression);
+            (self.choices.len() <= CHOICES_MAX).then_some(self.choices.len() - 1)
+        })?;
+        Some(at as u8)
+    }
+
+    fn claim(
+        &mut self,
+        store: &Store,
+        packs: &HashSet<PackId>,
+        choice: u8,
+        chunks: &mut Vec<Fingerprint>,
+    ) -> Result<()> {
+        let mut places = Vec::new();
+        store.index.resolve_lowest_batch(chunks, |pack| packs.contains(&pack), &mut places)?;
+        for place in places.into_iter().flatten() {
+            let Some(footer) = store.index.footers().get(place.pack)? else { continue };
+            if let Some((frame, _)) = footer.position(place.slot) {
+                self.own.entry((place.pack, frame)).or_insert(choice);
+            }
+        }
+        chunks.clear();
+        Ok(())
+    }
+
+    /// How a frame should be stored, if it is not stored so.
+    pub fn other(&self, pack: PackId, frame: u16, encoding: Encoding) -> Option<Compression> {
+        let own = self.own.get(&(pack, frame)).map(|&choice| self.choices[usize::from(choice)]);
+        Some(own.unwrap_or(self.default)).filter(|target| !conforms(encoding, *target))
+    }
+
+    /// The packs among `rows` with a frame that is not stored as it should be, as many as one run takes.
+    pub fn outdated(&self, store: &Store, rows: &[PackRow]) -> Result<Vec<PackId>> {
+        let all = live_data(rows).count();
+        let most = if self.packs_max > 0 { self.packs_max } else { (all / 8).max(16) };
+        let mut found = Vec::new();
+        for row in live_data(rows) {
+            if self.current.lock().expect("no panic while held").contains(&row.id) {
+                continue;
+            }
+            match self.is_outdated(store, row.id) {
+                Ok(true) => found.push(row.id),
+                Ok(false) => drop(self.current.lock().expect("no panic while held").insert(row.id)),
+                // What cannot be read is for `check`; it is not given up.
+                Err(_) => {}
+            }
+            if found.len() == most {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    fn is_outdated(&self, store: &Store, pack: PackId) -> Result<bool> {
+        let footer = store.packs.read_footer(pack)?;
+        let mut bytes = Vec::new();
+        for number in 0..footer.frames().len() as u16 {
+            let Some(range) = footer.frame_range(number) else { continue };
+            let header = read_header(store, pack, range.start, range.len().min(HEADER_BYTES), &mut bytes)
+                .or_else(|_| read_header(store, pack, range.start, range.len(), &mut bytes))?;
+            if self.other(pack, number, header.encoding).is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+fn live_data(rows: &[PackRow]) -> impl Iterator<Item = &PackRow> {
+    rows.iter().filter(|row| row.kind == PackKind::Data && row.state == PackState::Live)
+}
+
+/// Bytes of a frame's header with the lengths of this many chunks, read at once.
+const HEADER_BYTES: usize = 4096;
+
+fn read_header(store: &Store, pack: PackId, at: u32, len: usize, bytes: &mut Vec<u8>) -> Result<FrameHeader> {
+    bytes.resize(len, 0);
+    store.backend.read_at(pack, at.into(), bytes)?;
+    FrameHeader::decode(bytes).context(|| format!("pack {pack}, frame at byte {at}"))
+}
+
+/// Whether a frame is stored as `target` would have it. For `auto`, by its usual level or a higher one, or one that was seen
+/// to be as good; what levels are not recorded of (older programs' frames) never is.
+fn conforms(encoding: Encoding, target: Compression) -> bool {
+    let at_least = |asked: CodecSpec, spec: CodecSpec| asked.codec == spec.codec && asked.level >= spec.level;
+    let in_vain = |spec: CodecSpec| {
+        let tried = encoding.asked.filter(|_| encoding.is_incompressible());
+        tried.is_some_and(|tried| encoding.reason == Reason::Random || at_least(tried, spec))
+    };
+    match (target.codec, encoding.asked) {
+        (CodecChoice::Fixed(spec), _) if spec.codec == Codec::None => encoding.codec == Codec::None,
+        (CodecChoice::Fixed(spec), Some(asked)) => asked == spec || in_vain(spec),
+        (CodecChoice::Fixed(spec), None) => encoding.codec == spec.codec && spec.codec.levels().is_none(),
+        (CodecChoice::Auto(objective), Some(asked)) => {
+            let (usual, _) = Auto::new().choose(objective);
+            let compressed = encoding.codec != Codec::None;
+            (compressed && (at_least(asked, usual) || encoding.reason == Reason::NoGain)) || in_vain(usual)
+        }
+        (CodecChoice::Auto(_), None) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(codec: &str, asked: Option<&str>, reason: Reason) -> Encoding {
+        let asked = asked.map(|asked| CodecSpec::parse(asked).unwrap());
+        Encoding { asked, reason, ..Encoding::plain(CodecSpec::parse(codec).unwrap().codec) }
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_is_left_alone() {
+        let is = |encoding, target: &str| conforms(encoding, CodecChoice::parse(target).unwrap().into());
+        let of = |spec| frame(spec, Some(spec), Reason::Policy);
+        for (encoding, target, expected) in [
+            (of("zstd:3"), "zstd:3", true),
+            (of("zstd:3"), "zstd:9", false),
+            (of("zstd:9"), "zstd:3", false),
+            (of("zstd:9"), "auto", true),
+            (of("zstd:1"), "auto", false),
+            (frame("zstd", Some("zstd:1"), Reason::NoGain), "auto", true),
+            (of("lz4"), "auto", false),
+            (of("none"), "none", true),
+            (of("none"), "auto", false),
+            (of("none"), "zstd:1", false),
+            (of("zstd:1"), "none", false),
+            // Tried in vain: not tried again with less.
+            (frame("none", Some("zstd:3"), Reason::Budget), "zstd:1", true),
+            (frame("none", Some("zstd:3"), Reason::Budget), "zstd:9", false),
+            (frame("none", Some("lz4"), Reason::Budget), "auto", false),
+            (frame("none", Some("lz4"), Reason::Random), "zstd:9", true),
+            (frame("none", Some("zstd:3"), Reason::Known), "none", true),
+            // Of older programs.
+            (frame("lz4", None, Reason::Unstated), "lz4", true),
+            (frame("zstd", None, Reason::Unstated), "zstd:2", false),
+            (frame("none", None, Reason::Unstated), "none", true),
+            (frame("none", None, Reason::Unstated), "auto", false),
+        ] {
+            assert_eq!(is(encoding, target), expected, "{encoding:?} for {target}");
+        }
+    }
+}
