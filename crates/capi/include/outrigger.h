@@ -170,7 +170,7 @@ typedef uint32_t outrigger_priority;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
-// How frames are stored. The numbers are those of the on-disk format, which may have more of them.
+// How frames are stored. The numbers are those of the on-disk format.
 enum outrigger_codec
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
   : uint32_t
@@ -182,6 +182,14 @@ enum outrigger_codec
     OUTRIGGER_CODEC_ZSTD = 1,
     // An LZ4 block.
     OUTRIGGER_CODEC_LZ4 = 2,
+    // A gzip member (RFC 1952).
+    OUTRIGGER_CODEC_GZIP = 3,
+    // A raw deflate stream (RFC 1951).
+    OUTRIGGER_CODEC_DEFLATE = 4,
+    // Runs of zeros shortened.
+    OUTRIGGER_CODEC_ZLE = 5,
+    // LZJB.
+    OUTRIGGER_CODEC_LZJB = 6,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -450,10 +458,10 @@ outrigger_status outrigger_builder_threads(struct outrigger_builder *builder, si
 // How many bytes of unused buffers are kept; 256 MiB without this.
 outrigger_status outrigger_builder_keep_bytes(struct outrigger_builder *builder, uint64_t bytes);
 
-// Adds a device: "cuda:0" (OUTRIGGER_ABSENT says why, where it is not there); "auto", everything that is
-// there, and no error if that is nothing (outrigger_builder_missing() tells why); "sim:PRESET", a
-// simulated one, whose results are right and whose times are a model's: "sim:pcie5-gpu",
-// "sim:geforce-8800", "sim:integrated", "sim:slow". At most 7.
+// Adds a device: "cuda:0", "nvcomp:0", "qat:0" (OUTRIGGER_ABSENT says why, where it is not there);
+// "auto", everything that is there, and no error if that is nothing (outrigger_builder_missing() tells
+// why); "sim:PRESET", a simulated one, whose results are right and whose times are a model's:
+// "sim:pcie5-gpu", "sim:geforce-8800", "sim:integrated", "sim:slow". At most 7.
 outrigger_status outrigger_builder_device(struct outrigger_builder *builder, const char *name);
 
 // Which kinds of devices the last "auto" has not found, and why: a line each, "" if none is missing.
@@ -801,8 +809,8 @@ outrigger_status outrigger_task_lookup(const struct outrigger_task *task,
                                        const struct outrigger_fingerprint *keys,
                                        size_t count);
 
-// Asks for the data compressed by a codec ("zstd:3", "lz4", "none"): outrigger_task_bytes(), and
-// outrigger_task_codec() for what it was: none, where the codec gains too little.
+// Asks for the data compressed by a codec ("zstd:3", "gzip:6", "lz4", "none"): outrigger_task_bytes(),
+// and outrigger_task_codec() for what it was: none, where the codec gains too little.
 outrigger_status outrigger_task_compress(const struct outrigger_task *task, const char *codec);
 
 // Asks for the data decompressed by a codec (enum outrigger_codec), to `raw_len` bytes, at most 64 MiB:

@@ -27,9 +27,13 @@ pub struct outrigger_builder {
 }
 
 impl outrigger_builder {
+    fn has(&self, name: &str) -> bool {
+        self.devices.iter().any(|known| known.identity().name == name)
+    }
+
     fn add(&mut self, device: Box<dyn Accelerator>) -> Result {
         let name = &device.identity().name;
-        if self.devices.iter().any(|known| known.identity().name == *name) {
+        if self.has(name) {
             return Err(Error::invalid(format!("{name} is there already")));
         }
         if self.devices.len() + 1 == LANES_MAX {
@@ -44,7 +48,23 @@ impl outrigger_builder {
         let lines: Vec<String> =
             missing.iter().map(|missing| format!("{}: {}", missing.kind, missing.why)).collect();
         self.missing = CString::new(lines.join("\n").replace('\0', " ")).unwrap_or_default();
-        devices.into_iter().try_for_each(|device| self.add(device))
+        for device in devices {
+            if !self.has(&device.identity().name) {
+                self.add(device)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A device of another kind, if it is there.
+    fn found(&mut self, name: &str, kind: &str) -> Result {
+        let Discovered { devices, missing } = discover();
+        if let Some(device) = devices.into_iter().find(|device| device.identity().name == name) {
+            return self.add(device);
+        }
+        let why = missing.into_iter().find(|missing| missing.kind == kind).map(|missing| missing.why);
+        let why = why.unwrap_or_else(|| "there is none of this number".to_string());
+        Err(Error::new(OUTRIGGER_ABSENT, format!("{name}: {why}")))
     }
 
     fn simulated(&mut self, preset: &str) -> Result {
@@ -108,10 +128,10 @@ pub extern "C" fn outrigger_builder_keep_bytes(
     })
 }
 
-/// Adds a device: "cuda:0" (OUTRIGGER_ABSENT says why, where it is not there); "auto", everything that is
-/// there, and no error if that is nothing (outrigger_builder_missing() tells why); "sim:PRESET", a
-/// simulated one, whose results are right and whose times are a model's: "sim:pcie5-gpu",
-/// "sim:geforce-8800", "sim:integrated", "sim:slow". At most 7.
+/// Adds a device: "cuda:0", "nvcomp:0", "qat:0" (OUTRIGGER_ABSENT says why, where it is not there);
+/// "auto", everything that is there, and no error if that is nothing (outrigger_builder_missing() tells
+/// why); "sim:PRESET", a simulated one, whose results are right and whose times are a model's:
+/// "sim:pcie5-gpu", "sim:geforce-8800", "sim:integrated", "sim:slow". At most 7.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_builder_device(
     builder: Option<&mut outrigger_builder>,
@@ -132,7 +152,11 @@ pub unsafe extern "C" fn outrigger_builder_device(
                 let device = device.map_err(|why| Error::new(OUTRIGGER_ABSENT, format!("{name}: {why}")))?;
                 builder.add(Box::new(device))
             }
-            _ => Err(Error::invalid(format!("`{name}` is no device; use auto, cuda:N or sim:PRESET"))),
+            Some((kind @ ("qat" | "nvcomp"), _)) => builder.found(name, kind),
+            _ => {
+                let known = "auto, cuda:N, nvcomp:N, qat:N or sim:PRESET";
+                Err(Error::invalid(format!("`{name}` is no device; use {known}")))
+            }
         }
     })
 }

@@ -89,12 +89,18 @@ fn numbers_mean_what_they_say() {
         assert_eq!(super::types::kind(number as u32).expect("a kind"), kind);
     }
     let codecs = [
-        (outrigger_codec::OUTRIGGER_CODEC_NONE, Codec::None),
-        (outrigger_codec::OUTRIGGER_CODEC_ZSTD, Codec::Zstd),
-        (outrigger_codec::OUTRIGGER_CODEC_LZ4, Codec::Lz4),
+        outrigger_codec::OUTRIGGER_CODEC_NONE,
+        outrigger_codec::OUTRIGGER_CODEC_ZSTD,
+        outrigger_codec::OUTRIGGER_CODEC_LZ4,
+        outrigger_codec::OUTRIGGER_CODEC_GZIP,
+        outrigger_codec::OUTRIGGER_CODEC_DEFLATE,
+        outrigger_codec::OUTRIGGER_CODEC_ZLE,
+        outrigger_codec::OUTRIGGER_CODEC_LZJB,
     ];
-    for (number, codec) in codecs {
-        assert_eq!(number as u32, codec as u32);
+    assert_eq!(codecs.len(), Codec::ALL.len());
+    for (number, codec) in codecs.into_iter().zip(Codec::ALL) {
+        let name = format!("{number:?}").replace("OUTRIGGER_CODEC_", "").to_lowercase();
+        assert_eq!((number as u32, &name[..]), (codec as u32, codec.name()));
     }
     let functions = [
         outrigger_window_function::OUTRIGGER_WINDOW_MD5,

@@ -68,7 +68,7 @@ pub enum outrigger_priority {
     OUTRIGGER_LOW = 2,
 }
 
-/// How frames are stored. The numbers are those of the on-disk format, which may have more of them.
+/// How frames are stored. The numbers are those of the on-disk format.
 #[repr(u32)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(dead_code, reason = "C uses the numbers")]
@@ -79,6 +79,14 @@ pub enum outrigger_codec {
     OUTRIGGER_CODEC_ZSTD = 1,
     /// An LZ4 block.
     OUTRIGGER_CODEC_LZ4 = 2,
+    /// A gzip member (RFC 1952).
+    OUTRIGGER_CODEC_GZIP = 3,
+    /// A raw deflate stream (RFC 1951).
+    OUTRIGGER_CODEC_DEFLATE = 4,
+    /// Runs of zeros shortened.
+    OUTRIGGER_CODEC_ZLE = 5,
+    /// LZJB.
+    OUTRIGGER_CODEC_LZJB = 6,
 }
 
 /// A hash: the function's bytes, then zeros.

@@ -115,6 +115,7 @@ static void builders(void) {
     CHECK(outrigger_builder_device(builder, "sim:fast") == OUTRIGGER_INVALID);
     SAYS("pcie5-gpu");
     CHECK(outrigger_builder_device(builder, "cuda:4000") == OUTRIGGER_ABSENT);
+    CHECK(outrigger_builder_device(builder, "qat:4000") == OUTRIGGER_ABSENT);
     CHECK(outrigger_builder_threads(builder, 0) == OUTRIGGER_INVALID);
     CHECK(outrigger_builder_policy(builder, "speed", "1") == OUTRIGGER_INVALID);
     SAYS("offload_min_bytes");

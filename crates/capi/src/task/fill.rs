@@ -155,8 +155,8 @@ pub unsafe extern "C" fn outrigger_task_lookup(
     })
 }
 
-/// Asks for the data compressed by a codec ("zstd:3", "lz4", "none"): outrigger_task_bytes(), and
-/// outrigger_task_codec() for what it was: none, where the codec gains too little.
+/// Asks for the data compressed by a codec ("zstd:3", "gzip:6", "lz4", "none"): outrigger_task_bytes(),
+/// and outrigger_task_codec() for what it was: none, where the codec gains too little.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn outrigger_task_compress(
     task: Option<&outrigger_task>,
