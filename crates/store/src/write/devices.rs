@@ -21,6 +21,13 @@ const SIZES: Range<u32> = 20..25;
 /// A size at which a device does so much of its best is large enough.
 const ENOUGH: f64 = 0.9;
 
+/// Whether any device beside the processor can name chunks.
+pub(super) fn can_name(runtime: &Runtime, kind: FingerprintKind) -> bool {
+    let mut draft = runtime.draft(0);
+    draft.hash_many(kind, []);
+    (1..runtime.metrics().devices.len()).any(|device| runtime.supports(device, draft.work()))
+}
+
 /// Bytes of a batch from which the devices do about their best, as far as they were measured.
 pub(super) fn batch_bytes(runtime: &Runtime, kind: FingerprintKind) -> Option<usize> {
     let devices = 1..runtime.metrics().devices.len();

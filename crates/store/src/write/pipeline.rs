@@ -98,7 +98,8 @@ impl Writer {
         options: &WriteOptions,
         progress: &Arc<Progress>,
     ) -> Self {
-        let runtime = store.devices().cloned();
+        let runtime =
+            store.devices().filter(|runtime| devices::can_name(runtime, store.config.fingerprint)).cloned();
         let least = SEGMENT.max(4 * options.chunk_max);
         let headroom = options.chunk_max.max(4096);
         let (count, segment, pool) = match &runtime {
