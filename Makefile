@@ -1,16 +1,18 @@
 # One command each; CI calls the same.
-.PHONY: help need release demo test test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
+.PHONY: help need release install header demo test test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 30
+PREFIX ?= /usr/local
+DESTDIR ?=
 
 help:
 	@echo "make demo    store a real tree twice, restore both, compare (DATA=path for another tree)"
 	@echo "make test    all tests            make test-long  the long ones: kill -9, the large model"
 	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
-	@echo "make release target/release/outrigger"
+	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
 	@echo "make check   formatting, lints, documentation, licences of dependencies"
 	@echo "make bench   against restic, borg and rustic, and against the machine's limits"
 	@echo "make fuzz    every decoder, $(FUZZ_SECONDS) s each    make docs   the API documentation"
@@ -20,6 +22,18 @@ need:
 
 release: need
 	$(CARGO) build --release -p outrigger -p outrigger-workload
+
+# The program with its manual, the C library with its header and its pkg-config file.
+install: release
+	$(CARGO) build --release -p outrigger-capi
+	DESTDIR=$(DESTDIR) scripts/install-library.sh $(TARGET)/release $(PREFIX)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 755 $(TARGET)/release/outrigger $(DESTDIR)$(PREFIX)/bin/
+	$(TARGET)/release/outrigger man $(DESTDIR)$(PREFIX)/share/man/man1
+
+# The C header, after a change of crates/capi.
+header: need
+	scripts/header.sh build
 
 demo: release
 	@scripts/demo.sh
@@ -51,6 +65,7 @@ check: need
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features --quiet
+	scripts/header.sh check
 	scripts/licences.sh
 
 bench: release

@@ -12,7 +12,7 @@
 //! simulated ([`sim`]) is always there; [`cuda`] are GPUs; [`qat`] are cards that compress, and [`nvcomp`] are GPUs that do.
 //!
 //! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`, and to
-//! `cuda/{host,device}.rs`, `cuda/driver/`, `qat/library.rs` and
+//! `cuda/host.rs`, `cuda/device/`, `cuda/driver/`, `qat/library.rs` and
 //! `nvcomp/{library,memory,hand}.rs`.
 
 mod compress;

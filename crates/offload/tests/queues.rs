@@ -5,7 +5,7 @@
 
 #[path = "../src/runtime/cell.rs"]
 mod cell;
-#[path = "../src/runtime/queue.rs"]
+#[path = "../src/runtime/queue/mod.rs"]
 mod queue;
 
 mod sync {
@@ -61,7 +61,7 @@ fn worker(board: &Board<u64>, lane: usize, done: &Mutex<Vec<u64>>) {
                 sync::lock(done).push(value);
                 board.settled();
             }
-            Next::Woken | Next::Elapsed => {}
+            Next::Woken | Next::Called | Next::Elapsed => {}
             Next::Ended => return,
         }
     }
@@ -162,6 +162,75 @@ fn a_wake_up_is_never_lost() {
         board.end();
         assert!(matches!(board.next(0, true, None), Next::Ended));
     });
+}
+
+#[test]
+fn a_call_for_help_reaches_the_idle_until_it_is_called_off() {
+    explore(|| {
+        let board: Arc<Board<u64>> = Arc::new(Board::new(&[(2, false)], 4));
+        // What there is to help with; as the crew has it, the board is told under its lock.
+        let jobs: Arc<Mutex<u32>> = Arc::new(Mutex::new(0));
+        let helped = Arc::new(Mutex::new(0));
+        let helpers: Vec<_> = (0..2)
+            .map(|_| {
+                let (board, jobs, helped) = (Arc::clone(&board), Arc::clone(&jobs), Arc::clone(&helped));
+                thread::spawn(move || {
+                    loop {
+                        match board.next(0, true, None) {
+                            Next::Called => {
+                                let mut jobs = sync::lock(&jobs);
+                                if *jobs == 0 {
+                                    board.call_off(0);
+                                } else {
+                                    *jobs -= 1;
+                                    *sync::lock(&helped) += 1;
+                                }
+                            }
+                            Next::Item(_, cost) => {
+                                board.finished(0, cost, false);
+                                board.settled();
+                            }
+                            Next::Woken | Next::Elapsed => {}
+                            Next::Ended => return,
+                        }
+                    }
+                })
+            })
+            .collect();
+        for id in 0..2 {
+            let mut jobs = sync::lock(&jobs);
+            *jobs += 1;
+            board.call(0);
+            drop(jobs);
+            board.submit(id, 1, id, true, |_, _| (0, costs(&[1]))).expect("it is not closed");
+        }
+        // Would wait for ever if a call were lost.
+        while *sync::lock(&helped) < 2 {
+            thread::yield_now();
+        }
+        board.close();
+        board.drain();
+        board.end();
+        helpers.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn only_what_is_more_urgent_comes_before_helping() {
+    // One thread: there is one schedule.
+    let once = || {
+        let board: Board<u64> = Board::new(&[(1, false), (1, false)], 4);
+        for (id, priority, lane) in [(1, 1, 0), (2, 0, 1)] {
+            board.submit(id, priority, id, true, |_, _| (lane, costs(&[1, 1]))).expect("there is room");
+        }
+        assert!(!board.has_more_urgent(0, 1) && board.has_more_urgent(0, 2) && board.has_more_urgent(1, 1));
+        board.call(0);
+        assert!(matches!(board.next(0, true, None), Next::Item(1, _)), "an item comes first");
+        assert!(matches!(board.next(0, true, None), Next::Called));
+        board.call_off(0);
+        assert!(!board.is_idle());
+    };
+    shuttle::check_random(once, 1);
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use outrigger_format::{Fingerprint, Footer, PackId, Place};
+
+use outrigger_offload::runtime::Runtime;
 
 use crate::backend::{Backend, LocalBackend};
 use crate::config::{CONFIG_FILE, StoreConfig};
@@ -31,6 +33,7 @@ pub struct Store {
     pub index: Arc<Index>,
     /// Reads, checks and caches frames.
     pub packs: Arc<PackReader>,
+    devices: OnceLock<Arc<Runtime>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -124,8 +127,16 @@ impl Store {
         let index_dir = dir.join("index");
         let index_dir = (!read_only).then_some(index_dir.as_path());
         let index = Index::open(index_dir, config.id, IndexOptions::default(), live, Footers(footers))?;
-        let store =
-            Self { dir: dir.to_path_buf(), read_only, config, backend, meta, index: Arc::new(index), packs };
+        let store = Self {
+            dir: dir.to_path_buf(),
+            read_only,
+            config,
+            backend,
+            meta,
+            index: Arc::new(index),
+            packs,
+            devices: OnceLock::new(),
+        };
         store.index.cover(&store.committed_packs()?)?;
         Ok(store)
     }
@@ -154,6 +165,17 @@ impl Store {
     /// The store's directory.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Has writers that start from now on give their hashing to this runtime, whose placement decides who does it. What is stored
+    /// does not depend on it. Only the first counts.
+    pub fn use_devices(&self, runtime: Arc<Runtime>) {
+        let _ = self.devices.set(runtime);
+    }
+
+    /// What was given to [`Store::use_devices`].
+    pub fn devices(&self) -> Option<&Arc<Runtime>> {
+        self.devices.get()
     }
 
     /// True when nothing may be changed.

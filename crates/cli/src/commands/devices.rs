@@ -41,7 +41,7 @@ pub struct Simulated {
     pub sim: Vec<Speed>,
 }
 
-fn preset(text: &str) -> Result<Speed, String> {
+pub fn preset(text: &str) -> Result<Speed, String> {
     let names = || Speed::PRESETS.map(|(name, _)| name).join(", ");
     Speed::preset(text).ok_or_else(|| format!("`{text}` is no preset; use one of {}", names()))
 }

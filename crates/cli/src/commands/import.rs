@@ -9,6 +9,7 @@ use std::time::Instant;
 use clap::Args;
 use outrigger_store::ops::snapshots;
 
+use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
 use crate::exit::{Failure, Outcome};
@@ -37,6 +38,8 @@ pub struct ImportArgs {
     /// Take a snapshot afterwards, with this tag
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
+    #[command(flatten)]
+    offload: Offload,
 }
 
 pub fn run(context: &Context, args: ImportArgs) -> Outcome {
@@ -52,6 +55,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
         })?)
     };
     let store = context.open_for_changes()?;
+    offload::use_devices(context, &store, args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again");
     let bar = Bar::start(&progress, context.quiet, Total::default(), true);
     let imported =
@@ -66,6 +70,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
         Some(snapshots::create(&store, None, &snapshot::name_now(), &args.tag)?)
     };
     context.settle(&store);
+    offload::remember(&store);
     let (view, secs) = (&summary.progress, started.elapsed().as_secs_f64());
     if context.json {
         let object = Object::new()
@@ -76,7 +81,8 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
             .with("bytes_stored", view.bytes_stored)
             .with("seconds", secs)
             .with("snapshot", snapshot.map(|snapshot| snapshot.name))
-            .with("skipped", skipped_json(&progress));
+            .with("skipped", skipped_json(&progress))
+            .with("devices", offload::json(&store));
         print_json(object)?;
     } else if !context.quiet {
         print_text(&format!(
@@ -87,6 +93,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
             size(view.bytes_new),
             size(view.bytes_stored)
         ))?;
+        print_text(&offload::told(&store))?;
     }
     let exit = report_skipped(&progress);
     match broken {

@@ -20,6 +20,7 @@ pub mod live;
 mod live_text;
 pub mod ls;
 pub mod mount;
+pub mod offload;
 pub mod policy;
 pub mod put;
 pub mod recompress;

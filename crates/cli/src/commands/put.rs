@@ -18,6 +18,7 @@ use outrigger_store::ops::snapshots;
 use outrigger_store::tree::{Overrides, StorePath, find};
 use outrigger_store::write::{OracleMode, Progress};
 
+use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
 use crate::exit::{Failure, Outcome, plain};
@@ -76,6 +77,8 @@ pub struct PutArgs {
     /// them instead of computing them. Every file is read, even if it seems unchanged
     #[arg(long, value_name = "MODE:FILE", value_parser = args::oracle)]
     oracle: Option<OracleMode>,
+    #[command(flatten)]
+    offload: Offload,
 }
 
 pub fn run(context: &Context, args: PutArgs) -> Outcome {
@@ -97,6 +100,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     let to = args.to.as_deref().map(args::store_path).transpose()?;
     let targets = targets(&args.sources, to.as_ref())?;
     let store = context.open_for_changes()?;
+    offload::use_devices(context, &store, args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again to go on");
     let sources = sources(&store, targets, &progress)?;
     let paths = sources.iter().filter_map(|(source, _)| match source {
@@ -117,11 +121,13 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
         Some(snapshots::create(&store, None, &snapshot::name_now(), &args.tag)?)
     };
     context.settle(&store);
+    offload::remember(&store);
     let secs = started.elapsed().as_secs_f64();
     if context.json {
-        print_json(json(&report, snapshot.as_ref(), secs, &progress))?;
+        let object = json(&report, snapshot.as_ref(), secs, &progress);
+        print_json(object.with("devices", offload::json(&store)))?;
     } else if !context.quiet {
-        print_text(&summary(&report, snapshot.as_ref(), secs))?;
+        print_text(&(summary(&report, snapshot.as_ref(), secs) + &offload::told(&store)))?;
     }
     Ok(report_skipped(&progress))
 }

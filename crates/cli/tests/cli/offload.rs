@@ -135,3 +135,25 @@ fn advice_has_its_reasons() {
     assert_eq!(run(&place, &["advise", "--cpu-price", "1"]).code, 2);
     assert_eq!(run(&place, &["advise", "--block", "1"]).code, 2);
 }
+
+#[test]
+fn a_put_may_have_a_device_hash_and_stores_the_same() {
+    let place = Place::new();
+    outrigger_workload::source_tree(&place.path("src"), &outrigger_workload::TreeOptions::new(5, 200))
+        .unwrap();
+    let run = |args: &[&str]| done(&place, args);
+    let first = run(&["put", "src", "--to", "tree", "--offload", "sim:pcie5-gpu", "--json"]).json();
+    let devices = first["devices"].as_array().unwrap();
+    assert_eq!(devices[1]["name"], "sim:0");
+    let tasks = |at: usize| devices[at]["tasks"].as_u64().unwrap();
+    assert!(tasks(0) + tasks(1) > 0, "{devices:?}");
+    assert!(place.path("calibration").exists(), "what was learned is kept");
+    // Without: everything is known by the same names.
+    let again = run(&["put", "src", "--to", "tree", "--rescan", "--offload", "off", "--json"]).json();
+    assert_eq!((again["bytes_new"].as_u64(), &again["devices"]), (Some(0), &serde_json::Value::Null));
+    let said = run(&["put", "src", "--to", "other", "--offload", "sim:integrated"]).text();
+    assert!(said.contains("hashed by cpu"), "{said}");
+    let wrong = place.code(2, &["put", "src", "--to", "x", "--offload", "gpu"]);
+    assert!(wrong.err.contains("auto, off or sim:PRESET"), "{}", wrong.err);
+    run(&["check", "--read-data"]);
+}

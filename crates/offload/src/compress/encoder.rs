@@ -98,7 +98,7 @@ const QUICK_PIECE: usize = 32 << 10;
 /// let wanted = Wanted::of(CodecChoice::parse("zstd:1")?.into(), &Auto::new());
 /// let (mut stored, mut back) = (Vec::new(), Vec::new());
 /// let encoding = Encoder::new().encode(wanted, &raw, &mut stored);
-/// assert_eq!(encoding.filter, Filter::Group4);
+/// assert_ne!(encoding.filter, Filter::None);
 /// FrameDecoder::new().decode(encoding, &stored, raw.len(), &mut back)?;
 /// assert_eq!(back, raw);
 /// # Ok::<_, Box<dyn std::error::Error>>(())

@@ -12,7 +12,7 @@ use crate::cpu::{Sample, apply_filter, x86_density};
 
 /// Bytes of a trial: grouping shows on little, calls of the same functions need room.
 const GROUP_TRIAL: usize = 32 << 10;
-const BRANCH_TRIAL: usize = 128 << 10;
+const BRANCH_TRIAL: usize = 64 << 10;
 /// What must be saved in a trial: a share of what it takes without the filter.
 const GROUP_GAIN: f32 = 0.03;
 const BRANCH_GAIN: f32 = 0.015;
@@ -34,9 +34,9 @@ pub(super) struct Filters {
 impl Default for Filters {
     fn default() -> Self {
         Self {
-            group: [Trust::new(8); 3],
-            x86: Trust::new(16),
-            arm64: Trust::new(16),
+            group: [Trust::new(16); 3],
+            x86: Trust::new(64),
+            arm64: Trust::new(64),
             filtered: Vec::new(),
             scratch: Vec::new(),
         }

@@ -8,9 +8,13 @@
 //! This uses the crate's `platform` module, which is public but not documented, hence the exact version in `Cargo.toml`.
 //! The specification is <https://github.com/BLAKE3-team/BLAKE3-specs>; sections 2.1 and 2.5 define leaves and parents.
 
+use std::ops::Range;
+
 use blake3::IncrementCounter;
 use blake3::platform::Platform;
 use outrigger_format::Fingerprint;
+
+use super::scratch;
 
 const LEAF: usize = 1024;
 const BLOCK: usize = 64;
@@ -36,57 +40,83 @@ struct Tree {
     count: usize,
 }
 
-/// Appends the fingerprint of each chunk to `out`, in their order.
-pub(super) fn hash<'a>(chunks: impl Iterator<Item = &'a [u8]>, out: &mut Vec<Fingerprint>) {
+/// A whole leaf that is hashed with other chunks': where it begins in the data, and where its value goes.
+type Loose = (usize, usize);
+
+/// What a thread needs again and again.
+#[derive(Default)]
+pub(super) struct Scratch {
+    trees: Vec<Tree>,
+    values: Vec<Value>,
+    made: Vec<Value>,
+    /// Leaf `n` of chunks that have more leaves than whole groups.
+    loose: [Vec<Loose>; GROUP],
+}
+
+/// Inputs that the platform is given at a time: whole vectors of any width.
+const TOGETHER: usize = 4 * GROUP;
+
+/// Appends the fingerprint of each of `data`'s `ranges` to `out`, in their order.
+pub(super) fn hash(data: &[u8], ranges: impl Iterator<Item = Range<usize>>, out: &mut Vec<Fingerprint>) {
+    scratch::with(|scratch| hash_in(&mut scratch.blake3, data, ranges, out));
+}
+
+fn hash_in(
+    scratch: &mut Scratch,
+    data: &[u8],
+    ranges: impl Iterator<Item = Range<usize>>,
+    out: &mut Vec<Fingerprint>,
+) {
     let platform = Platform::detect();
-    let base = out.len();
-    let (mut trees, mut values): (Vec<Tree>, Vec<Value>) = (Vec::new(), Vec::new());
-    // Leaf `n` of chunks that have more leaves than whole groups, and where its value goes.
-    let mut loose: [(Vec<&[u8; LEAF]>, Vec<usize>); GROUP] = Default::default();
-    let mut group = Vec::new();
-    for (number, chunk) in chunks.enumerate() {
+    let Scratch { trees, values, made, loose } = scratch;
+    trees.clear();
+    values.clear();
+    loose.iter_mut().for_each(Vec::clear);
+    for range in ranges {
+        let (chunk, begin) = (&data[range.clone()], range.start);
         if chunk.len() <= LEAF {
             out.push(Fingerprint(*blake3::hash(chunk).as_bytes()));
             continue;
         }
-        out.push(Fingerprint([0; 32]));
         let first = values.len();
         let (leaves, rest) = chunk.as_chunks::<LEAF>();
         let count = leaves.len() + usize::from(!rest.is_empty());
-        trees.push(Tree { chunk: base + number, first, count });
+        trees.push(Tree { chunk: out.len(), first, count });
+        out.push(Fingerprint([0; 32]));
         values.resize(first + count, [0; 32]);
         let (front, groups) = leaves.split_at(leaves.len() % GROUP);
-        for (n, leaf) in front.iter().enumerate() {
-            loose[n].0.push(leaf);
-            loose[n].1.push(first + n);
+        for (n, loose) in loose.iter_mut().enumerate().take(front.len()) {
+            loose.push((begin + n * LEAF, first + n));
         }
-        if !groups.is_empty() {
-            group.clear();
-            group.extend(groups);
-            let values = values[first + front.len()..first + leaves.len()].as_flattened_mut();
-            let (number, counting) = (front.len() as u64, IncrementCounter::Yes);
-            platform.hash_many(&group, &IV, number, counting, 0, LEAF_START, LEAF_END, values);
+        let outs = values[first + front.len()..first + leaves.len()].chunks_mut(TOGETHER);
+        for ((leaves, values), number) in
+            groups.chunks(TOGETHER).zip(outs).zip((front.len()..).step_by(TOGETHER))
+        {
+            hash_inputs(platform, leaves.iter(), number as u64, IncrementCounter::Yes, LEAF_FLAGS, values);
         }
         if !rest.is_empty() {
             values[first + leaves.len()] = last_leaf(platform, rest, leaves.len() as u64);
         }
     }
-    let mut made = Vec::new();
-    for (number, (leaves, places)) in (0..).zip(&loose) {
-        made.resize(leaves.len(), [0; 32]);
-        let (values_made, same) = (made.as_flattened_mut(), IncrementCounter::No);
-        platform.hash_many(leaves, &IV, number, same, 0, LEAF_START, LEAF_END, values_made);
-        places.iter().zip(&made).for_each(|(&place, value)| values[place] = *value);
+    for (number, loose) in (0..).zip(loose) {
+        for loose in loose.chunks(TOGETHER) {
+            let mut made = [[0; 32]; TOGETHER];
+            let leaves = loose.iter().filter_map(|&(at, _)| data[at..].first_chunk::<LEAF>());
+            let made = &mut made[..loose.len()];
+            hash_inputs(platform, leaves, number, IncrementCounter::No, LEAF_FLAGS, made);
+            loose.iter().zip(made).for_each(|(&(_, place), value)| values[place] = *value);
+        }
     }
     while !trees.is_empty() {
         // Two values left: their parent is the root, which is hashed with a flag of its own.
-        let (roots, inner): (Vec<Tree>, Vec<Tree>) = trees.into_iter().partition(|tree| tree.count == 2);
-        parents(platform, &roots, &values, PARENT | ROOT, &mut made);
-        roots.iter().zip(&made).for_each(|(tree, value)| out[tree.chunk] = Fingerprint(*value));
-        parents(platform, &inner, &values, PARENT, &mut made);
-        trees = inner;
+        let is_root = |tree: &&Tree| tree.count == 2;
+        parents(platform, trees.iter().filter(is_root), values, PARENT | ROOT, made);
+        let roots = trees.iter().filter(is_root).zip(&*made);
+        roots.for_each(|(tree, value)| out[tree.chunk] = Fingerprint(*value));
+        trees.retain(|tree| tree.count != 2);
+        parents(platform, trees.iter(), values, PARENT, made);
         let mut next = made.iter();
-        for Tree { first, count, .. } in &mut trees {
+        for Tree { first, count, .. } in trees.iter_mut() {
             let pairs = *count / 2;
             values[*first..*first + pairs].iter_mut().zip(&mut next).for_each(|(value, made)| *value = *made);
             if *count % 2 == 1 {
@@ -98,14 +128,54 @@ pub(super) fn hash<'a>(chunks: impl Iterator<Item = &'a [u8]>, out: &mut Vec<Fin
     }
 }
 
-/// The parents of the pairs of values of all `trees`, into `made`.
-fn parents(platform: Platform, trees: &[Tree], values: &[Value], flags: u8, made: &mut Vec<Value>) {
-    let pairs: Vec<&[u8; BLOCK]> = trees
-        .iter()
-        .flat_map(|tree| values[tree.first..tree.first + tree.count / 2 * 2].as_flattened().as_chunks().0)
-        .collect();
-    made.resize(pairs.len(), [0; 32]);
-    platform.hash_many(&pairs, &IV, 0, IncrementCounter::No, flags, 0, 0, made.as_flattened_mut());
+/// The parents of the pairs of values of `trees`, into `made`.
+fn parents<'a>(
+    platform: Platform,
+    trees: impl Iterator<Item = &'a Tree> + Clone,
+    values: &[Value],
+    flags: u8,
+    made: &mut Vec<Value>,
+) {
+    made.resize(trees.clone().map(|tree| tree.count / 2).sum(), [0; 32]);
+    let mut pairs = trees.flat_map(|tree| {
+        values[tree.first..tree.first + tree.count / 2 * 2].as_flattened().as_chunks::<BLOCK>().0
+    });
+    for made in made.chunks_mut(TOGETHER) {
+        let count = made.len();
+        let flags = Flags { all: flags, start: 0, end: 0 };
+        hash_inputs(platform, pairs.by_ref().take(count), 0, IncrementCounter::No, flags, made);
+    }
+}
+
+/// Which part of the tree inputs are; `start` and `end` are those of their first and last blocks.
+#[derive(Clone, Copy)]
+struct Flags {
+    all: u8,
+    start: u8,
+    end: u8,
+}
+
+const LEAF_FLAGS: Flags = Flags { all: 0, start: LEAF_START, end: LEAF_END };
+
+/// The values of as many inputs as `made` has room for, at most [`TOGETHER`].
+fn hash_inputs<'a, const N: usize>(
+    platform: Platform,
+    inputs: impl Iterator<Item = &'a [u8; N]>,
+    number: u64,
+    counting: IncrementCounter,
+    flags: Flags,
+    made: &mut [Value],
+) {
+    let mut inputs = inputs;
+    let Some(first) = inputs.next() else { return };
+    let (mut list, mut count) = ([first; TOGETHER], 1);
+    for (place, input) in list[1..].iter_mut().zip(inputs) {
+        *place = input;
+        count += 1;
+    }
+    debug_assert_eq!(count, made.len(), "as many inputs as values");
+    let Flags { all, start, end } = flags;
+    platform.hash_many(&list[..count], &IV, number, counting, all, start, end, made.as_flattened_mut());
 }
 
 /// The value of leaf `number`, which is the last and has 1 to 1024 bytes.
@@ -143,16 +213,15 @@ mod tests {
 
     fn compare(lengths: &[usize]) {
         let data = data(lengths.iter().sum());
-        let (mut rest, mut chunks) = (&data[..], Vec::new());
+        let (mut end, mut ranges) = (0, Vec::new());
         for &len in lengths {
-            let (chunk, after) = rest.split_at(len);
-            chunks.push(chunk);
-            rest = after;
+            ranges.push(end..end + len);
+            end += len;
         }
         let mut got = vec![Fingerprint([7; 32])];
-        hash(chunks.iter().copied(), &mut got);
-        let wanted: Vec<Fingerprint> =
-            chunks.iter().map(|chunk| Fingerprint(*blake3::hash(chunk).as_bytes())).collect();
+        hash(&data, ranges.iter().cloned(), &mut got);
+        let of = |range: &Range<usize>| Fingerprint(*blake3::hash(&data[range.clone()]).as_bytes());
+        let wanted: Vec<Fingerprint> = ranges.iter().map(of).collect();
         assert_eq!(got[1..], wanted, "{lengths:?}");
         assert_eq!(got[0], Fingerprint([7; 32]), "what was there stays");
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use outrigger_format::{Fingerprint, FingerprintKind};
 use sha2::Digest as _;
 
-use super::{blake3_many, lanes, pmd};
+use super::{blake3_many, lanes, pmd, scratch};
 use crate::SimdLevel;
 use crate::op::{Digest, PMD_SEGMENT, PMD_TAG};
 
@@ -29,7 +29,7 @@ pub fn hash(kind: FingerprintKind, chunk: &[u8]) -> Fingerprint {
         FingerprintKind::PmdMd5 | FingerprintKind::PmdSha1 | FingerprintKind::PmdSha256 => {
             let mut fingerprint = Fingerprint([0; 32]);
             let (digest, _) = Digest::of_kind(kind);
-            pmd::many(SimdLevel::current(), digest, &[chunk], |_, value| fingerprint.0 = value);
+            pmd::many(SimdLevel::current(), digest, 1, |_| chunk, |_, value| fingerprint.0 = value);
             fingerprint
         }
     }
@@ -43,7 +43,7 @@ fn padded(digest: &[u8]) -> Fingerprint {
 }
 
 /// Appends to `out` the fingerprint of each of `data`'s `ranges`, in their order. All functions are faster on many chunks at once
-/// than on one after the other.
+/// than on one after the other. In steady state a thread allocates nothing but what `out` grows by.
 ///
 /// # Panics
 /// When a range lies outside of `data`.
@@ -75,19 +75,20 @@ pub fn hash_many_with(
     ranges: impl IntoIterator<Item = Range<usize>>,
     out: &mut Vec<Fingerprint>,
 ) {
-    let chunks = ranges.into_iter().map(|range| &data[range]);
     let (digest, is_pmd) = Digest::of_kind(kind);
     if digest == Digest::Blake3 {
-        return blake3_many::hash(chunks, out);
+        return blake3_many::hash(data, ranges.into_iter(), out);
     }
-    let (chunks, before): (Vec<&[u8]>, usize) = (chunks.collect(), out.len());
-    out.resize(before + chunks.len(), Fingerprint([0; 32]));
-    let out = &mut out[before..];
-    if is_pmd {
-        pmd::many(level, digest, &chunks, |n, value| out[n].0 = value);
-    } else {
-        lanes::digests(level, digest, chunks.len(), |n| chunks[n], |n, value| out[n].0 = value);
-    }
+    scratch::with_ranges(ranges.into_iter(), |ranges| {
+        let (count, before) = (ranges.len(), out.len());
+        out.resize(before + count, Fingerprint([0; 32]));
+        let (chunk, out) = (|n: usize| &data[ranges[n].clone()], &mut out[before..]);
+        if is_pmd {
+            pmd::many(level, digest, count, chunk, |n, value| out[n].0 = value);
+        } else {
+            lanes::digests(level, digest, count, chunk, |n, value| out[n].0 = value);
+        }
+    });
 }
 
 /// The fingerprint of a chunk that arrives in pieces. Reusable: [`Hasher::finish`] begins the next chunk.

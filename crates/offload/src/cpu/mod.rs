@@ -9,6 +9,7 @@ mod ingest;
 mod lanes;
 mod pmd;
 mod scan;
+mod scratch;
 mod window;
 
 pub use candidates::{candidates, candidates_with};
@@ -24,6 +25,7 @@ pub use window::{window_hash, window_hash_with};
 
 use outrigger_format::{ChunkerSpec, FingerprintKind};
 
+use crate::op::Digest;
 use crate::{Device, Operation, SimdLevel, Task, TaskError};
 
 /// The processor as a device: always there, and the oracle that others are compared with.
@@ -54,6 +56,30 @@ impl CpuDevice {
     /// Working with the instructions of `level`, or the best level below it that this processor has.
     pub fn with_level(level: SimdLevel) -> Self {
         Self { level, compressor: Compressor::new(), decompressor: Decompressor::new(), ingester: None }
+    }
+}
+
+/// Parts of operations, for [`crate::work::split`].
+impl CpuDevice {
+    /// As [`candidates`].
+    pub(crate) fn candidates(&self, chunker: ChunkerSpec, history: &[u8], data: &[u8], out: &mut Vec<u32>) {
+        candidates_with(self.level, chunker, history, data, out);
+    }
+
+    /// As [`pmd::levels`].
+    pub(crate) fn pmd_levels(&self, digest: Digest, data: &[u8], levels: u32, out: &mut Vec<u8>) {
+        pmd::levels(self.level, digest, data, levels, out);
+    }
+
+    /// As [`pmd::finish`].
+    pub(crate) fn pmd_finish<'a>(
+        &self,
+        digest: Digest,
+        total: usize,
+        parts: impl Iterator<Item = &'a [u8]>,
+        out: &mut Vec<u8>,
+    ) {
+        pmd::finish(self.level, digest, total, parts, out);
     }
 }
 

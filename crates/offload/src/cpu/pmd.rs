@@ -1,9 +1,9 @@
 //! The parallel Merkle-Damgård construction (`docs/format.md`, "pmd") of one block or of many, level by level: the segments
 //! of all blocks are hashed side by side, then the segments of their digests, until each block has one digest left.
+//!
+//! A block may also be begun by several threads, each with a part of its segments ([`levels`]), and finished by one ([`finish`]).
 
-use std::ops::Range;
-
-use super::lanes;
+use super::{lanes, scratch};
 use crate::SimdLevel;
 use crate::op::{Digest, PMD_SEGMENT, PMD_TAG};
 
@@ -27,69 +27,166 @@ pub fn pmd_hash(digest: Digest, data: &[u8], out: &mut Vec<u8>) {
 /// # Panics
 /// When there is none over `digest`.
 pub fn pmd_hash_with(level: SimdLevel, digest: Digest, data: &[u8], out: &mut Vec<u8>) {
-    many(level, digest, &[data], |_, value| out.extend_from_slice(&value[..digest.len()]));
+    many(level, digest, 1, |_| data, |_, value| out.extend_from_slice(&value[..digest.len()]));
 }
 
-/// The construction over each of `blocks`: `put(n, digest)` in any order, as [`lanes::digests`].
-pub(super) fn many(level: SimdLevel, digest: Digest, blocks: &[&[u8]], put: impl FnMut(usize, [u8; 32])) {
+/// What a thread needs again and again.
+#[derive(Default)]
+pub(super) struct Scratch {
+    /// The digests of one level, one after the other, and those of the next.
+    values: Vec<u8>,
+    made: Vec<u8>,
+    /// Where the digests of each block begin among them, and where the last block's end.
+    firsts: Vec<usize>,
+    next: Vec<usize>,
+    /// The same for the segments of a level. A block that is down to one digest has none: it waits.
+    asked: Vec<usize>,
+}
+
+/// The construction over each of `count` blocks: `put(n, digest)` in any order, as [`lanes::digests`].
+pub(super) fn many<'a>(
+    level: SimdLevel,
+    digest: Digest,
+    count: usize,
+    block: impl Fn(usize) -> &'a [u8],
+    put: impl FnMut(usize, [u8; 32]),
+) {
     assert!(digest.has_pmd(), "{} has no parallel Merkle-Damgård construction", digest.name());
     let len = digest.len();
-    // The digests of one level, one after the other, and where those of each block lie.
-    let mut segments = Vec::new();
-    let mut spans = Vec::with_capacity(blocks.len());
-    for block in blocks {
-        let from = segments.len() * len;
-        segments.extend(block.chunks(PMD_SEGMENT));
-        if block.is_empty() {
-            segments.push(&[][..]);
+    scratch::with(|scratch| {
+        let Scratch { values, made, firsts, next, asked } = &mut scratch.pmd;
+        running_sum(firsts, (0..count).map(|n| segments(block(n).len())));
+        fill(values, firsts[count] * len);
+        lanes::digests(
+            level,
+            digest,
+            firsts[count],
+            |n| {
+                let at = block_of(firsts, n);
+                segment(block(at), n - firsts[at])
+            },
+            |n, value| values[n * len..][..len].copy_from_slice(&value[..len]),
+        );
+        while firsts[count] > count {
+            let digests = |n: usize| firsts[n + 1] - firsts[n];
+            let wanted = |n: usize| if digests(n) > 1 { segments(digests(n) * len) } else { 0 };
+            running_sum(asked, (0..count).map(wanted));
+            running_sum(next, (0..count).map(|n| wanted(n).max(1)));
+            fill(made, next[count] * len);
+            (0..count).filter(|&n| digests(n) == 1).for_each(|n| {
+                made[next[n] * len..][..len].copy_from_slice(&values[firsts[n] * len..][..len]);
+            });
+            lanes::digests(
+                level,
+                digest,
+                asked[count],
+                |n| {
+                    let at = block_of(asked, n);
+                    segment(&values[firsts[at] * len..firsts[at + 1] * len], n - asked[at])
+                },
+                |n, value| {
+                    let at = block_of(asked, n);
+                    made[(next[at] + n - asked[at]) * len..][..len].copy_from_slice(&value[..len]);
+                },
+            );
+            std::mem::swap(values, made);
+            std::mem::swap(firsts, next);
         }
-        spans.push(from..segments.len() * len);
-    }
-    let mut values = hash_all(level, digest, &segments);
-    while spans.iter().any(|span| span.len() > len) {
-        let mut segments = Vec::new();
-        // Where each block's digests will be, and whether they are new ones: a block that is down to one digest waits.
-        let mut next: Vec<(Range<usize>, bool)> = Vec::with_capacity(spans.len());
-        let mut kept = Vec::new();
-        for span in &spans {
-            if span.len() > len {
-                let from = segments.len();
-                segments.extend(values[span.clone()].chunks(PMD_SEGMENT));
-                next.push((from * len..segments.len() * len, true));
-            } else {
-                let from = kept.len();
-                kept.extend_from_slice(&values[span.clone()]);
-                next.push((from..from + len, false));
-            }
+        made.clear();
+        for n in 0..count {
+            root(made, block(n).len(), &values[n * len..][..len]);
         }
-        let mut made = hash_all(level, digest, &segments);
-        let base = made.len();
-        made.extend_from_slice(&kept);
-        for (span, (range, hashed)) in spans.iter_mut().zip(next) {
-            *span = if hashed { range } else { range.start + base..range.end + base };
-        }
-        values = made;
-    }
-    let mut last = Vec::with_capacity(blocks.len() * (PMD_TAG.len() + 8 + len));
-    for (block, span) in blocks.iter().zip(spans) {
-        last.extend_from_slice(&PMD_TAG);
-        last.extend_from_slice(&(block.len() as u64).to_le_bytes());
-        last.extend_from_slice(&values[span]);
-    }
-    let messages: Vec<&[u8]> = last.chunks(PMD_TAG.len() + 8 + len).collect();
-    lanes::digests(level, digest, messages.len(), |n| messages[n], put);
+        let message = PMD_TAG.len() + 8 + len;
+        lanes::digests(level, digest, count, |n| &made[n * message..][..message], put);
+    });
 }
 
-/// The digests of `messages`, one after the other.
-fn hash_all(level: SimdLevel, digest: Digest, messages: &[&[u8]]) -> Vec<u8> {
+/// Appends the digests that `levels` levels, 1 or 2, have of `data`, which is some part of a block that begins where a segment of the last of
+/// these levels does, and is not empty.
+pub(super) fn levels(level: SimdLevel, digest: Digest, data: &[u8], levels: u32, out: &mut Vec<u8>) {
+    scratch::with(|scratch| {
+        let Scratch { values, made, .. } = &mut scratch.pmd;
+        values.clear();
+        hash_segments(level, digest, data, values);
+        for _ in 1..levels {
+            made.clear();
+            hash_segments(level, digest, values, made);
+            std::mem::swap(values, made);
+        }
+        out.extend_from_slice(values);
+    });
+}
+
+/// Appends the digest of a block of `total` bytes, of which some level's digests are `parts`.
+pub(super) fn finish<'a>(
+    level: SimdLevel,
+    digest: Digest,
+    total: usize,
+    parts: impl Iterator<Item = &'a [u8]>,
+    out: &mut Vec<u8>,
+) {
     let len = digest.len();
-    let mut values = vec![0; messages.len() * len];
+    scratch::with(|scratch| {
+        let Scratch { values, made, .. } = &mut scratch.pmd;
+        values.clear();
+        parts.for_each(|part| values.extend_from_slice(part));
+        while values.len() > len {
+            made.clear();
+            hash_segments(level, digest, values, made);
+            std::mem::swap(values, made);
+        }
+        made.clear();
+        root(made, total, values);
+        lanes::digests(level, digest, 1, |_| made, |_, value| out.extend_from_slice(&value[..len]));
+    });
+}
+
+/// Appends the digests of the segments of `data` to `made`.
+fn hash_segments(level: SimdLevel, digest: Digest, data: &[u8], made: &mut Vec<u8>) {
+    let (len, count, before) = (digest.len(), segments(data.len()), made.len());
+    made.resize(before + count * len, 0);
+    let made = &mut made[before..];
     lanes::digests(
         level,
         digest,
-        messages.len(),
-        |n| messages[n],
-        |n, value| values[n * len..][..len].copy_from_slice(&value[..len]),
+        count,
+        |n| segment(data, n),
+        |n, value| made[n * len..][..len].copy_from_slice(&value[..len]),
     );
-    values
+}
+
+/// Appends the last message of a block.
+fn root(made: &mut Vec<u8>, total: usize, value: &[u8]) {
+    made.extend_from_slice(&PMD_TAG);
+    made.extend_from_slice(&(total as u64).to_le_bytes());
+    made.extend_from_slice(value);
+}
+
+/// How many segments there are in so many bytes; empty data is one empty segment.
+fn segments(len: usize) -> usize {
+    len.div_ceil(PMD_SEGMENT).max(1)
+}
+
+fn segment(data: &[u8], n: usize) -> &[u8] {
+    &data[n * PMD_SEGMENT..data.len().min((n + 1) * PMD_SEGMENT)]
+}
+
+/// Zero, and the sums of the first 1, 2, ... of `counts`.
+fn running_sum(sums: &mut Vec<usize>, counts: impl Iterator<Item = usize>) {
+    sums.clear();
+    sums.push(0);
+    sums.extend(counts.scan(0, |sum, count| {
+        *sum += count;
+        Some(*sum)
+    }));
+}
+
+/// Which block has number `n`, given where each begins. Those that have none are passed over.
+fn block_of(firsts: &[usize], n: usize) -> usize {
+    firsts.partition_point(|&first| first <= n) - 1
+}
+
+/// So many bytes, whatever is in them.
+fn fill(values: &mut Vec<u8>, len: usize) {
+    values.resize(len, 0);
 }

@@ -5,12 +5,12 @@
 //!                                                       ─▶ the host's compiler, behind a grid of fibres (`grid`)
 //! plan/           what is launched for each operation, over any Lane
 //! lane.rs         memory, lists and launches, in order
-//! driver/         a lane is a CUDA stream              device.rs   several of them: `cuda:N`
+//! driver/         a lane is a CUDA stream              device/     several of them: `cuda:N`
 //! host.rs         a lane is the grid on the host       sync.rs     one task at a time, waited for
 //! ```
 //!
 //! So sources, plans and the reading of results are the same on the grid and on a GPU, and are tested without one. What
-//! remains for a machine with a GPU is `driver/` and `device.rs`: `make test-gpu`. See `docs/offload-cuda.md`.
+//! remains for a machine with a GPU is `driver/` and `device/`: `make test-gpu`. See `docs/offload-cuda.md`.
 //!
 //! `libcuda` is opened at run time; without it, [`device_count`] says so, and nothing else happens.
 

@@ -1,9 +1,11 @@
-//! The processor's threads: each takes a task, does it, and compares other devices' results that were sampled.
+//! The processor's threads: each takes a task, does it, with the help of those that are idle if it is large (`crew.rs`), and
+//! compares other devices' results that were sampled.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::crew::Job;
 use super::lane::add;
 use super::queue::Next;
 use super::shared::Shared;
@@ -15,10 +17,11 @@ use crate::work::{Output, Request, same_result};
 
 /// A thread's life.
 pub(super) fn run(shared: &Arc<Shared>) {
-    let mut worker = Worker { cpu: CpuDevice::new(), scratch: Output::default() };
+    let mut worker = Worker { cpu: CpuDevice::new(), scratch: Output::default(), job: Arc::default() };
     loop {
         match shared.board.next(0, true, None) {
             Next::Item(body, cost) => worker.take(shared, body, cost),
+            Next::Called => shared.crew.help(shared, &mut worker.cpu),
             Next::Woken | Next::Elapsed => {}
             Next::Ended => return,
         }
@@ -29,6 +32,8 @@ struct Worker {
     cpu: CpuDevice,
     /// For results that are compared.
     scratch: Output,
+    /// For tasks that others help with.
+    job: Arc<Job>,
 }
 
 impl Worker {
@@ -46,9 +51,11 @@ impl Worker {
 
     fn work(&mut self, shared: &Shared, body: &mut Body, begun: Instant) -> Option<Failure> {
         let mut output = std::mem::take(&mut body.output);
-        let failure = self.run(body, &mut output).err();
+        let (failure, kernel) = match self.run(shared, body, &mut output) {
+            Ok(spent) => (None, spent),
+            Err(failure) => (Some(failure), begun.elapsed()),
+        };
         body.output = output;
-        let kernel = begun.elapsed();
         let stages = StageTimes { kernel, ..StageTimes::default() };
         body.report.device = 0;
         body.report.queue = begun.saturating_duration_since(body.submitted);
@@ -63,14 +70,12 @@ impl Worker {
     /// Computes a device's result again. Whatever it was, the task's result is right afterwards.
     fn check(&mut self, shared: &Arc<Shared>, body: &mut Body, lane: usize) -> Option<Failure> {
         let mut expected = std::mem::take(&mut self.scratch);
-        let begun = Instant::now();
-        let truth = self.run(body, &mut expected);
-        let took = begun.elapsed();
+        let truth = self.run(shared, body, &mut expected);
         add(&shared.lanes[lane].counters.checked, 1);
         body.report.checked = true;
         let same = match &truth {
-            Ok(()) => {
-                observe(shared, body, took);
+            Ok(spent) => {
+                observe(shared, body, *spent);
                 same_result(&body.work, &expected, &body.output, &mut self.cpu)
             }
             // A user's kernel has no way to say that the data is no good.
@@ -89,10 +94,15 @@ impl Worker {
         truth.err()
     }
 
-    fn run(&mut self, body: &Body, output: &mut Output) -> Result<(), Failure> {
+    /// Does a task; says how long that took, of all threads together.
+    fn run(&mut self, shared: &Shared, body: &Body, output: &mut Output) -> Result<Duration, Failure> {
+        if let Some(done) = self.job.lead(shared, body, &mut self.cpu, output) {
+            return done;
+        }
+        let begun = Instant::now();
         let done = catch_unwind(AssertUnwindSafe(|| body.work.run_on(&mut self.cpu, output)));
         match done {
-            Ok(done) => done.map_err(Failure::Task),
+            Ok(done) => done.map(|()| begun.elapsed()).map_err(Failure::Task),
             Err(_) => {
                 // What a panic left in the compressors is unknown.
                 self.cpu = CpuDevice::new();

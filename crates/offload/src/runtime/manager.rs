@@ -74,7 +74,7 @@ impl Manager {
             let until = poll.into_iter().chain(retry).min();
             match self.shared.board.next(self.lane, may_take, until) {
                 Next::Item(body, cost) => self.start(body, cost),
-                Next::Woken | Next::Elapsed => {}
+                Next::Woken | Next::Called | Next::Elapsed => {}
                 Next::Ended => return,
             }
         }

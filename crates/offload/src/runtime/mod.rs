@@ -18,6 +18,8 @@
 //! Outputs move to the device and back. When a [`Finished`] or [`Failed`] is dropped, all returns to [`Pool`] and idle
 //! queue. In steady state nothing is allocated (`tests/no_allocation.rs`).
 //!
+//! One large task is done by all of the processor's threads that are idle (`crew.rs`).
+//!
 //! Trust: `breaker.rs` for when a device is cut off and let in again, `answers.rs` and `cpu.rs` for how its results are
 //! checked.
 
@@ -26,6 +28,7 @@ mod breaker;
 mod builder;
 mod cell;
 mod cpu;
+mod crew;
 mod lane;
 mod manager;
 mod metrics;
@@ -135,6 +138,11 @@ impl Runtime {
     /// What has been done so far.
     pub fn metrics(&self) -> Metrics {
         metrics::collect(&self.shared)
+    }
+
+    /// Whether nothing waits and nothing runs: a moment for upkeep.
+    pub fn is_idle(&self) -> bool {
+        self.shared.board.is_idle()
     }
 
     /// What is known of the devices' speeds by now.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::breaker::BreakerState;
 use super::cell::Cell;
+use super::crew::Crew;
 use super::lane::{Lane, add};
 use super::queue::{Board, Costs, LANES_MAX, Load, Refusal};
 use super::sync::{Mutex, lock};
@@ -16,6 +17,7 @@ use crate::device::Fault;
 use crate::placement::{Advice, Candidate, Explore, Model, Policy, choose};
 use crate::pool::Pool;
 use crate::work::Input;
+use crate::work::split::is_worth_it;
 
 pub(super) struct Shared {
     pub policy: Policy,
@@ -25,6 +27,7 @@ pub(super) struct Shared {
     pub model: Model,
     pub pool: Pool,
     pub watch: Watch,
+    pub crew: Crew,
     #[allow(
         clippy::vec_box,
         reason = "a task moves through all queues as one pointer, also through this one"
@@ -41,6 +44,8 @@ struct Plan {
     eligible: [bool; LANES_MAX],
     /// Which of these take one task at a time.
     trial: [bool; LANES_MAX],
+    /// Whether idle threads of the processor help each other with it.
+    shared: bool,
 }
 
 impl Shared {
@@ -55,7 +60,8 @@ impl Shared {
         let idle = Mutex::new(Vec::with_capacity(2 * policy.outstanding_max));
         let (next_id, failed) = (AtomicU64::new(1), AtomicU64::new(0));
         let watch = Watch::new(2 * policy.outstanding_max);
-        Self { policy, board, lanes, model, pool, watch, idle, next_id, failed }
+        let crew = Crew::new(lanes[0].width);
+        Self { policy, board, lanes, model, pool, watch, crew, idle, next_id, failed }
     }
 
     /// An idle task with a buffer of its own.
@@ -77,12 +83,7 @@ impl Shared {
     /// Admits a task, or gives it back.
     pub(super) fn submit(self: &Arc<Self>, draft: Draft, block: bool) -> Result<Ticket, (Draft, Refusal)> {
         let mut body = draft.into_loan().into_body();
-        if !body.ranged
-            && let Input::Own(buffer) = &body.work.input
-        {
-            let len = buffer.len();
-            body.work_mut().range = 0..len;
-        }
+        body.settle_range();
         body.work.assert_valid();
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         body.id = id;
@@ -127,7 +128,7 @@ impl Shared {
             trial[at] = state == BreakerState::HalfOpen;
         }
         let advice = self.model.advise(&self.policy, body.class, body.bytes, |lane| eligible[lane]);
-        Plan { advice, eligible, trial }
+        Plan { advice, eligible, trial, shared: is_worth_it(&body.work) }
     }
 
     /// Chooses the device, with the queues locked.
@@ -138,11 +139,16 @@ impl Shared {
         for (at, load) in loads.enumerate() {
             let (lane, tasks) = (&self.lanes[at], load.waiting + load.running);
             may[at] = plan.eligible[at] && !lane.is_open() && !(plan.trial[at] && tasks > 0);
-            let Some(predicted) = plan.advice.predicted[at].filter(|_| may[at]) else { continue };
+            let Some(mut predicted) = plan.advice.predicted[at].filter(|_| may[at]) else { continue };
             let (width, backlog_ns) = (lane.width, load.backlog_ns as f64);
+            let occupies =
+                if at == 0 { predicted.latency() } else { predicted.overlapped().max(predicted.overhead) };
+            // What is known of the processor is one thread's time.
+            if at == 0 && plan.shared {
+                predicted.work /= width.saturating_sub(tasks).max(1) as f64;
+            }
             candidates[at] = Some(Candidate { predicted, backlog_ns, tasks, width });
             let alone = predicted.latency();
-            let occupies = if at == 0 { alone } else { predicted.overlapped().max(predicted.overhead) };
             costs.occupies[at] = occupies as u64;
             // A device on trial takes nothing from others.
             if !plan.trial[at] {

@@ -20,6 +20,7 @@
 //! A batch of lookups runs in two passes over a few questions at a time: the first prefetches, so that the waits for memory overlap.
 
 mod file;
+mod hot;
 mod shim;
 mod sketch;
 
@@ -27,6 +28,7 @@ mod sketch;
 mod tests;
 
 pub use file::LoadError;
+pub use hot::{HotOptions, HotTable, PackPlace, Refreshed, Whereabouts};
 pub use sketch::{Hot, HotSketch};
 
 use outrigger_format::Fingerprint;

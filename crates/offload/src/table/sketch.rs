@@ -58,6 +58,32 @@ impl HotSketch {
         }
     }
 
+    /// With these counts, as [`HotSketch::hottest`] gave them; the first ones, if there are more than `counters`.
+    ///
+    /// # Panics
+    /// As [`HotSketch::new`].
+    pub fn of(counters: usize, counted: &[Hot]) -> Self {
+        let mut sketch = Self::new(counters);
+        for hot in counted {
+            if sketch.counters.len() == counters {
+                break;
+            }
+            if !sketch.of.contains_key(&hot.fingerprint) {
+                sketch.push(*hot);
+            }
+        }
+        sketch
+    }
+
+    fn push(&mut self, hot: Hot) {
+        let counter = self.counters.len() as u32;
+        self.counters.push(hot);
+        self.of.insert(hot.fingerprint, counter);
+        self.at.push(self.heap.len() as u32);
+        self.heap.push(counter);
+        self.rise(self.heap.len() - 1);
+    }
+
     /// Counts a hit of `fingerprint`, which is at `place` now.
     pub fn count(&mut self, fingerprint: Fingerprint, place: u64) {
         if let Some(&counter) = self.of.get(&fingerprint) {
@@ -66,12 +92,7 @@ impl HotSketch {
             hot.place = place;
             self.sink(self.at[counter as usize] as usize);
         } else if self.counters.len() < self.limit {
-            let counter = self.counters.len() as u32;
-            self.counters.push(Hot { fingerprint, place, count: 1, error: 0 });
-            self.of.insert(fingerprint, counter);
-            self.at.push(self.heap.len() as u32);
-            self.heap.push(counter);
-            self.rise(self.heap.len() - 1);
+            self.push(Hot { fingerprint, place, count: 1, error: 0 });
         } else {
             let counter = self.heap[0];
             let hot = &mut self.counters[counter as usize];
@@ -97,6 +118,34 @@ impl HotSketch {
         for hot in &mut self.counters {
             hot.count /= 2;
             hot.error /= 2;
+        }
+    }
+
+    /// Takes note that a fingerprint is elsewhere now, without counting it.
+    pub fn moved(&mut self, fingerprint: &Fingerprint, place: u64) {
+        if let Some(&counter) = self.of.get(fingerprint) {
+            self.counters[counter as usize].place = place;
+        }
+    }
+
+    /// Forgets a fingerprint; its counter, if it has one, is free again.
+    pub fn forget(&mut self, fingerprint: &Fingerprint) {
+        let Some(counter) = self.of.remove(fingerprint) else { return };
+        // Out of the heap: the last one there takes the place, and goes where it belongs.
+        let place = self.at[counter as usize] as usize;
+        let last = self.heap.len() - 1;
+        self.swap(place, last);
+        self.heap.pop();
+        if place < last {
+            self.rise(place);
+            self.sink(place);
+        }
+        // Out of the counters, likewise.
+        self.counters.swap_remove(counter as usize);
+        self.at.swap_remove(counter as usize);
+        if let Some(moved) = self.counters.get(counter as usize) {
+            self.of.insert(moved.fingerprint, counter);
+            self.heap[self.at[counter as usize] as usize] = counter;
         }
     }
 

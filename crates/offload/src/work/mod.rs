@@ -8,6 +8,7 @@ mod class;
 mod output;
 mod request;
 mod run;
+pub(crate) mod split;
 mod user;
 
 pub use class::Class;
@@ -117,25 +118,43 @@ impl Work {
     /// Checks what [`crate::op`] demands of callers.
     ///
     /// # Panics
-    /// When the range, the history or a piece to be hashed lies outside of the buffer.
+    /// Where [`Work::check`] says what is wrong.
     pub fn assert_valid(&self) {
+        if let Err(why) = self.check() {
+            panic!("{why}");
+        }
+    }
+
+    /// Whether it is what [`crate::op`] demands of callers.
+    ///
+    /// # Errors
+    /// [`InvalidWork`] when it is too large, or the range, the history, a piece or a stream lies outside of the buffer.
+    pub fn check(&self) -> Result<(), InvalidWork> {
         let Range { start, end } = self.range;
-        assert!(start <= end && end <= self.input.bytes().len(), "the range lies within the buffer");
-        assert!(end - start < 1 << 31, "a task has less than 2^31 bytes");
+        let demand = |fine: bool, why| if fine { Ok(()) } else { Err(InvalidWork(why)) };
+        demand(start <= end && end <= self.input.bytes().len(), "the range lies outside of the buffer")?;
+        demand(end - start < 1 << 31, "a task has less than 2^31 bytes")?;
         match &self.request {
-            Request::Scan { history, .. } => assert!(*history <= start, "the history lies within the buffer"),
+            Request::Scan { history, .. } => {
+                demand(*history <= start, "the history lies outside of the buffer")
+            }
             Request::HashMany { ranges, .. } => {
                 let within =
                     |piece: &Range<u32>| piece.start <= piece.end && piece.end as usize <= end - start;
-                assert!(ranges.iter().all(within), "every piece lies within the data");
+                demand(ranges.iter().all(within), "a piece lies outside of the data")
             }
             Request::Ingest { streams, .. } => {
                 let within = |stream: &Stream| {
                     stream.range.start <= stream.range.end && stream.range.end as usize <= end - start
                 };
-                assert!(streams.iter().all(within), "every stream lies within the data");
+                demand(streams.iter().all(within), "a stream lies outside of the data")
             }
-            _ => {}
+            _ => Ok(()),
         }
     }
 }
+
+/// What is wrong with work that cannot be submitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct InvalidWork(&'static str);

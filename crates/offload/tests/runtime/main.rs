@@ -4,6 +4,7 @@ mod basics;
 mod choices;
 mod common;
 mod failures;
+mod large;
 mod order;
 mod soak;
 mod users;

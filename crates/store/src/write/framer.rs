@@ -11,7 +11,7 @@ use std::sync::Arc;
 use outrigger_format::{Fingerprint, MAX_FRAME_LEN};
 use outrigger_offload::Compression;
 
-use super::queue::Buffer;
+use super::bytes::Buffer;
 
 /// What a file's frames are like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -157,10 +157,14 @@ impl Framer {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_offload::pool::Pool;
+
+    use super::super::bytes::Bytes;
     use super::*;
 
     fn buffer(len: usize) -> Arc<Buffer> {
-        let bytes = (0..len).map(|n| (n * 7 % 251) as u8).collect();
+        let mut bytes = Bytes::new(&Pool::new(None, 0), len);
+        bytes.iter_mut().enumerate().for_each(|(n, byte)| *byte = (n * 7 % 251) as u8);
         Arc::new(Buffer { headroom: 0, bytes })
     }
 

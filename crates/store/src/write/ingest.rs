@@ -1,4 +1,4 @@
-//! Stage read + scan + cut + hash for small files: one worker does a whole batch, its bytes in one buffer.
+//! Stage read + scan + cut for small files: one worker does a whole batch, its bytes in one buffer.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -7,11 +7,12 @@ use outrigger_format::boundary::CutWalk;
 use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
 use outrigger_offload::Compression;
 
+use super::bytes::Buffer;
 use super::framer::Form;
 use super::item::{Content, FileItem, Part, SourceFile, SourceStat, hinted};
 use super::oracle::{Answers, Oracle, UNNAMED};
 use super::progress::Progress;
-use super::queue::{Buffer, Small};
+use super::queue::Small;
 use crate::error::Result;
 use crate::local;
 use crate::meta::Change;
@@ -24,7 +25,7 @@ pub(super) struct ChunkRef {
     pub fingerprint: Fingerprint,
 }
 
-/// Computes the fingerprints of chunks in `buffer` that have none.
+/// Computes the fingerprints of chunks in `buffer` that have none. All at once: most files have fewer leaves than a vector has lanes.
 pub(super) fn hash_chunks(kind: FingerprintKind, buffer: &Buffer, chunks: &mut [ChunkRef]) {
     let mut fingerprints = Vec::with_capacity(chunks.len());
     let unnamed = chunks.iter().filter(|chunk| chunk.fingerprint == UNNAMED);
@@ -34,15 +35,16 @@ pub(super) fn hash_chunks(kind: FingerprintKind, buffer: &Buffer, chunks: &mut [
     unnamed.zip(fingerprints).for_each(|(chunk, fingerprint)| chunk.fingerprint = fingerprint);
 }
 
-/// What a small batch became: changes in order, each with the chunks that make its content.
-pub(super) struct Hashed {
-    pub files: Vec<HashedFile>,
+/// What a small batch became: changes in order, each with the chunks that make its content, which have no fingerprints yet, unless an oracle
+/// told them.
+pub(super) struct Cut {
+    pub files: Vec<CutFile>,
     pub chunks: Vec<ChunkRef>,
     pub buffer: Buffer,
 }
 
 /// One change of a batch; its chunks are the next `chunks` of the batch.
-pub(super) struct HashedFile {
+pub(super) struct CutFile {
     pub change: Change,
     pub chunks: usize,
     pub form: Form,
@@ -71,24 +73,23 @@ pub(super) fn open_source(file: &SourceFile) -> Result<OwnedFd, String> {
         .map_err(|errno| errno.to_string())
 }
 
-/// Reads, cuts and hashes a batch.
+/// Reads and cuts a batch.
 ///
 /// # Errors
 /// Those of a [`super::PartSource`], and a file that is not the one an oracle tells of: the writer must stop.
 pub(super) fn ingest_small(
     items: Vec<Small>,
     mut buffer: Buffer,
-    fingerprint: FingerprintKind,
     progress: &Progress,
     scratch: &mut Scratch,
-) -> Result<Hashed> {
+) -> Result<Cut> {
     let mut files = Vec::with_capacity(items.len());
     let mut chunks = Vec::with_capacity(items.len() * 2);
     let mut at = buffer.headroom;
     for item in items {
         let file = match item {
             Small::Change(change) => {
-                files.push(HashedFile {
+                files.push(CutFile {
                     change,
                     chunks: 0,
                     form: Form { codec: Compression::NONE, frame: None },
@@ -123,14 +124,12 @@ pub(super) fn ingest_small(
             cut(&buffer.bytes[begin..at + len], begin, chunker, scratch, &mut chunks);
         }
         let count = chunks.len() - before;
-        files.push(HashedFile { change, chunks: count, form, dedup, chunker, oracle, content: true });
+        files.push(CutFile { change, chunks: count, form, dedup, chunker, oracle, content: true });
         at += len;
         progress.bytes_done.fetch_add(len as u64, Ordering::Relaxed);
         progress.files_done.fetch_add(1, Ordering::Relaxed);
     }
-    // All at once: most files have fewer leaves than a vector has lanes.
-    hash_chunks(fingerprint, &buffer, &mut chunks);
-    Ok(Hashed { files, chunks, buffer })
+    Ok(Cut { files, chunks, buffer })
 }
 
 /// Appends the chunks of `data`, which lies at `base` of its buffer, without their fingerprints.

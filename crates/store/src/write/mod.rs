@@ -1,8 +1,8 @@
 //! The write path: files in, committed manifests out.
 //!
 //! ```text
-//!  caller ──submit──▶ queue ──▶ workers: read, scan, cut, hash      (parallel; queue.rs, ingest.rs, large/)
-//!                                  │ in ticket order
+//!  caller ──submit──▶ queue ──▶ workers: read, scan, cut, hash      (parallel; queue.rs, ingest.rs, large/; hashing by
+//!                                  │ in ticket order                 devices: devices.rs)
 //!                                  ▼
 //!                               sequencer: dedup, frame, manifest   (one at a time; sequence.rs, dedup.rs, framer.rs,
 //!                                  │ full frames                     manifest.rs, keep.rs)
@@ -33,10 +33,12 @@
 //! too: what was committed stays. Packs that were sealed until then still belong to the session, count in its lookups, and become live with the first commit
 //! of its next writer.
 
+mod bytes;
 mod catalogue;
 mod commit;
 mod compare;
 mod dedup;
+mod devices;
 mod framer;
 mod ingest;
 mod item;

@@ -8,16 +8,19 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use outrigger_format::{ChunkKind, Codec, FingerprintKind, PackKind, Root};
+use outrigger_offload::pool::Pool;
+use outrigger_offload::runtime::Runtime;
 use outrigger_offload::{Auto, Encoder, Wanted};
 
 use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message, WAITING_MAX};
 use super::compare::Compare;
 use super::dedup::Dedup;
+use super::devices;
 use super::framer::{Framer, RawBytes, RawFrame};
 use super::ingest::{Scratch, ingest_small};
 use super::item::{Content, FileItem, Item, Part};
 use super::keep::StoredNodes;
-use super::large::{LargeFile, hash_segment};
+use super::large::LargeFile;
 use super::meta_frames::{MetaFrames, SharedMetaFrames};
 use super::packer::{PackSink, StoredFrame};
 use super::progress::{Progress, ProgressView};
@@ -53,11 +56,17 @@ pub struct WriteSummary {
 
 /// Bytes of small files in a batch, and of a large file in a segment, at least.
 const SEGMENT: usize = 1 << 20;
+/// Batches that may be with devices beside those that the workers have.
+const IN_FLIGHT: usize = 4;
+/// Bytes of all buffers, where devices would like larger ones.
+const BUFFERS_MAX: usize = 256 << 20;
 /// Elements of a batch at most.
 const BATCH_ITEMS: usize = 512;
 
 struct Shared {
-    queue: Queue,
+    queue: Arc<Queue>,
+    /// If there are devices.
+    runtime: Option<Arc<Runtime>>,
     sequencer: Sequencer,
     packs: Mutex<PackSink>,
     commits: Arc<CommitQueue>,
@@ -89,9 +98,19 @@ impl Writer {
         options: &WriteOptions,
         progress: &Arc<Progress>,
     ) -> Self {
-        let segment = SEGMENT.max(4 * options.chunk_max);
+        let runtime =
+            store.devices().filter(|runtime| devices::can_name(runtime, store.config.fingerprint)).cloned();
+        let least = SEGMENT.max(4 * options.chunk_max);
         let headroom = options.chunk_max.max(4096);
-        let buffers = BufferPlan { count: options.threads * 3 + 2, headroom, data: segment };
+        let (count, segment, pool) = match &runtime {
+            None => (options.threads * 3 + 2, least, Pool::new(None, 0)),
+            Some(runtime) => {
+                let count = options.threads * 3 + 2 + IN_FLIGHT;
+                let wanted = devices::batch_bytes(runtime, store.config.fingerprint).unwrap_or(least);
+                (count, wanted.min(BUFFERS_MAX / count).max(least), runtime.pool().clone())
+            }
+        };
+        let buffers = BufferPlan { count, headroom, data: segment, pool };
         let (changes, own_packs) = session.resume();
         let sink = |kind| PackSink::new(store, &store.meta, session.id(), kind);
         let fingerprint = store.config.fingerprint;
@@ -124,7 +143,8 @@ impl Writer {
         };
         let sequencer = Sequencer::new(stage);
         let shared = Arc::new(Shared {
-            queue: Queue::new(buffers, 4 * options.threads + 8),
+            queue: Arc::new(Queue::new(buffers, 4 * options.threads + 8)),
+            runtime,
             sequencer,
             packs: Mutex::new(sink(PackKind::Data)),
             commits: Arc::clone(&commits),
@@ -324,13 +344,11 @@ impl Shared {
             done_one = true;
             match task {
                 Task::Compress(frame) => self.compress(frame, &mut encoder, &mut stored, messages)?,
-                Task::Hash(mut scanned) => {
-                    hash_segment(&mut scanned, self.fingerprint);
-                    self.sequencer.bring(scanned.ticket, Sequenced::Segment(scanned), &self.queue)?;
-                }
+                Task::Hash(ticket, batch) => self.name_here(ticket, batch)?,
+                Task::Bring(ticket, batch) => self.sequencer.bring(ticket, batch, &self.queue)?,
                 Task::Small(ticket, items, buffer) => {
-                    let hashed = ingest_small(items, buffer, self.fingerprint, &self.progress, &mut scratch)?;
-                    self.sequencer.bring(ticket, Sequenced::Small(hashed), &self.queue)?;
+                    let batch = ingest_small(items, buffer, &self.progress, &mut scratch)?;
+                    self.name(ticket, Sequenced::Small(batch))?;
                 }
                 Task::Segment(ticket, file, segment, buffer) => {
                     let mut cut = Vec::new();
@@ -338,12 +356,12 @@ impl Shared {
                         cut.push(scanned)
                     })?;
                     // The first is hashed here while its bytes are warm; others were parked, and are for whoever is free.
-                    let mut cut = cut.into_iter();
+                    let mut cut =
+                        cut.into_iter().map(|segment| (segment.ticket, Sequenced::Segment(segment)));
                     let own = cut.next();
-                    cut.for_each(|scanned| self.queue.push_hash(scanned));
-                    if let Some(mut scanned) = own {
-                        hash_segment(&mut scanned, self.fingerprint);
-                        self.sequencer.bring(scanned.ticket, Sequenced::Segment(scanned), &self.queue)?;
+                    cut.for_each(|(ticket, batch)| self.queue.push_hash(ticket, batch));
+                    if let Some((ticket, batch)) = own {
+                        self.name(ticket, batch)?;
                     }
                 }
             }
@@ -352,6 +370,19 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Has a batch's chunks named, by whatever does that best, and brings it to the sequencer, now or later.
+    fn name(&self, ticket: u64, batch: Sequenced) -> Result<()> {
+        let Some(runtime) = &self.runtime else { return self.name_here(ticket, batch) };
+        self.queue.go_away();
+        devices::name(runtime, &self.queue, self.fingerprint, ticket, batch);
+        Ok(())
+    }
+
+    fn name_here(&self, ticket: u64, mut batch: Sequenced) -> Result<()> {
+        batch.name(self.fingerprint);
+        self.sequencer.bring(ticket, batch, &self.queue)
     }
 
     fn compress(

@@ -8,19 +8,15 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 
+use outrigger_offload::pool::Pool;
+
+use super::bytes::{Buffer, Bytes};
 use super::framer::RawFrame;
 use super::item::FileItem;
-use super::large::{LargeFile, Scanned, Segment};
+use super::large::{LargeFile, Segment};
+use super::sequence::Sequenced;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::Change;
-
-/// A place for one batch's bytes, reused.
-pub(super) struct Buffer {
-    /// Bytes before the data, into which a large file's unfinished chunk is carried over.
-    pub headroom: usize,
-    /// Headroom and data.
-    pub bytes: Vec<u8>,
-}
 
 /// One element of a batch of small files.
 pub(super) enum Small {
@@ -39,14 +35,20 @@ pub(super) enum Batch {
 /// What a worker does next.
 pub(super) enum Task {
     Compress(RawFrame),
-    Hash(Scanned),
+    /// Was cut, and has no fingerprints.
+    Hash(u64, Sequenced),
+    /// Has all fingerprints.
+    Bring(u64, Sequenced),
     Small(u64, Vec<Small>, Buffer),
     Segment(u64, Arc<LargeFile>, Segment, Buffer),
 }
 
 struct State {
     compress: VecDeque<RawFrame>,
-    hash: VecDeque<Scanned>,
+    hash: VecDeque<(u64, Sequenced)>,
+    bring: VecDeque<(u64, Sequenced)>,
+    /// Batches that are with the offload runtime.
+    away: usize,
     batches: VecDeque<Batch>,
     /// Free ones, and how many more may be made: a small batch must not pay for all of them.
     buffers: Vec<Buffer>,
@@ -66,11 +68,12 @@ pub(super) struct Queue {
 }
 
 /// How many buffers there are, and how long.
-#[derive(Clone, Copy)]
 pub(super) struct BufferPlan {
     pub count: usize,
     pub headroom: usize,
     pub data: usize,
+    /// Where their memory comes from.
+    pub pool: Pool,
 }
 
 impl Queue {
@@ -78,6 +81,8 @@ impl Queue {
         let state = State {
             compress: VecDeque::new(),
             hash: VecDeque::new(),
+            bring: VecDeque::new(),
+            away: 0,
             batches: VecDeque::new(),
             buffers: Vec::new(),
             unmade: plan.count,
@@ -137,8 +142,29 @@ impl Queue {
         self.work.notify_one();
     }
 
-    pub fn push_hash(&self, scanned: Scanned) {
-        self.lock().hash.push_back(scanned);
+    pub fn push_hash(&self, ticket: u64, batch: Sequenced) {
+        self.lock().hash.push_back((ticket, batch));
+        self.work.notify_one();
+    }
+
+    /// A batch goes to the offload runtime: it will come back.
+    pub fn go_away(&self) {
+        self.lock().away += 1;
+    }
+
+    /// A batch is back, with its fingerprints.
+    pub fn come_back_named(&self, ticket: u64, batch: Sequenced) {
+        let mut state = self.lock();
+        state.away -= 1;
+        state.bring.push_back((ticket, batch));
+        self.work.notify_one();
+    }
+
+    /// A batch is back as it was.
+    pub fn come_back_unnamed(&self, ticket: u64, batch: Sequenced) {
+        let mut state = self.lock();
+        state.away -= 1;
+        state.hash.push_back((ticket, batch));
         self.work.notify_one();
     }
 
@@ -164,7 +190,7 @@ impl Queue {
                 state.active += 1;
                 return Some(task);
             }
-            if state.closed && state.active == 0 && state.batches.is_empty() {
+            if state.closed && state.active == 0 && state.away == 0 && state.batches.is_empty() {
                 self.work.notify_all();
                 return None;
             }
@@ -178,8 +204,11 @@ impl State {
         if let Some(frame) = self.compress.pop_front() {
             return Some(Task::Compress(frame));
         }
-        if let Some(scanned) = self.hash.pop_front() {
-            return Some(Task::Hash(scanned));
+        if let Some((ticket, batch)) = self.bring.pop_front() {
+            return Some(Task::Bring(ticket, batch));
+        }
+        if let Some((ticket, batch)) = self.hash.pop_front() {
+            return Some(Task::Hash(ticket, batch));
         }
         if self.buffers.is_empty() && self.unmade == 0 {
             return None;
@@ -207,11 +236,17 @@ impl State {
 
     /// One of those that were just seen to be free.
     fn buffer(&mut self) -> Buffer {
-        self.buffers.pop().unwrap_or_else(|| {
-            self.unmade -= 1;
-            let BufferPlan { headroom, data, .. } = self.plan;
-            Buffer { headroom, bytes: vec![0; headroom + data] }
-        })
+        let BufferPlan { headroom, data, pool, .. } = &self.plan;
+        let made = || Buffer { headroom: *headroom, bytes: Bytes::new(pool, headroom + data) };
+        match self.buffers.pop() {
+            Some(buffer) if !buffer.bytes.is_lent() => buffer,
+            // One that a device may still read is left to it.
+            Some(_) => made(),
+            None => {
+                self.unmade -= 1;
+                made()
+            }
+        }
     }
 
     fn ticket(&mut self) -> u64 {

@@ -6,25 +6,52 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::{Entry, Fingerprint, Node};
+use outrigger_format::{Entry, Fingerprint, FingerprintKind, Node};
 
+use super::bytes::Buffer;
 use super::commit::{CommitQueue, CommitWhen, Pending, WAITING_MAX};
 use super::compare::Compare;
 use super::dedup::{Dedup, Known};
 use super::framer::{Form, Framer, RawFrame};
-use super::ingest::{ChunkRef, Hashed};
+use super::ingest::{ChunkRef, Cut, hash_chunks};
 use super::keep::{StoredNodes, keep};
 use super::large::{Between, Scanned};
 use super::manifest::{ManifestBuilder, NodeSink};
 use super::progress::Progress;
-use super::queue::{Buffer, Queue};
+use super::queue::Queue;
 use crate::error::Result;
 use crate::meta::Change;
 
 /// What a ticket brings.
 pub(super) enum Sequenced {
-    Small(Hashed),
+    Small(Cut),
     Segment(Scanned),
+}
+
+impl Sequenced {
+    /// The chunks, and where their bytes are.
+    pub fn chunks(&self) -> (&Buffer, &[ChunkRef]) {
+        match self {
+            Self::Small(batch) => (&batch.buffer, &batch.chunks),
+            Self::Segment(segment) => (&segment.buffer, &segment.chunks),
+        }
+    }
+
+    pub fn chunks_mut(&mut self) -> &mut [ChunkRef] {
+        match self {
+            Self::Small(batch) => &mut batch.chunks,
+            Self::Segment(segment) => &mut segment.chunks,
+        }
+    }
+
+    /// Computes the fingerprints that are missing, here and now.
+    pub fn name(&mut self, kind: FingerprintKind) {
+        let (buffer, chunks) = match self {
+            Self::Small(batch) => (&batch.buffer, &mut batch.chunks),
+            Self::Segment(segment) => (&segment.buffer, &mut segment.chunks),
+        };
+        hash_chunks(kind, buffer, chunks);
+    }
 }
 
 struct Parked {
@@ -111,7 +138,7 @@ impl Stage {
         }
     }
 
-    fn run_small(&mut self, batch: Hashed, queue: &Queue) -> Result<()> {
+    fn run_small(&mut self, batch: Cut, queue: &Queue) -> Result<()> {
         let mut rest = &batch.chunks[..];
         let runs = batch.files.iter().map(|file| {
             let (chunks, others) = rest.split_at(file.chunks);
@@ -257,10 +284,7 @@ fn recycled(vectors: &Mutex<Vec<Vec<u8>>>) -> Vec<u8> {
 }
 
 /// A node's name and bytes.
-pub(super) fn node_fingerprint(
-    kind: outrigger_format::FingerprintKind,
-    node: &Node,
-) -> (Fingerprint, Vec<u8>) {
+pub(super) fn node_fingerprint(kind: FingerprintKind, node: &Node) -> (Fingerprint, Vec<u8>) {
     let bytes = node.encode();
     (outrigger_offload::hash(kind, &bytes), bytes)
 }

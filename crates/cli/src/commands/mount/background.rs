@@ -19,8 +19,12 @@ pub fn start(context: &Context, plan: &Plan) -> Outcome {
     let at = |error: &std::io::Error| Failure::io("cannot start the process that serves the mount", error);
     let mut command = Command::new(std::env::current_exe().map_err(|error| at(&error))?);
     let threads = context.threads.to_string();
-    command.arg("--store").arg(&plan.store).args(["--threads", &threads, "mount", "--detach", "-o"]);
-    command.arg(plan.flags.to_words()).arg("--").arg(&plan.point);
+    command.arg("--store").arg(&plan.store).args(["--threads", &threads, "mount", "--detach"]);
+    command
+        .args(["--offload", &plan.offload.word(), "-o"])
+        .arg(plan.flags.to_words())
+        .arg("--")
+        .arg(&plan.point);
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(|error| at(&error))?;
     let mut said = Vec::new();

@@ -19,6 +19,7 @@ use outrigger_fuse::report::Reports;
 use outrigger_fuse::view::{ReadOptions, ReadVolume};
 use outrigger_store::Store;
 
+use super::offload::{self, Offload};
 use super::{Context, beside, unmount};
 use crate::args::{MountFlags, mount_options, values};
 use crate::exit::{Exit, Failure, Outcome, plain};
@@ -87,6 +88,8 @@ pub struct MountArgs {
     /// chunker=CHUNKER, dedup=on|off, metrics=ADDRESS
     #[arg(short, value_name = "OPT,...")]
     options: Vec<String>,
+    #[command(flatten)]
+    offload: Offload,
     /// Stay in the foreground; Ctrl-C unmounts
     #[arg(long)]
     foreground: bool,
@@ -100,6 +103,7 @@ struct Plan {
     store: PathBuf,
     point: PathBuf,
     flags: MountFlags,
+    offload: Offload,
 }
 
 pub fn run(context: &Context, args: MountArgs) -> Outcome {
@@ -117,14 +121,14 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
     {
         return Err(Failure::usage("the staging size must be between 8M and 1T"));
     }
-    let plan = check(context, &args.dir, flags)?;
+    let plan = check(context, &args.dir, flags, args.offload)?;
     if args.foreground || args.detach {
         return serve(context, &plan, args.detach);
     }
     background::start(context, &plan)
 }
 
-fn check(context: &Context, dir: &Path, flags: MountFlags) -> Result<Plan, Failure> {
+fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> Result<Plan, Failure> {
     let named = context.store_dir()?;
     let Ok(store) = named.canonicalize() else {
         // It says better what is wrong.
@@ -154,7 +158,7 @@ fn check(context: &Context, dir: &Path, flags: MountFlags) -> Result<Plan, Failu
         let why = "the store lies in it, and would be hidden; give another";
         return Err(Failure::usage(format!("cannot mount on {shown}: {why}")));
     }
-    Ok(Plan { store, point, flags })
+    Ok(Plan { store, point, flags, offload })
 }
 
 fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
@@ -200,6 +204,7 @@ fn ready(context: &Context, plan: &Plan, detach: bool) -> impl FnOnce() + Send +
 fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, reports: Reports) -> Outcome {
     let store = Arc::new(Store::open(&plan.store, false)?);
     store.require_writable()?;
+    offload::use_devices(context, &store, plan.offload)?;
     let mut options = LiveOptions::new(context.threads);
     options.staging_bytes = plan.flags.staging_bytes.unwrap_or(options.staging_bytes);
     options.batch_bytes = (options.staging_bytes / 2).min(options.batch_bytes);
@@ -231,6 +236,7 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
     // Those who wait for the end see it now.
     drop(server);
     context.settle(&store);
+    offload::remember(&store);
     if let Err(error) = stored {
         let text = format!(
             "what was written is staged, but could not be stored: {error}; mount again, or run any command on the store"

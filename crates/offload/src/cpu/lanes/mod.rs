@@ -159,8 +159,21 @@ fn side_by_side<'a, F: Function<W>, const W: usize, const N: usize>(
     get: impl Fn(usize) -> &'a [u8],
     put: &mut impl FnMut(usize, &[u32; W]),
 ) {
-    let order = longest_first(count, &get);
-    let number = |n| order.as_ref().map_or(n, |order| order[n] as usize);
+    super::scratch::with_order(|order| {
+        longest_first(count, &get, order);
+        let number = |n: usize| order.get(n).map_or(n, |&number| number as usize);
+        in_order::<F, W, N>(kernel, count, get, number, put);
+    });
+}
+
+/// `N` at a time, in the order of `number(0)`, `number(1)`, ...
+fn in_order<'a, F: Function<W>, const W: usize, const N: usize>(
+    kernel: impl Fn(&mut [[u32; N]; W], &[&[[u8; 64]]; N]),
+    count: usize,
+    get: impl Fn(usize) -> &'a [u8],
+    number: impl Fn(usize) -> usize,
+    put: &mut impl FnMut(usize, &[u32; W]),
+) {
     let few = if has_sha() || F::FEW == 1 { F::FEW } else { 1 };
     let mut next = 0;
     let mut state = [[0; N]; W];
@@ -220,14 +233,14 @@ fn side_by_side<'a, F: Function<W>, const W: usize, const N: usize>(
     }
 }
 
-/// The messages' numbers by falling length, if that changes anything. (Messages of one length are in order already.)
-fn longest_first<'a>(count: usize, get: &impl Fn(usize) -> &'a [u8]) -> Option<Vec<u32>> {
+/// The messages' numbers by falling length, if that changes anything: else none. (Messages of one length are in order already.)
+fn longest_first<'a>(count: usize, get: &impl Fn(usize) -> &'a [u8], order: &mut Vec<u32>) {
     let blocks = |n: &u32| std::cmp::Reverse(get(*n as usize).len() / 64);
-    let numbers = 0..u32::try_from(count).ok()?;
-    if numbers.clone().is_sorted_by_key(|n| blocks(&n)) {
-        return None;
+    let Ok(count) = u32::try_from(count) else { return };
+    if (0..count).is_sorted_by_key(|n| blocks(&n)) {
+        return;
     }
-    let mut order: Vec<u32> = numbers.collect();
-    order.sort_by_key(blocks);
-    Some(order)
+    order.extend(0..count);
+    // By number where lengths are the same: sorting that keeps an order would allocate.
+    order.sort_unstable_by_key(|n| (blocks(n), *n));
 }

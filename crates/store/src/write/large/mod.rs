@@ -16,16 +16,16 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::{ChunkerSpec, FingerprintKind, Root};
+use outrigger_format::{ChunkerSpec, Root};
 
 use self::parts::PartsSource;
 use self::source::{FileSource, Source, StreamSource};
+use super::bytes::Buffer;
 use super::framer::Form;
-use super::ingest::{ChunkRef, hash_chunks, open_source};
+use super::ingest::{ChunkRef, open_source};
 use super::item::{Content, FileItem, hinted};
 use super::oracle::{Cuts, Oracle};
 use super::progress::Progress;
-use super::queue::Buffer;
 use crate::error::Result;
 use crate::local;
 use crate::meta::Change;
@@ -245,9 +245,4 @@ impl LargeFile {
             progress.skip(what, why);
         }
     }
-}
-
-/// Computes the fingerprints of a cut segment's chunks.
-pub(super) fn hash_segment(scanned: &mut Scanned, kind: FingerprintKind) {
-    hash_chunks(kind, &scanned.buffer, &mut scanned.chunks);
 }

@@ -9,10 +9,14 @@
 //! An item is admitted once. If its device fails, it comes back by [`Board::put_back`], which never waits and never
 //! refuses; the count of admitted and not yet finished items is what a shutdown waits for.
 
+mod lanes;
+
 use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::sync::{Condvar, Mutex, MutexGuard, lock, wait, wait_until};
+
+use lanes::{Item, Lane, State};
 
 /// Priorities, the most urgent first.
 pub(super) const PRIORITIES: usize = 3;
@@ -43,21 +47,6 @@ impl Costs {
     }
 }
 
-/// An item that waits.
-struct Item<T> {
-    id: u64,
-    priority: usize,
-    costs: Costs,
-    value: T,
-}
-
-impl<T> Item<T> {
-    /// What it adds to a lane's backlog; nothing where it has no business but was put.
-    fn cost_on(&self, lane: usize) -> u64 {
-        if self.costs.occupies[lane] == NEVER { 0 } else { self.costs.occupies[lane] }
-    }
-}
-
 /// How loaded a lane is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Load {
@@ -67,26 +56,6 @@ pub(super) struct Load {
     pub running: usize,
     /// What all of them cost, in nanoseconds.
     pub backlog_ns: u64,
-}
-
-struct Lane<T> {
-    number: usize,
-    queues: [VecDeque<Item<T>>; PRIORITIES],
-    load: Load,
-    /// How many items it executes at a time at full speed each.
-    width: usize,
-    woken: bool,
-    /// Whether its threads look at other lanes' items.
-    steals: bool,
-}
-
-struct State<T> {
-    lanes: Vec<Lane<T>>,
-    waiting: usize,
-    /// Admitted, and not finished.
-    unfinished: usize,
-    closed: bool,
-    ended: bool,
 }
 
 /// The queue.
@@ -107,6 +76,8 @@ pub(super) enum Next<T> {
     Item(T, u64),
     /// [`Board::wake`] was called.
     Woken,
+    /// There is no item, and [`Board::call`] was called.
+    Called,
     /// The moment has come.
     Elapsed,
     /// End.
@@ -131,6 +102,7 @@ impl<T> Board<T> {
             load: Load::default(),
             width,
             woken: false,
+            called: false,
             steals,
         };
         let state = State {
@@ -202,6 +174,9 @@ impl<T> Board<T> {
             if std::mem::take(&mut state.lanes[lane].woken) {
                 return Next::Woken;
             }
+            if may_take && state.lanes[lane].called {
+                return Next::Called;
+            }
             if state.ended {
                 return Next::Ended;
             }
@@ -217,6 +192,22 @@ impl<T> Board<T> {
     pub(super) fn wake(&self, lane: usize) {
         lock(&self.state).lanes[lane].woken = true;
         self.lanes[lane].notify_one();
+    }
+
+    /// Has all idle threads of a lane help others, until it is called off.
+    pub(super) fn call(&self, lane: usize) {
+        lock(&self.state).lanes[lane].called = true;
+        self.lanes[lane].notify_all();
+    }
+
+    /// There is nothing to help with.
+    pub(super) fn call_off(&self, lane: usize) {
+        lock(&self.state).lanes[lane].called = false;
+    }
+
+    /// Whether something waits in a lane that comes before this priority.
+    pub(super) fn has_more_urgent(&self, lane: usize, priority: usize) -> bool {
+        lock(&self.state).lanes[lane].queues[..priority].iter().any(|queue| !queue.is_empty())
     }
 
     /// Tells that an item is no longer being executed by a lane. Unless it is `settled`, it has come to no end yet: it will be put back.
@@ -268,6 +259,11 @@ impl<T> Board<T> {
         ids
     }
 
+    /// Whether everything admitted is settled.
+    pub(super) fn is_idle(&self) -> bool {
+        lock(&self.state).unfinished == 0
+    }
+
     /// All lanes' loads.
     pub(super) fn loads(&self) -> Vec<Load> {
         lock(&self.state).lanes.iter().map(|lane| lane.load).collect()
@@ -297,66 +293,5 @@ impl<T> Board<T> {
         state.waiting -= 1;
         drop(state);
         self.room.notify_one();
-    }
-}
-
-impl<T> State<T> {
-    /// The next item for `lane`: its own, or another's that is better done here.
-    fn take(&mut self, lane: usize) -> Option<(T, u64)> {
-        let item = self.lanes[lane].queues.iter_mut().find_map(VecDeque::pop_front);
-        let item = match item {
-            Some(item) => self.lanes[lane].gone(item),
-            None if self.lanes[lane].steals => self.steal(lane)?,
-            None => return None,
-        };
-        let cost = item.cost_on(lane);
-        let load = &mut self.lanes[lane].load;
-        load.running += 1;
-        load.backlog_ns = load.backlog_ns.saturating_add(cost);
-        Some((item.value, cost))
-    }
-
-    /// The last item of a lane that would need longer to come to it than `lane` needs to do it, with a quarter to spare.
-    fn steal(&mut self, lane: usize) -> Option<Item<T>> {
-        for from in (0..self.lanes.len()).filter(|&from| from != lane) {
-            let other = &mut self.lanes[from];
-            // What its own threads are about to begin with is not worth a race.
-            if other.load.running < other.width {
-                continue;
-            }
-            let until_done = other.load.backlog_ns / other.width as u64;
-            let Some(queue) = other.queues.iter_mut().rev().find(|queue| !queue.is_empty()) else { continue };
-            let alone = |item: &Item<T>| item.costs.alone[lane];
-            let worth = |item: &Item<T>| alone(item).saturating_add(alone(item) / 4) < until_done;
-            if queue.back().is_some_and(worth)
-                && let Some(item) = queue.pop_back()
-            {
-                return Some(other.gone(item));
-            }
-        }
-        None
-    }
-}
-
-impl<T> Lane<T> {
-    fn push(&mut self, item: Item<T>, in_front: bool) {
-        self.load.waiting += 1;
-        self.load.backlog_ns = self.load.backlog_ns.saturating_add(item.cost_on(self.number));
-        let queue = &mut self.queues[item.priority];
-        if in_front { queue.push_front(item) } else { queue.push_back(item) }
-    }
-
-    fn withdraw(&mut self, id: u64) -> Option<T> {
-        let found = |queue: &VecDeque<Item<T>>| queue.iter().position(|item| item.id == id);
-        let (queue, at) = self.queues.iter_mut().find_map(|queue| found(queue).map(|at| (queue, at)))?;
-        let item = queue.remove(at)?;
-        Some(self.gone(item).value)
-    }
-
-    /// Bookkeeping for an item that no longer waits here.
-    fn gone(&mut self, item: Item<T>) -> Item<T> {
-        self.load.waiting -= 1;
-        self.load.backlog_ns = self.load.backlog_ns.saturating_sub(item.cost_on(self.number));
-        item
     }
 }

@@ -7,27 +7,31 @@
 //!
 //! A stream's task lies in its [`Flight`], which holds input and output until the stream is done with them, whatever
 //! becomes of the device. When a stream meets an error that broke the context, all of them have lost their tasks.
+//!
+//! `flight.rs` has a task on a stream, `blocking.rs` one that is waited for, and `bandwidth.rs` measures copies.
 
-#![allow(unsafe_code)]
+mod bandwidth;
+mod blocking;
+mod flight;
+
+pub use bandwidth::CopyBandwidth;
+pub use blocking::CudaTable;
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::Waker;
 use std::time::Duration;
 
-use outrigger_format::Fingerprint;
-
 use super::driver::{self, Context, DeviceMemory, Options, Registered, Stream};
-use super::lane::{Address, Area, Lane};
-use super::plan::{self, Data, Job, ResidentTable, Step};
-use super::sync::{self, Blocking};
-use super::table::{Changing, table_methods};
-use super::tables::{self, Tables};
+use super::lane::Address;
+use super::plan::{self, Data, Job, Step};
+use super::sync;
+use super::tables::Tables;
 use crate::device::{
     Accelerator, Completion, Fault, HostMemory, HostRegion, Identity, StageTimes, Submission,
 };
-use crate::table::Table;
-use crate::work::{Request, Work};
+use crate::work::Work;
 use crate::{Device, Operation, Task, TaskError};
+use flight::{Flight, Slot, finish, start};
 
 /// How a device works. The default is right; the rest is there to measure what it is worth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,22 +75,6 @@ struct State {
     slots: Vec<Slot>,
     tables: Tables,
     context: Arc<Context>,
-}
-
-struct Slot {
-    /// Goes before the flight, whose memory it may be using.
-    stream: Stream,
-    flight: Option<Flight>,
-}
-
-/// A task on a stream.
-struct Flight {
-    submission: Submission,
-    data: Data,
-    table: Option<ResidentTable>,
-    step: Step,
-    /// The result goes straight to the output's buffer.
-    to_buffer: bool,
 }
 
 impl CudaDevice {
@@ -159,71 +147,6 @@ impl State {
         let fault = stream.wait().err().unwrap_or(fault);
         done.push(Completion { submission: flight.submission, result: Err(fault.clone()) });
         Err(fault)
-    }
-}
-
-/// Queues all of a task.
-fn start(
-    stream: &mut Stream,
-    tables: &mut Tables,
-    context: &Arc<Context>,
-    flight: &mut Flight,
-) -> Result<(), Fault> {
-    let work = flight.submission.work.clone();
-    let job = Job::of_work(&work).filter(|job| job.is_supported()).ok_or(Fault::Unsupported)?;
-    flight.table = match &work.request {
-        Request::Lookup { table, .. } | Request::Ingest { table: Some(table), .. } => {
-            Some(tables.place(context, table)?)
-        }
-        _ => None,
-    };
-    // The data plays no part in a lookup.
-    let data = if matches!(job, Job::Lookup { .. }) { &[] } else { work.data() };
-    // SAFETY: the work is shared and never written, and the flight holds it until the stream is done: flights leave their
-    // slot only then, and a stream waits when it is dropped.
-    let at = unsafe { stream.input(work.history(), data) }?;
-    flight.data = Data { at, len: data.len() };
-    flight.step = job.begin(stream, flight.data, flight.table)?;
-    fetch(stream, flight)
-}
-
-/// Queues the copy of what the step will have left.
-fn fetch(stream: &mut Stream, flight: &mut Flight) -> Result<(), Fault> {
-    let bytes = flight.step.bytes();
-    let gives_bytes = matches!(
-        flight.submission.work.request,
-        Request::WindowHash { .. } | Request::PmdHash { .. } | Request::User { .. }
-    );
-    let output = &mut flight.submission.output.bytes;
-    if gives_bytes
-        && output.buffer_room() >= bytes
-        && let Some(buffer) = output.buffer()
-    {
-        buffer.set_len(bytes);
-        flight.to_buffer = true;
-        // SAFETY: the buffer's memory does not move with the buffer, and the flight holds it until the stream is done.
-        return unsafe { stream.fetch_to(buffer) };
-    }
-    stream.fetch(bytes)
-}
-
-/// Reads what a stream has left that is done. `Ok(false)` if there is one more step under way.
-fn finish(slot: &mut Slot) -> Result<bool, Fault> {
-    let Some(flight) = &mut slot.flight else { return Ok(false) };
-    if flight.to_buffer {
-        return Ok(true);
-    }
-    let work = flight.submission.work.clone();
-    let job = Job::of_work(&work).ok_or(Fault::Unsupported)?;
-    let bytes = slot.stream.result(flight.step.bytes()).to_vec();
-    let sink = job.sink(&mut flight.submission.output);
-    match job.finish(&mut slot.stream, flight.data, flight.table, flight.step, &bytes, sink)? {
-        Some(step) => {
-            flight.step = step;
-            fetch(&mut slot.stream, flight)?;
-            Ok(false)
-        }
-        None => Ok(true),
     }
 }
 
@@ -357,119 +280,6 @@ impl CudaDevice {
         let state = self.state.as_mut().ok_or(Fault::Lost("not initialised".into()))?;
         let slot = state.slots.iter_mut().find(|slot| slot.flight.is_none()).ok_or(Fault::Busy)?;
         Ok(&mut slot.stream)
-    }
-}
-
-/// What the bus carries, GB (10^9 bytes) a second, of page-locked memory.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct CopyBandwidth {
-    /// To the device.
-    pub in_gbs: f64,
-    /// From the device.
-    pub out_gbs: f64,
-    /// Each way while both go on, on streams of their own.
-    pub both_gbs: f64,
-}
-
-impl CudaDevice {
-    /// Measures copies of `bytes`, `rounds` of them: the bound of everything that the device is sent.
-    ///
-    /// # Errors
-    /// [`Fault`]; [`Fault::Busy`] with tasks in flight.
-    pub fn copy_bandwidth(&mut self, bytes: usize, rounds: usize) -> Result<CopyBandwidth, Fault> {
-        let state = self.state.as_mut().ok_or(Fault::Lost("not initialised".into()))?;
-        if state.slots.iter().any(|slot| slot.flight.is_some()) {
-            return Err(Fault::Busy);
-        }
-        let options = Options::default();
-        let constants = Arc::new(state.context.constants()?);
-        let page_locked = || Registered::new(&state.context, bytes).ok_or(Fault::OutOfMemory);
-        let (from, mut to) = (page_locked()?, page_locked()?);
-        // After the memory, so that they are dropped before: then they wait.
-        let mut one = Stream::new(&state.context, &constants, options)?;
-        let mut other = Stream::new(&state.context, &constants, options)?;
-        let mut run = |input: bool, output: bool| -> Result<f64, Fault> {
-            let mut begin = std::time::Instant::now();
-            // The first round warms up.
-            for round in 0..=rounds {
-                if round == 1 {
-                    one.wait()?;
-                    other.wait()?;
-                    begin = std::time::Instant::now();
-                }
-                if input {
-                    // SAFETY: `from` is not touched, and lives until both streams were waited for, here or by their drop.
-                    unsafe { one.input(&[], from.bytes()) }?;
-                }
-                if output {
-                    other.memory(Area::Result, bytes)?;
-                    // SAFETY: as above; nobody looks at what lies there.
-                    unsafe { other.fetch_to(&mut to.bytes_mut()[..bytes]) }?;
-                }
-            }
-            one.wait()?;
-            other.wait()?;
-            Ok((bytes * rounds) as f64 / begin.elapsed().as_secs_f64() / 1e9)
-        };
-        Ok(CopyBandwidth {
-            in_gbs: run(true, false)?,
-            out_gbs: run(false, true)?,
-            both_gbs: run(true, true)?,
-        })
-    }
-}
-
-/// A table in a GPU's memory that is changed there. After a reset of its device, and on another one, every call fails.
-pub struct CudaTable(Changing<DeviceMemory>);
-
-table_methods!(CudaDevice, CudaTable, CudaDevice::idle);
-
-/// Waits for the stream, also when a panic passes through.
-struct Wait<'a>(&'a mut Stream);
-
-impl Drop for Wait<'_> {
-    fn drop(&mut self) {
-        let _ = self.0.wait();
-    }
-}
-
-impl Blocking for Stream {
-    type Held = DeviceMemory;
-
-    fn lane(&mut self) -> &mut dyn Lane {
-        self
-    }
-
-    fn hold(&mut self, table: &Table) -> Result<(DeviceMemory, ResidentTable), Fault> {
-        tables::copy(self.context(), table)
-    }
-
-    fn allocate(&mut self, bytes: usize) -> Result<(DeviceMemory, Address), Fault> {
-        let memory = DeviceMemory::new(self.context(), bytes)?;
-        let address = memory.address();
-        Ok((memory, address))
-    }
-
-    fn reaches(&self, held: &DeviceMemory) -> bool {
-        Arc::ptr_eq(self.context(), held.context())
-    }
-
-    fn with_input(
-        &mut self,
-        history: &[u8],
-        data: &[u8],
-        then: &mut dyn FnMut(&mut Self, Data) -> Result<(), Fault>,
-    ) -> Result<(), Fault> {
-        let wait = Wait(self);
-        // SAFETY: both are borrowed until this returns, and `wait` is dropped before.
-        let at = unsafe { wait.0.input(history, data) }?;
-        then(wait.0, Data { at, len: data.len() })
-    }
-
-    fn read(&mut self, step: Step) -> Result<Vec<u8>, Fault> {
-        self.fetch(step.bytes())?;
-        self.wait()?;
-        Ok(self.result(step.bytes()).to_vec())
     }
 }
 

@@ -1,11 +1,13 @@
 //! What the runtime costs, what placement decides, and what reuse and overlap are worth:
 //!
 //! ```text
-//! cargo bench -p outrigger-offload --bench runtime [-- overhead|auto|ablation]
+//! cargo bench -p outrigger-offload --bench runtime [-- overhead|split|auto|ablation]
 //! ```
 //!
 //! `auto` and `ablation` run on simulated devices (`outrigger_offload::sim`): their times are a model's, the processor's
 //! and the runtime's own are this machine's. `cargo test --benches` runs everything once on little data.
+
+mod split;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,6 +30,9 @@ fn main() {
     };
     if wanted("overhead") {
         overhead(quick);
+    }
+    if wanted("split") {
+        split::split(quick);
     }
     if wanted("auto") {
         auto(quick);

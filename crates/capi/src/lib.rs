@@ -1,0 +1,36 @@
+//! Outrigger's hashing, chunking, look-up and offload runtime, for C and whatever can call C.
+//!
+//! `include/outrigger.h` is made from this crate by cbindgen (`scripts/header.sh`), its comments from the ones here; `docs/c-api.md`
+//! introduces it. The library is built as `liboutrigger_capi` and installed as `liboutrigger` (`make install`).
+//!
+//! ```text
+//! hash.rs  cut.rs  table.rs  storegpu.rs    on the calling thread: outrigger_offload's functions
+//! runtime.rs  task/  buffer.rs              tasks: outrigger_offload::runtime
+//! operation.rs                              operations of the caller's own
+//! status.rs                                 errors, and the wall that no panic passes
+//! raw.rs                                    C's pointers become slices, strings, references
+//! ```
+//!
+//! Where a handle is passed, the types say what C cannot: `Option<&T>` may be null and is only read, `Option<Box<T>>` is
+//! given away. What the types cannot say is one contract, at the head of the header: pointers are null or point to what
+//! they are said to point to, for as long as they are said to. `SAFETY` comments call it *C's contract*.
+
+#![allow(unsafe_code, reason = "every function is called by C")]
+#![allow(non_camel_case_types, reason = "these are C's names")]
+
+mod buffer;
+mod builder;
+mod cut;
+mod hash;
+mod metrics;
+mod operation;
+mod raw;
+mod runtime;
+mod status;
+mod storegpu;
+mod table;
+mod task;
+mod types;
+
+#[cfg(test)]
+mod tests;

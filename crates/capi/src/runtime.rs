@@ -1,0 +1,113 @@
+//! The runtime: its end, its calibration and its predictions. `builder.rs` begins it, `task/` uses it, `metrics.rs` says what it has done.
+
+use std::ffi::c_char;
+use std::time::Duration;
+
+use outrigger_offload::placement::{CalibrateOptions, builtin_cases, calibrate, sizes};
+use outrigger_offload::runtime::{Runtime, Shutdown};
+
+use crate::builder::calibration_path;
+use crate::raw::handle;
+use crate::status::outrigger_status::{OUTRIGGER_IO, OUTRIGGER_UNSUPPORTED};
+use crate::status::{Error, Result, outrigger_status, status};
+use crate::task::{failure, outrigger_task};
+
+/// Threads, devices, queues and buffers that do tasks. All threads may use it at once.
+pub struct outrigger_runtime(pub Runtime);
+
+/// Whether the pool has buffers of so many bytes.
+pub fn poolable(bytes: usize) -> Result {
+    if bytes > 2 << 30 {
+        return Err(Error::invalid(format!("a buffer of {bytes} bytes: 2 GiB at most")));
+    }
+    Ok(())
+}
+
+/// Ends a runtime and frees it. With `finish` = 1, everything that was submitted is done first; with 0,
+/// tasks that have not been begun end as OUTRIGGER_STOPPED. Returns when all callbacks have. Tasks that
+/// are not freed yet can still be looked at and freed, and no longer submitted. Not to be called by a
+/// callback. Null is no error.
+#[unsafe(no_mangle)]
+pub extern "C" fn outrigger_runtime_shutdown(runtime: Option<Box<outrigger_runtime>>, finish: i32) {
+    let how = if finish == 0 { Shutdown::HandBack } else { Shutdown::Finish };
+    status(|| {
+        if let Some(runtime) = runtime {
+            runtime.0.shutdown(how);
+        }
+        Ok(())
+    });
+}
+
+/// Measures every device with every built-in operation at one size a decade up to `max_bytes` (4 KiB to 1
+/// GiB), for `milliseconds` at each or four times, whichever is longer; placement knows the results from
+/// then on. With 128 MiB and 20 ms it takes some ten seconds.
+#[unsafe(no_mangle)]
+pub extern "C" fn outrigger_runtime_calibrate(
+    runtime: Option<&outrigger_runtime>,
+    max_bytes: u64,
+    milliseconds: u32,
+) -> outrigger_status {
+    status(|| {
+        let runtime = &handle(runtime, "runtime")?.0;
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        if !(4 << 10..=1 << 30).contains(&max_bytes) {
+            return Err(Error::invalid(format!("{max_bytes} is not from 4 KiB to 1 GiB")));
+        }
+        let at_least = Duration::from_millis(milliseconds.into());
+        let options = CalibrateOptions { max_bytes, at_least, ..Default::default() };
+        for device in 0..runtime.metrics().devices.len() {
+            for case in builtin_cases() {
+                for bytes in sizes(max_bytes) {
+                    calibrate(runtime, device, &case, bytes, &options).map_err(|failed| {
+                        Error::new(failure(&failed.reason), format!("{}: {failed}", case.name()))
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Keeps what is known of the devices' speeds, by calibration and by all tasks so far, in a file; where
+/// `outrigger calibrate` keeps it, if `path` is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outrigger_runtime_save_calibration(
+    runtime: Option<&outrigger_runtime>,
+    path: *const c_char,
+) -> outrigger_status {
+    status(|| {
+        let runtime = &handle(runtime, "runtime")?.0;
+        // SAFETY: C's contract.
+        let path = unsafe { calibration_path(path)? };
+        let failed = |error| Error::new(OUTRIGGER_IO, format!("cannot write {}: {error}", path.display()));
+        runtime.calibration().save(&path).map_err(failed)
+    })
+}
+
+/// How long a device is predicted to take for a task that is filled and not submitted, waiting aside, in
+/// nanoseconds. 0 is the processor; outrigger_runtime_device() has the others. OUTRIGGER_UNSUPPORTED if
+/// it does not do this, or was never measured with anything like it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outrigger_runtime_predict(
+    runtime: Option<&outrigger_runtime>,
+    device: usize,
+    task: Option<&outrigger_task>,
+    nanoseconds: *mut u64,
+) -> outrigger_status {
+    status(|| {
+        let (runtime, task) = (&handle(runtime, "runtime")?.0, handle(task, "task")?);
+        // SAFETY: C's contract.
+        let nanoseconds = unsafe { crate::raw::room(nanoseconds, 1, "nanoseconds")? };
+        let (supported, class, bytes) = task.draft(|draft| {
+            draft.check().map_err(|why| Error::invalid(why.to_string()))?;
+            let work = draft.work();
+            Ok((runtime.supports(device, work), work.class(), work.len_in()))
+        })?;
+        let predicted = if supported { runtime.predict(device, class, bytes) } else { None };
+        let predicted = predicted.ok_or_else(|| {
+            Error::new(OUTRIGGER_UNSUPPORTED, format!("device {device} has no prediction for {class}"))
+        })?;
+        nanoseconds[0].write(u64::try_from(predicted.as_nanos()).unwrap_or(u64::MAX));
+        Ok(())
+    })
+}

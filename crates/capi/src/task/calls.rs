@@ -1,0 +1,161 @@
+//! Tasks as C calls them.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Context, State, not, outrigger_callback, outrigger_task};
+use crate::raw::handle;
+use crate::runtime::{outrigger_runtime, poolable};
+use crate::status::outrigger_status::{OUTRIGGER_OK, OUTRIGGER_PENDING};
+use crate::status::{Error, Result, outrigger_status, status, value};
+
+/// A task with an empty buffer of its own for at least `bytes` bytes, at most 2 GiB. Null after an error.
+/// Free it with outrigger_task_free().
+#[unsafe(no_mangle)]
+pub extern "C" fn outrigger_task_new(
+    runtime: Option<&outrigger_runtime>,
+    bytes: usize,
+) -> *mut outrigger_task {
+    value(std::ptr::null_mut(), || {
+        let runtime = handle(runtime, "runtime")?;
+        poolable(bytes)?;
+        Ok(Arc::into_raw(outrigger_task::new(runtime.0.draft(bytes))).cast_mut())
+    })
+}
+
+/// Frees a task, with its results and its buffer. One that is under way goes on without anybody being
+/// told; what it reads must stay. Null is no error.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outrigger_task_free(task: *mut outrigger_task) {
+    status(|| {
+        if !task.is_null() {
+            // SAFETY: C's contract: the pointer is from outrigger_task_new(), and this is the end of it.
+            drop(unsafe { Arc::from_raw(task) });
+        }
+        Ok(())
+    });
+}
+
+/// A share of the task for the time of a call.
+///
+/// # Safety
+/// C's contract: null, or a task that is not freed before the call has begun.
+unsafe fn shared(task: *mut outrigger_task) -> Result<Arc<outrigger_task>> {
+    if task.is_null() {
+        return Err(Error::invalid("task is null"));
+    }
+    // SAFETY: the pointer is from `Arc::into_raw`, and C's share is still there.
+    unsafe {
+        Arc::increment_strong_count(task);
+        Ok(Arc::from_raw(task))
+    }
+}
+
+/// Has `callback` called when the task has ended, with `context`, at this and later submissions; null for
+/// none.
+#[unsafe(no_mangle)]
+pub extern "C" fn outrigger_task_set_callback(
+    task: Option<&outrigger_task>,
+    callback: outrigger_callback,
+    context: *mut c_void,
+) -> outrigger_status {
+    status(|| {
+        let mut inner = handle(task, "task")?.lock();
+        if let State::Submitted(_) = inner.state {
+            return Err(not(&inner.state, "to be changed"));
+        }
+        (inner.callback, inner.context) = (callback, Context(context));
+        Ok(())
+    })
+}
+
+/// Submits a task. Waits for room while as many tasks wait as may ("outstanding_max", 256).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outrigger_submit(
+    runtime: Option<&outrigger_runtime>,
+    task: *mut outrigger_task,
+) -> outrigger_status {
+    status(|| {
+        // SAFETY: C's contract.
+        let task = unsafe { shared(task)? };
+        task.submit(&handle(runtime, "runtime")?.0, true)
+    })
+}
+
+/// Submits a task if there is room (else OUTRIGGER_FULL: it can be submitted again).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outrigger_try_submit(
+    runtime: Option<&outrigger_runtime>,
+    task: *mut outrigger_task,
+) -> outrigger_status {
+    status(|| {
+        // SAFETY: C's contract.
+        let task = unsafe { shared(task)? };
+        task.submit(&handle(runtime, "runtime")?.0, false)
+    })
+}
+
+/// Submits a task and waits for its end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outrigger_run(
+    runtime: Option<&outrigger_runtime>,
+    task: *mut outrigger_task,
+) -> outrigger_status {
+    status(|| {
+        // SAFETY: C's contract.
+        let task = unsafe { shared(task)? };
+        task.submit(&handle(runtime, "runtime")?.0, true)?;
+        task.wait(None)
+    })
+}
+
+/// How a submitted task stands: OUTRIGGER_PENDING, or how it ended. Returns at once.
+#[unsafe(no_mangle)]
+pub extern "C" fn outrigger_task_poll(task: Option<&outrigger_task>) -> outrigger_status {
+    let state = |task: &outrigger_task| match &task.lock().state {
+        // Nothing went wrong, so that nothing is kept of it.
+        State::Submitted(_) => Ok(OUTRIGGER_PENDING),
+        state => state.status().map(|()| OUTRIGGER_OK),
+    };
+    let mut stands = OUTRIGGER_OK;
+    match status(|| handle(task, "task").and_then(state).map(|now| stands = now)) {
+        OUTRIGGER_OK => stands,
+        failed => failed,
+    }
+}
+
+/// Waits for the end of a submitted task, and returns how it ended. The callback, if there is one, may
+/// still be running.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outrigger_task_wait(task: *mut outrigger_task) -> outrigger_status {
+    // SAFETY: C's contract.
+    status(|| unsafe { shared(task)? }.wait(None))
+}
+
+/// Waits for the end of a submitted task, for so long at most: then OUTRIGGER_PENDING.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outrigger_task_wait_for(
+    task: *mut outrigger_task,
+    milliseconds: u64,
+) -> outrigger_status {
+    let until = Instant::now().checked_add(Duration::from_millis(milliseconds));
+    // SAFETY: C's contract.
+    status(|| unsafe { shared(task)? }.wait(until))
+}
+
+/// Cancels a submitted task. What waits ends now, as OUTRIGGER_CANCELLED. What a device works on ends so
+/// when the device lets go of it. Returns 1 if that came in time, and 0 if the task ends, or has ended,
+/// in another way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn outrigger_task_cancel(task: *mut outrigger_task) -> i32 {
+    // SAFETY: C's contract.
+    value(0, || Ok(unsafe { shared(task)? }.cancel().into()))
+}
+
+/// Makes a task that has ended one that can be filled again: what it asks for, its data and its buffer
+/// stay; its results and its deadline go.
+#[unsafe(no_mangle)]
+pub extern "C" fn outrigger_task_again(task: Option<&outrigger_task>) -> outrigger_status {
+    status(|| handle(task, "task")?.again())
+}

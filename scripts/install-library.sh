@@ -1,0 +1,18 @@
+#!/bin/sh
+# Installs the C library: install-library.sh BUILD PREFIX, where BUILD is the folder with liboutrigger_capi.so and .a.
+# DESTDIR is put in front of where files go, not in what they say.
+set -eu
+cd "$(dirname "$0")/.."
+[ $# = 2 ] || { echo "usage: $0 BUILD PREFIX" >&2; exit 2; }
+build=$1 prefix=$2
+case $prefix in /*) ;; *) echo "PREFIX must begin with /: $prefix" >&2; exit 2 ;; esac
+root=${DESTDIR:-}$prefix
+abi=$(sed -n 's/^#define OUTRIGGER_ABI \([0-9]*\)$/\1/p' crates/capi/include/outrigger.h)
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
+install -d "$root/lib/pkgconfig" "$root/include"
+install -m 644 crates/capi/include/outrigger.h "$root/include/"
+install -m 755 "$build/liboutrigger_capi.so" "$root/lib/liboutrigger.so.$abi"
+ln -sf "liboutrigger.so.$abi" "$root/lib/liboutrigger.so"
+install -m 644 "$build/liboutrigger_capi.a" "$root/lib/liboutrigger.a"
+sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" crates/capi/outrigger.pc.in >"$root/lib/pkgconfig/outrigger.pc"
+chmod 644 "$root/lib/pkgconfig/outrigger.pc"
