@@ -14,7 +14,7 @@
 //! | zstd | no: the card only finds matches (LZ4s), and what makes Zstandard of them is software that callers bring | no |
 //!
 //! The structures are those of `qatzip.h` of QATzip 1.3.1 (API 2.5); a library whose defaults do not lie where that says is refused. None of this has met
-//! hardware yet: it was tested with a stand-in that has the same ABI, and with the real library on machines without a card.
+//! hardware yet: it was tested with a stand-in that has the same ABI, not with the real library.
 
 mod abi;
 mod hand;

@@ -52,6 +52,7 @@ mod pipeline;
 mod progress;
 mod queue;
 mod sequence;
+mod worker;
 
 pub(crate) use catalogue::META_CODEC;
 pub use catalogue::append_records;

@@ -5,28 +5,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
-use outrigger_format::{ChunkKind, Codec, FingerprintKind, PackKind, Root};
+use outrigger_format::{PackKind, Root};
+use outrigger_offload::Auto;
 use outrigger_offload::pool::Pool;
-use outrigger_offload::runtime::Runtime;
-use outrigger_offload::{Auto, Encoder, Wanted};
 
-use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message, WAITING_MAX};
+use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message};
 use super::compare::Compare;
 use super::dedup::Dedup;
 use super::devices;
-use super::framer::{Framer, RawBytes, RawFrame};
-use super::ingest::{Scratch, ingest_small};
+use super::framer::Framer;
 use super::item::{Content, FileItem, Item, Part};
 use super::keep::StoredNodes;
 use super::large::LargeFile;
 use super::meta_frames::{MetaFrames, SharedMetaFrames};
-use super::packer::{PackSink, StoredFrame};
+use super::packer::PackSink;
 use super::progress::{Progress, ProgressView};
-use super::queue::{Batch, BufferPlan, Queue, Small, Task};
-use super::sequence::{Sequenced, Sequencer, Stage};
-use crate::clock::wanted_time;
+use super::queue::{Batch, BufferPlan, Queue, Small};
+use super::sequence::{Sequencer, Stage};
+use super::worker::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::read::Nodes;
 use crate::session::Session;
@@ -62,20 +59,6 @@ const IN_FLIGHT: usize = 4;
 const BUFFERS_MAX: usize = 256 << 20;
 /// Elements of a batch at most.
 const BATCH_ITEMS: usize = 512;
-
-struct Shared {
-    queue: Arc<Queue>,
-    /// If there are devices.
-    runtime: Option<Arc<Runtime>>,
-    sequencer: Sequencer,
-    packs: Mutex<PackSink>,
-    commits: Arc<CommitQueue>,
-    commit: CommitWhen,
-    progress: Arc<Progress>,
-    recycled: Arc<Mutex<Vec<Vec<u8>>>>,
-    fingerprint: FingerprintKind,
-    auto: Auto,
-}
 
 /// Takes items, in order, and makes them durable and visible in that order. Blocks when it is given more than it can
 /// handle. Dropped without [`Writer::finish`], it stops; what was committed stays. A session has one writer at a time; after one that failed it may
@@ -305,131 +288,4 @@ impl Drop for Writer {
 
 fn panicked() -> Error {
     Error::new(ErrorKind::Io, "a thread of the write pipeline panicked: please report this")
-}
-
-/// How long this thread was busy, and how long it waited: for work, for a source, for a disk, but not for a processor, of which it would
-/// take even more time by compressing harder.
-struct Meter {
-    since: Instant,
-    wanted: Duration,
-}
-
-impl Meter {
-    /// So often it is looked at.
-    const EVERY: Duration = Duration::from_millis(50);
-
-    fn start() -> Self {
-        Self { since: Instant::now(), wanted: wanted_time() }
-    }
-
-    /// Busy and waiting since the last time, if that is long enough ago.
-    fn read(&mut self) -> Option<(Duration, Duration)> {
-        let wall = self.since.elapsed();
-        if wall < Self::EVERY {
-            return None;
-        }
-        let before = std::mem::replace(self, Self::start());
-        let busy = self.wanted.saturating_sub(before.wanted);
-        Some((busy, wall.saturating_sub(busy)))
-    }
-}
-
-impl Shared {
-    fn work(&self, messages: &Sender<Message>) -> Result<()> {
-        let mut encoder = Encoder::new();
-        let (mut stored, mut scratch) = (Vec::new(), Scratch::default());
-        let mut done_one = false;
-        let mut meter = Meter::start();
-        while let Some(task) = self.queue.take(done_one) {
-            done_one = true;
-            match task {
-                Task::Compress(frame) => self.compress(frame, &mut encoder, &mut stored, messages)?,
-                Task::Hash(ticket, batch) => self.name_here(ticket, batch)?,
-                Task::Bring(ticket, batch) => self.sequencer.bring(ticket, batch, &self.queue)?,
-                Task::Small(ticket, items, buffer) => {
-                    let batch = ingest_small(items, buffer, &self.progress, &mut scratch)?;
-                    self.name(ticket, Sequenced::Small(batch))?;
-                }
-                Task::Segment(ticket, file, segment, buffer) => {
-                    let mut cut = Vec::new();
-                    file.run_segment(ticket, &segment, buffer, &self.progress, &mut |scanned| {
-                        cut.push(scanned)
-                    })?;
-                    // The first is hashed here while its bytes are warm; others were parked, and are for whoever is free.
-                    let mut cut =
-                        cut.into_iter().map(|segment| (segment.ticket, Sequenced::Segment(segment)));
-                    let own = cut.next();
-                    cut.for_each(|(ticket, batch)| self.queue.push_hash(ticket, batch));
-                    if let Some((ticket, batch)) = own {
-                        self.name(ticket, batch)?;
-                    }
-                }
-            }
-            if let Some((busy, waited)) = meter.read() {
-                self.auto.note(busy, waited);
-            }
-        }
-        Ok(())
-    }
-
-    /// Has a batch's chunks named, by whatever does that best, and brings it to the sequencer, now or later.
-    fn name(&self, ticket: u64, batch: Sequenced) -> Result<()> {
-        let Some(runtime) = &self.runtime else { return self.name_here(ticket, batch) };
-        self.queue.go_away();
-        devices::name(runtime, &self.queue, self.fingerprint, ticket, batch);
-        Ok(())
-    }
-
-    fn name_here(&self, ticket: u64, mut batch: Sequenced) -> Result<()> {
-        batch.name(self.fingerprint);
-        self.sequencer.bring(ticket, batch, &self.queue)
-    }
-
-    fn compress(
-        &self,
-        frame: RawFrame,
-        encoder: &mut Encoder,
-        stored: &mut Vec<u8>,
-        messages: &Sender<Message>,
-    ) -> Result<()> {
-        let RawFrame { sequence, raw, lengths, fingerprints, form } = frame;
-        let encoding = encoder.encode(Wanted::of(form.codec, &self.auto), raw.bytes(), stored);
-        let bytes = if encoding.codec == Codec::None { raw.bytes() } else { &*stored };
-        let frame = StoredFrame {
-            kind: ChunkKind::Data,
-            encoding,
-            lengths,
-            fingerprints: &fingerprints,
-            stored: bytes,
-            sequence,
-        };
-        let mut packs = self.packs.lock().expect("no panic while held");
-        let mut full = packs.append(frame)?;
-        // Only where that lets changes go.
-        let early = self.commit == CommitWhen::AsItComes && self.commits.waiting() > WAITING_MAX;
-        if full.is_none() && early {
-            full = packs.take_early();
-        }
-        drop(packs);
-        if let Some(full) = full {
-            let _ = messages.send(Message::Full(full));
-        }
-        match raw {
-            RawBytes::Owned(bytes) => self.recycled.lock().expect("no panic while held").push(bytes),
-            RawBytes::Borrowed(buffer, _) => self.queue.give_back(buffer),
-        }
-        Ok(())
-    }
-
-    /// Compresses the last frame and hands over the last pack.
-    fn finish_packs(&self, messages: &Sender<Message>) -> Result<()> {
-        let last = self.sequencer.stage.lock().expect("no panic in the stage").flush();
-        if let Some(frame) = last {
-            self.compress(frame, &mut Encoder::new(), &mut Vec::new(), messages)?;
-        }
-        if let Some(open) = self.packs.lock().expect("no panic while held").take_open() {
-            let _ = messages.send(Message::Full(open));
-        }
-        Ok(())
-    }
 }

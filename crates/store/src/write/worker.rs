@@ -1,0 +1,172 @@
+//! What a worker of the pipeline does.
+
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use outrigger_format::{ChunkKind, Codec, FingerprintKind};
+use outrigger_offload::runtime::Runtime;
+use outrigger_offload::{Auto, Encoder, Wanted};
+
+use super::commit::{CommitQueue, CommitWhen, Message, WAITING_MAX};
+use super::devices;
+use super::framer::{RawBytes, RawFrame};
+use super::ingest::{Scratch, ingest_small};
+use super::packer::{PackSink, StoredFrame};
+use super::progress::Progress;
+use super::queue::{Queue, Task};
+use super::sequence::{Sequenced, Sequencer};
+use crate::clock::wanted_time;
+use crate::error::Result;
+
+/// What the workers share.
+pub(super) struct Shared {
+    pub queue: Arc<Queue>,
+    /// If there are devices.
+    pub runtime: Option<Arc<Runtime>>,
+    pub sequencer: Sequencer,
+    pub packs: Mutex<PackSink>,
+    pub commits: Arc<CommitQueue>,
+    pub commit: CommitWhen,
+    pub progress: Arc<Progress>,
+    pub recycled: Arc<Mutex<Vec<Vec<u8>>>>,
+    pub fingerprint: FingerprintKind,
+    pub auto: Auto,
+}
+
+/// How long this thread was busy, and how long it waited: for work, for a source, for a disk, but not for a processor, of which it would
+/// take even more time by compressing harder.
+struct Meter {
+    since: Instant,
+    wanted: Duration,
+}
+
+impl Meter {
+    /// So often it is looked at.
+    const EVERY: Duration = Duration::from_millis(50);
+
+    fn start() -> Self {
+        Self { since: Instant::now(), wanted: wanted_time() }
+    }
+
+    /// Busy and waiting since the last time, if that is long enough ago.
+    fn read(&mut self) -> Option<(Duration, Duration)> {
+        let wall = self.since.elapsed();
+        if wall < Self::EVERY {
+            return None;
+        }
+        let before = std::mem::replace(self, Self::start());
+        let busy = self.wanted.saturating_sub(before.wanted);
+        Some((busy, wall.saturating_sub(busy)))
+    }
+}
+
+impl Shared {
+    /// The life of a worker: ends when all is done, or something failed.
+    pub fn work(&self, messages: &Sender<Message>) -> Result<()> {
+        let mut encoder = Encoder::new();
+        let (mut stored, mut scratch) = (Vec::new(), Scratch::default());
+        let mut done_one = false;
+        let mut meter = Meter::start();
+        while let Some(task) = self.queue.take(done_one) {
+            done_one = true;
+            match task {
+                Task::Compress(frame) => self.compress(frame, &mut encoder, &mut stored, messages)?,
+                Task::Hash(ticket, batch) => self.name_here(ticket, batch)?,
+                Task::Bring(ticket, batch) => self.sequencer.bring(ticket, batch, &self.queue)?,
+                Task::Small(ticket, items, buffer) => {
+                    let batch = ingest_small(items, buffer, &self.progress, &mut scratch)?;
+                    self.name(ticket, Sequenced::Small(batch))?;
+                }
+                Task::Segment(ticket, file, segment, buffer) => {
+                    let mut cut = Vec::new();
+                    file.run_segment(ticket, &segment, buffer, &self.progress, &mut |scanned| {
+                        cut.push(scanned)
+                    })?;
+                    // The first is hashed here while its bytes are warm; others were parked, and are for whoever is free.
+                    let mut cut =
+                        cut.into_iter().map(|segment| (segment.ticket, Sequenced::Segment(segment)));
+                    let own = cut.next();
+                    cut.try_for_each(|(ticket, batch)| self.park(ticket, batch))?;
+                    if let Some((ticket, batch)) = own {
+                        self.name(ticket, batch)?;
+                    }
+                }
+            }
+            if let Some((busy, waited)) = meter.read() {
+                self.auto.note(busy, waited);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a batch's chunks named, by whatever does that best, and brings it to the sequencer, now or later.
+    fn name(&self, ticket: u64, batch: Sequenced) -> Result<()> {
+        let Some(runtime) = &self.runtime else { return self.name_here(ticket, batch) };
+        self.queue.go_away();
+        devices::name(runtime, &self.queue, self.fingerprint, ticket, batch);
+        Ok(())
+    }
+
+    /// Leaves a batch to be named to whoever is free.
+    fn park(&self, ticket: u64, batch: Sequenced) -> Result<()> {
+        if self.runtime.is_some() {
+            return self.name(ticket, batch);
+        }
+        self.queue.push_hash(ticket, batch);
+        Ok(())
+    }
+
+    fn name_here(&self, ticket: u64, mut batch: Sequenced) -> Result<()> {
+        batch.name(self.fingerprint);
+        self.sequencer.bring(ticket, batch, &self.queue)
+    }
+
+    fn compress(
+        &self,
+        frame: RawFrame,
+        encoder: &mut Encoder,
+        stored: &mut Vec<u8>,
+        messages: &Sender<Message>,
+    ) -> Result<()> {
+        let RawFrame { sequence, raw, lengths, fingerprints, form } = frame;
+        let encoding = encoder.encode(Wanted::of(form.codec, &self.auto), raw.bytes(), stored);
+        let bytes = if encoding.codec == Codec::None { raw.bytes() } else { &*stored };
+        let frame = StoredFrame {
+            kind: ChunkKind::Data,
+            encoding,
+            lengths,
+            fingerprints: &fingerprints,
+            stored: bytes,
+            sequence,
+        };
+        let mut packs = self.packs.lock().expect("no panic while held");
+        let mut full = packs.append(frame)?;
+        // Only where that lets changes go.
+        let early = self.commit == CommitWhen::AsItComes && self.commits.waiting() > WAITING_MAX;
+        if full.is_none() && early {
+            full = packs.take_early();
+        }
+        drop(packs);
+        if let Some(full) = full {
+            let _ = messages.send(Message::Full(full));
+        }
+        match raw {
+            RawBytes::Owned(bytes) => self.recycled.lock().expect("no panic while held").push(bytes),
+            RawBytes::Borrowed(buffer, _) => self.queue.give_back(buffer),
+        }
+        Ok(())
+    }
+
+    /// Compresses the last frame and hands over the last pack.
+    pub fn finish_packs(&self, messages: &Sender<Message>) -> Result<()> {
+        let last = self.sequencer.stage.lock().expect("no panic in the stage").flush();
+        if let Some(frame) = last {
+            self.compress(frame, &mut Encoder::new(), &mut Vec::new(), messages)?;
+        }
+        if let Some(open) = self.packs.lock().expect("no panic while held").take_open() {
+            let _ = messages.send(Message::Full(open));
+        }
+        Ok(())
+    }
+}
