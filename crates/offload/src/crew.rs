@@ -35,11 +35,6 @@ const LEAVING: Duration = Duration::from_millis(300);
 /// With so many hands stuck for ever, the device is left alone.
 const STUCK_MAX: usize = 64;
 
-/// Why a library was not opened: what the loader says, which the error keeps to itself.
-pub(crate) fn reason(error: &libloading::Error) -> String {
-    std::error::Error::source(error).map_or_else(|| error.to_string(), |source| source.to_string())
-}
-
 pub(crate) struct Crew {
     name: String,
     hands: usize,

@@ -12,7 +12,7 @@
 //! simulated ([`sim`]) is always there; [`cuda`] are GPUs; [`qat`] are cards that compress, and [`nvcomp`] are GPUs that do.
 //!
 //! `unsafe` is confined to the kernels in `cpu/{scan,lanes}/{avx2,avx512}.rs`, to `table/shim.rs`, and to
-//! `cuda/host.rs`, `cuda/device/`, `cuda/driver/`, `qat/library.rs` and
+//! `cuda/host.rs`, `cuda/device/`, `cuda/driver/`, `loader.rs`, `qat/library.rs` and
 //! `nvcomp/{library,memory,hand}.rs`.
 
 mod compress;
@@ -23,6 +23,7 @@ pub mod cuda;
 mod detect;
 pub mod device;
 mod discover;
+mod loader;
 pub mod nvcomp;
 pub mod op;
 pub mod placement;

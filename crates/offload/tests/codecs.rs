@@ -9,37 +9,29 @@ use outrigger_offload::{
     Auto, Budget, CodecError, Compression, Compressor, Decompressor, Encoder, FrameCodec, FrameDecoder,
     Wanted, worst_case,
 };
+use outrigger_workload::Rng;
 
-/// Numbers that do not repeat.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| (self.next() >> 32) as u8).collect()
-    }
+fn random(rng: &mut Rng, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    rng.fill(&mut bytes);
+    bytes
 }
 
 /// Every kind of data that codecs treat differently, `len` bytes of each.
 fn kinds(len: usize) -> Vec<(&'static str, Vec<u8>)> {
-    let mut noise = Noise(len as u64 + 1);
+    let mut noise = Rng::new(len as u64 + 1);
     let text = b"the quick brown fox jumps over the lazy dog and says so; ".iter().copied().cycle();
-    let sparse = |noise: &mut Noise| if noise.next().is_multiple_of(9) { noise.next() as u8 } else { 0 };
+    let sparse =
+        |noise: &mut Rng| if noise.next_u64().is_multiple_of(9) { noise.next_u64() as u8 } else { 0 };
     let floats = (0..len / 4 + 1).flat_map(|_| {
-        let bits = 0x3f00_0000 | (noise.next() as u32 & 0x007f_ffff);
+        let bits = 0x3f00_0000 | (noise.next_u64() as u32 & 0x007f_ffff);
         bits.to_le_bytes()
     });
     let floats: Vec<u8> = floats.take(len).collect();
     vec![
         ("zeros", vec![0; len]),
         ("text", text.take(len).collect()),
-        ("noise", noise.bytes(len)),
+        ("noise", random(&mut noise, len)),
         ("sparse", (0..len).map(|_| sparse(&mut noise)).collect()),
         ("floats", floats),
         ("one byte", vec![255; len]),
@@ -133,13 +125,13 @@ fn another_length_than_the_promised_one_is_an_error() {
 
 #[test]
 fn hostile_bytes_never_panic_nor_give_more_than_promised() {
-    let mut noise = Noise(99);
+    let mut noise = Rng::new(99);
     let (mut compressor, mut decompressor) = (Compressor::new(), Decompressor::new());
     let (mut stored, mut back) = (Vec::new(), Vec::new());
     for round in 0..4000 {
-        let len = noise.next() as usize % 300;
-        let bytes = noise.bytes(len);
-        let promised = noise.next() as usize % 2000;
+        let len = noise.next_u64() as usize % 300;
+        let bytes = random(&mut noise, len);
+        let promised = noise.next_u64() as usize % 2000;
         for codec in Codec::ALL {
             if let Ok(()) = decompressor.decompress(codec, &bytes, promised, &mut back) {
                 assert_eq!(back.len(), promised);
@@ -151,7 +143,7 @@ fn hostile_bytes_never_panic_nor_give_more_than_promised() {
         if compressor.compress_within(spec, raw, worst_case(spec.codec, len), &mut stored)
             && !stored.is_empty()
         {
-            let bit = noise.next() as usize % (8 * stored.len());
+            let bit = noise.next_u64() as usize % (8 * stored.len());
             stored[bit / 8] ^= 1 << (bit % 8);
             if let Ok(()) = decompressor.decompress(spec.codec, &stored, len, &mut back) {
                 assert_eq!(back.len(), len);
@@ -217,11 +209,11 @@ fn frames_come_back_whatever_codec_filter_and_length() {
 #[test]
 fn filters_are_used_where_they_pay_and_nowhere_else() {
     let mut stored = Vec::new();
-    let mut noise = Noise(3);
+    let mut noise = Rng::new(3);
     let mut encoder = Encoder::new();
     let mut filter = |raw: &[u8]| encoder.encode(wanted("zstd:1"), raw, &mut stored).filter;
     let len = 256 << 10;
-    let float = |noise: &mut Noise| f32::from_bits(0x3f80_0000 | (noise.next() as u32 & 0x007f_ffff)) - 1.5;
+    let float = |noise: &mut Rng| f32::from_bits(0x3f80_0000 | (noise.next_u64() as u32 & 0x007f_ffff)) - 1.5;
     let floats: Vec<u8> = (0..len / 4).flat_map(|_| float(&mut noise).to_le_bytes()).collect();
     let halves: Vec<u8> =
         (0..len / 2).flat_map(|_| ((float(&mut noise).to_bits() >> 16) as u16).to_le_bytes()).collect();
@@ -242,16 +234,16 @@ fn filters_are_used_where_they_pay_and_nowhere_else() {
 
 /// Something like the code of a program for x86-64: calls of few functions from many places.
 fn code(len: usize, seed: u64) -> Vec<u8> {
-    let mut noise = Noise(seed);
-    let functions: Vec<i32> = (0..200).map(|_| (noise.next() % 400_000) as i32).collect();
+    let mut noise = Rng::new(seed);
+    let functions: Vec<i32> = (0..200).map(|_| (noise.next_u64() % 400_000) as i32).collect();
     let mut bytes = Vec::with_capacity(len + 16);
     while bytes.len() < len {
-        let function = functions[noise.next() as usize % functions.len()];
-        match noise.next() % 6 {
+        let function = functions[noise.next_u64() as usize % functions.len()];
+        match noise.next_u64() % 6 {
             0 => bytes.extend_from_slice(&[0x48, 0x89, 0xc7]),
-            1 => bytes.extend_from_slice(&[0x48, 0x8b, 0x44, 0x24, (noise.next() % 16 * 8) as u8]),
-            2 => bytes.extend_from_slice(&[0x85, 0xc0, 0x74, noise.next() as u8 & 0x3f]),
-            3 => bytes.extend_from_slice(&[0x48, 0x83, 0xc4, (noise.next() % 8 * 8) as u8]),
+            1 => bytes.extend_from_slice(&[0x48, 0x8b, 0x44, 0x24, (noise.next_u64() % 16 * 8) as u8]),
+            2 => bytes.extend_from_slice(&[0x85, 0xc0, 0x74, noise.next_u64() as u8 & 0x3f]),
+            3 => bytes.extend_from_slice(&[0x48, 0x83, 0xc4, (noise.next_u64() % 8 * 8) as u8]),
             4 => {
                 let after = bytes.len() as i32 + 5;
                 bytes.push(0xe8);
@@ -283,9 +275,9 @@ fn code_is_filtered_and_smaller_for_it() {
 
 #[test]
 fn the_budget_decides_and_what_is_refused_says_so() {
-    let mut noise = Noise(8);
+    let mut noise = Rng::new(8);
     // Seven bits of eight: 12 % can be saved, by a codec with an entropy stage.
-    let raw: Vec<u8> = noise.bytes(100_000).into_iter().map(|byte| byte & 0x7f).collect();
+    let raw: Vec<u8> = random(&mut noise, 100_000).into_iter().map(|byte| byte & 0x7f).collect();
     let mut stored = Vec::new();
     let mut encode = |percent, text| {
         let budget = Budget::of_percent(percent).unwrap();
@@ -299,7 +291,7 @@ fn the_budget_decides_and_what_is_refused_says_so() {
     assert_eq!((refused.codec, refused.reason), (Codec::None, Reason::Budget));
     assert!(refused.is_incompressible());
     assert_eq!(refused.asked, Some(CodecSpec::parse("gzip:6").unwrap()));
-    let random = noise.bytes(100_000);
+    let random = random(&mut noise, 100_000);
     let mut encoder = Encoder::new();
     for _ in 0..40 {
         let encoding = encoder.encode(wanted("zstd:9"), &random, &mut stored);
@@ -313,11 +305,11 @@ fn the_budget_decides_and_what_is_refused_says_so() {
 
 #[test]
 fn auto_takes_a_cheaper_level_where_the_costly_one_gains_nothing() {
-    let mut noise = Noise(4);
+    let mut noise = Rng::new(4);
     let mut stored = Vec::new();
     // Bytes with an uneven distribution and no repetition: only the entropy stage helps, which all levels have.
     let uneven: Vec<u8> =
-        noise.bytes(300_000).into_iter().map(|byte| byte & byte.rotate_left(3) & 0x3f).collect();
+        random(&mut noise, 300_000).into_iter().map(|byte| byte & byte.rotate_left(3) & 0x3f).collect();
     let costly = Wanted { or_cheaper: true, ..wanted("zstd:9") };
     let encoding = Encoder::new().encode(costly, &uneven, &mut stored);
     assert_eq!((encoding.asked, encoding.reason), (CodecSpec::parse("zstd:1").ok(), Reason::NoGain));

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use outrigger_format::{Codec, CodecSpec};
 
-use crate::crew::reason;
 use crate::device::Fault;
+use crate::loader;
 
 /// A CUDA stream.
 pub(super) type Stream = *mut c_void;
@@ -123,25 +123,17 @@ impl Library {
     /// # Errors
     /// What is missing, in words for people.
     pub(super) fn open(path: Option<&OsStr>) -> Result<Arc<Self>, String> {
-        let candidates: Vec<&OsStr> = path.map_or_else(|| NAMES.map(OsStr::new).to_vec(), |path| vec![path]);
-        let mut why = None;
-        for candidate in candidates {
-            // SAFETY: runs the library's initialisers, which are NVIDIA's (or of whoever was named on purpose).
-            match unsafe { libloading::Library::new(candidate) } {
-                Ok(opened) => return Self::with_functions(opened).map(Arc::new),
-                Err(error) => why = why.or(Some(reason(&error))),
-            }
-        }
-        Err(format!("no nvCOMP: {}", why.unwrap_or_default()))
+        // SAFETY: the initialisers are NVIDIA's, or of whoever was named on purpose.
+        let opened = unsafe { loader::open(path, &NAMES) };
+        let (opened, _) = opened.map_err(|why| format!("no nvCOMP: {why}"))?;
+        Self::with_functions(opened).map(Arc::new)
     }
 
     fn with_functions(opened: libloading::Library) -> Result<Self, String> {
         fn find<T: Copy>(opened: &libloading::Library, name: &str) -> Result<T, String> {
             // SAFETY: every symbol is asked for with the type that nvCOMP's headers declare it with, pointers to device memory being addresses.
-            let found = unsafe { opened.get::<T>(name.as_bytes()) };
-            found
-                .map(|function| *function)
-                .map_err(|_| format!("an nvCOMP without {name}: 5.3 or 6.0 is needed"))
+            unsafe { loader::find(opened, name) }
+                .ok_or_else(|| format!("an nvCOMP without {name}: 5.3 or 6.0 is needed"))
         }
         let temp = |prefix: &str| match find::<TempSize6>(&opened, &format!("{prefix}GetTempSize")) {
             Ok(six) => Ok(TempSize::Six(six)),

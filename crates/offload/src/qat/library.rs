@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use super::abi::{self, Common, Deflate};
 use super::status::{self, name};
-use crate::crew::reason;
 use crate::device::{Fault, HostMemory, HostRegion};
+use crate::loader;
 
 /// The library with the functions that are used. It is never closed: it has threads of its own.
 pub(super) struct Library {
@@ -50,25 +50,17 @@ impl Library {
     /// # Errors
     /// What is missing, in words for people.
     pub(super) fn open(path: Option<&OsStr>) -> Result<Arc<Self>, String> {
-        let candidates: Vec<&OsStr> = path.map_or_else(|| NAMES.map(OsStr::new).to_vec(), |path| vec![path]);
-        let mut why = None;
-        for candidate in candidates {
-            // SAFETY: runs the library's initialisers, which are Intel's (or of whoever was named on purpose).
-            match unsafe { libloading::Library::new(candidate) } {
-                Ok(opened) => return Self::with_functions(opened, PathBuf::from(candidate)).map(Arc::new),
-                Err(error) => why = why.or(Some(reason(&error))),
-            }
-        }
-        Err(format!("no QATzip: {}", why.unwrap_or_default()))
+        // SAFETY: the initialisers are Intel's, or of whoever was named on purpose.
+        let opened = unsafe { loader::open(path, &NAMES) };
+        let (opened, path) = opened.map_err(|why| format!("no QATzip: {why}"))?;
+        Self::with_functions(opened, path).map(Arc::new)
     }
 
     fn with_functions(opened: libloading::Library, path: PathBuf) -> Result<Self, String> {
         fn find<T: Copy>(opened: &libloading::Library, symbol: &str) -> Result<T, String> {
             // SAFETY: every symbol is asked for with the type that qatzip.h declares it with (`abi.rs`).
-            let found = unsafe { opened.get::<T>(symbol.as_bytes()) };
-            found
-                .map(|function| *function)
-                .map_err(|_| format!("a QATzip without {symbol}: 1.0.9 or newer is needed"))
+            unsafe { loader::find(opened, symbol) }
+                .ok_or_else(|| format!("a QATzip without {symbol}: 1.0.9 or newer is needed"))
         }
         let library = Self {
             init: find(&opened, "qzInit")?,

@@ -1,33 +1,28 @@
 //! nvCOMP through the runtime, on a stand-in with its ABI: every task has its right result, whatever the library does, and the metrics say what
 //! happened.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod standin;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use outrigger_format::{Codec, CodecSpec};
+use outrigger_format::Codec;
+use outrigger_offload::Compressor;
 use outrigger_offload::nvcomp::{NvcompDevice, NvcompOptions};
 use outrigger_offload::placement::Policy;
-use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Draft, Finished, Runtime, Ticket};
-use outrigger_offload::work::Request;
-use outrigger_offload::{Compressor, Decompressor};
+use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Runtime, Ticket};
 
+use common::{assert_right, compression, data, decompression, device, impatient, noise, spec};
 use standin::StandIn;
 
-/// Checks everything, never goes its own ways, and takes nothing for hanging: on a busy machine, anything may take a while.
+/// Nothing is too large for it, and many failures in a row are no reason to cut it off.
+fn lenient(policy: Policy) -> Policy {
+    Policy { failures_max: 1000, codec_max_bytes: 16 << 20, ..policy }
+}
+
 fn strict() -> Policy {
-    Policy {
-        check_every: 1,
-        first_tasks: 0,
-        explore_every: 0,
-        hang_floor: Duration::from_secs(3600),
-        retry_first: Duration::from_millis(1),
-        retry_last: Duration::from_millis(20),
-        trial_tasks: 2,
-        failures_max: 1000,
-        codec_max_bytes: 16 << 20,
-        ..Policy::default()
-    }
+    lenient(common::strict())
 }
 
 fn runtime_of(options: &NvcompOptions, policy: Policy) -> Runtime {
@@ -37,45 +32,6 @@ fn runtime_of(options: &NvcompOptions, policy: Policy) -> Runtime {
 
 fn runtime(standin: &StandIn, policy: Policy) -> Runtime {
     runtime_of(&standin.options(), policy)
-}
-
-/// Bytes with something to find in them; different for each number.
-fn data(number: u32, len: usize) -> Vec<u8> {
-    let mut state = u64::from(number) * 2 + 1;
-    let mut bytes = Vec::with_capacity(len + 32);
-    while bytes.len() < len {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(format!("{number} saw {:x}, and so on. ", state >> 52).as_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
-
-fn spec(text: &str) -> CodecSpec {
-    CodecSpec::parse(text).unwrap()
-}
-
-fn compression(runtime: &Runtime, text: &str, raw: &[u8]) -> Draft {
-    let mut draft = runtime.draft(raw.len());
-    draft.input().extend_from_slice(raw);
-    draft.set_request(Request::Compress { spec: spec(text) }).pin(1);
-    draft
-}
-
-fn decompression(runtime: &Runtime, codec: Codec, stored: &[u8], raw_len: usize) -> Draft {
-    let mut draft = runtime.draft(stored.len());
-    draft.input().extend_from_slice(stored);
-    draft.set_request(Request::Decompress { codec, raw_len }).pin(1);
-    draft
-}
-
-/// The frame comes back as it was, by the processor's codec.
-fn assert_right(done: &Finished) {
-    let (mut back, raw) = (Vec::new(), done.work().data());
-    let output = done.output();
-    assert!(output.bytes.len() <= raw.len());
-    Decompressor::new().decompress(output.codec, &output.bytes, raw.len(), &mut back).expect("a frame");
-    assert!(back == raw);
 }
 
 /// `count` frames of several codecs and sizes, all at once; all must come out right.
@@ -89,18 +45,9 @@ fn run(runtime: &Runtime, count: u32) {
     tickets.into_iter().for_each(|ticket| assert_right(&ticket.wait().unwrap()));
 }
 
-fn device(runtime: &Runtime) -> DeviceMetrics {
-    runtime.metrics().devices.swap_remove(1)
-}
-
-/// Runs tasks until the device is as it should be; gives up after a minute, which is for ever.
+/// Runs tasks until the device is as it should be.
 fn run_until(runtime: &Runtime, what: &str, is_so: impl Fn(&DeviceMetrics) -> bool) {
-    let begun = Instant::now();
-    while !is_so(&device(runtime)) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {:?}", runtime.metrics());
-        run(runtime, 8);
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    common::run_until(runtime, what, || run(runtime, 8), is_so);
 }
 
 #[test]
@@ -154,13 +101,7 @@ fn what_waits_is_one_batch() {
 fn what_does_not_compress_is_stored_as_it_is() {
     let standin = StandIn::new();
     let runtime = runtime(&standin, strict());
-    let mut state = 1u64;
-    let noise: Vec<u8> = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    })
-    .take(100_000)
-    .collect();
+    let noise = noise(100_000);
     for codec in ["zstd:1", "gzip:1", "lz4"] {
         let done = runtime.submit(compression(&runtime, codec, &noise)).unwrap().wait().unwrap();
         assert_eq!((done.report().device, done.output().codec), (1, Codec::None));
@@ -212,8 +153,7 @@ fn wrong_bytes_are_never_handed_out_and_damage_is_the_processors_to_judge() {
 #[test]
 fn a_library_that_hangs_is_not_waited_for() {
     let standin = StandIn::new();
-    let policy = Policy { hang_floor: Duration::from_millis(100), hang_factor: 1.0, ..strict() };
-    let runtime = runtime(&standin, policy);
+    let runtime = runtime(&standin, lenient(impatient()));
     run(&runtime, 8);
     standin.set("hang", 1);
     standin.set("every", 3);

@@ -18,8 +18,6 @@ typedef struct {
 // Compresses (or decompresses) src into dest, by the codec's number on disk; returns the length, or -1.
 typedef int64_t (*Codec)(int codec, int algorithm, int decompress, const uint8_t *src, size_t len, uint8_t *dest, size_t room);
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static Codec function;
 
 static struct {
@@ -38,25 +36,7 @@ static struct {
     {"unaligned", 0},
 };
 
-static long *value(const char *name) {
-    for (size_t at = 0; at < sizeof values / sizeof *values; at++)
-        if (!strcmp(values[at].name, name)) return &values[at].value;
-    abort();
-}
-
-void standin_set(const char *name, long to) {
-    pthread_mutex_lock(&lock);
-    *value(name) = to;
-    pthread_cond_broadcast(&changed);
-    pthread_mutex_unlock(&lock);
-}
-
-long standin_get(const char *name) {
-    pthread_mutex_lock(&lock);
-    long found = *value(name);
-    pthread_mutex_unlock(&lock);
-    return found;
-}
+#include "../common/standin.h"
 
 void standin_codec(Codec to) { function = to; }
 

@@ -1,73 +1,27 @@
 //! QAT through the runtime, on a stand-in with QATzip's ABI: every task has its right result, whatever the card does, and the metrics say what
 //! happened.
 
+#[path = "../common/mod.rs"]
+mod common;
 mod standin;
 
-use std::time::{Duration, Instant};
-
-use outrigger_format::{Codec, CodecSpec};
+use outrigger_format::Codec;
+use outrigger_offload::Compressor;
 use outrigger_offload::device::Accelerator;
 use outrigger_offload::placement::Policy;
 use outrigger_offload::qat::QatDevice;
-use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Draft, Finished, Runtime, Ticket};
-use outrigger_offload::work::Request;
-use outrigger_offload::{Compressor, Decompressor};
+use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Draft, Runtime, Ticket};
 
+use common::{assert_right, compression, data, decompression, device, impatient, noise, spec, strict};
 use standin::StandIn;
-
-/// Checks everything, never goes its own ways, and takes nothing for hanging: on a busy machine, anything may take a while.
-fn strict() -> Policy {
-    Policy {
-        check_every: 1,
-        first_tasks: 0,
-        explore_every: 0,
-        hang_floor: Duration::from_secs(3600),
-        retry_first: Duration::from_millis(1),
-        retry_last: Duration::from_millis(20),
-        trial_tasks: 2,
-        ..Policy::default()
-    }
-}
 
 fn runtime(standin: &StandIn, policy: Policy) -> Runtime {
     let device = QatDevice::open(&standin.options(4)).expect("the stand-in has hardware");
     Runtime::builder().cpu_threads(2).device(Box::new(device)).policy(policy).build()
 }
 
-/// Bytes with something to find in them; different for each number.
-fn data(number: u32, len: usize) -> Vec<u8> {
-    let mut state = u64::from(number) * 2 + 1;
-    let mut bytes = Vec::with_capacity(len + 32);
-    while bytes.len() < len {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(format!("{number} saw {:x}, and so on. ", state >> 52).as_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
-
-fn spec(text: &str) -> CodecSpec {
-    CodecSpec::parse(text).unwrap()
-}
-
-fn compression(runtime: &Runtime, text: &str, raw: &[u8]) -> Draft {
-    let mut draft = runtime.draft(raw.len());
-    draft.input().extend_from_slice(raw);
-    draft.set_request(Request::Compress { spec: spec(text) }).pin(1);
-    draft
-}
-
 fn submit(runtime: &Runtime, draft: Draft) -> Ticket {
     runtime.submit(draft).unwrap()
-}
-
-/// The frame comes back as it was, by the processor's codec.
-fn assert_right(done: &Finished) {
-    let (mut back, raw) = (Vec::new(), done.work().data());
-    let output = done.output();
-    assert!(output.bytes.len() <= raw.len());
-    Decompressor::new().decompress(output.codec, &output.bytes, raw.len(), &mut back).expect("a frame");
-    assert!(back == raw);
 }
 
 /// `count` frames for the card, eight at a time; all must come out right.
@@ -80,18 +34,9 @@ fn run(runtime: &Runtime, count: u32) {
     }
 }
 
-fn device(runtime: &Runtime) -> DeviceMetrics {
-    runtime.metrics().devices.swap_remove(1)
-}
-
-/// Runs tasks until the device is as it should be; gives up after a minute, which is for ever.
+/// Runs tasks until the device is as it should be.
 fn run_until(runtime: &Runtime, what: &str, is_so: impl Fn(&DeviceMetrics) -> bool) {
-    let begun = Instant::now();
-    while !is_so(&device(runtime)) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {:?}", runtime.metrics());
-        run(runtime, 4);
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    common::run_until(runtime, what, || run(runtime, 4), is_so);
 }
 
 #[test]
@@ -113,9 +58,7 @@ fn frames_of_every_codec_and_size_are_made_and_read() {
             // And back, where that is offered: of what the processor has written.
             let mut stored = Vec::new();
             Compressor::new().compress(spec(codec), &raw, &mut stored);
-            let mut draft = runtime.draft(stored.len());
-            draft.input().extend_from_slice(&stored);
-            draft.set_request(Request::Decompress { codec: spec(codec).codec, raw_len: len }).pin(1);
+            let draft = decompression(&runtime, spec(codec).codec, &stored, len);
             let offered = codec != "lz4" && stored.len() >= 1024;
             let done = submit(&runtime, draft).wait().unwrap();
             assert!(*done.output().bytes == raw, "{codec}, {len}");
@@ -161,13 +104,7 @@ fn an_older_card_is_not_asked_for_lz4() {
 fn what_does_not_compress_is_stored_as_it_is_and_that_is_no_failure() {
     let standin = StandIn::new();
     let runtime = runtime(&standin, strict());
-    let mut state = 1u64;
-    let noise: Vec<u8> = std::iter::repeat_with(|| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    })
-    .take(100_000)
-    .collect();
+    let noise = noise(100_000);
     for codec in ["gzip:1", "deflate:1"] {
         let done = submit(&runtime, compression(&runtime, codec, &noise)).wait().unwrap();
         assert_eq!((done.report().device, done.output().codec), (1, Codec::None));
@@ -189,9 +126,7 @@ fn damaged_frames_are_judged_by_the_processor() {
     let (raw, mut stored) = (data(3, 200_000), Vec::new());
     Compressor::new().compress(spec("gzip:6"), &raw, &mut stored);
     let decompress = |stored: &[u8]| {
-        let mut draft = runtime.draft(stored.len());
-        draft.input().extend_from_slice(stored);
-        draft.set_request(Request::Decompress { codec: Codec::Gzip, raw_len: raw.len() }).pin(1);
+        let draft = decompression(&runtime, Codec::Gzip, stored, raw.len());
         submit(&runtime, draft).wait().map(|done| done.output().bytes.to_vec())
     };
     assert!(decompress(&stored).unwrap() == raw);
@@ -264,7 +199,7 @@ fn wrong_bytes_are_never_handed_out() {
 #[test]
 fn a_card_that_hangs_is_not_waited_for_and_comes_back_with_new_sessions() {
     let standin = StandIn::new();
-    let policy = Policy { hang_floor: Duration::from_millis(100), hang_factor: 1.0, ..strict() };
+    let policy = impatient();
     let runtime = runtime(&standin, policy);
     run(&runtime, 8);
     standin.set("hang", 1);

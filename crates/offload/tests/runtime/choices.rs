@@ -9,7 +9,8 @@ use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{Execute, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::{Output, Request, UserOperation, Work};
 
-use crate::common::{Gate, strict};
+use crate::common::Gate;
+use crate::policy::strict;
 
 /// Gives nothing, at once.
 struct Nothing;

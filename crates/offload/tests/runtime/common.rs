@@ -3,12 +3,10 @@
 use std::ops::Range;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use outrigger_format::FingerprintKind::Blake3;
 use outrigger_format::boundary::{GearMasks, scan_reference};
 use outrigger_format::{Codec, CodecSpec, Fingerprint};
-use outrigger_offload::placement::Policy;
 use outrigger_offload::runtime::{Draft, Finished, Runtime};
 use outrigger_offload::work::{Request, UserOperation};
 use outrigger_offload::{Decompressor, hash};
@@ -141,24 +139,4 @@ impl Gate {
     pub fn open(&self) {
         self.go.send(()).unwrap();
     }
-}
-
-/// A policy that checks everything, never goes its own ways, and takes nothing for hanging: on a busy machine, anything
-/// may take a while.
-pub fn strict() -> Policy {
-    Policy {
-        check_every: 1,
-        first_tasks: 0,
-        explore_every: 0,
-        hang_floor: Duration::from_secs(3600),
-        retry_first: Duration::from_millis(1),
-        retry_last: Duration::from_millis(20),
-        trial_tasks: 2,
-        ..Policy::default()
-    }
-}
-
-/// The same, but it does not wait long.
-pub fn impatient() -> Policy {
-    Policy { hang_floor: Duration::from_millis(100), hang_factor: 1.0, ..strict() }
 }

@@ -4,7 +4,7 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use outrigger_offload::device::{Accelerator, Completion, Fault, Identity, Submission};
 use outrigger_offload::placement::Policy;
@@ -12,7 +12,8 @@ use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Runtime};
 use outrigger_offload::sim::{Faults, SimControl, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::Work;
 
-use crate::common::{hash_task, impatient, is_right, strict};
+use crate::common::{hash_task, is_right};
+use crate::policy::{device, impatient, strict};
 
 fn faulty(faults: Faults, policy: Policy) -> (Runtime, SimControl) {
     let sim = SimDevice::new(SimOptions { faults, ..SimOptions::new("sim:0", Speed::INTEGRATED) });
@@ -36,18 +37,9 @@ fn run(runtime: &Runtime, count: u32) {
     }
 }
 
-fn device(runtime: &Runtime) -> DeviceMetrics {
-    runtime.metrics().devices.swap_remove(1)
-}
-
-/// Runs tasks until the device is as it should be; gives up after a minute, which is for ever.
+/// Runs tasks until the device is as it should be.
 fn run_until(runtime: &Runtime, what: &str, is_so: impl Fn(&DeviceMetrics) -> bool) {
-    let begun = Instant::now();
-    while !is_so(&device(runtime)) {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {:?}", runtime.metrics());
-        run(runtime, 4);
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    crate::policy::run_until(runtime, what, || run(runtime, 4), is_so);
 }
 
 #[test]

@@ -6,5 +6,7 @@ mod common;
 mod failures;
 mod large;
 mod order;
+#[path = "../common/policy.rs"]
+mod policy;
 mod soak;
 mod users;

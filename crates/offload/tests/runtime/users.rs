@@ -9,7 +9,8 @@ use outrigger_offload::sim::{Execute, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::{Class, Kernel, KernelCode, Output, Request, UserOperation, Work};
 use outrigger_workload::Rng;
 
-use crate::common::{bytes, reverse, strict};
+use crate::common::{bytes, reverse};
+use crate::policy::strict;
 
 /// Stands for the user's kernel: other code than the processor's function, for the same bytes.
 struct Kernels;

@@ -7,6 +7,8 @@
 //! It learns this project's licences by Adam, from the uniform distribution that usual libraries begin with. All of it is in float32, as is
 //! usual; [`bfloat16`] rounds as they do.
 
+use outrigger_workload::Rng;
+
 const CONTEXT: usize = 8;
 const EMBEDDING: usize = 16;
 const HIDDEN: usize = 512;
@@ -18,21 +20,9 @@ const RATE: f32 = 2e-3;
 const TEXT: &str =
     concat!(include_str!("../../../../LICENSE-APACHE"), include_str!("../../../../LICENSE-MIT"));
 
-/// Numbers that do not repeat, always the same.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// From −`limit` to `limit`, evenly.
-    fn even(&mut self, limit: f32) -> f32 {
-        ((self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * limit
-    }
+/// From −`limit` to `limit`, evenly.
+fn even(random: &mut Rng, limit: f32) -> f32 {
+    ((random.next_u64() >> 40) as f32 / (1u64 << 23) as f32 - 1.0) * limit
 }
 
 /// A tensor with what Adam remembers of its gradients.
@@ -44,10 +34,10 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    fn new(len: usize, limit: f32, random: &mut Random) -> Self {
+    fn new(len: usize, limit: f32, random: &mut Rng) -> Self {
         let zeros = vec![0.0; len];
         Self {
-            values: (0..len).map(|_| random.even(limit)).collect(),
+            values: (0..len).map(|_| even(random, limit)).collect(),
             gradient: zeros.clone(),
             mean: zeros.clone(),
             square: zeros,
@@ -79,7 +69,7 @@ pub struct Model {
 impl Model {
     /// Trains it with so many batches.
     pub fn trained(steps: usize) -> Self {
-        let mut random = Random(0x9e37_79b9_7f4a_7c15);
+        let mut random = Rng::new(1);
         let limit = |fan_in: usize| 1.0 / (fan_in as f32).sqrt();
         let mut model = Self {
             embedding: Tensor::new(CHARACTERS * EMBEDDING, 1.0, &mut random),
@@ -92,7 +82,7 @@ impl Model {
         for number in 1..=steps {
             let mut loss = 0.0;
             for _ in 0..BATCH {
-                let at = random.next() as usize % (text.len() - CONTEXT);
+                let at = random.index(text.len() - CONTEXT);
                 loss += model.learn(&text[at..at + CONTEXT], text[at + CONTEXT]);
             }
             losses.push(loss / BATCH as f32);

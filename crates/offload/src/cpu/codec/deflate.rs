@@ -69,18 +69,6 @@ pub(super) struct Decoder {
 }
 
 impl Decoder {
-    /// Replaces `out` by what `stored` holds, at most `raw_len` bytes; returns how many.
-    pub(super) fn decompress(
-        &mut self,
-        wrapping: Wrapping,
-        stored: &[u8],
-        raw_len: usize,
-        out: &mut Vec<u8>,
-    ) -> Result<usize, CodecError> {
-        out.resize(raw_len, 0);
-        self.decompress_into(wrapping, stored, out)
-    }
-
     /// Fills the front of `out`; returns how many bytes.
     pub(super) fn decompress_into(
         &mut self,

@@ -31,12 +31,6 @@ impl Encoder {
     }
 }
 
-/// Replaces `out` by what `stored` holds, at most `raw_len` bytes; returns how many.
-pub(super) fn decompress(stored: &[u8], raw_len: usize, out: &mut Vec<u8>) -> Result<usize, CodecError> {
-    out.resize(raw_len, 0);
-    decompress_into(stored, out)
-}
-
 /// Fills the front of `out`; returns how many bytes.
 pub(super) fn decompress_into(stored: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     decode(stored, out).map_err(|_| CodecError::Malformed(Codec::Lz4))

@@ -152,13 +152,13 @@ impl Decompressor {
     ) -> Result<(), CodecError> {
         let result = match codec {
             _ if raw_len > MAX_FRAME_LEN => Err(CodecError::TooLong(raw_len)),
+            // These two write what they make, and nothing before it.
             Codec::None => Ok(none::decompress(stored, raw_len, out)),
             Codec::Zstd => self.zstd.decompress(stored, raw_len, out),
-            Codec::Lz4 => lz4::decompress(stored, raw_len, out),
-            Codec::Gzip => self.deflate.decompress(Wrapping::Gzip, stored, raw_len, out),
-            Codec::Deflate => self.deflate.decompress(Wrapping::Raw, stored, raw_len, out),
-            Codec::Zle => zle::decompress(stored, raw_len, out),
-            Codec::Lzjb => lzjb::decompress(stored, raw_len, out),
+            _ => {
+                out.resize(raw_len, 0);
+                self.fill(codec, stored, out)
+            }
         };
         let result = match result {
             Ok(got) if got != raw_len => Err(CodecError::Length { codec, expected: raw_len, got }),
@@ -176,16 +176,23 @@ impl Decompressor {
     /// [`CodecError`] unless `stored` decodes to exactly `out.len()` bytes; `out`'s content is then unspecified.
     pub fn decompress_into(&mut self, codec: Codec, stored: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
         let expected = out.len();
-        let got = match codec {
-            _ if expected > MAX_FRAME_LEN => return Err(CodecError::TooLong(expected)),
-            Codec::None => none::decompress_into(stored, out),
-            Codec::Zstd => self.zstd.decompress_into(stored, out)?,
-            Codec::Lz4 => lz4::decompress_into(stored, out)?,
-            Codec::Gzip => self.deflate.decompress_into(Wrapping::Gzip, stored, out)?,
-            Codec::Deflate => self.deflate.decompress_into(Wrapping::Raw, stored, out)?,
-            Codec::Zle => zle::decompress_into(stored, out)?,
-            Codec::Lzjb => lzjb::decompress_into(stored, out)?,
-        };
+        if expected > MAX_FRAME_LEN {
+            return Err(CodecError::TooLong(expected));
+        }
+        let got = self.fill(codec, stored, out)?;
         if got == expected { Ok(()) } else { Err(CodecError::Length { codec, expected, got }) }
+    }
+
+    /// Fills the front of `out` with what `stored` holds; returns how many bytes that are, which may be more than fit.
+    fn fill(&mut self, codec: Codec, stored: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
+        match codec {
+            Codec::None => Ok(none::decompress_into(stored, out)),
+            Codec::Zstd => self.zstd.decompress_into(stored, out),
+            Codec::Lz4 => lz4::decompress_into(stored, out),
+            Codec::Gzip => self.deflate.decompress_into(Wrapping::Gzip, stored, out),
+            Codec::Deflate => self.deflate.decompress_into(Wrapping::Raw, stored, out),
+            Codec::Zle => zle::decompress_into(stored, out),
+            Codec::Lzjb => lzjb::decompress_into(stored, out),
+        }
     }
 }

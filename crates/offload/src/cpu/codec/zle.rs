@@ -57,12 +57,6 @@ fn literals_at(bytes: &[u8]) -> usize {
     bytes[..most].windows(2).skip(1).position(|two| two == [0, 0]).map_or(most, |at| at + 1)
 }
 
-/// Replaces `out` by what `stored` holds, at most `raw_len` bytes; returns how many.
-pub(super) fn decompress(stored: &[u8], raw_len: usize, out: &mut Vec<u8>) -> Result<usize, CodecError> {
-    out.resize(raw_len, 0);
-    decompress_into(stored, out)
-}
-
 /// Fills the front of `out`; returns how many bytes.
 pub(super) fn decompress_into(stored: &[u8], out: &mut [u8]) -> Result<usize, CodecError> {
     let malformed = CodecError::Malformed(Codec::Zle);

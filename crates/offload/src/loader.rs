@@ -1,0 +1,43 @@
+//! Libraries of devices, opened at run time.
+
+#![allow(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use libloading::Library;
+
+/// Opens the library at `path`, or else the first of `names` that the system has, and says which it is.
+///
+/// # Errors
+/// Why the first of them could not be opened: what the loader says.
+///
+/// # Safety
+/// Runs the library's initialisers: they must do nothing but initialise it.
+pub(crate) unsafe fn open(path: Option<&OsStr>, names: &[&str]) -> Result<(Library, PathBuf), String> {
+    let candidates: Vec<&OsStr> =
+        path.map_or_else(|| names.iter().map(OsStr::new).collect(), |path| vec![path]);
+    let mut why = None;
+    for candidate in candidates {
+        // SAFETY: the caller's promise.
+        match unsafe { Library::new(candidate) } {
+            Ok(opened) => return Ok((opened, PathBuf::from(candidate))),
+            Err(error) => why = why.or(Some(reason(&error))),
+        }
+    }
+    Err(why.unwrap_or_default())
+}
+
+/// A function by its name; `None` if there is none.
+///
+/// # Safety
+/// `T` is the type of a pointer to that function, as the library declares it. It is used no longer than the library is open.
+pub(crate) unsafe fn find<T: Copy>(opened: &Library, name: &str) -> Option<T> {
+    // SAFETY: the caller's promise.
+    unsafe { opened.get::<T>(name.as_bytes()) }.ok().map(|function| *function)
+}
+
+/// What the loader says, which the error keeps to itself.
+fn reason(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), |source| source.to_string())
+}

@@ -1,0 +1,9 @@
+//! What tests of devices that compress have in common.
+
+mod frames;
+mod policy;
+mod standin;
+
+pub use frames::{assert_right, compression, data, decompression, noise, spec};
+pub use policy::{device, impatient, run_until, strict};
+pub use standin::{Copy, built, compute};
