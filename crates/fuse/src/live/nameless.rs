@@ -134,7 +134,7 @@ fn said_bytes(state: &State) -> u64 {
         RECORD
             + match piece {
                 Piece::Data(_) => range.end - range.start,
-                Piece::Clone(root, _) => root.encode().len() as u64,
+                Piece::Clone(other, _) => other.encode().len() as u64,
                 Piece::Committed => root.encode().len() as u64,
                 Piece::Zero => 0,
             }

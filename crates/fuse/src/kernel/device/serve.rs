@@ -1,16 +1,13 @@
 //! The life of a thread that serves the device.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use rustix::io::Errno;
 
 use super::Device;
 use crate::fs::{FileSystem, Result};
 use crate::kernel::REQUEST_BYTES;
-use crate::kernel::wire::Request;
 use crate::kernel::wire::answer::answer;
 use crate::kernel::wire::opcode::{BATCH_FORGET, FORGET, NOTIFY_REPLY};
+use crate::kernel::wire::{Request, guarded};
 
 /// Room for a header and fixed fields beside the longest data.
 const HEAD_ROOM: usize = 4096;
@@ -24,19 +21,15 @@ pub fn serve<F: FileSystem>(fs: &F, device: &Device) -> io::Result<()> {
     let (mut room, mut bytes) = (vec![0; REQUEST_BYTES as usize + HEAD_ROOM], Vec::new());
     while let Some(message) = device.receive(&mut room)? {
         let (request, unique) = Request::from_device(message)?;
-        bytes.clear();
-        // A bug in one operation must not leave nobody who answers, and every program in the mount waiting for ever.
-        let done = catch_unwind(AssertUnwindSafe(|| match request.opcode {
-            FORGET | BATCH_FORGET => forget(fs, &request).map(|()| false),
-            NOTIFY_REPLY => Ok(false),
-            _ => answer(fs, &request, &mut bytes).map(|()| true),
-        }));
-        match done.unwrap_or(Err(Errno::IO)) {
-            Ok(true) => device.answer(unique, Ok(&bytes)),
+        match request.opcode {
             // These have no answer.
-            Ok(false) => {}
-            Err(_) if matches!(request.opcode, FORGET | BATCH_FORGET) => {}
-            Err(errno) => device.answer(unique, Err(errno)),
+            FORGET | BATCH_FORGET => drop(guarded(|| forget(fs, &request))),
+            NOTIFY_REPLY => {}
+            _ => {
+                bytes.clear();
+                let done = guarded(|| answer(fs, &request, &mut bytes));
+                device.answer(unique, done.map(|()| bytes.as_slice()));
+            }
         }
     }
     Ok(())

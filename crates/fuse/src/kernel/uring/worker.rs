@@ -1,13 +1,11 @@
 //! The thread of a processor: takes its requests, answers what is quick, hands on what is not, sends answers.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::{io, mem};
 
-use rustix::io::Errno;
-
 use super::super::wire::answer::{answer, effort};
+use super::super::wire::guarded;
 use super::pool::{Answered, Job};
 use super::shim::{Event, Held, Queue};
 use crate::fs::{FileSystem, Keeps};
@@ -55,7 +53,6 @@ fn hand_on<F: FileSystem>(fs: &F, held: &Held, more: bool) -> bool {
 /// Carries a request out and puts the answer in; `bytes` is room for it.
 pub fn fulfil<F: FileSystem>(fs: &F, held: &mut Held, bytes: &mut Vec<u8>) {
     bytes.clear();
-    // A bug in one operation must not leave a processor without anybody who answers, and every program on it waiting for ever.
-    let done = catch_unwind(AssertUnwindSafe(|| answer(fs, &held.request()?, bytes)));
-    held.answer(done.unwrap_or(Err(Errno::IO)).map(|()| bytes.as_slice()));
+    let done = guarded(|| answer(fs, &held.request()?, bytes));
+    held.answer(done.map(|()| bytes.as_slice()));
 }

@@ -6,9 +6,21 @@
 //!
 //! `FORGET`, `INTERRUPT` and `INIT` come through the device only, and are its affair.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rustix::io::Errno;
+
+use crate::fs::Result;
+
 pub mod answer;
 pub mod decode;
 pub mod encode;
 pub mod opcode;
 
 pub use self::decode::Request;
+
+/// What comes of `work`; `EIO` of a panic: a bug in one operation must not leave a thread's requests without anybody who answers, and every
+/// program that makes them waiting for ever.
+pub fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::IO))
+}
