@@ -2,7 +2,7 @@
 
 use clap::Args;
 use outrigger_offload::device::{Accelerator, Identity};
-use outrigger_offload::placement::{Calibration, Case, Point, builtin_cases, default_path, sizes};
+use outrigger_offload::placement::{Calibration, Case, Point, Policy, builtin_cases, default_path, sizes};
 use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_offload::{Missing, discover};
@@ -41,28 +41,39 @@ pub struct Simulated {
     pub sim: Vec<Speed>,
 }
 
-pub fn preset(text: &str) -> Result<Speed, String> {
+fn preset(text: &str) -> Result<Speed, String> {
+    named_preset(text).map(|(_, speed)| speed)
+}
+
+/// A simulated device's speed by its name, with that.
+pub fn named_preset(text: &str) -> Result<(&'static str, Speed), String> {
     let names = || Speed::PRESETS.map(|(name, _)| name).join(", ");
-    Speed::preset(text).ok_or_else(|| format!("`{text}` is no preset; use one of {}", names()))
+    let known = Speed::PRESETS.into_iter().find(|(name, _)| *name == text);
+    known.ok_or_else(|| format!("`{text}` is no preset; use one of {}", names()))
 }
 
 /// A runtime with all devices, and what is missing. Its results are not compared, and nothing is tried out of turn: times
 /// are looked at.
 pub fn machine(context: &Context, simulated: &Simulated) -> Result<(Runtime, Vec<Missing>), Failure> {
-    let found = discover();
-    let mut builder = Runtime::builder().cpu_threads(context.threads).calibration(saved()?);
-    let mut policy = outrigger_offload::placement::Policy::default();
+    let mut found = discover();
+    let mut policy = Policy::default();
     (policy.check_every, policy.check_first, policy.explore_every, policy.first_tasks) = (0, 0, 0, 0);
-    builder = builder.policy(policy);
-    for device in found.devices {
-        builder = builder.device(device);
-    }
     for (n, speed) in simulated.sim.iter().enumerate() {
         // The first result of a size is computed, later ones are repeated: the data is the same.
         let options = SimOptions { replay: true, ..SimOptions::new(format!("sim:{n}"), *speed) };
-        builder = builder.device(Box::new(SimDevice::new(options)) as Box<dyn Accelerator>);
+        found.devices.push(Box::new(SimDevice::new(options)));
     }
-    Ok((builder.build(), found.missing))
+    Ok((runtime_of(context, found.devices, policy)?, found.missing))
+}
+
+/// A runtime of the processor and these devices, with what was calibrated of them.
+pub fn runtime_of(
+    context: &Context,
+    devices: Vec<Box<dyn Accelerator>>,
+    policy: Policy,
+) -> Result<Runtime, Failure> {
+    let builder = Runtime::builder().cpu_threads(context.threads).calibration(saved()?).policy(policy);
+    Ok(devices.into_iter().fold(builder, |builder, device| builder.device(device)).build())
 }
 
 /// What was calibrated before; nothing where no place for it is known.

@@ -36,11 +36,7 @@ pub fn run(context: &Context, args: GcArgs) -> Outcome {
     let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
     crate::interrupt::arm(&store, "nothing is lost, run it again");
     let progress = Arc::new(GcProgress::default());
-    let shown = Arc::clone(&progress);
-    let bar = Bar::with(context.quiet, move |_| match shown.view() {
-        (phase, _, 0) => phase,
-        (phase, done, total) => format!("{phase}: {} of {}", count(done), count(total)),
-    });
+    let bar = shown(context, &progress);
     let options = GcOptions {
         dry_run: args.dry_run,
         grace_secs: args.grace,
@@ -58,14 +54,28 @@ pub fn run(context: &Context, args: GcArgs) -> Outcome {
     } else if !context.quiet {
         print_text(&describe(&report, started.elapsed().as_secs_f64()))?;
     }
-    for why in &report.unreadable {
+    Ok(left_alone(&report.unreadable))
+}
+
+/// Shows how far a run of the collector is.
+pub fn shown(context: &Context, progress: &Arc<GcProgress>) -> Option<Bar> {
+    let shown = Arc::clone(progress);
+    Bar::with(context.quiet, move |_| match shown.view() {
+        (phase, _, 0) => phase,
+        (phase, done, total) => format!("{phase}: {} of {}", count(done), count(total)),
+    })
+}
+
+/// Says what a run of the collector could not read, and how the command ends for that.
+pub fn left_alone(unreadable: &[String]) -> Exit {
+    for why in unreadable {
         complain(&format!("left alone: {why}"));
     }
-    if report.unreadable.is_empty() {
-        return Ok(Exit::Done);
+    if unreadable.is_empty() {
+        return Exit::Done;
     }
     complain("`outrigger check --read-data` lists all damage, `check --repair` mends what can be mended");
-    Ok(Exit::Damaged)
+    Exit::Damaged
 }
 
 fn describe(report: &GcReport, secs: f64) -> String {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use outrigger_offload::discover;
-use outrigger_offload::placement::default_path;
-use outrigger_offload::runtime::Runtime;
+use outrigger_offload::placement::{Policy, default_path};
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_store::Store;
 use serde_json::Value;
@@ -50,9 +49,7 @@ fn who(text: &str) -> Result<Who, String> {
         None if text == "auto" => Ok(Who::Auto),
         None if text == "off" => Ok(Who::Nobody),
         Some(("sim", preset)) => {
-            let speed = devices::preset(preset)?;
-            let known = Speed::PRESETS.iter().find(|(name, _)| *name == preset);
-            Ok(Who::Simulated(known.map_or("", |(name, _)| name), speed))
+            devices::named_preset(preset).map(|(name, speed)| Who::Simulated(name, speed))
         }
         _ => Err(format!("`{text}`: use auto, off or sim:PRESET")),
     }
@@ -68,11 +65,7 @@ pub fn use_devices(context: &Context, store: &Store, Offload { offload }: Offloa
     if found.is_empty() {
         return Ok(());
     }
-    let mut builder = Runtime::builder().cpu_threads(context.threads).calibration(devices::saved()?);
-    for device in found {
-        builder = builder.device(device);
-    }
-    store.use_devices(Arc::new(builder.build()));
+    store.use_devices(Arc::new(devices::runtime_of(context, found, Policy::default())?));
     Ok(())
 }
 

@@ -7,11 +7,11 @@ use clap::Args;
 use outrigger_format::CodecChoice;
 use outrigger_store::gc::{GcOptions, GcProgress, Recompress, RecompressReport, recompress};
 
-use super::Context;
+use super::{Context, gc};
 use crate::args;
 use crate::exit::{Exit, Outcome};
-use crate::output::{complain, count, counted, print_report, print_text, size};
-use crate::progress::{Bar, duration};
+use crate::output::{complain, counted, print_report, print_text, size};
+use crate::progress::duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,11 +44,7 @@ pub fn run(context: &Context, args: RecompressArgs) -> Outcome {
     let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
     crate::interrupt::arm(&store, "what was recompressed stays so, run it again");
     let progress = Arc::new(GcProgress::default());
-    let shown = Arc::clone(&progress);
-    let bar = Bar::with(context.quiet, move |_| match shown.view() {
-        (phase, _, 0) => phase,
-        (phase, done, total) => format!("{phase}: {} of {}", count(done), count(total)),
-    });
+    let bar = gc::shown(context, &progress);
     let options = GcOptions { dry_run: args.dry_run, threads: context.threads, ..GcOptions::default() };
     let how = Recompress { to: args.codec, bytes_per_sec: args.limit.unwrap_or(0), ..Recompress::default() };
     let report = recompress(&store, &how, &options, &progress);
@@ -62,18 +58,12 @@ pub fn run(context: &Context, args: RecompressArgs) -> Outcome {
     } else if !context.quiet {
         print_text(&describe(&report, args.dry_run, started.elapsed().as_secs_f64()))?;
     }
-    for why in &report.unreadable {
-        complain(&format!("left alone: {why}"));
-    }
-    if !report.unreadable.is_empty() {
-        complain("`outrigger check --read-data` lists all damage, `check --repair` mends what can be mended");
-        return Ok(Exit::Damaged);
-    }
-    if report.packs_left > 0 && !args.dry_run {
+    let exit = gc::left_alone(&report.unreadable);
+    if exit == Exit::Done && report.packs_left > 0 && !args.dry_run {
         complain("writers rely on packs that are left; run it again when they are through");
         return Ok(Exit::Partial);
     }
-    Ok(Exit::Done)
+    Ok(exit)
 }
 
 fn describe(report: &RecompressReport, dry_run: bool, secs: f64) -> String {
