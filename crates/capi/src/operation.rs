@@ -140,6 +140,9 @@ pub unsafe extern "C" fn outrigger_operation_new(
 }
 
 /// Checked.
+///
+/// # Safety
+/// `kernel`'s texts end with a zero and live until this returns, as C promises.
 unsafe fn kernel(kernel: &outrigger_kernel) -> Result<Kernel> {
     // SAFETY: C's contract.
     let (code, name) =

@@ -53,6 +53,9 @@ fn given(bytes: &[u8]) -> Result<*mut u8> {
 }
 
 /// Direct hashing.
+///
+/// # Safety
+/// `data` can be read for `len` bytes, as C promises.
 unsafe fn direct(
     runtime: Option<&outrigger_runtime>,
     digest: Digest,
@@ -67,6 +70,9 @@ unsafe fn direct(
 }
 
 /// Sliding windows, all bytes of each hash.
+///
+/// # Safety
+/// As [`direct`].
 unsafe fn windows(
     runtime: Option<&outrigger_runtime>,
     function: WindowFunction,
