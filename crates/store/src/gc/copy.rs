@@ -164,10 +164,11 @@ impl<'a> Copier<'a> {
     fn append(&mut self, salvage: Salvage, report: &mut GcReport) -> Result<()> {
         let Salvage { kind, encoding, lengths, fingerprints, bytes, whole, other, recoded } = salvage;
         self.progress.advance(bytes.len() as u64);
-        self.keep_pace(lengths.iter().map(|&len| u64::from(len)).sum());
+        let raw_len = lengths.iter().map(|&len| u64::from(len)).sum();
+        self.keep_pace(raw_len);
         if let Some(before) = recoded {
             report.frames_recoded += 1;
-            report.recoded_raw += lengths.iter().map(|&len| u64::from(len)).sum::<u64>();
+            report.recoded_raw += raw_len;
             report.recoded_before += before;
             report.recoded_after += bytes.len() as u64;
         }

@@ -173,11 +173,14 @@ impl Targets {
     }
 
     fn choice(&mut self, compression: Compression) -> Option<u8> {
-        let known = self.choices.iter().position(|known| *known == compression);
-        let at = known.or_else(|| {
-            self.choices.push(compression);
-            (self.choices.len() <= CHOICES_MAX).then_some(self.choices.len() - 1)
-        })?;
+        let at = match self.choices.iter().position(|known| *known == compression) {
+            Some(at) => at,
+            None if self.choices.len() == CHOICES_MAX => return None,
+            None => {
+                self.choices.push(compression);
+                self.choices.len() - 1
+            }
+        };
         Some(at as u8)
     }
 
@@ -279,11 +282,36 @@ fn conforms(encoding: Encoding, target: Compression) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_offload::Budget;
+
     use super::*;
 
     fn frame(codec: &str, asked: Option<&str>, reason: Reason) -> Encoding {
         let asked = asked.map(|asked| CodecSpec::parse(asked).unwrap());
         Encoding { asked, reason, ..Encoding::plain(CodecSpec::parse(codec).unwrap().codec) }
+    }
+
+    #[test]
+    fn choices_beyond_the_most_are_none_and_never_another_one() {
+        let mut targets = Targets {
+            default: CodecChoice::parse("none").unwrap().into(),
+            choices: Vec::new(),
+            own: HashMap::new(),
+            packs_max: 0,
+            current: Arc::default(),
+            bytes_per_sec: 0,
+        };
+        let of = |number: usize| {
+            let choice = CodecChoice::parse(["zstd:1", "zstd:2", "lz4", "gzip:6"][number % 4]).unwrap();
+            let budget = Budget::of_percent(1 + (number / 4) as u8).unwrap();
+            Compression { budget, ..Compression::from(choice) }
+        };
+        for _ in 0..2 {
+            for number in 0..300 {
+                let expected = (number < CHOICES_MAX).then_some(number as u8);
+                assert_eq!(targets.choice(of(number)), expected, "{number}");
+            }
+        }
     }
 
     #[test]
