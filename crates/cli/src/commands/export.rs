@@ -8,6 +8,7 @@ use std::path::Path;
 
 use clap::Args;
 use outrigger_format::catalogue::FileKind;
+use outrigger_store::local::Extent;
 use outrigger_store::meta::{At, DirEntry, Inode};
 use outrigger_store::ops::listing;
 use outrigger_store::read::Reader;
@@ -30,7 +31,7 @@ Examples:
   outrigger export --at nightly src - | zstd > src.tar.zst
 
 A directory's contents are the archive's, so `outrigger import tree.tar --to tree` makes the same tree again. The format is pax: long names,
-times to the nanosecond and extended attributes are kept; holes become zeros; sockets are left out and named (exit code 4).";
+times to the nanosecond, extended attributes and holes (as GNU tar's `--sparse`) are kept; sockets are left out and named (exit code 4).";
 
 /// Write a tree or file as a tar archive
 #[derive(Args)]
@@ -135,20 +136,24 @@ impl<W: Write> Export<'_, W> {
         let has_data = link.is_none() && attributes.kind == FileKind::File;
         let size = if has_data { inode.root.len() } else { 0 };
         let refused = |error: io::Error| Failure::io("cannot write the archive", &error);
-        self.tar
-            .begin_entry(&Fields { path: &path, attributes, link: link.as_deref(), size })
-            .map_err(refused)?;
+        let named = |error: Error| Failure::from(error.context(format!("`{}`", show(&path))));
+        let extents = if has_data { self.reader.sparse_extents(&inode.root).map_err(named)? } else { None };
+        let (extents, link) = (extents.as_deref(), link.as_deref());
+        self.tar.begin_entry(&Fields { path: &path, attributes, link, size, extents }).map_err(refused)?;
         if has_data {
-            self.content(&path, inode)?;
+            let whole = [Extent { hole_before: 0, start: 0, len: u64::MAX }];
+            for extent in extents.unwrap_or(&whole) {
+                self.content(&path, inode, extent.start, extent.len)?;
+            }
         }
         self.tar.end_entry().map_err(refused)?;
         Progress::add(&self.progress.files_done, 1);
         Ok(())
     }
 
-    fn content(&mut self, path: &[u8], inode: &Inode) -> Result<(), Failure> {
+    fn content(&mut self, path: &[u8], inode: &Inode, offset: u64, len: u64) -> Result<(), Failure> {
         let (tar, progress, mut refused) = (&mut self.tar, self.progress, None);
-        let read = self.reader.read(&inode.root, 0, u64::MAX, &mut |bytes| {
+        let read = self.reader.read(&inode.root, offset, len, &mut |bytes| {
             Progress::add(&progress.bytes_done, bytes.len() as u64);
             tar.data(bytes).map_err(|error| {
                 refused = Some(Failure::io("cannot write the archive", &error));

@@ -175,6 +175,10 @@ impl Importer<'_> {
         let (frame, oracle) = (None, Oracle::Off);
         let item =
             |content| Item::File(FileItem { to, attributes, content, chunker, codec, dedup, frame, oracle });
+        let extents = archive.extents();
+        if extents.iter().any(|extent| extent.hole_before > 0) {
+            return self.stream(archive, |reader| item(Content::Sparse { reader, extents })).map(Ok);
+        }
         if entry.size <= WHOLE_MAX {
             let mut bytes = vec![0; entry.size as usize];
             if archive.read(&mut bytes)? < bytes.len() {
@@ -183,18 +187,18 @@ impl Importer<'_> {
             self.writer.submit(item(Content::Bytes(bytes)))?;
             return Ok(Ok(()));
         }
-        self.stream(archive, item).map(Ok)
+        self.stream(archive, |reader| item(Content::Stream(reader))).map(Ok)
     }
 
-    /// Hands a large file over as it is read.
+    /// Hands the stored bytes of a large or sparse file over as they are read.
     fn stream<R: Read>(
         &mut self,
         archive: &mut Archive<R>,
-        item: impl FnOnce(Content) -> Item,
+        item: impl FnOnce(Box<dyn Read + Send>) -> Item,
     ) -> Result<(), Stop> {
         let (sender, receiver) = sync_channel(4);
         let reader = ChannelReader { receiver, part: io::Cursor::new(Vec::new()), ended: false };
-        self.writer.submit(item(Content::Stream(Box::new(reader))))?;
+        self.writer.submit(item(Box::new(reader)))?;
         loop {
             let mut part = vec![0; WHOLE_MAX as usize];
             let read = archive.read(&mut part);

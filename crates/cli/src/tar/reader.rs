@@ -1,9 +1,11 @@
 //! Reads archives, whoever made them. An archive is untrusted: nothing in it is believed beyond what a header can say, and
 //! extended headers are bounded.
 
+use std::collections::VecDeque;
 use std::io::Read;
 
 use outrigger_format::catalogue::{Time, Xattrs};
+use outrigger_store::local::Extent;
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
 use super::{BLOCK, pax};
@@ -77,9 +79,8 @@ pub struct Archive<R: Read> {
     /// Stored bytes of the current entry that are still to come, and its padding.
     left: u64,
     padding: u64,
-    /// Data of the current entry: (offset, length), rising; and its size.
-    extents: std::collections::VecDeque<(u64, u64)>,
-    at: u64,
+    /// Data of the current entry that is still to come: (offset, length), rising; and its size.
+    extents: VecDeque<(u64, u64)>,
     size: u64,
     global: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -98,7 +99,6 @@ impl<R: Read> Archive<R> {
             left: 0,
             padding: 0,
             extents: Default::default(),
-            at: 0,
             size: 0,
             global: Vec::new(),
         }
@@ -253,7 +253,7 @@ impl<R: Read> Archive<R> {
             }
             _ => [(0, self.left)].into(),
         };
-        (self.at, self.size) = (0, entry.size);
+        self.size = entry.size;
         Ok(entry)
     }
 
@@ -314,36 +314,35 @@ impl<R: Read> Archive<R> {
         Ok(())
     }
 
-    /// Fills `buffer` with the entry's next bytes, holes as zeros; less only at its end.
+    /// Data and holes of the current entry; one extent without a hole for what is not sparse. Before any of it is read.
+    pub fn extents(&self) -> Vec<Extent> {
+        let (mut all, mut at) = (Vec::with_capacity(self.extents.len() + 1), 0);
+        for &(start, len) in self.extents.iter().filter(|(_, len)| *len > 0) {
+            all.push(Extent { hole_before: start - at, start, len });
+            at = start + len;
+        }
+        if at < self.size {
+            all.push(Extent { hole_before: self.size - at, start: self.size, len: 0 });
+        }
+        all
+    }
+
+    /// Fills `buffer` with the entry's next stored bytes, which are those of its extents, one after the other; less only at its end.
     ///
     /// # Errors
     /// When the archive ends early or cannot be read.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
-        while filled < buffer.len() && self.at < self.size {
-            let room = (buffer.len() - filled) as u64;
-            let (data, end) = match self.extents.front_mut() {
-                Some((_, 0)) => {
-                    self.extents.pop_front();
-                    continue;
-                }
-                Some((offset, len)) if *offset == self.at => {
-                    let part = room.min(*len);
-                    (*offset, *len) = (*offset + part, *len - part);
-                    (true, part)
-                }
-                Some((offset, _)) => (false, room.min(*offset - self.at)),
-                None => (false, room.min(self.size - self.at)),
-            };
-            let part = &mut buffer[filled..filled + end as usize];
-            if data {
-                self.left -= end;
-                self.fill(part)?;
-            } else {
-                part.fill(0);
+        while filled < buffer.len() {
+            let Some((_, len)) = self.extents.front_mut() else { break };
+            let part = (*len).min((buffer.len() - filled) as u64);
+            *len -= part;
+            if *len == 0 {
+                self.extents.pop_front();
             }
-            filled += end as usize;
-            self.at += end;
+            self.left -= part;
+            self.fill(&mut buffer[filled..filled + part as usize])?;
+            filled += part as usize;
         }
         Ok(filled)
     }
@@ -359,7 +358,7 @@ struct Sparse {
 
 impl Sparse {
     /// The map, once it is certain that it fits the file and what is stored.
-    fn extents(self, size: u64, stored: u64) -> Result<std::collections::VecDeque<(u64, u64)>> {
+    fn extents(self, size: u64, stored: u64) -> Result<VecDeque<(u64, u64)>> {
         let (mut end, mut data) = (0, 0u64);
         for &(offset, len) in &self.map {
             if offset < end || offset.checked_add(len).is_none_or(|end| end > size) {
@@ -479,17 +478,18 @@ mod tests {
         builder.into_inner().unwrap()
     }
 
-    fn read_all(bytes: &[u8]) -> Result<Vec<(Entry, Vec<u8>)>> {
+    fn read_all(bytes: &[u8]) -> Result<Vec<(Entry, Vec<Extent>, Vec<u8>)>> {
         let (mut archive, mut all) = (Archive::new(bytes), Vec::new());
         while let Some(entry) = archive.next()? {
-            let (mut data, mut part) = (Vec::new(), [0; 700]);
+            let extents = archive.extents();
+            let (mut data, mut part) = (Vec::new(), [0; 5]);
             while data.len() < 1 << 16 {
                 match archive.read(&mut part)? {
                     0 => break,
                     read => data.extend_from_slice(&part[..read]),
                 }
             }
-            all.push((entry, data));
+            all.push((entry, extents, data));
         }
         Ok(all)
     }
@@ -497,14 +497,13 @@ mod tests {
     #[test]
     fn sparse_files_have_their_holes() {
         let all = read_all(&sample()).unwrap();
-        let (file, data) = &all[0];
+        let (file, extents, data) = &all[0];
         assert_eq!((file.path.as_slice(), file.size, file.mode), (&b"sparse"[..], 2000, 0o640));
         assert_eq!(file.mtime, Time { secs: 12, nanos: 500_000_000 });
         assert_eq!(file.xattrs, [(b"user.a".to_vec(), b"1\n2".to_vec())]);
-        let mut expected = vec![0; 2000];
-        expected[10..13].copy_from_slice(b"abc");
-        expected[1000..1004].copy_from_slice(b"defg");
-        assert_eq!(data, &expected);
+        let extent = |hole_before, start, len| Extent { hole_before, start, len };
+        assert_eq!(extents, &[extent(10, 10, 3), extent(987, 1000, 4), extent(996, 2000, 0)]);
+        assert_eq!(data, b"abcdefg");
         assert_eq!((all[1].0.kind, all.len()), (Kind::Directory, 2));
     }
 

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use outrigger_format::catalogue::{Attributes, FileKind};
+use outrigger_store::local::Extent;
 use tar::{EntryType, Header};
 
 use super::{BLOCK, pax};
@@ -15,8 +16,10 @@ pub struct Fields<'a> {
     pub attributes: &'a Attributes,
     /// Another entry that it is a hard link to.
     pub link: Option<&'a [u8]>,
-    /// Bytes that follow.
+    /// Length, holes included.
     pub size: u64,
+    /// Data and holes, if the holes are to be left out; else `size` bytes follow.
+    pub extents: Option<&'a [Extent]>,
 }
 
 /// An archive being written.
@@ -38,7 +41,7 @@ impl<W: Write> TarWriter<W> {
         Self { out, written: 0 }
     }
 
-    /// Writes an entry's headers; `size` bytes must follow, then [`TarWriter::end_entry`].
+    /// Writes an entry's headers; its bytes must follow (those of its extents, or all), then [`TarWriter::end_entry`].
     ///
     /// # Errors
     /// Those of writing.
@@ -53,10 +56,11 @@ impl<W: Write> TarWriter<W> {
             self.data(&records)?;
             self.end_entry()?;
         }
-        let attributes = fields.attributes;
+        let (attributes, map) = (fields.attributes, fields.extents.map(sparse_map));
+        let stored = stored_len(fields);
         let mut header = Header::new_ustar();
         header.set_entry_type(entry_type(fields));
-        header.set_size(if fields.size > OCTAL_12 { 0 } else { fields.size });
+        header.set_size(if stored > OCTAL_12 { 0 } else { stored });
         header.set_mode(attributes.mode);
         header.set_uid(if attributes.uid > OCTAL_8 { 0 } else { attributes.uid.into() });
         header.set_gid(if attributes.gid > OCTAL_8 { 0 } else { attributes.gid.into() });
@@ -65,7 +69,11 @@ impl<W: Write> TarWriter<W> {
             header.set_device_major(rustix::fs::major(attributes.rdev))?;
             header.set_device_minor(rustix::fs::minor(attributes.rdev))?;
         }
-        self.header(header, fields.path, link_of(fields))
+        let Some(map) = map else { return self.header(header, fields.path, link_of(fields)) };
+        // What a program that does not know sparse files makes of it should not be taken for the file.
+        let name = fields.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        self.header(header, &[b"GNUSparseFile.0/", name].concat(), b"")?;
+        self.data(&map)
     }
 
     fn header(&mut self, mut header: Header, path: &[u8], link: &[u8]) -> io::Result<()> {
@@ -123,17 +131,40 @@ fn entry_type(fields: &Fields<'_>) -> EntryType {
     }
 }
 
+/// Bytes that follow the headers, but for padding.
+fn stored_len(fields: &Fields<'_>) -> u64 {
+    let data = |extents: &[Extent]| extents.iter().map(|extent| extent.len).sum::<u64>();
+    fields.extents.map_or(fields.size, |extents| sparse_map(extents).len() as u64 + data(extents))
+}
+
+/// The map of pax's sparse format 1.0: how many extents, and of each where it is and how long, in lines, padded to a block.
+fn sparse_map(extents: &[Extent]) -> Vec<u8> {
+    let mut map = format!("{}\n", extents.len());
+    for Extent { start, len, .. } in extents {
+        map += &format!("{start}\n{len}\n");
+    }
+    let mut map = map.into_bytes();
+    map.resize(map.len().next_multiple_of(BLOCK), 0);
+    map
+}
+
 /// What the ustar header has no room for.
 fn records(fields: &Fields<'_>) -> Vec<u8> {
     let (attributes, link, mut records) = (fields.attributes, link_of(fields), Vec::new());
-    if fields.path.len() > NAME_MAX {
+    if fields.extents.is_some() {
+        pax::append(&mut records, b"GNU.sparse.major", b"1");
+        pax::append(&mut records, b"GNU.sparse.minor", b"0");
+        pax::append(&mut records, b"GNU.sparse.name", fields.path);
+        pax::append(&mut records, b"GNU.sparse.realsize", fields.size.to_string().as_bytes());
+    } else if fields.path.len() > NAME_MAX {
         pax::append(&mut records, b"path", fields.path);
     }
     if link.len() > NAME_MAX {
         pax::append(&mut records, b"linkpath", link);
     }
-    if fields.size > OCTAL_12 {
-        pax::append(&mut records, b"size", fields.size.to_string().as_bytes());
+    let stored = stored_len(fields);
+    if stored > OCTAL_12 {
+        pax::append(&mut records, b"size", stored.to_string().as_bytes());
     }
     for (key, id) in [(b"uid", attributes.uid), (b"gid", attributes.gid)] {
         if id > OCTAL_8 {

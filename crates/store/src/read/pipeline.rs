@@ -8,6 +8,7 @@ use super::manifest::{NodeSource, walk_entries};
 use super::packs::{Frame, PackReader, Wanted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Index;
+use crate::local::Extent;
 use crate::meta::Meta;
 use crate::store::{Store, refresh_index};
 
@@ -21,6 +22,8 @@ pub struct Reader<'a> {
 
 /// How often the index is brought up to date for one chunk.
 const REFRESHES: usize = 3;
+/// Extents of a sparse file that [`Reader::sparse_extents`] names at most.
+const EXTENTS_MAX: usize = 4096;
 /// Bytes handed to a sink at once, about.
 const RUN: usize = 1 << 20;
 
@@ -131,6 +134,42 @@ impl<'a> Reader<'a> {
         visit: &mut dyn FnMut(u64, Entry) -> Result<bool>,
     ) -> Result<()> {
         walk_entries(self, root, from, to, visit)
+    }
+
+    /// Data and holes of a file that has holes, if there are 4,096 runs of data at most; `None` for all others.
+    ///
+    /// # Errors
+    /// Those of reading the manifest.
+    pub fn sparse_extents(&self, root: &Root) -> Result<Option<Vec<Extent>>> {
+        let mut extents: Vec<Extent> = Vec::new();
+        let (mut data, mut hole) = (0, 0);
+        self.entries(root, 0, u64::MAX, &mut |at, entry| {
+            match entry {
+                Entry::Hole { len } => {
+                    if hole == 0 && at > 0 {
+                        let last = extents.last_mut().expect("data came before");
+                        last.len = at - last.start;
+                    }
+                    hole += len;
+                }
+                Entry::Chunk { .. } if hole > 0 || at == 0 => {
+                    extents.push(Extent { hole_before: hole, start: at, len: 0 });
+                    hole = 0;
+                }
+                Entry::Chunk { .. } => {}
+            }
+            data = at + entry.len();
+            Ok(extents.len() <= EXTENTS_MAX)
+        })?;
+        let has_holes = hole > 0 || extents.iter().any(|extent| extent.hole_before > 0);
+        if !has_holes || extents.len() > EXTENTS_MAX {
+            return Ok(None);
+        }
+        match extents.last_mut() {
+            Some(last) if hole == 0 => last.len = data - last.start,
+            _ => extents.push(Extent { hole_before: hole, start: data, len: 0 }),
+        }
+        Ok(Some(extents))
     }
 
     /// Hands the bytes `offset..offset + len` of a file to `sink`, in order, about a mebibyte at a time; holes as zeros. Stops at the

@@ -190,7 +190,7 @@ fn read_file(
             }
             _ => unreachable!("several parts are never small"),
         },
-        Content::Stream(_) => unreachable!("streams are never small"),
+        Content::Stream(_) | Content::Sparse { .. } => unreachable!("streams are never small"),
         Content::File(source) => match read_source(&source, room) {
             Err(why) => {
                 progress.skip(&*source.display, why);

@@ -11,6 +11,7 @@ use outrigger_offload::Compression;
 
 use super::oracle::Oracle;
 use crate::error::Result;
+use crate::local::Extent;
 use crate::meta::Change;
 
 /// One thing to write.
@@ -103,6 +104,13 @@ pub enum Content {
     File(SourceFile),
     /// A stream of unknown length, read once.
     Stream(Box<dyn Read + Send>),
+    /// A stream of a sparse file's data, read once: the bytes of each extent, one after the other. The holes are not in it.
+    Sparse {
+        /// Where the bytes come from.
+        reader: Box<dyn Read + Send>,
+        /// The whole file, in order; `start` says where each extent's data lies in it.
+        extents: Vec<Extent>,
+    },
     /// Bytes in memory.
     Bytes(Vec<u8>),
     /// What is stored already and what is new, in order.

@@ -200,7 +200,7 @@ impl Writer {
                 [Part::Data { len, .. }] => usize::try_from(len).ok(),
                 _ => None,
             },
-            Content::File(_) | Content::Stream(_) => None,
+            Content::File(_) | Content::Stream(_) | Content::Sparse { .. } => None,
         };
         match small.filter(|&len| len <= self.segment) {
             Some(len) => self.batch_up(Small::File(file), len),

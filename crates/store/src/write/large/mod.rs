@@ -109,6 +109,9 @@ impl LargeFile {
                 Source::File(FileSource::new(fd, source, segment_len).map_err(|errno| errno.to_string())?)
             }
             Content::Stream(reader) => Source::Stream(StreamSource::new(reader, segment_len)),
+            Content::Sparse { reader, extents } => {
+                Source::Stream(StreamSource::sparse(reader, extents, segment_len))
+            }
             Content::Bytes(bytes) => {
                 Source::Stream(StreamSource::new(Box::new(std::io::Cursor::new(bytes)), segment_len))
             }

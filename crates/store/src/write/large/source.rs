@@ -1,5 +1,6 @@
 //! Where a large file's segments come from: files of this machine and streams; composed files are in `parts.rs`.
 
+use std::collections::VecDeque;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -70,7 +71,7 @@ impl FileSource {
     }
 }
 
-/// A stream: segments are read one after the other, by whoever has the next.
+/// A stream: segments are read one after the other, by whoever has the next. A segment holds bytes of one extent.
 pub(super) struct StreamSource {
     state: Mutex<StreamState>,
     turn: Condvar,
@@ -84,12 +85,31 @@ struct StreamState {
     next: u64,
     ended: bool,
     history: Vec<u8>,
+    /// What is still to come.
+    extents: VecDeque<Extent>,
+    /// Bytes of the first of them that were read.
+    within: u64,
 }
+
+/// The extent of a stream that ends where its reader does.
+const ENDLESS: Extent = Extent { hole_before: 0, start: 0, len: u64::MAX };
 
 impl StreamSource {
     pub fn new(reader: Box<dyn Read + Send>, segment_len: u64) -> Self {
+        Self::sparse(reader, vec![ENDLESS], segment_len)
+    }
+
+    pub fn sparse(reader: Box<dyn Read + Send>, extents: Vec<Extent>, segment_len: u64) -> Self {
+        let (ended, extents) = (extents.is_empty(), extents.into());
         Self {
-            state: Mutex::new(StreamState { reader, next: 0, ended: false, history: Vec::new() }),
+            state: Mutex::new(StreamState {
+                reader,
+                next: 0,
+                ended,
+                history: Vec::new(),
+                extents,
+                within: 0,
+            }),
             turn: Condvar::new(),
             segment_len,
             next: AtomicU64::new(0),
@@ -148,10 +168,19 @@ impl LargeFile {
         bytes[start - history.len()..start].copy_from_slice(&history);
         let mut len = 0;
         let was_ended = state.ended;
-        let segment_len = source.segment_len as usize;
-        while !state.ended && len < segment_len {
-            match state.reader.read(&mut bytes[start + len..start + segment_len]) {
-                Ok(0) => state.ended = true,
+        let extent = state.extents.front().copied().unwrap_or(Extent { len: 0, ..ENDLESS });
+        if state.within == 0 && extent.hole_before > 0 {
+            read.pieces.push(Piece::Between(Between::Hole(extent.hole_before)));
+        }
+        let room = (extent.len - state.within).min(source.segment_len) as usize;
+        while !state.ended && len < room {
+            match state.reader.read(&mut bytes[start + len..start + room]) {
+                Ok(0) => {
+                    if extent.len != ENDLESS.len {
+                        self.fail("a sparse stream", "it ends before its last extent does", progress);
+                    }
+                    state.ended = true;
+                }
                 Ok(n) => len += n,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -160,8 +189,15 @@ impl LargeFile {
                 }
             }
         }
-        let keep = self.chunker.history_len().min(len + history.len());
-        state.history = bytes[start + len - keep..start + len].to_vec();
+        state.within += len as u64;
+        let extent_ends = state.within == extent.len && !was_ended;
+        if extent_ends {
+            state.extents.pop_front();
+            (state.within, state.ended) = (0, state.ended || state.extents.is_empty());
+        } else {
+            let keep = self.chunker.history_len().min(len + history.len());
+            state.history = bytes[start + len - keep..start + len].to_vec();
+        }
         state.next += 1;
         if state.ended {
             source.ended.store(true, Ordering::Relaxed);
@@ -169,8 +205,8 @@ impl LargeFile {
         read.last = state.ended && !was_ended;
         source.turn.notify_all();
         drop(state);
-        let last = read.last;
-        self.add_piece(read, history.len(), len, last, progress);
+        let ends = extent_ends || read.last;
+        self.add_piece(read, history.len(), len, ends, progress);
     }
 
     /// The one piece of a segment of a file or stream; nothing of it counts once reading has failed.
