@@ -9,7 +9,7 @@ DESTDIR ?=
 
 help:
 	@echo "make demo    store a real tree twice, restore both, compare (DATA=path for another tree)"
-	@echo "make test    all tests            make test-long  the long ones: kill -9, the large model"
+	@echo "make test    all tests            make test-long  the long ones: kill -9, loss of power, the large model"
 	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
@@ -43,6 +43,7 @@ test: need
 
 test-long: need
 	OUTRIGGER_MODEL=long $(CARGO) test --release -p outrigger-store --all-features --test model_reclaim
+	OUTRIGGER_CRASH_STATES=4000 $(CARGO) test --release -p outrigger-store --all-features --test crash -- --nocapture
 	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test kill -- --nocapture
 
 test-sanitized: need

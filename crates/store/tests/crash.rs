@@ -156,6 +156,25 @@ fn inspect(
     Ok(())
 }
 
+/// The long run has `OUTRIGGER_CRASH_STATES` states in place of each budget.
+fn budget_of(short: usize) -> usize {
+    std::env::var("OUTRIGGER_CRASH_STATES").map_or(short, |number| number.parse().expect("a number"))
+}
+
+/// At how many crash points every possibility fits the budget, if it is shared out as evenly as can be.
+fn covered(trace: &Trace, mode: Mode, budget: usize) -> String {
+    let mut counts = trace.possibilities(mode);
+    let points = counts.len();
+    counts.sort_unstable();
+    let mut left = budget as u64;
+    let whole = counts.iter().enumerate().take_while(|&(at, &count)| {
+        let fits = count <= left / (points - at) as u64;
+        left = left.saturating_sub(count);
+        fits
+    });
+    format!("all there are at {} of {points} crash points, a sample at the others", whole.count())
+}
+
 fn explore(variant: &str, budget: usize) {
     if let Some(reason) = unavailable() {
         return eprintln!("skipped: {reason}");
@@ -182,11 +201,12 @@ fn explore(variant: &str, budget: usize) {
     assert_eq!(unlinked > 0, collects, "{unlinked} packs were unlinked by {variant}");
     for mode in [Mode::Strict, Mode::Ordered] {
         let mut count = 0;
+        let budget = budget_of(budget);
         let states = trace.for_each_crash(Exploration { mode, budget, seed: 1 }, |dir, state| {
             count += 1;
             inspect(dir, state, &before, variant, count % 3 == 0)
         });
-        println!("{variant}: {states} states after {} steps", trace.steps());
+        println!("{variant}, {mode:?}: {states} states; {}", covered(&trace, mode, budget));
         assert!(states > 50, "only {states} states");
     }
 }
@@ -219,7 +239,8 @@ fn a_store_is_made_whole_or_not_at_all() {
     let dir = scratch();
     let trace = record_workload(dir.path(), "init");
     for mode in [Mode::Strict, Mode::Ordered] {
-        let states = trace.for_each_crash(Exploration { mode, budget: 300, seed: 2 }, |dir, state| {
+        let budget = budget_of(300);
+        let states = trace.for_each_crash(Exploration { mode, budget, seed: 2 }, |dir, state| {
             let store = dir.join("store");
             match Store::open(&store, false) {
                 Ok(opened) => {
@@ -235,6 +256,6 @@ fn a_store_is_made_whole_or_not_at_all() {
                 Err(error) => Err(error.to_string()),
             }
         });
-        println!("init: {states} states after {} steps", trace.steps());
+        println!("init, {mode:?}: {states} states; {}", covered(&trace, mode, budget));
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use outrigger_format::checksum;
 use outrigger_workload::Rng;
 
-use super::Exploration;
+use super::{Exploration, Mode};
 use super::choices::{Choices, Fate, Pending, Tear, share};
 use super::model::{Effect, Node, Step, Trace, change, flatten, overwrite, rename};
 
@@ -74,15 +74,22 @@ impl CrashState {
 }
 
 impl Trace {
-    /// States after a crash, at most `exploration.budget`, all different.
-    pub fn crash_states(&self, exploration: Exploration) -> CrashStates<'_> {
-        let mode = exploration.mode;
+    /// How many possibilities there are after each number of steps (`u64::MAX`: too many to count); of a write that is torn, those that are tried
+    /// one by one.
+    pub fn possibilities(&self, mode: Mode) -> Vec<u64> {
         let mut pending = Pending { mode, steps: Vec::new() };
         let mut counts = vec![1];
         for at in 0..self.steps.len() {
             pending.advance(&self.steps, at);
             counts.push(Choices::new(&pending, &self.steps).count());
         }
+        counts
+    }
+
+    /// States after a crash, at most `exploration.budget`, all different.
+    pub fn crash_states(&self, exploration: Exploration) -> CrashStates<'_> {
+        let mode = exploration.mode;
+        let counts = self.possibilities(mode);
         let mut rng = Rng::new(exploration.seed);
         let limits = share(&counts, exploration.budget as u64, &mut rng);
         let made = self.made.iter().map(|directory| match directory {
