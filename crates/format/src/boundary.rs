@@ -238,6 +238,20 @@ impl CutWalk {
         }
     }
 
+    /// Takes the next `segment_len` bytes of the file, in which another walk over the same bytes has found the ends, the last of them at `last_end`,
+    /// if there are any. From where two walks have ended a chunk at the same place they do so for ever, wherever each began.
+    ///
+    /// # Panics
+    /// Debug builds check that the end lies in the segment.
+    pub fn follow(&mut self, segment_len: usize, last_end: Option<u64>) {
+        let base = self.total;
+        self.total += segment_len as u64;
+        if let Some(end) = last_end {
+            debug_assert!(base < end && end <= self.total, "the end {end} beyond the segment");
+            self.start = end;
+        }
+    }
+
     /// The end of the file: the end of its last chunk if any bytes are left over, else nothing. The walk is then at the
     /// beginning of a new file.
     pub fn finish(&mut self) -> Option<u64> {

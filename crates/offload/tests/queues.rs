@@ -16,6 +16,9 @@ mod sync {
         mutex.lock().expect("nobody panics with a lock")
     }
 
+    /// A moment is nothing here.
+    pub(super) fn glance(_: impl Fn() -> bool) {}
+
     pub(super) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         condvar.wait(guard).expect("nobody panics with a lock")
     }

@@ -19,6 +19,7 @@ pub mod recover;
 pub mod session;
 pub mod staging;
 mod store;
+pub mod table_cache;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;

@@ -136,6 +136,11 @@ impl Session {
         Ok(())
     }
 
+    /// The generation that it has acknowledged.
+    pub fn generation(&self) -> u64 {
+        self.shared.reliance.lock().expect("no panic while held").generation
+    }
+
     /// A pack of this session was sealed: its chunks count, and whatever was looked up so far may lie in it.
     pub fn own_pack(&self, pack: PackId) {
         let mut reliance = self.shared.reliance.lock().expect("no panic while held");

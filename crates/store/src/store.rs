@@ -15,6 +15,7 @@ use crate::index::{Index, IndexOptions, LoadFooter};
 use crate::meta::{Meta, OpenMode, PackRow, PackState, SessionKind, SqliteMeta};
 use crate::read::packs::PackReader;
 use crate::session::Session;
+use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
 
 /// The database's name in a store directory.
 pub const DATABASE_FILE: &str = "meta.db";
@@ -33,7 +34,13 @@ pub struct Store {
     pub index: Arc<Index>,
     /// Reads, checks and caches frames.
     pub packs: Arc<PackReader>,
-    devices: OnceLock<Arc<Runtime>>,
+    devices: OnceLock<Devices>,
+}
+
+/// Who works for the writers beside the processor.
+struct Devices {
+    runtime: Arc<Runtime>,
+    table_cache: Option<Arc<TableCache>>,
 }
 
 impl std::fmt::Debug for Store {
@@ -167,15 +174,28 @@ impl Store {
         &self.dir
     }
 
-    /// Has writers that start from now on give their hashing to this runtime, whose placement decides who does it. What is stored
-    /// does not depend on it. Only the first counts.
-    pub fn use_devices(&self, runtime: Arc<Runtime>) {
-        let _ = self.devices.set(runtime);
+    /// Has writers that start from now on give cutting and hashing to this runtime, whose placement decides who does it, with a table cache if
+    /// any of its devices can look chunks up and there are `options` for it. What is stored does not depend on it. Only the first counts.
+    pub fn use_devices(&self, runtime: Arc<Runtime>, options: Option<TableCacheOptions>) {
+        self.devices.get_or_init(|| {
+            let asks = crate::write::has_use_for_table_cache(&runtime, &self.config) && !self.read_only;
+            let table_cache = options.filter(|_| asks).map(|options| {
+                let path = Some(self.dir.join(TABLE_CACHE_FILE));
+                let (index, runtime) = (Arc::clone(&self.index), Arc::clone(&runtime));
+                Arc::new(TableCache::start(path, self.config.id, index, runtime, options))
+            });
+            Devices { runtime, table_cache }
+        });
     }
 
-    /// What was given to [`Store::use_devices`].
+    /// The runtime that was given to [`Store::use_devices`].
     pub fn devices(&self) -> Option<&Arc<Runtime>> {
-        self.devices.get()
+        self.devices.get().map(|devices| &devices.runtime)
+    }
+
+    /// The table cache that goes with it.
+    pub fn table_cache(&self) -> Option<&Arc<TableCache>> {
+        self.devices.get()?.table_cache.as_ref()
     }
 
     /// True when nothing may be changed.

@@ -82,7 +82,8 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
             .with("seconds", secs)
             .with("snapshot", snapshot.map(|snapshot| snapshot.name))
             .with("skipped", skipped_json(&progress))
-            .with("devices", offload::json(&store));
+            .with("devices", offload::json(&store))
+            .with("table_cache", offload::json_of_table_cache(&store));
         print_json(object)?;
     } else if !context.quiet {
         print_text(&format!(

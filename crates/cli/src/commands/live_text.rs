@@ -128,6 +128,14 @@ pub fn block(status: &Status, rates: &Rates) -> String {
         counted(s.read_ahead_frames, "frame", "frames"),
         percent(s.read_ahead_hits, s.read_ahead_frames)
     );
+    if s.table_cache_asked > 0 {
+        text += &format!(
+            "devices    found {} of {} in the table cache, {} relied on\n",
+            percent(s.table_cache_found, s.table_cache_asked),
+            counted(s.table_cache_asked, "chunk", "chunks"),
+            count(s.table_cache_relied)
+        );
+    }
     text += &format!(
         "errors     {} EIO, {} ENOSPC, {} ESTALE; {} failed\n",
         count(s.errors_io),

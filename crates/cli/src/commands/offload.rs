@@ -1,4 +1,4 @@
-//! Which devices a store's writers may give work to, and what these did.
+//! Which devices a store's writers may give work to, and what these did, with the table cache.
 
 use std::sync::Arc;
 
@@ -7,13 +7,14 @@ use outrigger_offload::discover;
 use outrigger_offload::placement::{Policy, default_path};
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_store::Store;
+use outrigger_store::table_cache::{Asked, Sharing, TableCacheOptions, TableCacheStats};
 use serde_json::Value;
 
 use super::{Context, devices};
 use crate::exit::Failure;
-use crate::output::{Object, complain, size};
+use crate::output::{Object, complain, count, size};
 
-/// Who may do the hashing beside the processor.
+/// Who may cut and hash beside the processor.
 #[derive(Clone, Copy, Debug)]
 pub enum Who {
     /// The devices there are, where they are faster.
@@ -27,10 +28,29 @@ pub enum Who {
 /// For commands that write.
 #[derive(Args, Clone, Copy)]
 pub struct Offload {
-    /// Who may do the hashing beside the processor: auto (the devices there are, where they are faster), off, or sim:PRESET, a
+    /// Who may cut and hash beside the processor: auto (the devices there are, where they are faster), off, or sim:PRESET, a
     /// simulated device, for experiments
     #[arg(long, value_name = "WHO", env = "OUTRIGGER_OFFLOAD", default_value = "auto", value_parser = who)]
     offload: Who,
+    /// What devices know of the store: exclusive (the chunks found most often, beside what the host caches), shared (the host's cache
+    /// has them too), or off (they are not asked); for experiments
+    #[arg(long, value_name = "HOW", env = "OUTRIGGER_TABLE_CACHE", default_value = "exclusive", hide_short_help = true, value_parser = table_cache)]
+    table_cache: Known,
+}
+
+/// What devices are told of the store.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Known(Option<Sharing>);
+
+const KNOWN: [(&str, Known); 3] = [
+    ("exclusive", Known(Some(Sharing::Exclusive))),
+    ("shared", Known(Some(Sharing::Shared))),
+    ("off", Known(None)),
+];
+
+fn table_cache(text: &str) -> Result<Known, String> {
+    let known = KNOWN.into_iter().find(|(name, _)| *name == text);
+    known.map(|(_, known)| known).ok_or_else(|| format!("`{text}`: use exclusive, shared or off"))
 }
 
 impl Offload {
@@ -41,6 +61,11 @@ impl Offload {
             Who::Nobody => "off".to_string(),
             Who::Simulated(preset, _) => format!("sim:{preset}"),
         }
+    }
+
+    /// The same of the table cache.
+    pub fn table_cache(self) -> &'static str {
+        KNOWN.into_iter().find(|(_, known)| *known == self.table_cache).map_or("off", |(name, _)| name)
     }
 }
 
@@ -56,8 +81,8 @@ fn who(text: &str) -> Result<Who, String> {
 }
 
 /// Lets the writers of `store` use devices. Where there are none, nothing is started.
-pub fn use_devices(context: &Context, store: &Store, Offload { offload }: Offload) -> Result<(), Failure> {
-    let found = match offload {
+pub fn use_devices(context: &Context, store: &Store, offload: Offload) -> Result<(), Failure> {
+    let found = match offload.offload {
         Who::Nobody => return Ok(()),
         Who::Auto => discover().devices,
         Who::Simulated(_, speed) => vec![Box::new(SimDevice::new(SimOptions::new("sim:0", speed))) as _],
@@ -65,12 +90,17 @@ pub fn use_devices(context: &Context, store: &Store, Offload { offload }: Offloa
     if found.is_empty() {
         return Ok(());
     }
-    store.use_devices(Arc::new(devices::runtime_of(context, found, Policy::default())?));
+    let table_cache =
+        offload.table_cache.0.map(|sharing| TableCacheOptions { sharing, ..TableCacheOptions::default() });
+    store.use_devices(Arc::new(devices::runtime_of(context, found, Policy::default())?), table_cache);
     Ok(())
 }
 
 /// Keeps what was learned of the devices, for later runs.
 pub fn remember(store: &Store) {
+    if let Some(why) = store.table_cache().and_then(|cache| cache.take_complaint()) {
+        complain(&why);
+    }
     let (Some(runtime), Some(path)) = (store.devices(), default_path()) else { return };
     if let Err(error) = runtime.calibration().save(&path) {
         complain(&format!(
@@ -88,7 +118,45 @@ pub fn told(store: &Store) -> String {
             if device.given_up > 0 { format!(", {} given up", device.given_up) } else { String::new() };
         format!("{} {} in {} tasks{failed}", device.identity.name, size(device.bytes), device.tasks)
     });
-    format!("hashed by {}\n", each.collect::<Vec<_>>().join("; "))
+    let table_cache =
+        table_cache_stats(store).map_or(String::new(), |stats| format!("{}\n", describe(&stats.now)));
+    format!("hashed by {}\n{table_cache}", each.collect::<Vec<_>>().join("; "))
+}
+
+fn table_cache_stats(store: &Store) -> Option<TableCacheStats> {
+    store.table_cache().map(|cache| cache.stats()).filter(|stats| stats.now.asked > 0)
+}
+
+/// A table cache's rates, as `put` and `stats` say them.
+pub fn describe(asked: &Asked) -> String {
+    format!(
+        "table cache: {} of {} chunks found ({:.1} %), {} relied on",
+        count(asked.found),
+        count(asked.asked),
+        100.0 * rate(asked),
+        count(asked.relied)
+    )
+}
+
+fn rate(asked: &Asked) -> f64 {
+    if asked.asked == 0 { 0.0 } else { asked.found as f64 / asked.asked as f64 }
+}
+
+/// The same for programs.
+pub fn table_cache_json(asked: &Asked) -> Object {
+    Object::new()
+        .with("asked", asked.asked)
+        .with("found", asked.found)
+        .with("relied", asked.relied)
+        .with("denied", asked.denied)
+        .with("hit_rate", rate(asked))
+}
+
+/// What the table cache did, for programs.
+pub fn json_of_table_cache(store: &Store) -> Option<Value> {
+    let stats = store.table_cache()?.stats();
+    let object = table_cache_json(&stats.now);
+    Some(object.with("entries", stats.entries).with("counted", stats.counted).into())
 }
 
 /// The same for programs.

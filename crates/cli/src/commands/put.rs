@@ -125,7 +125,11 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     let secs = started.elapsed().as_secs_f64();
     if context.json {
         let object = json(&report, snapshot.as_ref(), secs, &progress);
-        print_json(object.with("devices", offload::json(&store)))?;
+        print_json(
+            object
+                .with("devices", offload::json(&store))
+                .with("table_cache", offload::json_of_table_cache(&store)),
+        )?;
     } else if !context.quiet {
         print_text(&(summary(&report, snapshot.as_ref(), secs) + &offload::told(&store)))?;
     }

@@ -8,7 +8,7 @@ use outrigger_store::ops::stats::{FrameTotals, PackTotals, Stats, stats};
 use serde_json::Value;
 
 use super::live::Watch;
-use super::{Context, live};
+use super::{Context, live, offload};
 use crate::exit::{Exit, Outcome};
 use crate::output::{Object, count, counted, print_json, print_text, size};
 
@@ -62,10 +62,16 @@ pub fn run(context: &Context, args: StatsArgs) -> Outcome {
     }
     let store = context.open()?;
     let stats = stats(&store, if args.exact { usize::MAX } else { PACKS_SAMPLED })?;
+    let table_cache = outrigger_store::table_cache::saved(store.dir(), store.config.id);
     if context.json {
-        print_json(json(&stats).with("experiment", store.config.experiment))?
+        let table_cache =
+            table_cache.as_ref().map(|asked| serde_json::Value::from(offload::table_cache_json(asked)));
+        print_json(json(&stats).with("experiment", store.config.experiment).with("table_cache", table_cache))?
     } else {
         let mut text = describe(&stats);
+        if let Some(asked) = &table_cache {
+            text += &format!("\n{}, since the store was made\n", offload::describe(asked));
+        }
         if store.config.experiment {
             text.insert_str(
                 0,

@@ -25,6 +25,12 @@ impl Watched for LiveVolume {
         (status.destage_last_seconds, status.destage_longest_seconds) = counters.took.last_and_longest();
         status.destage_seconds = counters.took.spread();
         status.outside_changes = of(&counters.reloads);
+        if let Some(cache) = core.world.store.table_cache() {
+            let asked = cache.stats().now;
+            status.table_cache_asked = asked.asked;
+            status.table_cache_found = asked.found;
+            status.table_cache_relied = asked.relied;
+        }
         core.world.store.packs.watch(status);
     }
 }

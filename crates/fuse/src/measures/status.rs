@@ -108,6 +108,9 @@ table! {
     frame_cache_misses: Counter, Whole; "Chunks whose frame had to be decoded when they were read";
     read_ahead_frames: Counter, Whole; "Frames that were decoded ahead of reads";
     read_ahead_hits: Counter, Whole; "Frames decoded ahead that a read then came for";
+    table_cache_asked: Counter, Whole; "Chunks that were looked up in the table cache, where there are devices";
+    table_cache_found: Counter, Whole; "Chunks of them that were in it";
+    table_cache_relied: Counter, Whole; "Chunks of those in packs that could be relied on: nothing else was asked about them";
     outside_changes: Counter, Whole; "How often another process changed the store, and the kernel had to forget what it had cached";
 }
 

@@ -55,7 +55,8 @@ pub fn split(quick: bool) {
     let rounds = if quick { 1 } else { 9 };
     let threads = std::thread::available_parallelism().map_or(2, usize::from).max(2);
     let runtime = Runtime::builder().cpu_threads(threads).build();
-    let data = noise(&runtime, bytes);
+    let each_data: Vec<_> = (0..threads).map(|_| noise(&runtime, bytes)).collect();
+    let data = Arc::clone(&each_data[0]);
     println!(
         "\n{:>34} {:>9} {:>9} {:>9} {:>11}",
         format!("{} MiB, {threads} threads, GB/s", bytes >> 20),
@@ -68,22 +69,25 @@ pub fn split(quick: bool) {
         (0..threads).map(|_| (CpuDevice::new(), Output::default())).collect();
     let mut least = f64::INFINITY;
     for request in requests(bytes as u32) {
-        let work =
-            Work { request: request.clone(), input: Input::Shared(Arc::clone(&data)), range: 0..bytes };
+        let work = |data: &Arc<Buffer>| {
+            let input = Input::Shared(Arc::clone(data));
+            Work { request: request.clone(), input, range: 0..bytes }
+        };
+        let works: Vec<Work> = each_data.iter().map(work).collect();
         let mut draft = runtime.draft(0);
         draft.share(Arc::clone(&data), 0..bytes).set_request(request);
         // The ratio is of times that were taken one after the other, in which the machine was in one mood.
         let (mut times, mut ratios) = ([const { Vec::new() }; 3], Vec::new());
         // The first round warms up.
         for round in 0..=rounds {
-            let alone = own(&work, &mut cpus[..1]);
-            let each = own(&work, &mut cpus);
+            let alone = own(&works[..1], &mut cpus[..1]);
+            let each = own(&works, &mut cpus);
             let begun = Instant::now();
             let done = runtime.submit(draft).expect("admitted").wait().expect("done");
             let together = begun.elapsed();
             if round == 0 {
                 let (cpu, expected) = &mut cpus[0];
-                assert!(same_result(&work, expected, done.output(), cpu), "they give the same");
+                assert!(same_result(&works[0], expected, done.output(), cpu), "they give the same");
             } else {
                 ratios.push(each.as_secs_f64() / threads as f64 / together.as_secs_f64());
                 times
@@ -100,7 +104,7 @@ pub fn split(quick: bool) {
         least = least.min(ratio);
         println!(
             "{:>34} {:>9.2} {own:>9.2} {together:>9.2} {:>11.3}",
-            work.class().to_string(),
+            works[0].class().to_string(),
             rate(1, alone),
             ratio
         );
@@ -108,11 +112,11 @@ pub fn split(quick: bool) {
     println!("least {least:.3}");
 }
 
-/// All of `cpus` do the work at once, each all of it, on a thread of its own.
-fn own(work: &Work, cpus: &mut [(CpuDevice, Output)]) -> Duration {
+/// All of `cpus` do their work at once, on a thread each, with data of its own: nobody finds in a cache what another has read.
+fn own(works: &[Work], cpus: &mut [(CpuDevice, Output)]) -> Duration {
     let start = Barrier::new(cpus.len() + 1);
     std::thread::scope(|scope| {
-        for (cpu, output) in cpus {
+        for ((cpu, output), work) in cpus.iter_mut().zip(works) {
             let start = &start;
             scope.spawn(move || {
                 start.wait();

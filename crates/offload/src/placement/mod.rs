@@ -194,7 +194,14 @@ impl Model {
         let State { classes, saved } = state;
         classes.entry(class).or_insert_with(|| {
             let name = class.to_string();
-            let curve = |lane: &String| saved.get(lane, &name).unwrap_or_default();
+            // Looking up adds little: until it was measured, what is known without is a beginning.
+            let without = match class {
+                Class::Ingest(chunker, kind, true) => Class::Ingest(chunker, kind, false).to_string(),
+                _ => name.clone(),
+            };
+            let curve = |lane: &String| {
+                saved.get(lane, &name).or_else(|| saved.get(lane, &without)).unwrap_or_default()
+            };
             Known { curves: self.lanes.iter().map(curve).collect(), placed: [0; DECADES] }
         })
     }

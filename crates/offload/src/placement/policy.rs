@@ -50,6 +50,10 @@ pub struct Policy {
     pub offload_min_bytes: u64,
     /// Everything else of more bytes does.
     pub offload_max_bytes: u64,
+    /// What one thread of the processor is predicted to do in so little time, and no device in less, is done by the thread that submits it, before the
+    /// submission returns: handing it over would take longer. Not what has a callback or a deadline, and of users' operations only those that are
+    /// [brief](crate::work::UserOperation::brief). Zero for never.
+    pub inline_max: Duration,
     /// For [`Objective::Cpu`]: how many times as long as on the processor a task may take on a device.
     pub cpu_slack: f64,
     /// So many tasks of each (operation, size decade) go to a device that was never measured with such.
@@ -90,6 +94,7 @@ impl Default for Policy {
             codec_max_bytes: 1 << 20,
             offload_min_bytes: 4 << 10,
             offload_max_bytes: 1 << 30,
+            inline_max: Duration::from_micros(20),
             cpu_slack: 2.0,
             first_tasks: 2,
             explore_every: 256,
@@ -128,12 +133,13 @@ pub enum PolicyError {
 
 impl Policy {
     /// Every threshold's name, in the order of the fields.
-    pub const NAMES: [&'static str; 19] = [
+    pub const NAMES: [&'static str; 20] = [
         "objective",
         "codec_min_bytes",
         "codec_max_bytes",
         "offload_min_bytes",
         "offload_max_bytes",
+        "inline_max",
         "cpu_slack",
         "first_tasks",
         "explore_every",
@@ -186,6 +192,10 @@ impl Policy {
             "codec_max_bytes" => self.codec_max_bytes = size()?,
             "offload_min_bytes" => self.offload_min_bytes = size()?,
             "offload_max_bytes" => self.offload_max_bytes = size()?,
+            "inline_max" => {
+                let secs = number(0.0, 1.0, "a number of seconds from 0 to 1")?;
+                self.inline_max = Duration::from_secs_f64(secs);
+            }
             "cpu_slack" => self.cpu_slack = number(0.01, 1e6, "a number from 0.01")?,
             "first_tasks" => self.first_tasks = whole()?,
             "explore_every" => self.explore_every = whole()?,
@@ -213,6 +223,7 @@ impl Policy {
             "codec_max_bytes" => print_size(self.codec_max_bytes),
             "offload_min_bytes" => print_size(self.offload_min_bytes),
             "offload_max_bytes" => print_size(self.offload_max_bytes),
+            "inline_max" => self.inline_max.as_secs_f64().to_string(),
             "cpu_slack" => self.cpu_slack.to_string(),
             "first_tasks" => self.first_tasks.to_string(),
             "explore_every" => self.explore_every.to_string(),

@@ -3,9 +3,10 @@
 //! A cell is used again and again; each use has a number, the task's id. Whoever comes late with an old number (a ticket
 //! dropped while its task ended, a device that answers after it was given up) finds that nothing is meant for it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use super::sync::{Condvar, Mutex, lock, wait};
+use super::sync::{Condvar, Mutex, glance, lock, wait};
 
 #[derive(Debug)]
 enum Phase<T> {
@@ -27,13 +28,15 @@ struct State<T> {
 pub(super) struct Cell<T> {
     state: Mutex<State<T>>,
     ended: Condvar,
+    /// The newest task that has ended: to be looked at without the lock, by who looks again.
+    newest: AtomicU64,
 }
 
 impl<T> Cell<T> {
     /// A cell that is not in use.
     pub(super) fn new() -> Self {
         let state = State { id: 0, phase: Phase::Idle, waker: None };
-        Self { state: Mutex::new(state), ended: Condvar::new() }
+        Self { state: Mutex::new(state), ended: Condvar::new(), newest: AtomicU64::new(0) }
     }
 
     /// Begins to be used for task `id`.
@@ -51,6 +54,7 @@ impl<T> Cell<T> {
             return Err(outcome);
         }
         state.phase = Phase::Ended(outcome);
+        self.newest.store(id, Ordering::Release);
         let waker = state.waker.take();
         // Notified under the lock: once it is free, the cell may already serve another task.
         self.ended.notify_all();
@@ -69,6 +73,7 @@ impl<T> Cell<T> {
 
     /// Waits until task `id` has ended, and takes its outcome. `None` when it was taken or given up.
     pub(super) fn wait(&self, id: u64) -> Option<T> {
+        glance(|| self.newest.load(Ordering::Acquire) == id);
         let mut state = lock(&self.state);
         loop {
             if state.id != id {

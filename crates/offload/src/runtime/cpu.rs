@@ -1,5 +1,5 @@
 //! The processor's threads: each takes a task, does it, with the help of those that are idle if it is large (`crew.rs`), and
-//! compares other devices' results that were sampled.
+//! compares other devices' results that were sampled. What is too small to be handed over is done the same way, by the submitter.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::work::{Output, Request, same_result};
 
 /// A thread's life.
 pub(super) fn run(shared: &Arc<Shared>) {
-    let mut worker = Worker { cpu: CpuDevice::new(), scratch: Output::default(), job: Arc::default() };
+    let mut worker = Worker::default();
     loop {
         match shared.board.next(0, true, None) {
             Next::Item(body, cost) => worker.take(shared, body, cost),
@@ -28,7 +28,8 @@ pub(super) fn run(shared: &Arc<Shared>) {
     }
 }
 
-struct Worker {
+/// What a thread does tasks with.
+pub(super) struct Worker {
     cpu: CpuDevice,
     /// For results that are compared.
     scratch: Output,
@@ -36,7 +37,21 @@ struct Worker {
     job: Arc<Job>,
 }
 
+impl Default for Worker {
+    fn default() -> Self {
+        Self { cpu: CpuDevice::new(), scratch: Output::default(), job: Arc::default() }
+    }
+}
+
 impl Worker {
+    /// Does a task that was admitted and never queued.
+    pub(super) fn begin(&mut self, shared: &Arc<Shared>, mut body: Box<Body>) {
+        let begun = Instant::now();
+        let failure = self.work(shared, &mut body, begun);
+        shared.end(body, failure);
+        shared.board.settled();
+    }
+
     fn take(&mut self, shared: &Arc<Shared>, mut body: Box<Body>, cost: u64) {
         let begun = Instant::now();
         let failure = match body.to_check.take() {

@@ -49,6 +49,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::device::Fault;
 use crate::placement::{Calibration, Model, Policy};
 use crate::pool::Pool;
 use crate::work::{Class, Work};
@@ -153,6 +154,14 @@ impl Runtime {
     /// The same, to be saved.
     pub fn calibration(&self) -> Calibration {
         self.shared.model.calibration()
+    }
+
+    /// Tells that a result of a device, by its place in [`Metrics::devices`], has turned out to be wrong: it is cut off, as if a comparison had
+    /// shown that. The processor (0) is not.
+    pub fn denounce(&self, device: usize) {
+        if (1..self.shared.lanes.len()).contains(&device) {
+            self.shared.fault(device, &Fault::Wrong);
+        }
     }
 
     /// The policy in force.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::breaker::BreakerState;
 use super::cell::Cell;
+use super::cpu::Worker;
 use super::crew::Crew;
 use super::lane::{Lane, add};
 use super::queue::{Board, Costs, LANES_MAX, Load, Refusal};
@@ -14,10 +15,10 @@ use super::task::{Body, Draft, Ended, Failed, Failure, Finished, Loan};
 use super::ticket::Ticket;
 use super::warden::Watch;
 use crate::device::Fault;
-use crate::placement::{Advice, Candidate, Explore, Model, Policy, choose};
+use crate::placement::{Advice, Candidate, Explore, Model, Objective, Policy, choose};
 use crate::pool::Pool;
-use crate::work::Input;
 use crate::work::split::is_worth_it;
+use crate::work::{Input, Request};
 
 pub(super) struct Shared {
     pub policy: Policy,
@@ -33,9 +34,14 @@ pub(super) struct Shared {
         reason = "a task moves through all queues as one pointer, also through this one"
     )]
     idle: Mutex<Vec<Box<Body>>>,
+    /// What submitters do small tasks with, themselves.
+    hands: Mutex<Vec<Box<Worker>>>,
     next_id: AtomicU64,
     pub failed: AtomicU64,
 }
+
+/// Submitters that do small tasks at the same time without allocating anything.
+const HANDS: usize = 64;
 
 /// What is known about a task before the queues are looked at.
 struct Plan {
@@ -61,7 +67,8 @@ impl Shared {
         let (next_id, failed) = (AtomicU64::new(1), AtomicU64::new(0));
         let watch = Watch::new(2 * policy.outstanding_max);
         let crew = Crew::new(lanes[0].width);
-        Self { policy, board, lanes, model, pool, watch, crew, idle, next_id, failed }
+        let hands = Mutex::new(Vec::with_capacity(HANDS));
+        Self { policy, board, lanes, model, pool, watch, crew, idle, hands, next_id, failed }
     }
 
     /// An idle task with a buffer of its own.
@@ -95,6 +102,15 @@ impl Shared {
         cell.begin(id);
         let (plan, deadline, priority) = (self.plan(&body), body.deadline, body.priority as usize);
         let called_back = body.callback.is_some();
+        if !called_back
+            && deadline.is_none()
+            && let Some(predicted) = self.too_small(&plan, &body)
+            && self.board.admit()
+        {
+            body.report.predicted = predicted;
+            self.do_here(body);
+            return Ok(Ticket::new(id, cell, Arc::clone(self), false));
+        }
         let place =
             |loads: &mut dyn Iterator<Item = Load>, body: &mut Box<Body>| self.place(&plan, loads, body);
         match self.board.submit(id, priority, body, block, place) {
@@ -108,6 +124,35 @@ impl Shared {
                 cell.close(id);
                 Err((Draft::new(Loan::new(body, Arc::clone(self))), refusal))
             }
+        }
+    }
+
+    /// What the processor will take for a task, if handing it over would take longer.
+    fn too_small(&self, plan: &Plan, body: &Body) -> Option<Duration> {
+        let advice = &plan.advice;
+        let own = advice.predicted[0].filter(|_| plan.eligible[0])?.latency();
+        let spared = self.policy.objective == Objective::Cpu;
+        let no_faster = |at: usize| {
+            !plan.eligible[at] || !spared && advice.predicted[at].is_none_or(|other| other.latency() >= own)
+        };
+        let brief = match &body.work.request {
+            Request::User { operation, .. } => operation.is_brief(),
+            _ => true,
+        };
+        let small = own <= self.policy.inline_max.as_nanos() as f64
+            && advice.explore == Explore::No
+            && brief
+            && (1..self.lanes.len()).all(no_faster);
+        small.then(|| Duration::from_nanos(own as u64))
+    }
+
+    /// Does an admitted task on the submitter's thread.
+    fn do_here(self: &Arc<Self>, body: Box<Body>) {
+        let mut hand = lock(&self.hands).pop().unwrap_or_default();
+        hand.begin(self, body);
+        let mut hands = lock(&self.hands);
+        if hands.len() < hands.capacity() {
+            hands.push(hand);
         }
     }
 

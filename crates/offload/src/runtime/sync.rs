@@ -3,7 +3,22 @@
 
 use std::sync::PoisonError;
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// So long a thread looks before it sleeps: less than going to sleep and being woken takes.
+const GLANCE: Duration = Duration::from_micros(10);
+
+/// Looks for a moment whether something has happened, so that what comes soon is met awake. Who calls this holds no lock, and looks again under
+/// one.
+pub(super) fn glance(happened: impl Fn() -> bool) {
+    let until = Instant::now() + GLANCE;
+    while !happened() {
+        if Instant::now() >= until {
+            return;
+        }
+        (0..8).for_each(|_| std::hint::spin_loop());
+    }
+}
 
 /// Locks. What a panicking thread left behind is consistent: nothing of ours panics in the middle of a change.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -6,14 +6,16 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use super::faults::Wrong;
 use super::{Execute, SimControl, Speed};
 use crate::device::{Completion, Fault, StageTimes, Submission};
-use crate::work::{Class, Output};
+use crate::table::Table;
+use crate::work::{Class, Output, Request};
 
-/// A submission, and whether a bit of its result is to be wrong.
+/// A submission, and whether its result is to be wrong.
 struct Queued {
     submission: Submission,
-    wrong: bool,
+    wrong: Option<Wrong>,
     /// When it came: its copy begins then, if the engine is free.
     at: Instant,
 }
@@ -78,7 +80,7 @@ impl Clock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn submit(&self, submission: Submission, wrong: bool) {
+    pub(super) fn submit(&self, submission: Submission, wrong: Option<Wrong>) {
         self.lock().queued.push_back(Queued { submission, wrong, at: Instant::now() });
         self.work.notify_one();
     }
@@ -119,7 +121,7 @@ impl Clock {
     pub(super) fn compute(&self, execute: &mut dyn Execute) {
         let now = Instant::now();
         let mut engines = Engines { copy_in: now, kernel: now, copy_out: now };
-        let mut known = HashMap::new();
+        let (mut known, mut last) = (HashMap::new(), Output::default());
         loop {
             let (queued, round) = {
                 let mut state = self.lock();
@@ -133,7 +135,7 @@ impl Clock {
                     state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             };
-            let timed = self.execute(execute, queued, &mut engines, &mut known);
+            let timed = self.execute(execute, queued, &mut engines, &mut known, &mut last);
             let mut state = self.lock();
             if state.round == round {
                 state.timed.push(timed);
@@ -148,6 +150,7 @@ impl Clock {
         queued: Queued,
         engines: &mut Engines,
         known: &mut HashMap<(Class, usize), Output>,
+        last: &mut Output,
     ) -> Timed {
         let Queued { mut submission, wrong, at } = queued;
         let (work, output) = (&submission.work, &mut submission.output);
@@ -174,8 +177,14 @@ impl Clock {
         engines.copy_in = engines.copy_in.max(at) + times.copy_in;
         engines.kernel = engines.kernel.max(engines.copy_in) + times.kernel;
         engines.copy_out = engines.copy_out.max(engines.kernel) + times.copy_out;
-        if wrong {
-            spoil(output);
+        match wrong {
+            None => {}
+            Some(Wrong::Bit) => spoil(output),
+            Some(Wrong::Stale) => std::mem::swap(output, last),
+            Some(Wrong::Lie) => lie(&work.request, output),
+        }
+        if self.control.is_ever_stale() && wrong != Some(Wrong::Stale) {
+            copy(output, last);
         }
         Timed { at: engines.copy_out, completion: Completion { submission, result: result.map(|()| times) } }
     }
@@ -236,6 +245,19 @@ fn copy(from: &Output, to: &mut Output) {
     to.counts.extend_from_slice(&from.counts);
     to.bytes.vector().extend_from_slice(&from.bytes);
     to.codec = from.codec;
+}
+
+/// Has a table say of everything what it says of something else.
+fn lie(request: &Request, output: &mut Output) {
+    let (Request::Ingest { table: Some(table), .. } | Request::Lookup { table, .. }) = request else {
+        return;
+    };
+    let lie = |table: &Table, place: Option<u64>| {
+        let other = table.iter().map(|(_, other)| other).find(|other| Some(*other) != place);
+        other.or(Some(1 << 24))
+    };
+    output.chunks.iter_mut().for_each(|chunk| chunk.place = lie(table, chunk.place));
+    output.places.iter_mut().for_each(|place| *place = lie(table, *place));
 }
 
 /// Turns one bit of whatever there is.

@@ -13,6 +13,10 @@ pub struct Faults {
     pub hang_every: u64,
     /// One bit of the result is wrong.
     pub wrong_every: u64,
+    /// The result is that of the task before, of the same operation.
+    pub stale_every: u64,
+    /// Look-ups are answered with what the table says of something else, also where it says nothing.
+    pub lie_every: u64,
     /// The task fails.
     pub fail_every: u64,
     /// Busy.
@@ -26,9 +30,17 @@ pub struct Faults {
 /// What became of a submission.
 pub(super) enum Injected {
     Nothing,
-    Wrong,
+    Wrong(Wrong),
     Hang,
     Fault(Fault),
+}
+
+/// In what way a result is wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wrong {
+    Bit,
+    Stale,
+    Lie,
 }
 
 #[derive(Default)]
@@ -84,6 +96,11 @@ impl SimControl {
         self.with(|state| state.lost)
     }
 
+    /// Whether results are to be kept for the next task.
+    pub(super) fn is_ever_stale(&self) -> bool {
+        self.with(|state| state.faults.stale_every > 0)
+    }
+
     pub(super) fn reset(&self) -> Result<(), Fault> {
         self.with(|state| {
             state.resets += 1;
@@ -108,7 +125,11 @@ impl SimControl {
             } else if due(faults.hang_every) {
                 Injected::Hang
             } else if due(faults.wrong_every) {
-                Injected::Wrong
+                Injected::Wrong(Wrong::Bit)
+            } else if due(faults.stale_every) {
+                Injected::Wrong(Wrong::Stale)
+            } else if due(faults.lie_every) {
+                Injected::Wrong(Wrong::Lie)
             } else if due(faults.fail_every) {
                 Injected::Fault(Fault::Failed("as told".into()))
             } else if due(faults.busy_every) {

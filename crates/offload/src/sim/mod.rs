@@ -182,8 +182,8 @@ impl Accelerator for SimDevice {
 
     fn submit(&mut self, submission: Submission) {
         match self.control.inject() {
-            Injected::Nothing => self.clock.submit(submission, false),
-            Injected::Wrong => self.clock.submit(submission, true),
+            Injected::Nothing => self.clock.submit(submission, None),
+            Injected::Wrong(how) => self.clock.submit(submission, Some(how)),
             Injected::Hang => self.clock.swallow(submission),
             Injected::Fault(fault) => self.clock.refuse(submission, fault),
         }

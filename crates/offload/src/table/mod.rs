@@ -28,7 +28,7 @@ mod sketch;
 mod tests;
 
 pub use file::LoadError;
-pub use hot::{HotOptions, HotTable, PackPlace, Refreshed, Whereabouts};
+pub use hot::{HotOptions, HotTable, HotView, PackPlace, Refreshed, Whereabouts};
 pub use sketch::{Hot, HotSketch};
 
 use outrigger_format::Fingerprint;

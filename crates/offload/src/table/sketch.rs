@@ -75,6 +75,20 @@ impl HotSketch {
         sketch
     }
 
+    /// Adds counts of another sketch; those that no counter is free for are left out.
+    pub fn absorb(&mut self, counted: &[Hot]) {
+        for hot in counted {
+            if let Some(&counter) = self.of.get(&hot.fingerprint) {
+                let own = &mut self.counters[counter as usize];
+                own.count = own.count.saturating_add(hot.count);
+                own.error = own.error.saturating_add(hot.error);
+                self.sink(self.at[counter as usize] as usize);
+            } else if self.counters.len() < self.limit {
+                self.push(Hot { error: hot.error.min(hot.count), ..*hot });
+            }
+        }
+    }
+
     fn push(&mut self, hot: Hot) {
         let counter = self.counters.len() as u32;
         self.counters.push(hot);
@@ -88,7 +102,7 @@ impl HotSketch {
     pub fn count(&mut self, fingerprint: Fingerprint, place: u64) {
         if let Some(&counter) = self.of.get(&fingerprint) {
             let hot = &mut self.counters[counter as usize];
-            hot.count += 1;
+            hot.count = hot.count.saturating_add(1);
             hot.place = place;
             self.sink(self.at[counter as usize] as usize);
         } else if self.counters.len() < self.limit {
@@ -97,7 +111,7 @@ impl HotSketch {
             let counter = self.heap[0];
             let hot = &mut self.counters[counter as usize];
             self.of.remove(&hot.fingerprint);
-            *hot = Hot { fingerprint, place, count: hot.count + 1, error: hot.count };
+            *hot = Hot { fingerprint, place, count: hot.count.saturating_add(1), error: hot.count };
             self.of.insert(fingerprint, counter);
             self.sink(0);
         }

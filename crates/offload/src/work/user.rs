@@ -50,6 +50,7 @@ pub struct UserOperation {
     cpu: Box<CpuFunction>,
     output_len: Box<OutputLen>,
     kernel: Option<Kernel>,
+    brief: bool,
 }
 
 /// The names of all operations that were ever made: an id is a place in it.
@@ -81,13 +82,32 @@ impl UserOperation {
         if id == names.len() {
             names.push(name.clone());
         }
-        Self { id: id as u32, name, cpu: Box::new(cpu), output_len: Box::new(output_len), kernel: None }
+        Self {
+            id: id as u32,
+            name,
+            cpu: Box::new(cpu),
+            output_len: Box::new(output_len),
+            kernel: None,
+            brief: false,
+        }
     }
 
     /// With a kernel for CUDA devices.
     #[must_use]
     pub fn with_kernel(self, kernel: Kernel) -> Self {
         Self { kernel: Some(kernel), ..self }
+    }
+
+    /// Its function waits for nobody and takes no lock that a submitter may hold: the thread that submits a task may run it
+    /// ([`Policy::inline_max`](crate::placement::Policy::inline_max)).
+    #[must_use]
+    pub fn brief(self) -> Self {
+        Self { brief: true, ..self }
+    }
+
+    /// Whether it is [brief](UserOperation::brief).
+    pub fn is_brief(&self) -> bool {
+        self.brief
     }
 
     /// For [`super::Request::User`].

@@ -1,9 +1,11 @@
 //! Operations of the user's own, on the processor and on a device that has their kernel.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrigger_offload::TaskError;
 use outrigger_offload::device::Fault;
+use outrigger_offload::placement::{Point, Policy, Stages};
 use outrigger_offload::runtime::{Failure, Runtime};
 use outrigger_offload::sim::{Execute, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::{Class, Kernel, KernelCode, Output, Request, UserOperation, Work};
@@ -125,4 +127,66 @@ fn a_users_operation_has_a_class_of_its_own() {
     assert_ne!(one.class(), other.class());
     assert_eq!((one.class().to_string(), other.class().operation()), ("user/one".into(), "other".into()));
     assert!(matches!(one.class(), Class::User(_)));
+}
+
+/// Whether the thread that submitted a task has done it, and whether it had ended by then.
+fn done_by_submitter(
+    runtime: &Runtime,
+    operation: &Arc<UserOperation>,
+    bytes: usize,
+    called_back: bool,
+) -> bool {
+    let mut draft = runtime.draft(bytes);
+    draft.input().set_len(bytes);
+    draft.set_request(Request::User { operation: Arc::clone(operation), parameters: Vec::new() });
+    let (told, tell) = std::sync::mpsc::channel();
+    let who = move |done: &outrigger_offload::runtime::Finished| {
+        done.output().bytes[..] == *format!("{:?}", std::thread::current().id()).as_bytes()
+    };
+    if called_back {
+        let here = std::thread::current().id();
+        draft.set_callback(Arc::new(move |ended| {
+            drop(ended);
+            let _ = told.send(std::thread::current().id() == here);
+        }));
+        drop(runtime.submit(draft).expect("admitted"));
+        return tell.recv().expect("it is called");
+    }
+    let ticket = runtime.submit(draft).expect("admitted");
+    let ended = ticket.has_ended();
+    let here = who(&ticket.wait().expect("done"));
+    assert!(ended || !here, "what was done here had ended");
+    here
+}
+
+#[test]
+fn what_is_small_and_brief_is_done_by_who_submits_it() {
+    let says_who = |name: &str| {
+        let who = |_: &[u8], _: &[u8], out: &mut Vec<u8>| {
+            out.extend_from_slice(format!("{:?}", std::thread::current().id()).as_bytes());
+            Ok(())
+        };
+        UserOperation::new(name, who, |_, _| 100)
+    };
+    let (brief, other) = (says_who("who, briefly").brief().shared(), says_who("who").shared());
+    let runtime = |policy: Policy| {
+        let runtime = Runtime::builder().cpu_threads(1).policy(Policy { learn: 0.0, ..policy }).build();
+        for operation in [&brief, &other] {
+            for (bytes, work) in [(1000.0, 1e3), (1e6, 1e6)] {
+                let stages = Stages { work, ..Stages::default() };
+                let point = Point { bytes, stages, samples: u32::MAX - 1000, error: 0.0 };
+                runtime.model().put(0, Class::User(operation.id()), point);
+            }
+        }
+        runtime
+    };
+    let default = runtime(Policy { explore_every: 0, ..Policy::default() });
+    assert!(done_by_submitter(&default, &brief, 1000, false));
+    assert!(!done_by_submitter(&default, &brief, 1_000_000, false), "a millisecond is worth handing over");
+    assert!(!done_by_submitter(&default, &other, 1000, false), "it may wait for its submitter");
+    assert!(!done_by_submitter(&default, &brief, 1000, true), "a callback may want what its submitter holds");
+    let never = runtime(Policy { inline_max: Duration::ZERO, explore_every: 0, ..Policy::default() });
+    assert!(!done_by_submitter(&never, &brief, 1000, false));
+    let metrics = default.metrics();
+    assert_eq!((metrics.devices[0].tasks, metrics.failed), (4, 0));
 }

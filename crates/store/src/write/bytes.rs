@@ -29,6 +29,15 @@ impl Bytes {
         Arc::clone(&self.0)
     }
 
+    /// Makes it nobody else's: a device that was given up goes on with what it has, and this is a copy.
+    pub fn unshare(&mut self) {
+        if self.is_lent() {
+            let mut copy = Self::new(&Pool::new(None, 0), self.len());
+            copy.copy_from_slice(self);
+            *self = copy;
+        }
+    }
+
     /// A device that was given up may still read it, and nobody knows until when.
     pub fn is_lent(&self) -> bool {
         Arc::strong_count(&self.0) > 1

@@ -1,19 +1,22 @@
 //! Stage dedup: is a chunk stored already, on its way, or new?
 //!
 //! Chunks of this session that are not yet in a sealed pack are in the pending table, by the number of their frame; it
-//! holds a few packs' worth. Everything else is asked of the index, a batch at a time. Of a file that is not deduplicated neither is asked: all
+//! holds a few packs' worth. What a device has found in the table cache is known by its pack, if the session may rely on that. Everything else is asked of the index,
+//! a batch at a time. Of a file that is not deduplicated nothing is asked: all
 //! of its chunks are new, though others may find them later. Only hits in packs that the session
 //! may rely on count, and it remembers that it relies on them until the files are committed (rule 4 of
 //! `docs/decisions/0003-reclaim-protocol.md`).
 
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::{Fingerprint, FingerprintMap};
+use outrigger_format::{Fingerprint, FingerprintMap, PackId, Place};
+use outrigger_offload::table::PackPlace;
 
 use super::ingest::ChunkRef;
 use crate::error::Result;
 use crate::index::Index;
 use crate::session::Session;
+use crate::table_cache::{Sharing, TableCache};
 
 /// What is known of a chunk.
 pub(super) enum Known {
@@ -31,28 +34,44 @@ pub(super) struct Dedup {
     pub pending: PendingTable,
     index: Arc<Index>,
     session: Arc<Session>,
+    table_cache: Option<Arc<TableCache>>,
     /// For each chunk of the batch: which of the questions below is about it, if any.
     asked: Vec<Option<usize>>,
     fingerprints: Vec<Fingerprint>,
-    places: Vec<Option<outrigger_format::Place>>,
+    /// The pack in which the table cache has it.
+    hot: Vec<Option<PackId>>,
+    packs: Vec<Option<PackId>>,
     was_pending: Vec<Option<u64>>,
+    open: Open,
+    found: Vec<(Fingerprint, PackId)>,
+}
+
+/// Questions that the table cache does not answer.
+#[derive(Default)]
+struct Open {
+    at: Vec<usize>,
+    fingerprints: Vec<Fingerprint>,
+    places: Vec<Option<Place>>,
 }
 
 impl Dedup {
-    pub fn new(index: Arc<Index>, session: Arc<Session>) -> Self {
-        let pending = PendingTable::default();
+    pub fn new(index: Arc<Index>, session: Arc<Session>, table_cache: Option<Arc<TableCache>>) -> Self {
         Self {
-            pending,
+            pending: PendingTable::default(),
             index,
             session,
+            table_cache,
             asked: Vec::new(),
             fingerprints: Vec::new(),
-            places: Vec::new(),
+            hot: Vec::new(),
+            packs: Vec::new(),
             was_pending: Vec::new(),
+            open: Open::default(),
+            found: Vec::new(),
         }
     }
 
-    /// Asks the index for a whole batch: runs of chunks, and whether they are to be deduplicated. `known` then answers chunk by chunk. `change` is
+    /// Asks about a whole batch: runs of chunks, and whether they are to be deduplicated. `known` then answers chunk by chunk. `change` is
     /// the number of the last change that these chunks are for.
     pub fn resolve<'a>(
         &mut self,
@@ -61,11 +80,13 @@ impl Dedup {
     ) -> Result<()> {
         self.asked.clear();
         self.fingerprints.clear();
+        self.hot.clear();
         for (chunks, dedup) in runs {
             for chunk in chunks {
                 self.asked.push(dedup.then_some(self.fingerprints.len()));
                 if dedup {
                     self.fingerprints.push(chunk.fingerprint);
+                    self.hot.push(chunk.hot.map(|number| PackPlace::from_number(number.get()).pack));
                 }
             }
         }
@@ -76,17 +97,51 @@ impl Dedup {
         self.was_pending
             .extend(self.fingerprints.iter().map(|fingerprint| pending.get(fingerprint).copied()));
         drop(pending);
-        self.places.clear();
+        let Self { index, fingerprints, hot, packs, open, .. } = self;
         self.session.rely(change, |usable| {
-            self.index.resolve_batch(&self.fingerprints, usable, &mut self.places)?;
-            Ok(self.places.iter().flatten().map(|place| place.pack))
-        })
+            packs.clear();
+            packs.extend(hot.iter().map(|pack| pack.filter(|pack| usable(*pack))));
+            open.at.clear();
+            open.at.extend((0..packs.len()).filter(|&at| packs[at].is_none()));
+            if open.at.len() == packs.len() {
+                // None was answered: as it is without a table cache.
+                index.resolve_batch(fingerprints, usable, &mut open.places)?;
+            } else {
+                open.fingerprints.clear();
+                open.fingerprints.extend(open.at.iter().map(|&at| fingerprints[at]));
+                index.resolve_batch(&open.fingerprints, usable, &mut open.places)?;
+            }
+            for (&at, place) in open.at.iter().zip(&open.places) {
+                packs[at] = place.map(|place| place.pack);
+            }
+            Ok(packs.iter().flatten().copied())
+        })?;
+        self.count()
+    }
+
+    /// Tells the table cache what was found, and where.
+    fn count(&mut self) -> Result<()> {
+        let Some(cache) = &self.table_cache else { return Ok(()) };
+        self.found.clear();
+        let mut relied = 0;
+        for ((fingerprint, pack), hot) in self.fingerprints.iter().zip(&self.packs).zip(&self.hot) {
+            let Some(pack) = *pack else { continue };
+            self.found.push((*fingerprint, pack));
+            if *hot == Some(pack) {
+                relied += 1;
+                if cache.sharing() == Sharing::Shared {
+                    self.index.footers().get(pack)?;
+                }
+            }
+        }
+        cache.note_found(&self.found, relied, self.session.generation());
+        Ok(())
     }
 
     /// What is known of chunk `at` of the batch given to `resolve`. Of one that is not deduplicated nothing is.
     pub fn known(&self, at: usize) -> Known {
         let Some(at) = self.asked[at] else { return Known::New };
-        if self.places[at].is_some() {
+        if self.packs[at].is_some() {
             return Known::Stored;
         }
         if let Some(frame) = self.was_pending[at] {

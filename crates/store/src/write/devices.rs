@@ -1,85 +1,281 @@
-//! Naming chunks by devices: a batch that was cut becomes a task of the offload runtime, whose placement decides between the processor and
-//! devices, and comes back through the queue.
+//! Cutting, naming and looking up by devices (GHOST): a batch that was read becomes *one* task of the offload runtime, whose placement decides
+//! between the processor and devices, and comes back through the queue with a small report.
+//!
+//! ```text
+//!   read ──▶ ingest: scan ▶ cut ▶ hash ▶ table cache ──▶ checked ──▶ sequencer
+//!                          │ no device can: cut here, by chunks                │ the report is no good
+//!                          └──▶ hash_many ─────────────▶ sequencer             └──▶ cut and hashed by a worker
+//! ```
 //!
 //! The device reads the batch where it lies, in the pool's page-locked memory. Whoever submits waits while too many tasks are
 //! outstanding; results do not wait for anybody. A task that the runtime gives back undone is done by a worker, so nothing depends on any device.
+//!
+//! **What is believed of a report.** Cuts: that they are cuts (in order, none too long, to the end), since any will do. Table cache: nothing that
+//! its own entries do not say (`table_cache/mod.rs`). Fingerprints: the runtime computes a sample of all tasks again
+//! (`check_every`), and one chunk of every task is hashed here, whichever: so a report about other bytes than these (of the
+//! batch before, shifted, of memory that was never written) is not taken for one about them. What fails here is done again by a worker, and the device
+//! is denounced.
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outrigger_format::FingerprintKind;
+use outrigger_format::{ChunkerSpec, FingerprintKind};
+use outrigger_offload::op::Stream;
+use outrigger_offload::pool::Pool;
 use outrigger_offload::runtime::{Failed, Finished, Runtime};
-use outrigger_offload::work::Class;
+use outrigger_offload::table::HotView;
+use outrigger_offload::work::{Class, Request};
 
-use super::ingest::ChunkRef;
+use super::bytes::Buffer;
+use super::ingest::{ChunkRef, Cut, told_chunks};
+use super::large::ReadSegment;
 use super::oracle::UNNAMED;
 use super::queue::Queue;
 use super::sequence::Sequenced;
+use crate::config::StoreConfig;
+use crate::store::Store;
+use crate::table_cache::TableCache;
 
 /// Sizes of batches that are looked at, bytes.
 const SIZES: Range<u32> = 20..25;
 /// A size at which a device does so much of its best is large enough.
 const ENOUGH: f64 = 0.9;
+/// Fewer bytes than this are hashed where they are: a chunk or two that a device's cuts did not meet.
+const NAME_HERE: usize = 256 << 10;
 
-/// Whether any device beside the processor can name chunks.
-pub(super) fn can_name(runtime: &Runtime, kind: FingerprintKind) -> bool {
-    let mut draft = runtime.draft(0);
-    draft.hash_many(kind, []);
-    (1..runtime.metrics().devices.len()).any(|device| runtime.supports(device, draft.work()))
-}
-
-/// Bytes of a batch from which the devices do about their best, as far as they were measured.
-pub(super) fn batch_bytes(runtime: &Runtime, kind: FingerprintKind) -> Option<usize> {
-    let devices = 1..runtime.metrics().devices.len();
-    let rate = |bytes: usize| {
-        let times =
-            devices.clone().filter_map(|device| runtime.predict(device, Class::HashMany(kind), bytes));
-        times.map(|time| bytes as f64 / time.as_secs_f64()).fold(0.0, f64::max)
-    };
-    let best = SIZES.map(|log| rate(1 << log)).fold(0.0, f64::max);
-    (best > 0.0).then(|| SIZES.map(|log| 1 << log).find(|&bytes| rate(bytes) >= ENOUGH * best)).flatten()
-}
-
-/// Has the chunks of a batch named that have no fingerprints yet. It comes back through `queue`, which has been told that one is away.
-pub(super) fn name(
-    runtime: &Runtime,
-    queue: &Arc<Queue>,
+/// The devices of a writer.
+pub(super) struct Devices {
+    runtime: Arc<Runtime>,
     kind: FingerprintKind,
-    ticket: u64,
-    batch: Sequenced,
-) {
-    let (buffer, chunks) = batch.chunks();
-    let unnamed = || chunks.iter().filter(|chunk| chunk.fingerprint == UNNAMED);
-    let (Some(first), Some(last)) = (unnamed().next(), unnamed().next_back()) else {
-        return queue.come_back_named(ticket, batch);
-    };
-    let range = first.start..last.start + last.len;
-    let mut draft = runtime.draft(0);
-    draft.hash_many(
-        kind,
-        unnamed().map(|chunk| {
-            let start = chunk.start - range.start;
-            start..start + chunk.len
-        }),
-    );
-    draft.share(buffer.bytes.lend(), range.start as usize..range.end as usize);
-    let away = Arc::new(Mutex::new(Some(batch)));
-    let (back, waits) = (Arc::clone(queue), Arc::clone(&away));
-    draft.set_callback(Arc::new(move |ended| {
-        if let Some(batch) = take(&waits) {
-            come_back(&back, ticket, batch, ended);
+    chunker: ChunkerSpec,
+    table_cache: Option<Arc<TableCache>>,
+}
+
+/// A batch that was read.
+pub(super) enum Uncut {
+    Small(Cut),
+    Segment(ReadSegment),
+}
+
+impl Uncut {
+    fn buffer(&self) -> &Buffer {
+        match self {
+            Self::Small(batch) => &batch.buffer,
+            Self::Segment(segment) => &segment.buffer,
         }
-    }));
-    if let Err(refused) = runtime.submit(draft) {
-        // It is being shut down.
-        drop(refused);
-        if let Some(batch) = take(&away) {
-            queue.come_back_unnamed(ticket, batch);
+    }
+
+    fn streams(&self) -> Option<(ChunkerSpec, Vec<Stream>)> {
+        match self {
+            Self::Small(batch) => batch.streams(),
+            Self::Segment(segment) => Some((segment.file.chunker, segment.streams()?)),
         }
     }
 }
 
-fn take(away: &Mutex<Option<Sequenced>>) -> Option<Sequenced> {
+/// A batch that is back, with its report, unless there is none.
+pub(super) struct Ingested {
+    ticket: u64,
+    batch: Uncut,
+    report: Option<Finished>,
+    /// What it was looked up in.
+    view: Option<Arc<HotView>>,
+}
+
+fn ingest(
+    streams: Vec<Stream>,
+    chunker: ChunkerSpec,
+    kind: FingerprintKind,
+    view: Option<&HotView>,
+) -> Request {
+    Request::Ingest { streams, chunker, kind, table: view.map(|view| Arc::clone(view.table())) }
+}
+
+/// Whether any device beside the processor can do this.
+fn can(runtime: &Runtime, request: Request) -> bool {
+    let mut draft = runtime.draft(0);
+    draft.set_request(request);
+    (1..runtime.metrics().devices.len()).any(|device| runtime.supports(device, draft.work()))
+}
+
+/// Whether any device can look up what it has cut and hashed as this store wants it.
+pub(crate) fn has_use_for_table_cache(runtime: &Runtime, config: &StoreConfig) -> bool {
+    can(runtime, ingest(Vec::new(), config.chunker, config.fingerprint, None))
+}
+
+impl Devices {
+    /// Those of a store; `None` if none of them can be of use.
+    pub fn of(store: &Store) -> Option<Self> {
+        let runtime = Arc::clone(store.devices()?);
+        let StoreConfig { fingerprint: kind, chunker, .. } = store.config;
+        let useful = can(&runtime, Request::HashMany { kind, ranges: Vec::new() })
+            || can(&runtime, ingest(Vec::new(), chunker, kind, None));
+        useful.then(|| Self { runtime, kind, chunker, table_cache: store.table_cache().cloned() })
+    }
+
+    /// Where batches' memory comes from.
+    pub fn pool(&self) -> &Pool {
+        self.runtime.pool()
+    }
+
+    /// Bytes of a batch from which the devices do about their best, as far as they were measured.
+    pub fn batch_bytes(&self) -> Option<usize> {
+        let devices = 1..self.runtime.metrics().devices.len();
+        let classes =
+            [Class::Ingest(self.chunker, self.kind, self.table_cache.is_some()), Class::HashMany(self.kind)];
+        classes.into_iter().find_map(|class| {
+            let rate = |bytes: usize| {
+                let times = devices.clone().filter_map(|device| self.runtime.predict(device, class, bytes));
+                times.map(|time| bytes as f64 / time.as_secs_f64()).fold(0.0, f64::max)
+            };
+            let best = SIZES.map(|log| rate(1 << log)).fold(0.0, f64::max);
+            (best > 0.0).then(|| SIZES.map(|log| 1 << log).find(|&bytes| rate(bytes) >= ENOUGH * best))?
+        })
+    }
+
+    /// Has a batch cut, named and looked up, in one task; it comes back through `queue`. Gives it back if no device can do that.
+    pub fn ingest(&self, queue: &Arc<Queue>, ticket: u64, batch: Uncut) -> Option<Uncut> {
+        let Some((chunker, streams)) = batch.streams() else { return Some(batch) };
+        let view = self.table_cache.as_ref().map(|cache| cache.view());
+        let mut draft = self.runtime.draft(0);
+        draft.set_request(ingest(streams, chunker, self.kind, view.as_deref()));
+        let supports = |device| self.runtime.supports(device, draft.work());
+        if !(1..self.runtime.metrics().devices.len()).any(supports) {
+            return Some(batch);
+        }
+        let Request::Ingest { streams, .. } = &draft.work().request else { unreachable!("just set") };
+        let end = streams.last().map_or(0, |stream| stream.range.end as usize);
+        let buffer = batch.buffer();
+        draft.share(buffer.bytes.lend(), buffer.headroom..buffer.headroom + end);
+        queue.go_away();
+        let away = Arc::new(Mutex::new(Some((batch, view))));
+        let (back, waits) = (Arc::clone(queue), Arc::clone(&away));
+        let come_back = move |waits: &Mutex<Option<_>>, report| {
+            if let Some((batch, view)) = take(waits) {
+                back.come_back_ingested(Box::new(Ingested { ticket, batch, report, view }));
+            }
+        };
+        let refused = come_back.clone();
+        draft.set_callback(Arc::new(move |ended| come_back(&waits, ended.ok())));
+        if let Err(why) = self.runtime.submit(draft) {
+            // It is being shut down.
+            drop(why);
+            refused(&away, None);
+        }
+        None
+    }
+
+    /// Takes over what a report says of its batch, or gives the batch back, to be cut by a worker.
+    pub fn take(&self, back: Ingested) -> Result<(u64, Uncut), (u64, Uncut)> {
+        let Ingested { ticket, mut batch, report, view } = back;
+        let Some(report) = report else { return Err((ticket, batch)) };
+        let device = report.report().device;
+        let checked = self.check(&report, &batch, ticket, device, view.as_deref());
+        let counts = report.output().counts.clone();
+        // Nobody else has the batch's bytes any more, before it goes on.
+        drop(report);
+        let Some(chunks) = checked else {
+            self.runtime.denounce(device);
+            return Err((ticket, batch));
+        };
+        match &mut batch {
+            Uncut::Small(batch) => batch.take(&chunks, &counts),
+            Uncut::Segment(segment) => segment.take(chunks, counts),
+        }
+        Ok((ticket, batch))
+    }
+
+    /// The chunks of a report that can be believed; see the module.
+    fn check(
+        &self,
+        report: &Finished,
+        batch: &Uncut,
+        ticket: u64,
+        device: usize,
+        view: Option<&HotView>,
+    ) -> Option<Vec<ChunkRef>> {
+        let Request::Ingest { streams, chunker, .. } = &report.work().request else { return None };
+        let (output, buffer) = (report.output(), batch.buffer());
+        let mut chunks = told_chunks(streams, *chunker, buffer.headroom, &output.chunks, &output.counts)?;
+        if chunks.is_empty() {
+            return Some(chunks);
+        }
+        if device > 0 {
+            // Which one is nobody's to foresee.
+            let mixed = ticket.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+            let ChunkRef { start, len, fingerprint, .. } = chunks[mixed as usize % chunks.len()];
+            let bytes = &buffer.bytes[start as usize..(start + len) as usize];
+            if outrigger_offload::hash(self.kind, bytes) != fingerprint {
+                return None;
+            }
+        }
+        let denied = deny(&mut chunks, view);
+        if let Some(cache) = &self.table_cache {
+            let found = chunks.iter().filter(|chunk| chunk.hot.is_some()).count();
+            cache.note_asked(chunks.len() as u64, found as u64, denied as u64);
+        }
+        (denied == 0).then_some(chunks)
+    }
+
+    /// Whether a batch's chunks without names are work enough for a device.
+    pub fn are_worth_it(&self, batch: &Sequenced) -> bool {
+        let (_, chunks) = batch.chunks();
+        let unnamed = chunks.iter().filter(|chunk| chunk.fingerprint == UNNAMED);
+        unnamed.map(|chunk| chunk.len as usize).sum::<usize>() >= NAME_HERE
+    }
+
+    /// Has the chunks of a batch named that have no fingerprints yet. It comes back through `queue`.
+    pub fn name(&self, queue: &Arc<Queue>, ticket: u64, batch: Sequenced) {
+        queue.go_away();
+        let (buffer, chunks) = batch.chunks();
+        let unnamed = || chunks.iter().filter(|chunk| chunk.fingerprint == UNNAMED);
+        let (Some(first), Some(last)) = (unnamed().next(), unnamed().next_back()) else {
+            return queue.come_back_named(ticket, batch);
+        };
+        let range = first.start..last.start + last.len;
+        let mut draft = self.runtime.draft(0);
+        draft.hash_many(
+            self.kind,
+            unnamed().map(|chunk| {
+                let start = chunk.start - range.start;
+                start..start + chunk.len
+            }),
+        );
+        draft.share(buffer.bytes.lend(), range.start as usize..range.end as usize);
+        let away = Arc::new(Mutex::new(Some(batch)));
+        let (back, waits) = (Arc::clone(queue), Arc::clone(&away));
+        draft.set_callback(Arc::new(move |ended| {
+            if let Some(batch) = take(&waits) {
+                come_back(&back, ticket, batch, ended);
+            }
+        }));
+        if let Err(refused) = self.runtime.submit(draft) {
+            // It is being shut down.
+            drop(refused);
+            if let Some(batch) = take(&away) {
+                queue.come_back_unnamed(ticket, batch);
+            }
+        }
+    }
+}
+
+/// Takes back what a table is said to say and does not; how often that was.
+fn deny(chunks: &mut [ChunkRef], view: Option<&HotView>) -> usize {
+    let confirms = |chunk: &ChunkRef, number: NonZeroU64| {
+        view.is_some_and(|view| view.confirms(&chunk.fingerprint, number.get()))
+    };
+    let mut denied = 0;
+    for chunk in chunks {
+        if chunk.hot.is_some_and(|number| !confirms(chunk, number)) {
+            chunk.hot = None;
+            denied += 1;
+        }
+    }
+    denied
+}
+
+fn take<T>(away: &Mutex<Option<T>>) -> Option<T> {
     away.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 

@@ -1,11 +1,14 @@
-//! Stage read + scan + cut for small files: one worker does a whole batch, its bytes in one buffer.
+//! Stage read + scan + cut for small files: one worker reads a whole batch into one buffer, and cuts it, or has a device do that (`devices.rs`).
 
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use outrigger_format::boundary::CutWalk;
 use outrigger_format::{ChunkerSpec, Fingerprint, FingerprintKind};
 use outrigger_offload::Compression;
+use outrigger_offload::op::{Ingested, Stream};
 
 use super::bytes::Buffer;
 use super::framer::Form;
@@ -23,6 +26,15 @@ pub(super) struct ChunkRef {
     pub start: u32,
     pub len: u32,
     pub fingerprint: Fingerprint,
+    /// What the table cache says of it, if that was asked: confirmed ([`outrigger_offload::table::PackPlace`]).
+    pub hot: Option<NonZeroU64>,
+}
+
+impl ChunkRef {
+    /// As a walk has cut it.
+    pub fn cut(start: usize, len: usize) -> Self {
+        Self { start: start as u32, len: len as u32, fingerprint: UNNAMED, hot: None }
+    }
 }
 
 /// Computes the fingerprints of chunks in `buffer` that have none. All at once: most files have fewer leaves than a vector has lanes.
@@ -35,8 +47,8 @@ pub(super) fn hash_chunks(kind: FingerprintKind, buffer: &Buffer, chunks: &mut [
     unnamed.zip(fingerprints).for_each(|(chunk, fingerprint)| chunk.fingerprint = fingerprint);
 }
 
-/// What a small batch became: changes in order, each with the chunks that make its content, which have no fingerprints yet, unless an oracle
-/// told them.
+/// What a small batch became: changes in order, each with the chunks that make its content, once it is cut. They have no fingerprints yet,
+/// unless an oracle or a device told them.
 pub(super) struct Cut {
     pub files: Vec<CutFile>,
     pub chunks: Vec<ChunkRef>,
@@ -46,6 +58,9 @@ pub(super) struct Cut {
 /// One change of a batch; its chunks are the next `chunks` of the batch.
 pub(super) struct CutFile {
     pub change: Change,
+    /// Where its bytes lie in the buffer, and at which offset of the file they begin.
+    data: Range<usize>,
+    offset: u64,
     pub chunks: usize,
     pub form: Form,
     pub dedup: bool,
@@ -53,6 +68,21 @@ pub(super) struct CutFile {
     pub oracle: Oracle,
     /// False for a change that was submitted without content: its root, if it has one, stays.
     pub content: bool,
+}
+
+impl CutFile {
+    /// The ranges of the buffer that are cut by themselves.
+    fn extents(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let Range { start, end } = self.data;
+        let middle = match self.chunker {
+            // Data that begins within a block: the rest of that block first.
+            ChunkerSpec::Fixed { size } if !self.offset.is_multiple_of(size.into()) => {
+                end.min(start + (size as usize - (self.offset % u64::from(size)) as usize))
+            }
+            _ => start,
+        };
+        [start..middle, middle..end].into_iter().filter(|extent| !extent.is_empty())
+    }
 }
 
 /// A worker's reusable memory.
@@ -73,24 +103,20 @@ pub(super) fn open_source(file: &SourceFile) -> Result<OwnedFd, String> {
         .map_err(|errno| errno.to_string())
 }
 
-/// Reads and cuts a batch.
+/// Reads a batch.
 ///
 /// # Errors
-/// Those of a [`super::PartSource`], and a file that is not the one an oracle tells of: the writer must stop.
-pub(super) fn ingest_small(
-    items: Vec<Small>,
-    mut buffer: Buffer,
-    progress: &Progress,
-    scratch: &mut Scratch,
-) -> Result<Cut> {
+/// Those of a [`super::PartSource`]: the writer must stop.
+pub(super) fn read_small(items: Vec<Small>, mut buffer: Buffer, progress: &Progress) -> Result<Cut> {
     let mut files = Vec::with_capacity(items.len());
-    let mut chunks = Vec::with_capacity(items.len() * 2);
     let mut at = buffer.headroom;
     for item in items {
         let file = match item {
             Small::Change(change) => {
                 files.push(CutFile {
                     change,
+                    data: at..at,
+                    offset: 0,
                     chunks: 0,
                     form: Form { codec: Compression::NONE, frame: None },
                     dedup: false,
@@ -107,29 +133,102 @@ pub(super) fn ingest_small(
         let Some((change, len, offset, codec)) = read_file(file, &mut buffer.bytes[at..], progress)? else {
             continue;
         };
-        let form = Form { codec, frame };
-        let before = chunks.len();
-        if let Some(answers) = oracle.answers() {
-            answers.check_data(len as u64)?;
-            told(answers, at, &mut chunks);
-        } else {
-            let mut begin = at;
-            if let ChunkerSpec::Fixed { size } = chunker
-                && !offset.is_multiple_of(size.into())
-            {
-                // Data that begins within a block: the rest of that block first.
-                begin += len.min(size as usize - (offset % u64::from(size)) as usize);
-                cut(&buffer.bytes[at..begin], at, chunker, scratch, &mut chunks);
-            }
-            cut(&buffer.bytes[begin..at + len], begin, chunker, scratch, &mut chunks);
-        }
-        let count = chunks.len() - before;
-        files.push(CutFile { change, chunks: count, form, dedup, chunker, oracle, content: true });
+        let (form, data) = (Form { codec, frame }, at..at + len);
+        files.push(CutFile { change, data, offset, chunks: 0, form, dedup, chunker, oracle, content: true });
         at += len;
         progress.bytes_done.fetch_add(len as u64, Ordering::Relaxed);
         progress.files_done.fetch_add(1, Ordering::Relaxed);
     }
-    Ok(Cut { files, chunks, buffer })
+    Ok(Cut { files, chunks: Vec::new(), buffer })
+}
+
+impl Cut {
+    /// Cuts everything, here and now.
+    ///
+    /// # Errors
+    /// A file that is not the one an oracle tells of: the writer must stop.
+    pub fn cut_here(&mut self, scratch: &mut Scratch) -> Result<()> {
+        self.chunks.reserve(self.files.len() * 2);
+        for file in &mut self.files {
+            let before = self.chunks.len();
+            if let Some(answers) = file.oracle.answers() {
+                answers.check_data(file.data.len() as u64)?;
+                told(answers, file.data.start, &mut self.chunks);
+            } else {
+                for extent in file.extents() {
+                    let data = &self.buffer.bytes[extent.clone()];
+                    cut(data, extent.start, file.chunker, scratch, &mut self.chunks);
+                }
+            }
+            file.chunks = self.chunks.len() - before;
+        }
+        Ok(())
+    }
+
+    /// What a device is to cut, if one task can: the streams, relative to what lies behind the headroom. `None` where there are no bytes, files
+    /// are cut in different ways, or an oracle tells how.
+    pub fn streams(&self) -> Option<(ChunkerSpec, Vec<Stream>)> {
+        let mut chunker = None;
+        let mut streams = Vec::with_capacity(self.files.len());
+        for file in self.files.iter().filter(|file| !file.data.is_empty()) {
+            if file.oracle.answers().is_some() || *chunker.get_or_insert(file.chunker) != file.chunker {
+                return None;
+            }
+            let relative = |at: usize| (at - self.buffer.headroom) as u32;
+            streams.extend(
+                file.extents()
+                    .map(|extent| Stream { range: relative(extent.start)..relative(extent.end), last: true }),
+            );
+        }
+        chunker.map(|chunker| (chunker, streams))
+    }
+
+    /// Takes the chunks of these streams over from a device. They have been checked.
+    pub fn take(&mut self, chunks: &[ChunkRef], counts: &[u32]) {
+        let mut counts = counts.iter();
+        for file in &mut self.files {
+            let count = |_| counts.next().map_or(0, |&count| count as usize);
+            file.chunks = file.extents().map(count).sum();
+        }
+        self.chunks = chunks.to_vec();
+    }
+}
+
+/// The chunks of streams in a buffer, as a device tells them, or `None` if they cannot be. `base` is where positions count from.
+pub(super) fn told_chunks(
+    streams: &[Stream],
+    chunker: ChunkerSpec,
+    base: usize,
+    chunks: &[Ingested],
+    counts: &[u32],
+) -> Option<Vec<ChunkRef>> {
+    let mut all = Vec::with_capacity(chunks.len());
+    let mut rest = chunks;
+    if counts.len() != streams.len() {
+        return None;
+    }
+    for (stream, &count) in streams.iter().zip(counts) {
+        let (own, others) = rest.split_at_checked(count as usize)?;
+        rest = others;
+        let mut start = stream.range.start;
+        for chunk in own {
+            let len =
+                chunk.end.checked_sub(start).filter(|&len| len > 0 && len as usize <= chunker.max_len())?;
+            if chunk.end > stream.range.end {
+                return None;
+            }
+            let hot = chunk.place.and_then(NonZeroU64::new);
+            let start_here = start + base as u32;
+            all.push(ChunkRef { start: start_here, len, fingerprint: chunk.fingerprint, hot });
+            start = chunk.end;
+        }
+        // What is left over is the beginning of a chunk, if the stream goes on.
+        let left = (stream.range.end - start) as usize;
+        if left > if stream.last { 0 } else { chunker.max_len() } {
+            return None;
+        }
+    }
+    rest.is_empty().then_some(all)
 }
 
 /// Appends the chunks of `data`, which lies at `base` of its buffer, without their fingerprints.
@@ -150,8 +249,7 @@ fn cut(data: &[u8], base: usize, chunker: ChunkerSpec, scratch: &mut Scratch, ch
     let mut start = 0;
     for &end in &scratch.ends {
         let end = end as usize;
-        let len = (end - start) as u32;
-        chunks.push(ChunkRef { start: (base + start) as u32, len, fingerprint: UNNAMED });
+        chunks.push(ChunkRef::cut(base + start, end - start));
         start = end;
     }
 }
@@ -160,7 +258,7 @@ fn cut(data: &[u8], base: usize, chunker: ChunkerSpec, scratch: &mut Scratch, ch
 fn told(answers: &Answers, base: usize, chunks: &mut Vec<ChunkRef>) {
     let mut start = base as u32;
     for &(len, fingerprint) in &answers.chunks {
-        chunks.push(ChunkRef { start, len, fingerprint });
+        chunks.push(ChunkRef { start, len, fingerprint, hot: None });
         start += len;
     }
 }

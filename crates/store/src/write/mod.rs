@@ -1,8 +1,8 @@
 //! The write path: files in, committed manifests out.
 //!
 //! ```text
-//!  caller ──submit──▶ queue ──▶ workers: read, scan, cut, hash      (parallel; queue.rs, ingest.rs, large/; hashing by
-//!                                  │ in ticket order                 devices: devices.rs)
+//!  caller ──submit──▶ queue ──▶ workers: read, scan, cut, hash      (parallel; queue.rs, ingest.rs, large/; all but reading,
+//!                                  │ in ticket order                 and looking up too, by devices: devices.rs)
 //!                                  ▼
 //!                               sequencer: dedup, frame, manifest   (one at a time; sequence.rs, dedup.rs, framer.rs,
 //!                                  │ full frames                     manifest.rs, keep.rs)
@@ -57,6 +57,7 @@ mod worker;
 pub(crate) use catalogue::META_CODEC;
 pub use catalogue::append_records;
 pub use commit::{CommitTotals, CommitWhen};
+pub(crate) use devices::has_use_for_table_cache;
 pub use item::{
     CODEC_HINT, Content, FileItem, Item, Part, PartSource, Parts, SourceFile, SourceStat, Target,
 };

@@ -6,14 +6,14 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use outrigger_format::{PackKind, Root};
+use outrigger_format::{ChunkerSpec, PackKind, Root};
 use outrigger_offload::Auto;
 use outrigger_offload::pool::Pool;
 
 use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message};
 use super::compare::Compare;
 use super::dedup::Dedup;
-use super::devices;
+use super::devices::Devices;
 use super::framer::Framer;
 use super::item::{Content, FileItem, Item, Part};
 use super::keep::StoredNodes;
@@ -57,7 +57,7 @@ const SEGMENT: usize = 1 << 20;
 const IN_FLIGHT: usize = 4;
 /// Bytes of all buffers, where devices would like larger ones.
 const BUFFERS_MAX: usize = 256 << 20;
-/// Elements of a batch at most.
+/// Elements of a batch at most, for each [`SEGMENT`] that fits.
 const BATCH_ITEMS: usize = 512;
 
 /// Takes items, in order, and makes them durable and visible in that order. Blocks when it is given more than it can
@@ -70,6 +70,8 @@ pub struct Writer {
     messages: Option<Sender<Message>>,
     batch: Vec<Small>,
     batch_bytes: usize,
+    /// How the files of the batch are cut, where devices do that: one task cuts all alike.
+    batch_chunker: Option<ChunkerSpec>,
     segment: usize,
 }
 
@@ -81,16 +83,15 @@ impl Writer {
         options: &WriteOptions,
         progress: &Arc<Progress>,
     ) -> Self {
-        let runtime =
-            store.devices().filter(|runtime| devices::can_name(runtime, store.config.fingerprint)).cloned();
+        let devices = Devices::of(store);
         let least = SEGMENT.max(4 * options.chunk_max);
         let headroom = options.chunk_max.max(4096);
-        let (count, segment, pool) = match &runtime {
+        let (count, segment, pool) = match &devices {
             None => (options.threads * 3 + 2, least, Pool::new(None, 0)),
-            Some(runtime) => {
+            Some(devices) => {
                 let count = options.threads * 3 + 2 + IN_FLIGHT;
-                let wanted = devices::batch_bytes(runtime, store.config.fingerprint).unwrap_or(least);
-                (count, wanted.min(BUFFERS_MAX / count).max(least), runtime.pool().clone())
+                let wanted = devices.batch_bytes().unwrap_or(least);
+                (count, wanted.min(BUFFERS_MAX / count).max(least), devices.pool().clone())
             }
         };
         let buffers = BufferPlan { count, headroom, data: segment, pool };
@@ -108,7 +109,8 @@ impl Writer {
         let frames = MetaFrames::new(meta_sink, fingerprint, own_index, own_session, own_compare);
         let frames = Arc::new(Mutex::new(frames));
         let commits = Arc::new(CommitQueue::default());
-        let dedup = Dedup::new(Arc::clone(index), Arc::clone(session));
+        let table_cache = devices.as_ref().and_then(|_| store.table_cache().cloned());
+        let dedup = Dedup::new(Arc::clone(index), Arc::clone(session), table_cache);
         let pending = Arc::clone(&dedup.pending);
         let recycled = Arc::new(Mutex::new(Vec::new()));
         let stage = Stage {
@@ -127,7 +129,7 @@ impl Writer {
         let sequencer = Sequencer::new(stage);
         let shared = Arc::new(Shared {
             queue: Arc::new(Queue::new(buffers, 4 * options.threads + 8)),
-            runtime,
+            devices,
             sequencer,
             packs: Mutex::new(sink(PackKind::Data)),
             commits: Arc::clone(&commits),
@@ -180,7 +182,8 @@ impl Writer {
             })
             .collect();
         let (committer, messages) = (Some(committer), Some(messages));
-        Self { shared, workers, committer, messages, batch: Vec::new(), batch_bytes: 0, segment }
+        let (batch, batch_chunker) = (Vec::new(), None);
+        Self { shared, workers, committer, messages, batch, batch_bytes: 0, batch_chunker, segment }
     }
 
     /// Takes one item.
@@ -224,9 +227,16 @@ impl Writer {
     }
 
     fn batch_up(&mut self, item: Small, len: usize) -> Result<()> {
-        if self.batch_bytes + len > self.segment || self.batch.len() >= BATCH_ITEMS {
+        let items_max = BATCH_ITEMS * (self.segment / SEGMENT);
+        let chunker = match &item {
+            Small::File(file) if self.shared.devices.is_some() && len > 0 => Some(file.chunker),
+            _ => None,
+        };
+        let other = chunker.is_some() && self.batch_chunker.is_some_and(|before| Some(before) != chunker);
+        if self.batch_bytes + len > self.segment || self.batch.len() >= items_max || other {
             self.flush_batch()?;
         }
+        self.batch_chunker = chunker.or(self.batch_chunker);
         self.batch_bytes += len;
         self.batch.push(item);
         Ok(())
@@ -234,6 +244,7 @@ impl Writer {
 
     fn flush_batch(&mut self) -> Result<()> {
         self.batch_bytes = 0;
+        self.batch_chunker = None;
         if self.batch.is_empty() {
             return Ok(());
         }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use outrigger_offload::pool::Pool;
 
 use super::bytes::{Buffer, Bytes};
+use super::devices::Ingested;
 use super::framer::RawFrame;
 use super::item::FileItem;
 use super::large::{LargeFile, Segment};
@@ -39,6 +40,8 @@ pub(super) enum Task {
     Hash(u64, Sequenced),
     /// Has all fingerprints.
     Bring(u64, Sequenced),
+    /// Was with a device, to be cut, named and looked up.
+    Ingested(Box<Ingested>),
     Small(u64, Vec<Small>, Buffer),
     Segment(u64, Arc<LargeFile>, Segment, Buffer),
 }
@@ -47,6 +50,7 @@ struct State {
     compress: VecDeque<RawFrame>,
     hash: VecDeque<(u64, Sequenced)>,
     bring: VecDeque<(u64, Sequenced)>,
+    ingested: VecDeque<Box<Ingested>>,
     /// Batches that are with the offload runtime.
     away: usize,
     batches: VecDeque<Batch>,
@@ -82,6 +86,7 @@ impl Queue {
             compress: VecDeque::new(),
             hash: VecDeque::new(),
             bring: VecDeque::new(),
+            ingested: VecDeque::new(),
             away: 0,
             batches: VecDeque::new(),
             buffers: Vec::new(),
@@ -160,6 +165,14 @@ impl Queue {
         self.work.notify_one();
     }
 
+    /// A batch is back, with what was found in it, if anything.
+    pub fn come_back_ingested(&self, batch: Box<Ingested>) {
+        let mut state = self.lock();
+        state.away -= 1;
+        state.ingested.push_back(batch);
+        self.work.notify_one();
+    }
+
     /// A batch is back as it was.
     pub fn come_back_unnamed(&self, ticket: u64, batch: Sequenced) {
         let mut state = self.lock();
@@ -206,6 +219,9 @@ impl State {
         }
         if let Some((ticket, batch)) = self.bring.pop_front() {
             return Some(Task::Bring(ticket, batch));
+        }
+        if let Some(batch) = self.ingested.pop_front() {
+            return Some(Task::Ingested(batch));
         }
         if let Some((ticket, batch)) = self.hash.pop_front() {
             return Some(Task::Hash(ticket, batch));

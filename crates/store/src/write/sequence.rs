@@ -241,7 +241,7 @@ impl Stage {
         file: &mut LargeProgress,
         queue: &Queue,
     ) -> Result<()> {
-        let ChunkRef { start, len, fingerprint } = *chunk;
+        let ChunkRef { start, len, fingerprint, hot: _ } = *chunk;
         Progress::add(&self.progress.chunks, 1);
         let range = start as usize..(start + len) as usize;
         self.compare.check(&fingerprint, &buffer.bytes[range.clone()])?;

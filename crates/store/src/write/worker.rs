@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use outrigger_format::{ChunkKind, Codec, FingerprintKind};
-use outrigger_offload::runtime::Runtime;
 use outrigger_offload::{Auto, Encoder, Wanted};
 
 use super::commit::{CommitQueue, CommitWhen, Message, WAITING_MAX};
-use super::devices;
+use super::devices::{Devices, Uncut};
 use super::framer::{RawBytes, RawFrame};
-use super::ingest::{Scratch, ingest_small};
+use super::ingest::{Scratch, read_small};
+use super::large::ReadSegment;
 use super::packer::{PackSink, StoredFrame};
 use super::progress::Progress;
 use super::queue::{Queue, Task};
@@ -22,8 +22,8 @@ use crate::error::Result;
 /// What the workers share.
 pub(super) struct Shared {
     pub queue: Arc<Queue>,
-    /// If there are devices.
-    pub runtime: Option<Arc<Runtime>>,
+    /// If there are any.
+    pub devices: Option<Devices>,
     pub sequencer: Sequencer,
     pub packs: Mutex<PackSink>,
     pub commits: Arc<CommitQueue>,
@@ -75,21 +75,23 @@ impl Shared {
                 Task::Hash(ticket, batch) => self.name_here(ticket, batch)?,
                 Task::Bring(ticket, batch) => self.sequencer.bring(ticket, batch, &self.queue)?,
                 Task::Small(ticket, items, buffer) => {
-                    let batch = ingest_small(items, buffer, &self.progress, &mut scratch)?;
-                    self.name(ticket, Sequenced::Small(batch))?;
+                    let batch = read_small(items, buffer, &self.progress)?;
+                    if let Some(batch) = self.send(ticket, Uncut::Small(batch)) {
+                        self.cut(ticket, batch, &mut scratch)?;
+                    }
                 }
                 Task::Segment(ticket, file, segment, buffer) => {
-                    let mut cut = Vec::new();
-                    file.run_segment(ticket, &segment, buffer, &self.progress, &mut |scanned| {
-                        cut.push(scanned)
-                    })?;
-                    // The first is hashed here while its bytes are warm; others were parked, and are for whoever is free.
-                    let mut cut =
-                        cut.into_iter().map(|segment| (segment.ticket, Sequenced::Segment(segment)));
-                    let own = cut.next();
-                    cut.try_for_each(|(ticket, batch)| self.park(ticket, batch))?;
-                    if let Some((ticket, batch)) = own {
-                        self.name(ticket, batch)?;
+                    let segment = file.read_segment(ticket, &segment, buffer, &self.progress)?;
+                    if let Some(batch) = self.send(ticket, Uncut::Segment(segment)) {
+                        self.cut(ticket, batch, &mut scratch)?;
+                    }
+                }
+                Task::Ingested(batch) => {
+                    let devices = self.devices.as_ref().expect("it was with one");
+                    match devices.take(*batch) {
+                        Ok((ticket, Uncut::Small(batch))) => self.name(ticket, Sequenced::Small(batch))?,
+                        Ok((_, Uncut::Segment(segment))) => self.cut_in_line(segment)?,
+                        Err((ticket, batch)) => self.cut(ticket, batch, &mut scratch)?,
                     }
                 }
             }
@@ -100,17 +102,53 @@ impl Shared {
         Ok(())
     }
 
+    /// Has a batch cut, named and looked up by whatever does that best, or gives it back.
+    fn send(&self, ticket: u64, batch: Uncut) -> Option<Uncut> {
+        match &self.devices {
+            Some(devices) => devices.ingest(&self.queue, ticket, batch),
+            None => Some(batch),
+        }
+    }
+
+    /// Cuts a batch, here and now.
+    fn cut(&self, ticket: u64, batch: Uncut, scratch: &mut Scratch) -> Result<()> {
+        match batch {
+            Uncut::Small(mut batch) => {
+                batch.cut_here(scratch)?;
+                self.name(ticket, Sequenced::Small(batch))
+            }
+            Uncut::Segment(mut segment) => {
+                segment.scan();
+                self.cut_in_line(segment)
+            }
+        }
+    }
+
+    /// Cuts the segments that are next in line, of which this may be one.
+    fn cut_in_line(&self, segment: ReadSegment) -> Result<()> {
+        let (file, mut cut) = (Arc::clone(&segment.file), Vec::new());
+        file.cut(segment, &mut |scanned| cut.push(scanned))?;
+        // The first is hashed here while its bytes are warm; others were parked, and are for whoever is free.
+        let mut cut = cut.into_iter().map(|segment| (segment.ticket, Sequenced::Segment(segment)));
+        let own = cut.next();
+        cut.try_for_each(|(ticket, batch)| self.park(ticket, batch))?;
+        own.map_or(Ok(()), |(ticket, batch)| self.name(ticket, batch))
+    }
+
     /// Has a batch's chunks named, by whatever does that best, and brings it to the sequencer, now or later.
     fn name(&self, ticket: u64, batch: Sequenced) -> Result<()> {
-        let Some(runtime) = &self.runtime else { return self.name_here(ticket, batch) };
-        self.queue.go_away();
-        devices::name(runtime, &self.queue, self.fingerprint, ticket, batch);
-        Ok(())
+        match &self.devices {
+            Some(devices) if devices.are_worth_it(&batch) => {
+                devices.name(&self.queue, ticket, batch);
+                Ok(())
+            }
+            _ => self.name_here(ticket, batch),
+        }
     }
 
     /// Leaves a batch to be named to whoever is free.
     fn park(&self, ticket: u64, batch: Sequenced) -> Result<()> {
-        if self.runtime.is_some() {
+        if self.devices.as_ref().is_some_and(|devices| devices.are_worth_it(&batch)) {
             return self.name(ticket, batch);
         }
         self.queue.push_hash(ticket, batch);

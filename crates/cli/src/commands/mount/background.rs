@@ -21,7 +21,7 @@ pub fn start(context: &Context, plan: &Plan) -> Outcome {
     let threads = context.threads.to_string();
     command.arg("--store").arg(&plan.store).args(["--threads", &threads, "mount", "--detach"]);
     command
-        .args(["--offload", &plan.offload.word(), "-o"])
+        .args(["--offload", &plan.offload.word(), "--table-cache", plan.offload.table_cache(), "-o"])
         .arg(plan.flags.to_words())
         .arg("--")
         .arg(&plan.point);

@@ -3,7 +3,7 @@
 //! One lock, one lane a device, in each lane one queue a priority. A submitter looks at all lanes' loads, chooses one and
 //! pushes, in one critical section, so that two submitters cannot both take the last free place. It waits on `room` while
 //! `limit` items are outstanding. A lane's threads wait on the lane's own condition for an item, for somebody's
-//! [`Board::wake`], or for a moment. A thread whose lane is empty looks whether another lane's last item would be done
+//! [`Board::wake`], or for a moment; that of a device, which is one, looks for some microseconds before it sleeps. A thread whose lane is empty looks whether another lane's last item would be done
 //! earlier here than there, and takes it (decisions made at submission are guesses; this corrects them).
 //!
 //! An item is admitted once. If its device fails, it comes back by [`Board::put_back`], which never waits and never
@@ -12,9 +12,10 @@
 mod lanes;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use super::sync::{Condvar, Mutex, MutexGuard, lock, wait, wait_until};
+use super::sync::{Condvar, Mutex, MutexGuard, glance, lock, wait, wait_until};
 
 use lanes::{Item, Lane, State};
 
@@ -67,6 +68,8 @@ pub(super) struct Board<T> {
     /// Nothing is unfinished.
     drained: Condvar,
     lanes: Vec<Condvar>,
+    /// For each lane, how often there was news for its threads: to be looked at without the lock, by who looks again.
+    news: Vec<AtomicU64>,
 }
 
 /// What a lane's thread is told.
@@ -118,7 +121,21 @@ impl<T> Board<T> {
             room: Condvar::new(),
             drained: Condvar::new(),
             lanes: lanes.iter().map(|_| Condvar::new()).collect(),
+            news: lanes.iter().map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    /// Tells one thread of a lane that there is something.
+    fn tell(&self, lane: usize) {
+        self.news[lane].fetch_add(1, Ordering::Release);
+        self.lanes[lane].notify_one();
+    }
+
+    /// Admits an item that the submitter does itself: it takes no room, and has to be settled.
+    pub(super) fn admit(&self) -> bool {
+        let mut state = lock(&self.state);
+        state.unfinished += usize::from(!state.closed);
+        !state.closed
     }
 
     /// Admits an item. `choose` is given all lanes' loads and says the lane and the costs; it is called with the lock
@@ -150,7 +167,7 @@ impl<T> Board<T> {
         state.lanes[lane].push(Item { id, priority, costs, value }, false);
         state.waiting += 1;
         drop(state);
-        self.lanes[lane].notify_one();
+        self.tell(lane);
         Ok(())
     }
 
@@ -160,12 +177,14 @@ impl<T> Board<T> {
         state.lanes[lane].push(Item { id, priority, costs, value }, true);
         state.waiting += 1;
         drop(state);
-        self.lanes[lane].notify_one();
+        self.tell(lane);
     }
 
     /// Takes the next item of `lane` if `may_take`, or waits for one, for a wake-up, or until a moment.
     pub(super) fn next(&self, lane: usize, may_take: bool, until: Option<Instant>) -> Next<T> {
         let mut state = lock(&self.state);
+        // The processor's threads are many, and nobody may be about to need them; who polls will not sleep for long.
+        let mut glances = lane > 0 && until.is_none();
         loop {
             if may_take && let Some((value, cost)) = state.take(lane) {
                 self.make_room(state);
@@ -180,6 +199,13 @@ impl<T> Board<T> {
             if state.ended {
                 return Next::Ended;
             }
+            if std::mem::take(&mut glances) {
+                let news = self.news[lane].load(Ordering::Acquire);
+                drop(state);
+                glance(|| self.news[lane].load(Ordering::Acquire) != news);
+                state = lock(&self.state);
+                continue;
+            }
             let elapsed;
             (state, elapsed) = wait_until(&self.lanes[lane], state, until);
             if elapsed {
@@ -191,7 +217,7 @@ impl<T> Board<T> {
     /// Makes one thread of a lane look around.
     pub(super) fn wake(&self, lane: usize) {
         lock(&self.state).lanes[lane].woken = true;
-        self.lanes[lane].notify_one();
+        self.tell(lane);
     }
 
     /// Has all idle threads of a lane help others, until it is called off.

@@ -107,6 +107,57 @@ fn it_comes_back_from_its_bytes() {
 }
 
 #[test]
+fn what_is_recalled_counts_but_is_nowhere_until_a_refresh() {
+    let old = HotTable::new(options(50));
+    (0..40).for_each(|n| hit(&old, n, 4));
+    let mut bytes = Vec::new();
+    old.save(&mut bytes);
+    let hot = HotTable::new(options(50));
+    hit(&hot, 39, 2);
+    hit(&hot, 100, 1);
+    hot.recall(&bytes).expect("whole");
+    assert!(hot.is_due() && hot.table().is_empty());
+    // Its places are not believed: the store says others.
+    hot.refresh(&|hot: &Hot| Some(hot.place + 1000)).expect("alone");
+    assert_eq!(known(&hot, [0, 39, 100, 101]), [Some(1000), Some(1039), Some(1100), None]);
+    bytes[30] ^= 1;
+    assert_eq!(hot.recall(&bytes), Err(LoadError::Damaged));
+    assert_eq!(hot.recall(b"else"), Err(LoadError::Magic));
+    assert_eq!(hot.view().len(), 41);
+}
+
+#[test]
+fn a_refresh_that_is_given_up_changes_nothing() {
+    struct Stopped;
+    impl Whereabouts for Stopped {
+        fn place_of(&self, hot: &Hot) -> Option<u64> {
+            Some(hot.place)
+        }
+        fn places_of(&self, _: &[Hot]) -> Option<Vec<Option<u64>>> {
+            None
+        }
+    }
+    let hot = HotTable::new(options(8));
+    hit(&hot, 1, 20);
+    assert_eq!(hot.refresh(&Stopped), None);
+    assert!(hot.is_due() && hot.table().is_empty());
+    assert!(hot.refresh(&|hot: &Hot| Some(hot.place)).is_some(), "another may follow");
+}
+
+#[test]
+fn a_view_confirms_what_is_in_its_table_by_the_whole_fingerprint() {
+    let hot = HotTable::new(options(8));
+    hit(&hot, 1, 3);
+    hot.refresh(&|hot: &Hot| Some(hot.place));
+    let (view, mut twin) = (hot.view(), key(1));
+    assert!(view.confirms(&key(1), 1) && !view.confirms(&key(1), 2) && !view.confirms(&key(2), 1));
+    // A table keeps 16 bytes: it is deceived by this one.
+    twin.0[20] ^= 1;
+    assert_eq!(view.table().get(&twin), Some(1));
+    assert!(!view.confirms(&twin, 1));
+}
+
+#[test]
 fn counting_goes_on_during_a_refresh_and_there_is_one_at_a_time() {
     let hot = HotTable::new(options(70));
     (0..64).for_each(|n| hit(&hot, n, 4));

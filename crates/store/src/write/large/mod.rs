@@ -5,9 +5,13 @@
 //! segment's end is copied in front of the next segment's data (its buffer has headroom for the longest chunk), so every
 //! chunk lies in one buffer; hashing then needs no order.
 //!
+//! A device that cuts and hashes a segment does it without waiting for the one before, as if a chunk began with it; what it found counts from where
+//! that meets the file's own cuts (`meet.rs`).
+//!
 //! A file is a sequence of *extents*, runs of bytes that are cut by themselves, and of what lies between them: holes, and what
 //! is kept of other files. A segment holds a piece of one long extent, or many short extents together.
 
+mod meet;
 mod parts;
 mod source;
 
@@ -17,7 +21,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outrigger_format::{ChunkerSpec, Root};
+use outrigger_offload::op::Stream;
 
+use self::meet::Told;
 use self::parts::PartsSource;
 use self::source::{FileSource, Source, StreamSource};
 use super::bytes::Buffer;
@@ -43,6 +49,8 @@ pub(super) struct LargeFile {
     pub oracle: Oracle,
     /// Set when reading failed: the rest of the file is not read, and the file not stored.
     failed: AtomicBool,
+    /// Of whole blocks, where that is what the file is cut into: then none is carried over.
+    segment_len: u64,
     cut: Mutex<CutState>,
 }
 
@@ -65,21 +73,72 @@ pub(super) enum Between {
 /// What a segment holds, in order.
 enum Piece {
     Between(Between),
-    /// `len` bytes, which follow those of the piece before in the buffer, and where to cut them. `ends`: the extent ends with them.
-    Data {
-        len: usize,
-        candidates: Range<usize>,
-        ends: bool,
-    },
+    Data(Data),
 }
 
-/// A segment that was read and scanned.
-struct ReadSegment {
-    ticket: u64,
-    buffer: Buffer,
+/// Bytes of one extent, which follow those of the piece before in the buffer.
+struct Data {
+    len: usize,
+    /// How many bytes right before them precede them in the extent: as many as a scan wants to see.
+    history: usize,
+    /// Where to cut them, if they were scanned.
+    candidates: Range<usize>,
+    /// The extent ends with them.
+    ends: bool,
+    /// Whether they begin where a block would, if blocks are what they are cut into.
+    aligned: bool,
+}
+
+/// A segment that was read, and is to be scanned; or was.
+pub(super) struct ReadSegment {
+    pub ticket: u64,
+    pub file: Arc<LargeFile>,
+    number: u64,
+    pub buffer: Buffer,
     pieces: Vec<Piece>,
     candidates: Vec<u32>,
+    /// The chunks that a device found, and how many each piece has.
+    told: Option<(Vec<ChunkRef>, Vec<u32>)>,
     last: bool,
+}
+
+impl ReadSegment {
+    fn data(&self) -> impl Iterator<Item = &Data> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Data(data) => Some(data),
+            Piece::Between(_) => None,
+        })
+    }
+
+    /// What a device is to cut, relative to what lies behind the headroom: `None` where there are no bytes, an oracle tells where to cut, or a device
+    /// would cut blocks that are none.
+    pub fn streams(&self) -> Option<Vec<Stream>> {
+        let mut at = 0;
+        let mut streams = Vec::new();
+        for data in self.data() {
+            let end = at + data.len as u32;
+            streams.push(Stream { range: at..end, last: data.ends });
+            at = end;
+        }
+        let aligned = self.data().all(|data| data.aligned);
+        (at > 0 && aligned && self.file.oracle.answers().is_none()).then_some(streams)
+    }
+
+    /// Takes over what a device found. It has been checked.
+    pub fn take(&mut self, chunks: Vec<ChunkRef>, counts: Vec<u32>) {
+        self.told = Some((chunks, counts));
+    }
+
+    /// Looks for candidates in all of it.
+    pub fn scan(&mut self) {
+        let mut at = self.buffer.headroom;
+        for piece in &mut self.pieces {
+            let Piece::Data(data) = piece else { continue };
+            let (before, bytes) = self.buffer.bytes[at - data.history..at + data.len].split_at(data.history);
+            data.candidates = self.file.scan(before, bytes, &mut self.candidates);
+            at += data.len;
+        }
+    }
 }
 
 /// A segment that was cut: its chunks have no fingerprints yet, unless an oracle told them.
@@ -99,7 +158,12 @@ impl LargeFile {
     pub fn open(item: FileItem, segment_len: usize) -> Result<Self, String> {
         let FileItem { to, mut attributes, content, chunker, codec, dedup, frame, oracle } = item;
         let mut stamp = 0;
-        let segment_len = segment_len as u64;
+        let segment_len = match chunker {
+            ChunkerSpec::Fixed { size } if size as usize <= segment_len => {
+                (segment_len - segment_len % size as usize) as u64
+            }
+            _ => segment_len as u64,
+        };
         let source = match content {
             Content::File(source) => {
                 let fd = open_source(&source)?;
@@ -134,6 +198,7 @@ impl LargeFile {
             dedup,
             oracle,
             failed: AtomicBool::new(false),
+            segment_len,
             cut: Mutex::new(cut),
         })
     }
@@ -148,21 +213,13 @@ impl LargeFile {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// Reads and scans a segment, then cuts what is in line; cut segments are handed to `push`.
+    /// Takes a segment that was read, and scanned or told, and cuts what is in line; cut segments are handed to `push`.
     ///
     /// # Errors
-    /// Those of a [`super::PartSource`], and a file that is not the one an oracle tells of: the writer must stop.
-    pub fn run_segment(
-        self: &Arc<Self>,
-        ticket: u64,
-        segment: &Segment,
-        buffer: Buffer,
-        progress: &Progress,
-        push: &mut dyn FnMut(Scanned),
-    ) -> Result<()> {
-        let read = self.read_segment(ticket, segment, buffer, progress)?;
+    /// A file that is not the one an oracle tells of: the writer must stop.
+    pub fn cut(self: &Arc<Self>, read: ReadSegment, push: &mut dyn FnMut(Scanned)) -> Result<()> {
         let mut cut = self.cut.lock().expect("no panic while cutting");
-        cut.parked.insert(segment.number, read);
+        cut.parked.insert(read.number, read);
         while let Some(read) = {
             let next = cut.next;
             cut.parked.remove(&next)
@@ -188,34 +245,60 @@ impl LargeFile {
         let start = read.buffer.headroom;
         // Where the open chunk begins: before the data, if it began in an earlier segment.
         let mut open = start - cut.carry.len();
+        read.buffer.bytes.unshare();
         read.buffer.bytes[open..start].copy_from_slice(&cut.carry);
         let (mut chunks, mut between, mut ends) = (Vec::new(), Vec::new(), Vec::new());
         let mut at = start;
+        let (all_told, counts) = read.told.take().unwrap_or_default();
+        let (mut all_told, mut counts) = (&all_told[..], counts.into_iter());
         for piece in read.pieces {
-            let (len, candidates, extent_ends) = match piece {
+            let data = match piece {
                 Piece::Between(what) => {
                     between.push((chunks.len(), what));
                     continue;
                 }
-                Piece::Data { len, candidates, ends } => (len, candidates, ends),
+                Piece::Data(data) => data,
             };
             ends.clear();
-            let fed = cut.cuts.feed(len, &read.candidates[candidates], extent_ends, &mut ends);
+            // The position of `at` in the extent.
+            let base = cut.cut_at + (at - open) as u64;
+            let told = counts.next().map(|count| {
+                let (own, others) = all_told.split_at(count as usize);
+                all_told = others;
+                Told { at, len: data.len, base, chunks: own }
+            });
+            let fed = match &told {
+                None => cut.cuts.feed(data.len, &read.candidates[data.candidates], data.ends, &mut ends),
+                Some(told) => {
+                    let bytes = &read.buffer.bytes;
+                    let scan = |range: Range<usize>, candidates: &mut Vec<u32>| {
+                        let history =
+                            at + range.start - (at - open + range.start).min(self.chunker.history_len());
+                        let (before, data) =
+                            bytes[history..at + range.end].split_at(at + range.start - history);
+                        outrigger_offload::candidates(self.chunker, before, data, candidates);
+                    };
+                    cut.cuts.meet(|walk| told.follow(walk, open == at, scan, data.ends, &mut ends));
+                    Ok(())
+                }
+            };
             // Of a file that could not be read nothing is stored, whatever an oracle says.
             if !self.failed() {
                 fed?;
             }
+            let mut names = told.map(|told| told.names());
             // Ends are positions within the extent, of which `cut_at` lies at `open`.
             for &end in &ends {
-                let len = (end - cut.cut_at) as u32;
-                chunks.push(ChunkRef { start: open as u32, len, fingerprint: cut.cuts.name() });
-                open += len as usize;
+                let len = (end - cut.cut_at) as usize;
+                let own = || ChunkRef { fingerprint: cut.cuts.name(), ..ChunkRef::cut(open, len) };
+                chunks.push(names.as_mut().and_then(|names| names.of(open, len)).unwrap_or_else(own));
+                open += len;
                 cut.cut_at = end;
             }
-            if extent_ends {
+            if data.ends {
                 cut.cut_at = 0;
             }
-            at += len;
+            at += data.len;
         }
         if read.last && !self.failed() {
             cut.cuts.finish()?;
@@ -226,15 +309,27 @@ impl LargeFile {
         Ok(Scanned { ticket, file, buffer: read.buffer, chunks, between, last: read.last })
     }
 
-    fn read_segment(
-        &self,
+    /// Reads a segment.
+    ///
+    /// # Errors
+    /// Those of a [`super::PartSource`]: the writer must stop.
+    pub fn read_segment(
+        self: &Arc<Self>,
         ticket: u64,
         segment: &Segment,
         buffer: Buffer,
         progress: &Progress,
     ) -> Result<ReadSegment> {
-        let mut read =
-            ReadSegment { ticket, buffer, pieces: Vec::new(), candidates: Vec::new(), last: false };
+        let mut read = ReadSegment {
+            ticket,
+            file: Arc::clone(self),
+            number: segment.number,
+            buffer,
+            pieces: Vec::new(),
+            candidates: Vec::new(),
+            told: None,
+            last: false,
+        };
         match &self.source {
             Source::File(source) => self.read_file(source, segment.number, &mut read, progress),
             Source::Stream(source) => self.read_stream(source, segment.number, &mut read, progress),

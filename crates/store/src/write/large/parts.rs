@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use outrigger_format::ChunkerSpec;
 
 use super::source::Segment;
-use super::{Between, LargeFile, Piece, ReadSegment};
+use super::{Between, Data, LargeFile, Piece, ReadSegment};
 use crate::error::Result;
 use crate::write::item::{Part, Parts};
 use crate::write::progress::Progress;
@@ -124,9 +124,17 @@ impl LargeFile {
             let history = self.chunker.history_len().min(begin as usize);
             let bytes = &mut read.buffer.bytes[at - history..at + now];
             source.read_at(offset + begin - history as u64, bytes)?;
-            let (before, data) = bytes.split_at(history);
-            let candidates = self.scan(before, data, &mut read.candidates);
-            read.pieces.push(Piece::Data { len: now, candidates, ends: end == len });
+            let aligned = match self.chunker {
+                ChunkerSpec::Fixed { size } => begin == 0 || (offset + begin).is_multiple_of(size.into()),
+                _ => true,
+            };
+            read.pieces.push(Piece::Data(Data {
+                len: now,
+                history,
+                candidates: 0..0,
+                ends: end == len,
+                aligned,
+            }));
             at += now;
         }
         Progress::add(&progress.bytes_done, (at - read.buffer.headroom) as u64);

@@ -6,8 +6,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex};
 
+use outrigger_format::ChunkerSpec;
+
 use super::parts::{PartsSource, Span};
-use super::{Between, LargeFile, Piece, ReadSegment};
+use super::{Between, Data, LargeFile, Piece, ReadSegment};
 use crate::local::{self, Extent};
 use crate::meta::Change;
 use crate::write::item::SourceFile;
@@ -212,9 +214,12 @@ impl LargeFile {
     /// The one piece of a segment of a file or stream; nothing of it counts once reading has failed.
     fn add_piece(&self, read: &mut ReadSegment, history: usize, len: usize, ends: bool, progress: &Progress) {
         let len = if self.failed() { 0 } else { len };
-        let (before, data) = read.buffer.bytes[..read.buffer.headroom + len].split_at(read.buffer.headroom);
-        let candidates = self.scan(&before[before.len() - history..], data, &mut read.candidates);
-        read.pieces.push(Piece::Data { len, candidates, ends });
+        // All but the last segment of an extent are as long as the first.
+        let aligned = match self.chunker {
+            ChunkerSpec::Fixed { size } => self.segment_len.is_multiple_of(size.into()),
+            _ => true,
+        };
+        read.pieces.push(Piece::Data(Data { len, history, candidates: 0..0, ends, aligned }));
         Progress::add(&progress.bytes_done, len as u64);
     }
 

@@ -218,6 +218,14 @@ impl Cuts {
         }
     }
 
+    /// Has something else take the walk on.
+    pub fn meet(&mut self, on: impl FnOnce(&mut CutWalk)) {
+        match self {
+            Self::Walk(walk) => on(walk),
+            Self::Told(_) => unreachable!("nobody else is asked where an oracle tells"),
+        }
+    }
+
     /// The fingerprint of the next chunk whose end was given, or [`UNNAMED`].
     pub fn name(&mut self) -> Fingerprint {
         match self {

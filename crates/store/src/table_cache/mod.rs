@@ -1,0 +1,359 @@
+//! The table cache: the fingerprints that are found most often, kept where devices look them up (GHOST's in-GPU table cache).
+//!
+//! ```text
+//!   writers: device says "in pack P" ─▶ confirmed ─▶ P may be relied on? ─▶ known         else ─▶ the index
+//!            every chunk found, by whomever ─▶ counted
+//!   keeper:  at first ─▶ recall the file's counts ─▶ refresh
+//!            idle, enough was counted ─▶ refresh: the index says where the hottest are, confirmed by footers ─▶ a new table
+//!            idle, at the end ─▶ save
+//! ```
+//!
+//! It exists while a store has devices that cut and hash ([`crate::Store::use_devices`]), and one thread keeps it, the keeper. Tables are
+//! `offload`'s ([`HotTable`]); what this adds is the store's half: where fingerprints are, when there is time, and the file.
+//!
+//! **Why no hit can lose data.** A chunk counts as stored in pack P because of a table when all of this holds. (1) The table that the device was
+//! asked with has this entry, whole fingerprint and place ([`HotView::confirms`]): so a device that claims what is not there, or is elsewhere, is
+//! not believed, and [denounced](outrigger_offload::runtime::Runtime::denounce). (2) Each entry was put into the table by a refresh of this process, and is what the index said,
+//! which believes nothing but P's own footer; of the file only counts are taken. A pack is immutable and its id is never used again, so what its footer said stays
+//! true for as long as P exists. (3) P is one of the packs that the session may rely on, and is noted as relied on in the same step: the same
+//! test, under the same lock, that answers of the index pass (rule 4 of `docs/decisions/0003-reclaim-protocol.md`). Everything else is asked of the index.
+
+mod file;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use outrigger_format::{Fingerprint, PackId, StoreId};
+use outrigger_offload::runtime::Runtime;
+use outrigger_offload::table::{Hot, HotOptions, HotTable, HotView, PackPlace, Whereabouts};
+
+use crate::index::Index;
+
+/// The file's name in the store's directory.
+pub const TABLE_CACHE_FILE: &str = "table-cache";
+/// How often the keeper looks whether there is time.
+const TICK: Duration = Duration::from_millis(100);
+/// So long it waits between two savings.
+const SAVE_EVERY: Duration = Duration::from_secs(30);
+/// Without an idle moment, so many times as many hits make a refresh due.
+const OVERDUE: u64 = 16;
+/// Fingerprints that the index is asked for at a time.
+const BATCH: usize = 1024;
+
+/// Whether the host's own cache of footers has what a device's table has, too.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sharing {
+    /// A hit of the table leaves the host's cache as it is: its memory is for what devices do not know. As in GHOST.
+    #[default]
+    Exclusive,
+    /// A hit brings the pack's footer into the host's cache, as a hit of the index does: neighbours are then found there.
+    Shared,
+}
+
+/// How a table cache is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TableCacheOptions {
+    /// Beside the host's table, or also in it.
+    pub sharing: Sharing,
+    /// How much it remembers.
+    pub hot: HotOptions,
+}
+
+/// How much was asked, and found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Asked {
+    /// Chunks that were looked up in a table.
+    pub asked: u64,
+    /// Of these, those that were in it.
+    pub found: u64,
+    /// Of those, the ones in packs that could be relied on: nothing else was asked about them.
+    pub relied: u64,
+    /// Answers that were not what the table says: none was believed.
+    pub denied: u64,
+}
+
+/// A table cache in numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TableCacheStats {
+    /// Entries of the present table.
+    pub entries: usize,
+    /// Fingerprints that are counted.
+    pub counted: usize,
+    /// Tables made by this process.
+    pub refreshes: u64,
+    /// By this process.
+    pub now: Asked,
+    /// By all, as far as was saved, this one included.
+    pub ever: Asked,
+}
+
+#[derive(Default)]
+struct Counters {
+    asked: AtomicU64,
+    found: AtomicU64,
+    relied: AtomicU64,
+    denied: AtomicU64,
+    refreshes: AtomicU64,
+    hits: AtomicU64,
+    generation: AtomicU64,
+}
+
+fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Ordering::Relaxed);
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// See the module. All threads may use it.
+pub struct TableCache {
+    shared: Arc<Shared>,
+    keeper: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    hot: HotTable,
+    options: TableCacheOptions,
+    path: Option<PathBuf>,
+    store: StoreId,
+    index: Arc<Index>,
+    runtime: Arc<Runtime>,
+    counters: Counters,
+    /// What earlier processes have saved.
+    before: Mutex<Asked>,
+    /// Why the file was not used, until somebody asks.
+    complaint: Mutex<Option<String>>,
+    stop: Mutex<bool>,
+    stopping: AtomicBool,
+    stopped: Condvar,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl TableCache {
+    /// Begins with nothing, and recalls in the background what the file has. Without `path` nothing is kept.
+    pub(crate) fn start(
+        path: Option<PathBuf>,
+        store: StoreId,
+        index: Arc<Index>,
+        runtime: Arc<Runtime>,
+        options: TableCacheOptions,
+    ) -> Self {
+        let shared = Arc::new(Shared {
+            hot: HotTable::new(options.hot),
+            options,
+            path,
+            store,
+            index,
+            runtime,
+            counters: Counters::default(),
+            before: Mutex::default(),
+            complaint: Mutex::default(),
+            stop: Mutex::new(false),
+            stopping: AtomicBool::new(false),
+            stopped: Condvar::new(),
+        });
+        let keeping = Arc::clone(&shared);
+        let keeper = std::thread::Builder::new().name("table-cache".into()).spawn(move || keeping.keep());
+        // Without its thread it is a cache that stays empty.
+        Self { shared, keeper: keeper.ok() }
+    }
+
+    /// The table to ask devices with, and to hold their answers against.
+    pub fn view(&self) -> Arc<HotView> {
+        self.shared.hot.view()
+    }
+
+    /// Whether hits bring footers into the host's cache.
+    pub fn sharing(&self) -> Sharing {
+        self.shared.options.sharing
+    }
+
+    /// A batch was looked up: chunks, how many of them were found, and how many answers were lies.
+    pub(crate) fn note_asked(&self, asked: u64, found: u64, denied: u64) {
+        let counters = &self.shared.counters;
+        add(&counters.asked, asked);
+        add(&counters.found, found);
+        add(&counters.denied, denied);
+    }
+
+    /// Chunks were found, by a table (`relied` of them) or by the index: where, in this generation.
+    pub(crate) fn note_found(&self, found: &[(Fingerprint, PackId)], relied: u64, generation: u64) {
+        let counters = &self.shared.counters;
+        add(&counters.relied, relied);
+        counters.generation.store(generation, Ordering::Relaxed);
+        if found.is_empty() {
+            return;
+        }
+        add(&counters.hits, found.len() as u64);
+        let hits: Vec<_> =
+            found.iter().map(|&(fingerprint, pack)| (fingerprint, self.shared.number(pack))).collect();
+        self.shared.hot.count(&hits);
+    }
+
+    /// In numbers.
+    pub fn stats(&self) -> TableCacheStats {
+        let Shared { hot, counters, before, .. } = &*self.shared;
+        let now = Asked {
+            asked: get(&counters.asked),
+            found: get(&counters.found),
+            relied: get(&counters.relied),
+            denied: get(&counters.denied),
+        };
+        let before = *lock(before);
+        TableCacheStats {
+            entries: hot.view().len(),
+            counted: hot.counted(),
+            refreshes: get(&counters.refreshes),
+            now,
+            ever: Asked {
+                asked: before.asked + now.asked,
+                found: before.found + now.found,
+                relied: before.relied + now.relied,
+                denied: now.denied,
+            },
+        }
+    }
+
+    /// Why what was saved earlier is not used, once.
+    pub fn take_complaint(&self) -> Option<String> {
+        lock(&self.shared.complaint).take()
+    }
+
+    /// Waits until there is a table of what was counted so far, for tests and experiments: refreshes in idle moments else.
+    pub fn refresh_now(&self) {
+        while self.shared.refresh().is_none() && !self.shared.stopping.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for TableCache {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        *lock(&self.shared.stop) = true;
+        self.shared.stopped.notify_all();
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join();
+        }
+        self.shared.save();
+    }
+}
+
+impl std::fmt::Debug for TableCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("TableCache").field(&self.stats()).finish()
+    }
+}
+
+impl Shared {
+    /// The keeper's life.
+    fn keep(&self) {
+        self.recall();
+        let (mut refreshed_at, mut saved) = (0, Instant::now());
+        let mut stop = lock(&self.stop);
+        while !*stop {
+            drop(stop);
+            let (idle, hits) = (self.runtime.is_idle(), get(&self.counters.hits));
+            let overdue = hits - refreshed_at >= OVERDUE.saturating_mul(self.options.hot.refresh_hits);
+            if self.hot.is_due() && (idle || overdue) && self.refresh().is_some() {
+                refreshed_at = hits;
+            }
+            if idle && saved.elapsed() >= SAVE_EVERY {
+                self.save();
+                saved = Instant::now();
+            }
+            stop = lock(&self.stop);
+            if !*stop {
+                stop = self.stopped.wait_timeout(stop, TICK).unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+    }
+
+    fn refresh(&self) -> Option<()> {
+        self.hot.refresh(self)?;
+        add(&self.counters.refreshes, 1);
+        Some(())
+    }
+
+    fn number(&self, pack: PackId) -> u64 {
+        // Its last bits are kept.
+        PackPlace { pack, generation: get(&self.counters.generation) as u32 }.number()
+    }
+
+    fn recall(&self) {
+        let Some(path) = &self.path else { return };
+        let why = match std::fs::read(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+            Err(error) => error.to_string(),
+            Ok(bytes) => match file::parse(&bytes, self.store) {
+                Err(why) => why.to_string(),
+                Ok((asked, counted)) => {
+                    *lock(&self.before) = asked;
+                    match self.hot.recall(counted) {
+                        Ok(()) => return,
+                        Err(why) => why.to_string(),
+                    }
+                }
+            },
+        };
+        *lock(&self.complaint) =
+            Some(format!("{} is not used ({why}): what is found most often is counted anew", path.display()));
+    }
+
+    /// A failure costs the next process its memory, nothing else.
+    fn save(&self) {
+        let (Some(path), true) = (&self.path, self.hot.is_unsaved()) else { return };
+        let (before, counters) = (*lock(&self.before), &self.counters);
+        let ever = Asked {
+            asked: before.asked + get(&counters.asked),
+            found: before.found + get(&counters.found),
+            relied: before.relied + get(&counters.relied),
+            denied: 0,
+        };
+        let mut bytes = file::header(self.store, &ever);
+        self.hot.save(&mut bytes);
+        let temporary = path.with_extension(format!("{}.new", std::process::id()));
+        let written = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
+        if written.is_err() {
+            let _ = std::fs::remove_file(&temporary);
+        }
+    }
+}
+
+impl Whereabouts for Shared {
+    fn place_of(&self, hot: &Hot) -> Option<u64> {
+        self.places_of(std::slice::from_ref(hot))?.pop().flatten()
+    }
+
+    /// By the index, which asks footers. Sorted by the packs where they were, so that each footer is read once.
+    fn places_of(&self, hot: &[Hot]) -> Option<Vec<Option<u64>>> {
+        let mut order: Vec<usize> = (0..hot.len()).collect();
+        order.sort_unstable_by_key(|&at| hot[at].place);
+        let (mut places, mut asked, mut found) = (vec![None; hot.len()], Vec::new(), Vec::new());
+        for batch in order.chunks(BATCH) {
+            if self.stopping.load(Ordering::Relaxed) {
+                return None;
+            }
+            asked.clear();
+            asked.extend(batch.iter().map(|&at| hot[at].fingerprint));
+            self.index.resolve_batch(&asked, |_| true, &mut found).ok()?;
+            for (&at, place) in batch.iter().zip(&found) {
+                places[at] = place.map(|place| self.number(place.pack));
+            }
+        }
+        Some(places)
+    }
+}
+
+/// What a store's file says of its table cache, without opening that: `None` where there is none, or it cannot be used.
+pub fn saved(dir: &std::path::Path, store: StoreId) -> Option<Asked> {
+    let bytes = std::fs::read(dir.join(TABLE_CACHE_FILE)).ok()?;
+    file::parse(&bytes, store).ok().map(|(asked, _)| asked)
+}
