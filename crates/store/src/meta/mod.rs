@@ -16,7 +16,6 @@ use outrigger_format::{PackId, PackKind, Root};
 
 use crate::error::Result;
 
-#[cfg(any(test, feature = "testing"))]
 pub(crate) use sqlite::register_functions;
 pub use sqlite::{Clock, OpenMode, SqliteMeta};
 
