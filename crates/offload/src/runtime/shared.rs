@@ -35,7 +35,7 @@ pub(super) struct Shared {
     )]
     idle: Mutex<Vec<Box<Body>>>,
     /// What submitters do small tasks with, themselves.
-    hands: Mutex<Vec<Box<Worker>>>,
+    hands: Mutex<Vec<Worker>>,
     next_id: AtomicU64,
     pub failed: AtomicU64,
 }
