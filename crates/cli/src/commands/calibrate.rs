@@ -50,7 +50,7 @@ pub fn run(context: &Context, args: CalibrateArgs) -> Outcome {
             continue;
         }
         for case in builtin_cases() {
-            let mut line = format!("{:34} {name:8}", case.name());
+            let mut line = format!("{:40} {name:8}", case.name());
             for bytes in sizes(options.max_bytes) {
                 let point = calibrate(&runtime, device, &case, bytes, &options);
                 let point = point.map_err(|failed| Failure::failed(format!("{}: {failed}", case.name())))?;

@@ -182,7 +182,7 @@ fn describe(
     text += &format!("\n{}      off\n", rates_head(128 << 20));
     for identity in identities.iter().filter(known) {
         for (class, curve) in calibration.of_device(&identity.key()) {
-            text += &format!("{class:34} {:8}", identity.name);
+            text += &format!("{class:40} {:8}", identity.name);
             for bytes in sizes(128 << 20) {
                 let point = curve.points().find(|point| decade(point.bytes) == decade(bytes as f64));
                 text += &point.map_or(format!(" {:>8}", "-"), |point| format!(" {:>8.3}", rate(point)));
@@ -193,13 +193,13 @@ fn describe(
     }
     if !checked.is_empty() {
         text += &format!(
-            "\n{:34} {:8} {:>9} {:>13} {:>13} {:>7}\n",
+            "\n{:40} {:8} {:>9} {:>13} {:>13} {:>7}\n",
             "check", "device", "bytes", "predicted µs", "actual µs", "off"
         );
     }
     for one in checked {
         text += &format!(
-            "{:34} {:8} {:>9} {:>13.1} {:>13.1} {:>+6.0}%\n",
+            "{:40} {:8} {:>9} {:>13.1} {:>13.1} {:>+6.0}%\n",
             one.operation,
             identities[one.device].name,
             size(one.bytes as u64),
@@ -214,7 +214,7 @@ fn describe(
 /// The line above a table of rates at all sizes up to `max_bytes`.
 pub fn rates_head(max_bytes: usize) -> String {
     let sizes = sizes(max_bytes).map(|bytes| format!(" {:>8}", size(bytes as u64).replace(".00", "")));
-    format!("{:34} {:8}", "GB/s", "device") + &sizes.collect::<String>()
+    format!("{:40} {:8}", "GB/s", "device") + &sizes.collect::<String>()
 }
 
 fn decade(bytes: f64) -> usize {

@@ -29,18 +29,13 @@ pub(super) fn run(shared: &Arc<Shared>) {
 }
 
 /// What a thread does tasks with.
+#[derive(Default)]
 pub(super) struct Worker {
     cpu: CpuDevice,
     /// For results that are compared.
     scratch: Output,
     /// For tasks that others help with.
     job: Arc<Job>,
-}
-
-impl Default for Worker {
-    fn default() -> Self {
-        Self { cpu: CpuDevice::new(), scratch: Output::default(), job: Arc::default() }
-    }
 }
 
 impl Worker {

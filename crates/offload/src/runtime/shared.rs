@@ -35,7 +35,7 @@ pub(super) struct Shared {
     )]
     idle: Mutex<Vec<Box<Body>>>,
     /// What submitters do small tasks with, themselves.
-    hands: Mutex<Vec<Box<Worker>>>,
+    hands: Mutex<Vec<Worker>>,
     next_id: AtomicU64,
     pub failed: AtomicU64,
 }
@@ -135,12 +135,22 @@ impl Shared {
         let no_faster = |at: usize| {
             !plan.eligible[at] || !spared && advice.predicted[at].is_none_or(|other| other.latency() >= own)
         };
+        // Handed over for nothing, one in `explore_every` would cost as much as many others.
+        let too_bad = |at: usize| {
+            let worst = own * self.policy.explore_worst;
+            !plan.eligible[at] || advice.predicted[at].is_none_or(|other| other.latency() > worst)
+        };
+        let explored = match advice.explore {
+            Explore::No => true,
+            Explore::First(_) => false,
+            Explore::SecondBest => (1..self.lanes.len()).all(too_bad),
+        };
         let brief = match &body.work.request {
             Request::User { operation, .. } => operation.is_brief(),
             _ => true,
         };
         let small = own <= self.policy.inline_max.as_nanos() as f64
-            && advice.explore == Explore::No
+            && explored
             && brief
             && (1..self.lanes.len()).all(no_faster);
         small.then(|| Duration::from_nanos(own as u64))

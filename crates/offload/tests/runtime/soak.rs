@@ -31,6 +31,8 @@ fn every_result_is_right_whatever_goes_wrong() {
         lost_every: 401,
         hang_every: 211,
         wrong_every: 17,
+        stale_every: 23,
+        lie_every: 29,
         fail_every: 11,
         busy_every: 13,
         memory_every: 19,
