@@ -18,6 +18,7 @@ pub mod read;
 pub mod recover;
 pub mod session;
 pub mod staging;
+pub mod shared;
 mod store;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]

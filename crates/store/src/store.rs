@@ -12,9 +12,10 @@ use crate::backend::{Backend, LocalBackend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::index::{Index, IndexOptions, LoadFooter};
-use crate::meta::{Meta, OpenMode, PackRow, PackState, SessionKind, SqliteMeta};
+use crate::meta::{Meta, OpenMode, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
 use crate::read::packs::PackReader;
 use crate::session::Session;
+use crate::shared::{self, Shared};
 
 /// The database's name in a store directory.
 pub const DATABASE_FILE: &str = "meta.db";
@@ -22,6 +23,10 @@ pub const DATABASE_FILE: &str = "meta.db";
 /// An open store. Cheap to share by reference between threads.
 pub struct Store {
     dir: PathBuf,
+    /// What the user names it by.
+    name: PathBuf,
+    /// The database, if it is not in the directory.
+    postgres: Option<Arc<PostgresMeta>>,
     read_only: bool,
     /// What the store is.
     pub config: StoreConfig,
@@ -38,17 +43,20 @@ pub struct Store {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "store at {}", self.dir.display())
+        write!(f, "store at {}", self.name.display())
     }
 }
 
 impl Store {
-    /// Creates a store in `dir`, which must not exist, or be empty.
+    /// Creates a store in `dir`, which must not exist, or be empty; or at the URL of a PostgreSQL database, whose schema must not have one.
     ///
     /// # Errors
     /// `Exists` when something is there already.
     pub fn init(dir: &Path, config: &StoreConfig) -> Result<Self> {
         config.validate()?;
+        if let Some(url) = shared::url(dir) {
+            return Self::assemble_shared(url, shared::init(url, config)?, false);
+        }
         if dir.join(CONFIG_FILE).exists() {
             return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", dir.display())));
         }
@@ -87,11 +95,14 @@ impl Store {
         Self::open(dir, false)
     }
 
-    /// Opens the store in `dir`.
+    /// Opens the store in `dir`, or at the URL of a PostgreSQL database.
     ///
     /// # Errors
-    /// `NotFound` when there is none, `Newer`, `Damaged`, `Denied`.
+    /// `NotFound` when there is none, `Newer`, `Damaged`, `Denied`; `Busy` or `Io` when a server cannot be reached.
     pub fn open(dir: &Path, read_only: bool) -> Result<Self> {
+        if let Some(url) = shared::url(dir) {
+            return Self::assemble_shared(url, shared::open(url, read_only)?, read_only);
+        }
         let config = StoreConfig::read(dir)?;
         let read_only = read_only || !is_writable(dir);
         let database = dir.join(DATABASE_FILE);
@@ -105,6 +116,15 @@ impl Store {
         let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let meta = SqliteMeta::open(&database, mode)?;
         Self::assemble(dir, config, Arc::new(meta), read_only)
+    }
+
+    fn assemble_shared(url: &str, shared: Shared, read_only: bool) -> Result<Self> {
+        let Shared { meta, config, dir } = shared;
+        let read_only = read_only || meta.is_read_only();
+        let mut store = Self::assemble(&dir, config, Arc::clone(&meta) as Arc<dyn Meta>, read_only)?;
+        store.name = PathBuf::from(url);
+        store.postgres = Some(meta);
+        Ok(store)
     }
 
     /// Puts a store together around a database that is open already (`recover` has just made one).
@@ -129,6 +149,8 @@ impl Store {
         let index = Index::open(index_dir, config.id, IndexOptions::default(), live, Footers(footers))?;
         let store = Self {
             dir: dir.to_path_buf(),
+            name: dir.to_path_buf(),
+            postgres: None,
             read_only,
             config,
             backend,
@@ -162,9 +184,46 @@ impl Store {
         refresh_index(&*self.meta, &self.index)
     }
 
-    /// The store's directory.
+    /// The store's directory; of one whose metadata lies in PostgreSQL, this host's cache directory.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Its directory or URL, as the user names it.
+    pub fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// True when other hosts may use it at the same time.
+    pub fn is_shared(&self) -> bool {
+        self.postgres.is_some()
+    }
+
+    /// What the store says now that it is.
+    ///
+    /// # Errors
+    /// `Damaged` when that cannot be read.
+    pub fn read_config(&self) -> Result<StoreConfig> {
+        match &self.postgres {
+            Some(meta) => StoreConfig::from_text(meta.config()),
+            None => StoreConfig::read(&self.dir),
+        }
+    }
+
+    /// Bytes that the database takes; 0 when that cannot be found out.
+    pub fn database_bytes(&self) -> u64 {
+        match &self.postgres {
+            Some(meta) => meta.bytes().unwrap_or(0),
+            None => std::fs::metadata(self.dir.join(DATABASE_FILE)).map_or(0, |file| file.len()),
+        }
+    }
+
+    /// What to do when the database is damaged.
+    pub fn database_advice(&self) -> String {
+        match &self.postgres {
+            Some(_) => "restore the database from a backup".to_owned(),
+            None => format!("rebuild it with `outrigger -s {} recover`", self.dir.display()),
+        }
     }
 
     /// Has writers that start from now on give their hashing to this runtime, whose placement decides who does it. What is stored
@@ -189,7 +248,7 @@ impl Store {
     /// `Denied`.
     pub fn require_writable(&self) -> Result<()> {
         if self.read_only {
-            return Err(Error::new(ErrorKind::Denied, format!("{} is read-only", self.dir.display())));
+            return Err(Error::new(ErrorKind::Denied, format!("{} is read-only", self.name.display())));
         }
         Ok(())
     }
@@ -253,7 +312,7 @@ fn sync_dir(dir: &Path) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
 
-fn create_private_dir(dir: &Path) -> std::io::Result<()> {
+pub(crate) fn create_private_dir(dir: &Path) -> std::io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 
 use clap::Args;
 use outrigger_store::recover::{RecoverProgress, RecoverReport, recover};
+use outrigger_store::shared;
 
 use super::Context;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{complain, count, counted, print_report, print_text};
 use crate::progress::Bar;
 
@@ -25,6 +26,11 @@ pub struct RecoverArgs {}
 
 pub fn run(context: &Context, _: RecoverArgs) -> Outcome {
     let dir = context.store_dir()?;
+    if shared::url(dir).is_some() {
+        return Err(Failure::usage(
+            "recover rebuilds the database of a store in a directory; one in PostgreSQL is restored from its backups",
+        ));
+    }
     let progress = Arc::new(RecoverProgress::default());
     let shown = Arc::clone(&progress);
     let bar = Bar::with(context.quiet, move |_| {
