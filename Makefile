@@ -1,5 +1,5 @@
 # One command each; CI calls the same.
-.PHONY: help need release install header demo test test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
+.PHONY: cluster cluster-down test-cluster help need release install header demo test test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -10,6 +10,7 @@ DESTDIR ?=
 help:
 	@echo "make demo    store a real tree twice, restore both, compare (DATA=path for another tree)"
 	@echo "make test    all tests            make test-long  the long ones: kill -9, the large model"
+	@echo "make test-cluster   packs on a real Ceph      make cluster, make cluster-down   that cluster"
 	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
@@ -44,6 +45,16 @@ test: need
 test-long: need
 	OUTRIGGER_MODEL=long $(CARGO) test --release -p outrigger-store --all-features --test model_reclaim
 	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test kill -- --nocapture
+
+# Ceph and PostgreSQL on hosts that are network namespaces; needs root and Debian's packages, see the script.
+cluster:
+	@scripts/cluster.sh up
+
+cluster-down:
+	@scripts/cluster.sh down
+
+test-cluster: need
+	@CARGO='$(CARGO)' scripts/test-cluster.sh
 
 test-sanitized: need
 	scripts/sanitize.sh

@@ -1,12 +1,14 @@
 //! `store.toml`: what a store is, written once by `init` and then never.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use outrigger_format::{
     ChunkerSpec, CodecChoice, CodecSpec, FingerprintKind, StoreId, checksum, parse_size, print_size,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::backend::{self, Access, Backend, CacheLimits, CachedBackend, LocalBackend, Location};
 use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
 
@@ -15,6 +17,9 @@ pub const FORMAT_VERSION: u32 = 1;
 
 /// The file's name in a store directory.
 pub const CONFIG_FILE: &str = "store.toml";
+
+/// Where a store whose packs are far away keeps blocks of them, in its directory. It may be removed at any time when nothing runs.
+pub const CACHE_DIR: &str = "cache";
 
 /// A store's fixed properties and its defaults.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +38,8 @@ pub struct StoreConfig {
     pub pack_size: u32,
     /// Made for experiments: fingerprints may have been believed that nobody computed.
     pub experiment: bool,
+    /// Where packs lie; `None`: in `packs/` of the store's directory.
+    pub packs: Option<Location>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -47,12 +54,24 @@ struct File {
     pack_size: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     experiment: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    packs: Option<String>,
     checksum: String,
 }
 
 /// The keys that this program knows. Any other stands for something that a store must not be used without.
-const KEYS: [&str; 9] =
-    ["format", "id", "fingerprint", "chunker", "codec", "frame_size", "pack_size", "experiment", "checksum"];
+const KEYS: [&str; 10] = [
+    "format",
+    "id",
+    "fingerprint",
+    "chunker",
+    "codec",
+    "frame_size",
+    "pack_size",
+    "experiment",
+    "packs",
+    "checksum",
+];
 
 /// The line that ends the file begins with this; the checksum is that of everything before it.
 const CHECKSUM_LINE: &str = "checksum = ";
@@ -112,6 +131,7 @@ impl Profile {
             frame_size,
             pack_size: 64 << 20,
             experiment: false,
+            packs: None,
         })
     }
 }
@@ -131,6 +151,53 @@ impl StoreConfig {
         Ok(())
     }
 
+    /// Opens the packs of the store whose directory is `dir`: where the configuration says, or in `dir` itself.
+    ///
+    /// # Errors
+    /// As [`backend::open`]; `Damaged` when what lies there is another store's.
+    pub fn open_packs(&self, dir: &Path, access: Access) -> Result<Arc<dyn Backend>> {
+        let backend = self.open_uncached(dir, access)?;
+        if !self.packs.as_ref().is_some_and(Location::is_remote) {
+            return Ok(backend);
+        }
+        let cache = (!access.read_only).then(|| dir.join(CACHE_DIR));
+        Ok(Arc::new(CachedBackend::new(backend, cache.as_deref(), CacheLimits::default())))
+    }
+
+    /// As [`StoreConfig::open_packs`], but nothing that is read is kept nearby.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_uncached(&self, dir: &Path, access: Access) -> Result<Arc<dyn Backend>> {
+        let Some(location) = &self.packs else {
+            return Ok(Arc::new(LocalBackend::open(dir, access.create, access.read_only)?));
+        };
+        let backend = backend::open(location, access)?;
+        if !access.create && backend.claimed()?.is_none_or(|claim| claim != self.to_text()) {
+            let why = format!(
+                "{location} does not hold the packs of this store: is it the right place, and is the right file system mounted there?"
+            );
+            return Err(Error::new(ErrorKind::NotFound, why));
+        }
+        Ok(backend)
+    }
+
+    /// Makes the place for a new store's packs, and notes there that it is this store's.
+    ///
+    /// # Errors
+    /// `Exists` when it is another's, or packs lie there.
+    pub fn claim_packs(&self, dir: &Path) -> Result<()> {
+        let backend = self.open_uncached(dir, Access { create: true, read_only: false })?;
+        let Some(location) = &self.packs else { return Ok(()) };
+        if backend.claimed()?.is_none() && !backend.list()?.is_empty() {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("{location} holds packs already; name an empty place"),
+            ));
+        }
+        backend.claim(&self.to_text())
+    }
+
     /// The file's text.
     pub fn to_text(&self) -> String {
         let file = File {
@@ -142,6 +209,7 @@ impl StoreConfig {
             frame_size: print_size(self.frame_size.into()),
             pack_size: print_size(self.pack_size.into()),
             experiment: self.experiment,
+            packs: self.packs.as_ref().map(Location::to_string),
             checksum: String::new(),
         };
         let body = toml::to_string(&file).expect("strings and numbers serialise");
@@ -205,6 +273,12 @@ impl StoreConfig {
             frame_size: size(&file.frame_size)?,
             pack_size: size(&file.pack_size)?,
             experiment: file.experiment,
+            packs: file
+                .packs
+                .as_deref()
+                .map(Location::parse)
+                .transpose()
+                .context(|| CONFIG_FILE.to_string())?,
         };
         config.validate()?;
         Ok(config)
@@ -243,7 +317,11 @@ mod tests {
             let config = profile.config().unwrap();
             assert!(!config.to_text().contains("experiment"), "a store that is none says nothing of it");
             assert_eq!(StoreConfig::from_text(&config.to_text()).unwrap(), config);
+            assert!(!config.to_text().contains("packs ="), "nor one whose packs lie beside it");
             let config = StoreConfig { experiment: true, ..config };
+            assert_eq!(StoreConfig::from_text(&config.to_text()).unwrap(), config);
+            let packs = Location::parse("s3://bucket/a?endpoint=http://host:9000&region=here").unwrap();
+            let config = StoreConfig { packs: Some(packs), ..config };
             assert_eq!(StoreConfig::from_text(&config.to_text()).unwrap(), config);
         }
     }

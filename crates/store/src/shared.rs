@@ -35,8 +35,16 @@ pub(crate) fn init(url: &str, config: &StoreConfig) -> Result<Shared> {
         let why = "a store that hosts share needs fingerprints that do not collide: use blake3 or sha256";
         return Err(Error::new(ErrorKind::Invalid, why));
     }
+    if config.packs.is_none() {
+        let why = "say where packs lie, so that all hosts reach them: `init --packs URL`, with file:/DIR, s3://… or rados://…";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
     // Before anything is made: a refusal must leave nothing behind.
+    if PostgresMeta::is_at(location.clone())? {
+        return Err(Error::new(ErrorKind::Exists, format!("there is a store already in {location}")));
+    }
     let dir = make_cache_dir(config.id)?;
+    config.claim_packs(&dir)?;
     let meta = PostgresMeta::create(location, &config.to_text())?;
     Ok(Shared { meta: Arc::new(meta), config: config.clone(), dir })
 }
@@ -63,7 +71,7 @@ fn make_cache_dir(id: StoreId) -> Result<PathBuf> {
         let why = "there is no place for this host's index and lock files: set OUTRIGGER_CACHE to a local directory";
         Error::new(ErrorKind::Invalid, why)
     })?;
-    for name in ["index", "packs", "sessions"] {
+    for name in ["index", "sessions"] {
         let path = dir.join(name);
         create_private_dir(&path).context(|| {
             format!(

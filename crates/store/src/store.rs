@@ -8,7 +8,7 @@ use outrigger_format::{Fingerprint, Footer, PackId, Place};
 
 use outrigger_offload::runtime::Runtime;
 
-use crate::backend::{Backend, LocalBackend};
+use crate::backend::{Access, Backend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::index::{Index, IndexOptions, LoadFooter};
@@ -83,9 +83,10 @@ impl Store {
                 _ => {}
             }
         }
-        for name in ["packs", "index", "sessions"] {
+        for name in ["index", "sessions"] {
             create_private_dir(&dir.join(name)).context(at)?;
         }
+        config.claim_packs(dir)?;
         drop(SqliteMeta::open(&dir.join(DATABASE_FILE), OpenMode::Create)?);
         write_durably(dir, CONFIG_FILE, config.to_text().as_bytes())?;
         if let Some(parent) = dir.parent() {
@@ -115,26 +116,29 @@ impl Store {
         }
         let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let meta = SqliteMeta::open(&database, mode)?;
-        Self::assemble(dir, config, Arc::new(meta), read_only)
+        let backend = config.open_packs(dir, Access { create: false, read_only })?;
+        Self::assemble(dir, config, Arc::new(meta), backend, read_only)
     }
 
     fn assemble_shared(url: &str, shared: Shared, read_only: bool) -> Result<Self> {
         let Shared { meta, config, dir } = shared;
         let read_only = read_only || meta.is_read_only();
-        let mut store = Self::assemble(&dir, config, Arc::clone(&meta) as Arc<dyn Meta>, read_only)?;
+        let backend = config.open_packs(&dir, Access { create: false, read_only })?;
+        let database = Arc::clone(&meta) as Arc<dyn Meta>;
+        let mut store = Self::assemble(&dir, config, database, backend, read_only)?;
         store.name = PathBuf::from(url);
         store.postgres = Some(meta);
         Ok(store)
     }
 
-    /// Puts a store together around a database that is open already (`recover` has just made one).
+    /// Puts a store together from a database and packs that are open already (`recover` has just made the one).
     pub(crate) fn assemble(
         dir: &Path,
         config: StoreConfig,
         meta: Arc<dyn Meta>,
+        backend: Arc<dyn Backend>,
         read_only: bool,
     ) -> Result<Self> {
-        let backend: Arc<dyn Backend> = Arc::new(LocalBackend::open(dir, false, read_only)?);
         let packs = Arc::new(PackReader::new(Arc::clone(&backend), config.id, config.fingerprint));
         let rows = meta.packs()?;
         let newest = rows.iter().map(|row| row.id).max();

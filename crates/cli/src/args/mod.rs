@@ -82,6 +82,7 @@ pub enum Command {
     Unmount(c::unmount::UnmountArgs),
     Export(c::export::ExportArgs),
     Import(c::import::ImportArgs),
+    Copy(c::copy::CopyArgs),
     Recover(c::recover::RecoverArgs),
     Devices(c::devices::DevicesArgs),
     Calibrate(c::calibrate::CalibrateArgs),

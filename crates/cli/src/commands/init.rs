@@ -2,6 +2,7 @@
 
 use clap::Args;
 use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, print_size};
+use outrigger_store::backend::Location;
 use outrigger_store::{Profile, Store, StoreConfig};
 
 use super::Context;
@@ -15,6 +16,8 @@ Examples:
   outrigger -s ./store init --profile archive
   outrigger -s ./store init --codec auto
   outrigger -s ./images init --chunker fixed:64K --codec lz4
+  outrigger -s ./store init --packs 's3://bucket/store?endpoint=http://gateway:7480'
+  outrigger -s ./store init --packs rados://pool/store
   outrigger -s ./trial init --experiment";
 
 /// Make a store
@@ -42,6 +45,9 @@ pub struct InitArgs {
     /// How to compress: auto (auto:ratio, auto:cpu), zstd:LEVEL (-7 to 19), gzip:LEVEL or deflate:LEVEL (1 to 12), lz4, zle, lzjb or none
     #[arg(long, value_parser = args::codec)]
     codec: Option<CodecChoice>,
+    /// Where packs lie: file:/DIR (shared by hosts), s3://BUCKET/PREFIX?endpoint=URL&region=NAME or rados://POOL/NAMESPACE, empty so far; in the store's directory if not given
+    #[arg(long, value_name = "URL")]
+    packs: Option<String>,
     /// A store for experiments, for good: `put --oracle` is allowed in it, which believes fingerprints that nobody computed. Not for data that counts
     #[arg(long)]
     experiment: bool,
@@ -66,14 +72,17 @@ fn help() -> String {
 
 pub fn run(context: &Context, args: InitArgs) -> Outcome {
     let base = args.profile.config()?;
+    // Not parsed by clap, which would repeat the text, with a password that somebody put there.
+    let packs = args.packs.as_deref().map(Location::parse).transpose()?;
     let config = StoreConfig {
         id: base.id,
         fingerprint: args.fingerprint.unwrap_or(base.fingerprint),
         chunker: args.chunker.unwrap_or(base.chunker),
         codec: args.codec.unwrap_or(base.codec),
         frame_size: args.frame_size.unwrap_or(base.frame_size),
-        pack_size: args.pack_size.unwrap_or(base.pack_size),
+        pack_size: args.pack_size.unwrap_or(packs.as_ref().map_or(base.pack_size, Location::pack_size)),
         experiment: args.experiment,
+        packs,
     };
     let dir = context.store_dir()?;
     drop(Store::init(dir, &config)?);
@@ -86,11 +95,12 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
             .with("fingerprint", config.fingerprint.name())
             .with("frame_size", config.frame_size)
             .with("pack_size", config.pack_size)
+            .with("packs", config.packs.as_ref().map(Location::to_string))
             .with("experiment", config.experiment);
         print_json(object)?;
     } else if !context.quiet {
         print_text(&format!(
-            "made a store {}in {}: {}, {}, {}, frames of {}, packs of {}\n",
+            "made a store {}in {}: {}, {}, {}, frames of {}, packs of {}{}\n",
             if config.experiment { "for experiments " } else { "" },
             dir.display(),
             config.chunker,
@@ -98,6 +108,7 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
             config.fingerprint.name(),
             print_size(config.frame_size.into()),
             print_size(config.pack_size.into()),
+            config.packs.as_ref().map_or_else(String::new, |packs| format!(" in {packs}")),
         ))?;
     }
     Ok(Exit::Done)

@@ -7,6 +7,7 @@ pub mod beside;
 pub mod calibrate;
 pub mod cat;
 pub mod check;
+pub mod copy;
 pub mod devices;
 pub mod diff;
 pub mod edit;
@@ -87,6 +88,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Snapshot(args) => snapshot::run(context, args),
         Command::Keep(args) => keep::run(context, args),
         Command::Stats(args) => stats::run(context, args),
+        Command::Copy(args) => copy::run(context, args),
         Command::Check(args) => check::run(context, args),
         Command::Gc(args) => gc::run(context, args),
         Command::Recompress(args) => recompress::run(context, args),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use clap::Args;
-use outrigger_store::recover::{RecoverProgress, RecoverReport, recover};
+use outrigger_store::backend::Location;
+use outrigger_store::recover::{RecoverProgress, RecoverReport, adopt, recover};
 use outrigger_store::shared;
 
 use super::Context;
@@ -15,6 +16,7 @@ use crate::progress::Bar;
 const EXAMPLES: &str = "\
 Examples:
   outrigger -s ./store recover
+  outrigger -s ./new recover --packs 's3://bucket/store?endpoint=http://gateway:7480'     the directory is lost as a whole
 
 Every commit is also written into packs, so files, versions and snapshots come back as they were. The old database, if
 there is one, is moved aside, never deleted. Exit code 3 says that something could not be recovered; it is named.";
@@ -22,14 +24,21 @@ there is one, is moved aside, never deleted. Exit code 3 says that something cou
 /// Rebuild a lost or damaged database from the packs
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub struct RecoverArgs {}
+pub struct RecoverArgs {
+    /// Make the store's directory anew, for the packs at this place
+    #[arg(long, value_name = "URL")]
+    packs: Option<String>,
+}
 
-pub fn run(context: &Context, _: RecoverArgs) -> Outcome {
+pub fn run(context: &Context, args: RecoverArgs) -> Outcome {
     let dir = context.store_dir()?;
     if shared::url(dir).is_some() {
         return Err(Failure::usage(
             "recover rebuilds the database of a store in a directory; one in PostgreSQL is restored from its backups",
         ));
+    }
+    if let Some(packs) = args.packs.as_deref().map(Location::parse).transpose()? {
+        adopt(dir, &packs)?;
     }
     let progress = Arc::new(RecoverProgress::default());
     let shown = Arc::clone(&progress);

@@ -63,7 +63,9 @@ pub fn run(context: &Context, args: StatsArgs) -> Outcome {
     let store = context.open()?;
     let stats = stats(&store, if args.exact { usize::MAX } else { PACKS_SAMPLED })?;
     if context.json {
-        print_json(json(&stats).with("experiment", store.config.experiment))?
+        let packs_at = store.config.packs.as_ref().map(ToString::to_string);
+        let object = json(&stats).with("experiment", store.config.experiment);
+        print_json(object.with("packs_at", packs_at).with("packs_trouble", store.backend.trouble()))?
     } else {
         let mut text = describe(&stats);
         if store.config.experiment {

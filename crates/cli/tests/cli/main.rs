@@ -9,6 +9,7 @@ mod history;
 mod live;
 mod mounts;
 mod offload;
+mod packs;
 mod postgres;
 mod run;
 mod tars;

@@ -1,6 +1,6 @@
 //! Stores whose metadata lies in PostgreSQL, from the command line: every command, several hosts at once, and servers and clients that are killed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use outrigger_workload::{TreeOptions, compare_trees, source_tree};
 
 use crate::run::{Place, Said};
 
-/// A host: a workplace, and the URL of the store that it shares. Packs lie in the cache directory, so that is shared, too.
+/// A host: a workplace with a cache of its own, and the URL of the store that it shares.
 struct Host {
     place: Place,
     url: String,
-    cache: PathBuf,
+    packs: String,
 }
 
 impl Host {
-    fn new(url: &str, cache: &Path) -> Self {
-        Self { place: Place::empty(), url: url.to_owned(), cache: cache.to_owned() }
+    fn new(url: &str, packs: &Path) -> Self {
+        Self { place: Place::empty(), url: url.to_owned(), packs: format!("file:{}", packs.display()) }
     }
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = self.place.command(args);
-        command.env("OUTRIGGER_STORE", &self.url).env("OUTRIGGER_CACHE", &self.cache);
+        command.env("OUTRIGGER_STORE", &self.url).env("OUTRIGGER_CACHE", self.place.path("cache"));
         command
     }
 
@@ -40,7 +40,7 @@ impl Host {
     }
 
     fn init(&self) {
-        self.done(&["init"]);
+        self.done(&["init", "--packs", &self.packs]);
     }
 
     fn spawn(&self, args: &[&str]) -> Child {
@@ -67,13 +67,15 @@ fn tree(place: &Place, name: &str, seed: u64, megabytes: u64) -> std::path::Path
 #[test]
 fn every_command_works_and_hosts_see_each_other() {
     let Some(server) = Server::shared() else { return };
-    let cache = tempfile::tempdir().unwrap();
+    let packs = tempfile::tempdir().unwrap();
     let url = server.url(&server.fresh());
-    let (one, two) = (Host::new(&url, cache.path()), Host::new(&url, cache.path()));
+    let (one, two) = (Host::new(&url, packs.path()), Host::new(&url, packs.path()));
     let said = one.code(1, &["ls"]);
-    assert!(said.err.contains("init"), "{}", said.err);
+    assert!(said.err.contains("init --packs"), "{}", said.err);
+    let said = Said::from(one.command(&["init"]).output().unwrap());
+    assert!(said.code != 0 && said.err.contains("init --packs"), "{}", said.err);
     one.init();
-    let said = two.code(1, &["init"]);
+    let said = two.code(1, &["init", "--packs", &two.packs]);
     assert!(said.err.contains("already"), "{}", said.err);
     let (a, b) = (tree(&one.place, "a", 1, 2), tree(&two.place, "b", 1, 2));
     one.done(&["put", a.to_str().unwrap()]);
@@ -120,8 +122,8 @@ fn a_put_goes_on_while_the_server_is_killed_and_started_again() {
         println!("{ABSENT}");
         return;
     };
-    let cache = tempfile::tempdir().unwrap();
-    let host = Host::new(&server.url("store"), cache.path());
+    let packs = tempfile::tempdir().unwrap();
+    let host = Host::new(&server.url("store"), packs.path());
     host.init();
     let trees: Vec<_> = (0..3).map(|seed| tree(&host.place, &format!("t{seed}"), seed, 4)).collect();
     for tree in &trees {
@@ -143,9 +145,9 @@ fn a_put_goes_on_while_the_server_is_killed_and_started_again() {
 #[test]
 fn a_client_killed_at_any_moment_leaves_nothing_half_done_and_nothing_locked() {
     let Some(server) = Server::shared() else { return };
-    let cache = tempfile::tempdir().unwrap();
+    let packs = tempfile::tempdir().unwrap();
     let schema = server.fresh();
-    let host = Host::new(&server.url(&schema), cache.path());
+    let host = Host::new(&server.url(&schema), packs.path());
     host.init();
     let first = tree(&host.place, "kept", 1, 1);
     host.done(&["put", first.to_str().unwrap()]);
@@ -170,9 +172,9 @@ fn a_client_killed_at_any_moment_leaves_nothing_half_done_and_nothing_locked() {
 #[test]
 fn hosts_that_write_remove_snapshot_and_reclaim_at_once_lose_nothing() {
     let Some(server) = Server::shared() else { return };
-    let cache = tempfile::tempdir().unwrap();
+    let packs = tempfile::tempdir().unwrap();
     let url = server.url(&server.fresh());
-    let hosts: Vec<Host> = (0..3).map(|_| Host::new(&url, cache.path())).collect();
+    let hosts: Vec<Host> = (0..3).map(|_| Host::new(&url, packs.path())).collect();
     hosts[0].init();
     std::thread::scope(|scope| {
         for (number, host) in hosts.iter().enumerate() {

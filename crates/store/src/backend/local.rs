@@ -9,6 +9,10 @@
 //! process may have made `packs/XX` and not have synced it yet, so each process syncs `packs` itself before it first
 //! relies on a subdirectory.
 //!
+//! On a file system that several hosts mount ([`LocalBackend::open_shared`]), what this host remembers of names and lengths may be
+//! old: a name that is not found is looked up again after its directory was opened anew, which is when NFS asks the server, and lengths
+//! are those of a file opened for it. A descriptor whose file another host removed (`ESTALE`) is as good as none.
+//!
 //! Bytes of a pack that is still being written become readable in pieces of [`writer::STAGE_LEN`]; before that a read
 //! finds the pack too short.
 
@@ -25,7 +29,8 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Backend, PackWriter};
+use super::{Access, Backend, PackWriter};
+use crate::config::CONFIG_FILE;
 use crate::error::{Context, Error, ErrorKind, Result};
 
 use descriptors::Descriptors;
@@ -33,6 +38,9 @@ use writer::{PackFile, StagePool};
 
 /// Open files kept for reading; a process may hold 1024 by default.
 const DESCRIPTORS_MAX: usize = 256;
+
+/// Where damaged packs are moved to, beside `packs`.
+pub const DAMAGED_DIR: &str = "packs-damaged";
 
 /// What [`LocalBackend`] shares with its writers.
 struct Shared {
@@ -48,6 +56,8 @@ struct Shared {
 pub struct LocalBackend {
     shared: Arc<Shared>,
     read_only: bool,
+    /// Other hosts change it too.
+    is_shared: bool,
     open: Descriptors,
 }
 
@@ -58,6 +68,29 @@ impl LocalBackend {
     /// # Errors
     /// `NotFound` when `dir/packs` is missing and `create` is not set; whatever the file system says.
     pub fn open(dir: &Path, create: bool, read_only: bool) -> Result<Self> {
+        Self::open_as(dir, create, read_only, false)
+    }
+
+    /// Opens the packs in a directory that other hosts may have mounted too; see the module. With `access.create`, `dir` itself is made.
+    ///
+    /// # Errors
+    /// As [`LocalBackend::open`].
+    pub fn open_shared(dir: &Path, access: Access) -> Result<Self> {
+        if access.create && !access.read_only {
+            let at = || format!("cannot create {}", dir.display());
+            match rustix::fs::mkdir(dir, Mode::RWXU) {
+                Ok(()) => {
+                    let parent = dir.parent().unwrap_or(dir);
+                    fs::File::open(parent).and_then(|parent| parent.sync_all()).context(at)?;
+                }
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error).context(at),
+            }
+        }
+        Self::open_as(dir, access.create, access.read_only, true)
+    }
+
+    fn open_as(dir: &Path, create: bool, read_only: bool, is_shared: bool) -> Result<Self> {
         let path = dir.join("packs");
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         if create && !read_only {
@@ -72,7 +105,7 @@ impl LocalBackend {
         let packs = rustix::fs::open(&path, flags, Mode::empty())
             .context(|| format!("cannot open {}", path.display()))?;
         let shared = Shared { path, packs, durable: Mutex::new([false; 256]), stages: StagePool::default() };
-        Ok(Self { shared: Arc::new(shared), read_only, open: Descriptors::new(DESCRIPTORS_MAX) })
+        Ok(Self { shared: Arc::new(shared), read_only, is_shared, open: Descriptors::new(DESCRIPTORS_MAX) })
     }
 
     fn refuse_read_only(&self, id: PackId, what: &str) -> Result<()> {
@@ -83,14 +116,35 @@ impl LocalBackend {
         Err(Error::new(ErrorKind::Denied, format!("cannot {what} {}: opened read-only", path.display())))
     }
 
-    /// Calls `with` with a descriptor of pack `id`, from the cache or newly opened.
+    /// A descriptor of pack `id`, from the cache or newly opened.
     fn opened(&self, id: PackId) -> Result<Arc<OwnedFd>> {
-        self.open
-            .get(id, || {
-                let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-                rustix::fs::openat(&self.shared.packs, relative(id), flags, Mode::empty())
-            })
-            .context(|| format!("cannot open pack {}", self.shared.full(id).display()))
+        let opened = self.open.get(id, || self.open_file(id));
+        opened.context(|| format!("cannot open pack {}", self.shared.full(id).display()))
+    }
+
+    fn open_file(&self, id: PackId) -> rustix::io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let open = || rustix::fs::openat(&self.shared.packs, relative(id), flags, Mode::empty());
+        match open() {
+            Err(Errno::NOENT | Errno::STALE) if self.is_shared => {
+                let directory = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                for path in [".".to_string(), directory_of(id)] {
+                    drop(rustix::fs::openat(&self.shared.packs, path, directory, Mode::empty()));
+                }
+                open().map_err(|error| if error == Errno::STALE { Errno::NOENT } else { error })
+            }
+            opened => opened,
+        }
+    }
+
+    /// Where damaged packs go.
+    fn damaged(&self) -> PathBuf {
+        self.shared.path.with_file_name(DAMAGED_DIR)
+    }
+
+    /// Where the claim lies.
+    fn claim_path(&self) -> PathBuf {
+        self.shared.path.with_file_name(CONFIG_FILE)
     }
 }
 
@@ -102,7 +156,7 @@ impl Shared {
 
     /// Makes the names in the directory of pack `id` durable, and its own name.
     fn sync_directory(&self, id: PackId) -> Result<()> {
-        let name = directory(id);
+        let name = directory_of(id);
         let what = || format!("cannot sync {}", self.path.join(&name).display());
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::openat(&self.packs, &name, flags, Mode::empty()).context(what)?;
@@ -126,7 +180,7 @@ impl Backend for LocalBackend {
         let create = || rustix::fs::openat(&self.shared.packs, relative(id), flags, mode);
         let file = match create() {
             Err(Errno::NOENT) => {
-                match rustix::fs::mkdirat(&self.shared.packs, directory(id), Mode::RWXU) {
+                match rustix::fs::mkdirat(&self.shared.packs, directory_of(id), Mode::RWXU) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error).context(what),
                 }
@@ -154,6 +208,10 @@ impl Backend for LocalBackend {
                 Ok(n) => rest = &mut rest[n..],
                 Err(Errno::INTR) => {}
                 Err(error) => {
+                    if error == Errno::STALE {
+                        self.open.forget(id);
+                    }
+                    let error = if error == Errno::STALE { Errno::NOENT } else { error };
                     return Err(error).context(|| {
                         format!(
                             "cannot read {wanted} bytes at offset {offset} of pack {}",
@@ -167,7 +225,12 @@ impl Backend for LocalBackend {
     }
 
     fn len(&self, id: PackId) -> Result<Option<u64>> {
-        match rustix::fs::statat(&self.shared.packs, relative(id), AtFlags::SYMLINK_NOFOLLOW) {
+        let stat = match self.is_shared {
+            // Opened for it: what the name alone tells may be what it was a while ago.
+            true => self.open_file(id).and_then(rustix::fs::fstat),
+            false => rustix::fs::statat(&self.shared.packs, relative(id), AtFlags::SYMLINK_NOFOLLOW),
+        };
+        match stat {
             Ok(stat) => Ok(Some(stat.st_size as u64)),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => {
@@ -201,11 +264,64 @@ impl Backend for LocalBackend {
             }
             let names = list(&self.shared.path.join(last))?;
             ids.extend(
-                names.iter().filter_map(|name| parse(name.to_str()?)).filter(|id| directory(*id) == last),
+                names.iter().filter_map(|name| parse(name.to_str()?)).filter(|id| directory_of(*id) == last),
             );
         }
         ids.sort_unstable();
         Ok(ids)
+    }
+
+    fn set_aside(&self, id: PackId) -> Result<()> {
+        self.refuse_read_only(id, "move")?;
+        let (from, to_dir) = (self.shared.full(id), self.damaged());
+        let at = || format!("cannot move {} to {}", from.display(), to_dir.display());
+        fs::create_dir_all(&to_dir).context(at)?;
+        let mut to = to_dir.join(format!("{id}.pack"));
+        for number in 1.. {
+            if !to.exists() {
+                break;
+            }
+            to = to_dir.join(format!("{id}.pack.{number}"));
+        }
+        let moved = fs::rename(&from, &to);
+        self.open.forget(id);
+        match moved {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            moved => moved.context(at)?,
+        }
+        let above = self.shared.path.parent().unwrap_or(&self.shared.path);
+        for dir in [to_dir.as_path(), above] {
+            fs::File::open(dir).and_then(|dir| dir.sync_all()).context(at)?;
+        }
+        self.shared.sync_directory(id)
+    }
+
+    fn claim(&self, config: &str) -> Result<()> {
+        let path = self.claim_path();
+        let at = || format!("cannot write {}", path.display());
+        // Whole when it appears, and never over another: a name is given to a file that has its text already.
+        let temporary = path.with_file_name(format!("{CONFIG_FILE}.{:x}", std::process::id()));
+        fs::write(&temporary, config).context(at)?;
+        fs::File::open(&temporary).and_then(|file| file.sync_all()).context(at)?;
+        let linked = fs::hard_link(&temporary, &path);
+        fs::remove_file(&temporary).context(at)?;
+        match linked {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            linked => linked.context(at)?,
+        }
+        let above = self.shared.path.parent().unwrap_or(&self.shared.path);
+        fs::File::open(above).and_then(|dir| dir.sync_all()).context(at)?;
+        match self.claimed()? {
+            Some(claimed) if claimed == config => Ok(()),
+            _ => Err(Error::new(ErrorKind::Exists, format!("{} is another store's", above.display()))),
+        }
+    }
+
+    fn claimed(&self) -> Result<Option<String>> {
+        match fs::read_to_string(self.claim_path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some).context(|| format!("cannot read {}", self.claim_path().display())),
+        }
     }
 }
 
@@ -219,7 +335,7 @@ fn list(dir: &Path) -> Result<Vec<std::ffi::OsString>> {
 }
 
 /// The subdirectory of pack `id`: the last two digits.
-fn directory(id: PackId) -> String {
+fn directory_of(id: PackId) -> String {
     format!("{:02x}", id.0 as u8)
 }
 
@@ -229,7 +345,7 @@ fn relative(id: PackId) -> String {
 }
 
 /// The id of the pack of this file name; `None` for anything that is no pack's name, which is left alone.
-fn parse(name: &str) -> Option<PackId> {
+pub(super) fn parse(name: &str) -> Option<PackId> {
     let digits = name.strip_suffix(".pack")?;
     let id = PackId(u64::from_str_radix(digits, 16).ok()?);
     (id.0 != 0 && id <= PackId::MAX && id.to_string() == digits).then_some(id)

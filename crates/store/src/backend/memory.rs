@@ -19,6 +19,8 @@ type Packs = BTreeMap<PackId, Vec<u8>>;
 #[derive(Clone, Default)]
 pub struct MemoryBackend {
     packs: Arc<Mutex<Packs>>,
+    damaged: Arc<Mutex<Packs>>,
+    claim: Arc<Mutex<Option<String>>>,
 }
 
 impl MemoryBackend {
@@ -71,6 +73,25 @@ impl Backend for MemoryBackend {
 
     fn list(&self) -> Result<Vec<PackId>> {
         Ok(self.packs().keys().copied().collect())
+    }
+
+    fn set_aside(&self, id: PackId) -> Result<()> {
+        if let Some(pack) = self.packs().remove(&id) {
+            self.damaged.lock().expect("no panic while it is held").insert(id, pack);
+        }
+        Ok(())
+    }
+
+    fn claim(&self, config: &str) -> Result<()> {
+        let mut claim = self.claim.lock().expect("no panic while it is held");
+        match claim.get_or_insert_with(|| config.to_string()) {
+            claimed if claimed == config => Ok(()),
+            _ => Err(Error::new(ErrorKind::Exists, "these packs are another store's")),
+        }
+    }
+
+    fn claimed(&self) -> Result<Option<String>> {
+        Ok(self.claim.lock().expect("no panic while it is held").clone())
     }
 }
 

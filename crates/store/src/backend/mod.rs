@@ -1,27 +1,60 @@
 //! Where packs lie: one small trait for production, tests in memory, fault injection and crash recording alike.
 //!
 //! A pack is written once, front to back, by one [`PackWriter`], and is immutable and durable once
-//! [`PackWriter::seal`] has returned. A writer that is dropped unsealed leaves an unfinished pack behind, which is
+//! [`PackWriter::seal`] has returned. A writer that is dropped unsealed may leave an unfinished pack behind, which is
 //! swept when its session's intent is swept. Packs are read by ranges, by any number of threads.
+//!
+//! [`open`] makes the engine that a [`Location`] names. Above it, nothing knows which one it is.
 
+mod cached;
 mod local;
+mod location;
 mod memory;
+mod object;
+mod rados;
 
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use outrigger_format::PackId;
 
 use crate::error::Result;
 
-pub use local::LocalBackend;
+pub use cached::{CacheCounts, CacheLimits, CachedBackend};
+pub use local::{DAMAGED_DIR, LocalBackend};
+pub use location::{Location, RadosLocation, S3Location};
 pub use memory::MemoryBackend;
+pub use object::{Keys, ObjectBackend, Patience};
+pub use rados::RadosBackend;
+
+/// How packs are opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Access {
+    /// Makes the place where they lie, if it is not there.
+    pub create: bool,
+    /// Creating and removing packs is refused with `Denied`.
+    pub read_only: bool,
+}
+
+/// Opens the packs at `location`.
+///
+/// # Errors
+/// `NotFound` when there is no such place and `access.create` is not set, `Denied`; whatever the engine says.
+pub fn open(location: &Location, access: Access) -> Result<Arc<dyn Backend>> {
+    match location {
+        Location::Directory(path) => Ok(Arc::new(LocalBackend::open_shared(path, access)?)),
+        Location::S3(location) => Ok(Arc::new(ObjectBackend::open(location, access, Patience::default())?)),
+        Location::Rados(location) => Ok(Arc::new(RadosBackend::open(location, access, Patience::default())?)),
+    }
+}
 
 /// An engine that keeps packs.
 pub trait Backend: Send + Sync {
     /// Begins pack `id`.
     ///
     /// # Errors
-    /// `Exists` when a pack of that id is there: ids are never used twice.
+    /// `Exists` when a pack of that id is there: ids are never used twice. Where two write the same id at once, all but one of them
+    /// get this error, here or when they seal.
     fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>>;
 
     /// Fills `buf` from `offset` of pack `id`.
@@ -47,6 +80,63 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// When the engine fails.
     fn list(&self) -> Result<Vec<PackId>>;
+
+    /// The last bytes of pack `id`, at most `max`, and its length; `None` when there is no such pack. One request, where requests take
+    /// their time.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    fn read_end(&self, id: PackId, max: usize) -> Result<Option<(Vec<u8>, u64)>> {
+        let Some(len) = self.len(id)? else { return Ok(None) };
+        let wanted = len.min(max as u64);
+        let mut bytes = vec![0; wanted as usize];
+        self.read_at(id, len - wanted, &mut bytes)?;
+        Ok(Some((bytes, len)))
+    }
+
+    /// Takes pack `id` out of the packs, durably, and keeps what is in it where a person finds it. One that is not there is no error.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    fn set_aside(&self, id: PackId) -> Result<()>;
+
+    /// Notes beside the packs whose they are: the text of the store's `store.toml`. The same text again is no error.
+    ///
+    /// # Errors
+    /// `Exists` when they are another store's.
+    fn claim(&self, config: &str) -> Result<()>;
+
+    /// What [`Backend::claim`] noted; `None` when nobody has.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    fn claimed(&self) -> Result<Option<String>>;
+
+    /// How many packs may be sealing at once: where a seal waits for a network, more than one.
+    fn uploads_max(&self) -> usize {
+        1
+    }
+
+    /// Drops what is kept nearby of pack `id`; whether there was anything: if so, a read that found damage is worth another try.
+    fn forget(&self, _id: PackId) -> bool {
+        false
+    }
+
+    /// Whether reads may be answered from what was kept nearby, as they are at first; when not, all that is kept in memory is dropped.
+    fn use_cache(&self, _on: bool) {}
+
+    /// What is wrong with the engine just now, in a clause; `None` while its requests succeed.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
+    /// The hosts that hold pack `id`, the one to read from first; none where the engine does not say.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    fn locate(&self, _id: PackId) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 }
 
 /// Writes one pack.
@@ -56,6 +146,14 @@ pub trait PackWriter: Send {
     /// # Errors
     /// `Full` or `Io`; the pack is then unusable and its writer should be dropped.
     fn append(&mut self, parts: &[IoSlice<'_>]) -> Result<()>;
+
+    /// Nothing more will be appended: what takes time may begin, and [`PackWriter::seal`] waits for it.
+    ///
+    /// # Errors
+    /// As `append`.
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
 
     /// Makes the pack and its name durable.
     ///

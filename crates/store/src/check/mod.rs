@@ -33,8 +33,7 @@ use crate::store::Store;
 use affected::BadChunks;
 use packs::PackFinding;
 
-pub use repair::DAMAGED_DIR;
-pub(crate) use repair::set_aside;
+pub use crate::backend::DAMAGED_DIR;
 pub use report::{AffectedFile, CheckProgress, CheckReport, Finding, FindingKind, Severity};
 
 /// What to check, and what to do about it.
@@ -118,7 +117,11 @@ fn check_content(
 ) -> Result<CheckReport> {
     let dropped = index::check_at_open(store, &mut report);
     let followed = manifests::follow(store, options.threads, progress)?;
-    let mut found = packs::check_packs(store, &followed.rows, options.read_data, options.threads, progress)?;
+    // What lies in the packs, not what was kept of it.
+    store.backend.use_cache(false);
+    let found = packs::check_packs(store, &followed.rows, options.read_data, options.threads, progress);
+    store.backend.use_cache(true);
+    let mut found = found?;
     found.sort_by_key(|found| (found.finding.pack.clone(), found.finding.frame));
     index::check_against_footers(store, &followed.rows, dropped, &mut report)?;
     let leftovers = check_objects(store, &mut report)?;

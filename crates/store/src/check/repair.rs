@@ -6,7 +6,6 @@
 //! a buried pack cannot. An unreadable chunk leaves the index with its pack, so readers find another copy, if one exists.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,8 +21,6 @@ use crate::meta::{PackRow, PackState};
 use crate::session::{Session, is_gone};
 use crate::store::Store;
 
-/// Where damaged objects go, in the store's directory.
-pub const DAMAGED_DIR: &str = "packs-damaged";
 /// How long sessions are given to let go of a damaged pack; they answer once a second.
 const PATIENCE: Duration = Duration::from_secs(75);
 
@@ -60,9 +57,7 @@ pub(super) fn rewrite_packs(
             continue;
         }
         store.index.remove_packs(&[id]);
-        set_aside(store.dir(), id)?;
-        // Drops the descriptor that may be open; the object is gone from there.
-        store.backend.remove(id)?;
+        store.backend.set_aside(id)?;
     }
     Ok(salvaged)
 }
@@ -85,30 +80,6 @@ fn fence_the_dead(store: &Store) -> Result<()> {
         if is_gone(&row, Some(&store.locks_dir())) {
             store.meta.fence(row.id)?;
         }
-    }
-    Ok(())
-}
-
-/// Moves a pack's object out of `packs/`, durably.
-pub(crate) fn set_aside(dir: &Path, id: PackId) -> Result<()> {
-    let from = dir.join("packs").join(format!("{:02x}", id.0 as u8)).join(format!("{id}.pack"));
-    let to_dir = dir.join(DAMAGED_DIR);
-    let mut to = to_dir.join(format!("{id}.pack"));
-    let at = || format!("cannot move {} to {}", from.display(), to_dir.display());
-    std::fs::create_dir_all(&to_dir).context(at)?;
-    for number in 1.. {
-        if !to.exists() {
-            break;
-        }
-        to = to_dir.join(format!("{id}.pack.{number}"));
-    }
-    match std::fs::rename(&from, &to) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        renamed => renamed.context(at)?,
-    }
-    let parent = from.parent().expect("it was joined");
-    for dir in [to_dir.as_path(), parent, dir] {
-        std::fs::File::open(dir).and_then(|dir| dir.sync_all()).context(at)?;
     }
     Ok(())
 }

@@ -20,7 +20,6 @@ use outrigger_format::{PackId, PackKind, Root};
 use crate::error::Result;
 
 pub use postgres::{Location, PostgresMeta, TlsMode, is_postgres_url};
-#[cfg(any(test, feature = "testing"))]
 pub(crate) use sqlite::register_functions;
 pub use sqlite::{Clock, OpenMode, SqliteMeta};
 

@@ -103,6 +103,8 @@ pub struct PackReader {
     cache_bytes: AtomicUsize,
     pool: Arc<Mutex<Vec<Vec<u8>>>>,
     stored_pool: Mutex<Vec<(FrameDecoder, Vec<u8>)>>,
+    /// Bytes of a pack's end that are read for its footer at first.
+    footer_guess: usize,
     /// Pack → where its fingerprints begin, and how many they are.
     tables: Mutex<HashMap<PackId, (u64, u32)>>,
 }
@@ -116,6 +118,9 @@ enum Trust {
     Chunks,
 }
 
+/// Bytes at a pack's end that hold its footer most of the time: what one request should bring.
+const FOOTER_GUESS: usize = 128 << 10;
+
 /// Packs whose tables' places are remembered at most.
 const TABLES_MAX: usize = 64 << 10;
 
@@ -125,7 +130,10 @@ const CACHE_BYTES: usize = 48 << 20;
 impl PackReader {
     /// A reader with a cache of the default size.
     pub fn new(backend: Arc<dyn Backend>, store: StoreId, fingerprint: FingerprintKind) -> Self {
+        // Where a request costs more than bytes do, one is to bring it.
+        let footer_guess = if backend.uploads_max() > 1 { FOOTER_GUESS } else { TRAILER_LEN };
         Self {
+            footer_guess,
             backend,
             store,
             fingerprint,
@@ -169,24 +177,52 @@ impl PackReader {
     /// # Errors
     /// `NotFound`, `Damaged`.
     pub fn read_footer(&self, pack: PackId) -> Result<Footer> {
+        match self.try_read_footer(pack) {
+            Err(error) if error.kind() == ErrorKind::Damaged && self.backend.forget(pack) => {
+                self.try_read_footer(pack)
+            }
+            read => read,
+        }
+    }
+
+    fn try_read_footer(&self, pack: PackId) -> Result<Footer> {
         let missing = || Error::new(ErrorKind::NotFound, format!("pack {pack} is missing"));
-        let len = self.backend.len(pack)?.ok_or_else(missing)?;
+        let (end, len) = self.backend.read_end(pack, self.footer_guess)?.ok_or_else(missing)?;
         self.read_header(pack)?;
         if len < (PACK_HEADER_LEN + TRAILER_LEN) as u64 {
             return Err(Error::damaged(format!("pack {pack}: only {len} bytes long")));
         }
-        let mut bytes = [0; TRAILER_LEN];
-        self.backend.read_at(pack, len - TRAILER_LEN as u64, &mut bytes)?;
         let at = || format!("pack {pack}, trailer at byte {}", len - TRAILER_LEN as u64);
-        let trailer = Trailer::decode(&bytes, len).context(at)?;
+        let trailer =
+            Trailer::decode(end.last_chunk::<TRAILER_LEN>().unwrap_or(&[0; TRAILER_LEN]), len).context(at)?;
         if trailer.id != pack {
             return Err(Error::damaged(format!("{}: names {}", at(), trailer.id)));
         }
-        let mut bytes = vec![0; trailer.footer_len as usize];
-        self.backend.read_at(pack, trailer.footer_offset.into(), &mut bytes)?;
-        trailer
-            .decode_footer(&bytes)
-            .context(|| format!("pack {pack}, footer at byte {}", trailer.footer_offset))
+        let at = || format!("pack {pack}, footer at byte {}", trailer.footer_offset);
+        let (start, wanted) = (u64::from(trailer.footer_offset), trailer.footer_len as usize);
+        let in_end = start
+            .checked_sub(len - end.len() as u64)
+            .and_then(|from| end.get(from as usize..)?.get(..wanted));
+        if let Some(bytes) = in_end {
+            return trailer.decode_footer(bytes).context(at);
+        }
+        let mut bytes = vec![0; wanted];
+        self.backend.read_at(pack, start, &mut bytes)?;
+        trailer.decode_footer(&bytes).context(at)
+    }
+
+    /// Drops what is kept of a pack, here and nearer to where it lies; whether there was anything to doubt beyond the store itself.
+    pub(crate) fn forget(&self, pack: PackId) -> bool {
+        let cache = &mut *self.cache.lock().expect("no panic while held");
+        let bytes = &mut cache.bytes;
+        cache.slots.retain(|(of, _), slot| match slot {
+            Slot::Ready { frame, .. } if *of == pack => {
+                *bytes -= frame.raw.len();
+                false
+            }
+            _ => true,
+        });
+        self.backend.forget(pack)
     }
 
     /// The one fingerprint at `place`, straight from the footer's bytes; `None` when there is no such pack or slot. It is not checked

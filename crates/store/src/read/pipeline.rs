@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         fingerprint: &Fingerprint,
         mut take: impl FnMut(&[u8]) -> Result<T>,
     ) -> Result<T> {
-        let (mut bad, mut first, mut refreshes) = (Vec::new(), None, 0);
+        let (mut bad, mut first, mut refreshes, mut doubted) = (Vec::new(), None, 0, None);
         loop {
             let place = self.index.resolve(fingerprint, |pack| !bad.contains(&pack))?;
             let Some(place) = place else {
@@ -83,6 +83,11 @@ impl<'a> Reader<'a> {
                     refreshes += 1;
                     refresh_index(self.meta, self.index)?;
                 }
+                // What is kept nearby may be what is damaged, and not the store.
+                Err(error)
+                    if error.kind() == ErrorKind::Damaged
+                        && doubted.replace(place.pack) != Some(place.pack)
+                        && self.packs.forget(place.pack) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => {
                     bad.push(place.pack);
                     let lost = || Error::damaged(format!("chunk {fingerprint}")).caused_by(error);

@@ -26,13 +26,14 @@ use std::sync::atomic::AtomicU64;
 use outrigger_format::PackId;
 use serde::Serialize;
 
-use crate::check::{salvage, set_aside};
+use crate::backend::{self, Access, Location};
+use crate::check::salvage;
 use crate::clock;
-use crate::config::StoreConfig;
+use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{Commit, Meta, OpenMode, SessionKind, SqliteMeta};
 use crate::session::Session;
-use crate::store::{DATABASE_FILE, Store};
+use crate::store::{DATABASE_FILE, Store, create_private_dir, write_durably};
 use survey::Survey;
 
 /// Ids handed out after a recovery begin this far above any that was seen: a lost database may have given out more.
@@ -89,12 +90,13 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
     let mut report = RecoverReport::default();
     remove_database(&dir.join(UNFINISHED))?;
     let meta: Arc<dyn Meta> = Arc::new(SqliteMeta::open(&dir.join(UNFINISHED), OpenMode::Create)?);
-    let survey = survey::survey(dir, &config, progress, &mut report)?;
+    let backend = config.open_packs(dir, Access::default())?;
+    let survey = survey::survey(&backend, &config, progress, &mut report)?;
     meta.raise_counters(next_pack(&survey), 0, 0)?;
     meta.adopt_packs(&survey.whole)?;
     report.packs = survey.whole.len() as u64;
 
-    let store = Store::assemble(dir, config, Arc::clone(&meta), false)?;
+    let store = Store::assemble(dir, config, Arc::clone(&meta), Arc::clone(&backend), false)?;
     let session = Session::open(&meta, SessionKind::Writer, None, "recover")?;
     let mut blocks = survey.blocks;
     let moved = salvage_torn(&store, &session, &survey.torn, &mut blocks, &mut report)?;
@@ -108,9 +110,34 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
 
     report.old_database = exchange_databases(dir)?;
     for id in moved {
-        set_aside(dir, id)?;
+        backend.set_aside(id)?;
     }
     Ok(report)
+}
+
+/// Makes a store's directory anew from what is noted beside its packs, when the directory is lost as a whole. [`recover`] does the rest.
+///
+/// # Errors
+/// `NotFound` when nothing is noted at `location`, `Exists` when there is a store in `dir` already.
+pub fn adopt(dir: &Path, location: &Location) -> Result<()> {
+    if dir.join(CONFIG_FILE).exists() {
+        return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", dir.display())));
+    }
+    let none = || Error::new(ErrorKind::NotFound, format!("{location} holds no store's packs"));
+    let claim =
+        backend::open(location, Access { create: false, read_only: true })?.claimed()?.ok_or_else(none)?;
+    let config = StoreConfig::from_text(&claim).context(|| location.to_string())?;
+    if config.packs.as_ref() != Some(location) {
+        // The same place by another address: of another gateway, or by another path. What is noted there stays what it is, and opens as it is.
+        let noted = config.packs.map_or_else(|| "a directory".to_string(), |packs| packs.to_string());
+        let why = format!("the packs at {location} are noted to lie at {noted}; name them so");
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    create_private_dir(dir).context(|| format!("cannot create {}", dir.display()))?;
+    for name in ["index", "sessions"] {
+        create_private_dir(&dir.join(name)).context(|| format!("cannot create {}", dir.display()))?;
+    }
+    write_durably(dir, CONFIG_FILE, claim.as_bytes())
 }
 
 fn next_pack(survey: &Survey) -> u64 {
@@ -118,7 +145,7 @@ fn next_pack(survey: &Survey) -> u64 {
 }
 
 /// Every process that writes holds the lock of its session's file.
-fn refuse_in_use(dir: &Path) -> Result<()> {
+pub(crate) fn refuse_in_use(dir: &Path) -> Result<()> {
     let locks = dir.join("sessions");
     let names = match std::fs::read_dir(&locks) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),

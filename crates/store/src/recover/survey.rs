@@ -1,6 +1,5 @@
 //! Looks at every object: which packs are whole, which are torn, and where catalogue blocks lie.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -8,7 +7,7 @@ use outrigger_format::catalogue::{Block, Record};
 use outrigger_format::{ChunkKind, Fingerprint, Footer, PackId, PackKind};
 
 use super::{RecoverProgress, RecoverReport};
-use crate::backend::{Backend, LocalBackend};
+use crate::backend::Backend;
 use crate::check::salvage::Salvaged;
 use crate::config::StoreConfig;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -99,15 +98,14 @@ pub(super) struct Survey {
     pub highest: u64,
 }
 
-/// Looks at all objects of the store in `dir`.
+/// Looks at all objects in `backend`.
 pub(super) fn survey(
-    dir: &Path,
+    backend: &Arc<dyn Backend>,
     config: &StoreConfig,
     progress: &RecoverProgress,
     report: &mut RecoverReport,
 ) -> Result<Survey> {
-    let backend: Arc<dyn Backend> = Arc::new(LocalBackend::open(dir, false, false)?);
-    let packs = PackReader::new(Arc::clone(&backend), config.id, config.fingerprint);
+    let packs = PackReader::new(Arc::clone(backend), config.id, config.fingerprint);
     let ids = backend.list()?;
     progress.packs_expected.store(ids.len() as u64, Ordering::Relaxed);
     let mut survey = Survey::default();

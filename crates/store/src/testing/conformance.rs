@@ -4,7 +4,7 @@ use std::io::IoSlice;
 
 use outrigger_format::PackId;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, PackWriter};
 use crate::error::ErrorKind;
 
 /// Lengths around which implementations change their ways: sectors, pages, and the local writer's 4 MiB stage.
@@ -45,6 +45,7 @@ pub fn backend(backend: &dyn Backend) {
     written_is_read(backend);
     names(backend);
     concurrently(backend);
+    claims(backend);
     assert_eq!(backend.list().unwrap(), []);
 }
 
@@ -95,20 +96,52 @@ fn names(backend: &dyn Backend) {
     let error = backend.read_at(missing, 0, &mut [0; 4]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
 
-    // Ids are never used twice: neither of a sealed pack nor of one being written.
+    // Ids are never used twice: neither of a sealed pack nor of one being written. The second is refused when it begins, or at the
+    // latest when it is sealed, and what is there is the first's.
     for id in [PackId(1), PackId::MAX] {
-        let writer = backend.create(id).unwrap();
+        let mut first = backend.create(id).unwrap();
+        first.append(&[IoSlice::new(b"first")]).unwrap();
+        let second = backend.create(id).and_then(|mut second| {
+            second.append(&[IoSlice::new(b"second")])?;
+            Ok(second)
+        });
+        first.seal().unwrap();
+        let refused = second.and_then(PackWriter::seal).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
         assert_eq!(backend.create(id).err().map(|error| error.kind()), Some(ErrorKind::Exists));
-        writer.seal().unwrap();
-        assert_eq!(backend.create(id).err().map(|error| error.kind()), Some(ErrorKind::Exists));
+        assert_eq!(backend.len(id).unwrap(), Some(5));
+        let mut bytes = [0; 5];
+        backend.read_at(id, 0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"first");
     }
 
-    // A writer dropped unsealed leaves its pack behind, to be found and swept.
+    // A writer dropped unsealed may leave its pack behind: it is listed then, and swept like any other.
     let mut writer = backend.create(PackId(0x100)).unwrap();
     writer.append(&[IoSlice::new(b"unfinished")]).unwrap();
-    assert!(backend.len(PackId(0x100)).unwrap().is_some());
     drop(writer);
-    assert_eq!(backend.list().unwrap(), [PackId(1), PackId(0x100), PackId::MAX]);
+    let listed = backend.list().unwrap();
+    let left = backend.len(PackId(0x100)).unwrap().is_some();
+    assert_eq!(listed.contains(&PackId(0x100)), left);
+    assert!(listed.len() == 2 + usize::from(left), "{listed:?}");
+
+    // One that was finished is uploading: sealing waits for it.
+    let mut writer = backend.create(PackId(0x101)).unwrap();
+    writer.append(&[IoSlice::new(b"finished")]).unwrap();
+    writer.finish().unwrap();
+    writer.seal().unwrap();
+    assert_eq!(backend.len(PackId(0x101)).unwrap(), Some(8));
+
+    // The end of a pack, and its length, in one.
+    for (max, wanted) in [(4, &b"shed"[..]), (8, b"finished"), (100, b"finished")] {
+        assert_eq!(backend.read_end(PackId(0x101), max).unwrap(), Some((wanted.to_vec(), 8)), "{max}");
+    }
+    assert_eq!(backend.read_end(missing, 4).unwrap(), None);
+
+    // What is set aside is no pack any more.
+    backend.set_aside(PackId(0x101)).unwrap();
+    backend.set_aside(missing).unwrap();
+    assert_eq!(backend.len(PackId(0x101)).unwrap(), None);
+    assert!(!backend.list().unwrap().contains(&PackId(0x101)));
 
     // A pack that was read before it was removed is gone all the same.
     let mut writer = backend.create(PackId(0x200)).unwrap();
@@ -122,6 +155,15 @@ fn names(backend: &dyn Backend) {
     for id in [PackId(1), PackId(0x100), PackId::MAX] {
         backend.remove(id).unwrap();
     }
+}
+
+/// Packs belong to one store, which says so once and for all.
+fn claims(backend: &dyn Backend) {
+    assert_eq!(backend.claimed().unwrap(), None);
+    backend.claim("one").unwrap();
+    backend.claim("one").unwrap();
+    assert_eq!(backend.claim("another").unwrap_err().kind(), ErrorKind::Exists);
+    assert_eq!(backend.claimed().unwrap().as_deref(), Some("one"));
 }
 
 /// Packs are written and read by several threads at once.

@@ -205,6 +205,26 @@ impl Backend for FaultyBackend {
     fn list(&self) -> Result<Vec<PackId>> {
         self.0.spoil(Op::List, None, || self.0.inner.list())
     }
+
+    fn set_aside(&self, id: PackId) -> Result<()> {
+        self.0.spoil(Op::Remove, Some(id), || self.0.inner.set_aside(id))
+    }
+
+    fn claim(&self, config: &str) -> Result<()> {
+        self.0.inner.claim(config)
+    }
+
+    fn claimed(&self) -> Result<Option<String>> {
+        self.0.inner.claimed()
+    }
+
+    fn uploads_max(&self) -> usize {
+        self.0.inner.uploads_max()
+    }
+
+    fn locate(&self, id: PackId) -> Result<Vec<String>> {
+        self.0.inner.locate(id)
+    }
 }
 
 struct FaultyWriter {
@@ -240,6 +260,10 @@ impl PackWriter for FaultyWriter {
         };
         self.failed = result.is_err();
         result
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if self.failed { Ok(()) } else { self.inner.finish() }
     }
 
     fn seal(self: Box<Self>) -> Result<()> {

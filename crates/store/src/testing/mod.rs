@@ -6,6 +6,7 @@ pub mod conformance;
 pub mod crash;
 pub mod damage;
 pub mod faulty;
+pub mod s3;
 
 pub use faulty::{Fault, FaultyBackend, Op, Plan};
 

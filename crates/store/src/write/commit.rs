@@ -16,7 +16,7 @@ use super::catalogue::BLOCK_BYTES;
 use super::compare::Compare;
 use super::dedup::PendingTable;
 use super::meta_frames::MetaFrames;
-use super::packer::OpenPack;
+use super::packer::SealingPack;
 use super::progress::Progress;
 use crate::clock;
 use crate::error::Result;
@@ -103,8 +103,8 @@ impl Inner {
 
 /// What the committer is told.
 pub(super) enum Message {
-    /// A data pack is full.
-    Full(OpenPack),
+    /// A data pack is full, and being made durable.
+    Full(SealingPack),
     /// Nothing more will come: seal and commit what is there.
     Finish,
 }
@@ -142,6 +142,9 @@ pub(super) struct Committer {
     pub when: CommitWhen,
     /// Changes that the session has committed or abandoned so far.
     pub done: u64,
+    /// Being made durable, oldest first; at most [`Committer::uploads_max`] (`Backend::uploads_max`) with the one that is waited for.
+    pub sealing: VecDeque<SealingPack>,
+    pub uploads_max: usize,
     /// Sealed, to become live with the next commit.
     pub sealed: Vec<PackId>,
     pub aliases: BTreeMap<u64, u64>,
@@ -172,15 +175,22 @@ impl Committer {
         loop {
             match messages.recv_timeout(IDLE_EVERY) {
                 Ok(Message::Full(pack)) => {
-                    self.seal(pack)?;
+                    self.sealing.push_back(pack);
+                    while self.sealing.len() >= self.uploads_max {
+                        self.seal_oldest()?;
+                    }
                     self.commit_if_due(&mut last)?;
                 }
                 Ok(Message::Finish) => {
+                    while !self.sealing.is_empty() {
+                        self.seal_oldest()?;
+                    }
                     self.commit()?;
                     return Ok(self.ended);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.session.check()?;
+                    self.seal_oldest()?;
                     self.commit_if_due(&mut last)?;
                 }
                 Err(RecvTimeoutError::Disconnected) => return Ok(self.ended),
@@ -197,7 +207,9 @@ impl Committer {
         Ok(())
     }
 
-    fn seal(&mut self, pack: OpenPack) -> Result<()> {
+    /// Waits until the oldest of the packs that are being made durable is.
+    fn seal_oldest(&mut self) -> Result<()> {
+        let Some(pack) = self.sealing.pop_front() else { return Ok(()) };
         let sealed = pack.seal(self.session.id())?;
         self.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
         // Into the index before out of the pending table: see `Dedup::resolve`.

@@ -37,6 +37,12 @@ pub(crate) struct OpenPack {
     sequences: Vec<u64>,
 }
 
+/// A pack that nothing is appended to any more, and that is being made durable.
+pub(crate) struct SealingPack {
+    pack: OpenPack,
+    footer: Arc<Footer>,
+}
+
 /// A pack that is durable.
 pub struct SealedPack {
     /// Its row, state [`PackState::Sealed`].
@@ -143,21 +149,36 @@ impl PackSink {
 }
 
 impl OpenPack {
-    /// Writes footer and trailer and makes the pack durable.
-    pub(crate) fn seal(mut self, session: SessionId) -> Result<SealedPack> {
-        let (footer, bytes) = self.footer.finish(self.id, self.offset as u32);
+    /// Writes footer and trailer, and begins to make the pack durable.
+    pub(crate) fn finish(mut self) -> Result<SealingPack> {
+        let (footer, bytes) = std::mem::take(&mut self.footer).finish(self.id, self.offset as u32);
         self.writer.append(&[IoSlice::new(&bytes)])?;
-        self.writer.seal()?;
+        self.offset += bytes.len() as u64;
+        self.writer.finish()?;
+        Ok(SealingPack { pack: self, footer: Arc::new(footer) })
+    }
+
+    /// Writes footer and trailer and makes the pack durable.
+    pub(crate) fn seal(self, session: SessionId) -> Result<SealedPack> {
+        self.finish()?.seal(session)
+    }
+}
+
+impl SealingPack {
+    /// Waits until the pack is durable.
+    pub(crate) fn seal(self, session: SessionId) -> Result<SealedPack> {
+        let Self { pack, footer } = self;
+        pack.writer.seal()?;
         let row = PackRow {
-            id: self.id,
-            kind: self.kind,
+            id: pack.id,
+            kind: pack.kind,
             state: PackState::Sealed,
             session,
-            bytes: self.offset + bytes.len() as u64,
-            raw_bytes: self.raw_bytes,
+            bytes: pack.offset,
+            raw_bytes: pack.raw_bytes,
             chunks: footer.fingerprints().len() as u32,
             dead_since: 0,
         };
-        Ok(SealedPack { row, footer: Arc::new(footer), sequences: self.sequences })
+        Ok(SealedPack { row, footer, sequences: pack.sequences })
     }
 }

@@ -1,6 +1,6 @@
 //! The write pipeline, put together: see the picture in `write/mod.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -152,6 +152,8 @@ impl Writer {
             progress: Arc::clone(progress),
             when: options.commit,
             done: changes,
+            sealing: VecDeque::new(),
+            uploads_max: store.backend.uploads_max(),
             sealed: own_packs,
             aliases: BTreeMap::new(),
             ended: Ended::default(),

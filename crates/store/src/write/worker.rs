@@ -149,7 +149,7 @@ impl Shared {
         }
         drop(packs);
         if let Some(full) = full {
-            let _ = messages.send(Message::Full(full));
+            let _ = messages.send(Message::Full(full.finish()?));
         }
         match raw {
             RawBytes::Owned(bytes) => self.recycled.lock().expect("no panic while held").push(bytes),
@@ -165,7 +165,7 @@ impl Shared {
             self.compress(frame, &mut Encoder::new(), &mut Vec::new(), messages)?;
         }
         if let Some(open) = self.packs.lock().expect("no panic while held").take_open() {
-            let _ = messages.send(Message::Full(open));
+            let _ = messages.send(Message::Full(open.finish()?));
         }
         Ok(())
     }

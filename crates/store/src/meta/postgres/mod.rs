@@ -71,6 +71,14 @@ impl PostgresMeta {
         Self::finish(transactions, false)
     }
 
+    /// True when there is a store at `location`.
+    ///
+    /// # Errors
+    /// When the server or the database cannot be reached.
+    pub fn is_at(location: Location) -> Result<bool> {
+        open::is_there(&Transactions::new(Pool::new(location)?))
+    }
+
     /// Opens the store at `location`. `read_only` makes nothing but reads; a role that may only read can do no other.
     ///
     /// # Errors

@@ -37,6 +37,13 @@ fn about(connection: &mut Connection) -> Outcome<Option<About>> {
     answer.first().map(read).transpose()
 }
 
+/// True when the schema has a store.
+pub(super) fn is_there(transactions: &Transactions) -> Result<bool> {
+    let what = format!("looking for a store in {}", transactions.pool.location);
+    let mut connection = transactions.pool.get()?;
+    Ok(about(&mut connection).explain(&what)?.is_some())
+}
+
 /// Makes the schema with an empty tree, and the configuration in it: all of it or nothing.
 pub(super) fn create(transactions: &Transactions, config: &str) -> Result<()> {
     let location = &transactions.pool.location;
@@ -149,7 +156,7 @@ pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<
     let found = found.explain(&what)?.ok_or_else(|| {
         Error::new(
             ErrorKind::NotFound,
-            format!("{location} has no store; make one with `outrigger -s '{location}' init`"),
+            format!("{location} has no store; make one with `outrigger -s '{location}' init --packs URL`"),
         )
     })?;
     if found.version > VERSION {

@@ -1,0 +1,360 @@
+//! What was read from an engine that is far away, kept nearby, and what will be read next, fetched ahead.
+//!
+//! ```text
+//!  read_at ─▶ blocks.rs: in memory? ─▶ disk.rs: on local disk? ─▶ the engine, several blocks in one request, several requests at once
+//!                  ▲                                                   │
+//!                  └────────── and what follows, in the background ◀───┘
+//! ```
+//!
+//! A pack is kept in blocks of [`BLOCK_LEN`]. Packs are immutable, so nothing kept is ever out of date; what is damaged nearby (a bad disk,
+//! a bad bit in memory) is told from damage in the store by [`Backend::forget`], after which the engine itself is asked: a cache never makes
+//! data unreadable. `check` asks what is stored ([`Backend::use_cache`]): nothing that was kept before it counts for it.
+//!
+//! **Read-ahead.** A read that begins where one before it ended doubles the window, from two blocks to [`AHEAD_MAX`]; what lies in it and is
+//! not there is fetched by threads of the process's runtime, at most [`FETCHES_MAX`] requests of at most [`REQUEST_BLOCKS`] blocks. A reader that
+//! comes for a block under way waits for it. So a sequential reader sees the engine's throughput, not its latency.
+
+mod blocks;
+mod disk;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use outrigger_format::PackId;
+
+use super::{Backend, PackWriter};
+use crate::error::{Error, ErrorKind, Result};
+use crate::runtime;
+
+use blocks::{Block, Blocks, Found};
+use disk::Disk;
+
+/// Bytes of a block.
+pub(super) const BLOCK_LEN: usize = 1 << 20;
+/// Blocks fetched by one request at most.
+const REQUEST_BLOCKS: u64 = 4;
+/// Blocks fetched ahead of a sequential reader at most.
+const AHEAD_MAX: u64 = 8;
+/// Requests made ahead of readers at once, over all packs.
+const FETCHES_MAX: usize = 8;
+/// Packs whose lengths and readers are remembered at most.
+const PACKS_MAX: usize = 64 << 10;
+
+/// How much is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CacheLimits {
+    /// Bytes in memory.
+    pub memory: usize,
+    /// Bytes on local disk; 0: none.
+    pub disk: u64,
+}
+
+impl Default for CacheLimits {
+    /// 32 MiB and 4 GiB, or what `OUTRIGGER_CACHE_BYTES` says of the disk.
+    fn default() -> Self {
+        let disk = std::env::var("OUTRIGGER_CACHE_BYTES").ok();
+        let disk = disk.and_then(|text| outrigger_format::parse_size(&text).ok()).unwrap_or(4 << 30);
+        Self { memory: 32 << 20, disk }
+    }
+}
+
+/// How the cache has fared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheCounts {
+    /// Blocks that readers found in memory, or on their way there.
+    pub memory_hits: u64,
+    /// Blocks found on disk.
+    pub disk_hits: u64,
+    /// Blocks fetched because a reader waited for them.
+    pub fetched: u64,
+    /// Blocks fetched ahead.
+    pub ahead: u64,
+}
+
+/// What is known of a pack.
+#[derive(Clone, Copy, Default)]
+struct Pack {
+    /// Its length, once asked.
+    len: Option<u64>,
+    /// Where the last read ended.
+    read_to: u64,
+    /// Blocks to fetch ahead.
+    window: u64,
+}
+
+/// What the cache shares with the threads that fetch ahead.
+struct Shared {
+    inner: Arc<dyn Backend>,
+    blocks: Blocks,
+    disk: Option<Disk>,
+    packs: Mutex<HashMap<PackId, Pack>>,
+    fetching: AtomicUsize,
+    /// False while nothing that was kept before counts.
+    is_disk_used: AtomicBool,
+}
+
+/// See the module.
+pub struct CachedBackend {
+    shared: Arc<Shared>,
+}
+
+impl CachedBackend {
+    /// Keeps what is read from `inner`: in memory, and in `dir`, if that is given and nobody else has it.
+    pub fn new(inner: Arc<dyn Backend>, dir: Option<&Path>, limits: CacheLimits) -> Self {
+        let disk = dir.filter(|_| limits.disk > 0).and_then(|dir| Disk::open(dir, limits.disk));
+        let shared = Shared {
+            inner,
+            blocks: Blocks::new(limits.memory),
+            disk,
+            packs: Mutex::default(),
+            fetching: AtomicUsize::new(0),
+            is_disk_used: AtomicBool::new(true),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// How the cache has fared.
+    pub fn counts(&self) -> CacheCounts {
+        self.shared.blocks.counts()
+    }
+
+    /// Waits until what was kept is on disk: for tests, which open it again.
+    pub fn settle(&self) {
+        if let Some(disk) = &self.shared.disk {
+            disk.settle();
+        }
+    }
+}
+
+impl Shared {
+    fn packs(&self) -> std::sync::MutexGuard<'_, HashMap<PackId, Pack>> {
+        self.packs.lock().expect("no panic while it is held")
+    }
+
+    fn with_pack<T>(&self, id: PackId, with: impl FnOnce(&mut Pack) -> T) -> T {
+        let mut packs = self.packs();
+        if packs.len() >= PACKS_MAX && !packs.contains_key(&id) {
+            packs.clear();
+        }
+        with(packs.entry(id).or_default())
+    }
+
+    /// The pack's length. The request that asks for it brings the last block, which is asked for next.
+    fn len(&self, id: PackId) -> Result<Option<u64>> {
+        if let Some(len) = self.packs().get(&id).and_then(|pack| pack.len) {
+            return Ok(Some(len));
+        }
+        let Some((end, len)) = self.inner.read_end(id, BLOCK_LEN)? else { return Ok(None) };
+        if len > 0 {
+            let last = (len - 1) / BLOCK_LEN as u64;
+            let tail = (len - last * BLOCK_LEN as u64) as usize;
+            self.keep(id, last, Arc::from(&end[end.len() - tail..]));
+        }
+        self.with_pack(id, |pack| pack.len = Some(len));
+        Ok(Some(len))
+    }
+
+    fn on_disk(&self, id: PackId, number: u64) -> Option<Block> {
+        let disk = self.disk.as_ref().filter(|_| self.is_disk_used.load(Ordering::Relaxed))?;
+        disk.find(id, number)
+    }
+
+    fn keep(&self, id: PackId, number: u64, block: Block) {
+        if let Some(disk) = &self.disk {
+            disk.keep(id, number, &block);
+        }
+        self.blocks.put(id, number, block);
+    }
+
+    /// Brings blocks `first..end` of a pack of `len` bytes, which the caller has promised to others, into the cache.
+    fn fetch(&self, id: PackId, first: u64, end: u64, len: u64) -> Result<()> {
+        let start = first * BLOCK_LEN as u64;
+        let mut bytes = vec![0; (len.min(end * BLOCK_LEN as u64) - start) as usize];
+        let read = self.inner.read_at(id, start, &mut bytes);
+        if read.is_ok() {
+            for (number, block) in (first..end).zip(bytes.chunks(BLOCK_LEN)) {
+                self.keep(id, number, block.into());
+            }
+        } else {
+            (first..end).for_each(|number| self.blocks.give_up(id, number));
+        }
+        read
+    }
+
+    /// Block `number` of pack `id`, wherever it is.
+    fn block(self: &Arc<Self>, id: PackId, number: u64, until: u64, len: u64) -> Result<Block> {
+        loop {
+            match self.blocks.find(id, number) {
+                Found::Here(block) => return Ok(block),
+                // Whoever had promised it has failed: this reader tries itself, and says what is wrong.
+                Found::Failed => {}
+                Found::Promised => {
+                    if let Some(block) = self.on_disk(id, number) {
+                        self.blocks.count(|counts| counts.disk_hits += 1);
+                        self.blocks.put(id, number, Arc::clone(&block));
+                        return Ok(block);
+                    }
+                    // What this read needs next comes with it.
+                    let mut end = number + 1;
+                    while end < until && end < number + REQUEST_BLOCKS && self.blocks.promise(id, end) {
+                        end += 1;
+                    }
+                    self.blocks.count(|counts| counts.fetched += end - number);
+                    self.fetch(id, number, end, len)?;
+                }
+            }
+        }
+    }
+
+    /// Fetches what a sequential reader will want, in the background.
+    fn read_ahead(self: &Arc<Self>, id: PackId, from: u64, window: u64, len: u64) {
+        let blocks = len.div_ceil(BLOCK_LEN as u64);
+        let (mut at, end) = (from, (from + window).min(blocks));
+        while at < end {
+            if !self.blocks.promise(id, at) {
+                at += 1;
+                continue;
+            }
+            let first = at;
+            at += 1;
+            while at < end && at - first < REQUEST_BLOCKS && self.blocks.promise(id, at) {
+                at += 1;
+            }
+            let give_up = || (first..at).for_each(|number| self.blocks.give_up(id, number));
+            let Ok(handle) = runtime::handle() else { return give_up() };
+            if self.fetching.fetch_add(1, Ordering::Relaxed) >= FETCHES_MAX {
+                self.fetching.fetch_sub(1, Ordering::Relaxed);
+                return give_up();
+            }
+            let (shared, upto) = (Arc::clone(self), at);
+            handle.spawn_blocking(move || {
+                shared.bring(id, first, upto, len);
+                shared.fetching.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    }
+
+    /// Blocks that were promised, from disk or from the engine. Failures are the reader's to see, who asks again.
+    fn bring(&self, id: PackId, mut first: u64, end: u64, len: u64) {
+        while first < end {
+            let Some(block) = self.on_disk(id, first) else { break };
+            self.blocks.put(id, first, block);
+            first += 1;
+        }
+        if first < end {
+            self.blocks.count(|counts| counts.ahead += end - first);
+            let _ = self.fetch(id, first, end, len);
+        }
+    }
+}
+
+impl Backend for CachedBackend {
+    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
+        self.shared.inner.create(id)
+    }
+
+    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let shared = &self.shared;
+        if buf.is_empty() {
+            return shared.inner.read_at(id, offset, buf);
+        }
+        let missing = || Error::new(ErrorKind::NotFound, format!("there is no pack {id}"));
+        let len = shared.len(id)?.ok_or_else(missing)?;
+        let end = offset.saturating_add(buf.len() as u64);
+        if end > len {
+            // It may have been longer when it was looked at last: it is the engine that knows, and its error names the place.
+            return shared.inner.read_at(id, offset, buf);
+        }
+        let window = shared.with_pack(id, |pack| {
+            let is_sequential = pack.read_to > 0 && offset.abs_diff(pack.read_to) <= BLOCK_LEN as u64 / 4;
+            pack.window = if is_sequential { (pack.window * 2).clamp(2, AHEAD_MAX) } else { 0 };
+            pack.read_to = end;
+            pack.window
+        });
+        let until = end.div_ceil(BLOCK_LEN as u64);
+        if window > 0 {
+            shared.read_ahead(id, until, window, len);
+        }
+        let mut at = offset;
+        while at < end {
+            let number = at / BLOCK_LEN as u64;
+            let block = shared.block(id, number, until, len)?;
+            let from = (at - number * BLOCK_LEN as u64) as usize;
+            let n = (block.len().saturating_sub(from)).min((end - at) as usize);
+            if n == 0 {
+                return shared.inner.read_at(id, offset, buf);
+            }
+            let to = (at - offset) as usize;
+            buf[to..to + n].copy_from_slice(&block[from..from + n]);
+            at += n as u64;
+        }
+        Ok(())
+    }
+
+    fn len(&self, id: PackId) -> Result<Option<u64>> {
+        self.shared.inner.len(id)
+    }
+
+    fn remove(&self, id: PackId) -> Result<()> {
+        self.forget(id);
+        self.shared.inner.remove(id)
+    }
+
+    fn list(&self) -> Result<Vec<PackId>> {
+        self.shared.inner.list()
+    }
+
+    fn read_end(&self, id: PackId, max: usize) -> Result<Option<(Vec<u8>, u64)>> {
+        let shared = &self.shared;
+        let Some(len) = shared.len(id)? else { return Ok(None) };
+        let wanted = len.min(max as u64);
+        let mut bytes = vec![0; wanted as usize];
+        self.read_at(id, len - wanted, &mut bytes)?;
+        Ok(Some((bytes, len)))
+    }
+
+    fn set_aside(&self, id: PackId) -> Result<()> {
+        self.forget(id);
+        self.shared.inner.set_aside(id)
+    }
+
+    fn claim(&self, config: &str) -> Result<()> {
+        self.shared.inner.claim(config)
+    }
+
+    fn claimed(&self) -> Result<Option<String>> {
+        self.shared.inner.claimed()
+    }
+
+    fn uploads_max(&self) -> usize {
+        self.shared.inner.uploads_max()
+    }
+
+    fn forget(&self, id: PackId) -> bool {
+        self.shared.packs().remove(&id);
+        let was_kept = self.shared.blocks.forget(id);
+        let was_on_disk = self.shared.disk.as_ref().is_some_and(|disk| disk.forget(id));
+        self.shared.inner.forget(id) || was_kept || was_on_disk
+    }
+
+    fn use_cache(&self, on: bool) {
+        self.shared.is_disk_used.store(on, Ordering::Relaxed);
+        if !on {
+            self.shared.packs().clear();
+            self.shared.blocks.clear();
+        }
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.shared.inner.trouble()
+    }
+
+    fn locate(&self, id: PackId) -> Result<Vec<String>> {
+        self.shared.inner.locate(id)
+    }
+}
+
+#[cfg(test)]
+mod tests;

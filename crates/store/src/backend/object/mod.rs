@@ -1,0 +1,311 @@
+//! Packs in an S3-compatible object store: `PREFIX/packs/XX/ID.pack`, the names of a local store, so that any tool can move one.
+//!
+//! A pack is one object. Usual packs are put whole, by one request that succeeds only where nothing has that name yet (`If-None-Match: *`):
+//! an id is never overwritten, whatever two clients believe. Larger ones go up in parts (`writer.rs`). A request that
+//! failed is made again (`retry.rs`); when it had succeeded in fact, the second finds our own bytes under the name, which is no failure.
+//!
+//! The object store must answer a read that follows a write with what was written, and a listing too: S3 itself, Ceph's gateway and MinIO do.
+
+mod client;
+mod retry;
+mod writer;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::TryStreamExt as _;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload};
+use outrigger_format::PackId;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use super::location::S3Location;
+use super::{Access, Backend, PackWriter};
+use crate::config::CONFIG_FILE;
+use crate::error::{Error, ErrorKind, Result};
+use crate::runtime;
+
+use client::Client;
+pub use client::{Keys, Patience};
+use retry::{Health, attempt};
+use writer::{Uploading, Writer};
+
+/// Packs that may be going up at once: each has its bytes in memory until the object store has acknowledged them.
+const UPLOADS_MAX: usize = 4;
+/// Requests with data that are under way at once.
+const REQUESTS_MAX: usize = 16;
+
+/// What [`ObjectBackend`] shares with its writers.
+struct Shared {
+    client: Client,
+    handle: &'static Handle,
+    patience: Patience,
+    health: Health,
+    requests: Semaphore,
+    uploading: Uploading,
+    /// What keys begin with: empty, or `PREFIX/`.
+    prefix: String,
+    /// For messages.
+    place: String,
+}
+
+/// See the module.
+pub struct ObjectBackend {
+    shared: Arc<Shared>,
+    read_only: bool,
+}
+
+impl ObjectBackend {
+    /// Opens the packs at `location`. A bucket is never made: who may write objects may often not do that.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such bucket, `Denied`, `Invalid`.
+    pub fn open(location: &S3Location, access: Access, patience: Patience) -> Result<Self> {
+        Self::open_with(location, access, patience, None)
+    }
+
+    /// As [`ObjectBackend::open`], with these keys and not those that the environment names.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(
+        location: &S3Location,
+        access: Access,
+        patience: Patience,
+        keys: Option<Keys>,
+    ) -> Result<Self> {
+        let client = Arc::new(client::build(location, &patience, keys)?);
+        let prefix = if location.prefix.is_empty() { String::new() } else { format!("{}/", location.prefix) };
+        let shared = Shared {
+            client,
+            handle: runtime::handle()?,
+            patience,
+            health: Health::default(),
+            requests: Semaphore::new(REQUESTS_MAX),
+            uploading: Uploading::default(),
+            place: format!("s3://{}/{prefix}", location.bucket),
+            prefix,
+        };
+        Ok(Self { shared: Arc::new(shared), read_only: access.read_only })
+    }
+
+    /// Requests that failed and were made again, since the packs were opened.
+    pub fn retries(&self) -> u64 {
+        self.shared.health.retries.load(Ordering::Relaxed)
+    }
+
+    fn refuse_read_only(&self, id: PackId, what: &str) -> Result<()> {
+        if !self.read_only {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Denied,
+            format!("cannot {what} {}: opened read-only", self.shared.name(id)),
+        ))
+    }
+}
+
+impl Shared {
+    /// Where pack `id` lies.
+    fn key(&self, id: PackId) -> Path {
+        Path::from(format!("{}packs/{:02x}/{id}.pack", self.prefix, id.0 as u8))
+    }
+
+    fn claim_key(&self) -> Path {
+        Path::from(format!("{}{CONFIG_FILE}", self.prefix))
+    }
+
+    /// Pack `id`, for messages.
+    fn name(&self, id: PackId) -> String {
+        format!("pack {}packs/{:02x}/{id}.pack", self.place, id.0 as u8)
+    }
+
+    fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.handle.block_on(future)
+    }
+
+    /// The length of the object at `key`; `None` when there is none.
+    async fn head(&self, key: &Path, what: &(dyn Fn() -> String + Sync)) -> Result<Option<u64>> {
+        let head = attempt(&self.health, &self.patience, what, |_| self.client.head(key)).await;
+        match head {
+            Ok(meta) => Ok(Some(meta.size)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The bytes of `range` as far as they are there, and the object's length.
+    async fn get(
+        &self,
+        key: &Path,
+        range: Option<GetRange>,
+        what: &(dyn Fn() -> String + Sync),
+    ) -> Result<(Vec<u8>, u64)> {
+        attempt(&self.health, &self.patience, what, |_| async {
+            let _permit = self.requests.acquire().await;
+            let options = GetOptions { range: range.clone(), ..GetOptions::default() };
+            let result = self.client.get_opts(key, options).await?;
+            let size = result.meta.size;
+            let mut bytes = Vec::with_capacity((result.range.end - result.range.start) as usize);
+            let expected = bytes.capacity();
+            let mut stream = result.into_stream();
+            while let Some(part) = stream.try_next().await? {
+                bytes.extend_from_slice(&part);
+            }
+            if bytes.len() == expected {
+                return Ok((bytes, size));
+            }
+            let why = format!("the answer ended after {} of {expected} bytes", bytes.len());
+            Err(object_store::Error::Generic { store: "S3", source: why.into() })
+        })
+        .await
+    }
+
+    /// Puts an object where none is; `Exists` where there is one, which an earlier try may have put.
+    async fn put_new(
+        &self,
+        key: &Path,
+        payload: PutPayload,
+        what: &(dyn Fn() -> String + Sync),
+    ) -> Result<()> {
+        let put = attempt(&self.health, &self.patience, what, |_| async {
+            let _permit = self.requests.acquire().await;
+            let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+            self.client.put_opts(key, payload.clone(), options).await
+        });
+        put.await.map(drop)
+    }
+}
+
+impl Backend for ObjectBackend {
+    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
+        self.refuse_read_only(id, "create")?;
+        // Told early where it can be told; what decides is the put itself.
+        if self.len(id)?.is_some() {
+            let why = format!("cannot create {}: it exists", self.shared.name(id));
+            return Err(Error::new(ErrorKind::Exists, why));
+        }
+        Ok(Box::new(Writer::new(id, Arc::clone(&self.shared))))
+    }
+
+    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if buf.is_empty() {
+            return Ok(());
+        }
+        let wanted = buf.len();
+        let what = || format!("cannot read {wanted} bytes at offset {offset} of {}", self.shared.name(id));
+        let range = GetRange::Bounded(offset..offset + wanted as u64);
+        let short = |end: String| {
+            let name = self.shared.name(id);
+            Error::damaged(format!(
+                "{name} is too short: {wanted} bytes wanted at offset {offset}, it ends {end}"
+            ))
+        };
+        let key = self.shared.key(id);
+        let (bytes, size) = match self.shared.block_on(self.shared.get(&key, Some(range), &what)) {
+            Err(error) if error.kind() == ErrorKind::Damaged => return Err(short("before that".into())),
+            got => got?,
+        };
+        if bytes.len() != wanted {
+            return Err(short(format!("before {size}")));
+        }
+        buf.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn len(&self, id: PackId) -> Result<Option<u64>> {
+        let what = || format!("cannot look at {}", self.shared.name(id));
+        self.shared.block_on(self.shared.head(&self.shared.key(id), &what))
+    }
+
+    fn remove(&self, id: PackId) -> Result<()> {
+        self.refuse_read_only(id, "remove")?;
+        let (key, shared) = (self.shared.key(id), &self.shared);
+        let what = || format!("cannot remove {}", shared.name(id));
+        let delete = attempt(&shared.health, &shared.patience, &what, |_| shared.client.delete(&key));
+        match shared.block_on(delete) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            deleted => deleted,
+        }
+    }
+
+    fn list(&self) -> Result<Vec<PackId>> {
+        let shared = &self.shared;
+        let root = Path::from(format!("{}packs", shared.prefix));
+        let what = || format!("cannot list the packs in {}", shared.place);
+        let listed = attempt(&shared.health, &shared.patience, &what, |_| async {
+            let objects: Vec<_> = shared.client.list(Some(&root)).try_collect().await?;
+            Ok(objects)
+        });
+        let objects = shared.block_on(listed)?;
+        let ids = objects.iter().filter_map(|object| {
+            let id = super::local::parse(object.location.filename()?)?;
+            (object.location == shared.key(id)).then_some(id)
+        });
+        let mut ids: Vec<PackId> = ids.collect();
+        ids.sort_unstable();
+        Ok(ids)
+    }
+
+    fn read_end(&self, id: PackId, max: usize) -> Result<Option<(Vec<u8>, u64)>> {
+        let what = || format!("cannot read the end of {}", self.shared.name(id));
+        let range = GetRange::Suffix(max as u64);
+        match self.shared.block_on(self.shared.get(&self.shared.key(id), Some(range), &what)) {
+            Ok(got) => Ok(Some(got)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            // An object without bytes has no last ones.
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                Ok(self.len(id)?.map(|len| (Vec::new(), len)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn set_aside(&self, id: PackId) -> Result<()> {
+        self.refuse_read_only(id, "move")?;
+        let shared = &self.shared;
+        let (from, to) =
+            (shared.key(id), Path::from(format!("{}{}/{id}.pack", shared.prefix, super::DAMAGED_DIR)));
+        let what = || format!("cannot copy {} to {to}", shared.name(id));
+        let copy = attempt(&shared.health, &shared.patience, &what, |_| shared.client.copy(&from, &to));
+        match shared.block_on(copy) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            copied => copied.and_then(|()| self.remove(id)),
+        }
+    }
+
+    fn claim(&self, config: &str) -> Result<()> {
+        let (key, shared) = (self.shared.claim_key(), &self.shared);
+        let what = || format!("cannot write {}{CONFIG_FILE}", shared.place);
+        let put = shared.block_on(shared.put_new(&key, PutPayload::from(config.to_string()), &what));
+        match put {
+            Err(error) if error.kind() == ErrorKind::Exists => match self.claimed()? {
+                Some(claimed) if claimed == config => Ok(()),
+                _ => Err(Error::new(ErrorKind::Exists, format!("{} is another store's", shared.place))),
+            },
+            put => put,
+        }
+    }
+
+    fn claimed(&self) -> Result<Option<String>> {
+        let (key, shared) = (self.shared.claim_key(), &self.shared);
+        let what = || format!("cannot read {}{CONFIG_FILE}", shared.place);
+        match shared.block_on(shared.get(&key, None, &what)) {
+            Ok((bytes, _)) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn uploads_max(&self) -> usize {
+        UPLOADS_MAX
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.shared.health.trouble()
+    }
+}
+
+#[cfg(test)]
+mod tests;

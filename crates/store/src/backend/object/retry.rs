@@ -1,0 +1,93 @@
+//! One operation, tried until it succeeds, cannot succeed, or patience ends.
+//!
+//! Between two tries is a pause that doubles from [`PAUSE_MIN`] to [`PAUSE_MAX`], of which a random part is waited: clients that failed
+//! together do not come back together. While an operation is tried again, whoever asked for it waits: that is the back-pressure that keeps
+//! a writer from running ahead of a store that does not answer.
+
+use std::future::Future;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use super::client::{Patience, Verdict, judge};
+use crate::clock;
+use crate::error::{Error, ErrorKind, Result};
+
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Retries, and what is wrong just now.
+#[derive(Default)]
+pub(super) struct Health {
+    /// Requests that failed and were made again.
+    pub retries: AtomicU64,
+    /// Since when nothing has worked, and what was said last.
+    trouble: Mutex<Option<(Instant, String)>>,
+}
+
+impl Health {
+    fn works(&self) {
+        *self.trouble.lock().expect("no panic while it is held") = None;
+    }
+
+    fn fails(&self, why: &str) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+        let mut trouble = self.trouble.lock().expect("no panic while it is held");
+        let since = trouble.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        *trouble = Some((since, why.to_string()));
+    }
+
+    /// What is wrong, in a clause; `None` while requests succeed.
+    pub fn trouble(&self) -> Option<String> {
+        let trouble = self.trouble.lock().expect("no panic while it is held");
+        let (since, why) = trouble.as_ref()?;
+        Some(format!("no request has succeeded for {} s: {why}", since.elapsed().as_secs()))
+    }
+}
+
+/// Tries `request`. `number` tells it the how manieth try it is, from 0.
+///
+/// # Errors
+/// What the last try said, of the kind that `judge` finds; `Io` when patience has ended.
+pub(super) async fn attempt<T, F>(
+    health: &Health,
+    patience: &Patience,
+    what: &(dyn Fn() -> String + Sync),
+    mut request: impl FnMut(u32) -> F + Send,
+) -> Result<T>
+where
+    F: Future<Output = object_store::Result<T>> + Send,
+{
+    let (began, mut pause) = (Instant::now(), PAUSE_MIN);
+    for number in 0.. {
+        // The client's own time-outs end a request; this one is for what they do not see.
+        let limit = patience.request + patience.connect;
+        let (verdict, why) = match tokio::time::timeout(limit, request(number)).await {
+            Ok(Ok(done)) => {
+                health.works();
+                return Ok(done);
+            }
+            Ok(Err(error)) => judge(&error),
+            Err(_) => (Verdict::Again, format!("no answer within {} s", limit.as_secs())),
+        };
+        if let Verdict::Final(kind) = verdict {
+            health.works();
+            return Err(Error::new(kind, format!("{}: {why}", what())));
+        }
+        health.fails(&why);
+        if began.elapsed() >= patience.give_up {
+            let waited = began.elapsed().as_secs();
+            let why = format!("{}: {why} (given up after {waited} s and {} tries)", what(), number + 1);
+            return Err(Error::new(ErrorKind::Io, why));
+        }
+        tokio::time::sleep(part_of(pause)).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+    unreachable!("the loop ends by itself")
+}
+
+/// A random part of `pause`, at least half of it.
+fn part_of(pause: Duration) -> Duration {
+    let random = clock::random::<4>().map_or(0, u32::from_le_bytes);
+    pause / 2 + (pause / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
+}

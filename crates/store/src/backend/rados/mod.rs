@@ -1,0 +1,336 @@
+//! Packs in a Ceph pool, without a gateway: one pack, one object `ID.pack` in the store's namespace, replicated by the pool's rule.
+//!
+//! A pack's object is made when the pack is begun, by an operation that fails where the object is there. Full stages of [`STAGE_LEN`] are
+//! written while more is appended, at most [`STAGES_MAX`] of a pack at once; a write never makes an object again that was removed meanwhile.
+//! What librados acknowledges lies on the disks of all replicas, so a seal only waits for the last of them.
+//!
+//! librados itself sends again what an OSD did not answer, to whoever is responsible now, and the OSDs recognise what they have done already.
+//! After [`Patience::give_up`](super::Patience) it gives up. A full pool is an error at once.
+//!
+//! Where packs lie is what CRUSH says of the placement group that their names fall into (`place.rs`).
+
+mod library;
+mod place;
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use outrigger_format::PackId;
+use rustix::io::Errno;
+
+use super::location::RadosLocation;
+use super::{Access, Backend, PackWriter, Patience};
+use crate::config::CONFIG_FILE;
+use crate::error::{Context, Error, ErrorKind, Result};
+
+use library::{Cluster, NoCluster, Pending, Pool};
+use place::Map;
+
+/// Bytes gathered before they are written.
+const STAGE_LEN: usize = 4 << 20;
+/// Stages of a pack that are being written at once.
+const STAGES_MAX: usize = 4;
+/// Packs that may be sealing at once.
+const UPLOADS_MAX: usize = 4;
+
+/// What [`RadosBackend`] shares with its writers.
+struct Shared {
+    pool: Pool,
+    /// For messages.
+    place: String,
+}
+
+/// See the module.
+pub struct RadosBackend {
+    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
+    map: Map,
+    read_only: bool,
+}
+
+impl RadosBackend {
+    /// Connects to the cluster. A pool is never made: how it is replicated is not ours to decide.
+    ///
+    /// # Errors
+    /// `NotFound` when there is no such pool, `Invalid` when librados is not installed, `Denied`, `Io`.
+    pub fn open(location: &RadosLocation, access: Access, patience: Patience) -> Result<Self> {
+        let (give_up, connect) = (patience.give_up.as_secs().max(1), patience.connect.as_secs().max(1) * 4);
+        let settings = [
+            ("rados_osd_op_timeout", give_up.to_string()),
+            ("rados_mon_op_timeout", give_up.to_string()),
+            ("client_mount_timeout", connect.to_string()),
+        ];
+        let place = format!("rados://{}", location.pool);
+        let cluster = Cluster::connect(location.user.as_deref(), location.conf.as_deref(), &settings);
+        let cluster = cluster.map_err(|error| match error {
+            NoCluster::Library(why) => Error::new(ErrorKind::Invalid, format!("{place}: {why}")),
+            NoCluster::Failed(what, errno) => failed(errno, format!("{place}: {what}")),
+        })?;
+        let pool =
+            Pool::open(&cluster, &location.pool, &location.namespace).map_err(|errno| match errno {
+                Errno::NOENT => Error::new(
+                    ErrorKind::NotFound,
+                    format!(
+                        "{place}: there is no such pool; make it with `ceph osd pool create {}`",
+                        location.pool
+                    ),
+                ),
+                errno => failed(errno, format!("{place}: cannot open the pool")),
+            })?;
+        let map = Map::new(&location.pool, &location.namespace, pool.number());
+        let place = format!("{place}/{}", location.namespace);
+        Ok(Self { shared: Arc::new(Shared { pool, place }), cluster, map, read_only: access.read_only })
+    }
+
+    fn refuse_read_only(&self, id: PackId, what: &str) -> Result<()> {
+        if !self.read_only {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Denied,
+            format!("cannot {what} {}: opened read-only", self.shared.name(id)),
+        ))
+    }
+
+    /// All of an object; `None` when there is none.
+    fn read_all(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let at = || format!("cannot read {}/{name}", self.shared.place);
+        let len = match self.shared.pool.len(name) {
+            Err(Errno::NOENT) => return Ok(None),
+            len => len.map_err(|errno| failed(errno, at()))?,
+        };
+        let mut bytes = vec![0; len as usize];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            let rest = &mut bytes[filled..];
+            let step = rest.len().min(STAGE_LEN);
+            match self.shared.pool.read(name, &mut rest[..step], filled as u64) {
+                Ok(0) => bytes.truncate(filled),
+                Ok(n) => filled += n,
+                Err(errno) => return Err(failed(errno, at())),
+            }
+        }
+        Ok(Some(bytes))
+    }
+
+    /// Makes an object that is not there yet, durably.
+    fn write_new(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let at = || format!("cannot write {}/{name}", self.shared.place);
+        let written = self.shared.pool.write(name, bytes, 0, true).and_then(Pending::wait);
+        written.map_err(|errno| failed(errno, at()))
+    }
+}
+
+/// An error of librados, of the kind that its number stands for.
+fn failed(errno: Errno, what: String) -> Error {
+    let result: Result<()> = match errno {
+        Errno::TIMEDOUT => Err(Error::new(
+            ErrorKind::Io,
+            format!("{what}: the cluster does not answer (`ceph -s` says how it is)"),
+        )),
+        errno => Err(errno).context(|| what),
+    };
+    result.expect_err("it was made from an error")
+}
+
+impl Shared {
+    /// Pack `id`, for messages.
+    fn name(&self, id: PackId) -> String {
+        format!("pack {}/{}", self.place, object(id))
+    }
+}
+
+/// The object's name.
+fn object(id: PackId) -> String {
+    format!("{id}.pack")
+}
+
+impl Backend for RadosBackend {
+    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
+        self.refuse_read_only(id, "create")?;
+        let made = self.shared.pool.write(&object(id), &[], 0, true).and_then(Pending::wait);
+        made.map_err(|errno| failed(errno, format!("cannot create {}", self.shared.name(id))))?;
+        Ok(Box::new(Writer {
+            id,
+            shared: Arc::clone(&self.shared),
+            stage: Vec::new(),
+            written: 0,
+            pending: VecDeque::new(),
+            has_failed: false,
+        }))
+    }
+
+    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let wanted = buf.len();
+        let mut filled = 0;
+        while filled < wanted {
+            let at = offset + filled as u64;
+            match self.shared.pool.read(&object(id), &mut buf[filled..], at) {
+                Ok(0) => {
+                    let name = self.shared.name(id);
+                    return Err(Error::damaged(format!(
+                        "{name} is too short: {wanted} bytes wanted at offset {offset}, it ends before {at}"
+                    )));
+                }
+                Ok(n) => filled += n,
+                Err(errno) => {
+                    let name = self.shared.name(id);
+                    return Err(failed(
+                        errno,
+                        format!("cannot read {wanted} bytes at offset {offset} of {name}"),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn len(&self, id: PackId) -> Result<Option<u64>> {
+        match self.shared.pool.len(&object(id)) {
+            Ok(len) => Ok(Some(len)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(failed(errno, format!("cannot look at {}", self.shared.name(id)))),
+        }
+    }
+
+    fn remove(&self, id: PackId) -> Result<()> {
+        self.refuse_read_only(id, "remove")?;
+        match self.shared.pool.remove(&object(id)) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(failed(errno, format!("cannot remove {}", self.shared.name(id)))),
+        }
+    }
+
+    fn list(&self) -> Result<Vec<PackId>> {
+        let mut ids = Vec::new();
+        let listed = self.shared.pool.list(&mut |name| ids.extend(super::local::parse(name)));
+        listed.map_err(|errno| failed(errno, format!("cannot list {}", self.shared.place)))?;
+        ids.sort_unstable();
+        // A pool that is just being split may name an object twice.
+        ids.dedup();
+        Ok(ids)
+    }
+
+    fn set_aside(&self, id: PackId) -> Result<()> {
+        self.refuse_read_only(id, "move")?;
+        let Some(bytes) = self.read_all(&object(id))? else { return Ok(()) };
+        let name = format!("{}/{}", super::DAMAGED_DIR, object(id));
+        match self.write_new(&name, &bytes) {
+            // An earlier try, which did not come to remove it.
+            Err(error) if error.kind() == ErrorKind::Exists => {}
+            written => written?,
+        }
+        self.remove(id)
+    }
+
+    fn claim(&self, config: &str) -> Result<()> {
+        match self.write_new(CONFIG_FILE, config.as_bytes()) {
+            Err(error) if error.kind() == ErrorKind::Exists => match self.claimed()? {
+                Some(claimed) if claimed == config => Ok(()),
+                _ => Err(Error::new(ErrorKind::Exists, format!("{} is another store's", self.shared.place))),
+            },
+            written => written,
+        }
+    }
+
+    fn claimed(&self) -> Result<Option<String>> {
+        Ok(self.read_all(CONFIG_FILE)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    fn uploads_max(&self) -> usize {
+        UPLOADS_MAX
+    }
+
+    fn locate(&self, id: PackId) -> Result<Vec<String>> {
+        self.map.hosts(&self.cluster, &object(id))
+    }
+}
+
+/// Writes one object.
+struct Writer {
+    id: PackId,
+    shared: Arc<Shared>,
+    stage: Vec<u8>,
+    /// Bytes handed to librados.
+    written: u64,
+    pending: VecDeque<Pending>,
+    has_failed: bool,
+}
+
+impl Writer {
+    fn refused(&self) -> Error {
+        Error::new(ErrorKind::Io, format!("an earlier write to {} failed", self.shared.name(self.id)))
+    }
+
+    /// Begins to write the stage; waits while too many are under way.
+    fn write_stage(&mut self) -> Result<()> {
+        while self.pending.len() >= STAGES_MAX {
+            self.wait_one()?;
+        }
+        let at = self.written;
+        match self.shared.pool.write(&object(self.id), &self.stage, at, false) {
+            Ok(pending) => self.pending.push_back(pending),
+            Err(errno) => return Err(self.fail(errno)),
+        }
+        self.written += self.stage.len() as u64;
+        self.stage.clear();
+        Ok(())
+    }
+
+    fn wait_one(&mut self) -> Result<()> {
+        match self.pending.pop_front().map(Pending::wait) {
+            Some(Err(errno)) => Err(self.fail(errno)),
+            _ => Ok(()),
+        }
+    }
+
+    fn fail(&mut self, errno: Errno) -> Error {
+        self.has_failed = true;
+        failed(errno, format!("cannot write {}", self.shared.name(self.id)))
+    }
+}
+
+impl PackWriter for Writer {
+    fn append(&mut self, parts: &[IoSlice<'_>]) -> Result<()> {
+        if self.has_failed {
+            return Err(self.refused());
+        }
+        for part in parts {
+            let mut rest: &[u8] = part;
+            while !rest.is_empty() {
+                if self.stage.len() == STAGE_LEN {
+                    self.write_stage()?;
+                }
+                let n = rest.len().min(STAGE_LEN - self.stage.len());
+                self.stage.extend_from_slice(&rest[..n]);
+                rest = &rest[n..];
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if self.has_failed {
+            return Err(self.refused());
+        }
+        if self.stage.is_empty() { Ok(()) } else { self.write_stage() }
+    }
+
+    fn seal(mut self: Box<Self>) -> Result<()> {
+        self.finish()?;
+        while !self.pending.is_empty() {
+            self.wait_one()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // So that a pack dropped unsealed has what was appended, as a file would.
+        if !self.has_failed && !self.stage.is_empty() {
+            let _ = self.write_stage();
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Packs from one engine to another, several at once, each checked on its way.
+
+use std::io::IoSlice;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use outrigger_format::{FrameHeader, PACK_HEADER_LEN, PackHeader, TRAILER_LEN, Trailer};
+
+use super::journal::Journal;
+use super::{CopyOptions, CopyProgress, CopyReport, add};
+use crate::backend::Backend;
+use crate::config::StoreConfig;
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::meta::PackRow;
+use crate::store::Store;
+
+/// Bytes read and appended at once.
+const STEP: usize = 4 << 20;
+
+/// Copies what is missing. Packs that are damaged in the source are named in the report; other errors end the copy.
+pub(super) fn copy(
+    store: &Store,
+    to: &dyn Backend,
+    rows: &[PackRow],
+    journal: &mut Journal,
+    options: &CopyOptions,
+    progress: &CopyProgress,
+    report: &mut CopyReport,
+) -> Result<()> {
+    add(&progress.packs_expected, rows.len() as u64);
+    let (done, mut missing): (Vec<&PackRow>, Vec<&PackRow>) =
+        rows.iter().partition(|row| journal.has(row.id));
+    add(&progress.packs_done, done.len() as u64);
+    report.packs_kept += done.len() as u64;
+    missing.sort_by_key(|row| row.id);
+    add(&progress.bytes_expected, missing.iter().map(|row| row.bytes).sum());
+    let (state, failed) = (Mutex::new((journal, report)), Mutex::new(None));
+    // What is kept nearby of the source is not what is to be copied.
+    store.backend.use_cache(false);
+    in_parallel(&missing, options.threads.max(to.uploads_max()), &|row| {
+        let copied = copy_one(store, to, row);
+        add(&progress.bytes_done, row.bytes);
+        add(&progress.packs_done, 1);
+        let (journal, report) = &mut *state.lock().expect("no panic while it is held");
+        let added = match copied {
+            Ok(true) => {
+                report.packs_copied += 1;
+                report.bytes_copied += row.bytes;
+                journal.add(row.id)
+            }
+            Ok(false) => {
+                report.packs_kept += 1;
+                journal.add(row.id)
+            }
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                report.problems.push(format!(
+                    "not copied: {error}; `outrigger check --repair` mends what can be mended"
+                ));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        };
+        match added {
+            Ok(()) => true,
+            Err(error) => {
+                failed.lock().expect("no panic while it is held").get_or_insert(error);
+                false
+            }
+        }
+    });
+    store.backend.use_cache(true);
+    match failed.into_inner().expect("no panic while it is held") {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// Reads all packs of the copy again.
+pub(super) fn verify(
+    to: &dyn Backend,
+    config: &StoreConfig,
+    rows: &[PackRow],
+    threads: usize,
+    report: &mut CopyReport,
+) {
+    let report = Mutex::new(report);
+    let rows: Vec<&PackRow> = rows.iter().collect();
+    in_parallel(&rows, threads, &|row| {
+        let read = check(to, config, row, &mut |_| Ok(()));
+        let mut report = report.lock().expect("no panic while it is held");
+        match read {
+            Ok(()) => report.packs_verified += 1,
+            Err(error) => report.problems.push(format!("the copy of pack {} is not whole: {error}", row.id)),
+        }
+        true
+    });
+}
+
+/// Calls `each` from several threads, until it is false.
+fn in_parallel(rows: &[&PackRow], threads: usize, each: &(dyn Fn(&PackRow) -> bool + Sync)) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.clamp(1, rows.len().max(1)) {
+            scope.spawn(|| {
+                while let Some(row) = rows.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if !each(row) {
+                        next.store(rows.len(), Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Copies a pack; false when it was there already, whole.
+fn copy_one(store: &Store, to: &dyn Backend, row: &PackRow) -> Result<bool> {
+    if to.len(row.id)?.is_some() {
+        match check(to, &store.config, row, &mut |_| Ok(())) {
+            Ok(()) => return Ok(false),
+            // Of a writer that was interrupted.
+            Err(error) if error.kind() == ErrorKind::Damaged => to.remove(row.id)?,
+            Err(error) => return Err(error),
+        }
+    }
+    let mut writer = to.create(row.id)?;
+    let copied =
+        check(&*store.backend, &store.config, row, &mut |bytes| writer.append(&[IoSlice::new(bytes)]));
+    if let Err(error) = copied {
+        drop(writer);
+        to.remove(row.id)?;
+        return Err(error);
+    }
+    writer.seal()?;
+    Ok(true)
+}
+
+/// Reads a pack from front to back, handing out its bytes, and checks header, frames, footer and trailer.
+///
+/// # Errors
+/// `Damaged` when it is not whole; by then its bytes may have been handed out.
+fn check(
+    backend: &dyn Backend,
+    config: &StoreConfig,
+    row: &PackRow,
+    take: &mut dyn FnMut(&[u8]) -> Result<()>,
+) -> Result<()> {
+    let id = row.id;
+    let damaged = |why: &str| Error::damaged(format!("pack {id} {why}"));
+    match backend.len(id)? {
+        Some(len) if len == row.bytes => {}
+        Some(len) => return Err(damaged(&format!("has {len} bytes, and should have {}", row.bytes))),
+        None => return Err(damaged("is missing")),
+    }
+    let mut reader = Front { backend, row, buffer: Vec::new(), start: 0, read: 0, take };
+    let header = PackHeader::decode(reader.next(PACK_HEADER_LEN)?).context(|| format!("pack {id}"))?;
+    if header.id != id || header.store != config.id {
+        return Err(damaged("is another's, by its header"));
+    }
+    // The trailer says where the frames end.
+    let mut end = [0; TRAILER_LEN];
+    backend.read_at(
+        id,
+        row.bytes.checked_sub(TRAILER_LEN as u64).ok_or_else(|| damaged("is too short"))?,
+        &mut end,
+    )?;
+    let trailer = Trailer::decode(&end, row.bytes).context(|| format!("pack {id}"))?;
+    if trailer.id != id {
+        return Err(damaged("is another's, by its trailer"));
+    }
+    let frames_end = u64::from(trailer.footer_offset);
+    while reader.at() < frames_end {
+        let at = reader.at();
+        let context = || format!("pack {id}, frame at byte {at}");
+        // The header says how long it is itself; lengths of chunks follow its fixed part.
+        let mut known = FRAME_GUESS.min((frames_end - at) as usize);
+        let (header_len, stored_len, sum) = loop {
+            let header = FrameHeader::decode(reader.peek(known)?);
+            match header {
+                Ok(header) => break (header.encoded_len(), header.stored_len as usize, header.stored_sum),
+                Err(_) if (known as u64) < frames_end - at && known < 1 << 20 => {
+                    known = (known * 8).min((frames_end - at) as usize);
+                }
+                Err(error) => return Err(error).context(context),
+            }
+        };
+        let frame = reader.next(header_len + stored_len)?;
+        if outrigger_format::checksum(&[&frame[header_len..]]) != sum {
+            return Err(Error::damaged(format!("{}: its bytes do not match their checksum", context())));
+        }
+    }
+    if reader.at() != frames_end {
+        return Err(damaged("has a frame that reaches into its footer"));
+    }
+    let footer = reader.next(trailer.footer_len as usize)?;
+    trailer.decode_footer(footer).context(|| format!("pack {id}, footer"))?;
+    let rest = (row.bytes - reader.at()) as usize;
+    if *reader.next(rest)? != end[end.len().saturating_sub(rest)..] {
+        return Err(damaged("has two trailers"));
+    }
+    reader.finish()
+}
+
+/// Bytes of a frame's header in most cases.
+const FRAME_GUESS: usize = 1024;
+
+/// Reads a pack front to back in large steps.
+struct Front<'a> {
+    backend: &'a dyn Backend,
+    row: &'a PackRow,
+    /// Bytes read and not handed out, from `start` on not looked at either.
+    buffer: Vec<u8>,
+    start: usize,
+    /// Bytes of the pack that were read.
+    read: u64,
+    take: &'a mut dyn FnMut(&[u8]) -> Result<()>,
+}
+
+impl Front<'_> {
+    /// Where the next byte lies in the pack.
+    fn at(&self) -> u64 {
+        self.read - (self.buffer.len() - self.start) as u64
+    }
+
+    /// The next `len` bytes, which stay next.
+    fn peek(&mut self, len: usize) -> Result<&[u8]> {
+        if self.buffer.len() - self.start < len {
+            (self.take)(&self.buffer[..self.start])?;
+            self.buffer.drain(..self.start);
+            self.start = 0;
+            let have = self.buffer.len();
+            let left = (self.row.bytes - self.read) as usize;
+            let more = (len - have).max(STEP).min(left);
+            if have + more < len {
+                return Err(Error::damaged(format!("pack {} ends too early", self.row.id)));
+            }
+            self.buffer.resize(have + more, 0);
+            self.backend.read_at(self.row.id, self.read, &mut self.buffer[have..])?;
+            self.read += more as u64;
+        }
+        Ok(&self.buffer[self.start..self.start + len])
+    }
+
+    /// The next `len` bytes.
+    fn next(&mut self, len: usize) -> Result<&[u8]> {
+        self.peek(len)?;
+        self.start += len;
+        Ok(&self.buffer[self.start - len..self.start])
+    }
+
+    fn finish(self) -> Result<()> {
+        (self.take)(&self.buffer[..self.start])
+    }
+}

@@ -1,0 +1,222 @@
+//! What needs a real cluster: Ceph's pools and its gateway for S3 (`make test-cluster`, `scripts/cluster.sh`). Skipped, and said to be,
+//! where `OUTRIGGER_TEST_RADOS` and `OUTRIGGER_TEST_S3` name none.
+
+use std::io::IoSlice;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+use outrigger_format::PackId;
+use outrigger_store::backend::{self, Access, Backend, Location, ObjectBackend, Patience, RadosBackend};
+use outrigger_store::testing::conformance;
+use outrigger_store::{ErrorKind, Result};
+
+/// The location that a variable names, with a place of the test's own in it; `None`, and a word, where there is none.
+fn location(variable: &str) -> Option<Location> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let Ok(text) = std::env::var(variable) else {
+        eprintln!("skipped: {variable} names no cluster (make cluster starts one)");
+        return None;
+    };
+    let time = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos();
+    let own = format!("test-{time}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
+    let mut location = Location::parse(&text).unwrap();
+    match &mut location {
+        Location::S3(location) => location.prefix = own,
+        Location::Rados(location) => location.namespace = own,
+        Location::Directory(_) => {}
+    }
+    Some(location)
+}
+
+fn open(location: &Location) -> std::sync::Arc<dyn Backend> {
+    backend::open(location, Access::default()).unwrap()
+}
+
+fn write(backend: &dyn Backend, id: u64, bytes: &[u8]) -> Result<()> {
+    let mut writer = backend.create(PackId(id))?;
+    for part in bytes.chunks(100_000) {
+        writer.append(&[IoSlice::new(part)])?;
+    }
+    writer.finish()?;
+    writer.seal()
+}
+
+fn read(backend: &dyn Backend, id: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    backend.read_at(PackId(id), 0, &mut bytes).unwrap();
+    bytes
+}
+
+fn bytes(seed: usize, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 31 + at / 4099 + seed * 7) as u8).collect()
+}
+
+/// A command of Ceph's, with the cluster's configuration.
+fn ceph(location: &Location, program: &str, args: &[&str]) -> String {
+    let Location::Rados(location) = location else { unreachable!("asked of a pool") };
+    let mut command = Command::new(program);
+    if let Some(conf) = &location.conf {
+        command.args(["-c", conf]);
+    }
+    let output = command.args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// `scripts/cluster.sh osd N WHAT`.
+fn osd(number: u32, what: &str) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/cluster.sh");
+    let status = Command::new(script).args(["osd", &number.to_string(), what]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn the_gateway_conforms() {
+    let Some(location) = location("OUTRIGGER_TEST_S3") else { return };
+    conformance::backend(&*open(&location));
+}
+
+/// In parts, and not over another's.
+#[test]
+fn the_gateway_takes_large_packs() {
+    let Some(location) = location("OUTRIGGER_TEST_S3") else { return };
+    let backend = open(&location);
+    let data = bytes(1, 45_000_000);
+    write(&*backend, 1, &data).unwrap();
+    assert!(read(&*backend, 1, data.len()) == data);
+    assert_eq!(write(&*backend, 1, &data).unwrap_err().kind(), ErrorKind::Exists);
+    backend.remove(PackId(1)).unwrap();
+}
+
+#[test]
+fn a_bucket_that_is_not_there_is_no_missing_pack() {
+    let Some(Location::S3(mut location)) = location("OUTRIGGER_TEST_S3") else { return };
+    location.bucket = "no-such-bucket-at-all".into();
+    let patience = Patience { give_up: Duration::from_secs(1), ..Patience::default() };
+    let backend = ObjectBackend::open(&location, Access::default(), patience).unwrap();
+    let error = backend.read_at(PackId(1), 0, &mut [0; 4]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert!(error.to_string().contains("NoSuchBucket"), "{error}");
+}
+
+#[test]
+fn the_pool_conforms() {
+    let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
+    conformance::backend(&*open(&location));
+}
+
+#[test]
+fn a_missing_pool_is_named() {
+    let Some(Location::Rados(mut location)) = location("OUTRIGGER_TEST_RADOS") else { return };
+    location.pool = "no-such-pool".into();
+    let error = RadosBackend::open(&location, Access::default(), Patience::default()).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert!(error.to_string().contains("ceph osd pool create no-such-pool"), "{error}");
+}
+
+/// CRUSH is asked the same way as Ceph asks itself.
+#[test]
+fn packs_are_located_where_ceph_says() {
+    let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
+    let backend = open(&location);
+    let Location::Rados(rados) = &location else { unreachable!("it is one") };
+    for id in [1, 2, 77, 0xffff, 1 << 40] {
+        let hosts = backend.locate(PackId(id)).unwrap();
+        let name = format!("{}.pack", PackId(id));
+        let text = ceph(
+            &location,
+            "ceph",
+            &["osd", "map", &rados.pool, &name, &rados.namespace, "--format", "json"],
+        );
+        let map: serde_json::Value = serde_json::from_str(&text).unwrap();
+        // In the test cluster OSD N lives on host hN.
+        let wanted: Vec<String> =
+            map["acting"].as_array().unwrap().iter().map(|osd| format!("h{osd}")).collect();
+        assert_eq!(hosts, wanted, "pack {id}: {map}");
+    }
+}
+
+/// Who may only read, reads, and changes nothing, whatever its program believes.
+#[test]
+fn a_reader_of_the_pool_cannot_write() {
+    let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
+    let as_user = |user: &str| {
+        let Location::Rados(mut rados) = location.clone() else { unreachable!("it is one") };
+        rados.user = Some(user.into());
+        RadosBackend::open(&rados, Access::default(), Patience::default()).unwrap()
+    };
+    let (writer, reader) = (as_user("client.writer"), as_user("client.reader"));
+    write(&writer, 1, b"data").unwrap();
+    assert_eq!(read(&reader, 1, 4), b"data");
+    assert_eq!(reader.list().unwrap(), [PackId(1)]);
+    assert_eq!(write(&reader, 2, b"data").unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(reader.remove(PackId(1)).unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(read(&writer, 1, 4), b"data");
+    writer.remove(PackId(1)).unwrap();
+}
+
+/// An OSD is killed while packs are written and read, another one hangs, both come back: nothing fails, and all is as it was written.
+#[test]
+fn osds_come_and_go() {
+    let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
+    if std::env::var_os("OUTRIGGER_TEST_FAULTS").is_none() {
+        return eprintln!("skipped: OUTRIGGER_TEST_FAULTS is not set: OSDs are not to be killed");
+    }
+    let backend = open(&location);
+    let data: Vec<Vec<u8>> = (0..12).map(|seed| bytes(seed, 6_000_000 + seed)).collect();
+    std::thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            for (number, data) in data.iter().enumerate() {
+                write(&*backend, 1 + number as u64, data).unwrap();
+                assert!(read(&*backend, 1 + number as u64, data.len()) == *data);
+            }
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        osd(0, "kill");
+        std::thread::sleep(Duration::from_secs(3));
+        osd(0, "start");
+        std::thread::sleep(Duration::from_secs(3));
+        osd(1, "pause");
+        std::thread::sleep(Duration::from_secs(3));
+        osd(1, "continue");
+        writing.join().unwrap();
+    });
+    for (number, data) in data.iter().enumerate() {
+        assert!(read(&*backend, 1 + number as u64, data.len()) == *data);
+    }
+    for id in backend.list().unwrap() {
+        backend.remove(id).unwrap();
+    }
+}
+
+/// A pool that takes no more says so, at once, and takes again when there is room.
+#[test]
+fn a_full_pool_is_said_to_be_full() {
+    let Some(Location::Rados(mut rados)) = location("OUTRIGGER_TEST_RADOS") else { return };
+    let pool = format!("small-{}", std::process::id());
+    let all = Location::Rados(rados.clone());
+    ceph(&all, "ceph", &["osd", "pool", "create", &pool, "4"]);
+    ceph(&all, "ceph", &["osd", "pool", "set-quota", &pool, "max_bytes", "8000000"]);
+    rados.pool.clone_from(&pool);
+    let backend = RadosBackend::open(&rados, Access::default(), Patience::default()).unwrap();
+    // What is used is counted now and then, so some goes in beyond the quota.
+    let data = bytes(1, 4_000_000);
+    let mut packs = 1u64..200;
+    let full = packs.by_ref().find_map(|id| {
+        std::thread::sleep(Duration::from_millis(200));
+        write(&backend, id, &data).err()
+    });
+    let error = full.expect("8 MB are less than 200 packs");
+    assert_eq!(error.kind(), ErrorKind::Full, "{error}");
+    for id in backend.list().unwrap() {
+        backend.remove(id).unwrap();
+    }
+    ceph(&all, "ceph", &["osd", "pool", "set-quota", &pool, "max_bytes", "0"]);
+    let again = packs.find_map(|id| {
+        std::thread::sleep(Duration::from_millis(200));
+        write(&backend, id, &data).ok().map(|()| id)
+    });
+    assert!(read(&backend, again.expect("there is room again"), data.len()) == data);
+    ceph(&all, "ceph", &["osd", "pool", "delete", &pool, &pool, "--yes-i-really-really-mean-it"]);
+}

@@ -1,0 +1,230 @@
+#!/bin/bash
+# A cluster on one machine, without containers: hosts are network namespaces on a bridge.
+#
+#   scripts/cluster.sh up      Ceph (monitor, manager, gateway for S3 on one host, an OSD on each of three others) and PostgreSQL
+#   scripts/cluster.sh env     what tests and programs need to find it, as shell variables
+#   scripts/cluster.sh osd N stop|kill|start      a fault, and its end
+#   scripts/cluster.sh down    ends all of it and removes it
+#
+# Needs root, and Debian's ceph-mon ceph-osd ceph-mgr radosgw ceph-common iproute2 curl (and postgresql, if that is wanted). It lies in
+# $OUTRIGGER_CLUSTER (/var/tmp/outrigger-cluster); the OSDs' devices are sparse files there. Nothing of it is secret or meant to last.
+set -Eeuo pipefail
+
+dir=${OUTRIGGER_CLUSTER:-/var/tmp/outrigger-cluster}
+net=10.77.0
+bridge=outrigger0
+head=$net.10            # monitor, manager, gateway, PostgreSQL
+osds="0 1 2"            # OSD N lives on host hN, address 11 + N
+osd_bytes=${OUTRIGGER_OSD_BYTES:-20G}
+key=OUTRIGGERTESTKEY secret=outrigger-test-secret-0123456789
+conf=$dir/ceph.conf
+
+say() { echo "cluster: $*" >&2; }
+in_host() { local host=$1; shift; ip netns exec "outrigger-$host" "$@"; }
+ceph_() { ceph -c "$conf" --connect-timeout 20 "$@" 2>>"$dir/log/commands"; }
+
+wait_for() {
+    local what=$1 tries=$2; shift 2
+    for ((i = 0; i < tries; i++)); do
+        if "$@" >/dev/null 2>&1; then return 0; fi
+        sleep 0.5
+    done
+    say "$what did not come; see $dir/log"
+    return 1
+}
+
+need() {
+    local missing=
+    for tool in ceph-mon:ceph-mon ceph-osd:ceph-osd ceph-mgr:ceph-mgr radosgw:radosgw ceph:ceph-common ip:iproute2 curl:curl; do
+        command -v "${tool%%:*}" >/dev/null 2>&1 || missing="$missing ${tool#*:}"
+    done
+    if [ -n "$missing" ]; then say "missing packages:$missing"; exit 3; fi
+    if [ "$(id -u)" != 0 ]; then say "needs root, for network namespaces"; exit 3; fi
+}
+
+host_up() {
+    local host=$1 address=$2
+    ip netns add "outrigger-$host"
+    ip link add "ov-$host" type veth peer name eth0 netns "outrigger-$host"
+    ip link set "ov-$host" master $bridge up
+    in_host "$host" ip addr add "$address/24" dev eth0
+    in_host "$host" ip link set eth0 up
+    in_host "$host" ip link set lo up
+}
+
+network_up() {
+    ip link add $bridge type bridge
+    ip addr add $net.1/24 dev $bridge
+    ip link set $bridge up
+    host_up head $head
+    for n in $osds; do host_up "h$n" "$net.$((11 + n))"; done
+}
+
+write_conf() {
+    cat > "$conf" <<CONF
+[global]
+fsid = $(cat /proc/sys/kernel/random/uuid)
+mon_host = [v2:$head:3300,v1:$head:6789]
+auth_allow_insecure_global_id_reclaim = false
+keyring = $dir/keyring
+log_file = $dir/log/\$name.log
+pid_file = $dir/run/\$name.pid
+admin_socket = $dir/run/\$name.asok
+run_dir = $dir/run
+crash_dir = $dir/crash
+mon_data = $dir/mon
+mgr_data = $dir/mgr
+osd_data = $dir/osd-\$id
+rgw_data = $dir/rgw
+mon_cluster_log_file = $dir/log/cluster.log
+mon_allow_pool_delete = true
+mon_data_avail_crit = 1
+mon_data_avail_warn = 2
+mon_osd_down_out_interval = 20
+osd_heartbeat_grace = 4
+osd_heartbeat_interval = 1
+osd_pool_default_size = 2
+osd_pool_default_min_size = 1
+osd_pool_default_pg_num = 8
+osd_pool_default_pg_autoscale_mode = off
+osd_objectstore = bluestore
+bluestore_block_size = $(numfmt --from=iec "$osd_bytes")
+bluestore_block_create = true
+bluestore_cache_autotune = false
+bluestore_cache_size = 134217728
+bluestore_min_alloc_size = 4096
+osd_memory_target = 939524096
+mgr_initial_modules =
+rgw_frontends = beast endpoint=$head:7480
+rgw_run_sync_thread = false
+rgw_enable_usage_log = false
+rgw_thread_pool_size = 64
+debug_ms = 0
+debug_osd = 0
+debug_bluestore = 0
+debug_rocksdb = 0
+debug_rgw = 0
+CONF
+}
+
+osd_start() {
+    local n=$1
+    in_host "h$n" ceph-osd -c "$conf" -i "$n" --public_addr "$net.$((11 + n))" --crush_location "root=default host=h$n"
+}
+
+ceph_up() {
+    # Everybody's key in one file, which the monitor takes over when it is made.
+    local add="ceph-authtool $dir/keyring --gen-key"
+    ceph-authtool --create-keyring "$dir/keyring" --gen-key -n mon. --cap mon 'allow *' >/dev/null
+    $add -n client.admin --cap mon 'allow *' --cap osd 'allow *' --cap mgr 'allow *'
+    $add -n client.rgw --cap mon 'allow rw' --cap osd 'allow rwx'
+    $add -n mgr.m --cap mon 'allow profile mgr' --cap osd 'allow *'
+    for n in $osds; do $add -n "osd.$n" --cap mon 'allow profile osd' --cap mgr 'allow profile osd' --cap osd 'allow *'; done
+    # What docs/packs.md says a store's writers and readers need.
+    $add -n client.writer --cap mon 'allow r' --cap osd 'allow rwx pool=packs'
+    $add -n client.reader --cap mon 'allow r' --cap osd 'allow r pool=packs'
+    local fsid
+    fsid=$(sed -n 's/^fsid = //p' "$conf")
+    monmaptool --create --fsid "$fsid" --addv m "[v2:$head:3300,v1:$head:6789]" "$dir/monmap" >/dev/null
+    ceph-mon -c "$conf" --mkfs -i m --monmap "$dir/monmap" --keyring "$dir/keyring"
+    in_host head ceph-mon -c "$conf" -i m
+    wait_for "the monitor" 60 ceph_ -s
+    for n in $osds; do
+        mkdir -p "$dir/osd-$n"
+        ceph_ osd create >/dev/null
+        (ceph-osd -c "$conf" -i "$n" --mkfs >>"$dir/log/mkfs" 2>&1 && osd_start "$n" >>"$dir/log/osd" 2>&1) &
+    done
+    in_host head ceph-mgr -c "$conf" -i m
+    wait
+    wait_for "the OSDs" 60 bash -c "ceph -c $conf osd stat | grep -q '3 up'"
+    ceph_ osd pool create packs 32 >/dev/null
+    ceph_ osd pool application enable packs outrigger >/dev/null
+}
+
+s3_up() {
+    in_host head radosgw -c "$conf" -n client.rgw >>"$dir/log/rgw" 2>&1
+    # The first command makes the gateway's pools, and takes its time.
+    wait_for "the gateway" 60 curl -fs "http://$head:7480/"
+    radosgw-admin -c "$conf" user create --uid outrigger --display-name outrigger --access-key $key --secret-key $secret >/dev/null 2>>"$dir/log/commands"
+    wait_for "the bucket" 20 curl -fsS --aws-sigv4 aws:amz:us-east-1:s3 --user "$key:$secret" \
+        -H "x-amz-content-sha256: UNSIGNED-PAYLOAD" -X PUT "http://$head:7480/packs"
+}
+
+postgres_up() {
+    local bin
+    bin=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1)
+    if [ -z "$bin" ]; then say "no PostgreSQL (package postgresql): left out"; return 0; fi
+    install -d -o postgres -m 700 "$dir/postgres"
+    install -d -o postgres "$dir/postgres-run"
+    echo outrigger > "$dir/postgres-password"
+    chmod 644 "$dir/postgres-password"
+    runuser -u postgres -- "$bin/initdb" -D "$dir/postgres" -U postgres -A scram-sha-256 --pwfile="$dir/postgres-password" >"$dir/log/initdb" 2>&1
+    echo "host all all $net.0/24 scram-sha-256" >> "$dir/postgres/pg_hba.conf"
+    in_host head runuser -u postgres -- "$bin/pg_ctl" -D "$dir/postgres" -l "$dir/postgres/log" -w start \
+        -o "-c listen_addresses=$head -c unix_socket_directories=$dir/postgres-run" >/dev/null
+    PGPASSWORD=outrigger "$bin/psql" -q -h $head -U postgres -c "create database outrigger" >/dev/null
+}
+
+environment() {
+    echo "export OUTRIGGER_CLUSTER=$dir"
+    echo "export OUTRIGGER_TEST_S3='s3://packs?endpoint=http://$head:7480&region=us-east-1'"
+    echo "export OUTRIGGER_TEST_RADOS='rados://packs?conf=$conf'"
+    echo "export AWS_ACCESS_KEY_ID=$key AWS_SECRET_ACCESS_KEY=$secret"
+    if [ -d "$dir/postgres" ]; then
+        echo "export OUTRIGGER_TEST_POSTGRES=postgres://postgres@$head/outrigger PGPASSWORD=outrigger"
+    fi
+}
+
+up() {
+    need
+    if [ -e "$conf" ]; then say "it is up already (or was not ended): scripts/cluster.sh down"; exit 1; fi
+    mkdir -p "$dir"/{log,run,mon,mgr,rgw,crash}
+    chmod 755 "$dir"
+    trap 'say "could not start; the rest of it is taken down"; tail -5 "$dir"/log/commands >&2 || true; down' ERR
+    write_conf
+    network_up
+    ceph_up
+    s3_up
+    postgres_up
+    trap - ERR
+    environment
+}
+
+down() {
+    for file in "$dir"/run/*.pid "$dir"/postgres/postmaster.pid; do
+        [ -e "$file" ] && kill "$(head -1 "$file" 2>/dev/null)" 2>/dev/null || true
+    done
+    for ((i = 0; i < 40; i++)); do
+        local alive=
+        for file in "$dir"/run/*.pid; do
+            [ -e "$file" ] && kill -0 "$(head -1 "$file" 2>/dev/null)" 2>/dev/null && alive=1
+        done
+        [ -z "$alive" ] && break
+        sleep 0.25
+    done
+    for file in "$dir"/run/*.pid; do [ -e "$file" ] && kill -9 "$(head -1 "$file" 2>/dev/null)" 2>/dev/null || true; done
+    for host in head $(for n in $osds; do echo "h$n"; done); do ip netns del "outrigger-$host" 2>/dev/null || true; done
+    ip link del $bridge 2>/dev/null || true
+    rm -rf "$dir"
+}
+
+osd() {
+    local n=$1 what=$2 pid
+    pid=$(cat "$dir/run/osd.$n.pid" 2>/dev/null || true)
+    case $what in
+        kill) kill -9 "$pid" ;;
+        pause) kill -STOP "$pid" ;;
+        continue) kill -CONT "$pid" ;;
+        stop) kill "$pid"; while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done ;;
+        start) osd_start "$n" ;;
+        *) say "osd N kill|stop|pause|continue|start"; exit 2 ;;
+    esac
+}
+
+case "${1:-}" in
+    up) up ;;
+    down) down ;;
+    env) [ -e "$conf" ] || { say "it is not up"; exit 3; }; environment ;;
+    osd) osd "$2" "$3" ;;
+    *) sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+esac

@@ -1,0 +1,18 @@
+#!/bin/bash
+# The tests that need a real cluster, on one that is started for them unless one is up. Says plainly when they are skipped.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+started=
+if ! environment=$(scripts/cluster.sh env 2>/dev/null); then
+    if why=$(scripts/cluster.sh up 2>&1 >/dev/null); then
+        started=1
+        environment=$(scripts/cluster.sh env)
+    else
+        echo "skipped: the cluster's tests: ${why:-it could not be started}"
+        exit 0
+    fi
+fi
+[ -n "$started" ] && trap 'scripts/cluster.sh down' EXIT
+eval "$environment"
+export OUTRIGGER_TEST_FAULTS=1
+eval "${CARGO:-cargo} test -p outrigger-store --all-features --test cluster -- --test-threads 1"
