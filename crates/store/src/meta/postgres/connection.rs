@@ -29,9 +29,10 @@ const SILENCE: Duration = Duration::from_secs(25);
 const TOGETHER: usize = 24;
 
 /// What every transaction that writes wants: waiting for others has an end, and one whose client has gone silent does not keep its
-/// locks. Rows are always found by keys, whatever the planner believes of how many there are.
+/// locks. Rows are always found by keys, whatever the planner believes of how many there are; as it then believes that every statement costs
+/// very much, it would also have each compiled, which takes far longer than running it.
 pub(super) const SETTINGS: &str = "SET LOCAL lock_timeout = '30s'; SET LOCAL idle_in_transaction_session_timeout = '20s'; \
-    SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off";
+    SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
 
 /// A parameter of a statement.
 pub(super) type Param = (Box<dyn ToSql + Sync + Send>, Type);
