@@ -10,6 +10,9 @@ use outrigger_format::Root;
 use super::row::{Stored, TraitsKey};
 use crate::meta::fault::Outcome;
 
+/// A name, since when it has stood for its inode, and that.
+pub(in crate::meta) type Entry<T> = (Vec<u8>, i64, Stored<T>);
+
 /// The rows that one transaction sees and changes. `since` is the epoch from which on a name has been so; `epoch_to` the one from which on a
 /// row is no longer what it was.
 pub(in crate::meta) trait Rows {
@@ -26,8 +29,7 @@ pub(in crate::meta) trait Rows {
     /// True when a directory has entries.
     fn has_names(&mut self, parent: i64) -> Outcome<bool>;
     /// Up to `limit` entries of a directory, any: name, since when, inode.
-    fn some_names(&mut self, parent: i64, limit: usize)
-    -> Outcome<Vec<(Vec<u8>, i64, Stored<Self::Traits>)>>;
+    fn some_names(&mut self, parent: i64, limit: usize) -> Outcome<Vec<Entry<Self::Traits>>>;
     /// Copies a name to the history.
     fn archive_name(&mut self, parent: i64, name: &[u8], epoch_to: i64) -> Outcome<()>;
     /// Removes a name.

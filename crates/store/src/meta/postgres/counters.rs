@@ -54,3 +54,8 @@ pub(super) fn read_totals(answer: &Answer) -> Outcome<TreeTotals> {
     let bytes = bytes.parse().map_err(|_| refuse(ErrorKind::Damaged, "the sum of the files' lengths"))?;
     Ok(TreeTotals { files: count(0)?, directories: count(1)?, others: count(2)?, bytes })
 }
+
+/// Forgets the rows of lanes that were not used for a day: their connections are gone, or make them anew.
+pub(super) fn forget_lanes(tx: &mut Tx<'_>) {
+    tx.later(Query::new("DELETE FROM @lane WHERE used < now() - interval '1 day'"));
+}

@@ -378,7 +378,7 @@ impl Meta for PostgresMeta {
         // The server vacuums by itself. Statistics matter after a bulk load, before its own daemon comes round.
         let what = "tidying the metadata";
         self.write(what, Gate::Open, |tx| {
-            self.transactions.forget_lanes(tx);
+            counters::forget_lanes(tx);
             for sql in ["ANALYZE @inode", "ANALYZE @dentry", "ANALYZE @directory", "ANALYZE @pack"] {
                 tx.later(Query::new(sql));
             }

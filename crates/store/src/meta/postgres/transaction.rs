@@ -14,7 +14,6 @@
 use std::time::{Duration, Instant};
 
 use tokio_postgres::Error as SqlError;
-use tokio_postgres::types::Type;
 
 use super::connection::{Answer, Connection, Query, SETTINGS};
 use super::pool::{Lent, Pool};
@@ -326,14 +325,5 @@ impl Transactions {
     pub fn barrier(&self, what: &str) -> Result<()> {
         let script = format!("BEGIN; SELECT pg_advisory_xact_lock({}); COMMIT", self.gate);
         self.on_connection(what, |connection| Ok(connection.script(&script)?))
-    }
-
-    /// Forgets the rows of lanes that were not used for a day: their connections are gone.
-    pub fn forget_lanes(&self, tx: &mut Tx<'_>) {
-        let _ = self;
-        tx.later(
-            Query::new("DELETE FROM @lane WHERE used < now() - make_interval(hours => $1)")
-                .with(24, Type::INT4),
-        );
     }
 }
