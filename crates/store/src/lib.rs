@@ -20,6 +20,7 @@ pub mod recover;
 mod runtime;
 pub mod session;
 pub mod staging;
+pub mod shared;
 mod store;
 pub mod table_cache;
 #[cfg(any(test, feature = "testing"))]

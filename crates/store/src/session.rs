@@ -248,7 +248,7 @@ impl Drop for Session {
 
 /// Rule 11: true when `session` certainly has no process any more: its lease is over, or its lock file can be locked.
 pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
-    if session.lease_until < clock::now_nanos() {
+    if session.lease_is_over {
         return true;
     }
     let (Some(dir), Some(name)) = (locks, session.description.split(' ').next()) else { return false };

@@ -12,9 +12,10 @@ use crate::backend::{Access, Backend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::index::{Index, IndexOptions, LoadFooter};
-use crate::meta::{Meta, OpenMode, PackRow, PackState, SessionKind, SqliteMeta};
+use crate::meta::{Meta, OpenMode, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
 use crate::read::packs::PackReader;
 use crate::session::Session;
+use crate::shared::{self, Shared};
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
 
 /// The database's name in a store directory.
@@ -23,6 +24,10 @@ pub const DATABASE_FILE: &str = "meta.db";
 /// An open store. Cheap to share by reference between threads.
 pub struct Store {
     dir: PathBuf,
+    /// What the user names it by.
+    name: PathBuf,
+    /// The database, if it is not in the directory.
+    postgres: Option<Arc<PostgresMeta>>,
     read_only: bool,
     /// What the store is.
     pub config: StoreConfig,
@@ -45,17 +50,20 @@ struct Devices {
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "store at {}", self.dir.display())
+        write!(f, "store at {}", self.name.display())
     }
 }
 
 impl Store {
-    /// Creates a store in `dir`, which must not exist, or be empty.
+    /// Creates a store in `dir`, which must not exist, or be empty; or at the URL of a PostgreSQL database, whose schema must not have one.
     ///
     /// # Errors
     /// `Exists` when something is there already.
     pub fn init(dir: &Path, config: &StoreConfig) -> Result<Self> {
         config.validate()?;
+        if let Some(url) = shared::url(dir) {
+            return Self::assemble_shared(url, shared::init(url, config)?, false);
+        }
         if dir.join(CONFIG_FILE).exists() {
             return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", dir.display())));
         }
@@ -95,11 +103,14 @@ impl Store {
         Self::open(dir, false)
     }
 
-    /// Opens the store in `dir`.
+    /// Opens the store in `dir`, or at the URL of a PostgreSQL database.
     ///
     /// # Errors
-    /// `NotFound` when there is none, `Newer`, `Damaged`, `Denied`.
+    /// `NotFound` when there is none, `Newer`, `Damaged`, `Denied`; `Busy` or `Io` when a server cannot be reached.
     pub fn open(dir: &Path, read_only: bool) -> Result<Self> {
+        if let Some(url) = shared::url(dir) {
+            return Self::assemble_shared(url, shared::open(url, read_only)?, read_only);
+        }
         let config = StoreConfig::read(dir)?;
         let read_only = read_only || !is_writable(dir);
         let database = dir.join(DATABASE_FILE);
@@ -114,6 +125,17 @@ impl Store {
         let meta = SqliteMeta::open(&database, mode)?;
         let backend = config.open_packs(dir, Access { create: false, read_only })?;
         Self::assemble(dir, config, Arc::new(meta), backend, read_only)
+    }
+
+    fn assemble_shared(url: &str, shared: Shared, read_only: bool) -> Result<Self> {
+        let Shared { meta, config, dir } = shared;
+        let read_only = read_only || meta.is_read_only();
+        let backend = config.open_packs(&dir, Access { create: false, read_only })?;
+        let database = Arc::clone(&meta) as Arc<dyn Meta>;
+        let mut store = Self::assemble(&dir, config, database, backend, read_only)?;
+        store.name = PathBuf::from(url);
+        store.postgres = Some(meta);
+        Ok(store)
     }
 
     /// Puts a store together from a database and packs that are open already (`recover` has just made the one).
@@ -138,6 +160,8 @@ impl Store {
         let index = Index::open(index_dir, config.id, IndexOptions::default(), live, Footers(footers))?;
         let store = Self {
             dir: dir.to_path_buf(),
+            name: dir.to_path_buf(),
+            postgres: None,
             read_only,
             config,
             backend,
@@ -171,9 +195,46 @@ impl Store {
         refresh_index(&*self.meta, &self.index)
     }
 
-    /// The store's directory.
+    /// The store's directory; of one whose metadata lies in PostgreSQL, this host's cache directory.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Its directory or URL, as the user names it.
+    pub fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// True when other hosts may use it at the same time.
+    pub fn is_shared(&self) -> bool {
+        self.postgres.is_some()
+    }
+
+    /// What the store says now that it is.
+    ///
+    /// # Errors
+    /// `Damaged` when that cannot be read.
+    pub fn read_config(&self) -> Result<StoreConfig> {
+        match &self.postgres {
+            Some(meta) => StoreConfig::from_text(meta.config()),
+            None => StoreConfig::read(&self.dir),
+        }
+    }
+
+    /// Bytes that the database takes; 0 when that cannot be found out.
+    pub fn database_bytes(&self) -> u64 {
+        match &self.postgres {
+            Some(meta) => meta.bytes().unwrap_or(0),
+            None => std::fs::metadata(self.dir.join(DATABASE_FILE)).map_or(0, |file| file.len()),
+        }
+    }
+
+    /// What to do when the database is damaged.
+    pub fn database_advice(&self) -> String {
+        match &self.postgres {
+            Some(_) => "restore the database from a backup".to_owned(),
+            None => format!("rebuild it with `outrigger -s {} recover`", self.dir.display()),
+        }
     }
 
     /// Has writers that start from now on give cutting and hashing to this runtime, whose placement decides who does it, with a table cache if
@@ -211,7 +272,7 @@ impl Store {
     /// `Denied`.
     pub fn require_writable(&self) -> Result<()> {
         if self.read_only {
-            return Err(Error::new(ErrorKind::Denied, format!("{} is read-only", self.dir.display())));
+            return Err(Error::new(ErrorKind::Denied, format!("{} is read-only", self.name.display())));
         }
         Ok(())
     }

@@ -3,21 +3,28 @@
 
 mod meta_support;
 
-/// Runs cases on an engine, each on a fresh database.
+/// Runs cases on each engine, each on a fresh database.
 macro_rules! conformance {
-    ($engine:path: $($module:ident { $($case:ident)* })*) => {
-        $($(
-            #[test]
-            fn $case() {
-                let engine = $engine();
-                meta_support::$module::$case(&engine);
-                assert_eq!(engine.findings(), [""; 0]);
-            }
-        )*)*
+    ($($module:ident { $($case:ident)* })*) => {
+        conformance! { @engine sqlite: $($module { $($case)* })* }
+        conformance! { @engine postgres: $($module { $($case)* })* }
+    };
+    (@engine $engine:ident: $($module:ident { $($case:ident)* })*) => {
+        mod $engine {
+            use crate::meta_support;
+            $($(
+                #[test]
+                fn $case() {
+                    let Some(engine) = meta_support::$engine() else { return };
+                    meta_support::$module::$case(&engine);
+                    assert_eq!(engine.findings(), [""; 0]);
+                }
+            )*)*
+        }
     };
 }
 
-conformance! { meta_support::sqlite:
+conformance! {
     tree_cases {
         a_new_store_has_a_root_directory_and_nothing_else
         reserved_ranges_never_overlap

@@ -1,4 +1,4 @@
-//! Several processes on one database. Scripts of two and three handles run in every order, and then truly at the same time: each
+//! Several processes on one database, for each engine. Scripts of two and three handles run in every order, and then truly at the same time: each
 //! result must be that of the same steps done one after the other on a plain model, and the database must satisfy its own check.
 
 mod meta_support;
@@ -8,7 +8,7 @@ use std::sync::Barrier;
 
 use meta_support::model::Model;
 use meta_support::{
-    Dump, Fixture, commit, dir, dump, file, link, remove, remove_all, rename, sqlite, writer,
+    Dump, ENGINES, Engine, Fixture, commit, dir, dump, file, link, remove, remove_all, rename, writer,
 };
 use outrigger_format::PackKind;
 use outrigger_store::meta::{
@@ -127,8 +127,8 @@ fn lengths(case: &Case) -> Vec<usize> {
 type Handle = (Box<dyn Meta>, SessionId);
 
 /// A database with the case's beginning, and a handle for each script.
-fn prepare(case: &Case) -> (Fixture, Vec<Handle>) {
-    let engine = sqlite();
+fn prepare(case: &Case, engine: Engine) -> Option<(Fixture, Vec<Handle>)> {
+    let engine = engine()?;
     engine.meta.raise_counters(1, 100, 1).unwrap();
     engine.commit(engine.writer(), case.before.clone()).unwrap();
     let handles = case.scripts.iter().map(|_| {
@@ -137,7 +137,7 @@ fn prepare(case: &Case) -> (Fixture, Vec<Handle>) {
         (handle, session)
     });
     let handles = handles.collect();
-    (engine, handles)
+    Some((engine, handles))
 }
 
 /// What the model makes of an order: the verdicts by script, and the tree.
@@ -159,33 +159,38 @@ fn verdict<T>(result: Result<T>) -> Verdict {
 
 #[test]
 fn every_order_of_steps_equals_the_model() {
-    for case in cases() {
-        for order in orders(&lengths(&case)) {
-            let (engine, handles) = prepare(&case);
-            let mut verdicts = vec![Vec::new(); case.scripts.len()];
-            for &script in &order {
-                let (handle, session) = &handles[script];
-                let step = verdicts[script].len();
-                verdicts[script].push(verdict(commit(
-                    &**handle,
-                    *session,
-                    case.scripts[script][step].clone(),
-                    7,
-                )));
+    for (engine_name, engine) in ENGINES {
+        for case in cases() {
+            for order in orders(&lengths(&case)) {
+                let Some((engine, handles)) = prepare(&case, engine) else { return };
+                let mut verdicts = vec![Vec::new(); case.scripts.len()];
+                for &script in &order {
+                    let (handle, session) = &handles[script];
+                    let step = verdicts[script].len();
+                    let changes = case.scripts[script][step].clone();
+                    verdicts[script].push(verdict(commit(&**handle, *session, changes, 7)));
+                }
+                let trees = (verdicts, dump(&*engine.meta, At::Now));
+                let what = format!("{engine_name}: {}, order {order:?}", case.name);
+                assert_eq!(trees, serial(&case, &order), "{what}");
+                assert_eq!(engine.findings(), [""; 0], "{what}");
             }
-            let trees = (verdicts, dump(&*engine.meta, At::Now));
-            assert_eq!(trees, serial(&case, &order), "{}, order {order:?}", case.name);
-            assert_eq!(engine.findings(), [""; 0], "{}, order {order:?}", case.name);
         }
     }
 }
 
 #[test]
 fn steps_at_the_same_time_equal_some_order() {
+    for (engine_name, engine) in ENGINES {
+        at_the_same_time(engine_name, engine);
+    }
+}
+
+fn at_the_same_time(engine_name: &str, engine: Engine) {
     for case in cases() {
         let allowed: Vec<_> = orders(&lengths(&case)).iter().map(|order| serial(&case, order)).collect();
         for _ in 0..6 {
-            let (engine, handles) = prepare(&case);
+            let Some((engine, handles)) = prepare(&case, engine) else { return };
             let start = Barrier::new(handles.len());
             let verdicts: Vec<Vec<Verdict>> = std::thread::scope(|scope| {
                 let threads: Vec<_> = handles
@@ -205,8 +210,8 @@ fn steps_at_the_same_time_equal_some_order() {
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect()
             });
             let result = (verdicts, dump(&*engine.meta, At::Now));
-            assert!(allowed.contains(&result), "{}: {result:#?}", case.name);
-            assert_eq!(engine.findings(), [""; 0], "{}", case.name);
+            assert!(allowed.contains(&result), "{engine_name}: {}: {result:#?}", case.name);
+            assert_eq!(engine.findings(), [""; 0], "{engine_name}: {}", case.name);
         }
     }
 }
@@ -214,8 +219,9 @@ fn steps_at_the_same_time_equal_some_order() {
 /// A snapshot taken while others write is one of the states that the tree went through, and stays that for ever.
 #[test]
 fn a_snapshot_is_a_state_between_two_commits() {
-    for at in 0..=3 {
-        let engine = sqlite();
+    let engines = |at| ENGINES.map(|(_, engine)| (at, engine));
+    for (at, engine) in (0..=3).flat_map(engines) {
+        let Some(engine) = engine() else { continue };
         let (other, session) = (engine.another(), engine.writer());
         engine.meta.raise_counters(1, 100, 1).unwrap();
         let steps =
@@ -238,7 +244,10 @@ fn a_snapshot_is_a_state_between_two_commits() {
 /// Two writers move one file to and fro between two directories; snapshots and readers see it exactly once.
 #[test]
 fn readers_and_snapshots_beside_writers_see_whole_commits() {
-    let engine = sqlite();
+    ENGINES.into_iter().filter_map(|(_, engine)| engine()).for_each(|engine| see_whole_commits(&engine));
+}
+
+fn see_whole_commits(engine: &Fixture) {
     engine.meta.raise_counters(1, 100, 1).unwrap();
     engine.commit(engine.writer(), two_directories()).unwrap();
     let seen = |meta: &dyn Meta, at| {
@@ -276,8 +285,15 @@ fn readers_and_snapshots_beside_writers_see_whole_commits() {
 /// A commit is before the fence, and counts, or after it, and nothing of it does.
 #[test]
 fn a_commit_and_a_fence_follow_each_other() {
+    ENGINES.into_iter().for_each(|(_, engine)| commit_and_fence(engine));
+}
+
+fn commit_and_fence(engine: Engine) {
+    if engine().is_none() {
+        return;
+    }
     let run = |commit_first: Option<bool>| {
-        let engine = sqlite();
+        let engine = engine().expect("it was there just now");
         engine.meta.raise_counters(1, 100, 1).unwrap();
         let (handle, session) = (engine.another(), engine.writer());
         let pack = engine.meta.announce_packs(session, PackKind::Data, 1).unwrap()[0];
@@ -317,7 +333,10 @@ fn a_commit_and_a_fence_follow_each_other() {
 /// Of two collectors one gets the lease; of many announcements no two get the same id.
 #[test]
 fn counters_and_the_collector_are_handed_out_once() {
-    let engine = sqlite();
+    ENGINES.into_iter().filter_map(|(_, engine)| engine()).for_each(|engine| handed_out_once(&engine));
+}
+
+fn handed_out_once(engine: &Fixture) {
     let sessions = [0, 1].map(|_| engine.meta.open_session(SessionKind::Collector, "gc", 100).unwrap().0);
     let handles = [0, 1].map(|_| engine.another());
     let taken: Vec<(Verdict, Vec<u64>)> = std::thread::scope(|scope| {

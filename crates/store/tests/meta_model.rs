@@ -6,7 +6,7 @@ mod meta_support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use meta_support::model::{Model, Report};
-use meta_support::{Fixture, attributes, commit, dump, root, sqlite};
+use meta_support::{Engine, Fixture, attributes, commit, dump, postgres, root, sqlite};
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use outrigger_store::meta::{At, Change, PinTarget, ROOT_INODE, SessionId};
@@ -269,11 +269,11 @@ struct Run {
 }
 
 impl Run {
-    fn new() -> Self {
-        let engine = sqlite();
+    fn new(engine: Engine) -> Option<Self> {
+        let engine = engine()?;
         let (writer, pinner) = (engine.writer(), engine.writer());
         let (snapshots, pins) = (BTreeMap::new(), BTreeMap::new());
-        Self { engine, writer, pinner, model: Model::new(), time: 0, snapshots, pins }
+        Some(Self { engine, writer, pinner, model: Model::new(), time: 0, snapshots, pins })
     }
 
     fn step(&mut self, step: &Step) {
@@ -414,11 +414,26 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, max_shrink_iters: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_engine_equals_the_model_at_every_epoch(steps in prop::collection::vec(step(), 1..40)) {
-        let mut run = Run::new();
-        for step in &steps {
-            run.step(step);
-            run.compare();
-        }
+    fn sqlite_equals_the_model_at_every_epoch(steps in prop::collection::vec(step(), 1..40)) {
+        run(sqlite, &steps);
+    }
+
+}
+
+// Fewer: each look at a row is a journey.
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 10, max_shrink_iters: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn postgres_equals_the_model_at_every_epoch(steps in prop::collection::vec(step(), 1..40)) {
+        run(postgres, &steps);
+    }
+}
+
+fn run(engine: Engine, steps: &[Step]) {
+    let Some(mut run) = Run::new(engine) else { return };
+    for step in steps {
+        run.step(step);
+        run.compare();
     }
 }

@@ -6,7 +6,10 @@ use std::time::Instant;
 
 use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use outrigger_format::{Entry, Fingerprint, Root};
-use outrigger_store::meta::{At, Change, Commit, Meta, OpenMode, ROOT_INODE, SessionKind, SqliteMeta};
+use outrigger_store::meta::{
+    At, Change, Commit, Location, Meta, OpenMode, PostgresMeta, ROOT_INODE, SessionKind, SqliteMeta,
+};
+use outrigger_workload::postgres::{ABSENT, Server};
 
 const FILES_PER_DIRECTORY: u64 = 20;
 
@@ -96,7 +99,7 @@ struct Clock(Instant);
 impl Clock {
     fn report(&self, what: &str, count: usize) {
         let secs = self.0.elapsed().as_secs_f64();
-        println!("{what:44} {:9.0} /s   {secs:7.2} s", count as f64 / secs);
+        println!("{what:60} {:9.0} /s   {secs:7.2} s", count as f64 / secs);
     }
 }
 
@@ -106,6 +109,55 @@ fn start() -> Clock {
 
 fn read_all(meta: &dyn Meta, at: At, directories: &[u64]) -> usize {
     directories.iter().map(|&directory| meta.read_dir(at, directory, None, usize::MAX).unwrap().len()).sum()
+}
+
+/// An engine's database, and what is known of it besides.
+struct Place {
+    name: &'static str,
+    meta: Box<dyn Meta>,
+    bytes: Box<dyn Fn() -> u64>,
+    /// Another handle, as another process would have.
+    another: Box<dyn Fn() -> Box<dyn Meta>>,
+}
+
+/// A fresh database of each engine. A server that is to be measured syncs its commits.
+fn places(server: Option<&'static Server>) -> Vec<Place> {
+    let directory = std::sync::Arc::new(tempfile::tempdir().unwrap());
+    let path = directory.path().join("meta.db");
+    let (file, kept) = (path.clone(), std::sync::Arc::clone(&directory));
+    let mut places = vec![Place {
+        name: "SQLite",
+        meta: Box::new(SqliteMeta::open(&path, OpenMode::Create).unwrap()),
+        bytes: Box::new(move || {
+            let _ = &kept;
+            std::fs::metadata(&file).unwrap().len()
+        }),
+        another: Box::new(move || {
+            let _ = &directory;
+            Box::new(SqliteMeta::open(&path, OpenMode::ReadWrite).unwrap())
+        }),
+    }];
+    if let Some(server) = server {
+        let url = server.url(&server.fresh());
+        let location = move || Location::parse(&url).unwrap();
+        let meta = PostgresMeta::create(location(), "rates").unwrap();
+        let other = PostgresMeta::open(location(), true).unwrap();
+        places.push(Place {
+            name: "PostgreSQL",
+            meta: Box::new(meta),
+            bytes: Box::new(move || other.bytes().unwrap()),
+            another: Box::new(move || Box::new(PostgresMeta::open(location(), false).unwrap())),
+        });
+    } else {
+        println!("{ABSENT}");
+    }
+    places
+}
+
+/// The server of this process's tests, which syncs.
+fn server() -> Option<&'static Server> {
+    static SERVER: std::sync::OnceLock<Option<Server>> = std::sync::OnceLock::new();
+    SERVER.get_or_init(|| Server::start("fsync = on")).as_ref()
 }
 
 /// As a mount says it: an inode, and what its name stands for.
@@ -127,10 +179,12 @@ fn states(files: u64, times: bool) -> Vec<Change> {
 #[test]
 fn names_and_inodes_at_once() {
     let files: u64 = std::env::var("FILES").map_or(5_000, |files| files.parse().expect("FILES is a number"));
-    for times in [false, true] {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("meta.db");
-        let meta = SqliteMeta::open(&path, OpenMode::Create).unwrap();
+    for (place, times) in [false, true]
+        .into_iter()
+        .flat_map(|times| places(server()).into_iter().map(move |place| (place, times)))
+    {
+        let Place { name, meta, bytes, .. } = place;
+        println!("{name}:");
         let session = meta.open_session(SessionKind::Writer, "rates", 3600).unwrap().0;
         let mut changes = states(files, times);
         let pairs = changes.len() / 2;
@@ -144,7 +198,7 @@ fn names_and_inodes_at_once() {
         println!("{pairs} inodes, each with a name, in one commit; other times: {times}");
         commit(&changes).report("new", pairs);
         meta.tidy().unwrap();
-        let bytes = std::fs::metadata(&path).unwrap().len();
+        let bytes = bytes();
         println!("{:44} {:9.1} bytes", "an inode and its name, all tables", bytes as f64 / pairs as f64);
         commit(&changes).report("the same again", pairs);
         for change in &mut changes {
@@ -173,10 +227,16 @@ fn names_and_inodes_at_once() {
 
 #[test]
 fn every_operation_on_a_large_tree() {
+    for place in places(server()) {
+        every_operation(&place);
+    }
+}
+
+fn every_operation(place: &Place) {
+    let Place { name, meta, bytes, .. } = place;
+    let meta = &**meta;
+    println!("{name}:");
     let files: u64 = std::env::var("FILES").map_or(5_000, |files| files.parse().expect("FILES is a number"));
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("meta.db");
-    let meta = SqliteMeta::open(&path, OpenMode::Create).unwrap();
     let session = meta.open_session(SessionKind::Writer, "rates", 3600).unwrap().0;
     let changes = tree(files, 0);
     let total = changes.len();
@@ -205,7 +265,7 @@ fn every_operation_on_a_large_tree() {
     let clock = start();
     meta.tidy().unwrap();
     clock.report("tidy", 1);
-    let bytes = std::fs::metadata(&path).unwrap().len();
+    let bytes = bytes();
     println!("{:44} {:9.1} bytes", "a file or directory, all tables", bytes as f64 / total as f64);
     println!("{:44} {:9.1} bytes", "a file, all tables", bytes as f64 / files as f64);
 
@@ -213,7 +273,7 @@ fn every_operation_on_a_large_tree() {
         let clock = start();
         let read: usize = std::thread::scope(|scope| {
             let part = directories.len().div_ceil(threads);
-            let parts = directories.chunks(part).map(|part| scope.spawn(|| read_all(&meta, At::Now, part)));
+            let parts = directories.chunks(part).map(|part| scope.spawn(|| read_all(meta, At::Now, part)));
             parts.collect::<Vec<_>>().into_iter().map(|thread| thread.join().unwrap()).sum()
         });
         assert_eq!(read, total);
@@ -250,7 +310,7 @@ fn every_operation_on_a_large_tree() {
     commit_all(some, 20_000);
     clock.report("put, content changed, with history", some.len());
     let clock = start();
-    assert_eq!(read_all(&meta, At::Epoch(epoch), &directories), total);
+    assert_eq!(read_all(meta, At::Epoch(epoch), &directories), total);
     clock.report("read_dir at a snapshot", total);
     meta.delete_snapshot("s").unwrap();
     let clock = start();
@@ -269,4 +329,67 @@ fn every_operation_on_a_large_tree() {
     clock.report("remove recursively", total);
     assert_eq!(meta.totals().unwrap().files, 0);
     assert_eq!(meta.check().unwrap(), [""; 0]);
+}
+
+/// Each file is a commit of its own, as a mount makes it that promises exclusive creation: from one thread, from several of one process, and
+/// from several processes; in a directory each, and all in one.
+#[test]
+fn exclusive_creations() {
+    let files: u64 = std::env::var("FILES").map_or(200, |files| files.parse().expect("FILES is a number"));
+    for place in places(server()) {
+        println!("{}:", place.name);
+        place.meta.raise_counters(1, 1 << 40, 1).unwrap();
+        let mut next = 1u64 << 20;
+        for (threads, processes, shared) in
+            [(1, 1, false), (4, 1, false), (4, 1, true), (1, 4, false), (4, 4, true)]
+        {
+            let handles: Vec<Box<dyn Meta>> = (0..processes).map(|_| (place.another)()).collect();
+            let each = files / (threads * processes);
+            let directory = |number: u64| Change::Put {
+                parent: ROOT_INODE,
+                name: format!("d{number}").into_bytes(),
+                inode: number,
+                attributes: attributes(FileKind::Directory, number),
+                root: Root::Empty,
+                stamp: 0,
+                replace: false,
+            };
+            let first = next;
+            next += 100;
+            let session = place.meta.open_session(SessionKind::Writer, "rates", 3600).unwrap().0;
+            let changes = (0..threads * processes).map(|worker| directory(first + worker)).collect();
+            place.meta.commit(session, &Commit { packs: Vec::new(), changes, time: 1 }).unwrap();
+            let clock = start();
+            std::thread::scope(|scope| {
+                for (process, meta) in handles.iter().enumerate() {
+                    let session = meta.open_session(SessionKind::Writer, "rates", 3600).unwrap().0;
+                    for thread in 0..threads {
+                        let worker = process as u64 * threads + thread;
+                        let base = next + worker * each;
+                        let parent = first + if shared { 0 } else { worker };
+                        scope.spawn(move || {
+                            for inode in base..base + each {
+                                let create = Change::Put {
+                                    parent,
+                                    name: format!("f{inode}").into_bytes(),
+                                    inode,
+                                    attributes: attributes(FileKind::File, inode),
+                                    root: root(inode, 0),
+                                    stamp: 0,
+                                    replace: false,
+                                };
+                                let commit = Commit { packs: Vec::new(), changes: vec![create], time: 1 };
+                                assert_eq!(meta.commit(session, &commit).unwrap().created, 1);
+                            }
+                        });
+                    }
+                }
+            });
+            next += threads * processes * each;
+            let place = if shared { "in one directory" } else { "in a directory each" };
+            let what = format!("create one by one, {processes} process(es) of {threads}, {place}");
+            clock.report(&what, (each * threads * processes) as usize);
+        }
+        assert_eq!(place.meta.check().unwrap(), [""; 0]);
+    }
 }

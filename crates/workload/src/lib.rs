@@ -35,6 +35,7 @@ mod ack;
 mod compare;
 mod image;
 mod nasty;
+pub mod postgres;
 mod rng;
 mod stream;
 mod stress;

@@ -41,7 +41,7 @@ pub struct Cli {
 /// What every command understands.
 #[derive(Args, Clone)]
 pub struct Globals {
-    /// The store's directory
+    /// The store: its directory, or postgres://user@host:port/database?schema=NAME (the password comes from PGPASSWORD or ~/.pgpass)
     #[arg(short, long, env = "OUTRIGGER_STORE", global = true, value_name = "DIR")]
     pub store: Option<PathBuf>,
     /// Print facts as one JSON object

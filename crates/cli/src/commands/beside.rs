@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use outrigger_fuse::control::Client;
 use outrigger_fuse::live::{self, LiveOptions, LiveVolume, Recovered};
 use outrigger_fuse::report::Reports;
-use outrigger_store::{ErrorKind, Store};
+use outrigger_store::{ErrorKind, Store, shared};
 
 use crate::exit::Failure;
 use crate::output::{complain, counted};
@@ -35,6 +35,10 @@ pub fn hold(dir: &Path, threads: usize) -> Result<Option<Client>, Failure> {
 }
 
 fn ask(dir: &Path, threads: usize, what: &str) -> Result<Option<Client>, Failure> {
+    // No mount owns a store that hosts share.
+    if shared::url(dir).is_some() {
+        return Ok(None);
+    }
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(mut client) = Client::connect(dir)? {

@@ -11,7 +11,7 @@ use outrigger_store::backend::Location;
 use outrigger_store::copy::{CopyOptions, CopyProgress, CopyReport, copy};
 
 use super::{Context, beside};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Outcome};
 use crate::output::{complain, count, counted, print_report, print_text, size};
 use crate::progress::{Bar, duration};
 
@@ -58,7 +58,7 @@ pub fn run(context: &Context, args: CopyArgs) -> Outcome {
     }
 }
 
-fn once(context: &Context, source: &std::path::Path, options: &CopyOptions) -> Result<Exit, Failure> {
+fn once(context: &Context, source: &std::path::Path, options: &CopyOptions) -> Outcome {
     let started = Instant::now();
     beside::stored(source, context.threads)?;
     let store = Store::open(source, false)?;

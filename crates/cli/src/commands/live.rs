@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use outrigger_fuse::control::Client;
 use outrigger_fuse::measures::{FIELDS, HISTOGRAM, Kind, Status, Unit};
-use outrigger_store::Store;
 use outrigger_store::clock::now_nanos;
+use outrigger_store::{Store, shared};
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -76,7 +76,9 @@ pub fn run(context: &Context, watch: &Watch) -> Outcome {
 }
 
 fn connect(dir: &Path) -> Result<Client, Failure> {
-    if let Some(client) = Client::connect(dir)? {
+    if shared::url(dir).is_none()
+        && let Some(client) = Client::connect(dir)?
+    {
         return Ok(client);
     }
     // If there is no store at all, that is what is wrong.

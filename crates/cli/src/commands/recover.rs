@@ -6,9 +6,10 @@ use std::sync::atomic::Ordering;
 use clap::Args;
 use outrigger_store::backend::Location;
 use outrigger_store::recover::{RecoverProgress, RecoverReport, adopt, recover};
+use outrigger_store::shared;
 
 use super::Context;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{complain, count, counted, print_report, print_text};
 use crate::progress::Bar;
 
@@ -31,6 +32,11 @@ pub struct RecoverArgs {
 
 pub fn run(context: &Context, args: RecoverArgs) -> Outcome {
     let dir = context.store_dir()?;
+    if shared::url(dir).is_some() {
+        return Err(Failure::usage(
+            "recover rebuilds the database of a store in a directory; one in PostgreSQL is restored from its backups",
+        ));
+    }
     if let Some(packs) = args.packs.as_deref().map(Location::parse).transpose()? {
         adopt(dir, &packs)?;
     }

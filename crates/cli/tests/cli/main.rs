@@ -10,6 +10,7 @@ mod live;
 mod mounts;
 mod offload;
 mod packs;
+mod postgres;
 mod run;
 mod tars;
 mod trees;

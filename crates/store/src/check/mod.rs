@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use outrigger_format::{Fingerprint, PackId};
 
-use crate::config::{CONFIG_FILE, StoreConfig};
+use crate::config::CONFIG_FILE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{PackRow, PackState, SessionKind};
 use crate::session::Session;
@@ -74,7 +74,7 @@ pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) ->
 }
 
 fn check_config(store: &Store, report: &mut CheckReport) {
-    let what = match StoreConfig::read(store.dir()) {
+    let what = match store.read_config() {
         Ok(config) if config == store.config => return,
         Ok(_) => format!("{CONFIG_FILE} has changed since the store was opened"),
         Err(error) => error.to_string(),
@@ -84,7 +84,7 @@ fn check_config(store: &Store, report: &mut CheckReport) {
 
 /// Checks the database's own structures; false when nothing more can be asked of it.
 fn check_database(store: &Store, report: &mut CheckReport) -> Result<bool> {
-    let advice = format!("rebuild it with `outrigger -s {} recover`", store.dir().display());
+    let advice = store.database_advice();
     let found = match store.meta.check() {
         Ok(found) => found,
         Err(error) if error.kind() == ErrorKind::Damaged || error.kind() == ErrorKind::Io => {

@@ -87,6 +87,10 @@ pub struct CopyReport {
 /// it; whatever the engines say.
 pub fn copy(store: &Store, options: &CopyOptions, progress: &CopyProgress) -> Result<CopyReport> {
     let to = options.to.as_path();
+    if store.is_shared() || crate::shared::url(to).is_some() {
+        let why = "a store whose metadata lies in PostgreSQL cannot be copied so far, nor be a copy: `get`, `export` and `import` carry files over";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
     refuse_itself(store, to)?;
     let config = config_of_copy(store, options)?;
     let is_store = to.join(CONFIG_FILE).exists();

@@ -7,6 +7,9 @@
 //! that, the first change to a row copies it to the history with the epochs it was valid in, and later changes update
 //! in place. [`At::Epoch`] therefore reads the tree exactly as it was.
 
+mod change;
+mod fault;
+mod postgres;
 mod sqlite;
 
 use std::collections::BTreeMap;
@@ -16,6 +19,7 @@ use outrigger_format::{PackId, PackKind, Root};
 
 use crate::error::Result;
 
+pub use postgres::{Location, PostgresMeta, TlsMode, is_postgres_url};
 pub(crate) use sqlite::register_functions;
 pub use sqlite::{Clock, OpenMode, SqliteMeta};
 
@@ -58,6 +62,8 @@ pub struct SessionRow {
     pub acknowledged: u64,
     /// When its lease ends, nanoseconds since 1970 by the database's clock.
     pub lease_until: u64,
+    /// It has ended, by the database's clock.
+    pub lease_is_over: bool,
     /// Who it is: host, process id, command.
     pub description: String,
 }

@@ -110,8 +110,7 @@ pub fn stats(store: &Store, packs_max: usize) -> Result<Stats> {
         snapshots: store.meta.snapshots()?.len() as u64,
         memory: store.index.memory(),
         index: store.index.stats(),
-        database_bytes: std::fs::metadata(store.dir().join(crate::DATABASE_FILE))
-            .map_or(0, |file| file.len()),
+        database_bytes: store.database_bytes(),
         ..Stats::default()
     };
     store.meta.visit_roots(&mut |root| {

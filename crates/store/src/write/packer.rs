@@ -40,7 +40,7 @@ pub(crate) struct OpenPack {
 /// A pack that nothing is appended to any more, and that is being made durable.
 pub(crate) struct SealingPack {
     pack: OpenPack,
-    sealed_footer: Footer,
+    footer: Arc<Footer>,
 }
 
 /// A pack that is durable.
@@ -151,11 +151,11 @@ impl PackSink {
 impl OpenPack {
     /// Writes footer and trailer, and begins to make the pack durable.
     pub(crate) fn finish(mut self) -> Result<SealingPack> {
-        let (sealed_footer, bytes) = std::mem::take(&mut self.footer).finish(self.id, self.offset as u32);
+        let (footer, bytes) = std::mem::take(&mut self.footer).finish(self.id, self.offset as u32);
         self.writer.append(&[IoSlice::new(&bytes)])?;
         self.offset += bytes.len() as u64;
         self.writer.finish()?;
-        Ok(SealingPack { pack: self, sealed_footer })
+        Ok(SealingPack { pack: self, footer: Arc::new(footer) })
     }
 
     /// Writes footer and trailer and makes the pack durable.
@@ -167,7 +167,7 @@ impl OpenPack {
 impl SealingPack {
     /// Waits until the pack is durable.
     pub(crate) fn seal(self, session: SessionId) -> Result<SealedPack> {
-        let Self { pack, sealed_footer: footer } = self;
+        let Self { pack, footer } = self;
         pack.writer.seal()?;
         let row = PackRow {
             id: pack.id,
@@ -179,6 +179,6 @@ impl SealingPack {
             chunks: footer.fingerprints().len() as u32,
             dead_since: 0,
         };
-        Ok(SealedPack { row, footer: Arc::new(footer), sequences: pack.sequences })
+        Ok(SealedPack { row, footer, sequences: pack.sequences })
     }
 }

@@ -13,9 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use outrigger_format::{Entry, Fingerprint, Root};
 use outrigger_store::meta::{
-    At, Change, Commit, Committed, Inode, Meta, OpenMode, ROOT_INODE, SessionId, SessionKind, SqliteMeta,
+    At, Change, Commit, Committed, Inode, Location, Meta, OpenMode, PostgresMeta, ROOT_INODE, SessionId,
+    SessionKind, SqliteMeta,
 };
 use outrigger_store::{ErrorKind, Result};
+use outrigger_workload::postgres::Server;
 
 /// A lease that no test outlives.
 pub const LEASE: u32 = 1000;
@@ -24,16 +26,36 @@ pub const SECOND: u64 = 1_000_000_000;
 /// An engine under test, with a clock that only the test moves.
 pub struct Fixture {
     pub meta: Box<dyn Meta>,
-    pub clock: Arc<AtomicU64>,
-    directory: tempfile::TempDir,
+    place: Place,
 }
 
+/// Which engine, and where its database is.
+enum Place {
+    Sqlite { clock: Arc<AtomicU64>, directory: tempfile::TempDir },
+    Postgres { server: &'static Server, schema: String },
+}
+
+/// Makes a fresh database of one engine; `None`, said aloud, when the engine is not on this machine.
+pub type Engine = fn() -> Option<Fixture>;
+
+/// Every engine, with its name.
+pub const ENGINES: [(&str, Engine); 2] = [("sqlite", sqlite), ("postgres", postgres)];
+
 /// A fresh SQLite database.
-pub fn sqlite() -> Fixture {
+pub fn sqlite() -> Option<Fixture> {
     let directory = tempfile::tempdir().unwrap();
     let clock = Arc::new(AtomicU64::new(1_000 * SECOND));
     let meta = Box::new(open(&directory, &clock, OpenMode::Create));
-    Fixture { meta, clock, directory }
+    Some(Fixture { meta, place: Place::Sqlite { clock, directory } })
+}
+
+/// A fresh schema of the PostgreSQL server that this process's tests share.
+pub fn postgres() -> Option<Fixture> {
+    let server = Server::shared()?;
+    let schema = server.fresh();
+    let location = Location::parse(&server.url(&schema)).unwrap();
+    let meta = Box::new(PostgresMeta::create(location, "a test").unwrap());
+    Some(Fixture { meta, place: Place::Postgres { server, schema } })
 }
 
 fn open(directory: &tempfile::TempDir, clock: &Arc<AtomicU64>, mode: OpenMode) -> SqliteMeta {
@@ -45,11 +67,27 @@ fn open(directory: &tempfile::TempDir, clock: &Arc<AtomicU64>, mode: OpenMode) -
 impl Fixture {
     /// Another handle on the same database, as another process would have.
     pub fn another(&self) -> Box<dyn Meta> {
-        Box::new(open(&self.directory, &self.clock, OpenMode::ReadWrite))
+        match &self.place {
+            Place::Sqlite { clock, directory } => Box::new(open(directory, clock, OpenMode::ReadWrite)),
+            Place::Postgres { server, schema } => {
+                let location = Location::parse(&server.url(schema)).unwrap();
+                Box::new(PostgresMeta::open(location, false).unwrap())
+            }
+        }
     }
 
+    /// Lets time pass, as far as leases are concerned.
     pub fn pass(&self, secs: u64) {
-        self.clock.fetch_add(secs * SECOND, Ordering::SeqCst);
+        match &self.place {
+            Place::Sqlite { clock, .. } => {
+                clock.fetch_add(secs * SECOND, Ordering::SeqCst);
+            }
+            // The server's clock cannot be moved, but all leases can, the other way.
+            Place::Postgres { server, schema } => {
+                let nanos = secs * SECOND;
+                server.sql(&format!("UPDATE {schema}.session SET lease_until = lease_until - {nanos}"));
+            }
+        }
     }
 
     pub fn writer(&self) -> SessionId {
@@ -64,6 +102,18 @@ impl Fixture {
     /// What is wrong with the database; for `assert_eq!(…, [""; 0])`.
     pub fn findings(&self) -> Vec<String> {
         self.meta.check().unwrap()
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        if let Place::Postgres { server, schema } = &self.place {
+            // What a failed test left is of use, and a server that is gone needs no tidying.
+            if !std::thread::panicking() {
+                let drop = format!("SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE");
+                let _ = server.psql("tester", &drop);
+            }
+        }
     }
 }
 

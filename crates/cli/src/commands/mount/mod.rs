@@ -17,7 +17,7 @@ use outrigger_fuse::measures::{self, Watched};
 use outrigger_fuse::mounts;
 use outrigger_fuse::report::Reports;
 use outrigger_fuse::view::{ReadOptions, ReadVolume};
-use outrigger_store::Store;
+use outrigger_store::{Store, shared};
 
 use super::offload::{self, Offload};
 use super::{Context, beside, unmount};
@@ -130,7 +130,14 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
 
 fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> Result<Plan, Failure> {
     let named = context.store_dir()?;
-    let Ok(store) = named.canonicalize() else {
+    let is_shared = shared::url(named).is_some();
+    if is_shared && !flags.read_only {
+        return Err(Failure::usage(
+            "a store in PostgreSQL can be mounted to be read so far: say --read-only; `outrigger put` and `import` write to it",
+        ));
+    }
+    let found = if is_shared { Ok(named.to_owned()) } else { named.canonicalize() };
+    let Ok(store) = found else {
         // It says better what is wrong.
         Store::open(named, true)?;
         return Err(Failure::failed(format!("cannot find {}", named.display())));

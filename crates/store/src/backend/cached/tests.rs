@@ -5,7 +5,7 @@ use crate::backend::MemoryBackend;
 use crate::testing::conformance;
 use crate::testing::{Fault, FaultyBackend, Op, Plan};
 
-const LIMITS: CacheLimits = CacheLimits { memory: 4 << 20, disk: 8 << 20 };
+const LIMITS: CacheLimits = CacheLimits { memory: 16 << 20, disk: 8 << 20 };
 
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 4093) as u8).collect()

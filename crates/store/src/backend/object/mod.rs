@@ -162,7 +162,7 @@ impl Shared {
         .await
     }
 
-    /// Puts an object where none is. `Exists` also when it is there and has exactly these bytes.
+    /// Puts an object where none is; `Exists` where there is one, which an earlier try may have put.
     async fn put_new(
         &self,
         key: &Path,

@@ -85,7 +85,7 @@ fn large_packs_go_up_in_parts() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(server.uploads(), 0);
-    assert_eq!(backend.len(PackId(2)).unwrap(), Some(0));
+    assert!(backend.len(PackId(2)).unwrap().is_some_and(|len| len < 100));
 }
 
 /// Whatever goes wrong twice, the third time is good, and what is there is what was written.

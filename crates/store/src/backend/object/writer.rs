@@ -3,15 +3,15 @@
 //! Appended bytes gather in parts of [`PART_LEN`], which are the bodies of requests as they are: nothing is copied again. States:
 //!
 //! - *gathering*: nothing has been sent. [`PackWriter::finish`] sends all of it in one request, in the background; `seal` waits for the answer.
-//! - *in parts*: more than [`WHOLE_MAX`] has gathered. The name is taken by an empty object, with the condition that nobody has it; then
+//! - *in parts*: more than [`WHOLE_MAX`] has gathered. The name is taken by a small object, with the condition that nobody has it; then
 //!   parts go up while more is appended, at most [`PARTS_MAX`] at once, beyond which appending waits; `finish` has the upload completed.
-//!   Completing knows no condition on older gateways, hence the empty object: who has made it owns the name.
+//!   Completing knows no condition on older gateways, hence the small object: who has made it owns the name.
 //!
 //! Whoever appends waits while [`UPLOADING_MAX`] bytes of finished packs are on their way: memory is bounded by it, and by what the open packs
 //! gather. It never waits for what only its own thread can do: uploads end by themselves.
 //!
 //! After a failure that may have been a success (a time-out, an answer that was cut off), the object's length and the checksums of its
-//! parts are compared with what was sent. A writer that is dropped unsealed aborts what it has sent in parts, and leaves the empty object.
+//! parts are compared with what was sent. A writer that is dropped unsealed aborts what it has sent in parts, and leaves the small object.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -26,6 +26,7 @@ use tokio::task::JoinHandle;
 use super::Shared;
 use super::retry::attempt;
 use crate::backend::PackWriter;
+use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a part.
@@ -138,8 +139,10 @@ impl Writer {
         let (shared, id) = (&self.shared, self.id);
         let key = shared.key(id);
         let what = || format!("cannot create {}", shared.name(id));
+        // Nobody else's looks like it: what is found after a failure that was a success is known to be ours.
+        let claim = [&b"unfinished "[..], &clock::random::<16>()?].concat();
         shared.block_on(async {
-            shared.put_new(&key, PutPayload::new(), &what).await?;
+            put_whole(shared, id, vec![claim]).await?;
             let begin =
                 attempt(&shared.health, &shared.patience, &what, |_| shared.client.create_multipart(&key));
             let upload = begin.await?;
@@ -198,7 +201,7 @@ fn gone(error: &tokio::task::JoinError) -> Error {
 
 /// Puts a whole pack. A name that is taken by exactly these bytes was taken by an earlier try.
 async fn put_whole(shared: &Shared, id: PackId, parts: Vec<Vec<u8>>) -> Result<()> {
-    let (key, what) = (shared.key(id), || format!("cannot write {}", shared.name(id)));
+    let (key, what) = (shared.key(id), || format!("cannot create {}", shared.name(id)));
     let sums: Sums = parts.iter().map(|part| (part.len() as u64, checksum(&[part]))).collect();
     let payload: PutPayload = parts.into_iter().map(bytes::Bytes::from).collect();
     loop {

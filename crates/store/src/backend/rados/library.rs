@@ -334,8 +334,11 @@ impl Pool {
             match check(code) {
                 Err(Errno::NOENT) => break Ok(()),
                 Err(errno) => break Err(errno),
-                // SAFETY: a string that librados holds until the next call.
-                Ok(_) => visit(&unsafe { CStr::from_ptr(name) }.to_string_lossy()),
+                Ok(_) => {
+                    // SAFETY: a string that librados holds until the next call.
+                    let name = unsafe { CStr::from_ptr(name) };
+                    visit(&name.to_string_lossy());
+                }
             }
         };
         // SAFETY: opened above, used no more.

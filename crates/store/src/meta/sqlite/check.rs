@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::fault::Outcome;
 use super::{row, sums};
 use crate::meta::ROOT_INODE;
+use crate::meta::fault::Outcome;
 
 /// Findings of one kind that are listed; more are only counted.
 const LISTED: usize = 20;

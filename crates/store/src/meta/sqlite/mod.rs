@@ -10,28 +10,25 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `open.rs` | opening, settings, refusing what is not ours |
-//! | `schema.sql`, `row.rs`, `times.rs`, `sums.rs` | tables; rows to values and back, checked; their checksums |
+//! | `schema.sql`, `row.rs`, `sums.rs` | tables; rows to values and back, checked; their checksums |
 //! | `tree.rs` | reading the tree |
-//! | `commit.rs`, `exact.rs`, `edit.rs`, `statements.rs` | what each change means; the steps it is made of; their SQL |
+//! | `commit.rs`, `rows.rs`, `statements.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); their SQL |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
 
 mod check;
 mod commit;
-mod edit;
-mod exact;
-mod fault;
 mod open;
 mod packs;
 mod policies;
 mod reclaim;
 mod row;
+mod rows;
 mod sessions;
 mod snapshots;
 mod state;
 mod statements;
 mod sums;
-mod times;
 mod tree;
 
 use std::collections::BTreeMap;
@@ -43,8 +40,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outrigger_format::{PackId, PackKind, Root};
 use rusqlite::{Connection, TransactionBehavior};
 
-use self::fault::{Explain as _, Outcome};
 use self::snapshots::PurgePosition;
+use super::fault::{Explain as _, Outcome};
 use super::{
     At, Commit, Committed, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId, SessionKind,
     SessionRow, SnapshotRow, TreeTotals, VersionRow,
@@ -213,7 +210,7 @@ impl Meta for SqliteMeta {
     }
 
     fn sessions(&self) -> Result<Vec<SessionRow>> {
-        self.read_once("listing sessions", sessions::all)
+        self.read_once("listing sessions", |db| sessions::all(db, self.now()))
     }
 
     fn announce_packs(&self, session: SessionId, kind: PackKind, count: u32) -> Result<Vec<PackId>> {

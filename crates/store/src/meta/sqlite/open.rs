@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
-use super::fault::{Explain as _, Outcome, refuse};
-use super::row::root_attributes;
 use crate::error::{Context as _, Error, ErrorKind, Result};
 use crate::meta::ROOT_INODE;
+use crate::meta::change::row::root_attributes;
+use crate::meta::fault::{Explain as _, Outcome, refuse};
 
 /// How to open a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,11 +3,11 @@
 use outrigger_format::{PackId, PackKind};
 use rusqlite::{Connection, Params, Row};
 
-use super::fault::{Outcome, refuse};
 use super::state::advance;
 use super::sums::{self, pack_intact};
 use super::{sessions, state};
 use crate::error::ErrorKind;
+use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{PackRow, PackState, SessionId, SessionKind};
 
 /// Conditions for [`select`].

@@ -4,40 +4,10 @@ use std::collections::BTreeMap;
 
 use rusqlite::Connection;
 
-use super::fault::{Outcome, refuse};
 use super::sums::{self, policy_intact};
 use crate::error::ErrorKind;
-
-/// How many earlier contents of a file are kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum KeepVersions {
-    /// All of them.
-    All,
-    /// The newest few; 0 keeps none.
-    Newest(u32),
-}
-
-impl Default for KeepVersions {
-    fn default() -> Self {
-        Self::Newest(10)
-    }
-}
-
-impl KeepVersions {
-    /// From the value of policy `versions`.
-    pub fn parse(value: &str) -> Outcome<Self> {
-        match value {
-            "all" => Ok(Self::All),
-            "none" => Ok(Self::Newest(0)),
-            number => number.parse().map(Self::Newest).map_err(|_| {
-                refuse(
-                    ErrorKind::Invalid,
-                    format!("`{value}` is not a policy for versions: use a number, `all` or `none`"),
-                )
-            }),
-        }
-    }
-}
+use crate::meta::change::keep::KeepVersions;
+use crate::meta::fault::{Outcome, refuse};
 
 /// True when `versions` is set anywhere.
 pub(super) fn any_versions_policy(connection: &Connection) -> rusqlite::Result<bool> {

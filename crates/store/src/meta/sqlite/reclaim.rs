@@ -3,11 +3,11 @@
 use outrigger_format::{PackId, Root};
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::fault::{Outcome, refuse};
 use super::state::advance;
 use super::sums::{self, held_intact, inode_intact, inode_old_intact, version_intact};
 use super::{packs, row, sessions};
 use crate::error::{ErrorKind, Result};
+use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{PackRow, SessionId, SessionKind};
 
 fn holder(connection: &Connection) -> rusqlite::Result<Option<SessionId>> {

@@ -6,9 +6,9 @@
 use outrigger_format::PackId;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::fault::{Fault, Outcome, refuse};
 use super::state::{advance, counter};
 use crate::error::ErrorKind;
+use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::{Generation, SessionId, SessionKind, SessionRow};
 
 const NANOS: u64 = 1_000_000_000;
@@ -136,7 +136,7 @@ pub(super) fn slowest(connection: &Connection) -> rusqlite::Result<i64> {
     Ok(slowest.unwrap_or(i64::MAX))
 }
 
-fn read(row: &Row<'_>) -> Outcome<SessionRow> {
+fn read(row: &Row<'_>, now: u64) -> Outcome<SessionRow> {
     let acknowledged: i64 = row.get(2)?;
     Ok(SessionRow {
         id: SessionId(row.get::<_, i64>(0)? as u64),
@@ -144,17 +144,18 @@ fn read(row: &Row<'_>) -> Outcome<SessionRow> {
         acknowledged: if acknowledged == i64::MAX { u64::MAX } else { acknowledged as u64 },
         lease_until: row.get::<_, i64>(3)? as u64,
         description: row.get(4)?,
+        lease_is_over: row.get::<_, i64>(3)? <= now as i64,
     })
 }
 
 /// Every session that is not over.
-pub(super) fn all(connection: &Connection) -> Outcome<Vec<SessionRow>> {
+pub(super) fn all(connection: &Connection, now: u64) -> Outcome<Vec<SessionRow>> {
     let sql = "SELECT id, kind, acknowledged, lease_until, description FROM session ORDER BY id";
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([])?;
     let mut sessions = Vec::new();
     while let Some(row) = rows.next()? {
-        sessions.push(read(row)?);
+        sessions.push(read(row, now)?);
     }
     Ok(sessions)
 }

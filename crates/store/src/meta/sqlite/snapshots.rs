@@ -3,11 +3,11 @@
 use outrigger_format::Root;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::fault::{Outcome, refuse};
 use super::state::{advance, counter};
 use super::sums::{self, snapshot_intact, snapshot_tag_intact, version_intact};
 use super::{row, sessions};
 use crate::error::ErrorKind;
+use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{PinTarget, SessionId, SnapshotRow};
 
 /// Names the current epoch and raises it.

@@ -1,12 +1,11 @@
 //! The row of counters, and the epochs at which somebody may still look.
 
-use outrigger_format::catalogue::FileKind;
 use rusqlite::Connection;
 
-use super::fault::{Outcome, refuse};
-use super::row::kind_of;
 use crate::error::ErrorKind;
 use crate::meta::TreeTotals;
+use crate::meta::change::totals::{Retained, TotalsDelta};
+use crate::meta::fault::{Outcome, refuse};
 
 /// Reads one column of the row of counters.
 pub(super) fn counter(connection: &Connection, column: &str) -> rusqlite::Result<i64> {
@@ -39,60 +38,26 @@ pub(super) fn totals(connection: &Connection) -> rusqlite::Result<TreeTotals> {
     })
 }
 
-/// What a transaction adds to the totals.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct TotalsDelta {
-    files: i64,
-    directories: i64,
-    others: i64,
-    bytes: i64,
+/// Adds to the totals.
+pub(super) fn add_totals(connection: &Connection, more: TotalsDelta) -> rusqlite::Result<()> {
+    if more == TotalsDelta::default() {
+        return Ok(());
+    }
+    let now = totals(connection)?;
+    connection
+        .prepare_cached("UPDATE state SET files = ?1, directories = ?2, others = ?3, bytes = ?4")?
+        .execute((
+            now.files as i64 + more.files,
+            now.directories as i64 + more.directories,
+            now.others as i64 + more.others,
+            (now.bytes as i64).wrapping_add(more.bytes),
+        ))?;
+    Ok(())
 }
 
-impl TotalsDelta {
-    /// `by` (1 or −1) inodes with this mode column and length.
-    pub fn count(&mut self, by: i64, mode: i64, length: u64) -> Outcome<()> {
-        match kind_of(mode).map_err(|error| refuse(ErrorKind::Damaged, error.to_string()))? {
-            FileKind::File => self.files += by,
-            FileKind::Directory => self.directories += by,
-            _ => self.others += by,
-        }
-        // Holes may sum up beyond 64 bits: the sum wraps, and wraps back when they go.
-        self.bytes = self.bytes.wrapping_add((length as i64).wrapping_mul(by));
-        Ok(())
-    }
-
-    /// Adds it to the row of counters.
-    pub fn store(self, connection: &Connection) -> rusqlite::Result<()> {
-        if self == Self::default() {
-            return Ok(());
-        }
-        let now = totals(connection)?;
-        connection
-            .prepare_cached("UPDATE state SET files = ?1, directories = ?2, others = ?3, bytes = ?4")?
-            .execute((
-                now.files as i64 + self.files,
-                now.directories as i64 + self.directories,
-                now.others as i64 + self.others,
-                (now.bytes as i64).wrapping_add(self.bytes),
-            ))?;
-        Ok(())
-    }
-}
-
-/// Epochs of snapshots and pins, rising, as one transaction sees them.
-pub(super) struct Retained(Vec<i64>);
-
-impl Retained {
-    /// Reads them.
-    pub fn load(connection: &Connection) -> rusqlite::Result<Self> {
-        let mut statement = connection.prepare_cached("SELECT epoch FROM retained ORDER BY epoch")?;
-        let epochs = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
-        Ok(Self(epochs))
-    }
-
-    /// True when one of them lies in `from .. to`.
-    pub fn sees(&self, from: i64, to: i64) -> bool {
-        let at = self.0.partition_point(|&epoch| epoch < from);
-        self.0.get(at).is_some_and(|&epoch| epoch < to)
-    }
+/// Epochs of snapshots and pins.
+pub(super) fn retained(connection: &Connection) -> rusqlite::Result<Retained> {
+    let mut statement = connection.prepare_cached("SELECT epoch FROM retained ORDER BY epoch")?;
+    let epochs = statement.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    Ok(Retained(epochs))
 }

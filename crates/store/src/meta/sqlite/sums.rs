@@ -10,7 +10,7 @@ use rusqlite::functions::{Context, FunctionFlags};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row};
 
-use super::fault::Outcome;
+use crate::meta::fault::Outcome;
 
 /// A row that is not what was written.
 #[derive(Debug, thiserror::Error)]

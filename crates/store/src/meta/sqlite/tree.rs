@@ -6,10 +6,10 @@
 use outrigger_format::catalogue::Time;
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::fault::{Outcome, refuse};
 use super::row::{self, INODE_COLUMNS, inode_columns};
 use super::sums::{self, dentry_intact, dentry_old_intact, directory_intact, version_intact};
 use crate::error::ErrorKind;
+use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{At, DirEntry, Inode, ROOT_INODE, VersionRow};
 
 /// The inode.

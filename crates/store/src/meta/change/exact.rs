@@ -12,14 +12,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use rusqlite::OptionalExtension as _;
-
 use super::commit::{check_name, told};
 use super::edit::{Arrival, Editor};
-use super::fault::{Fault, Outcome, refuse};
 use super::row::is_directory;
-use super::{reclaim, sums};
+use super::rows::Rows;
 use crate::error::ErrorKind;
+use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::{Change, ROOT_INODE, orphan_holder};
 
 const ROOT: i64 = ROOT_INODE as i64;
@@ -35,15 +33,13 @@ pub(super) fn is_exact(change: &Change) -> bool {
 }
 
 /// Applies the changes of a commit.
-pub(super) fn apply(editor: &mut Editor<'_>, changes: &[Change]) -> Outcome<()> {
+pub(super) fn apply<R: Rows>(editor: &mut Editor<R>, changes: &[Change]) -> Outcome<()> {
     let mut exact = Exact { editor, touched: HashMap::new(), parents: HashSet::new(), there: Vec::new() };
     for change in changes {
         match change {
             Change::Node { .. } => exact.make(change)?,
             Change::Orphan { inode, root } => {
-                let holder = orphan_holder(*inode);
-                reclaim::let_go(exact.editor.connection, &holder, None)?;
-                reclaim::hold(exact.editor.connection, &holder, std::slice::from_ref(root))?;
+                exact.editor.rows.hold_only(&orphan_holder(*inode), root)?;
             }
             Change::Name { .. } => {}
             _ => return Err(mixed()),
@@ -73,22 +69,22 @@ struct Touched {
 }
 
 /// An inode that was there, and what it becomes.
-struct There {
+struct There<T> {
     number: i64,
     /// Whose policy says which earlier contents are kept, if any.
     keeper: Option<i64>,
-    new: Arrival,
+    new: Arrival<T>,
 }
 
-struct Exact<'e, 'c> {
-    editor: &'e mut Editor<'c>,
+struct Exact<'e, R: Rows> {
+    editor: &'e mut Editor<R>,
     touched: HashMap<i64, Touched>,
     /// Directories that got entries.
     parents: HashSet<i64>,
-    there: Vec<There>,
+    there: Vec<There<R::Traits>>,
 }
 
-impl Exact<'_, '_> {
+impl<R: Rows> Exact<'_, R> {
     /// Makes an inode that is not there; one that is waits until it is known where everything hangs.
     fn make(&mut self, change: &Change) -> Outcome<()> {
         let Change::Node { inode, parent, attributes, root, keep } = change else { return Err(mixed()) };
@@ -112,16 +108,12 @@ impl Exact<'_, '_> {
         let inode = inode.map(|inode| self.editor.resolve(inode)).transpose()?;
         if let Some(number) = inode {
             // First as if the name were new, which costs one statement less than looking.
-            if self.enter(parent, name, number)? {
+            if self.editor.enter(parent, name, number)? {
                 self.editor.done.created += 1;
                 return self.win(parent, name, number);
             }
         }
-        let found = self.editor.sql.name.query_row((parent, name), |row| {
-            sums::require(row, 2)?;
-            Ok((row.get(0)?, row.get(1)?))
-        });
-        let Some((old, since)): Option<(i64, i64)> = found.optional()? else { return Ok(()) };
+        let Some((old, since)) = self.editor.rows.name(parent, name)? else { return Ok(()) };
         if inode == Some(old) {
             return Ok(());
         }
@@ -131,15 +123,9 @@ impl Exact<'_, '_> {
             self.editor.done.removed += 1;
             return Ok(());
         };
-        self.enter(parent, name, number)?;
+        self.editor.enter(parent, name, number)?;
         self.editor.done.changed += 1;
         self.win(parent, name, number)
-    }
-
-    /// False when the name is taken.
-    fn enter(&mut self, parent: i64, name: &[u8], number: i64) -> Outcome<bool> {
-        let values = (parent, name, number, self.editor.epoch);
-        Ok(self.editor.sql.insert_dentry.execute(values)? == 1)
     }
 
     fn win(&mut self, parent: i64, name: &[u8], number: i64) -> Outcome<()> {
@@ -210,14 +196,14 @@ impl Exact<'_, '_> {
             }
             if let Some(&parent) = touched.parents.first() {
                 if self.editor.parent_of(number)? != Some(parent) {
-                    self.editor.sql.move_directory.execute((number, parent))?;
+                    self.editor.rows.move_directory(number, parent)?;
                     self.editor.forget_policies();
                 }
                 hung.push(number);
             }
         }
         for old in nameless {
-            if old.is_directory() && self.editor.sql.has_names.exists([old.number])? {
+            if old.is_directory() && self.editor.rows.has_names(old.number)? {
                 let what = format!("directory {} has entries, and no name", old.number);
                 return Err(refuse(ErrorKind::Invalid, what));
             }
@@ -231,7 +217,7 @@ impl Exact<'_, '_> {
         let mut parents: Vec<i64> = self.parents.iter().copied().collect();
         parents.sort_unstable();
         for parent in parents {
-            if self.editor.parent_of(parent)?.is_none() && self.editor.sql.has_names.exists([parent])? {
+            if self.editor.parent_of(parent)?.is_none() && self.editor.rows.has_names(parent)? {
                 return Err(refuse(ErrorKind::NotFound, format!("directory {parent} does not exist")));
             }
         }

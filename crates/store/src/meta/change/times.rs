@@ -10,7 +10,7 @@ const WHAT: &str = "times of an inode";
 const SECOND: i64 = 1_000_000_000;
 
 /// What the times of an inode with this last modification are kept as.
-pub(super) fn encode(times: &OtherTimes, mtime: Time) -> Vec<u8> {
+pub(in crate::meta) fn encode(times: &OtherTimes, mtime: Time) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(12);
     for time in [times.atime, times.ctime] {
         // Any two times have a distance: seconds wrap.
@@ -21,7 +21,7 @@ pub(super) fn encode(times: &OtherTimes, mtime: Time) -> Vec<u8> {
 }
 
 /// The inverse of [`encode`].
-pub(super) fn decode(bytes: &[u8], mtime: Time) -> Result<OtherTimes, FormatError> {
+pub(in crate::meta) fn decode(bytes: &[u8], mtime: Time) -> Result<OtherTimes, FormatError> {
     let mut cursor = Cursor::new(WHAT, bytes);
     let mut time = || -> Result<Time, FormatError> {
         let secs = mtime.secs.wrapping_add(unzigzag(cursor.varint()?));

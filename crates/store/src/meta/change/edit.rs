@@ -8,69 +8,77 @@ use std::collections::{HashMap, HashSet};
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
-use rusqlite::{Connection, OptionalExtension as _};
 
-use super::fault::{Outcome, refuse};
-use super::policies::{KeepVersions, any_versions_policy};
-use super::row::{self, Content, STORED_COLUMNS, Stored};
-use super::state::{Retained, TotalsDelta, counter};
-use super::statements::Statements;
-use super::{sums, times};
+use super::keep::KeepVersions;
+use super::row::{self, Content, Stored};
+use super::rows::Rows;
+use super::times;
+use super::totals::{Retained, TotalsDelta};
 use crate::error::ErrorKind;
+use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{Committed, ROOT_INODE};
 
 const ROOT: i64 = ROOT_INODE as i64;
 
 /// What a put brings.
-pub(super) struct Arrival {
+pub(in crate::meta) struct Arrival<T> {
     pub mode: i64,
-    pub content: Content,
+    pub content: Content<T>,
     pub length: u64,
     pub stamp: i64,
 }
 
-/// Distinct combinations of permissions, owner and extended attributes.
-type TraitsKey = (i64, i64, i64, Option<Vec<u8>>);
+/// What the transaction read before its first change.
+#[derive(Clone, Debug)]
+pub(in crate::meta) struct Start {
+    /// The current one.
+    pub epoch: i64,
+    /// Numbers below it were reserved.
+    pub next_inode: i64,
+    /// Epochs at which somebody may look.
+    pub retained: Retained,
+    /// The policy `versions` is set somewhere.
+    pub any_versions_policy: bool,
+    /// The collector's.
+    pub generation: u64,
+    /// Of the commit.
+    pub time: u64,
+}
 
 /// Changes the tree inside one transaction.
-pub(super) struct Editor<'c> {
-    pub connection: &'c Connection,
-    pub(super) sql: Statements<'c>,
+pub(in crate::meta) struct Editor<R: Rows> {
+    pub(super) rows: R,
     pub(super) epoch: i64,
     next_inode: i64,
     time: i64,
     retained: Retained,
     directories: HashSet<i64>,
-    traits: HashMap<TraitsKey, i64>,
     keep: HashMap<i64, KeepVersions>,
     keep_is_default: bool,
     totals: TotalsDelta,
     pub(super) done: Committed,
 }
 
-impl<'c> Editor<'c> {
-    /// An editor for the transaction that `connection` is in.
-    pub fn new(connection: &'c Connection, time: u64) -> Outcome<Self> {
-        Ok(Self {
-            sql: Statements::prepare(connection)?,
-            epoch: counter(connection, "epoch")?,
-            next_inode: counter(connection, "next_inode")?,
-            time: time as i64,
-            retained: Retained::load(connection)?,
+impl<R: Rows> Editor<R> {
+    /// An editor for the transaction that `rows` works in.
+    pub fn new(rows: R, start: Start) -> Self {
+        Self {
+            rows,
+            epoch: start.epoch,
+            next_inode: start.next_inode,
+            time: start.time as i64,
+            retained: start.retained,
             directories: HashSet::new(),
-            traits: HashMap::new(),
             keep: HashMap::new(),
-            keep_is_default: !any_versions_policy(connection)?,
+            keep_is_default: !start.any_versions_policy,
             totals: TotalsDelta::default(),
-            done: Committed { generation: counter(connection, "generation")? as u64, ..Committed::default() },
-            connection,
-        })
+            done: Committed { generation: start.generation, ..Committed::default() },
+        }
     }
 
-    /// Writes what was summed up, and says what was done.
-    pub fn finish(self) -> Outcome<Committed> {
-        self.totals.store(self.connection)?;
-        Ok(self.done)
+    /// The engine's rows, what the totals gain, and what was done.
+    pub fn finish(self) -> (R, TotalsDelta, Committed) {
+        (self.rows, self.totals, self.done)
     }
 
     // ---- finding ----------------------------------------------------------------------------------------------------
@@ -98,85 +106,59 @@ impl<'c> Editor<'c> {
 
     /// The directory that a directory is in.
     pub fn parent_of(&mut self, directory: i64) -> Outcome<Option<i64>> {
-        Ok(self.sql.parent_of.query_row([directory], |row| row.get(0)).optional()?)
+        self.rows.parent_of(directory)
     }
 
     /// The entry `name` of `parent`: since when it is so, and its inode.
-    pub fn find(&mut self, parent: i64, name: &[u8]) -> Outcome<Option<(i64, Stored)>> {
-        let found = self.sql.find.query_row((parent, name), |row| {
-            sums::require(row, 1 + STORED_COLUMNS)?;
-            Ok((row.get(0)?, Stored::read(row, 1)?))
-        });
-        Ok(found.optional()?)
+    pub fn find(&mut self, parent: i64, name: &[u8]) -> Outcome<Option<(i64, Stored<R::Traits>)>> {
+        self.rows.find(parent, name)
     }
 
     /// An inode.
-    pub fn stored(&mut self, number: i64) -> Outcome<Option<Stored>> {
-        Ok(self.sql.stored.query_row([number], |row| Stored::read(row, 0)).optional()?)
+    pub fn stored(&mut self, number: i64) -> Outcome<Option<Stored<R::Traits>>> {
+        self.rows.stored(number)
     }
 
     /// Path of an entry, for messages.
     pub fn path(&mut self, parent: i64, name: &[u8]) -> String {
-        super::tree::path_of(self.connection, parent, name)
+        self.rows.path(parent, name)
     }
 
     /// Checks attributes and content, and interns what is shared.
-    pub fn arrival(&mut self, attributes: &Attributes, root: &Root, stamp: u64) -> Outcome<Arrival> {
+    pub fn arrival(
+        &mut self,
+        attributes: &Attributes,
+        root: &Root,
+        stamp: u64,
+    ) -> Outcome<Arrival<R::Traits>> {
         let (mode, special, xattrs) = row::columns(attributes, root)?;
-        let key = (mode, i64::from(attributes.uid), i64::from(attributes.gid), xattrs);
-        let traits = match self.traits.get(&key) {
-            Some(&id) => id,
-            None => self.intern(key)?,
-        };
+        let traits =
+            self.rows.traits((mode, i64::from(attributes.uid), i64::from(attributes.gid), xattrs))?;
         let mtime = attributes.mtime;
         let times = attributes.times.as_ref().map(|other| times::encode(other, mtime));
         let content = Content { traits, mtime, special, root: row::root_column(root), times };
         Ok(Arrival { mode, content, length: root.len(), stamp: stamp as i64 })
     }
 
-    fn intern(&mut self, key: TraitsKey) -> Outcome<i64> {
-        let (mode, uid, gid, xattrs) = &key;
-        let digest = row::traits_digest(*mode, *uid, *gid, xattrs);
-        let mut rows = self.sql.find_traits.query([digest])?;
-        let mut found = None;
-        while let Some(row) = rows.next()? {
-            let same: TraitsKey = (row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?);
-            if same == key {
-                found = Some(row.get(0)?);
-                break;
-            }
-        }
-        drop(rows);
-        let id = match found {
-            Some(id) => id,
-            None => self.sql.insert_traits.insert((digest, mode, uid, gid, xattrs))?,
-        };
-        self.traits.insert(key, id);
-        Ok(id)
-    }
-
     // ---- steps ------------------------------------------------------------------------------------------------------
 
     /// A new inode; false when its number is in use.
-    pub fn make(&mut self, number: i64, parent: i64, new: &Arrival) -> Outcome<bool> {
-        let Content { traits, mtime, special, root, times } = &new.content;
-        let values = (
+    pub fn make(&mut self, number: i64, parent: i64, new: &Arrival<R::Traits>) -> Outcome<bool> {
+        let inode = Stored {
             number,
-            self.epoch,
-            traits,
-            mtime.secs,
-            mtime.nanos,
-            self.time,
-            new.stamp,
-            special,
-            root.as_deref(),
-            times.as_deref(),
-        );
-        if self.sql.insert_inode.execute(values)? == 0 {
+            epoch: self.epoch,
+            links: 1,
+            version: 1,
+            time: self.time,
+            stamp: new.stamp,
+            mode: new.mode,
+            content: new.content.clone(),
+        };
+        if !self.rows.insert_inode(&inode)? {
             return Ok(false);
         }
         if row::is_directory(new.mode) {
-            self.sql.insert_directory.execute((number, parent))?;
+            self.rows.insert_directory(number, parent)?;
             self.directories.insert(number);
         }
         self.totals.count(1, new.mode, new.length)?;
@@ -188,15 +170,15 @@ impl<'c> Editor<'c> {
     /// never been.
     pub fn rewrite(
         &mut self,
-        old: &Stored,
-        new: &Arrival,
+        old: &Stored<R::Traits>,
+        new: &Arrival<R::Traits>,
         more_links: i64,
         keeper: Option<i64>,
     ) -> Outcome<bool> {
         if old.content == new.content && more_links == 0 {
             if old.stamp != new.stamp {
                 // Not worth a row of history: a stamp says nothing about the file, only about what was seen of its source.
-                self.sql.update_stamp.execute((old.number, new.stamp))?;
+                self.rows.update_stamp(old.number, new.stamp)?;
             }
             return Ok(false);
         }
@@ -209,38 +191,30 @@ impl<'c> Editor<'c> {
             time = self.time;
         }
         self.archive_inode(old)?;
-        let Content { traits, mtime, special, root, times } = &new.content;
-        let links = old.links + more_links;
-        self.sql.update_inode.execute(rusqlite::params![
-            old.number,
-            self.epoch,
-            traits,
-            links,
+        self.rows.update_inode(&Stored {
+            number: old.number,
+            epoch: self.epoch,
+            links: old.links + more_links,
             version,
-            mtime.secs,
-            mtime.nanos,
             time,
-            new.stamp,
-            special,
-            root.as_deref(),
-            times.as_deref()
-        ])?;
+            stamp: new.stamp,
+            mode: new.mode,
+            content: new.content.clone(),
+        })?;
         self.totals.count(-1, old.mode, row::length(&old.content.root)?)?;
         self.totals.count(1, new.mode, new.length)?;
         Ok(true)
     }
 
-    fn keep_version(&mut self, old: &Stored, directory: i64) -> Outcome<()> {
+    fn keep_version(&mut self, old: &Stored<R::Traits>, directory: i64) -> Outcome<()> {
         let keep = self.keep_versions(directory)?;
         if keep != KeepVersions::Newest(0) && row::is_file(old.mode) {
-            let Content { mtime, root, .. } = &old.content;
-            let values = (old.number, old.version, old.time, mtime.secs, mtime.nanos, root.as_deref());
-            self.sql.insert_version.execute(values)?;
+            self.rows.insert_version(old)?;
         }
         if let KeepVersions::Newest(count) = keep {
             let oldest = (old.version + 1).saturating_sub(count.into());
             if oldest > 1 || count == 0 {
-                self.sql.trim_versions.execute((old.number, oldest))?;
+                self.rows.trim_versions(old.number, oldest)?;
             }
         }
         Ok(())
@@ -253,8 +227,7 @@ impl<'c> Editor<'c> {
         if let Some(&keep) = self.keep.get(&directory) {
             return Ok(keep);
         }
-        let value: Option<String> =
-            self.sql.versions_policy.query_row([directory], |row| row.get(0)).optional()?;
+        let value = self.rows.versions_policy(directory)?;
         let keep = value.map_or(Ok(KeepVersions::default()), |value| KeepVersions::parse(&value))?;
         self.keep.insert(directory, keep);
         Ok(keep)
@@ -266,42 +239,45 @@ impl<'c> Editor<'c> {
     }
 
     /// Changes how many names an inode has; the last one takes it along.
-    pub fn relink(&mut self, old: &Stored, more_links: i64) -> Outcome<()> {
+    pub fn relink(&mut self, old: &Stored<R::Traits>, more_links: i64) -> Outcome<()> {
         let links = old.links + more_links;
         if links <= 0 {
             return self.drop_inode(old);
         }
         self.archive_inode(old)?;
-        self.sql.update_links.execute((old.number, self.epoch, links))?;
+        self.rows.update_links(old.number, self.epoch, links)
+    }
+
+    fn archive_inode(&mut self, old: &Stored<R::Traits>) -> Outcome<()> {
+        if old.epoch < self.epoch && self.retained.sees(old.epoch, self.epoch) {
+            self.rows.archive_inode(old.number, self.epoch)?;
+        }
         Ok(())
     }
 
-    fn archive_inode(&mut self, old: &Stored) -> Outcome<()> {
-        if old.epoch < self.epoch && self.retained.sees(old.epoch, self.epoch) {
-            self.sql.archive_inode.execute((old.number, self.epoch))?;
-        }
-        Ok(())
+    /// Makes a name stand for an inode; false when it is taken.
+    pub fn enter(&mut self, parent: i64, name: &[u8], number: i64) -> Outcome<bool> {
+        self.rows.insert_name(parent, name, number, self.epoch)
     }
 
     /// Takes a name that is so since `since` out of its directory.
     pub fn drop_name(&mut self, parent: i64, name: &[u8], since: i64) -> Outcome<()> {
         if since < self.epoch && self.retained.sees(since, self.epoch) {
-            self.sql.archive_dentry.execute((parent, name, self.epoch))?;
+            self.rows.archive_name(parent, name, self.epoch)?;
         }
-        self.sql.delete_dentry.execute((parent, name))?;
-        Ok(())
+        self.rows.delete_name(parent, name)
     }
 
     /// Takes an inode that has no name any more, with all that belongs to it.
-    pub fn drop_inode(&mut self, old: &Stored) -> Outcome<()> {
+    pub fn drop_inode(&mut self, old: &Stored<R::Traits>) -> Outcome<()> {
         self.archive_inode(old)?;
-        self.sql.delete_inode.execute([old.number])?;
+        self.rows.delete_inode(old.number)?;
         if old.version > 1 {
-            self.sql.delete_versions.execute([old.number])?;
+            self.rows.delete_versions(old.number)?;
         }
         if old.is_directory() {
-            self.sql.delete_directory.execute([old.number])?;
-            self.sql.delete_policies.execute([old.number])?;
+            self.rows.delete_directory(old.number)?;
+            self.rows.delete_policies(old.number)?;
             self.directories.remove(&old.number);
             self.keep.remove(&old.number);
         }
@@ -309,7 +285,7 @@ impl<'c> Editor<'c> {
     }
 
     /// Removes an entry and, when it was the last name, its inode; of a directory, everything below it.
-    pub fn remove(&mut self, parent: i64, name: &[u8], since: i64, old: &Stored) -> Outcome<()> {
+    pub fn remove(&mut self, parent: i64, name: &[u8], since: i64, old: &Stored<R::Traits>) -> Outcome<()> {
         self.drop_name(parent, name, since)?;
         self.done.removed += 1;
         self.relink(old, -1)?;
@@ -322,17 +298,10 @@ impl<'c> Editor<'c> {
     /// Removes everything below a directory, depth first, in memory bounded by depth: the stack holds the directories of one
     /// batch per level.
     fn empty(&mut self, directory: i64) -> Outcome<()> {
-        const BATCH: i64 = 256;
+        const BATCH: usize = 256;
         let mut stack = vec![directory];
         while let Some(&top) = stack.last() {
-            let entries: Vec<(Vec<u8>, i64, Stored)> = self
-                .sql
-                .some_entries
-                .query_map((top, BATCH), |row| {
-                    sums::require(row, 2 + STORED_COLUMNS)?;
-                    Ok((row.get(0)?, row.get(1)?, Stored::read(row, 2)?))
-                })?
-                .collect::<rusqlite::Result<_>>()?;
+            let entries = self.rows.some_names(top, BATCH)?;
             if entries.is_empty() {
                 stack.pop();
             }
@@ -354,7 +323,7 @@ impl<'c> Editor<'c> {
 
     /// True when a directory has no entries.
     pub fn is_empty(&mut self, directory: i64) -> Outcome<bool> {
-        Ok(!self.sql.some_entries.exists((directory, 1))?)
+        Ok(!self.rows.has_names(directory)?)
     }
 
     /// True when `directory` is `above` or lies below it.

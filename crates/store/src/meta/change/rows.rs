@@ -1,0 +1,83 @@
+//! What an engine does for a commit: finding, making, changing and removing single rows, all in the commit's transaction.
+//!
+//! What changes *mean* is decided once, in this module's neighbours; an engine knows rows only. SQLite executes each step as a statement
+//! at once. PostgreSQL keeps the rows that a commit works on in memory and writes all of them at the end, in a few statements.
+
+use std::fmt::Debug;
+
+use outrigger_format::Root;
+
+use super::row::{Stored, TraitsKey};
+use crate::meta::fault::Outcome;
+
+/// A name, since when it has stood for its inode, and that.
+pub(in crate::meta) type Entry<T> = (Vec<u8>, i64, Stored<T>);
+
+/// The rows that one transaction sees and changes. `since` is the epoch from which on a name has been so; `epoch_to` the one from which on a
+/// row is no longer what it was.
+pub(in crate::meta) trait Rows {
+    /// What an inode's row has in place of its owner, group, permissions and extended attributes.
+    type Traits: Clone + PartialEq + Debug;
+
+    // ---- names ----
+    /// False when the name is taken: then nothing has changed.
+    fn insert_name(&mut self, parent: i64, name: &[u8], inode: i64, epoch: i64) -> Outcome<bool>;
+    /// Since when a name has stood for its inode, and that; `None` also when that inode is missing.
+    fn find(&mut self, parent: i64, name: &[u8]) -> Outcome<Option<(i64, Stored<Self::Traits>)>>;
+    /// The inode a name stands for, whether or not it is there, and since when.
+    fn name(&mut self, parent: i64, name: &[u8]) -> Outcome<Option<(i64, i64)>>;
+    /// True when a directory has entries.
+    fn has_names(&mut self, parent: i64) -> Outcome<bool>;
+    /// Up to `limit` entries of a directory, any: name, since when, inode.
+    fn some_names(&mut self, parent: i64, limit: usize) -> Outcome<Vec<Entry<Self::Traits>>>;
+    /// Copies a name to the history.
+    fn archive_name(&mut self, parent: i64, name: &[u8], epoch_to: i64) -> Outcome<()>;
+    /// Removes a name.
+    fn delete_name(&mut self, parent: i64, name: &[u8]) -> Outcome<()>;
+
+    // ---- inodes ----
+    /// An inode.
+    fn stored(&mut self, number: i64) -> Outcome<Option<Stored<Self::Traits>>>;
+    /// Makes an inode; false when its number is in use: then nothing has changed.
+    fn insert_inode(&mut self, new: &Stored<Self::Traits>) -> Outcome<bool>;
+    /// Sets every column of an inode that is there.
+    fn update_inode(&mut self, new: &Stored<Self::Traits>) -> Outcome<()>;
+    /// Sets how many names an inode has.
+    fn update_links(&mut self, number: i64, epoch: i64, links: i64) -> Outcome<()>;
+    /// Sets an inode's stamp.
+    fn update_stamp(&mut self, number: i64, stamp: i64) -> Outcome<()>;
+    /// Copies an inode to the history.
+    fn archive_inode(&mut self, number: i64, epoch_to: i64) -> Outcome<()>;
+    /// Removes an inode.
+    fn delete_inode(&mut self, number: i64) -> Outcome<()>;
+    /// What is kept in place of these; the same for the same.
+    fn traits(&mut self, key: TraitsKey) -> Outcome<Self::Traits>;
+
+    // ---- directories and their policies ----
+    /// The directory that a directory is in; `None` for what is no directory.
+    fn parent_of(&mut self, directory: i64) -> Outcome<Option<i64>>;
+    /// Notes where a new directory is.
+    fn insert_directory(&mut self, directory: i64, parent: i64) -> Outcome<()>;
+    /// Notes that a directory is elsewhere now. An engine whose transactions run side by side sees to it that no other one moves a
+    /// directory until this one has ended.
+    fn move_directory(&mut self, directory: i64, parent: i64) -> Outcome<()>;
+    /// Forgets a directory.
+    fn delete_directory(&mut self, directory: i64) -> Outcome<()>;
+    /// Removes the policies of a directory.
+    fn delete_policies(&mut self, directory: i64) -> Outcome<()>;
+    /// The nearest setting of `versions`, from a directory upwards.
+    fn versions_policy(&mut self, directory: i64) -> Outcome<Option<String>>;
+
+    // ---- earlier contents, held roots ----
+    /// Keeps the present content of an inode as an earlier one.
+    fn insert_version(&mut self, of: &Stored<Self::Traits>) -> Outcome<()>;
+    /// Drops the earlier contents whose number is below `oldest`.
+    fn trim_versions(&mut self, number: i64, oldest: i64) -> Outcome<()>;
+    /// Drops all earlier contents.
+    fn delete_versions(&mut self, number: i64) -> Outcome<()>;
+    /// Makes `root` all that `holder` holds.
+    fn hold_only(&mut self, holder: &str, root: &Root) -> Outcome<()>;
+
+    /// Path of an entry, for messages: as much of it as can be found.
+    fn path(&mut self, parent: i64, name: &[u8]) -> String;
+}

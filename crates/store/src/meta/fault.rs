@@ -1,0 +1,151 @@
+//! From the databases' errors to the store's.
+
+use rusqlite::ErrorCode;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// What can go wrong inside a transaction.
+#[derive(Debug)]
+pub(in crate::meta) enum Fault {
+    /// SQLite said no.
+    Sqlite(rusqlite::Error),
+    /// PostgreSQL did, or the connection to it is gone.
+    Postgres(tokio_postgres::Error),
+    /// The same transaction must be made once more, alone if `alone`: another one came between.
+    Again {
+        /// Beside no other that changes the tree.
+        alone: bool,
+    },
+    /// We did.
+    Store(Error),
+}
+
+/// The result of a step inside a transaction.
+pub(in crate::meta) type Outcome<T> = std::result::Result<T, Fault>;
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(error)
+    }
+}
+
+impl From<tokio_postgres::Error> for Fault {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Postgres(error)
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+fn kind_in_sqlite(error: &rusqlite::Error) -> ErrorKind {
+    use rusqlite::Error as Sql;
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => ErrorKind::Busy,
+        // That the file is there was seen before: what cannot be opened or made beside it is a matter of permissions.
+        Some(
+            ErrorCode::ReadOnly
+            | ErrorCode::CannotOpen
+            | ErrorCode::PermissionDenied
+            | ErrorCode::AuthorizationForStatementDenied,
+        ) => ErrorKind::Denied,
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt | ErrorCode::ConstraintViolation) => {
+            ErrorKind::Damaged
+        }
+        Some(ErrorCode::DiskFull) => ErrorKind::Full,
+        Some(ErrorCode::TooBig) => ErrorKind::Invalid,
+        Some(ErrorCode::OperationInterrupted) => ErrorKind::Cancelled,
+        Some(_) => ErrorKind::Io,
+        None => match error {
+            // A value of the wrong type, out of range, or a row that is always there and was not.
+            Sql::FromSqlConversionFailure(..)
+            | Sql::IntegralValueOutOfRange(..)
+            | Sql::InvalidColumnType(..)
+            | Sql::QueryReturnedNoRows => ErrorKind::Damaged,
+            _ => ErrorKind::Io,
+        },
+    }
+}
+
+/// By the class of the SQLSTATE (PostgreSQL's manual, appendix A), where one code does not say more.
+fn kind_in_postgres(error: &tokio_postgres::Error) -> ErrorKind {
+    let Some(state) = error.code() else {
+        // Not from the server: a value of the wrong type, or no connection.
+        let of_value = std::error::Error::source(error)
+            .is_some_and(|source| source.is::<tokio_postgres::types::WrongType>());
+        return if of_value { ErrorKind::Damaged } else { ErrorKind::Io };
+    };
+    match state.code() {
+        "40001" | "40P01" | "55P03" | "57P03" | "53300" => ErrorKind::Busy,
+        "42501" | "25006" => ErrorKind::Denied,
+        "53100" => ErrorKind::Full,
+        "57014" => ErrorKind::Cancelled,
+        "3D000" | "3F000" | "42P01" => ErrorKind::NotFound,
+        code => match &code[..2] {
+            "28" => ErrorKind::Denied,
+            "23" | "22" => ErrorKind::Damaged,
+            _ if code == "XX001" || code == "XX002" => ErrorKind::Damaged,
+            _ => ErrorKind::Io,
+        },
+    }
+}
+
+/// What the server says, in one line, with its hint.
+fn said(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(db) => match db.hint() {
+            Some(hint) => format!("{} ({hint})", db.message()),
+            None => db.message().to_owned(),
+        },
+        None => {
+            let mut text = error.to_string();
+            let mut source = std::error::Error::source(error);
+            while let Some(cause) = source {
+                let cause_text = cause.to_string();
+                if !text.contains(&cause_text) {
+                    text = format!("{text}: {cause_text}");
+                }
+                source = cause.source();
+            }
+            text
+        }
+    }
+}
+
+/// An error of `kind`, as a fault: for `return Err(refuse(…))`.
+pub(in crate::meta) fn refuse(kind: ErrorKind, context: impl Into<String>) -> Fault {
+    Fault::Store(Error::new(kind, context))
+}
+
+/// Leaves the inside: says what was being done.
+pub(in crate::meta) trait Explain<T> {
+    fn explain(self, what: &str) -> Result<T>;
+}
+
+impl<T> Explain<T> for Outcome<T> {
+    fn explain(self, what: &str) -> Result<T> {
+        self.map_err(|fault| match fault {
+            Fault::Store(error) => error.context(what),
+            Fault::Sqlite(error) => {
+                Error::new(kind_in_sqlite(&error), format!("{what}: metadata database")).caused_by(error)
+            }
+            Fault::Postgres(error) => {
+                let kind = kind_in_postgres(&error);
+                Error::new(kind, format!("{what}: metadata database: {}", said(&error)))
+            }
+            Fault::Again { .. } => Error::new(
+                ErrorKind::Busy,
+                format!("{what}: other clients changed the same again and again; try again"),
+            ),
+        })
+    }
+}
+
+impl<T> Explain<T> for rusqlite::Result<T> {
+    fn explain(self, what: &str) -> Result<T> {
+        self.map_err(Fault::Sqlite).explain(what)
+    }
+}

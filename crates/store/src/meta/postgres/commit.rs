@@ -1,0 +1,63 @@
+//! One commit: two journeys to the server. The first one locks and reads (the session, the counters, all rows that the changes name), the
+//! second one writes and commits.
+
+use tokio_postgres::types::Type;
+
+use super::connection::Query;
+use super::sessions::{self, REQUIRE_LIVE};
+use super::transaction::Tx;
+use super::working::Working;
+use super::{counters, packs};
+use crate::error::ErrorKind;
+use crate::meta::change::totals::{Retained, TotalsDelta};
+use crate::meta::change::{Editor, Start, apply_all};
+use crate::meta::fault::{Outcome, refuse};
+use crate::meta::{Commit, Committed, SessionId, SessionKind};
+
+/// Rows over which the totals are spread.
+const SLOTS: i64 = 64;
+
+const START: &str = "SELECT s.epoch, s.generation, c.value, \
+    ARRAY (SELECT r.epoch FROM @retained r ORDER BY r.epoch), \
+    EXISTS (SELECT 1 FROM @policy p WHERE p.key = 'versions') \
+    FROM @state s, @counter c WHERE c.name = 'next_inode'";
+
+/// Applies `commit` in a transaction.
+pub(super) fn commit(tx: &mut Tx<'_>, session: SessionId, commit: &Commit) -> Outcome<Committed> {
+    let (wanted, load) = Working::load(&commit.changes);
+    let mut queries = vec![Query::new(REQUIRE_LIVE).int(session.0 as i64), Query::new(START)];
+    if !commit.changes.is_empty() {
+        queries.extend(load);
+    }
+    let answers = tx.run(queries)?;
+    if sessions::live(tx, session, &answers[0])? == SessionKind::Reader {
+        return Err(refuse(ErrorKind::Invalid, format!("session {} only reads", session.0)));
+    }
+    packs::make_live(tx, session, &commit.packs)?;
+    let row = counters::row(&answers[1])?;
+    let start = Start {
+        epoch: row.try_get(0)?,
+        generation: row.try_get::<_, i64>(1)? as u64,
+        next_inode: row.try_get(2)?,
+        retained: Retained(row.try_get(3)?),
+        any_versions_policy: row.try_get(4)?,
+        time: commit.time,
+    };
+    if commit.changes.is_empty() {
+        return Ok(Committed { generation: start.generation, ..Committed::default() });
+    }
+    let slot = tx.lane().rem_euclid(SLOTS) as i32;
+    let mut working = Working::new(tx);
+    working.loaded(wanted, &answers[2..])?;
+    let mut editor = Editor::new(working, start);
+    apply_all(&mut editor, &commit.changes)?;
+    let (mut working, totals, done) = editor.finish();
+    working.flush();
+    if totals != TotalsDelta::default() {
+        let sql = "UPDATE @total SET files = files + $2, directories = directories + $3, others = others + $4, \
+                   bytes = bytes + $5 WHERE slot = $1";
+        let query = Query::new(sql).with(slot, Type::INT4).int(totals.files).int(totals.directories);
+        tx.later(query.int(totals.others).int(totals.bytes));
+    }
+    Ok(done)
+}

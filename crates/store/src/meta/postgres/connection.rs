@@ -1,0 +1,331 @@
+//! One connection to the server: statements, alone or several in one go.
+//!
+//! Each connection has a small runtime of its own, which runs only while the thread that borrowed the connection waits for an answer. So no
+//! thread is woken to hand an answer to another, an engine has no threads that a fork would lose, and callers simply block.
+//!
+//! **Statements** are prepared once per connection, by name, and then bound. Behind a pooler that gives every transaction another server
+//! process ([`Location::pooled`]) nothing may be kept there: statements are then sent whole each time, and settings go with each transaction.
+
+use std::collections::HashMap;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use futures_util::future::{join_all, join3};
+use tokio::runtime::Runtime;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Config, Error as SqlError, Row, Statement};
+
+use super::location::{Location, TlsMode};
+use super::tls::Tls;
+use crate::error::{Context as _, Error, ErrorKind, Result};
+
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(10);
+/// A server that does not answer at all is given up after about this time.
+const SILENCE: Duration = Duration::from_secs(25);
+/// Statements that are sent in one go at most.
+const TOGETHER: usize = 24;
+
+/// What every transaction that writes wants: waiting for others has an end, and one whose client has gone silent does not keep its
+/// locks. Rows are always found by keys, whatever the planner believes of how many there are; as it then believes that every statement costs
+/// very much, it would also have each compiled, which takes far longer than running it.
+pub(super) const SETTINGS: &str = "SET LOCAL lock_timeout = '30s'; SET LOCAL idle_in_transaction_session_timeout = '20s'; \
+    SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
+
+/// A parameter of a statement.
+pub(super) type Param = (Box<dyn ToSql + Sync + Send>, Type);
+
+/// A statement and its parameters.
+pub(super) struct Query {
+    /// With `@` in place of the schema's name.
+    pub sql: &'static str,
+    pub params: Vec<Param>,
+}
+
+impl Query {
+    /// A statement without parameters.
+    pub fn new(sql: &'static str) -> Self {
+        Self { sql, params: Vec::new() }
+    }
+
+    /// Adds `$n`.
+    pub fn with(mut self, value: impl ToSql + Sync + Send + 'static, kind: Type) -> Self {
+        self.params.push((Box::new(value), kind));
+        self
+    }
+
+    /// Adds `$n`, a bigint.
+    pub fn int(self, value: i64) -> Self {
+        self.with(value, Type::INT8)
+    }
+
+    /// Adds `$n`, an array of bigint.
+    pub fn ints(self, values: Vec<i64>) -> Self {
+        self.with(values, Type::INT8_ARRAY)
+    }
+
+    /// Adds `$n`, bytes.
+    pub fn bytes(self, value: Vec<u8>) -> Self {
+        self.with(value, Type::BYTEA)
+    }
+
+    /// Adds `$n`, a text.
+    pub fn text(self, value: &str) -> Self {
+        self.with(value.to_owned(), Type::TEXT)
+    }
+}
+
+/// What a statement came to.
+pub(super) struct Answer {
+    pub rows: Vec<Row>,
+    /// Rows that it changed (or returned).
+    pub affected: u64,
+}
+
+impl Answer {
+    /// The first row.
+    pub fn first(&self) -> Option<&Row> {
+        self.rows.first()
+    }
+}
+
+/// A statement as this connection knows it.
+struct Known {
+    text: String,
+    prepared: Option<Statement>,
+}
+
+/// A connection.
+pub(super) struct Connection {
+    runtime: Runtime,
+    client: Client,
+    schema: String,
+    pub pooled: bool,
+    statements: HashMap<&'static str, Known>,
+    /// A number of its own, in the table `lane`.
+    pub lane: i64,
+    /// Its row there has been made.
+    pub lane_is_there: bool,
+}
+
+impl Connection {
+    /// Connects and logs in.
+    ///
+    /// # Errors
+    /// `Io` when the server cannot be reached, `Denied` when it refuses, `Busy` when it is starting or has too many clients.
+    pub fn open(location: &Location, tls: &Tls) -> Result<Self> {
+        let what = || format!("connecting to {location}");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context(what)?;
+        let mut config = Config::new();
+        config
+            .user(&location.user)
+            .dbname(&location.database)
+            .port(location.port)
+            .application_name("outrigger")
+            .connect_timeout(CONNECT)
+            .tcp_user_timeout(SILENCE)
+            .keepalives_idle(Duration::from_secs(10))
+            .keepalives_interval(Duration::from_secs(5))
+            .keepalives_retries(3)
+            .ssl_mode(match location.tls {
+                _ if location.is_socket() => SslMode::Disable,
+                TlsMode::Disable => SslMode::Disable,
+                TlsMode::Prefer => SslMode::Prefer,
+                TlsMode::Require | TlsMode::VerifyFull => SslMode::Require,
+            });
+        if location.is_socket() {
+            config.host_path(&location.host);
+        } else {
+            config.host(&location.host);
+        }
+        if let Some(password) = location.password()? {
+            config.password(password);
+        }
+        let connected = runtime.block_on(config.connect(tls.clone()));
+        let (client, driver) = connected.map_err(|error| refused(location, error))?;
+        runtime.spawn(driver);
+        let lane = i64::from_le_bytes(crate::clock::random()?);
+        let mut connection = Self {
+            runtime,
+            client,
+            schema: format!("\"{}\".", location.schema),
+            pooled: location.pooled,
+            statements: HashMap::new(),
+            lane,
+            lane_is_there: false,
+        };
+        if !connection.pooled {
+            let settings = SETTINGS.replace(" LOCAL", "");
+            connection.script(&settings).map_err(|error| refused(location, error))?;
+        }
+        Ok(connection)
+    }
+
+    /// True when it can no longer be used.
+    pub fn is_lost(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    /// Makes its row of `lane`, which must be committed before any transaction locks it.
+    pub fn ensure_lane(&mut self) -> Result<(), SqlError> {
+        if !self.lane_is_there {
+            let insert = "INSERT INTO @lane (id, token) VALUES ($1, 0) ON CONFLICT DO NOTHING";
+            self.query(&Query::new(insert).int(self.lane))?;
+            self.lane_is_there = true;
+        }
+        Ok(())
+    }
+
+    /// Puts the schema's name where it belongs.
+    pub fn text(&self, sql: &str) -> String {
+        sql.replace('@', &self.schema)
+    }
+
+    /// Runs statements without parameters, divided by semicolons.
+    pub fn script(&mut self, text: &str) -> Result<(), SqlError> {
+        self.runtime.block_on(self.client.batch_execute(text))
+    }
+
+    /// Runs one statement.
+    pub fn query(&mut self, query: &Query) -> Result<Answer, SqlError> {
+        self.learn(std::slice::from_ref(query))?;
+        self.runtime.block_on(ask(&self.client, &self.statements[query.sql], query))
+    }
+
+    /// Sends a script (if there is one), statements, and a last script, before it waits for their answers.
+    ///
+    /// # Errors
+    /// The first one; what was sent after it has been refused by the server, as the transaction had failed.
+    pub fn together(
+        &mut self,
+        first: Option<&str>,
+        queries: &[Query],
+        last: Option<&str>,
+    ) -> Result<Vec<Answer>, SqlError> {
+        self.learn(queries)?;
+        let Self { client, statements, runtime, .. } = self;
+        runtime.block_on(async {
+            let mut answers = Vec::with_capacity(queries.len());
+            let mut parts = queries.chunks(TOGETHER).peekable();
+            let mut first = first;
+            loop {
+                let part = parts.next().unwrap_or_default();
+                let last = if parts.peek().is_none() { last } else { None };
+                // Polled in this order, each sends what it has before it waits for the first time.
+                let script = async {
+                    match first.take() {
+                        Some(first) => client.batch_execute(first).await,
+                        None => Ok(()),
+                    }
+                };
+                let some = join_all(part.iter().map(|query| ask(client, &statements[query.sql], query)));
+                let end = async {
+                    match last {
+                        Some(last) => client.batch_execute(last).await,
+                        None => Ok(()),
+                    }
+                };
+                let (script, some, end) = join3(script, some, end).await;
+                script?;
+                for answer in some {
+                    answers.push(answer?);
+                }
+                end?;
+                if parts.peek().is_none() {
+                    return Ok(answers);
+                }
+            }
+        })
+    }
+
+    /// Runs one statement, and hands out its rows as they come.
+    pub fn stream<E: From<SqlError>>(
+        &mut self,
+        query: &Query,
+        mut each: impl FnMut(&Row) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.learn(std::slice::from_ref(query))?;
+        let Self { client, statements, runtime, .. } = self;
+        let known = &statements[query.sql];
+        let mut rows = runtime.block_on(start(client, known, query)).map(Box::pin)?;
+        while let Some(row) = runtime.block_on(rows.try_next())? {
+            each(&row)?;
+        }
+        Ok(())
+    }
+
+    /// Has the statements prepared that are new.
+    fn learn(&mut self, queries: &[Query]) -> Result<(), SqlError> {
+        for query in queries {
+            if self.statements.contains_key(query.sql) {
+                continue;
+            }
+            let text = self.text(query.sql);
+            let prepared = if self.pooled {
+                None
+            } else {
+                let types: Vec<Type> = query.params.iter().map(|(_, kind)| kind.clone()).collect();
+                Some(self.runtime.block_on(self.client.prepare_typed(&text, &types))?)
+            };
+            self.statements.insert(query.sql, Known { text, prepared });
+        }
+        Ok(())
+    }
+}
+
+async fn start(client: &Client, known: &Known, query: &Query) -> Result<tokio_postgres::RowStream, SqlError> {
+    match &known.prepared {
+        Some(statement) => {
+            let params = query.params.iter().map(|(value, _)| &**value as &(dyn ToSql + Sync));
+            client.query_raw(statement, params).await
+        }
+        None => {
+            let params =
+                query.params.iter().map(|(value, kind)| (&**value as &(dyn ToSql + Sync), kind.clone()));
+            client.query_typed_raw(&known.text, params).await
+        }
+    }
+}
+
+async fn ask(client: &Client, known: &Known, query: &Query) -> Result<Answer, SqlError> {
+    let mut stream = pin!(start(client, known, query).await?);
+    let mut rows = Vec::new();
+    while let Some(row) = stream.try_next().await? {
+        rows.push(row);
+    }
+    let affected = stream.rows_affected().unwrap_or(0);
+    Ok(Answer { rows, affected })
+}
+
+/// Why there is no connection, and what can be done.
+fn refused(location: &Location, error: SqlError) -> Error {
+    use std::error::Error as _;
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        if !text.contains(&cause.to_string()) {
+            text = format!("{text}: {cause}");
+        }
+        source = cause.source();
+    }
+    let (kind, hint) = match error.code().map(|state| state.code()) {
+        Some("28P01" | "28000") => {
+            (ErrorKind::Denied, "; set PGPASSWORD, or write the password to ~/.pgpass (mode 600)")
+        }
+        Some("3D000") => (ErrorKind::NotFound, "; make it with `createdb`"),
+        Some("57P03" | "53300") => (ErrorKind::Busy, ""),
+        Some(_) => (ErrorKind::Denied, ""),
+        None if text.contains("password missing") => {
+            (ErrorKind::Denied, "; set PGPASSWORD, or write the password to ~/.pgpass (mode 600)")
+        }
+        None if text.contains("does not support TLS") || text.contains("certificate") => (
+            ErrorKind::Denied,
+            "; the connection is to be secured, as sslmode=verify-full is the default beyond this machine: give the server a \
+             certificate (sslrootcert=FILE names its authority), or say sslmode=require (encrypt, trust anybody) or sslmode=disable",
+        ),
+        None => (ErrorKind::Io, ""),
+    };
+    Error::new(kind, format!("connecting to {location}: {text}{hint}"))
+}

@@ -1,0 +1,262 @@
+//! Writing what a commit has changed: one statement over arrays for each table and kind of change.
+
+use tokio_postgres::types::Type;
+
+use super::connection::Query;
+use super::row::{self, InodeColumns};
+use super::working::{Name, Slot, Working};
+use outrigger_format::catalogue::Time;
+
+/// Rows of `InodeColumns`.
+macro_rules! columns {
+    () => {
+        "unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int4[], $8::int4[], \
+         $9::int4[], $10::int4[], $11::int4[], $12::int4[], $13::int8[], $14::bytea[], $15::bytea[], $16::bytea[], $17::bytea[])"
+    };
+}
+
+const INSERT_INODES: &str = concat!(
+    "INSERT INTO @inode (number, epoch, version, mtime_secs, time, stamp, mtime_nanos, mode, uid, gid, links, sum, device, \
+     target, xattrs, root, times) SELECT * FROM ",
+    columns!()
+);
+const UPDATE_INODES: &str = concat!(
+    "UPDATE @inode i SET epoch = n.epoch, version = n.version, mtime_secs = n.mtime_secs, time = n.time, stamp = n.stamp, \
+     mtime_nanos = n.mtime_nanos, mode = n.mode, uid = n.uid, gid = n.gid, links = n.links, sum = n.sum, device = n.device, \
+     target = n.target, xattrs = n.xattrs, root = n.root, times = n.times FROM ",
+    columns!(),
+    " AS n (number, epoch, version, mtime_secs, time, stamp, mtime_nanos, mode, uid, gid, links, sum, device, target, xattrs, \
+     root, times) WHERE i.number = n.number"
+);
+const INSERT_FORMER: &str = concat!(
+    "INSERT INTO @inode_old (number, epoch_from, epoch_to, mtime_secs, stamp, mtime_nanos, mode, uid, gid, links, sum, device, \
+     target, xattrs, root, times) SELECT number, epoch_from, epoch_to, mtime_secs, stamp, mtime_nanos, mode, uid, gid, links, \
+     sum, device, target, xattrs, root, times FROM ",
+    columns!(),
+    " AS n (number, epoch_from, epoch_to, mtime_secs, time, stamp, mtime_nanos, mode, uid, gid, links, sum, device, target, \
+     xattrs, root, times)"
+);
+
+impl Working<'_, '_> {
+    /// Has everything that has changed written with the transaction's next statements.
+    pub fn flush(&mut self) {
+        self.flush_history();
+        self.flush_names();
+        self.flush_inodes();
+        self.flush_directories();
+        self.flush_versions();
+        for (holder, root) in std::mem::take(&mut self.held) {
+            self.tx.later(Query::new("DELETE FROM @held WHERE holder = $1").text(&holder));
+            if let Some(root) = root {
+                self.tx.later(super::reclaim::hold_one(&holder, root));
+            }
+        }
+    }
+
+    fn flush_history(&mut self) {
+        let mut columns = InodeColumns::default();
+        for (former, epoch_to) in self.former_inodes.drain(..) {
+            columns.push(&former, Some(epoch_to));
+        }
+        if !columns.is_empty() {
+            self.tx.later(columns.into_query(INSERT_FORMER));
+        }
+        if self.former_names.is_empty() {
+            return;
+        }
+        let mut numbers: [Vec<i64>; 4] = Default::default();
+        let (mut sums, mut names) = (Vec::new(), Vec::new());
+        for (parent, name, Name { inode, epoch }, epoch_to) in self.former_names.drain(..) {
+            sums.push(row::former_name_sum(parent, &name, inode, (epoch, epoch_to)));
+            let row = [parent, inode, epoch, epoch_to];
+            numbers.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
+            names.push(name);
+        }
+        let mut query = Query::new(
+            "INSERT INTO @dentry_old (parent, inode, epoch_from, epoch_to, sum, name) \
+             SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::int4[], $6::bytea[])",
+        );
+        for column in numbers {
+            query = query.ints(column);
+        }
+        self.tx.later(query.with(sums, Type::INT4_ARRAY).with(names, Type::BYTEA_ARRAY));
+    }
+
+    fn flush_names(&mut self) {
+        let mut gone: (Vec<i64>, Vec<Vec<u8>>) = Default::default();
+        let (mut made, mut changed) = (NameColumns::default(), NameColumns::default());
+        for (&parent, names) in &self.names {
+            for (name, slot) in names {
+                match (slot.before, slot.now) {
+                    (Some(_), None) => {
+                        gone.0.push(parent);
+                        gone.1.push(name.clone());
+                    }
+                    (None, Some(now)) => made.push(parent, name, now),
+                    (Some(before), Some(now)) if before != now => changed.push(parent, name, now),
+                    _ => {}
+                }
+            }
+        }
+        if !gone.0.is_empty() {
+            let sql = "DELETE FROM @dentry d USING unnest($1::int8[], $2::bytea[]) AS g (parent, name) \
+                       WHERE d.parent = g.parent AND d.name = g.name";
+            self.tx.later(Query::new(sql).ints(gone.0).with(gone.1, Type::BYTEA_ARRAY));
+        }
+        if !changed.names.is_empty() {
+            self.tx.later(changed.into_query(
+                "UPDATE @dentry d SET inode = n.inode, epoch = n.epoch, sum = n.sum \
+                 FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int4[], $5::bytea[]) AS n (parent, inode, epoch, sum, name) \
+                 WHERE d.parent = n.parent AND d.name = n.name",
+            ));
+        }
+        if !made.names.is_empty() {
+            // In the order of the key: neighbours in the index come together, and two commits cannot wait for each other.
+            made.sort();
+            self.tx.later(made.into_query(
+                "INSERT INTO @dentry (parent, inode, epoch, sum, name) \
+                 SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int4[], $5::bytea[])",
+            ));
+        }
+    }
+
+    fn flush_inodes(&mut self) {
+        let mut gone = Vec::new();
+        let (mut made, mut changed) = (Vec::new(), Vec::new());
+        for (&number, slot) in &self.inodes {
+            match slot {
+                Slot { before: Some(_), now: None } => gone.push(number),
+                Slot { before: None, now: Some(now) } => made.push(now),
+                Slot { before: Some(before), now: Some(now) } if before != now => changed.push(now),
+                _ => {}
+            }
+        }
+        let columns = |mut inodes: Vec<&row::Stored>| {
+            inodes.sort_unstable_by_key(|inode| inode.number);
+            let mut columns = InodeColumns::default();
+            inodes.into_iter().for_each(|inode| columns.push(inode, None));
+            columns
+        };
+        let (made, changed) = (columns(made), columns(changed));
+        if !gone.is_empty() {
+            self.tx.later(Query::new("DELETE FROM @inode WHERE number = ANY ($1)").ints(gone));
+        }
+        if !changed.is_empty() {
+            self.tx.later(changed.into_query(UPDATE_INODES));
+        }
+        if !made.is_empty() {
+            self.tx.later(made.into_query(INSERT_INODES));
+        }
+    }
+
+    fn flush_directories(&mut self) {
+        let mut gone = Vec::new();
+        let (mut inodes, mut parents, mut sums) = (Vec::new(), Vec::new(), Vec::new());
+        for (&inode, slot) in &self.directories {
+            match (slot.before, slot.now) {
+                (Some(_), None) => gone.push(inode),
+                (before, Some(now)) if before != Some(now) => {
+                    inodes.push(inode);
+                    parents.push(now);
+                    sums.push(row::directory_sum(inode, now));
+                }
+                _ => {}
+            }
+        }
+        if !gone.is_empty() {
+            self.tx.later(Query::new("DELETE FROM @directory WHERE inode = ANY ($1)").ints(gone));
+        }
+        if !inodes.is_empty() {
+            let sql = "INSERT INTO @directory (inode, parent, sum) SELECT * FROM unnest($1::int8[], $2::int8[], $3::int4[]) \
+                       ON CONFLICT (inode) DO UPDATE SET parent = excluded.parent, sum = excluded.sum";
+            self.tx.later(Query::new(sql).ints(inodes).ints(parents).with(sums, Type::INT4_ARRAY));
+        }
+        let mut bare = std::mem::take(&mut self.policies_gone);
+        if !bare.is_empty() {
+            bare.sort_unstable();
+            self.tx.later(Query::new("DELETE FROM @policy WHERE inode = ANY ($1)").ints(bare));
+        }
+    }
+
+    fn flush_versions(&mut self) {
+        let trims = std::mem::take(&mut self.trims);
+        if !trims.is_empty() {
+            let (inodes, oldest): (Vec<i64>, Vec<i64>) = trims.into_iter().unzip();
+            let sql = "DELETE FROM @version v USING unnest($1::int8[], $2::int8[]) AS t (inode, oldest) \
+                       WHERE v.inode = t.inode AND v.number < t.oldest";
+            self.tx.later(Query::new(sql).ints(inodes).ints(oldest));
+        }
+        if self.versions.is_empty() {
+            return;
+        }
+        let versions = std::mem::take(&mut self.versions).into_iter().map(|version| VersionColumn {
+            inode: version.number,
+            number: version.version,
+            time: version.time,
+            mtime: version.content.mtime,
+            root: version.content.root,
+        });
+        self.tx.later(insert_versions(
+            versions,
+            "INSERT INTO @version (inode, number, time, mtime_secs, mtime_nanos, sum, root) \
+             SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::int4[], $6::int4[], $7::bytea[])",
+        ));
+    }
+}
+
+/// A row of `version`.
+pub(super) struct VersionColumn {
+    pub inode: i64,
+    pub number: i64,
+    pub time: i64,
+    pub mtime: Time,
+    pub root: Option<Vec<u8>>,
+}
+
+/// A statement with rows of `version` as `$1` to `$7`.
+pub(super) fn insert_versions(versions: impl Iterator<Item = VersionColumn>, sql: &'static str) -> Query {
+    let mut numbers: [Vec<i64>; 4] = Default::default();
+    let (mut nanos, mut sums, mut roots) = (Vec::new(), Vec::new(), Vec::new());
+    for VersionColumn { inode, number, time, mtime, root } in versions {
+        let row = [inode, number, time, mtime.secs];
+        numbers.iter_mut().zip(row).for_each(|(column, value)| column.push(value));
+        nanos.push(mtime.nanos.cast_signed());
+        sums.push(row::version_sum(inode, number, time, mtime, root.as_deref()));
+        roots.push(root);
+    }
+    let mut query = Query::new(sql);
+    for column in numbers {
+        query = query.ints(column);
+    }
+    query.with(nanos, Type::INT4_ARRAY).with(sums, Type::INT4_ARRAY).with(roots, Type::BYTEA_ARRAY)
+}
+
+/// Rows of `dentry`, column by column.
+#[derive(Default)]
+struct NameColumns {
+    names: Vec<(i64, Vec<u8>, Name)>,
+}
+
+impl NameColumns {
+    fn push(&mut self, parent: i64, name: &[u8], now: Name) {
+        self.names.push((parent, name.to_vec(), now));
+    }
+
+    fn sort(&mut self) {
+        self.names.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    }
+
+    fn into_query(self, sql: &'static str) -> Query {
+        let (mut parents, mut inodes, mut epochs, mut sums, mut names) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (parent, name, Name { inode, epoch }) in self.names {
+            sums.push(row::name_sum(parent, &name, inode, epoch));
+            parents.push(parent);
+            inodes.push(inode);
+            epochs.push(epoch);
+            names.push(name);
+        }
+        let query = Query::new(sql).ints(parents).ints(inodes).ints(epochs);
+        query.with(sums, Type::INT4_ARRAY).with(names, Type::BYTEA_ARRAY)
+    }
+}

@@ -1,0 +1,340 @@
+//! Where a PostgreSQL store is: `postgres://user@host:port/database?schema=NAME`.
+//!
+//! What is not in the URL comes from where PostgreSQL's own programs take it: `PGUSER`, `PGHOST`, `PGPORT`, `PGDATABASE`, `PGSSLMODE`,
+//! `PGSSLROOTCERT`. A password comes from `PGPASSWORD` or the password file alone: URLs end up in lists of processes and in logs.
+
+use std::fmt;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Context as _, Error, ErrorKind, Result};
+
+/// How a connection is secured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TlsMode {
+    /// Never.
+    Disable,
+    /// If the server offers it, without looking who it is. For what does not leave the machine.
+    Prefer,
+    /// Always, without looking who the server is.
+    Require,
+    /// Always, and the server's certificate must be for its name and from an authority of this machine, or of `sslrootcert`.
+    VerifyFull,
+}
+
+/// The metadata of a store in a schema of a PostgreSQL database.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// A name or address, or a directory with the server's socket.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    /// Whom to log in as.
+    pub user: String,
+    /// The database.
+    pub database: String,
+    /// The schema in it that has the store's tables.
+    pub schema: String,
+    /// How to secure the connection.
+    pub tls: TlsMode,
+    /// Authorities to trust instead of the machine's.
+    pub root_certificates: Option<PathBuf>,
+    /// A pooler between hands every transaction to any server process: then nothing may be kept in one.
+    pub pooled: bool,
+    /// Connections at most.
+    pub connections: usize,
+}
+
+/// The schema, if the URL names none.
+const SCHEMA: &str = "outrigger";
+/// Connections, if the URL does not say.
+const CONNECTIONS: usize = 8;
+/// Names in PostgreSQL are at most this long, bytes.
+const NAME_MAX: usize = 63;
+const HELP: &str = "use postgres://user@host:port/database?schema=NAME";
+
+/// True for what is meant as the URL of a PostgreSQL database.
+pub fn is_postgres_url(text: &str) -> bool {
+    text.starts_with("postgres://") || text.starts_with("postgresql://")
+}
+
+fn invalid(what: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::Invalid, format!("the store's URL: {what}; {HELP}"))
+}
+
+impl Location {
+    /// Reads a URL, and the environment for what it leaves open.
+    ///
+    /// # Errors
+    /// `Invalid`, saying what to write instead. A password is refused, and not repeated in the message.
+    pub fn parse(url: &str) -> Result<Self> {
+        Self::parse_with(url, |name| std::env::var(name).ok().filter(|value| !value.is_empty()))
+    }
+
+    fn parse_with(url: &str, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
+        let rest = url
+            .strip_prefix("postgres://")
+            .or_else(|| url.strip_prefix("postgresql://"))
+            .ok_or_else(|| invalid("it does not begin with postgres://"))?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, host) = match authority.rsplit_once('@') {
+            Some((user, host)) => (user, host),
+            None => ("", authority),
+        };
+        if user.contains(':') {
+            return Err(password_refused());
+        }
+        let (host, port) = split_port(host)?;
+        let text = |part: &str| decode(part).ok_or_else(|| invalid("a %-escape in it is none"));
+        let given = |part: &str, name: &str| -> Result<Option<String>> {
+            Ok(if part.is_empty() { environment(name) } else { Some(text(part)?) })
+        };
+        let user = given(user, "PGUSER")?.or_else(user_name);
+        let user = user.ok_or_else(|| invalid("it says no user, and PGUSER does not"))?;
+        let mut location = Self {
+            host: given(host, "PGHOST")?.unwrap_or_else(|| "localhost".to_owned()),
+            port: match (port, environment("PGPORT")) {
+                (Some(port), _) => port,
+                (None, Some(port)) => port.parse().map_err(|_| invalid(format!("PGPORT is {port}")))?,
+                (None, None) => 5432,
+            },
+            database: given(database, "PGDATABASE")?.unwrap_or_else(|| user.clone()),
+            user,
+            schema: SCHEMA.to_owned(),
+            tls: TlsMode::Prefer,
+            root_certificates: environment("PGSSLROOTCERT").map(PathBuf::from),
+            pooled: false,
+            connections: CONNECTIONS,
+        };
+        let mut tls = environment("PGSSLMODE");
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (key, value) =
+                pair.split_once('=').ok_or_else(|| invalid(format!("`{pair}` has no value")))?;
+            let value = text(value)?;
+            match key {
+                "schema" => location.schema = value,
+                "host" => location.host = value,
+                "port" => location.port = value.parse().map_err(|_| invalid(format!("port {value}")))?,
+                "sslmode" => tls = Some(value),
+                "sslrootcert" => location.root_certificates = Some(value.into()),
+                "pooling" if value == "transaction" || value == "session" => {
+                    location.pooled = value == "transaction";
+                }
+                "pooling" => return Err(invalid(format!("pooling={value}: use session or transaction"))),
+                "connections" => {
+                    let count = value.parse().ok().filter(|count| (1..=64).contains(count));
+                    location.connections =
+                        count.ok_or_else(|| invalid(format!("connections={value}: use 1 to 64")))?;
+                }
+                "password" | "passfile" => return Err(password_refused()),
+                _ => {
+                    return Err(invalid(format!(
+                        "it does not know `{key}`, but schema, host, port, sslmode, sslrootcert, pooling and connections"
+                    )));
+                }
+            }
+        }
+        location.tls = match tls.as_deref() {
+            Some("disable") => TlsMode::Disable,
+            Some("allow" | "prefer") => TlsMode::Prefer,
+            Some("require") => TlsMode::Require,
+            Some("verify-ca" | "verify-full") => TlsMode::VerifyFull,
+            Some(other) => {
+                return Err(invalid(format!("sslmode={other}: use disable, prefer, require or verify-full")));
+            }
+            None if location.is_local() => TlsMode::Prefer,
+            None => TlsMode::VerifyFull,
+        };
+        if location.schema.is_empty()
+            || location.schema.len() > NAME_MAX
+            || location.schema.contains(['"', '@', '\0'])
+        {
+            return Err(invalid("a schema's name has 1 to 63 bytes, and neither \" nor @"));
+        }
+        Ok(location)
+    }
+
+    /// True when nothing leaves this machine.
+    fn is_local(&self) -> bool {
+        self.is_socket() || matches!(self.host.as_str(), "localhost" | "127.0.0.1" | "::1")
+    }
+
+    /// True when the server is reached through a socket in the directory `host`.
+    pub(super) fn is_socket(&self) -> bool {
+        self.host.starts_with('/')
+    }
+
+    /// The password, if there is one for this place.
+    pub(super) fn password(&self) -> Result<Option<String>> {
+        if let Some(password) = std::env::var("PGPASSWORD").ok().filter(|password| !password.is_empty()) {
+            return Ok(Some(password));
+        }
+        let file = match std::env::var_os("PGPASSFILE") {
+            Some(file) => PathBuf::from(file),
+            None => match std::env::var_os("HOME") {
+                Some(home) => Path::new(&home).join(".pgpass"),
+                None => return Ok(None),
+            },
+        };
+        let metadata = match std::fs::metadata(&file) {
+            Ok(metadata) => metadata,
+            Err(_) => return Ok(None),
+        };
+        if metadata.mode() & 0o077 != 0 {
+            let why = format!("password file {} can be read by others; chmod 600 it", file.display());
+            return Err(Error::new(ErrorKind::Denied, why));
+        }
+        let text = std::fs::read_to_string(&file).context(|| format!("password file {}", file.display()))?;
+        let host = if self.is_socket() { "localhost" } else { self.host.as_str() };
+        Ok(find_password(&text, [host, &self.port.to_string(), &self.database, &self.user]))
+    }
+}
+
+/// As a URL, which never has a password.
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "postgres://{}@", encode(&self.user))?;
+        if self.is_socket() {
+            write!(f, "/{}?host={}&port={}&", encode(&self.database), self.host, self.port)?;
+        } else {
+            let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
+            write!(f, "{host}:{}/{}?", self.port, encode(&self.database))?;
+        }
+        write!(f, "schema={}", encode(&self.schema))
+    }
+}
+
+fn password_refused() -> Error {
+    Error::new(
+        ErrorKind::Invalid,
+        "the store's URL has a password, which others would see in lists of processes and in logs; take it out, and set \
+         PGPASSWORD or write it to ~/.pgpass (host:port:database:user:password, mode 600)",
+    )
+}
+
+fn user_name() -> Option<String> {
+    std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok()
+}
+
+fn split_port(host: &str) -> Result<(&str, Option<u16>)> {
+    let (host, port) = match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, rest)) => (address, rest.strip_prefix(':')),
+        None => match host.rsplit_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (host, None),
+        },
+    };
+    let port = port
+        .filter(|port| !port.is_empty())
+        .map(|port| port.parse().map_err(|_| invalid(format!("`{port}` is no port"))));
+    Ok((host, port.transpose()?))
+}
+
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        if *first != b'%' {
+            bytes.push(*first);
+            continue;
+        }
+        let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = &rest[2..];
+    }
+    String::from_utf8(bytes).ok()
+}
+
+fn encode(text: &str) -> String {
+    let mut out = String::new();
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(byte.into());
+        } else {
+            out.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    out
+}
+
+/// The first line of a password file that fits host, port, database and user.
+fn find_password(text: &str, wanted: [&str; 4]) -> Option<String> {
+    text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+        let fields = password_fields(line);
+        let [host, port, database, user, password] = <[String; 5]>::try_from(fields).ok()?;
+        let fits = [host, port, database, user]
+            .iter()
+            .zip(wanted)
+            .all(|(field, wanted)| field == "*" || field == wanted);
+        fits.then_some(password)
+    })
+}
+
+/// Fields end at colons, unless a backslash stands before; the fifth one goes to the end of the line.
+fn password_fields(line: &str) -> Vec<String> {
+    let mut fields = vec![String::new()];
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        let last = fields.len() - 1;
+        match character {
+            '\\' => fields[last].extend(characters.next()),
+            ':' if fields.len() < 5 => fields.push(String::new()),
+            other => fields[last].push(other),
+        }
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Result<Location> {
+        Location::parse_with(url, |name| (name == "PGUSER").then(|| "me".to_owned()))
+    }
+
+    #[test]
+    fn urls_say_where() {
+        let location = parse("postgres://you@db.example:5433/data?schema=s%2F1").unwrap();
+        assert_eq!((location.host.as_str(), location.port), ("db.example", 5433));
+        assert_eq!((location.user.as_str(), location.database.as_str()), ("you", "data"));
+        assert_eq!((location.schema.as_str(), location.tls), ("s/1", TlsMode::VerifyFull));
+        assert_eq!(location.to_string(), "postgres://you@db.example:5433/data?schema=s%2F1");
+        let socket = parse("postgresql:///data?host=/run/postgresql&pooling=transaction").unwrap();
+        assert_eq!((socket.host.as_str(), socket.user.as_str()), ("/run/postgresql", "me"));
+        assert_eq!((socket.tls, socket.pooled, socket.port), (TlsMode::Prefer, true, 5432));
+        assert_eq!(parse(&socket.to_string()).unwrap().host, socket.host);
+        let six = parse("postgres://u@[::1]:6000").unwrap();
+        assert_eq!((six.host.as_str(), six.port, six.database.as_str()), ("::1", 6000, "u"));
+        assert_eq!(parse("postgres://u@%2Ftmp%2Fpg/d").unwrap().host, "/tmp/pg");
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_and_says_what_to_do() {
+        for (url, says) in [
+            ("postgres://u:secret@h/d", "PGPASSWORD"),
+            ("postgres://u@h/d?password=secret", "~/.pgpass"),
+            ("postgres://u@h:port/d", "`port` is no port"),
+            ("postgres://u@h/d?sslmode=maybe", "verify-full"),
+            ("postgres://u@h/d?color=red", "`color`"),
+            ("postgres://u@h/d?schema=", "1 to 63"),
+            ("postgres://u@h/%zz", "%-escape"),
+            ("postgres://u@h/d?connections=0", "1 to 64"),
+        ] {
+            let error = parse(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(error.to_string().contains(says), "{error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn password_files_are_read_as_libpq_reads_them() {
+        let file = "# comment\nother:*:*:*:no\ndb:5432:data:me:a\\:b\\\\c\n*:*:*:*:rest:of:line\n";
+        assert_eq!(find_password(file, ["db", "5432", "data", "me"]).unwrap(), "a:b\\c");
+        assert_eq!(find_password(file, ["x", "1", "y", "z"]).unwrap(), "rest:of:line");
+        assert_eq!(find_password("db:1:d:u", ["db", "1", "d", "u"]), None);
+    }
+}

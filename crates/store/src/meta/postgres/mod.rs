@@ -1,0 +1,388 @@
+//! The metadata engine in a schema of a PostgreSQL database: any number of processes on any number of hosts, all equal.
+//!
+//! Clients hold no authority: what a method decides, it decides on what it read and locked in its own transaction; leases are judged by the
+//! server's clock; what was acknowledged, the server had committed. docs/decisions/0009-postgresql.md has the reasons.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `location.rs`, `tls.rs` | the URL, where passwords come from; securing the connection |
+//! | `connection.rs`, `pool.rs` | statements, alone or several in one go; connections on loan |
+//! | `transaction.rs` | what runs side by side, what is made again after a failure, and what never is |
+//! | `open.rs`, `schema_*.sql` | making the schema, bringing it up to date, refusing what is not ours |
+//! | `row.rs` | rows to values and back, with their checksums |
+//! | `tree.rs` | reading the tree |
+//! | `commit.rs`, `working.rs`, `flush.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); writing them |
+//! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
+//! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
+
+mod check;
+mod commit;
+mod connection;
+mod counters;
+mod flush;
+mod location;
+mod open;
+mod packs;
+mod policies;
+mod pool;
+mod reclaim;
+mod row;
+mod sessions;
+mod snapshots;
+mod tls;
+mod transaction;
+mod tree;
+mod working;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+
+use outrigger_format::{PackId, PackKind, Root};
+use tokio_postgres::types::Type;
+
+use self::connection::{Answer, Query};
+use self::pool::Pool;
+use self::transaction::{Gate, Transactions, Tx};
+use super::fault::{Explain as _, Outcome};
+use super::{
+    At, Commit, Committed, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId, SessionKind,
+    SessionRow, SnapshotRow, TreeTotals, VersionRow,
+};
+use crate::error::{Error, ErrorKind, Result};
+
+pub use self::location::{Location, TlsMode, is_postgres_url};
+
+/// The metadata engine in a PostgreSQL database.
+pub struct PostgresMeta {
+    transactions: Transactions,
+    config: String,
+    read_only: bool,
+}
+
+impl PostgresMeta {
+    /// Makes an empty store at `location`, whose configuration is the text `config`, and opens it.
+    ///
+    /// # Errors
+    /// `Exists` when there is one already; those of [`PostgresMeta::open`].
+    pub fn create(location: Location, config: &str) -> Result<Self> {
+        let transactions = Transactions::new(Pool::new(location)?);
+        open::create(&transactions, config)?;
+        Self::finish(transactions, false)
+    }
+
+    /// True when there is a store at `location`.
+    ///
+    /// # Errors
+    /// When the server or the database cannot be reached.
+    pub fn is_at(location: Location) -> Result<bool> {
+        open::is_there(&Transactions::new(Pool::new(location)?))
+    }
+
+    /// Opens the store at `location`. `read_only` makes nothing but reads; a role that may only read can do no other.
+    ///
+    /// # Errors
+    /// `NotFound` when there is none, `Denied`, `Newer`, `Busy` or `Io` when the server cannot be reached.
+    pub fn open(location: Location, read_only: bool) -> Result<Self> {
+        Self::finish(Transactions::new(Pool::new(location)?), read_only)
+    }
+
+    fn finish(transactions: Transactions, read_only: bool) -> Result<Self> {
+        let read_only = read_only || !open::may_write(&transactions)?;
+        let config = open::recognise(&transactions, !read_only)?;
+        if !read_only {
+            open::require_durable(&transactions)?;
+        }
+        Ok(Self { transactions, config, read_only })
+    }
+
+    /// The configuration's text.
+    pub fn config(&self) -> &str {
+        &self.config
+    }
+
+    /// True when it was opened so, or the role may only read, or the server is a standby.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Where it is.
+    pub fn location(&self) -> &Location {
+        &self.transactions.pool.location
+    }
+
+    /// Bytes that the tables and their indexes take.
+    ///
+    /// # Errors
+    /// When the server cannot be asked.
+    pub fn bytes(&self) -> Result<u64> {
+        let sql = "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c \
+                   JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind = 'r'";
+        let query = Query::new(sql).with(self.location().schema.clone(), Type::NAME);
+        self.read("asking for the database's size", &query, |answer| {
+            Ok(counters::row(answer)?.try_get::<_, i64>(0)? as u64)
+        })
+    }
+
+    fn write<T>(&self, what: &str, gate: Gate, work: impl FnMut(&mut Tx<'_>) -> Outcome<T>) -> Result<T> {
+        if self.read_only {
+            let why = format!("{what}: the metadata in {} is open read-only", self.location());
+            return Err(Error::new(ErrorKind::Denied, why));
+        }
+        self.transactions.write(what, gate, work)
+    }
+
+    /// One statement, and what its answer means.
+    fn read<T>(&self, what: &str, query: &Query, mean: impl FnOnce(&Answer) -> Outcome<T>) -> Result<T> {
+        mean(&self.transactions.read_once(what, query)?).explain(what)
+    }
+
+    /// One statement, each row of whose answer is a value.
+    fn list<T>(
+        &self,
+        what: &str,
+        sql: &'static str,
+        read: impl Fn(&tokio_postgres::Row) -> Outcome<T>,
+    ) -> Result<Vec<T>> {
+        self.read(what, &Query::new(sql), |answer| answer.rows.iter().map(read).collect())
+    }
+}
+
+impl fmt::Debug for PostgresMeta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresMeta").field("location", &self.location().to_string()).finish_non_exhaustive()
+    }
+}
+
+impl Meta for PostgresMeta {
+    fn open_session(
+        &self,
+        kind: SessionKind,
+        description: &str,
+        lease_secs: u32,
+    ) -> Result<(SessionId, Generation)> {
+        self.write("opening a session", Gate::Shared, |tx| sessions::open(tx, kind, description, lease_secs))
+    }
+
+    fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
+        // Not through the gate: a lease must not run out because others are slow.
+        self.write("renewing a session's lease", Gate::Open, |tx| sessions::renew(tx, session, lease_secs))
+    }
+
+    fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation> {
+        self.write("acknowledging a generation", Gate::Shared, |tx| {
+            sessions::acknowledge(tx, session, relied)
+        })
+    }
+
+    fn close_session(&self, session: SessionId) -> Result<()> {
+        self.write("closing a session", Gate::Shared, |tx| {
+            sessions::end(tx, session);
+            Ok(())
+        })
+    }
+
+    fn fence(&self, session: SessionId) -> Result<()> {
+        self.write("fencing a session", Gate::Alone, |tx| {
+            sessions::end(tx, session);
+            Ok(())
+        })
+    }
+
+    fn sessions(&self) -> Result<Vec<SessionRow>> {
+        self.list("listing sessions", sessions::ALL, sessions::read)
+    }
+
+    fn announce_packs(&self, session: SessionId, kind: PackKind, count: u32) -> Result<Vec<PackId>> {
+        self.write("announcing packs", Gate::Shared, |tx| packs::announce(tx, session, kind, count))
+    }
+
+    fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()> {
+        self.write("recording sealed packs", Gate::Shared, |tx| packs::sealed(tx, session, packs))
+    }
+
+    fn packs(&self) -> Result<Vec<PackRow>> {
+        self.list("listing packs", packs::EVERY, packs::read)
+    }
+
+    fn sweep_packs(&self, time: u64) -> Result<u64> {
+        self.write("sweeping packs", Gate::Alone, |tx| packs::sweep(tx, time))
+    }
+
+    fn forget_packs(&self, packs: &[PackId]) -> Result<()> {
+        self.write("forgetting packs", Gate::Alone, |tx| {
+            packs::forget(tx, packs);
+            Ok(())
+        })
+    }
+
+    fn inode(&self, at: At, number: u64) -> Result<Option<Inode>> {
+        self.read("reading an inode", &tree::inode(at, number), tree::read_inode)
+    }
+
+    fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
+        let query = tree::lookup(at, parent, name);
+        let entries = self.read("looking up a name", &query, |answer| tree::read_entries(answer, parent))?;
+        Ok(entries.into_iter().next().map(|entry| entry.inode))
+    }
+
+    fn parent_of(&self, directory: u64) -> Result<Option<u64>> {
+        let query = Query::new(tree::PARENT_OF).int(directory as i64);
+        self.read("finding where a directory hangs", &query, |answer| tree::read_parent(answer, directory))
+    }
+
+    fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
+        let query = tree::read_dir(at, parent, after, limit);
+        self.read("reading a directory", &query, |answer| tree::read_entries(answer, parent))
+    }
+
+    fn reserve_inodes(&self, count: u64) -> Result<Range<u64>> {
+        let first =
+            self.write("reserving inodes", Gate::Open, |tx| counters::advance(tx, "next_inode", count))?;
+        Ok(first..first + count)
+    }
+
+    fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
+        self.write("committing", Gate::Shared, |tx| commit::commit(tx, session, commit))
+    }
+
+    fn next_sequence(&self) -> Result<u64> {
+        self.write("numbering a catalogue block", Gate::Open, |tx| counters::advance(tx, "next_sequence", 1))
+    }
+
+    fn totals(&self) -> Result<TreeTotals> {
+        self.read("reading totals", &Query::new(counters::TOTALS), counters::read_totals)
+    }
+
+    fn versions(&self, inode: u64) -> Result<Vec<VersionRow>> {
+        let query = Query::new(tree::VERSIONS).int(inode as i64);
+        self.read("listing versions", &query, |answer| answer.rows.iter().map(row::read_version).collect())
+    }
+
+    fn create_snapshot(&self, name: &str, time: u64, tags: &[String]) -> Result<SnapshotRow> {
+        self.write("taking a snapshot", Gate::Alone, |tx| snapshots::create(tx, name, time, tags))
+    }
+
+    fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
+        self.list("listing snapshots", snapshots::ALL, snapshots::read)
+    }
+
+    fn delete_snapshot(&self, name: &str) -> Result<()> {
+        self.write("deleting a snapshot", Gate::Shared, |tx| snapshots::delete(tx, name))
+    }
+
+    fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)> {
+        let gate = if *target == PinTarget::Now { Gate::Alone } else { Gate::Shared };
+        self.write("pinning", gate, |tx| snapshots::pin(tx, session, target))
+    }
+
+    fn purge_history(&self) -> Result<u64> {
+        const BATCH: i64 = 20_000;
+        let mut total = 0;
+        loop {
+            let gone = self.write("purging history", Gate::Shared, |tx| snapshots::purge(tx, BATCH))?;
+            if gone == 0 {
+                return Ok(total);
+            }
+            total += gone;
+        }
+    }
+
+    fn set_policy(&self, inode: u64, key: &str, value: Option<&str>) -> Result<()> {
+        self.write("setting a policy", Gate::Shared, |tx| policies::set(tx, inode, key, value))
+    }
+
+    fn policies(&self, inode: u64) -> Result<BTreeMap<String, String>> {
+        let query = Query::new(policies::OF).int(inode as i64);
+        let mut of = self.read("reading policies", &query, policies::read)?;
+        Ok(of.remove(&inode).unwrap_or_default())
+    }
+
+    fn all_policies(&self) -> Result<BTreeMap<u64, BTreeMap<String, String>>> {
+        self.read("reading policies", &Query::new(policies::ALL), policies::read)
+    }
+
+    fn hold(&self, holder: &str, roots: &[Root]) -> Result<()> {
+        self.write("holding roots", Gate::Shared, |tx| reclaim::hold(tx, holder, roots))
+    }
+
+    fn release(&self, holder: &str, roots: Option<&[Root]>) -> Result<()> {
+        self.write("releasing roots", Gate::Shared, |tx| {
+            reclaim::let_go(tx, holder, roots);
+            Ok(())
+        })
+    }
+
+    fn holders(&self) -> Result<Vec<String>> {
+        let sql = "SELECT DISTINCT holder FROM @held ORDER BY holder";
+        self.list("listing who holds roots", sql, |row| Ok(row.try_get(0)?))
+    }
+
+    fn held(&self, holder: &str) -> Result<Vec<Root>> {
+        let sql = "SELECT holder, sum, root FROM @held WHERE holder = $1 ORDER BY root";
+        let query = Query::new(sql).text(holder);
+        self.read("listing held roots", &query, |answer| answer.rows.iter().map(reclaim::read_held).collect())
+    }
+
+    fn take_collector(&self, session: SessionId) -> Result<()> {
+        self.write("becoming the collector", Gate::Alone, |tx| reclaim::take(tx, session))
+    }
+
+    fn release_collector(&self, session: SessionId) -> Result<()> {
+        self.write("ending a collector's run", Gate::Alone, |tx| reclaim::release(tx, session))
+    }
+
+    fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>> {
+        let what = "listing what is retained";
+        // Whoever was committing when this was called has been heard, before the state is chosen that is looked at.
+        self.transactions.barrier(what)?;
+        self.transactions.read_through(what, |connection| reclaim::visit_roots(connection, visit))
+    }
+
+    fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
+        self.write("condemning packs", Gate::Alone, |tx| reclaim::condemn(tx, session, packs))
+    }
+
+    fn all_acknowledged(&self, generation: u64) -> Result<bool> {
+        let query = Query::new(sessions::SLOWEST);
+        let slowest = self.read("reading acknowledgements", &query, sessions::slowest)?;
+        Ok(slowest >= generation as i64)
+    }
+
+    fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()> {
+        self.write("burying packs", Gate::Alone, |tx| reclaim::bury(tx, session, (copies, victims), time))
+    }
+
+    fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
+        self.write("absolving packs", Gate::Alone, |tx| reclaim::absolve(tx, session, packs))
+    }
+
+    fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()> {
+        let least = [("next_pack", next_pack), ("next_inode", next_inode), ("next_sequence", next_sequence)];
+        self.write("raising counters", Gate::Shared, |tx| counters::raise(tx, &least))
+    }
+
+    fn adopt_packs(&self, packs: &[PackRow]) -> Result<()> {
+        self.write("adopting packs", Gate::Shared, |tx| packs::adopt(tx, packs))
+    }
+
+    fn restore_versions(&self, inode: u64, versions: &[VersionRow]) -> Result<()> {
+        self.write("restoring versions", Gate::Shared, |tx| tree::restore_versions(tx, inode, versions))
+    }
+
+    fn check(&self) -> Result<Vec<String>> {
+        self.transactions.read("checking the metadata", check::check)
+    }
+
+    fn tidy(&self) -> Result<()> {
+        // The server vacuums by itself. Statistics matter after a bulk load, before its own daemon comes round.
+        let what = "tidying the metadata";
+        self.write(what, Gate::Open, |tx| {
+            counters::forget_lanes(tx);
+            for sql in ["ANALYZE @inode", "ANALYZE @dentry", "ANALYZE @directory", "ANALYZE @pack"] {
+                tx.later(Query::new(sql));
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,213 @@
+//! Making a store's schema, bringing it up to date, and refusing what is not ours.
+
+use tokio_postgres::types::Type;
+
+use super::connection::{Connection, Query};
+use super::row::{Stored, Traits, directory_sum, inode_sum};
+use super::transaction::Transactions;
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::ROOT_INODE;
+use crate::meta::change::row::{Content, Special, root_attributes};
+use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
+
+/// What makes each version of the schema from the one before.
+const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql")];
+/// The newest one.
+const VERSION: i32 = MIGRATIONS.len() as i32;
+/// Older servers lack what the statements use.
+const SERVER_MIN: i32 = 130_000;
+
+/// What a store says of itself.
+pub(super) struct About {
+    version: i32,
+    pub config: String,
+}
+
+/// Reads it; `None` when there is no store in the schema.
+fn about(connection: &mut Connection) -> Outcome<Option<About>> {
+    let table = connection.text("@about");
+    let there = connection.query(&Query::new("SELECT to_regclass($1) IS NOT NULL").text(&table))?;
+    if !super::counters::row(&there)?.try_get::<_, bool>(0)? {
+        return Ok(None);
+    }
+    let answer = connection.query(&Query::new("SELECT version, config FROM @about"))?;
+    let read = |row: &tokio_postgres::Row| -> Outcome<About> {
+        Ok(About { version: row.try_get(0)?, config: row.try_get(1)? })
+    };
+    answer.first().map(read).transpose()
+}
+
+/// True when the schema has a store.
+pub(super) fn is_there(transactions: &Transactions) -> Result<bool> {
+    let what = format!("looking for a store in {}", transactions.pool.location);
+    let mut connection = transactions.pool.get()?;
+    Ok(about(&mut connection).explain(&what)?.is_some())
+}
+
+/// Makes the schema with an empty tree, and the configuration in it: all of it or nothing.
+pub(super) fn create(transactions: &Transactions, config: &str) -> Result<()> {
+    let location = &transactions.pool.location;
+    let what = format!("creating a store in {location}");
+    let mut connection = transactions.pool.get().map_err(|error| error.context(&what))?;
+    require_server(&mut connection).explain(&what)?;
+    let exists = || Error::new(ErrorKind::Exists, format!("{what}: there is one already"));
+    let mut make = || -> Outcome<bool> {
+        if about(&mut connection)?.is_some() {
+            return Ok(false);
+        }
+        connection.script("BEGIN")?;
+        // Two of them at once wait for each other here: whoever comes second finds the first one's tables.
+        // Whoever may not make schemas may have been given one.
+        let there =
+            Query::new("SELECT to_regnamespace($1) IS NOT NULL").text(&format!("\"{}\"", location.schema));
+        let schema = match super::counters::row(&connection.query(&there)?)?.try_get(0)? {
+            true => String::new(),
+            false => format!("CREATE SCHEMA IF NOT EXISTS \"{}\"", location.schema),
+        };
+        let lock = format!(
+            "SELECT pg_advisory_xact_lock({})",
+            outrigger_format::checksum(&[b"outrigger schema", location.schema.as_bytes()]) as i64
+        );
+        connection.script(&format!("{lock}; SET LOCAL client_min_messages = warning; {schema}"))?;
+        if about(&mut connection)?.is_some() {
+            connection.script("ROLLBACK")?;
+            return Ok(false);
+        }
+        migrate_from(&mut connection, 0)?;
+        connection.query(
+            &Query::new("INSERT INTO @about (one, version, config) VALUES (1, $1, $2)")
+                .with(VERSION, Type::INT4)
+                .text(config),
+        )?;
+        make_root(&mut connection)?;
+        connection.script("COMMIT")?;
+        Ok(true)
+    };
+    let made = make();
+    if made.is_err() {
+        // Whatever it was, nothing of it stays.
+        connection.discard();
+    }
+    if made.explain(&what)? { Ok(()) } else { Err(exists()) }
+}
+
+fn migrate_from(connection: &mut Connection, version: i32) -> Outcome<()> {
+    for step in MIGRATIONS.iter().skip(version as usize) {
+        // Comments may have at signs.
+        let code: Vec<&str> = step.lines().map(|line| line.split("--").next().unwrap_or_default()).collect();
+        let text = connection.text(&code.join("\n"));
+        connection.script(&text)?;
+    }
+    Ok(())
+}
+
+/// The root directory, which belongs to whoever makes the store.
+fn make_root(connection: &mut Connection) -> Outcome<()> {
+    let (mode, uid, gid) = root_attributes();
+    let number = ROOT_INODE as i64;
+    let root = Stored {
+        number,
+        epoch: 1,
+        links: 1,
+        version: 1,
+        time: 0,
+        stamp: 0,
+        mode,
+        content: Content {
+            traits: Traits { mode, uid, gid, xattrs: None },
+            mtime: Default::default(),
+            special: Special::None,
+            root: None,
+            times: None,
+        },
+    };
+    let sql = "INSERT INTO @inode (number, epoch, version, mtime_secs, time, stamp, mtime_nanos, mode, uid, gid, links, sum) \
+               VALUES ($1, 1, 1, 0, 0, 0, 0, $2, $3, $4, 1, $5)";
+    let small = |query: Query, value: i32| query.with(value, Type::INT4);
+    let query = small(Query::new(sql).int(number), mode as i32);
+    let query = small(small(query, (uid as u32).cast_signed()), (gid as u32).cast_signed());
+    connection.query(&small(query, inode_sum(&root)))?;
+    let sql = "INSERT INTO @directory (inode, parent, sum) VALUES ($1, $1, $2)";
+    connection.query(&small(Query::new(sql).int(number), directory_sum(number, number)))?;
+    Ok(())
+}
+
+fn require_server(connection: &mut Connection) -> Outcome<()> {
+    let answer = connection.query(&Query::new(
+        "SELECT current_setting('server_version_num')::int, current_setting('server_version')",
+    ))?;
+    let row = super::counters::row(&answer)?;
+    if row.try_get::<_, i32>(0)? < SERVER_MIN {
+        let version: &str = row.try_get(1)?;
+        return Err(refuse(ErrorKind::Invalid, format!("PostgreSQL {version} is too old: 13 is needed")));
+    }
+    Ok(())
+}
+
+/// Checks that there is a store that this program knows; an older schema is brought up to date if `may_write`. Returns its configuration.
+pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<String> {
+    let location = &transactions.pool.location;
+    let what = format!("metadata in {location}");
+    let mut connection = transactions.pool.get()?;
+    let found = (|| {
+        require_server(&mut connection)?;
+        about(&mut connection)
+    })();
+    let found = found.explain(&what)?.ok_or_else(|| {
+        Error::new(
+            ErrorKind::NotFound,
+            format!("{location} has no store; make one with `outrigger -s '{location}' init --packs URL`"),
+        )
+    })?;
+    if found.version > VERSION {
+        return Err(Error::new(
+            ErrorKind::Newer,
+            format!("{what}: its schema has version {}, this program knows version {VERSION}", found.version),
+        ));
+    }
+    if found.version < VERSION && may_write {
+        let mut migrate = || -> Outcome<()> {
+            connection.script("BEGIN")?;
+            let sql = "SELECT version FROM @about FOR UPDATE";
+            let answer = connection.query(&Query::new(sql))?;
+            let version: i32 = super::counters::row(&answer)?.try_get(0)?;
+            migrate_from(&mut connection, version)?;
+            let sql = "UPDATE @about SET version = $1";
+            connection.query(&Query::new(sql).with(VERSION, Type::INT4))?;
+            connection.script("COMMIT")?;
+            Ok(())
+        };
+        let migrated = migrate();
+        if migrated.is_err() {
+            connection.discard();
+        }
+        migrated.explain(&what)?;
+    }
+    Ok(found.config)
+}
+
+/// Whether this role may change the store, and this server be changed.
+pub(super) fn may_write(transactions: &Transactions) -> Result<bool> {
+    let what = format!("metadata in {}", transactions.pool.location);
+    // Where there is no store yet, its absence is what is to be said.
+    let sql = "SELECT NOT pg_is_in_recovery() AND coalesce(has_table_privilege(to_regclass($1)::oid, 'INSERT'), true)";
+    let table = format!("\"{}\".session", transactions.pool.location.schema);
+    let answer = transactions.read_once(&what, &Query::new(sql).text(&table))?;
+    let read = || -> Outcome<bool> { Ok(super::counters::row(&answer)?.try_get(0)?) };
+    read().explain(&what)
+}
+
+/// Commits must be durable when they return. What is stronger than that is left as it is.
+pub(super) fn require_durable(transactions: &Transactions) -> Result<()> {
+    let what = format!("metadata in {}", transactions.pool.location);
+    let query = Query::new("SELECT current_setting('synchronous_commit'), current_setting('fsync')");
+    let answer = transactions.read_once(&what, &query)?;
+    let read = || -> Outcome<String> { Ok(super::counters::row(&answer)?.try_get(0)?) };
+    let setting = read().explain(&what)?;
+    if setting == "off" {
+        let why = "synchronous_commit is off for this user or database: what is acknowledged could be lost; set it to on \
+                   (ALTER ROLE … SET synchronous_commit = on)";
+        return Err(Fault::Store(Error::new(ErrorKind::Invalid, why))).explain(&what);
+    }
+    Ok(())
+}

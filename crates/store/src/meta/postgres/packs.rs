@@ -1,0 +1,167 @@
+//! Pack rows. A state changes only by a statement that names the state before, and the rows it changed are counted.
+
+use outrigger_format::{PackId, PackKind};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::connection::Query;
+use super::transaction::Tx;
+use super::{counters, sessions};
+use crate::error::ErrorKind;
+use crate::meta::fault::{Outcome, refuse};
+use crate::meta::{PackRow, PackState, SessionId, SessionKind};
+
+macro_rules! columns {
+    () => {
+        "SELECT id, kind, state, session, bytes, raw_bytes, chunks, dead_since FROM @pack"
+    };
+}
+/// Every row, for [`read`].
+pub(super) const EVERY: &str = concat!(columns!(), " ORDER BY id");
+/// Live and condemned packs.
+pub(super) const COMMITTED: &str = concat!(columns!(), " WHERE state IN (2, 3) ORDER BY id");
+const SOME: &str = concat!(columns!(), " WHERE id = ANY ($1) ORDER BY id");
+
+/// Ids as a parameter.
+pub(super) fn ids(packs: &[PackId]) -> Vec<i64> {
+    packs.iter().map(|pack| pack.0 as i64).collect()
+}
+
+/// A row.
+pub(super) fn read(row: &Row) -> Outcome<PackRow> {
+    let damaged = |what: String| refuse(ErrorKind::Damaged, what);
+    let number = |column: usize| row.try_get::<_, i64>(column).map(|value| value as u64);
+    let (kind, state): (i32, i32) = (row.try_get(1)?, row.try_get(2)?);
+    let kind = u8::try_from(kind).map_err(|_| damaged(format!("pack kind {kind}")))?;
+    Ok(PackRow {
+        id: PackId(number(0)?),
+        kind: PackKind::from_byte(kind).map_err(|error| damaged(error.to_string()))?,
+        state: match state {
+            0 => PackState::Writing,
+            1 => PackState::Sealed,
+            2 => PackState::Live,
+            3 => PackState::Condemned,
+            4 => PackState::Dead,
+            _ => return Err(damaged(format!("pack state {state}"))),
+        },
+        session: SessionId(number(3)?),
+        bytes: number(4)?,
+        raw_bytes: number(5)?,
+        chunks: u32::try_from(number(6)?).map_err(|_| damaged("a pack's count of chunks".to_owned()))?,
+        dead_since: number(7)?,
+    })
+}
+
+fn insert(packs: &[PackRow]) -> Query {
+    let column = |of: fn(&PackRow) -> u64| packs.iter().map(|pack| of(pack) as i64).collect::<Vec<_>>();
+    let small = |of: fn(&PackRow) -> i32| packs.iter().map(of).collect::<Vec<_>>();
+    Query::new(
+        "INSERT INTO @pack (id, session, bytes, raw_bytes, chunks, dead_since, kind, state, generation) \
+         SELECT *, 0 FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int4[], $8::int4[]) \
+         ON CONFLICT DO NOTHING",
+    )
+    .ints(column(|pack| pack.id.0))
+    .ints(column(|pack| pack.session.0))
+    .ints(column(|pack| pack.bytes))
+    .ints(column(|pack| pack.raw_bytes))
+    .ints(column(|pack| pack.chunks.into()))
+    .ints(column(|pack| pack.dead_since))
+    .with(small(|pack| pack.kind as i32), Type::INT4_ARRAY)
+    .with(small(|pack| pack.state as i32), Type::INT4_ARRAY)
+}
+
+/// Hands out ids and records who is going to write them.
+pub(super) fn announce(
+    tx: &mut Tx<'_>,
+    session: SessionId,
+    kind: PackKind,
+    count: u32,
+) -> Outcome<Vec<PackId>> {
+    if sessions::require_live(tx, session)? == SessionKind::Reader {
+        return Err(refuse(ErrorKind::Invalid, format!("session {} only reads", session.0)));
+    }
+    let first = counters::advance(tx, "next_pack", count.into())?;
+    if first + u64::from(count) > PackId::MAX.0 + 1 {
+        return Err(refuse(ErrorKind::Full, "all pack ids are used up"));
+    }
+    let ids: Vec<PackId> = (first..first + u64::from(count)).map(PackId).collect();
+    let row = |id: &PackId| PackRow {
+        id: *id,
+        kind,
+        state: PackState::Writing,
+        session,
+        bytes: 0,
+        raw_bytes: 0,
+        chunks: 0,
+        dead_since: 0,
+    };
+    tx.later(insert(&ids.iter().map(row).collect::<Vec<_>>()));
+    Ok(ids)
+}
+
+/// Refuses unless every pack's row changed.
+fn expect_all(tx: &mut Tx<'_>, changed: &[Row], packs: &[PackId], wanted: &str) -> Outcome<()> {
+    let changed: Vec<i64> = changed.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    let Some(pack) = packs.iter().find(|pack| !changed.contains(&(pack.0 as i64))) else { return Ok(()) };
+    let answer = tx.one(Query::new(SOME).ints(ids(&[*pack])))?;
+    let is = match answer.first().map(read).transpose()? {
+        Some(row) => format!("pack {pack} is {:?}, of session {}", row.state, row.session.0),
+        None => format!("pack {pack} is unknown"),
+    };
+    Err(refuse(ErrorKind::Invalid, format!("{is}; it should be {wanted}")))
+}
+
+/// Writing → sealed.
+pub(super) fn sealed(tx: &mut Tx<'_>, session: SessionId, packs: &[PackRow]) -> Outcome<()> {
+    sessions::require_live(tx, session)?;
+    let column = |of: fn(&PackRow) -> u64| packs.iter().map(|pack| of(pack) as i64).collect::<Vec<_>>();
+    let query = Query::new(
+        "UPDATE @pack p SET state = 1, bytes = n.bytes, raw_bytes = n.raw_bytes, chunks = n.chunks \
+         FROM unnest($2::int8[], $3::int8[], $4::int8[], $5::int8[]) AS n (id, bytes, raw_bytes, chunks) \
+         WHERE p.id = n.id AND p.session = $1 AND p.state = 0 RETURNING p.id",
+    )
+    .int(session.0 as i64)
+    .ints(column(|pack| pack.id.0))
+    .ints(column(|pack| pack.bytes))
+    .ints(column(|pack| pack.raw_bytes))
+    .ints(column(|pack| pack.chunks.into()));
+    let answer = tx.one(query)?;
+    let ids: Vec<PackId> = packs.iter().map(|pack| pack.id).collect();
+    expect_all(tx, &answer.rows, &ids, "announced by this session and not sealed")
+}
+
+/// Sealed → live.
+pub(super) fn make_live(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> Outcome<()> {
+    if packs.is_empty() {
+        return Ok(());
+    }
+    let sql = "UPDATE @pack SET state = 2 WHERE id = ANY ($2) AND session = $1 AND state = 1 RETURNING id";
+    let answer = tx.one(Query::new(sql).int(session.0 as i64).ints(ids(packs)))?;
+    expect_all(tx, &answer.rows, packs, "sealed by this session and not committed")
+}
+
+/// Uncommitted packs of sessions that are over → dead.
+pub(super) fn sweep(tx: &mut Tx<'_>, time: u64) -> Outcome<u64> {
+    let sql = "UPDATE @pack SET state = 4, dead_since = $1 \
+               WHERE state < 2 AND session NOT IN (SELECT id FROM @session)";
+    Ok(tx.one(Query::new(sql).int(time as i64))?.affected)
+}
+
+/// Drops rows of dead packs. A session that is not over may still make an object under its id, so those rows stay.
+pub(super) fn forget(tx: &mut Tx<'_>, packs: &[PackId]) {
+    let sql =
+        "DELETE FROM @pack WHERE id = ANY ($1) AND state = 4 AND session NOT IN (SELECT id FROM @session)";
+    tx.later(Query::new(sql).ints(ids(packs)));
+}
+
+/// Records packs that were found as objects, for a database that is being rebuilt.
+pub(super) fn adopt(tx: &mut Tx<'_>, packs: &[PackRow]) -> Outcome<()> {
+    if let Some(pack) = packs.iter().find(|pack| pack.id.0 == 0 || pack.id > PackId::MAX) {
+        return Err(refuse(ErrorKind::Invalid, format!("{} cannot be a pack id", pack.id.0)));
+    }
+    let Some(newest) = packs.iter().map(|pack| pack.id.0).max() else { return Ok(()) };
+    let live: Vec<PackRow> =
+        packs.iter().map(|pack| PackRow { state: PackState::Live, dead_since: 0, ..pack.clone() }).collect();
+    tx.later(insert(&live));
+    counters::raise(tx, &[("next_pack", newest + 1)])
+}

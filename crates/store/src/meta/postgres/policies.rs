@@ -1,0 +1,48 @@
+//! Policies of directories.
+
+use std::collections::BTreeMap;
+
+use super::connection::{Answer, Query};
+use super::transaction::Tx;
+use crate::error::ErrorKind;
+use crate::meta::change::keep::KeepVersions;
+use crate::meta::fault::{Outcome, refuse};
+
+/// Sets or unsets a policy of a directory.
+pub(super) fn set(tx: &mut Tx<'_>, inode: u64, key: &str, value: Option<&str>) -> Outcome<()> {
+    let inode = inode as i64;
+    // Locked as by who makes an entry: a policy goes with its directory.
+    let sql = "SELECT 1 FROM @directory WHERE inode = $1 FOR KEY SHARE";
+    if tx.one(Query::new(sql).int(inode))?.first().is_none() {
+        return Err(refuse(ErrorKind::NotFound, format!("inode {inode} is not a directory")));
+    }
+    if key.is_empty() {
+        return Err(refuse(ErrorKind::Invalid, "a policy needs a name"));
+    }
+    let Some(value) = value else {
+        tx.later(Query::new("DELETE FROM @policy WHERE inode = $1 AND key = $2").int(inode).text(key));
+        return Ok(());
+    };
+    if key == "versions" {
+        KeepVersions::parse(value)?;
+    }
+    let sql = "INSERT INTO @policy (inode, key, value) VALUES ($1, $2, $3) \
+               ON CONFLICT (inode, key) DO UPDATE SET value = excluded.value";
+    tx.later(Query::new(sql).int(inode).text(key).text(value));
+    Ok(())
+}
+
+/// For [`read`].
+pub(super) const ALL: &str = "SELECT inode, key, value FROM @policy";
+/// For [`read`]: those of one directory.
+pub(super) const OF: &str = "SELECT inode, key, value FROM @policy WHERE inode = $1";
+
+/// Inode → key → value.
+pub(super) fn read(answer: &Answer) -> Outcome<BTreeMap<u64, BTreeMap<String, String>>> {
+    let mut policies: BTreeMap<u64, BTreeMap<String, String>> = BTreeMap::new();
+    for row in &answer.rows {
+        let of = policies.entry(row.try_get::<_, i64>(0)? as u64).or_default();
+        of.insert(row.try_get(1)?, row.try_get(2)?);
+    }
+    Ok(policies)
+}

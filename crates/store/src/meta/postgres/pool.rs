@@ -1,0 +1,102 @@
+//! Connections that are kept open, at most so many: who needs one more waits until one comes back.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use super::connection::Connection;
+use super::location::Location;
+use super::tls::Tls;
+use crate::error::Result;
+
+/// The connections of an engine.
+pub(super) struct Pool {
+    pub location: Location,
+    tls: Tls,
+    state: Mutex<State>,
+    returned: Condvar,
+}
+
+struct State {
+    idle: Vec<Connection>,
+    /// Those on loan.
+    lent: usize,
+}
+
+impl Pool {
+    pub fn new(location: Location) -> Result<Self> {
+        let tls = Tls::new(&location)?;
+        let state = Mutex::new(State { idle: Vec::new(), lent: 0 });
+        Ok(Self { location, tls, state, returned: Condvar::new() })
+    }
+
+    /// A connection on loan: the one used last, or a new one.
+    ///
+    /// # Errors
+    /// When a new one cannot be made.
+    pub fn get(&self) -> Result<Lent<'_>> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = loop {
+            if let Some(connection) = state.idle.pop() {
+                if connection.is_lost() {
+                    continue;
+                }
+                break Some(connection);
+            }
+            if state.lent < self.location.connections {
+                break None;
+            }
+            state = self.returned.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        state.lent += 1;
+        drop(state);
+        // From here on its drop counts it back.
+        let mut lent = Lent { connection: None, pool: self };
+        lent.connection = Some(match kept {
+            Some(connection) => connection,
+            None => Connection::open(&self.location, &self.tls)?,
+        });
+        Ok(lent)
+    }
+
+    /// Those that wait to be used may be lost, too: the server was restarted.
+    pub fn forget_idle(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).idle.clear();
+    }
+}
+
+/// A connection on loan.
+pub(super) struct Lent<'p> {
+    connection: Option<Connection>,
+    pool: &'p Pool,
+}
+
+impl Lent<'_> {
+    /// It is not fit to be used again.
+    pub fn discard(mut self) {
+        self.connection = None;
+    }
+}
+
+impl Deref for Lent<'_> {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection.as_ref().expect("it is taken out when dropped only")
+    }
+}
+
+impl DerefMut for Lent<'_> {
+    fn deref_mut(&mut self) -> &mut Connection {
+        self.connection.as_mut().expect("it is taken out when dropped only")
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let mut state = self.pool.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.lent -= 1;
+        let kept = self.connection.take().filter(|connection| !connection.is_lost());
+        state.idle.extend(kept);
+        self.pool.returned.notify_one();
+    }
+}

@@ -1,0 +1,178 @@
+//! The collector's transactions, and held roots; the rules are those of docs/decisions/0003-reclaim-protocol.md. All but `visit_roots` run
+//! alone, as that page asks for.
+
+use outrigger_format::{PackId, Root};
+
+use super::connection::{Connection, Query};
+use super::row::{self, former_columns, held_sum, require, stored_columns};
+use super::sessions::{self, SLOWEST};
+use super::transaction::Tx;
+use super::{counters, packs};
+use crate::error::{ErrorKind, Result};
+use crate::meta::change::row::root_column;
+use crate::meta::fault::{Fault, Outcome, refuse};
+use crate::meta::{PackRow, SessionId, SessionKind};
+
+fn holder(tx: &mut Tx<'_>) -> Outcome<Option<SessionId>> {
+    let answer = tx.one(Query::new("SELECT collector FROM @state"))?;
+    let holder: Option<i64> = counters::row(&answer)?.try_get(0)?;
+    Ok(holder.map(|id| SessionId(id as u64)))
+}
+
+/// Rule 14. The session's id is the token: ids only grow, and a run is a session.
+pub(super) fn take(tx: &mut Tx<'_>, session: SessionId) -> Outcome<()> {
+    if sessions::require_live(tx, session)? != SessionKind::Collector {
+        return Err(refuse(
+            ErrorKind::Invalid,
+            format!("session {} was not opened as a collector", session.0),
+        ));
+    }
+    if let Some(other) = holder(tx)?.filter(|holder| *holder != session) {
+        let rows = tx.one(Query::new(sessions::ALL))?.rows;
+        for row in &rows {
+            let row = sessions::read(row)?;
+            if row.id == other && !row.lease_is_over {
+                let what = format!("session {} is collecting; try again when it has finished", other.0);
+                return Err(refuse(ErrorKind::Busy, what));
+            }
+        }
+        sessions::end(tx, other);
+    }
+    tx.later(Query::new("UPDATE @state SET collector = $1").int(session.0 as i64));
+    reprieve_all(tx);
+    Ok(())
+}
+
+/// What an interrupted run left condemned is in use again.
+fn reprieve_all(tx: &mut Tx<'_>) {
+    tx.later(Query::new("UPDATE @pack SET state = 2 WHERE state = 3"));
+}
+
+/// Checks that the session is live and still the collector.
+fn require_collector(tx: &mut Tx<'_>, session: SessionId) -> Outcome<()> {
+    sessions::require_live(tx, session)?;
+    if holder(tx)? == Some(session) {
+        return Ok(());
+    }
+    Err(refuse(ErrorKind::Fenced, format!("session {} is not the collector, or no longer", session.0)))
+}
+
+/// Ends a run.
+pub(super) fn release(tx: &mut Tx<'_>, session: SessionId) -> Outcome<()> {
+    require_collector(tx, session)?;
+    tx.later(Query::new("UPDATE @state SET collector = NULL"));
+    reprieve_all(tx);
+    Ok(())
+}
+
+/// Live → condemned, under a new generation.
+pub(super) fn condemn(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> Outcome<u64> {
+    require_collector(tx, session)?;
+    let answer = tx.one(Query::new("UPDATE @state SET generation = generation + 1 RETURNING generation"))?;
+    let generation: i64 = counters::row(&answer)?.try_get(0)?;
+    let sql = "UPDATE @pack SET state = 3, generation = $2 WHERE id = ANY ($1) AND state = 2";
+    tx.later(Query::new(sql).ints(packs::ids(packs)).int(generation));
+    Ok(generation as u64)
+}
+
+/// Condemned → live.
+pub(super) fn absolve(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> Outcome<()> {
+    require_collector(tx, session)?;
+    let sql = "UPDATE @pack SET state = 2 WHERE id = ANY ($1) AND state = 3";
+    tx.later(Query::new(sql).ints(packs::ids(packs)));
+    Ok(())
+}
+
+/// Rule 21: copies live, victims dead.
+pub(super) fn bury(
+    tx: &mut Tx<'_>,
+    session: SessionId,
+    (copies, victims): (&[PackId], &[PackId]),
+    time: u64,
+) -> Outcome<()> {
+    require_collector(tx, session)?;
+    packs::make_live(tx, session, copies)?;
+    let victims = packs::ids(victims);
+    let late = "SELECT min(id) FROM @pack WHERE id = ANY ($1) AND state = 3 AND generation > $2";
+    let slowest = sessions::slowest(&tx.one(Query::new(SLOWEST))?)?;
+    // The collector has waited for this (rule 18); where data would be lost it costs nothing to make sure.
+    let answer = tx.one(Query::new(late).ints(victims.clone()).int(slowest))?;
+    if let Some(pack) = counters::row(&answer)?.try_get::<_, Option<i64>>(0)? {
+        let what = format!("a session has not acknowledged the condemnation of pack {}", PackId(pack as u64));
+        return Err(refuse(ErrorKind::Busy, what));
+    }
+    let sql = "UPDATE @pack SET state = 4, dead_since = $2 WHERE id = ANY ($1) AND state = 3";
+    tx.later(Query::new(sql).ints(victims).int(time as i64));
+    Ok(())
+}
+
+/// The statement that adds one root to what `holder` holds.
+pub(super) fn hold_one(holder: &str, root: Vec<u8>) -> Query {
+    let sum = held_sum(holder, &root);
+    let sql = "INSERT INTO @held (holder, digest, sum, root) VALUES ($1, sha256($2), $3, $2) ON CONFLICT DO NOTHING";
+    Query::new(sql).text(holder).bytes(root).with(sum, tokio_postgres::types::Type::INT4)
+}
+
+/// Adds to what `holder` holds.
+pub(super) fn hold(tx: &mut Tx<'_>, holder: &str, roots: &[Root]) -> Outcome<()> {
+    if holder.is_empty() {
+        return Err(refuse(ErrorKind::Invalid, "who holds roots needs a name"));
+    }
+    for root in roots.iter().filter_map(root_column) {
+        tx.later(hold_one(holder, root));
+    }
+    Ok(())
+}
+
+/// Takes from what `holder` holds.
+pub(super) fn let_go(tx: &mut Tx<'_>, holder: &str, roots: Option<&[Root]>) {
+    match roots {
+        None => tx.later(Query::new("DELETE FROM @held WHERE holder = $1").text(holder)),
+        Some(roots) => {
+            for root in roots.iter().filter_map(root_column) {
+                let sql = "DELETE FROM @held WHERE holder = $1 AND digest = sha256($2)";
+                tx.later(Query::new(sql).text(holder).bytes(root));
+            }
+        }
+    }
+}
+
+/// A row of `held`: holder, sum, root.
+pub(super) fn read_held(row: &tokio_postgres::Row) -> Outcome<Root> {
+    let (holder, root): (&str, &[u8]) = (row.try_get(0)?, row.try_get(2)?);
+    let what = || format!("a root that {holder} holds is not what was written");
+    require(row.try_get(1)?, held_sum(holder, root), what)?;
+    row::root_of(Some(root))
+}
+
+/// Every retained root, and the committed packs of the same state of the database (rules 16 and 19).
+pub(super) fn visit_roots(
+    connection: &mut Connection,
+    visit: &mut dyn FnMut(Root) -> Result<()>,
+) -> Outcome<Vec<PackRow>> {
+    let mut pass = |root: Root| -> Outcome<()> {
+        if root != Root::Empty {
+            visit(root)?;
+        }
+        Ok(())
+    };
+    // Rows without a root are looked at, too: they may have lost it.
+    let query = Query::new(concat!("SELECT ", stored_columns!(), " FROM @inode i"));
+    connection
+        .stream(&query, |found| pass(row::root_of(row::read_stored(found, 0)?.content.root.as_deref())?))?;
+    let query = Query::new("SELECT inode, number, time, mtime_secs, mtime_nanos, sum, root FROM @version");
+    connection.stream(&query, |found| pass(row::read_version(found)?.root))?;
+    let query = Query::new("SELECT root FROM @pin_root");
+    connection.stream(&query, |found| pass(row::root_of(Some(found.try_get(0)?))?))?;
+    let query = Query::new("SELECT holder, sum, root FROM @held");
+    connection.stream(&query, |found| pass(read_held(found)?))?;
+    let query = Query::new(concat!(
+        "SELECT ",
+        former_columns!(),
+        " FROM @inode_old i WHERE EXISTS (SELECT 1 FROM @retained r WHERE r.epoch >= i.epoch_from AND r.epoch < i.epoch_to)"
+    ));
+    connection
+        .stream(&query, |found| pass(row::root_of(row::read_former(found, 0)?.content.root.as_deref())?))?;
+    let answer = connection.query(&Query::new(packs::COMMITTED))?;
+    answer.rows.iter().map(packs::read).collect::<std::result::Result<_, Fault>>()
+}

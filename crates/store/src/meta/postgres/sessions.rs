@@ -1,0 +1,184 @@
+//! Sessions, as in SQLite (`sqlite/sessions.rs`), with leases by the server's clock: clients' clocks mean nothing.
+//!
+//! A transaction of a session locks the session's row for key share: so a fence, which deletes the row, comes before it, and it is refused, or
+//! waits until it has ended. A client that stops in the middle of a transaction keeps the row locked until the server ends its transaction,
+//! twenty seconds later (`connection.rs`).
+
+use outrigger_format::PackId;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::connection::{Answer, Query};
+use super::counters;
+use super::transaction::Tx;
+use crate::error::ErrorKind;
+use crate::meta::fault::{Fault, Outcome, refuse};
+use crate::meta::{Generation, SessionId, SessionKind, SessionRow};
+
+/// The server's clock, nanoseconds since 1970.
+macro_rules! now {
+    () => {
+        "((extract(epoch FROM clock_timestamp()) * 1000000)::bigint * 1000)"
+    };
+}
+
+/// A session's kind; whether its lease is not over; whether so little of it is left that it should be renewed. For [`live`].
+pub(super) const REQUIRE_LIVE: &str = concat!(
+    "SELECT kind, lease_until > ",
+    now!(),
+    ", lease_until < ",
+    now!(),
+    " + lease_secs * 500000000::bigint FROM @session WHERE id = $1 FOR KEY SHARE"
+);
+/// Never shortens a lease.
+const EXTEND: &str = concat!(
+    "UPDATE @session SET lease_until = greatest(lease_until, ",
+    now!(),
+    " + lease_secs * 1000000000::bigint) WHERE id = $1"
+);
+
+fn kind_of(kind: i32) -> Outcome<SessionKind> {
+    Ok(match kind {
+        0 => SessionKind::Writer,
+        1 => SessionKind::Reader,
+        2 => SessionKind::Collector,
+        _ => return Err(refuse(ErrorKind::Damaged, format!("session kind {kind}"))),
+    })
+}
+
+fn fenced(session: SessionId) -> Fault {
+    refuse(
+        ErrorKind::Fenced,
+        format!("session {} is over: it was closed or fenced, or its lease ran out", session.0),
+    )
+}
+
+/// What [`REQUIRE_LIVE`] says: the session's kind, if it is live. Every transaction of a session begins with this, and renews its lease: not each
+/// time, as transactions of one session would wait for each other, but when half of it has passed.
+pub(super) fn live(tx: &mut Tx<'_>, session: SessionId, answer: &Answer) -> Outcome<SessionKind> {
+    let row = answer.first().ok_or_else(|| fenced(session))?;
+    if !row.try_get::<_, bool>(1)? {
+        return Err(fenced(session));
+    }
+    if row.try_get(2)? {
+        tx.later(Query::new(EXTEND).int(session.0 as i64));
+    }
+    kind_of(row.try_get(0)?)
+}
+
+/// Checks that a session is live.
+pub(super) fn require_live(tx: &mut Tx<'_>, session: SessionId) -> Outcome<SessionKind> {
+    let answer = tx.one(Query::new(REQUIRE_LIVE).int(session.0 as i64))?;
+    live(tx, session, &answer)
+}
+
+/// What a writer may rely on: one statement, so one state.
+const GENERATION: &str =
+    "SELECT generation, ARRAY (SELECT id FROM @pack WHERE state = 2 ORDER BY id) FROM @state";
+
+fn generation(tx: &mut Tx<'_>) -> Outcome<Generation> {
+    let answer = tx.one(Query::new(GENERATION))?;
+    let row = counters::row(&answer)?;
+    let live: Vec<i64> = row.try_get(1)?;
+    Ok(Generation {
+        number: row.try_get::<_, i64>(0)? as u64,
+        live: live.into_iter().map(|id| PackId(id as u64)).collect(),
+    })
+}
+
+/// Inserts a session.
+pub(super) fn open(
+    tx: &mut Tx<'_>,
+    kind: SessionKind,
+    description: &str,
+    lease_secs: u32,
+) -> Outcome<(SessionId, Generation)> {
+    let id = SessionId(counters::advance(tx, "next_session", 1)?);
+    let generation = generation(tx)?;
+    // Readers and collectors rely on no hit when they write, so nobody ever waits for them.
+    let acknowledged = if kind == SessionKind::Writer { generation.number as i64 } else { i64::MAX };
+    let sql = concat!(
+        "INSERT INTO @session (id, kind, acknowledged, lease_secs, description, lease_until) \
+         VALUES ($1, $2, $3, $4, $5, ",
+        now!(),
+        " + $4 * 1000000000::bigint)"
+    );
+    let query = Query::new(sql).int(id.0 as i64).with(kind as i32, Type::INT4).int(acknowledged);
+    tx.later(query.with(secs(lease_secs), Type::INT4).text(description));
+    Ok((id, generation))
+}
+
+fn secs(lease_secs: u32) -> i32 {
+    i32::try_from(lease_secs).unwrap_or(i32::MAX)
+}
+
+/// Extends a lease; returns the generation's number.
+pub(super) fn renew(tx: &mut Tx<'_>, session: SessionId, lease_secs: u32) -> Outcome<u64> {
+    let id = session.0 as i64;
+    let queries = vec![Query::new(REQUIRE_LIVE).int(id), Query::new("SELECT generation FROM @state")];
+    let answers = tx.run(queries)?;
+    live(tx, session, &answers[0])?;
+    let sql = concat!(
+        "UPDATE @session SET lease_secs = $2, lease_until = ",
+        now!(),
+        " + $2 * 1000000000::bigint WHERE id = $1"
+    );
+    tx.later(Query::new(sql).int(id).with(secs(lease_secs), Type::INT4));
+    Ok(counters::row(&answers[1])?.try_get::<_, i64>(0)? as u64)
+}
+
+/// Acknowledges the current generation, and takes back the condemned packs that uncommitted work relies on (rule 8).
+pub(super) fn acknowledge(tx: &mut Tx<'_>, session: SessionId, relied: &[PackId]) -> Outcome<Generation> {
+    require_live(tx, session)?;
+    tx.later(
+        Query::new("UPDATE @pack SET state = 2 WHERE id = ANY ($1) AND state = 3")
+            .ints(super::packs::ids(relied)),
+    );
+    let generation = generation(tx)?;
+    tx.later(
+        Query::new("UPDATE @session SET acknowledged = greatest(acknowledged, $2) WHERE id = $1")
+            .int(session.0 as i64)
+            .int(generation.number as i64),
+    );
+    Ok(generation)
+}
+
+/// Ends a session, if it is not over yet. What it left uncommitted stays its own until it is swept.
+pub(super) fn end(tx: &mut Tx<'_>, session: SessionId) {
+    for sql in [
+        "DELETE FROM @session WHERE id = $1",
+        "DELETE FROM @pin WHERE session = $1",
+        "DELETE FROM @pin_root WHERE session = $1",
+        "UPDATE @state SET collector = NULL WHERE collector = $1",
+    ] {
+        tx.later(Query::new(sql).int(session.0 as i64));
+    }
+}
+
+/// The oldest generation that a writer's decisions may still rest on.
+pub(super) const SLOWEST: &str = "SELECT min(acknowledged) FROM @session";
+
+/// What [`SLOWEST`] says.
+pub(super) fn slowest(answer: &Answer) -> Outcome<i64> {
+    Ok(counters::row(answer)?.try_get::<_, Option<i64>>(0)?.unwrap_or(i64::MAX))
+}
+
+/// Every session that is not over, for [`read`].
+pub(super) const ALL: &str = concat!(
+    "SELECT id, kind, acknowledged, lease_until, description, lease_until <= ",
+    now!(),
+    " FROM @session ORDER BY id"
+);
+
+/// A row of [`ALL`].
+pub(super) fn read(row: &Row) -> Outcome<SessionRow> {
+    let acknowledged: i64 = row.try_get(2)?;
+    Ok(SessionRow {
+        id: SessionId(row.try_get::<_, i64>(0)? as u64),
+        kind: kind_of(row.try_get(1)?)?,
+        acknowledged: if acknowledged == i64::MAX { u64::MAX } else { acknowledged as u64 },
+        lease_until: row.try_get::<_, i64>(3)? as u64,
+        description: row.try_get(4)?,
+        lease_is_over: row.try_get(5)?,
+    })
+}

@@ -1,0 +1,113 @@
+//! Snapshots, pins, and the history that they keep.
+
+use outrigger_format::Root;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::connection::Query;
+use super::transaction::Tx;
+use super::{counters, row, sessions};
+use crate::error::ErrorKind;
+use crate::meta::change::row::root_column;
+use crate::meta::fault::{Outcome, refuse};
+use crate::meta::{PinTarget, SessionId, SnapshotRow};
+
+/// Names the current epoch and raises it; runs alone.
+pub(super) fn create(tx: &mut Tx<'_>, name: &str, time: u64, tags: &[String]) -> Outcome<SnapshotRow> {
+    if name.is_empty() {
+        return Err(refuse(ErrorKind::Invalid, "a snapshot needs a name"));
+    }
+    if epoch_of(tx, name)?.is_some() {
+        return Err(refuse(ErrorKind::Exists, format!("snapshot `{name}` exists already")));
+    }
+    let epoch = counters::end_epoch(tx)?;
+    let sql = "INSERT INTO @snapshot (epoch, name, time, tags) VALUES ($1, $2, $3, $4)";
+    let query = Query::new(sql).int(epoch).text(name).int(time as i64);
+    tx.later(query.with(tags.to_vec(), Type::TEXT_ARRAY));
+    Ok(SnapshotRow { name: name.to_owned(), epoch: epoch as u64, time, tags: tags.to_vec() })
+}
+
+/// Locked, so that it stays until the transaction has ended.
+fn epoch_of(tx: &mut Tx<'_>, name: &str) -> Outcome<Option<i64>> {
+    let answer =
+        tx.one(Query::new("SELECT epoch FROM @snapshot WHERE name = $1 FOR KEY SHARE").text(name))?;
+    Ok(answer.first().map(|row| row.try_get(0)).transpose()?)
+}
+
+fn required_epoch(tx: &mut Tx<'_>, name: &str) -> Outcome<i64> {
+    epoch_of(tx, name)?.ok_or_else(|| refuse(ErrorKind::NotFound, format!("there is no snapshot `{name}`")))
+}
+
+/// All snapshots, oldest first, for [`read`].
+pub(super) const ALL: &str = "SELECT epoch, name, time, tags FROM @snapshot ORDER BY epoch";
+
+/// A row of [`ALL`].
+pub(super) fn read(row: &Row) -> Outcome<SnapshotRow> {
+    Ok(SnapshotRow {
+        epoch: row.try_get::<_, i64>(0)? as u64,
+        name: row.try_get(1)?,
+        time: row.try_get::<_, i64>(2)? as u64,
+        tags: row.try_get(3)?,
+    })
+}
+
+/// Forgets a snapshot.
+pub(super) fn delete(tx: &mut Tx<'_>, name: &str) -> Outcome<()> {
+    let epoch = required_epoch(tx, name)?;
+    tx.later(Query::new("DELETE FROM @snapshot WHERE epoch = $1").int(epoch));
+    Ok(())
+}
+
+/// Pins something that is there. For [`PinTarget::Now`] it runs alone, as it ends the epoch.
+pub(super) fn pin(tx: &mut Tx<'_>, session: SessionId, target: &PinTarget) -> Outcome<(u64, Option<Root>)> {
+    sessions::require_live(tx, session)?;
+    let epoch = match target {
+        PinTarget::Now => counters::end_epoch(tx)?,
+        PinTarget::Snapshot(name) => required_epoch(tx, name)?,
+        PinTarget::Version { inode, number } => {
+            let root = pin_version(tx, session, *inode, *number)?;
+            let answer = tx.one(Query::new("SELECT epoch FROM @state"))?;
+            return Ok((counters::row(&answer)?.try_get::<_, i64>(0)? as u64, Some(root)));
+        }
+    };
+    let sql = "INSERT INTO @pin (epoch, session) VALUES ($1, $2) ON CONFLICT DO NOTHING";
+    tx.later(Query::new(sql).int(epoch).int(session.0 as i64));
+    Ok((epoch as u64, None))
+}
+
+fn pin_version(tx: &mut Tx<'_>, session: SessionId, inode: u64, number: u64) -> Outcome<Root> {
+    // Locked: else it could be dropped, and a collector look at the roots, before this pin is there.
+    let sql = "SELECT inode, number, time, mtime_secs, mtime_nanos, sum, root FROM @version \
+               WHERE inode = $1 AND number = $2 FOR KEY SHARE";
+    let answer = tx.one(Query::new(sql).int(inode as i64).int(number as i64))?;
+    let missing = || refuse(ErrorKind::NotFound, format!("inode {inode} has no version {number}"));
+    let root = row::read_version(answer.first().ok_or_else(missing)?)?.root;
+    if let Some(bytes) = root_column(&root) {
+        let sql = "INSERT INTO @pin_root (session, root) VALUES ($1, $2)";
+        tx.later(Query::new(sql).int(session.0 as i64).bytes(bytes));
+    }
+    Ok(root)
+}
+
+/// No snapshot and no pin looks at the row's epochs. New ones never will: they begin after every row of the history has ended.
+macro_rules! unseen {
+    () => {
+        "NOT EXISTS (SELECT 1 FROM @retained r WHERE r.epoch >= o.epoch_from AND r.epoch < o.epoch_to)"
+    };
+}
+
+/// Deletes up to `batch` rows of the history that nobody can see; returns how many went.
+pub(super) fn purge(tx: &mut Tx<'_>, batch: i64) -> Outcome<u64> {
+    let inodes = concat!(
+        "DELETE FROM @inode_old WHERE ctid = ANY (ARRAY (SELECT o.ctid FROM @inode_old o WHERE ",
+        unseen!(),
+        " LIMIT $1))"
+    );
+    let names = concat!(
+        "DELETE FROM @dentry_old WHERE ctid = ANY (ARRAY (SELECT o.ctid FROM @dentry_old o WHERE ",
+        unseen!(),
+        " LIMIT $1))"
+    );
+    let answers = tx.run(vec![Query::new(inodes).int(batch), Query::new(names).int(batch)])?;
+    Ok(answers.iter().map(|answer| answer.affected).sum())
+}

@@ -1,0 +1,163 @@
+//! TLS for connections: rustls, with this machine's authorities.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio_rustls::{TlsConnector, client};
+
+use super::location::{Location, TlsMode};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Makes TLS connections; one for all connections of an engine.
+#[derive(Clone)]
+pub(super) struct Tls(Arc<ClientConfig>);
+
+impl Tls {
+    /// What `location` asks for.
+    pub fn new(location: &Location) -> Result<Self> {
+        let provider = Arc::new(ring::default_provider());
+        let failed = |what: &str, error: &dyn std::fmt::Display| {
+            Error::new(ErrorKind::Invalid, format!("TLS to {location}: {what}: {error}"))
+        };
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| failed("protocol versions", &error))?;
+        let config = if location.tls == TlsMode::VerifyFull {
+            let mut roots = RootCertStore::empty();
+            match &location.root_certificates {
+                Some(path) => {
+                    let certificates = CertificateDer::pem_file_iter(path)
+                        .map_err(|error| failed(&format!("sslrootcert {}", path.display()), &error))?;
+                    for certificate in certificates {
+                        let certificate = certificate
+                            .map_err(|error| failed(&format!("sslrootcert {}", path.display()), &error))?;
+                        roots.add(certificate).map_err(|error| failed("sslrootcert", &error))?;
+                    }
+                }
+                None => {
+                    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                }
+            }
+            builder.with_root_certificates(roots).with_no_client_auth()
+        } else {
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+                .with_no_client_auth()
+        };
+        Ok(Self(Arc::new(config)))
+    }
+}
+
+/// Believes whoever answers (`sslmode=require` and `prefer`, as in libpq): against listeners, not against impostors.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> std::result::Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> std::result::Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for Tls {
+    type Stream = Secured<S>;
+    type TlsConnect = Handshake;
+    type Error = rustls::pki_types::InvalidDnsNameError;
+
+    fn make_tls_connect(&mut self, domain: &str) -> std::result::Result<Handshake, Self::Error> {
+        // Asked for a socket's, too, which has none, and is never secured.
+        let name = if domain.is_empty() { "localhost" } else { domain };
+        Ok(Handshake {
+            connector: TlsConnector::from(Arc::clone(&self.0)),
+            name: ServerName::try_from(name)?.to_owned(),
+        })
+    }
+}
+
+/// One handshake to be made.
+pub(super) struct Handshake {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Handshake {
+    type Stream = Secured<S>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Secured<S>>> + Send>>;
+
+    fn connect(self, stream: S) -> Self::Future {
+        Box::pin(async move { Ok(Secured(self.connector.connect(self.name, stream).await?)) })
+    }
+}
+
+/// A stream within TLS.
+pub(super) struct Secured<S>(client::TlsStream<S>);
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Secured<S> {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Secured<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Secured<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,329 @@
+//! Transactions: which run side by side, what is made again after a failure, and what never is.
+//!
+//! **Side by side.** Transactions are READ COMMITTED: each statement sees what was committed when it began. What a transaction decides on it
+//! locks: rows by `FOR UPDATE` or `FOR KEY SHARE`, and the *gate*, a transaction advisory lock. Those that change the tree, packs or
+//! pins hold the gate shared; those that no other may run beside hold it exclusively (snapshots, moves of directories, the collector's steps).
+//! The gate is taken by a statement of its own before anything is read, so all later statements see what its holders before left.
+//!
+//! **Made again.** A transaction that failed before its COMMIT was sent has changed nothing, and is made again if the failure was another
+//! transaction's or the connection's. Once COMMIT was sent and no answer came, nobody knows: it may have happened, or happen yet. So each
+//! transaction that writes first puts a number of its own into its connection's row of `lane`. On another connection that row is then read *for
+//! update*: this waits until the server is through with the lost transaction, and tells by the number whether it was committed. Only if it
+//! was not is it made again.
+
+use std::time::{Duration, Instant};
+
+use tokio_postgres::Error as SqlError;
+
+use super::connection::{Answer, Connection, Query, SETTINGS};
+use super::pool::{Lent, Pool};
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
+
+/// How a transaction stands to others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Gate {
+    /// Neither waits for the gate nor holds it.
+    Open,
+    /// Beside others of its kind.
+    Shared,
+    /// Beside none that holds the gate.
+    Alone,
+}
+
+/// How long a server that is gone is waited for: as long as a lease lasts.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// After this many failures because of others a transaction runs alone, so that it comes through.
+const TRIES_BESIDE: u32 = 4;
+const TRIES: u32 = 40;
+
+/// What the engine needs to make transactions.
+pub(super) struct Transactions {
+    pub pool: Pool,
+    /// The advisory lock: derived from the schema's name, as a database may hold several stores.
+    gate: i64,
+}
+
+/// A transaction that writes.
+pub(super) struct Tx<'p> {
+    connection: Lent<'p>,
+    /// What begins it, until it was sent.
+    first: Option<String>,
+    /// Statements whose answers nobody waits for yet.
+    waiting: Vec<Query>,
+    /// No other transaction that holds the gate runs beside it.
+    pub alone: bool,
+    /// What its connection's row of `lane` says once it is committed.
+    token: i64,
+}
+
+impl Tx<'_> {
+    /// Runs statements, together.
+    pub fn run(&mut self, queries: Vec<Query>) -> Outcome<Vec<Answer>> {
+        let first = self.first.take();
+        let mut all = std::mem::take(&mut self.waiting);
+        let before = all.len();
+        all.extend(queries);
+        let mut answers = self.connection.together(first.as_deref(), &all, None)?;
+        if first.is_some() && answers[0].affected != 1 {
+            // Somebody tidied the row away.
+            self.connection.lane_is_there = false;
+            return Err(Fault::Again { alone: false });
+        }
+        Ok(answers.split_off(before))
+    }
+
+    /// Runs one statement.
+    pub fn one(&mut self, query: Query) -> Outcome<Answer> {
+        Ok(self.run(vec![query])?.pop().expect("one query has one answer"))
+    }
+
+    /// Runs a statement with the next ones, or with COMMIT.
+    pub fn later(&mut self, query: Query) {
+        self.waiting.push(query);
+    }
+
+    /// Number of its connection, for spreading.
+    pub fn lane(&self) -> i64 {
+        self.connection.lane
+    }
+
+    fn commit(&mut self) -> Outcome<()> {
+        if self.first.is_some() {
+            // COMMIT is never sent before the row of `lane` is known to be locked: else somebody could read it too early.
+            let later = self.waiting.split_off(1);
+            self.run(Vec::new())?;
+            self.waiting = later;
+        }
+        let all = std::mem::take(&mut self.waiting);
+        self.connection.together(None, &all, Some("COMMIT"))?;
+        Ok(())
+    }
+}
+
+/// What a failure calls for.
+#[derive(PartialEq, Eq, Debug)]
+enum Remedy {
+    /// The transaction has not happened; again, when the server is there.
+    Reconnect,
+    /// The transaction has not happened, because of another one.
+    Again { alone: bool },
+    /// It is as it is.
+    None,
+}
+
+fn code(error: &SqlError) -> &str {
+    error.code().map_or("", |state| state.code())
+}
+
+/// True when the connection is gone, or goes.
+fn is_lost(error: &SqlError) -> bool {
+    match error.as_db_error() {
+        Some(db) => matches!(db.severity(), "FATAL" | "PANIC") || code(error).starts_with("57P0"),
+        None => std::error::Error::source(error)
+            .is_none_or(|source| !source.is::<tokio_postgres::types::WrongType>()),
+    }
+}
+
+fn remedy(fault: &Fault) -> Remedy {
+    match fault {
+        Fault::Again { alone } => Remedy::Again { alone: *alone },
+        Fault::Postgres(error) if is_lost(error) => Remedy::Reconnect,
+        Fault::Postgres(error) => match code(error) {
+            // Serialization, deadlock, a row that another one inserted at the same time.
+            "40001" | "40P01" | "23505" => Remedy::Again { alone: false },
+            // Prepared statements that the server no longer has, or that a changed schema has outdated.
+            "26000" | "42P05" | "0A000" => Remedy::Reconnect,
+            _ => Remedy::None,
+        },
+        Fault::Sqlite(_) | Fault::Store(_) => Remedy::None,
+    }
+}
+
+impl Transactions {
+    pub fn new(pool: Pool) -> Self {
+        let name = pool.location.schema.as_bytes();
+        let gate = outrigger_format::checksum(&[b"outrigger gate", name]) as i64;
+        Self { pool, gate }
+    }
+
+    /// A connection, waiting for a server that is away.
+    fn connect(&self, until: Instant) -> Result<Lent<'_>> {
+        let mut pause = Duration::from_millis(20);
+        loop {
+            match self.pool.get() {
+                Ok(connection) => return Ok(connection),
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) && Instant::now() < until =>
+                {
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_secs(1));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn begin<'p>(&self, connection: Lent<'p>, gate: Gate) -> Result<Tx<'p>> {
+        let mut first = String::from("BEGIN");
+        if connection.pooled {
+            first = format!("{first}; {SETTINGS}");
+        }
+        match gate {
+            Gate::Open => {}
+            Gate::Shared => first = format!("{first}; SELECT pg_advisory_xact_lock_shared({})", self.gate),
+            Gate::Alone => first = format!("{first}; SELECT pg_advisory_xact_lock({})", self.gate),
+        }
+        let token = i64::from_le_bytes(crate::clock::random()?);
+        let mark = Query::new("UPDATE @lane SET token = $2, used = now() WHERE id = $1");
+        let mark = mark.int(connection.lane).int(token);
+        let alone = gate == Gate::Alone;
+        Ok(Tx { connection, first: Some(first), waiting: vec![mark], alone, token })
+    }
+
+    /// Runs `work` in a transaction: all of it or, on any error, nothing. It may run several times, of which one counts.
+    pub fn write<T>(
+        &self,
+        what: &str,
+        gate: Gate,
+        mut work: impl FnMut(&mut Tx<'_>) -> Outcome<T>,
+    ) -> Result<T> {
+        let until = Instant::now() + PATIENCE;
+        let (mut gate, mut tries) = (gate, 0);
+        loop {
+            let mut lent = self.connect(until).map_err(|error| error.context(what))?;
+            if let Err(error) = lent.ensure_lane() {
+                let again = is_lost(&error) && Instant::now() < until;
+                lent.discard();
+                self.pool.forget_idle();
+                if again {
+                    continue;
+                }
+                return Err(Fault::from(error)).explain(what);
+            }
+            let mut tx = self.begin(lent, gate)?;
+            let fault = match work(&mut tx) {
+                Ok(value) => match tx.commit() {
+                    Ok(()) => return Ok(value),
+                    Err(Fault::Postgres(error)) if is_lost(&error) => {
+                        let (lane, token) = (tx.connection.lane, tx.token);
+                        tx.connection.discard();
+                        self.pool.forget_idle();
+                        if self.was_committed(lane, token, until).map_err(|error| error.context(what))? {
+                            return Ok(value);
+                        }
+                        continue;
+                    }
+                    Err(fault) => fault,
+                },
+                Err(fault) => fault,
+            };
+            tries += 1;
+            let remedy = remedy(&fault);
+            let Tx { mut connection, .. } = tx;
+            if remedy == Remedy::Reconnect || connection.script("ROLLBACK").is_err() {
+                connection.discard();
+                // The others have most likely been lost with it.
+                self.pool.forget_idle();
+                if tries > 1 {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            }
+            match remedy {
+                Remedy::Reconnect if Instant::now() < until => {}
+                Remedy::Again { alone } if tries < TRIES => {
+                    if (alone || tries >= TRIES_BESIDE) && gate == Gate::Shared {
+                        gate = Gate::Alone;
+                    }
+                }
+                _ => return Err(fault).explain(what),
+            }
+        }
+    }
+
+    /// Whether a transaction whose COMMIT was sent, and never answered, has happened.
+    fn was_committed(&self, lane: i64, token: i64, until: Instant) -> Result<bool> {
+        let unknown = |error: Error| {
+            error.context(
+                "the connection was lost while a transaction was being committed, and whether it was could not be found out",
+            )
+        };
+        // Its own time, as the server may just be starting again.
+        let until = until.max(Instant::now() + PATIENCE / 2);
+        loop {
+            let mut connection = self.connect(until).map_err(unknown)?;
+            let query = Query::new("SELECT token FROM @lane WHERE id = $1 FOR UPDATE").int(lane);
+            match connection.query(&query) {
+                Ok(answer) => {
+                    let found = answer.first().map(|row| row.try_get::<_, i64>(0)).transpose();
+                    let found = found.map_err(Fault::from).explain("reading a lane").map_err(unknown)?;
+                    return Ok(found == Some(token));
+                }
+                Err(_) if Instant::now() < until => {
+                    connection.discard();
+                    self.pool.forget_idle();
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                Err(error) => {
+                    return Err(Fault::from(error)).explain("reading a lane").map_err(unknown);
+                }
+            }
+        }
+    }
+
+    /// Runs `work`, which changes nothing, on a connection; again if that is lost.
+    fn on_connection<T>(&self, what: &str, mut work: impl FnMut(&mut Connection) -> Outcome<T>) -> Result<T> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let mut connection = self.connect(until).map_err(|error| error.context(what))?;
+            let fault = match work(&mut connection) {
+                Ok(value) => return Ok(value),
+                Err(fault) => fault,
+            };
+            let again = remedy(&fault) == Remedy::Reconnect;
+            if again || connection.script("ROLLBACK").is_err() {
+                connection.discard();
+                self.pool.forget_idle();
+            }
+            if !again || Instant::now() >= until {
+                return Err(fault).explain(what);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Runs one statement that reads.
+    pub fn read_once(&self, what: &str, query: &Query) -> Result<Answer> {
+        self.on_connection(what, |connection| Ok(connection.query(query)?))
+    }
+
+    /// Runs `work` on one state of the database. It may run several times.
+    pub fn read<T>(&self, what: &str, mut work: impl FnMut(&mut Connection) -> Outcome<T>) -> Result<T> {
+        self.on_connection(what, |connection| {
+            // Over many rows the planner knows best.
+            connection.script(
+                "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_hashjoin = on; \
+                 SET LOCAL enable_mergejoin = on; SET LOCAL enable_seqscan = on; \
+                 SET LOCAL idle_in_transaction_session_timeout = 0",
+            )?;
+            let value = work(connection)?;
+            connection.script("COMMIT")?;
+            Ok(value)
+        })
+    }
+
+    /// As [`Transactions::read`], for `work` that tells others what it sees, and so cannot run twice.
+    pub fn read_through<T>(&self, what: &str, work: impl FnOnce(&mut Connection) -> Outcome<T>) -> Result<T> {
+        let mut work = Some(work);
+        self.read(what, |connection| match work.take() {
+            Some(work) => work(connection),
+            None => Err(refuse(ErrorKind::Io, "the connection was lost; try again")),
+        })
+    }
+
+    /// Waits until all transactions that hold the gate now have ended.
+    pub fn barrier(&self, what: &str) -> Result<()> {
+        let script = format!("BEGIN; SELECT pg_advisory_xact_lock({}); COMMIT", self.gate);
+        self.on_connection(what, |connection| Ok(connection.script(&script)?))
+    }
+}

@@ -1,0 +1,180 @@
+//! Reading the tree, now or at an epoch: each read is one statement, so it sees one state.
+//!
+//! At an epoch, a name or inode is either the current row, if that is old enough, or the one row of the history whose epochs contain it.
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::connection::{Answer, Query};
+use super::flush::{VersionColumn, insert_versions};
+use super::row::{self, former_columns, require, stored_columns};
+use super::transaction::Tx;
+use crate::error::ErrorKind;
+use crate::meta::change::row::root_column;
+use crate::meta::fault::{Outcome, refuse};
+use crate::meta::{At, DirEntry, Inode, VersionRow};
+
+/// Rows of the current table come first; whether a row is a former one is the first column.
+const INODE: &str = concat!("SELECT false, ", stored_columns!(), " FROM @inode i WHERE i.number = $1");
+const INODE_AT: &str = concat!(
+    "SELECT false, ",
+    stored_columns!(),
+    " FROM @inode i WHERE i.number = $1 AND i.epoch <= $2 UNION ALL SELECT true, ",
+    former_columns!(),
+    " FROM @inode_old i WHERE i.number = $1 AND i.epoch_from <= $2 AND i.epoch_to > $2"
+);
+/// Name, its inode, its epochs (the second one NULL for a current name), its checksum.
+macro_rules! name_columns {
+    () => {
+        "d.name, d.inode, d.epoch, NULL::bigint AS epoch_to, d.sum"
+    };
+}
+macro_rules! former_name_columns {
+    () => {
+        "d.name, d.inode, d.epoch_from, d.epoch_to, d.sum"
+    };
+}
+const LOOKUP: &str = concat!(
+    "SELECT ",
+    name_columns!(),
+    ", false, ",
+    stored_columns!(),
+    " FROM @dentry d JOIN @inode i ON i.number = d.inode WHERE d.parent = $1 AND d.name = $2"
+);
+const READ_DIR: &str = concat!(
+    "SELECT ",
+    name_columns!(),
+    ", false, ",
+    stored_columns!(),
+    " FROM (SELECT * FROM @dentry WHERE parent = $1 AND name > $2 ORDER BY name LIMIT $3) d \
+     JOIN @inode i ON i.number = d.inode ORDER BY d.name"
+);
+/// The names that `$1` (parent), `$2` and `$3` choose at epoch `$4`, each with its inode then.
+macro_rules! at_epoch {
+    ($which:literal) => {
+        concat!(
+            "SELECT n.name, n.inode, n.epoch, n.epoch_to, n.sum, i.* FROM (SELECT * FROM (SELECT ",
+            name_columns!(),
+            " FROM @dentry d WHERE d.parent = $1 AND ",
+            $which,
+            " AND d.epoch <= $4 UNION ALL SELECT ",
+            former_name_columns!(),
+            " FROM @dentry_old d WHERE d.parent = $1 AND ",
+            $which,
+            " AND d.epoch_from <= $4 AND d.epoch_to > $4) u ORDER BY name LIMIT $3) n LEFT JOIN LATERAL (SELECT false, ",
+            stored_columns!(),
+            " FROM @inode i WHERE i.number = n.inode AND i.epoch <= $4 UNION ALL SELECT true, ",
+            former_columns!(),
+            " FROM @inode_old i WHERE i.number = n.inode AND i.epoch_from <= $4 AND i.epoch_to > $4 LIMIT 1) i ON true ORDER BY n.name"
+        )
+    };
+}
+const LOOKUP_AT: &str = at_epoch!("d.name = $2");
+const READ_DIR_AT: &str = at_epoch!("d.name > $2");
+
+/// For [`read_inode`].
+pub(super) fn inode(at: At, number: u64) -> Query {
+    match at {
+        At::Now => Query::new(INODE).int(number as i64),
+        At::Epoch(epoch) => Query::new(INODE_AT).int(number as i64).int(epoch as i64),
+    }
+}
+
+/// For [`read_entries`].
+pub(super) fn lookup(at: At, parent: u64, name: &[u8]) -> Query {
+    match at {
+        At::Now => Query::new(LOOKUP).int(parent as i64).bytes(name.to_vec()),
+        At::Epoch(epoch) => {
+            Query::new(LOOKUP_AT).int(parent as i64).bytes(name.to_vec()).int(1).int(epoch as i64)
+        }
+    }
+}
+
+/// For [`read_entries`].
+pub(super) fn read_dir(at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Query {
+    // No name is empty, so every name comes after the empty one.
+    let after = after.unwrap_or_default().to_vec();
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    match at {
+        At::Now => Query::new(READ_DIR).int(parent as i64).bytes(after).int(limit),
+        At::Epoch(epoch) => {
+            Query::new(READ_DIR_AT).int(parent as i64).bytes(after).int(limit).int(epoch as i64)
+        }
+    }
+}
+
+fn inode_of(found: &Row, first: usize) -> Outcome<Inode> {
+    let stored = match found.try_get::<_, Option<bool>>(first)? {
+        Some(false) => row::read_stored(found, first + 1)?,
+        Some(true) => row::read_former(found, first + 1)?,
+        None => return Err(refuse(ErrorKind::Damaged, "a name stands for no inode at that epoch")),
+    };
+    row::inode(stored)
+}
+
+/// The inode that an answer has, if any.
+pub(super) fn read_inode(answer: &Answer) -> Outcome<Option<Inode>> {
+    answer.first().map(|found| inode_of(found, 0)).transpose()
+}
+
+/// The entries of directory `parent` that an answer has.
+pub(super) fn read_entries(answer: &Answer, parent: u64) -> Outcome<Vec<DirEntry>> {
+    let entry = |found: &Row| -> Outcome<DirEntry> {
+        let (name, inode): (Vec<u8>, i64) = (found.try_get(0)?, found.try_get(1)?);
+        let (epoch, epoch_to): (i64, Option<i64>) = (found.try_get(2)?, found.try_get(3)?);
+        let sum = match epoch_to {
+            None => row::name_sum(parent as i64, &name, inode, epoch),
+            Some(epoch_to) => row::former_name_sum(parent as i64, &name, inode, (epoch, epoch_to)),
+        };
+        let what = || format!("a name in directory {parent} is not what was written");
+        require(found.try_get(4)?, sum, what)?;
+        Ok(DirEntry { name, inode: inode_of(found, 5)? })
+    };
+    answer.rows.iter().map(entry).collect()
+}
+
+/// The directory that a directory hangs in.
+pub(super) const PARENT_OF: &str = "SELECT parent, sum FROM @directory WHERE inode = $1";
+
+/// What [`PARENT_OF`] says.
+pub(super) fn read_parent(answer: &Answer, directory: u64) -> Outcome<Option<u64>> {
+    let Some(found) = answer.first() else { return Ok(None) };
+    let parent: i64 = found.try_get(0)?;
+    let what = || format!("where directory {directory} hangs is not what was written");
+    require(found.try_get(1)?, row::directory_sum(directory as i64, parent), what)?;
+    Ok(Some(parent as u64))
+}
+
+/// Earlier contents, newest first, for [`row::read_version`].
+pub(super) const VERSIONS: &str = "SELECT inode, number, time, mtime_secs, mtime_nanos, sum, root FROM @version \
+    WHERE inode = $1 ORDER BY number DESC";
+
+/// Inserts earlier contents of a file, for a database that is being rebuilt.
+pub(super) fn restore_versions(tx: &mut Tx<'_>, inode: u64, versions: &[VersionRow]) -> Outcome<()> {
+    let number = inode as i64;
+    let sql = concat!("SELECT ", stored_columns!(), " FROM @inode i WHERE i.number = $1 FOR UPDATE");
+    let answer = tx.one(Query::new(sql).int(number))?;
+    let found =
+        answer.first().ok_or_else(|| refuse(ErrorKind::NotFound, format!("inode {inode} does not exist")))?;
+    let mut stored = row::read_stored(found, 0)?;
+    let columns = versions.iter().map(|version| VersionColumn {
+        inode: number,
+        number: version.number as i64,
+        time: version.time as i64,
+        mtime: version.mtime,
+        root: root_column(&version.root),
+    });
+    tx.later(insert_versions(
+        columns,
+        "INSERT INTO @version (inode, number, time, mtime_secs, mtime_nanos, sum, root) \
+         SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::int4[], $6::int4[], $7::bytea[]) \
+         ON CONFLICT DO NOTHING",
+    ));
+    // The present content comes after all of them.
+    let newest = versions.iter().map(|version| version.number as i64).max().unwrap_or(0);
+    stored.version = stored.version.max(newest + 1);
+    let sum = row::inode_sum(&stored);
+    let sql = "UPDATE @inode SET version = $2, sum = $3 WHERE number = $1";
+    tx.later(Query::new(sql).int(number).int(stored.version).with(sum, Type::INT4));
+    Ok(())
+}

@@ -1,0 +1,551 @@
+//! The rows that a commit works on: read in bulk before it, changed in memory, written in bulk after it.
+//!
+//! A statement costs a journey to the server and its planning, whatever it does; so a commit makes few of them. [`Working::load`] reads (and
+//! locks) everything that its changes name, in one go. What is needed beyond that (the way up from a directory, the entries of one
+//! that is removed) is read when it is asked for. `flush.rs` writes what has changed.
+//!
+//! **Locks.** Rows of names and inodes that a commit may change are locked for update as they are read, in the order of their keys. The row in
+//! `directory` of a directory that gets an entry is locked for key share, and for update before a directory is found empty: so nobody makes
+//! an entry in a directory that is being removed. That a name or a number is free cannot be locked: when two commits
+//! both make it, the second one's insertion is refused by the primary key, and it is made again.
+//! What would need more (moving a directory, removing one that has entries) is made alone.
+
+use std::collections::{HashMap, HashSet};
+
+use outrigger_format::Root;
+use tokio_postgres::types::Type;
+
+use super::connection::Query;
+use super::row::{self, Stored, Traits, require, stored_columns};
+use super::transaction::Tx;
+use crate::error::ErrorKind;
+use crate::meta::change::Rows;
+use crate::meta::change::row::{TraitsKey, root_column};
+use crate::meta::fault::{Fault, Outcome, refuse};
+use crate::meta::{Change, ROOT_INODE};
+
+/// A row as it was read, and as it is to be.
+pub(super) struct Slot<T> {
+    pub before: Option<T>,
+    pub now: Option<T>,
+}
+
+impl<T: Clone> Slot<T> {
+    fn read(row: Option<T>) -> Self {
+        Self { before: row.clone(), now: row }
+    }
+}
+
+/// What a name stands for, and since when.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Name {
+    pub inode: i64,
+    pub epoch: i64,
+}
+
+/// Names of one directory.
+pub(super) type Names = HashMap<Vec<u8>, Slot<Name>>;
+
+/// The rows of one transaction.
+pub(super) struct Working<'t, 'p> {
+    pub tx: &'t mut Tx<'p>,
+    pub names: HashMap<i64, Names>,
+    pub inodes: HashMap<i64, Slot<Stored>>,
+    pub directories: HashMap<i64, Slot<i64>>,
+    /// For the history: a former state, and the epoch from which on it is one.
+    pub former_inodes: Vec<(Stored, i64)>,
+    pub former_names: Vec<(i64, Vec<u8>, Name, i64)>,
+    pub versions: Vec<Stored>,
+    /// Inode → the oldest number that stays.
+    pub trims: HashMap<i64, i64>,
+    pub policies_gone: Vec<i64>,
+    pub held: HashMap<String, Option<Vec<u8>>>,
+    /// Directories of which every name is in `names`: those made here, and those read whole.
+    whole: HashSet<i64>,
+    /// Rows of `directory` that are locked for update.
+    guarded: HashSet<i64>,
+}
+
+/// Names with their inodes, as `$1` and `$2` say; both are locked.
+const LOAD_NAMES: &str = concat!(
+    "SELECT d.parent, d.name, d.inode, d.epoch, d.sum, ",
+    stored_columns!(),
+    " FROM unnest($1, $2) AS wanted (parent, name) JOIN @dentry d ON d.parent = wanted.parent AND d.name = wanted.name \
+     JOIN @inode i ON i.number = d.inode FOR UPDATE OF d, i"
+);
+const LOAD_INODES: &str = concat!(
+    "SELECT ",
+    stored_columns!(),
+    " FROM @inode i WHERE i.number = ANY ($1) ORDER BY i.number FOR UPDATE"
+);
+const LOAD_DIRECTORIES: &str =
+    "SELECT inode, parent, sum FROM @directory WHERE inode = ANY ($1) ORDER BY inode FOR KEY SHARE";
+const GUARD_DIRECTORY: &str = "SELECT inode, parent, sum FROM @directory WHERE inode = $1 FOR UPDATE";
+const HAS_NAMES: &str = "SELECT name FROM @dentry WHERE parent = $1 LIMIT $2";
+const LOAD_ENTRIES: &str = concat!(
+    "SELECT d.parent, d.name, d.inode, d.epoch, d.sum, ",
+    stored_columns!(),
+    " FROM @dentry d JOIN @inode i ON i.number = d.inode WHERE d.parent = $1 FOR UPDATE OF d, i"
+);
+const VERSIONS_POLICY: &str = "WITH RECURSIVE up (inode, distance) AS (SELECT $1::bigint, 0 UNION ALL \
+    SELECT h.parent, up.distance + 1 FROM up JOIN @directory h ON h.inode = up.inode \
+    WHERE h.parent <> up.inode AND up.distance < 100000) \
+    SELECT p.value, p.inode FROM up JOIN @policy p ON p.inode = up.inode AND p.key = 'versions' ORDER BY up.distance LIMIT 1";
+const ABOVE: &str = "SELECT h.parent, d.name FROM @directory h JOIN @dentry d ON d.parent = h.parent AND d.inode = h.inode \
+    WHERE h.inode = $1";
+/// What a commit keeps in memory before it writes what it has so far.
+const ROWS_MAX: usize = 200_000;
+
+impl<'t, 'p> Working<'t, 'p> {
+    /// No rows yet.
+    pub fn new(tx: &'t mut Tx<'p>) -> Self {
+        Self {
+            tx,
+            names: HashMap::new(),
+            inodes: HashMap::new(),
+            directories: HashMap::new(),
+            former_inodes: Vec::new(),
+            former_names: Vec::new(),
+            versions: Vec::new(),
+            trims: HashMap::new(),
+            policies_gone: Vec::new(),
+            held: HashMap::new(),
+            whole: HashSet::new(),
+            guarded: HashSet::new(),
+        }
+    }
+
+    /// The statements that read what `changes` name, in the order of [`Working::loaded`].
+    pub fn load(changes: &[Change]) -> (Wanted, Vec<Query>) {
+        let wanted = Wanted::of(changes);
+        let (parents, names): (Vec<i64>, Vec<Vec<u8>>) = wanted.names.iter().cloned().unzip();
+        let queries = vec![
+            Query::new(LOAD_DIRECTORIES).ints(wanted.directories.clone()),
+            Query::new(LOAD_NAMES).ints(parents).with(names, Type::BYTEA_ARRAY),
+            Query::new(LOAD_INODES).ints(wanted.inodes.clone()),
+        ];
+        (wanted, queries)
+    }
+
+    /// Takes what the statements of [`Working::load`] brought.
+    pub fn loaded(&mut self, wanted: Wanted, answers: &[super::connection::Answer]) -> Outcome<()> {
+        for row in &answers[0].rows {
+            self.take_directory(row)?;
+        }
+        for row in &answers[1].rows {
+            self.take_name(row)?;
+        }
+        for row in &answers[2].rows {
+            let stored = row::read_stored(row, 0)?;
+            self.inodes.entry(stored.number).or_insert_with(|| Slot::read(Some(stored)));
+        }
+        // The rest is not there.
+        for directory in wanted.directories {
+            self.directories.entry(directory).or_insert_with(|| Slot::read(None));
+        }
+        for (parent, name) in wanted.names {
+            self.names.entry(parent).or_default().entry(name).or_insert_with(|| Slot::read(None));
+        }
+        for inode in wanted.inodes {
+            self.inodes.entry(inode).or_insert_with(|| Slot::read(None));
+        }
+        Ok(())
+    }
+
+    fn take_directory(&mut self, row: &tokio_postgres::Row) -> Outcome<()> {
+        let (inode, parent): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let what = || format!("where directory {inode} hangs is not what was written");
+        require(row.try_get(2)?, row::directory_sum(inode, parent), what)?;
+        self.directories.entry(inode).or_insert_with(|| Slot::read(Some(parent)));
+        Ok(())
+    }
+
+    fn take_name(&mut self, row: &tokio_postgres::Row) -> Outcome<()> {
+        let (parent, name): (i64, Vec<u8>) = (row.try_get(0)?, row.try_get(1)?);
+        let found = Name { inode: row.try_get(2)?, epoch: row.try_get(3)? };
+        let what = || format!("a name in directory {parent} is not what was written");
+        require(row.try_get(4)?, row::name_sum(parent, &name, found.inode, found.epoch), what)?;
+        let stored = row::read_stored(row, 5)?;
+        self.inodes.entry(stored.number).or_insert_with(|| Slot::read(Some(stored)));
+        self.names.entry(parent).or_default().entry(name).or_insert_with(|| Slot::read(Some(found)));
+        Ok(())
+    }
+
+    /// Sees to it that a name is known.
+    fn know_name(&mut self, parent: i64, name: &[u8]) -> Outcome<()> {
+        if self.names.get(&parent).is_some_and(|names| names.contains_key(name)) {
+            return Ok(());
+        }
+        if !self.whole.contains(&parent) {
+            let query =
+                Query::new(LOAD_NAMES).ints(vec![parent]).with(vec![name.to_vec()], Type::BYTEA_ARRAY);
+            let answer = self.tx.one(query)?;
+            for row in &answer.rows {
+                self.take_name(row)?;
+            }
+        }
+        self.names.entry(parent).or_default().entry(name.to_vec()).or_insert_with(|| Slot::read(None));
+        Ok(())
+    }
+
+    fn know_inode(&mut self, number: i64) -> Outcome<&mut Slot<Stored>> {
+        if !self.inodes.contains_key(&number) {
+            let answer = self.tx.one(Query::new(LOAD_INODES).ints(vec![number]))?;
+            let stored = answer.first().map(|row| row::read_stored(row, 0)).transpose()?;
+            self.inodes.insert(number, Slot::read(stored));
+        }
+        Ok(self.inodes.entry(number).or_insert_with(|| Slot::read(None)))
+    }
+
+    fn now_named(&mut self, parent: i64, name: &[u8]) -> Outcome<Option<Name>> {
+        self.know_name(parent, name)?;
+        Ok(self.names.get(&parent).and_then(|names| names.get(name)).and_then(|slot| slot.now))
+    }
+
+    fn slot_of_name(&mut self, parent: i64, name: &[u8]) -> Outcome<&mut Slot<Name>> {
+        self.know_name(parent, name)?;
+        self.names
+            .get_mut(&parent)
+            .and_then(|names| names.get_mut(name))
+            .ok_or_else(|| refuse(ErrorKind::Damaged, "a name that was just read is not known"))
+    }
+
+    /// An inode that the editor has just seen.
+    fn present(&mut self, number: i64) -> Outcome<&mut Stored> {
+        let slot = self.know_inode(number)?;
+        slot.now.as_mut().ok_or_else(|| refuse(ErrorKind::Damaged, format!("inode {number} is missing")))
+    }
+
+    /// Locks a directory so that nobody makes an entry in it.
+    fn guard(&mut self, directory: i64) -> Outcome<()> {
+        if !self.whole.contains(&directory) && self.guarded.insert(directory) {
+            let answer = self.tx.one(Query::new(GUARD_DIRECTORY).int(directory))?;
+            if let Some(row) = answer.first() {
+                self.take_directory(row)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Names of a directory that are there now, as far as they are known.
+    fn known_names(&self, parent: i64) -> impl Iterator<Item = (&Vec<u8>, Name)> {
+        let names = self.names.get(&parent).into_iter().flatten();
+        names.filter_map(|(name, slot)| slot.now.map(|now| (name, now)))
+    }
+
+    /// Writes what there is, if it is much, and forgets it.
+    fn relieve(&mut self) -> Outcome<()> {
+        if self.inodes.len() + self.former_inodes.len() < ROWS_MAX {
+            return Ok(());
+        }
+        self.flush();
+        self.tx.run(Vec::new())?;
+        self.names.clear();
+        self.inodes.clear();
+        self.directories.clear();
+        self.whole.clear();
+        self.guarded.clear();
+        Ok(())
+    }
+}
+
+/// The keys of what changes name, in order, each once.
+#[derive(Default)]
+pub(super) struct Wanted {
+    directories: Vec<i64>,
+    names: Vec<(i64, Vec<u8>)>,
+    inodes: Vec<i64>,
+}
+
+impl Wanted {
+    fn of(changes: &[Change]) -> Self {
+        use outrigger_format::catalogue::FileKind;
+        let mut wanted = Self::default();
+        // Nothing is in a directory that is only just being made. (It may turn out to be there already: then its names are read one by one.)
+        let mut new = HashSet::new();
+        for change in changes {
+            match change {
+                Change::Put { parent, name, inode, attributes, .. } => {
+                    if attributes.kind == FileKind::Directory && *inode != ROOT_INODE {
+                        new.insert(*inode);
+                    }
+                    if !new.contains(parent) {
+                        wanted.entry(*parent, name);
+                    }
+                    wanted.inodes.push(*inode as i64);
+                }
+                Change::Link { parent, name, inode } => {
+                    wanted.entry(*parent, name);
+                    wanted.inodes.push(*inode as i64);
+                }
+                Change::Remove { parent, name, .. } => wanted.entry(*parent, name),
+                Change::Rename { parent, name, new_parent, new_name } => {
+                    wanted.entry(*parent, name);
+                    wanted.entry(*new_parent, new_name);
+                }
+                Change::Name { parent, name, inode } => {
+                    wanted.entry(*parent, name);
+                    if let Some(inode) = inode {
+                        wanted.inodes.push(*inode as i64);
+                        wanted.directories.push(*inode as i64);
+                    }
+                }
+                Change::Node { inode, parent, .. } => {
+                    wanted.inodes.push(*inode as i64);
+                    wanted.directories.extend([*inode as i64, *parent as i64]);
+                }
+                Change::Orphan { .. } => {}
+            }
+        }
+        wanted.directories.sort_unstable();
+        wanted.directories.dedup();
+        wanted.names.sort_unstable();
+        wanted.names.dedup();
+        wanted.inodes.sort_unstable();
+        wanted.inodes.dedup();
+        wanted
+    }
+
+    fn entry(&mut self, parent: u64, name: &[u8]) {
+        self.directories.push(parent as i64);
+        if !name.is_empty() {
+            self.names.push((parent as i64, name.to_vec()));
+        }
+    }
+}
+
+impl Rows for Working<'_, '_> {
+    type Traits = Traits;
+
+    fn insert_name(&mut self, parent: i64, name: &[u8], inode: i64, epoch: i64) -> Outcome<bool> {
+        let slot = self.slot_of_name(parent, name)?;
+        if slot.now.is_some() {
+            return Ok(false);
+        }
+        slot.now = Some(Name { inode, epoch });
+        Ok(true)
+    }
+
+    fn find(&mut self, parent: i64, name: &[u8]) -> Outcome<Option<(i64, Stored)>> {
+        let Some(found) = self.now_named(parent, name)? else { return Ok(None) };
+        let stored = self.know_inode(found.inode)?.now.clone();
+        Ok(stored.map(|stored| (found.epoch, stored)))
+    }
+
+    fn name(&mut self, parent: i64, name: &[u8]) -> Outcome<Option<(i64, i64)>> {
+        Ok(self.now_named(parent, name)?.map(|found| (found.inode, found.epoch)))
+    }
+
+    fn has_names(&mut self, parent: i64) -> Outcome<bool> {
+        if self.known_names(parent).next().is_some() {
+            return Ok(true);
+        }
+        if self.whole.contains(&parent) {
+            return Ok(false);
+        }
+        self.guard(parent)?;
+        // Of the names that are there, as many may be taken away here.
+        let gone = self.names.get(&parent).map_or(0, HashMap::len);
+        let answer = self.tx.one(Query::new(HAS_NAMES).int(parent).int(gone as i64 + 1))?;
+        for row in &answer.rows {
+            let name: &[u8] = row.try_get(0)?;
+            if self.names.get(&parent).is_none_or(|names| !names.contains_key(name)) {
+                return Ok(true);
+            }
+        }
+        // Nobody can make one until this transaction has ended.
+        self.whole.insert(parent);
+        Ok(false)
+    }
+
+    fn some_names(&mut self, parent: i64, limit: usize) -> Outcome<Vec<(Vec<u8>, i64, Stored)>> {
+        if !self.whole.contains(&parent) && self.has_names(parent)? {
+            if !self.tx.alone {
+                return Err(Fault::Again { alone: true });
+            }
+            self.relieve()?;
+            let answer = self.tx.one(Query::new(LOAD_ENTRIES).int(parent))?;
+            for row in &answer.rows {
+                self.take_name(row)?;
+            }
+            self.whole.insert(parent);
+        }
+        let some: Vec<(Vec<u8>, Name)> =
+            self.known_names(parent).take(limit).map(|(name, found)| (name.clone(), found)).collect();
+        let mut entries = Vec::with_capacity(some.len());
+        for (name, found) in some {
+            if let Some(stored) = self.know_inode(found.inode)?.now.clone() {
+                entries.push((name, found.epoch, stored));
+            }
+        }
+        Ok(entries)
+    }
+
+    fn archive_name(&mut self, parent: i64, name: &[u8], epoch_to: i64) -> Outcome<()> {
+        if let Some(found) = self.now_named(parent, name)? {
+            self.former_names.push((parent, name.to_vec(), found, epoch_to));
+        }
+        Ok(())
+    }
+
+    fn delete_name(&mut self, parent: i64, name: &[u8]) -> Outcome<()> {
+        self.slot_of_name(parent, name)?.now = None;
+        Ok(())
+    }
+
+    fn stored(&mut self, number: i64) -> Outcome<Option<Stored>> {
+        Ok(self.know_inode(number)?.now.clone())
+    }
+
+    fn insert_inode(&mut self, new: &Stored) -> Outcome<bool> {
+        let slot = self.know_inode(new.number)?;
+        if slot.now.is_some() {
+            return Ok(false);
+        }
+        slot.now = Some(new.clone());
+        Ok(true)
+    }
+
+    fn update_inode(&mut self, new: &Stored) -> Outcome<()> {
+        *self.present(new.number)? = new.clone();
+        Ok(())
+    }
+
+    fn update_links(&mut self, number: i64, epoch: i64, links: i64) -> Outcome<()> {
+        let stored = self.present(number)?;
+        (stored.epoch, stored.links) = (epoch, links);
+        Ok(())
+    }
+
+    fn update_stamp(&mut self, number: i64, stamp: i64) -> Outcome<()> {
+        self.present(number)?.stamp = stamp;
+        Ok(())
+    }
+
+    fn archive_inode(&mut self, number: i64, epoch_to: i64) -> Outcome<()> {
+        let former = self.present(number)?.clone();
+        self.former_inodes.push((former, epoch_to));
+        Ok(())
+    }
+
+    fn delete_inode(&mut self, number: i64) -> Outcome<()> {
+        self.know_inode(number)?.now = None;
+        Ok(())
+    }
+
+    fn traits(&mut self, (mode, uid, gid, xattrs): TraitsKey) -> Outcome<Traits> {
+        Ok(Traits { mode, uid, gid, xattrs })
+    }
+
+    fn parent_of(&mut self, directory: i64) -> Outcome<Option<i64>> {
+        if !self.directories.contains_key(&directory) {
+            let answer = self.tx.one(Query::new(LOAD_DIRECTORIES).ints(vec![directory]))?;
+            for row in &answer.rows {
+                self.take_directory(row)?;
+            }
+        }
+        Ok(self.directories.entry(directory).or_insert_with(|| Slot::read(None)).now)
+    }
+
+    fn insert_directory(&mut self, directory: i64, parent: i64) -> Outcome<()> {
+        // Its inode is new, so there is no such row.
+        self.directories.entry(directory).or_insert_with(|| Slot::read(None)).now = Some(parent);
+        self.whole.insert(directory);
+        Ok(())
+    }
+
+    fn move_directory(&mut self, directory: i64, parent: i64) -> Outcome<()> {
+        // One made in this transaction is known to nobody else.
+        let known = self.directories.get(&directory).is_some_and(|slot| slot.before.is_none());
+        if !known && !self.tx.alone {
+            return Err(Fault::Again { alone: true });
+        }
+        self.parent_of(directory)?;
+        self.directories.entry(directory).or_insert_with(|| Slot::read(None)).now = Some(parent);
+        Ok(())
+    }
+
+    fn delete_directory(&mut self, directory: i64) -> Outcome<()> {
+        self.guard(directory)?;
+        self.parent_of(directory)?;
+        self.directories.entry(directory).or_insert_with(|| Slot::read(None)).now = None;
+        Ok(())
+    }
+
+    fn delete_policies(&mut self, directory: i64) -> Outcome<()> {
+        self.policies_gone.push(directory);
+        Ok(())
+    }
+
+    fn versions_policy(&mut self, directory: i64) -> Outcome<Option<String>> {
+        // Directories made or moved here are not in the database yet; those above them are.
+        let mut at = directory;
+        while self.directories.get(&at).is_some_and(|slot| slot.before != slot.now) && at != ROOT_INODE as i64
+        {
+            if let Some(value) = self.own_policy(at)? {
+                return Ok(Some(value));
+            }
+            match self.directories.get(&at).and_then(|slot| slot.now) {
+                Some(parent) => at = parent,
+                None => return Ok(None),
+            }
+        }
+        let answer = self.tx.one(Query::new(VERSIONS_POLICY).int(at))?;
+        Ok(answer.first().map(|row| row.try_get(0)).transpose()?)
+    }
+
+    fn insert_version(&mut self, of: &Stored) -> Outcome<()> {
+        self.versions.push(of.clone());
+        Ok(())
+    }
+
+    fn trim_versions(&mut self, number: i64, oldest: i64) -> Outcome<()> {
+        let kept = self.trims.entry(number).or_insert(oldest);
+        *kept = oldest.max(*kept);
+        self.versions.retain(|version| version.number != number || version.version >= oldest);
+        Ok(())
+    }
+
+    fn delete_versions(&mut self, number: i64) -> Outcome<()> {
+        self.trim_versions(number, i64::MAX)
+    }
+
+    fn hold_only(&mut self, holder: &str, root: &Root) -> Outcome<()> {
+        self.held.insert(holder.to_owned(), root_column(root));
+        Ok(())
+    }
+
+    fn path(&mut self, parent: i64, name: &[u8]) -> String {
+        const LEVELS_SHOWN: usize = 64;
+        let mut parts = vec![name.escape_ascii().to_string()];
+        let mut at = parent;
+        while at != ROOT_INODE as i64 {
+            // Only errors come here.
+            let above = self.tx.one(Query::new(ABOVE).int(at)).ok().and_then(|answer| {
+                let row = answer.rows.into_iter().next()?;
+                Some((row.try_get::<_, i64>(0).ok()?, row.try_get::<_, Vec<u8>>(1).ok()?))
+            });
+            match above {
+                Some((parent, name)) if parts.len() < LEVELS_SHOWN => {
+                    parts.push(name.escape_ascii().to_string());
+                    at = parent;
+                }
+                _ => {
+                    parts.push(format!("[inode {at}]"));
+                    break;
+                }
+            }
+        }
+        parts.push(String::new());
+        parts.reverse();
+        parts.join("/")
+    }
+}
+
+impl Working<'_, '_> {
+    fn own_policy(&mut self, directory: i64) -> Outcome<Option<String>> {
+        let sql = "SELECT value FROM @policy WHERE inode = $1 AND key = 'versions'";
+        let answer = self.tx.one(Query::new(sql).int(directory))?;
+        Ok(answer.first().map(|row| row.try_get(0)).transpose()?)
+    }
+}

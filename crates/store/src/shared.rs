@@ -1,0 +1,108 @@
+//! Stores whose metadata lies in PostgreSQL: many hosts share one, and none owns it.
+//!
+//! The database has the configuration, too. What a host keeps for itself (runs of its index, lock files of its sessions) lies in a directory of
+//! its own, the *cache directory*: it may be lost at any time when nothing runs, and is filled again.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outrigger_format::StoreId;
+
+use crate::config::StoreConfig;
+use crate::error::{Context as _, Error, ErrorKind, Result};
+use crate::meta::{Location, PostgresMeta, is_postgres_url};
+use crate::store::create_private_dir;
+
+/// The URL, if a store is named by one.
+pub fn url(store: &Path) -> Option<&str> {
+    store.to_str().filter(|text| is_postgres_url(text))
+}
+
+/// What a store with a database elsewhere consists of on this host.
+pub(crate) struct Shared {
+    /// The database.
+    pub meta: Arc<PostgresMeta>,
+    /// What it says the store is.
+    pub config: StoreConfig,
+    /// This host's cache directory.
+    pub dir: PathBuf,
+}
+
+/// Makes a store at `url`.
+pub(crate) fn init(url: &str, config: &StoreConfig) -> Result<Shared> {
+    let location = Location::parse(url)?;
+    if !config.fingerprint.is_trusted() {
+        let why = "a store that hosts share needs fingerprints that do not collide: use blake3 or sha256";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    if config.packs.is_none() {
+        let why = "say where packs lie, so that all hosts reach them: `init --packs URL`, with file:/DIR, s3://… or rados://…";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    // Before anything is made: a refusal must leave nothing behind.
+    if PostgresMeta::is_at(location.clone())? {
+        return Err(Error::new(ErrorKind::Exists, format!("there is a store already in {location}")));
+    }
+    let dir = make_cache_dir(config.id)?;
+    config.claim_packs(&dir)?;
+    let meta = PostgresMeta::create(location, &config.to_text())?;
+    Ok(Shared { meta: Arc::new(meta), config: config.clone(), dir })
+}
+
+/// Opens the store at `url`.
+pub(crate) fn open(url: &str, read_only: bool) -> Result<Shared> {
+    let meta = PostgresMeta::open(Location::parse(url)?, read_only)?;
+    let config = StoreConfig::from_text(meta.config())?;
+    let dir = make_cache_dir(config.id)?;
+    Ok(Shared { meta: Arc::new(meta), config, dir })
+}
+
+/// `$OUTRIGGER_CACHE/ID`, else `$XDG_CACHE_HOME/outrigger/ID`, else `~/.cache/outrigger/ID`.
+fn cache_dir(id: StoreId, variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+    let above = variable("OUTRIGGER_CACHE")
+        .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("outrigger")))
+        .or_else(|| variable("HOME").map(|home| home.join(".cache/outrigger")))?;
+    Some(above.join(id.to_string()))
+}
+
+fn make_cache_dir(id: StoreId) -> Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let dir = cache_dir(id, variable).ok_or_else(|| {
+        let why = "there is no place for this host's index and lock files: set OUTRIGGER_CACHE to a local directory";
+        Error::new(ErrorKind::Invalid, why)
+    })?;
+    for name in ["index", "sessions"] {
+        let path = dir.join(name);
+        create_private_dir(&path).context(|| {
+            format!(
+                "cannot make the cache directory {} (OUTRIGGER_CACHE names another place for it)",
+                path.display()
+            )
+        })?;
+    }
+    Ok(dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hosts_own_files_lie_where_the_environment_says() {
+        let id = StoreId([7; 16]);
+        let dir = |names: &[&str]| {
+            let dir = cache_dir(id, |name| names.contains(&name).then(|| PathBuf::from(format!("/{name}"))));
+            dir.map(|dir| dir.display().to_string().replace(&id.to_string(), "ID"))
+        };
+        assert_eq!(dir(&["OUTRIGGER_CACHE", "HOME"]).unwrap(), "/OUTRIGGER_CACHE/ID");
+        assert_eq!(dir(&["XDG_CACHE_HOME", "HOME"]).unwrap(), "/XDG_CACHE_HOME/outrigger/ID");
+        assert_eq!(dir(&["HOME"]).unwrap(), "/HOME/.cache/outrigger/ID");
+        assert_eq!(dir(&[]), None);
+    }
+
+    #[test]
+    fn directories_are_not_urls() {
+        assert_eq!(url(Path::new("postgres://u@h/d")), Some("postgres://u@h/d"));
+        assert_eq!(url(Path::new("./postgres:/u")), None);
+    }
+}

@@ -1,0 +1,326 @@
+//! What is PostgreSQL's own: making and recognising a store, roles that only read, and what a server or a connection that goes away does
+//! to commits: nothing that was acknowledged is lost, nothing is done twice, nothing is left locked.
+
+mod meta_support;
+
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use meta_support::{commit, file, kind, link, paths, root, writer};
+use outrigger_store::ErrorKind;
+use outrigger_store::meta::{At, Location, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, SessionKind};
+use outrigger_workload::postgres::{ABSENT, Server};
+
+fn open(url: &str) -> PostgresMeta {
+    PostgresMeta::open(Location::parse(url).unwrap(), false).unwrap()
+}
+
+fn create(url: &str) -> PostgresMeta {
+    PostgresMeta::create(Location::parse(url).unwrap(), "a test").unwrap()
+}
+
+/// A file and a second name of it: made twice, this is refused.
+fn step(number: u64) -> Vec<outrigger_store::meta::Change> {
+    let inode = 10 + number;
+    vec![file(R, &format!("f{number:04}"), inode, 1), link(R, &format!("l{number:04}"), inode)]
+}
+
+/// The names that so many steps make.
+fn names(steps: u64) -> Vec<String> {
+    let files = (0..steps).map(|number| format!("/f{number:04}"));
+    files.chain((0..steps).map(|number| format!("/l{number:04}"))).collect()
+}
+
+fn no_locks(server: &Server) {
+    let locks = server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'");
+    assert_eq!(locks, "0", "locks are left");
+}
+
+#[test]
+fn a_store_is_made_once_and_recognised() {
+    let Some(server) = Server::shared() else { return };
+    let url = server.url(&server.fresh());
+    let location = || Location::parse(&url).unwrap();
+    assert_eq!(kind(PostgresMeta::open(location(), false)), ErrorKind::NotFound);
+    let made: Vec<_> = std::thread::scope(|scope| {
+        let make = || PostgresMeta::create(location(), "what it is").map(drop).map_err(|error| error.kind());
+        let threads = [scope.spawn(make), scope.spawn(make), scope.spawn(make)];
+        threads.map(|thread| thread.join().unwrap()).into_iter().filter(Result::is_ok).collect()
+    });
+    assert_eq!(made.len(), 1, "one of three makes it");
+    assert_eq!(kind(PostgresMeta::create(location(), "again")), ErrorKind::Exists);
+    assert_eq!(open(&url).config(), "what it is");
+    let schema = location().schema;
+    server.sql(&format!("UPDATE {schema}.about SET version = 1000"));
+    let error = PostgresMeta::open(location(), false).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Newer);
+    assert!(error.to_string().contains("version 1000"), "{error}");
+    let nobody = Location::parse(&server.url_as("nobody_of_that_name", &schema)).unwrap();
+    assert_eq!(kind(PostgresMeta::open(nobody, false)), ErrorKind::Denied);
+}
+
+#[test]
+fn harm_is_found() {
+    let Some(server) = Server::shared() else { return };
+    for (harm, finding) in [
+        ("UPDATE @inode SET links = 2 WHERE number = 5", "inode 5 is not what was written"),
+        ("UPDATE @inode SET root = '\\x0107' WHERE number = 5", "inode 5"),
+        ("UPDATE @inode SET root = NULL WHERE number = 5", "inode 5"),
+        ("UPDATE @dentry SET name = 'g' WHERE inode = 5", "a name in directory 1 is not what was written"),
+        ("DELETE FROM @dentry WHERE inode = 6", "no path leads to directory 6"),
+        ("UPDATE @directory SET parent = 6 WHERE inode = 6", "where directory 6 hangs"),
+        ("DELETE FROM @inode WHERE number = 5", "stands for inode 5, which does not exist"),
+        ("UPDATE @total SET bytes = bytes + 1 WHERE slot = 0", "totals"),
+        ("UPDATE @counter SET value = 6 WHERE name = 'next_inode'", "counter of inodes is behind"),
+        ("UPDATE @held SET root = '\\x0107'", "held"),
+        ("INSERT INTO @policy VALUES (5, 'codec', 'lz4')", "policy codec is set on inode 5"),
+    ] {
+        let schema = server.fresh();
+        let meta = create(&server.url(&schema));
+        meta.reserve_inodes(9).unwrap();
+        let changes = vec![file(R, "f", 5, 1), meta_support::dir(R, "d", 6)];
+        commit(&meta, writer(&meta), changes, 1).unwrap();
+        meta.hold("held", &[root(9)]).unwrap();
+        assert_eq!(meta.check().unwrap(), [""; 0]);
+        server.sql(&harm.replace('@', &format!("{schema}.")));
+        let findings = meta.check().unwrap();
+        assert!(findings.iter().any(|found| found.contains(finding)), "{harm}: {findings:?}");
+    }
+}
+
+/// docs/distributed.md says what such a role is granted.
+#[test]
+fn a_role_that_may_only_read_reads_and_harms_nothing() {
+    let Some(server) = Server::shared() else { return };
+    let schema = server.fresh();
+    let meta = create(&server.url(&schema));
+    meta.reserve_inodes(9).unwrap();
+    commit(&meta, writer(&meta), vec![file(R, "f", 5, 1)], 1).unwrap();
+    let role = format!("reader_{schema}");
+    server.sql(&format!(
+        "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}"
+    ));
+    let url = server.url_as(&role, &schema);
+    let reader = PostgresMeta::open(Location::parse(&url).unwrap(), true).unwrap();
+    assert_eq!(paths(&reader, At::Now), ["/f"]);
+    assert_eq!(reader.check().unwrap(), [""; 0]);
+    assert_eq!(kind(reader.next_sequence()), ErrorKind::Denied);
+    // One that is not told to hold itself back finds out that it must …
+    let pusher = open(&url);
+    assert!(pusher.is_read_only());
+    assert_eq!(kind(pusher.open_session(SessionKind::Writer, "w", 60)), ErrorKind::Denied);
+    assert_eq!(kind(pusher.reserve_inodes(1)), ErrorKind::Denied);
+    assert_eq!(kind(pusher.fence(writer(&meta))), ErrorKind::Denied);
+    // … and the server would not let it.
+    assert!(server.psql(&role, &format!("DELETE FROM {schema}.dentry")).is_err());
+    assert!(server.psql(&role, &format!("DROP TABLE {schema}.pack")).is_err());
+    assert_eq!(paths(&meta, At::Now), ["/f"]);
+    drop((reader, pusher));
+    server.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+}
+
+#[test]
+fn transactions_work_through_a_pooler_that_keeps_nothing() {
+    let Some(server) = Server::shared() else { return };
+    let url = format!("{}&pooling=transaction", server.url(&server.fresh()));
+    let meta = create(&url);
+    let session = writer(&meta);
+    meta.raise_counters(1, 1000, 1).unwrap();
+    (0..5).for_each(|number| drop(commit(&meta, session, step(number), 1).unwrap()));
+    assert_eq!(paths(&meta, At::Now), names(5));
+    // Nothing was left in the server that another client's transaction would find.
+    let url = url.replace("pooling=transaction", "pooling=session");
+    assert_eq!(open(&url).check().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_lease_ends_by_the_servers_clock_and_with_it_the_right_to_commit() {
+    let Some(server) = Server::shared() else { return };
+    let meta = create(&server.url(&server.fresh()));
+    meta.raise_counters(1, 1000, 1).unwrap();
+    let (session, _) = meta.open_session(SessionKind::Writer, "w", 1).unwrap();
+    commit(&meta, session, step(0), 1).unwrap();
+    assert!(!meta.sessions().unwrap()[0].lease_is_over);
+    // As when its host is cut off: nobody renews it.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert!(meta.sessions().unwrap()[0].lease_is_over);
+    assert_eq!(kind(commit(&meta, session, step(1), 1)), ErrorKind::Fenced);
+    assert_eq!(kind(meta.pin(session, &PinTarget::Now)), ErrorKind::Fenced);
+    assert_eq!(paths(&meta, At::Now), names(1));
+}
+
+/// Passes a connection on to the server until so many pieces have gone, in whatever direction; then that connection is cut.
+struct Proxy {
+    dir: tempfile::TempDir,
+    left: Arc<AtomicI64>,
+    over: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    fn start(server: &Server) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(dir.path().join(".s.PGSQL.5432")).unwrap();
+        let behind = server.dir().join(".s.PGSQL.5432");
+        let (left, over) = (Arc::new(AtomicI64::new(i64::MAX)), Arc::new(AtomicBool::new(false)));
+        let (shared, ended) = (Arc::clone(&left), Arc::clone(&over));
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                if ended.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (Ok(client), Ok(server)) = (client, UnixStream::connect(&behind)) else { continue };
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let left = Arc::clone(&shared);
+                    std::thread::spawn(move || pass(from, to, &left));
+                }
+            }
+        });
+        Self { dir, left, over }
+    }
+
+    /// The connection that the `pieces`th piece from now on comes through is cut instead; those after it are not.
+    fn cut_after(&self, pieces: i64) {
+        self.left.store(pieces, Ordering::SeqCst);
+    }
+
+    fn has_cut(&self) -> bool {
+        self.left.load(Ordering::SeqCst) < 0
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+        let _ = UnixStream::connect(self.dir.path().join(".s.PGSQL.5432"));
+    }
+}
+
+fn pass(mut from: UnixStream, mut to: UnixStream, left: &AtomicI64) {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let Ok(count @ 1..) = from.read(&mut buffer) else { break };
+        if left.fetch_sub(1, Ordering::SeqCst) == 0 {
+            break;
+        }
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// The connection is lost before and after each message of a commit: whether the server got it or not, the commit happens once.
+#[test]
+fn a_connection_lost_at_any_step_of_a_commit_loses_and_repeats_nothing() {
+    let Some(server) = Server::shared() else { return };
+    let schema = server.fresh();
+    let meta = create(&server.url(&schema));
+    meta.raise_counters(1, 1000, 1).unwrap();
+    let proxy = Proxy::start(server);
+    let url = format!("postgres://tester@/postgres?host={}&schema={schema}", proxy.dir.path().display());
+    let through = open(&url);
+    let session = writer(&through);
+    let mut steps = 0;
+    // Until a commit needs fewer pieces than that.
+    for pieces in 0.. {
+        // So that the connection is there and knows its statements: the cut falls into the commit itself.
+        for _ in 0..2 {
+            commit(&through, session, step(steps), 1).unwrap();
+            steps += 1;
+        }
+        proxy.cut_after(pieces);
+        commit(&through, session, step(steps), 1)
+            .unwrap_or_else(|error| panic!("cut after {pieces}: {error}"));
+        steps += 1;
+        let cut = proxy.has_cut();
+        proxy.cut_after(i64::MAX);
+        assert_eq!(paths(&meta, At::Now), names(steps), "cut after {pieces}");
+        if !cut {
+            assert!(pieces >= 4, "a commit is two messages and two answers at least, not {pieces}");
+            break;
+        }
+    }
+    assert_eq!(meta.check().unwrap(), [""; 0]);
+}
+
+/// As when an administrator ends the connections, or a failover does: at any moment, of several clients.
+#[test]
+fn connections_ended_by_the_server_cost_nobody_a_commit() {
+    const STEPS: u64 = 60;
+    let Some(server) = Server::shared() else { return };
+    let schema = server.fresh();
+    let url = format!("{}&connections=2", server.url(&schema));
+    let meta = create(&url);
+    meta.raise_counters(1, 10_000, 1).unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..3)
+            .map(|client| {
+                let url = &url;
+                scope.spawn(move || {
+                    let meta = open(url);
+                    let session = writer(&meta);
+                    for number in client * STEPS..(client + 1) * STEPS {
+                        commit(&meta, session, step(number), 1).unwrap();
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                server.sql(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                     WHERE application_name = 'outrigger' AND query LIKE '%SELECT%' AND random() < 0.5",
+                );
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        over.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(paths(&meta, At::Now), names(3 * STEPS));
+    assert_eq!(meta.check().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_server_killed_and_started_again_keeps_what_was_acknowledged() {
+    // With its syncs: what it says is committed is on the disk.
+    let Some(server) = Server::start("fsync = on") else {
+        println!("{ABSENT}");
+        return;
+    };
+    let url = server.url("store");
+    let meta = create(&url);
+    meta.raise_counters(1, 10_000, 1).unwrap();
+    let over = AtomicBool::new(false);
+    let done = std::thread::scope(|scope| {
+        let client = scope.spawn(|| {
+            let meta = open(&url);
+            // Longer than the server is away.
+            let session = meta.open_session(SessionKind::Writer, "w", 600).unwrap().0;
+            let mut number = 0;
+            while !over.load(Ordering::SeqCst) {
+                commit(&meta, session, step(number), 1).unwrap();
+                number += 1;
+            }
+            number
+        });
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(300));
+            server.kill().unwrap();
+            server.run().unwrap();
+        }
+        over.store(true, Ordering::SeqCst);
+        client.join().unwrap()
+    });
+    assert!(done > 0);
+    assert_eq!(paths(&meta, At::Now), names(done));
+    assert_eq!(meta.check().unwrap(), [""; 0]);
+    no_locks(&server);
+}

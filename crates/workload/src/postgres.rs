@@ -1,0 +1,241 @@
+//! A real PostgreSQL for tests: made in a directory of its own, reached by a socket in it, and gone with the test.
+//!
+//! Nothing is installed: the server of Debian's package `postgresql` is used if it is there, else [`Server::start`] says why not. The superuser
+//! must not run a server, so root runs it as `postgres` or `nobody`. A watchdog process waits for the end of the test's process,
+//! however that comes, and then ends the server and removes the directory.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+/// The database's superuser.
+const USER: &str = "tester";
+/// Names the socket's file.
+const PORT: u16 = 5432;
+
+/// A running server.
+pub struct Server {
+    dir: PathBuf,
+    binaries: PathBuf,
+    owner: Option<(u32, u32)>,
+    process: Mutex<Option<Child>>,
+    /// Its end of input tells it that this process is over.
+    watchdog: Child,
+}
+
+/// Why there is no server.
+pub const ABSENT: &str = "skipped: PostgreSQL is not installed (apt-get install postgresql)";
+
+/// The newest installed server's programs.
+fn binaries() -> Option<PathBuf> {
+    let mut found: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
+        .ok()?
+        .filter_map(|entry| {
+            let entry = entry.ok()?;
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            let path = entry.path().join("bin");
+            path.join("initdb").exists().then_some((version, path))
+        })
+        .collect();
+    found.sort();
+    found.pop().map(|(_, path)| path)
+}
+
+/// Who runs the server, when the superuser must not.
+fn owner() -> io::Result<Option<(u32, u32)>> {
+    let me = fs::metadata("/proc/self")?;
+    if std::os::unix::fs::MetadataExt::uid(&me) != 0 {
+        return Ok(None);
+    }
+    let users = fs::read_to_string("/etc/passwd")?;
+    let find = |name: &str| {
+        users.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            (fields.next()? == name).then_some(())?;
+            Some((fields.nth(1)?.parse().ok()?, fields.next()?.parse().ok()?))
+        })
+    };
+    find("postgres").or_else(|| find("nobody")).map(Some).ok_or_else(|| {
+        io::Error::other("neither a user postgres nor a user nobody, and root must not run PostgreSQL")
+    })
+}
+
+impl Server {
+    /// The one server that all tests of a process share; `None`, said aloud, when PostgreSQL is not installed. Commits are not durable in it.
+    ///
+    /// # Panics
+    /// When it is installed and does not start.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<Server>> = OnceLock::new();
+        let server = SHARED.get_or_init(|| Self::start("fsync = off\nsynchronous_commit = on\n"));
+        if server.is_none() {
+            println!("{ABSENT}");
+        }
+        server.as_ref()
+    }
+
+    /// Starts a server with more lines of configuration; `None` when PostgreSQL is not installed.
+    ///
+    /// # Panics
+    /// When it is installed and does not start.
+    pub fn start(config: &str) -> Option<Self> {
+        let binaries = binaries()?;
+        match Self::make(binaries, config) {
+            Ok(server) => Some(server),
+            Err(error) => panic!("PostgreSQL does not start: {error}"),
+        }
+    }
+
+    fn make(binaries: PathBuf, config: &str) -> io::Result<Self> {
+        let owner = owner()?;
+        // A socket's path must be short.
+        let dir = (0..u32::MAX)
+            .map(|number| PathBuf::from(format!("/tmp/otr-pg-{}-{number}", std::process::id())))
+            .find_map(|dir| match fs::create_dir(&dir) {
+                Ok(()) => Some(Ok(dir)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+                Err(error) => Some(Err(error)),
+            })
+            .ok_or_else(|| io::Error::other("no free directory"))??;
+        if let Some((uid, gid)) = owner {
+            std::os::unix::fs::chown(&dir, Some(uid), Some(gid))?;
+        }
+        let script = "cat > /dev/null; read pid < \"$0/data/postmaster.pid\" && kill -QUIT $pid 2> /dev/null; \
+                      for i in 1 2 3 4 5 6 7 8 9 10; do kill -0 $pid 2> /dev/null || break; sleep 0.2; done; rm -rf \"$0\"";
+        let watchdog = as_owner(Command::new("sh").args(["-c", script]).arg(&dir), owner)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        let server = Self { dir, binaries, owner, process: Mutex::new(None), watchdog };
+        let mut initdb = Command::new(server.binaries.join("initdb"));
+        initdb.args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync", "-D"]);
+        let output = as_owner(initdb.arg(server.data()), owner).current_dir("/").output()?;
+        if !output.status.success() {
+            return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        let settings = format!(
+            "\nlisten_addresses = ''\nport = {PORT}\nunix_socket_directories = '{}'\nmax_connections = 200\n\
+             shared_buffers = 128MB\nmax_wal_size = 1GB\nlogging_collector = off\n{config}\n",
+            server.dir.display()
+        );
+        let file = server.data().join("postgresql.conf");
+        fs::write(&file, fs::read_to_string(&file)? + &settings)?;
+        server.run()?;
+        Ok(server)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.dir.join("data")
+    }
+
+    /// The directory of its socket.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Starts it again after [`Server::kill`], and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not within a minute.
+    pub fn run(&self) -> io::Result<()> {
+        let log = fs::File::options().create(true).append(true).open(self.dir.join("log"))?;
+        let mut command = Command::new(self.binaries.join("postgres"));
+        command.arg("-D").arg(self.data());
+        let child = as_owner(&mut command, self.owner)
+            .current_dir("/")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()?;
+        *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
+        let until = Instant::now() + Duration::from_secs(60);
+        while self.psql(USER, "SELECT 1").is_err() {
+            if Instant::now() > until {
+                let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+                return Err(io::Error::other(format!("it does not answer; its log says:\n{log}")));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(())
+    }
+
+    /// Kills the server and all its processes at once, as a machine that goes down would.
+    ///
+    /// # Errors
+    /// When it does not run.
+    pub fn kill(&self) -> io::Result<()> {
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut child = process.take().ok_or_else(|| io::Error::other("it does not run"))?;
+        let id = child.id();
+        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        child.kill()?;
+        for other in children.split_ascii_whitespace() {
+            // It may be gone already.
+            let _ = Command::new("kill").args(["-9", other]).stderr(Stdio::null()).status();
+        }
+        child.wait()?;
+        Ok(())
+    }
+
+    /// Runs a statement as `user` and returns what it says, columns divided by bars.
+    ///
+    /// # Errors
+    /// What the server says against it.
+    pub fn psql(&self, user: &str, sql: &str) -> io::Result<String> {
+        let output = Command::new(self.binaries.join("psql"))
+            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", user, "-p", &PORT.to_string()])
+            .args(["-d", "postgres", "-c", sql, "-h"])
+            .arg(&self.dir)
+            .output()?;
+        if !output.status.success() {
+            return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
+    }
+
+    /// As [`Server::psql`], as the superuser.
+    ///
+    /// # Panics
+    /// When the server says no.
+    pub fn sql(&self, sql: &str) -> String {
+        self.psql(USER, sql).unwrap_or_else(|error| panic!("{sql}: {error}"))
+    }
+
+    /// The URL of a store in a schema of this server.
+    pub fn url(&self, schema: &str) -> String {
+        self.url_as(USER, schema)
+    }
+
+    /// The same, as another user.
+    pub fn url_as(&self, user: &str, schema: &str) -> String {
+        format!("postgres://{user}@/postgres?host={}&port={PORT}&schema={schema}", self.dir.display())
+    }
+
+    /// A name that no other test of this process has got.
+    pub fn fresh(&self) -> String {
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+        format!("t{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.kill();
+        drop(self.watchdog.stdin.take());
+        let _ = self.watchdog.wait();
+    }
+}
+
+fn as_owner(command: &mut Command, owner: Option<(u32, u32)>) -> &mut Command {
+    match owner {
+        Some((uid, gid)) => command.uid(uid).gid(gid),
+        None => command,
+    }
+}
