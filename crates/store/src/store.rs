@@ -12,6 +12,7 @@ use crate::backend::{Backend, LocalBackend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::index::{Index, IndexOptions, LoadFooter};
+use crate::meta::jobs::Jobs;
 use crate::meta::{Meta, OpenMode, PackRow, PackState, SessionKind, SqliteMeta};
 use crate::read::packs::PackReader;
 use crate::session::Session;
@@ -197,6 +198,15 @@ impl Store {
     /// The directory of lock files.
     pub fn locks_dir(&self) -> PathBuf {
         self.dir.join("sessions")
+    }
+
+    /// Its jobs.
+    ///
+    /// # Errors
+    /// `Invalid` where the metadata engine has none.
+    pub fn jobs(&self) -> Result<&dyn Jobs> {
+        let none = || Error::new(ErrorKind::Invalid, "this store's metadata engine cannot keep jobs yet");
+        self.meta.jobs().ok_or_else(none)
     }
 
     /// Opens a session for `what` (a command's name).

@@ -7,6 +7,7 @@
 //! that, the first change to a row copies it to the history with the epochs it was valid in, and later changes update
 //! in place. [`At::Epoch`] therefore reads the tree exactly as it was.
 
+pub mod jobs;
 mod sqlite;
 
 use std::collections::BTreeMap;
@@ -253,6 +254,8 @@ pub enum Change {
         /// Content.
         root: Root,
     },
+    /// A change of a job; goes with changes that go by their order. The catalogue does not have it.
+    Job(jobs::JobChange),
 }
 
 /// Who holds the content of an inode without names.
@@ -449,6 +452,13 @@ pub trait Meta: Send + Sync {
     fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()>;
     /// Takes condemned packs back to live (one that could not be copied).
     fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()>;
+
+    // ---- jobs -----------------------------------------------------------------------------------------------------
+
+    /// The jobs, where the engine has them.
+    fn jobs(&self) -> Option<&dyn jobs::Jobs> {
+        None
+    }
 
     // ---- upkeep ---------------------------------------------------------------------------------------------------
 

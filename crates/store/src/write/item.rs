@@ -12,6 +12,7 @@ use outrigger_offload::Compression;
 use super::oracle::Oracle;
 use crate::error::Result;
 use crate::meta::Change;
+use crate::meta::jobs::{JobChange, JobId};
 
 /// One thing to write.
 pub enum Item {
@@ -81,6 +82,17 @@ pub enum Target {
         /// The inode.
         inode: u64,
     },
+    /// A [`JobChange::Output`].
+    Output {
+        /// The job.
+        job: JobId,
+        /// The split.
+        split: u64,
+        /// The fencing token.
+        attempt: u64,
+        /// See [`JobChange::Output`].
+        name: Vec<u8>,
+    },
 }
 
 impl Target {
@@ -93,6 +105,9 @@ impl Target {
             }
             Self::Node { inode, parent, keep } => Change::Node { inode, parent, attributes, root, keep },
             Self::Orphan { inode } => Change::Orphan { inode, root },
+            Self::Output { job, split, attempt, name } => {
+                Change::Job(JobChange::Output { job, split, attempt, name, root })
+            }
         }
     }
 }

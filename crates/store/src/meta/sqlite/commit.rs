@@ -8,7 +8,7 @@ use super::edit::{Arrival, Editor};
 use super::fault::{Outcome, refuse};
 use super::row::Stored;
 use super::state::counter;
-use super::{exact, packs, sessions};
+use super::{exact, jobs, packs, sessions};
 use crate::error::ErrorKind;
 use crate::meta::{Change, Commit, Committed, ROOT_INODE, SessionId, SessionKind};
 
@@ -37,7 +37,10 @@ pub(super) fn commit(
         exact::apply(&mut editor, &commit.changes)?;
     } else {
         for change in &commit.changes {
-            apply(&mut editor, change)?;
+            match change {
+                Change::Job(change) => jobs::apply(connection, now, session, change)?,
+                change => apply(&mut editor, change)?,
+            }
         }
     }
     editor.finish()
@@ -78,7 +81,7 @@ fn apply(editor: &mut Editor<'_>, change: &Change) -> Outcome<()> {
             let new_parent = editor.directory(*new_parent)?;
             rename(editor, (parent, name), (new_parent, new_name))
         }
-        Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } => Err(exact::mixed()),
+        Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } | Change::Job(_) => Err(exact::mixed()),
     }
 }
 

@@ -14,6 +14,7 @@
 //! | `tree.rs` | reading the tree |
 //! | `commit.rs`, `exact.rs`, `edit.rs`, `statements.rs` | what each change means; the steps it is made of; their SQL |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
+//! | `jobs.rs`, `jobs.sql` | jobs, in tables of their own |
 //! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
 
 mod check;
@@ -21,6 +22,7 @@ mod commit;
 mod edit;
 mod exact;
 mod fault;
+mod jobs;
 mod open;
 mod packs;
 mod policies;
@@ -354,6 +356,10 @@ impl Meta for SqliteMeta {
 
     fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
         self.write("absolving packs", |db| reclaim::absolve(db, self.now(), session, packs))
+    }
+
+    fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
+        Some(self)
     }
 
     fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()> {
