@@ -39,8 +39,9 @@ impl StoreGlob {
     pub fn parse(text: &str) -> Result<Self> {
         let plain = text.trim_matches('/');
         let glob = GlobBuilder::new(plain).literal_separator(true).backslash_escape(true).build();
-        let glob = glob
-            .map_err(|error| Error::new(ErrorKind::Invalid, format!("`{text}` is no glob: {}", error.kind())))?;
+        let glob = glob.map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("`{text}` is no glob: {}", error.kind()))
+        })?;
         let is_plain = |name: &&str| !name.contains(['*', '?', '[', '{', '\\']);
         let names: Vec<&str> = plain.split('/').collect();
         let fixed = names[..names.len() - 1].iter().copied().take_while(is_plain).count();
@@ -67,7 +68,8 @@ impl StoreGlob {
             if is_file(&inode) {
                 return Ok(vec![Found { path, inode }]);
             }
-            let why = format!("`{path}` is not a file; to read what is in a directory, give {path}/** or {path}/*");
+            let why =
+                format!("`{path}` is not a file; to read what is in a directory, give {path}/** or {path}/*");
             return Err(Error::new(ErrorKind::Invalid, why));
         }
         let mut files = Vec::new();

@@ -55,7 +55,9 @@ impl Limits {
             };
             let time = || match value {
                 "none" => Ok(None),
-                _ => duration(value).map(Some).ok_or_else(|| invalid("give a time, such as 30s or 10m, or none")),
+                _ => duration(value)
+                    .map(Some)
+                    .ok_or_else(|| invalid("give a time, such as 30s or 10m, or none")),
             };
             match key {
                 "memory" => self.memory = size()?,

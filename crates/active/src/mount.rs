@@ -11,7 +11,8 @@ use std::time::Duration;
 use outrigger_format::Root;
 use outrigger_format::catalogue::{FileKind, Time};
 use outrigger_fuse::fs::{
-    Attr, Caller, DirEntry, Entry, FileSystem, Found, Handle, OpenFlags, Opened, ROOT, Result, Seek, Statfs, TakeEntry,
+    Attr, Caller, DirEntry, Entry, FileSystem, Found, Handle, OpenFlags, Opened, ROOT, Result, Seek, Statfs,
+    TakeEntry,
 };
 use outrigger_fuse::kernel::{MountOptions, mount};
 use outrigger_fuse::mounts::unmount;
@@ -47,7 +48,8 @@ impl Files {
                 let number = known.unwrap_or_else(|| *names.entry(name.clone()).or_insert(next));
                 if known.is_none() {
                     let last = depth + 1 == path.components.len();
-                    let node = if last { Node::File(Arc::clone(root)) } else { Node::Directory(BTreeMap::new()) };
+                    let node =
+                        if last { Node::File(Arc::clone(root)) } else { Node::Directory(BTreeMap::new()) };
                     nodes.push((at as u64 + 1, node));
                 }
                 at = number as usize - 1;
@@ -57,7 +59,10 @@ impl Files {
     }
 
     fn node(&self, number: u64) -> Result<&(u64, Node)> {
-        usize::try_from(number).ok().and_then(|number| self.nodes.get(number.checked_sub(1)?)).ok_or(Errno::STALE)
+        usize::try_from(number)
+            .ok()
+            .and_then(|number| self.nodes.get(number.checked_sub(1)?))
+            .ok_or(Errno::STALE)
     }
 
     fn file(&self, number: u64) -> Result<&Arc<Root>> {

@@ -40,7 +40,10 @@ impl Splits {
         match text.parse() {
             _ if text == "auto" => Ok(Self::Auto),
             Ok(count) if (1..=SPLITS_MAX as u64).contains(&count) => Ok(Self::Count(count)),
-            _ => Err(Error::new(ErrorKind::Invalid, format!("--splits {text}: use auto or a number from 1 to {SPLITS_MAX}"))),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("--splits {text}: use auto or a number from 1 to {SPLITS_MAX}"),
+            )),
         }
     }
 }
@@ -79,11 +82,7 @@ pub fn submit(
     }
     spec.with = u32::try_from(found.len() - before).unwrap_or(u32::MAX);
     let input = |found: Found| JobInput { path: found.path.to_bytes(), root: found.inode.root };
-    let job = NewJob {
-        spec: spec.encode()?,
-        inputs: found.into_iter().map(input).collect(),
-        splits: cuts,
-    };
+    let job = NewJob { spec: spec.encode()?, inputs: found.into_iter().map(input).collect(), splits: cuts };
     let id = store.jobs()?.create_job(&job)?;
     // The view's pin ends here: by now the job holds its inputs.
     view.check()?;
@@ -112,7 +111,9 @@ fn cut(spec: &Spec, found: &[Found], splits: Splits) -> Result<Vec<NewSplit>> {
             Splits::Auto => len.div_ceil(AUTO_BYTES).max(1),
         };
         if cuts.len() as u64 + count > SPLITS_MAX as u64 {
-            let why = format!("that would be more than {SPLITS_MAX} splits; give a smaller --splits, or fewer inputs");
+            let why = format!(
+                "that would be more than {SPLITS_MAX} splits; give a smaller --splits, or fewer inputs"
+            );
             return Err(Error::new(ErrorKind::Invalid, why));
         }
         let ranges = nominal(len, count).into_iter();
@@ -157,7 +158,9 @@ fn check_targets(meta: &dyn Meta, spec: &Spec, found: &[Found], cuts: &[NewSplit
                 Ok(find(meta, At::Now, path)?.map(|inode| inode.attributes.kind == FileKind::Directory))
             };
             if !template::is_directory(&output.template) && is_directory(&target)? == Some(true) {
-                let why = format!("`{target}` is a directory; say what the file in it is called: {target}/{{name}}");
+                let why = format!(
+                    "`{target}` is a directory; say what the file in it is called: {target}/{{name}}"
+                );
                 return Err(Error::new(ErrorKind::Invalid, why));
             }
         }

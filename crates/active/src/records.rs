@@ -165,7 +165,16 @@ mod tests {
         assert_eq!(Records::parse("lines").unwrap(), Records::Delimited(b"\n".to_vec()));
         assert_eq!(Records::parse("fixed:4K").unwrap(), Records::Fixed(4096));
         assert_eq!(Records::parse("delimiter:\\r\\n\\x00").unwrap(), Records::Delimited(b"\r\n\0".to_vec()));
-        for wrong in ["", "line", "fixed:0", "fixed:x", "delimiter:", "delimiter:\\q", "delimiter:abab", "delimiter:aa"] {
+        for wrong in [
+            "",
+            "line",
+            "fixed:0",
+            "fixed:x",
+            "delimiter:",
+            "delimiter:\\q",
+            "delimiter:abab",
+            "delimiter:aa",
+        ] {
             assert_eq!(Records::parse(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");
         }
     }

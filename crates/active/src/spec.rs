@@ -94,7 +94,8 @@ impl Spec {
         if !pattern.has_output() && !self.outputs.is_empty() {
             return invalid(format!("{pattern} makes no files, so --out means nothing"));
         }
-        let several = self.outputs.len() > 1 || self.outputs.iter().any(|out| template::is_directory(&out.template));
+        let several =
+            self.outputs.len() > 1 || self.outputs.iter().any(|out| template::is_directory(&out.template));
         if several && pattern != Pattern::FileToMany {
             return invalid(format!("{pattern} makes one file; for several outputs use 1W->#W"));
         }
@@ -123,7 +124,9 @@ impl Spec {
     /// # Errors
     /// None that a spec can cause.
     pub fn encode(&self) -> Result<String> {
-        serde_json::to_string(self).map_err(std::io::Error::from).context(|| "writing down the job".to_string())
+        serde_json::to_string(self)
+            .map_err(std::io::Error::from)
+            .context(|| "writing down the job".to_string())
     }
 
     /// True when the program is told of its inputs as files; it has no standard input then.

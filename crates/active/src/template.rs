@@ -40,7 +40,10 @@ pub fn expand(template: &str, subject: &Subject<'_>) -> Result<StorePath> {
         }
         let placeholder = tail.strip_prefix('{').and_then(|tail| tail.split_once('}'));
         let (name, after) = placeholder.ok_or_else(|| {
-            Error::new(ErrorKind::Invalid, format!("`{template}`: a brace without its partner; write {{{{ or }}}}"))
+            Error::new(
+                ErrorKind::Invalid,
+                format!("`{template}`: a brace without its partner; write {{{{ or }}}}"),
+            )
         })?;
         out.extend_from_slice(&value(template, name, subject)?);
         rest = after;

@@ -22,7 +22,9 @@ use std::sync::{Arc, Mutex};
 use outrigger_store::meta::jobs::{JobChange, JobId, JobState, NewJob, NewSplit};
 use outrigger_store::meta::{Change, SessionKind};
 use outrigger_store::tree::Policies;
-use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer};
+use outrigger_store::write::{
+    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
+};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::attempt::Feed;
@@ -70,13 +72,18 @@ pub fn run(
     if !fits {
         let why = match (spec.pattern, keeps) {
             (pattern, true) => format!("{pattern} keeps what is written: say where with --to PATH"),
-            (Pattern::WriteToFile, _) => "1W->1W stores the processed data only: --to means nothing".to_string(),
+            (Pattern::WriteToFile, _) => {
+                "1W->1W stores the processed data only: --to means nothing".to_string()
+            }
             (pattern, _) => format!("{pattern} is for stored files: name them with --in"),
         };
         return Err(Error::new(ErrorKind::Invalid, why));
     }
     if spec.program.is_empty() {
-        return Err(Error::new(ErrorKind::Invalid, format!("{} needs a program: give it after `--`", spec.pattern)));
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{} needs a program: give it after `--`", spec.pattern),
+        ));
     }
     for output in &spec.outputs {
         expand(&output.template, &Subject { path: None, input: 0, split: Some(0) })?;
@@ -237,7 +244,11 @@ fn keep(
     ready.1.notify_all();
     let target = expand(&output.template, &Subject { path: None, input: 0, split: None })?;
     let policy = policies.at(&*store.meta, &target.parent())?;
-    let options = WriteOptions { threads: threads.max(2), chunk_max: policies.chunk_max()?, commit: CommitWhen::AtTheEnd };
+    let options = WriteOptions {
+        threads: threads.max(2),
+        chunk_max: policies.chunk_max()?,
+        commit: CommitWhen::AtTheEnd,
+    };
     let mut writer = Writer::start(store, &session, &options, &Arc::new(Progress::default()));
     let (split, attempt) = (own.number, own.attempt);
     let failed = Arc::new(Mutex::new(true));

@@ -16,7 +16,8 @@ fn repository() -> PathBuf {
 }
 
 fn there(program: &str) -> bool {
-    let found = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
+    let found =
+        Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
     let there = found.is_ok_and(|status| status.success());
     if !there {
         println!("skipped: there is no {program}");
@@ -119,9 +120,19 @@ int main(void) {
     .unwrap();
     let library = repository().join("crates/active/asfile");
     let program = place.dir.path().join("parts");
-    let compiled = Command::new("cc").arg("-o").arg(&program).arg(&source).arg(library.join("asfile.c")).arg("-I").arg(&library).status();
+    let compiled = Command::new("cc")
+        .arg("-o")
+        .arg(&program)
+        .arg(&source)
+        .arg(library.join("asfile.c"))
+        .arg("-I")
+        .arg(&library)
+        .status();
     assert!(compiled.unwrap().success());
-    let job = spec(FileToMany, &[program.to_str().unwrap()]).output("place").output("sizes=sizes").output("rest=more/");
+    let job = spec(FileToMany, &[program.to_str().unwrap()])
+        .output("place")
+        .output("sizes=sizes")
+        .output("rest=more/");
     let report = place.run(&job, &["in"], Splits::Auto).unwrap();
     assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
     assert_eq!((place.text("place"), place.text("sizes")), ("1 0 1 1\n".into(), "9\n2\n3\n".into()));
@@ -132,7 +143,10 @@ int main(void) {
                   \x20   for line in lines: sizes.write(b'%d\\n' % (len(line) - 1))\n\
                   \x20   out.write(f'{asfile.job() > 0} {asfile.split()} {asfile.splits()} {asfile.attempt()}'.encode())\n";
     let mut job = spec(FileToMany, &["python3", "-c", script]).output("place").output("sizes=sizes");
-    job.env = vec![("PYTHONPATH".into(), library.display().to_string()), ("PYTHONDONTWRITEBYTECODE".into(), "1".into())];
+    job.env = vec![
+        ("PYTHONPATH".into(), library.display().to_string()),
+        ("PYTHONDONTWRITEBYTECODE".into(), "1".into()),
+    ];
     let report = place.run(&job, &["in"], Splits::Auto).unwrap();
     assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
     assert_eq!((place.text("place"), place.text("sizes")), ("True 0 1 1".into(), "1\n2\n3\n".into()));
@@ -147,7 +161,8 @@ fn genomes_are_viewed_sorted_and_indexed_as_plain_files_are() {
     let mut sam = String::from("@HD\tVN:1.6\tSO:unsorted\n@SQ\tSN:one\tLN:100000\n@SQ\tSN:two\tLN:50000\n");
     for read in 0..5000_u64 {
         let (name, at) = (["one", "two"][(read % 2) as usize], 1 + read * 7919 % 49_000);
-        let bases: String = (0..50).map(|base| b"ACGT"[((read * 31 + base * 17) % 4) as usize] as char).collect();
+        let bases: String =
+            (0..50).map(|base| b"ACGT"[((read * 31 + base * 17) % 4) as usize] as char).collect();
         sam += &format!("read{read}\t0\t{name}\t{at}\t60\t50M\t*\t0\t0\t{bases}\t{}\n", "I".repeat(50));
     }
     place.put("reads.sam", sam.as_bytes());
@@ -163,7 +178,11 @@ fn genomes_are_viewed_sorted_and_indexed_as_plain_files_are() {
     run(&["samtools", "sort", "--no-PG", "-O", "bam", "-"], "reads.bam", "sorted.bam");
     run(&["samtools", "view", "--no-PG", "-h", "-"], "sorted.bam", "sorted.sam");
     run(&["samtools", "flagstat", "-"], "sorted.bam", "flags");
-    let index = spec(FileToMany, &["sh", "-c", "cat > in.bam && samtools index in.bam \"$AS_OUTPUT_bai\" && rm in.bam"]).output("bai={path}.bai");
+    let index = spec(
+        FileToMany,
+        &["sh", "-c", "cat > in.bam && samtools index in.bam \"$AS_OUTPUT_bai\" && rm in.bam"],
+    )
+    .output("bai={path}.bai");
     let report = place.run(&index, &["sorted.bam"], Splits::Auto).unwrap();
     assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
     let here = |script: &str| {
@@ -171,8 +190,41 @@ fn genomes_are_viewed_sorted_and_indexed_as_plain_files_are() {
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
         said.stdout
     };
-    assert!(here("samtools sort --no-PG -O bam reads.sam | samtools view --no-PG -h -") == place.get("sorted.sam").unwrap());
+    assert!(
+        here("samtools sort --no-PG -O bam reads.sam | samtools view --no-PG -h -")
+            == place.get("sorted.sam").unwrap()
+    );
     assert!(here("samtools flagstat reads.sam") == place.get("flags").unwrap());
     std::fs::write(place.dir.path().join("stored.bam"), place.get("sorted.bam").unwrap()).unwrap();
-    assert!(here("samtools index stored.bam plain.bai; cat plain.bai") == place.get("sorted.bam.bai").unwrap());
+    assert!(
+        here("samtools index stored.bam plain.bai; cat plain.bai") == place.get("sorted.bam.bai").unwrap()
+    );
+}
+
+#[test]
+fn programs_that_want_files_get_exactly_theirs() {
+    let place = Place::new();
+    place.put("in/a", b"first\nlast\n");
+    place.put("in/b", &vec![b'x'; 3_000_000]);
+    place.put("other/table", b"looked up\n");
+    place.put("in.secret", b"not for it");
+    let script = "tail -c 5 \"$1\"; cat \"$AS_IN/other/table\"; find $AS_IN -type f | wc -l; cat; \
+                  echo > $1 2>/dev/null && echo written; exit 0";
+    let job = spec(ReadToFile, &["sh", "-c", script, "sh", "{in}"]).output("out/{name}");
+    let (inputs, with) = (["in/*".to_string()], ["other/*".to_string()]);
+    let id = outrigger_active::plan::submit(&place.store, &job, &inputs, &with, Splits::Auto).unwrap();
+    match place.go(id) {
+        Err(error) if error.kind() == outrigger_store::ErrorKind::Denied => {
+            println!("skipped: {error}");
+            return;
+        }
+        report => assert_eq!(report.unwrap().job.state, JobState::Done),
+    }
+    assert_eq!(place.text("out/a"), "last\nlooked up\n3\n");
+    assert_eq!(place.text("out/b"), "xxxxxlooked up\n3\n");
+    // Several inputs of one program, by number.
+    let both = ["sh", "-c", "head -n 1 \"$1\"; head -c 3 \"$2\"", "sh", "{in.1}", "{in.2}"];
+    let job = spec(outrigger_active::pattern::Pattern::ManyToFile, &both).output("both");
+    let report = place.run(&job, &["in/a", "in/b"], Splits::Auto).unwrap();
+    assert_eq!((report.job.state, place.text("both")), (JobState::Done, "first\nxxx".to_string()));
 }

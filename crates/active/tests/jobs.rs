@@ -47,7 +47,11 @@ fn a_retry_keeps_what_was_finished() {
     let ran = place.dir.path().join("ran");
     let stop = place.dir.path().join("stop");
     std::fs::write(&stop, "").unwrap();
-    let program = format!("echo $AS_SPLIT >> {}; if [ $AS_SPLIT = 5 -a -e {} ]; then exit 1; fi; cat", ran.display(), stop.display());
+    let program = format!(
+        "echo $AS_SPLIT >> {}; if [ $AS_SPLIT = 5 -a -e {} ]; then exit 1; fi; cat",
+        ran.display(),
+        stop.display()
+    );
     let job = lines(spec(ReadToFile, &["sh", "-c", &program])).output("out");
     let job = place.submit(&job, &["in"], Splits::Count(8)).unwrap();
     assert_eq!(place.go(job).unwrap().job.state, JobState::Failed);
@@ -57,7 +61,8 @@ fn a_retry_keeps_what_was_finished() {
     place.store.jobs().unwrap().retry_job(job).unwrap();
     assert_eq!(place.go(job).unwrap().job.state, JobState::Done);
     assert_eq!(place.get("out").unwrap(), numbered(1000));
-    let mut ran: Vec<u32> = std::fs::read_to_string(ran).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+    let mut ran: Vec<u32> =
+        std::fs::read_to_string(ran).unwrap().lines().map(|line| line.parse().unwrap()).collect();
     ran.sort_unstable();
     assert_eq!(ran, [0, 1, 2, 3, 4, 5, 5, 6, 7]);
 }
@@ -68,7 +73,12 @@ fn inputs_are_those_of_the_moment_the_job_was_made() {
     place.put("in", b"before");
     let job = place.submit(&spec(ReadToFile, &["cat"]).output("out"), &["in"], Splits::Auto).unwrap();
     place.put("in", b"after");
-    outrigger_store::ops::edit::remove(&place.store, &[outrigger_store::tree::StorePath::parse(b"in").unwrap()], false).unwrap();
+    outrigger_store::ops::edit::remove(
+        &place.store,
+        &[outrigger_store::tree::StorePath::parse(b"in").unwrap()],
+        false,
+    )
+    .unwrap();
     place.go(job).unwrap();
     assert_eq!(place.text("out"), "before");
     assert_eq!(place.store.meta.holders().unwrap(), [""; 0], "what it held is let go");
@@ -127,10 +137,16 @@ fn a_collector_takes_nothing_that_a_job_needs() {
     let place = Place::new();
     place.put("in", &numbered(200_000));
     let half = place.dir.path().join("half");
-    let program = format!("if [ $AS_SPLIT = 1 ]; then until [ -e {} ]; do sleep 0.01; done; fi; rev", half.display());
+    let program =
+        format!("if [ $AS_SPLIT = 1 ]; then until [ -e {} ]; do sleep 0.01; done; fi; rev", half.display());
     let job = lines(spec(ReadToFile, &["sh", "-c", &program])).output("out");
     let job = place.submit(&job, &["in"], Splits::Count(2)).unwrap();
-    outrigger_store::ops::edit::remove(&place.store, &[outrigger_store::tree::StorePath::parse(b"in").unwrap()], false).unwrap();
+    outrigger_store::ops::edit::remove(
+        &place.store,
+        &[outrigger_store::tree::StorePath::parse(b"in").unwrap()],
+        false,
+    )
+    .unwrap();
     std::thread::scope(|scope| {
         let running = scope.spawn(|| place.go(job).unwrap());
         let jobs = place.store.jobs().unwrap();
@@ -164,7 +180,8 @@ fn child_runs_a_job() {
 
 #[test]
 fn kill_9_leaves_all_or_nothing() {
-    let rounds: u64 = std::env::var("OUTRIGGER_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(4);
+    let rounds: u64 =
+        std::env::var("OUTRIGGER_KILL_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(4);
     let place = Place::new();
     let text = numbered(30_000);
     place.put("in", &text);
@@ -176,7 +193,8 @@ fn kill_9_leaves_all_or_nothing() {
         let out = format!("out-{round}");
         let job = lines(spec(ReadToFile, &["sh", "-c", "cat; sleep 0.01"])).output(&out);
         let job = Spec { tries: 100, ..job };
-        let job = outrigger_active::plan::submit(&store, &job, &["in".to_string()], &[], Splits::Count(40)).unwrap();
+        let job = outrigger_active::plan::submit(&store, &job, &["in".to_string()], &[], Splits::Count(40))
+            .unwrap();
         drop(store);
         // Killed at moments that differ from round to round, and again while it goes on.
         let mut kills = 0;
@@ -197,7 +215,9 @@ fn kill_9_leaves_all_or_nothing() {
             let found = read(&store, &out);
             let state = store.jobs().unwrap().job(job).unwrap().unwrap().state;
             match state {
-                JobState::Done => assert!(found.as_deref() == Some(&text[..]), "round {round}: done, and not whole"),
+                JobState::Done => {
+                    assert!(found.as_deref() == Some(&text[..]), "round {round}: done, and not whole")
+                }
                 _ => assert_eq!(found, None, "round {round}: visible before it is done"),
             }
             assert_eq!(store.meta.check().unwrap(), [""; 0]);

@@ -81,7 +81,8 @@ fn a_large_output_streams_and_is_whole() {
     place.put("big", &text);
     let twice = spec(ReadToFile, &["awk", "{print; print}"]).output("twice");
     place.run(&twice, &["big"], ONE).unwrap();
-    let wanted: Vec<u8> = text.split_inclusive(|&byte| byte == b'\n').flat_map(|line| [line, line].concat()).collect();
+    let wanted: Vec<u8> =
+        text.split_inclusive(|&byte| byte == b'\n').flat_map(|line| [line, line].concat()).collect();
     assert!(place.get("twice").unwrap() == wanted);
     // The program fails after megabytes of output: nothing of it may be seen.
     let fails = spec(ReadToFile, &["sh", "-c", "cat; exit 3"]).output("partial");
@@ -109,7 +110,10 @@ fn a_pattern_without_output_keeps_nothing_of_it() {
     let place = Place::new();
     place.put("in", b"some\nlines\n");
     let file = place.dir.path().join("elsewhere");
-    let count = spec(ReadToNothing, &["sh", "-c", "wc -l >> \"$TO\"; echo $AS_TASK_ID $AS_ATTEMPT >> \"$TO\"; seq 1000000"]);
+    let count = spec(
+        ReadToNothing,
+        &["sh", "-c", "wc -l >> \"$TO\"; echo $AS_TASK_ID $AS_ATTEMPT >> \"$TO\"; seq 1000000"],
+    );
     let count = Spec { env: vec![("TO".into(), file.display().to_string())], ..count };
     let report = place.run(&count, &["in"], ONE).unwrap();
     assert!(report.files.is_empty());
@@ -127,13 +131,22 @@ fn one_file_becomes_many() {
     let parts = spec(FileToMany, &["split", "-l", "300", "-", "part-"]).output("parts/");
     let report = place.run(&parts, &["all.txt"], ONE).unwrap();
     assert_eq!(report.files.len(), 4);
-    let joined: Vec<u8> = ["aa", "ab", "ac", "ad"].iter().flat_map(|end| place.get(&format!("parts/part-{end}")).unwrap()).collect();
+    let joined: Vec<u8> = ["aa", "ab", "ac", "ad"]
+        .iter()
+        .flat_map(|end| place.get(&format!("parts/part-{end}")).unwrap())
+        .collect();
     assert_eq!(joined, numbered(1000));
     let program = "awk '{ print > ENVIRON[$1 % 2 ? \"AS_OUTPUT_odd\" : \"AS_OUTPUT_even\"] }'; echo done";
-    let named = spec(FileToMany, &["sh", "-c", program]).output("log").output("odd={stem}.odd").output("even={stem}.even");
+    let named = spec(FileToMany, &["sh", "-c", program])
+        .output("log")
+        .output("odd={stem}.odd")
+        .output("even={stem}.even");
     place.run(&named, &["all.txt"], ONE).unwrap();
     assert_eq!(place.text("all.odd").lines().count(), 500);
-    assert_eq!((place.text("all.even").lines().next().unwrap(), place.text("log")), ("0 0", "done\n".to_string()));
+    assert_eq!(
+        (place.text("all.even").lines().next().unwrap(), place.text("log")),
+        ("0 0", "done\n".to_string())
+    );
     let lazy = spec(FileToMany, &["true"]).output("x={stem}.x").output("y={stem}.y");
     let report = place.run(&lazy, &["all.txt"], ONE).unwrap();
     assert!(report.job.why.contains("did not write its output"), "{}", report.job.why);
@@ -155,7 +168,10 @@ fn many_files_become_one() {
     let before = stored(&place);
     let joined = spec(ManyToFile, &[]).output("joined");
     place.run(&joined, &["big", "in/a", "big"], ONE).unwrap();
-    assert_eq!(place.get("joined").unwrap(), [numbered(300_000), b"3\n1\n".to_vec(), numbered(300_000)].concat());
+    assert_eq!(
+        place.get("joined").unwrap(),
+        [numbered(300_000), b"3\n1\n".to_vec(), numbered(300_000)].concat()
+    );
     // Of the data nothing was written: names, a manifest and a catalogue block were.
     assert!(stored(&place) < before + (256 << 10), "{} beside {before}", stored(&place));
     place.assert_sound();

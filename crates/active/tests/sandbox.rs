@@ -52,7 +52,8 @@ fn a_program_of_ones_own_is_brought_along() {
     let program = place.dir.path().join("mine.sh");
     std::fs::write(&program, "#!/bin/sh\necho \"$1 $(cat)\"\n").unwrap();
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-    let job = Spec { sandbox: Mode::Strict, ..spec(ReadToFile, &[program.to_str().unwrap(), "mine"]) }.output("out");
+    let job = Spec { sandbox: Mode::Strict, ..spec(ReadToFile, &[program.to_str().unwrap(), "mine"]) }
+        .output("out");
     let report = place.run(&job, &["in"], Splits::Auto).unwrap();
     assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
     assert_eq!(place.text("out"), "mine input\n");

@@ -69,9 +69,9 @@ impl Attempt {
         use std::process::Stdio;
         command.stdin(if feed.is_nothing() { Stdio::null() } else { Stdio::piped() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().context(|| {
-            format!("cannot start {}", command.get_program().to_string_lossy())
-        })?;
+        let mut child = command
+            .spawn()
+            .context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
         let stdout = child.stdout.take().expect("it is piped");
         let stderr = child.stderr.take().expect("it is piped");
         // A refusal leaves the usual size.
@@ -81,9 +81,7 @@ impl Attempt {
         let feeder = child.stdin.take().map(|stdin| {
             let _ = rustix::pipe::fcntl_setpipe_size(&stdin, PIPE_BYTES);
             let (live, counters) = (Arc::clone(&live), Arc::clone(counters));
-            std::thread::spawn(move || {
-                feed.into(stdin, &counters).inspect_err(|why| live.kill(why))
-            })
+            std::thread::spawn(move || feed.into(stdin, &counters).inspect_err(|why| live.kill(why)))
         });
         let watch = Arc::clone(watch);
         Ok((Self { child: Some(child), feeder, log: Some(log), live, watch }, stdout))

@@ -149,7 +149,8 @@ fn ranges(shared: &Shared, claimed: &Claimed) -> Result<Vec<Range>> {
 fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed) -> Result<Vec<OsString>> {
     use std::os::unix::ffi::OsStringExt as _;
     let paths = &shared.inputs.paths;
-    let file = |path: &StorePath| shared.sandbox.inputs_seen(places).join(OsString::from_vec(path.to_bytes()));
+    let file =
+        |path: &StorePath| shared.sandbox.inputs_seen(places).join(OsString::from_vec(path.to_bytes()));
     let seen = |name: &str| shared.sandbox.work_seen(places).join(name);
     let mut words: Vec<OsString> = Vec::new();
     for (number, word) in shared.spec.program.iter().enumerate() {
@@ -171,7 +172,9 @@ fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed) -> Result<Vec<
         }
         if let Some(number) = inner("{in.") {
             let found = number.parse::<usize>().ok().and_then(|number| paths.get(number.checked_sub(1)?));
-            let why = || Error::new(ErrorKind::Invalid, format!("`{word}`: the job has inputs 1 to {}", paths.len()));
+            let why = || {
+                Error::new(ErrorKind::Invalid, format!("`{word}`: the job has inputs 1 to {}", paths.len()))
+            };
             words.push(file(found.ok_or_else(why)?).into());
             continue;
         }

@@ -191,7 +191,9 @@ fn work(
         let running: Vec<_> = (0..slots).map(|_| scope.spawn(|| slot::run(&shared, threads))).collect();
         let mut ran = Ok(());
         for slot in running {
-            let ended = slot.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "a slot panicked: please report this")));
+            let ended = slot
+                .join()
+                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "a slot panicked: please report this")));
             if ran.is_ok() {
                 ran = ended;
             }
@@ -235,7 +237,9 @@ fn finish(shared: &Shared, options: &RunOptions<'_>, missing: Vec<String>) -> Re
             if runner_of(&shared.store, job)?.is_none() {
                 return Err(Error::new(
                     ErrorKind::Fenced,
-                    format!("another process that ran a part of job {job} has ended; `outrigger job retry {job}` goes on"),
+                    format!(
+                        "another process that ran a part of job {job} has ended; `outrigger job retry {job}` goes on"
+                    ),
                 ));
             }
             std::thread::sleep(ASK_EVERY);
@@ -244,8 +248,13 @@ fn finish(shared: &Shared, options: &RunOptions<'_>, missing: Vec<String>) -> Re
         let aside = row.splits[SplitState::SetAside as usize];
         if aside > 0 && !shared.spec.skip {
             let first = jobs.splits(job)?.into_iter().find(|split| split.state == SplitState::SetAside);
-            let why = first.map(|split| format!(": split {}: {}", split.number, split.why)).unwrap_or_default();
-            jobs.end_job(job, JobState::Failed, &format!("{aside} of {} splits failed{why}", row.splits.iter().sum::<u64>()))?;
+            let why =
+                first.map(|split| format!(": split {}: {}", split.number, split.why)).unwrap_or_default();
+            jobs.end_job(
+                job,
+                JobState::Failed,
+                &format!("{aside} of {} splits failed{why}", row.splits.iter().sum::<u64>()),
+            )?;
             continue;
         }
         match publish::publish(shared, options) {
@@ -259,7 +268,10 @@ fn finish(shared: &Shared, options: &RunOptions<'_>, missing: Vec<String>) -> Re
         }
         let row = jobs.job(job)?.ok_or_else(|| self::missing(job))?;
         if row.state == JobState::Running {
-            return Err(Error::new(ErrorKind::Fenced, format!("job {job} could not be published; `outrigger job retry {job}` tries again")));
+            return Err(Error::new(
+                ErrorKind::Fenced,
+                format!("job {job} could not be published; `outrigger job retry {job}` tries again"),
+            ));
         }
         break row;
     };

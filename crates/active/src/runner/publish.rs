@@ -11,7 +11,8 @@ use outrigger_store::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
 use outrigger_store::session::Session;
 use outrigger_store::tree::{Policies, StorePath};
 use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Oracle, Part, PartSource, Parts, Progress, Target, WriteOptions, Writer,
+    CommitWhen, Content, FileItem, Item, Oracle, Part, PartSource, Parts, Progress, Target, WriteOptions,
+    Writer,
 };
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -43,7 +44,8 @@ pub(super) fn target(shared: &Shared, split: u64, range: &NewSplit, name: &[u8])
         None => (name, None),
         Some(at) => (&name[..at], Some(&name[at + 1..])),
     };
-    let number: usize = std::str::from_utf8(number).ok().and_then(|text| text.parse().ok()).ok_or_else(unknown)?;
+    let number: usize =
+        std::str::from_utf8(number).ok().and_then(|text| text.parse().ok()).ok_or_else(unknown)?;
     let output = shared.spec.outputs.get(number).ok_or_else(unknown)?;
     let path = subject_path(shared.spec.pattern, range, &shared.inputs.paths);
     let subject = Subject { path: path.as_ref(), input: range.input.unwrap_or(0).into(), split: Some(split) };
@@ -114,7 +116,11 @@ pub(crate) fn commit(
                 _ => tree.meta.reserve_inodes(1)?.start,
             };
             let attributes = match existing.filter(|existing| existing.attributes.kind == FileKind::File) {
-                Some(existing) => Attributes { mtime: made_now(FileKind::File, 0).mtime, times: None, ..existing.attributes },
+                Some(existing) => Attributes {
+                    mtime: made_now(FileKind::File, 0).mtime,
+                    times: None,
+                    ..existing.attributes
+                },
                 None => made_now(FileKind::File, 0o644),
             };
             if roots.len() == 1 {

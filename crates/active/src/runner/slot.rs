@@ -120,7 +120,10 @@ impl Slot<'_> {
         };
         let limit = shared.spec.limits.output.unwrap_or(u64::MAX);
         let in_files = |out: &Output| !out.name.is_empty() || template::is_directory(&out.template);
-        let wanted = shared.outputs().find(|(_, out)| !in_files(out)).map(|(number, _)| number.to_string().into_bytes());
+        let wanted = shared
+            .outputs()
+            .find(|(_, out)| !in_files(out))
+            .map(|(number, _)| number.to_string().into_bytes());
         let mut head = vec![0; SMALL + 1];
         let first = read_up_to(&mut stdout, &mut head).unwrap_or(0);
         head.truncate(first);
@@ -134,7 +137,8 @@ impl Slot<'_> {
         } else {
             large = true;
             let (done, finished) = channel();
-            let mut stream = OutputStream::new(head.split_off(0), stdout, attempt, limit, done, &shared.counters);
+            let mut stream =
+                OutputStream::new(head.split_off(0), stdout, attempt, limit, done, &shared.counters);
             if let Some(name) = &wanted {
                 self.submit(claimed, name, Content::Stream(Box::new(stream)))?;
             } else {
@@ -161,7 +165,12 @@ impl Slot<'_> {
     }
 
     /// What the program left in its directory becomes its named outputs.
-    fn files(&mut self, claimed: &Claimed, work: &std::path::Path, limit: u64) -> Result<std::result::Result<(), String>> {
+    fn files(
+        &mut self,
+        claimed: &Claimed,
+        work: &std::path::Path,
+        limit: u64,
+    ) -> Result<std::result::Result<(), String>> {
         let found = launch::files_below(work)?;
         let shared = self.shared;
         let all: u64 = found.iter().filter_map(|(_, path)| path.metadata().ok()).map(|file| file.len()).sum();
@@ -176,7 +185,10 @@ impl Slot<'_> {
                 }
                 let file = found.iter().find(|(name, _)| *name == output.name.as_bytes());
                 let Some((_, path)) = file else {
-                    return Ok(Err(format!("it ended well and did not write its output `{}` ($AS_OUTPUT_{})", output.name, output.name)));
+                    return Ok(Err(format!(
+                        "it ended well and did not write its output `{}` ($AS_OUTPUT_{})",
+                        output.name, output.name
+                    )));
                 };
                 let name = number.to_string().into_bytes();
                 self.submit_file(claimed, &name, path)?;

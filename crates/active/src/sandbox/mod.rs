@@ -175,7 +175,11 @@ impl Sandbox {
         net: bool,
     ) -> Result<(Command, Option<File>)> {
         // bwrap reads it to its end, so each needs one of its own; it is inherited because it is not closed on exec.
-        let filter = if self.filtered { seccomp::filter().context(|| "a filter of system calls".into())? } else { None };
+        let filter = if self.filtered {
+            seccomp::filter().context(|| "a filter of system calls".into())?
+        } else {
+            None
+        };
         let mut words: Vec<OsString> = Vec::new();
         if let Some(prlimit) = &self.prlimit {
             words.push(prlimit.into());
@@ -214,8 +218,15 @@ impl Sandbox {
     }
 
     fn closure(&self, words: &mut Vec<OsString>, places: &Places<'_>, limits: &Limits, net: bool) {
-        let mut add = |these: &[&dyn AsRef<OsStr>]| words.extend(these.iter().map(|word| word.as_ref().to_owned()));
-        add(&[&"--unshare-all", &"--unshare-user", &"--disable-userns", &"--die-with-parent", &"--new-session"]);
+        let mut add =
+            |these: &[&dyn AsRef<OsStr>]| words.extend(these.iter().map(|word| word.as_ref().to_owned()));
+        add(&[
+            &"--unshare-all",
+            &"--unshare-user",
+            &"--disable-userns",
+            &"--die-with-parent",
+            &"--new-session",
+        ]);
         add(&[&"--cap-drop", &"ALL", &"--hostname", &"component"]);
         if net {
             add(&[&"--share-net"]);
@@ -231,7 +242,13 @@ impl Sandbox {
         }
         let mut etc = vec!["/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"];
         if net {
-            etc.extend(["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl", "/etc/ca-certificates"]);
+            etc.extend([
+                "/etc/resolv.conf",
+                "/etc/hosts",
+                "/etc/nsswitch.conf",
+                "/etc/ssl",
+                "/etc/ca-certificates",
+            ]);
         }
         for path in etc {
             add(&[&"--ro-bind-try", &path, &path]);
@@ -254,7 +271,15 @@ impl Sandbox {
 /// Whether bwrap works here: name spaces may be forbidden.
 fn try_out(bwrap: &Path) -> std::result::Result<(), String> {
     let mut command = Command::new(bwrap);
-    command.args(["--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--ro-bind", "/usr", "/usr"]);
+    command.args([
+        "--unshare-all",
+        "--unshare-user",
+        "--disable-userns",
+        "--die-with-parent",
+        "--ro-bind",
+        "/usr",
+        "/usr",
+    ]);
     for name in ["bin", "lib", "lib64"] {
         if let Ok(target) = std::fs::read_link(Path::new("/").join(name)) {
             command.arg("--symlink").arg(target).arg(Path::new("/").join(name));

@@ -75,7 +75,12 @@ impl JobArgs {
     }
 
     fn row(&self, store: &Store) -> Result<JobRow, Failure> {
-        let missing = || Error::new(ErrorKind::NotFound, format!("there is no job {}; `outrigger jobs` lists them", self.number));
+        let missing = || {
+            Error::new(
+                ErrorKind::NotFound,
+                format!("there is no job {}; `outrigger jobs` lists them", self.number),
+            )
+        };
         Ok(store.jobs()?.job(self.id())?.ok_or_else(missing)?)
     }
 }
@@ -117,7 +122,11 @@ pub fn jobs(context: &Context, args: JobsArgs) -> Outcome {
             Ok(spec) => (spec.pattern.text(), spec.told()),
             Err(_) => ("?", "(made by another version of this program)".to_string()),
         };
-        let line = format!("{:>5}  {:<9}  {when}  {pattern:<6}  {done}/{all}  {told}", row.id, state_text(row.state));
+        let line = format!(
+            "{:>5}  {:<9}  {when}  {pattern:<6}  {done}/{all}  {told}",
+            row.id,
+            state_text(row.state)
+        );
         out.line(&line)?;
     }
     out.finish()?;
@@ -161,7 +170,12 @@ fn about(row: &JobRow) -> Object {
         let outputs: Vec<serde_json::Value> = spec
             .outputs
             .iter()
-            .map(|output| Object::new().with("name", output.name.clone()).with("template", output.template.clone()).into())
+            .map(|output| {
+                Object::new()
+                    .with("name", output.name.clone())
+                    .with("template", output.template.clone())
+                    .into()
+            })
             .collect();
         object = object
             .with("pattern", spec.pattern.text())
@@ -180,7 +194,9 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     let aside = set_aside(&store, row.id)?;
     if context.json {
         let input = |input: &outrigger_store::meta::jobs::JobInput| {
-            serde_json::Value::from(Object::new().with_name("path", &input.path).with("bytes", input.root.len()))
+            serde_json::Value::from(
+                Object::new().with_name("path", &input.path).with("bytes", input.root.len()),
+            )
         };
         let aside: Vec<serde_json::Value> = aside
             .iter()
@@ -211,7 +227,8 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     for input in inputs.iter().take(10) {
         text += &format!("            {}\n", show(&input.path));
     }
-    text += &format!("  splits    {done} done, {running} running, {waiting} waiting, {set_aside} set aside\n");
+    text +=
+        &format!("  splits    {done} done, {running} running, {waiting} waiting, {set_aside} set aside\n");
     for aside in aside {
         text += &format!("            split {}: {}\n", aside.split, aside.why);
     }
@@ -247,7 +264,12 @@ fn logs(context: &Context, args: &JobArgs, only: Option<u64>) -> Outcome {
             continue;
         }
         let why = if split.why.is_empty() { String::new() } else { format!(": {}", split.why) };
-        out.line(&format!("--- split {}, attempt {}, {}{why}", split.number, split.attempt, split_text(split.state)))?;
+        out.line(&format!(
+            "--- split {}, attempt {}, {}{why}",
+            split.number,
+            split.attempt,
+            split_text(split.state)
+        ))?;
         out.bytes(&split.log)?;
         if !split.log.is_empty() && !split.log.ends_with(b"\n") {
             out.bytes(b"\n")?;
@@ -266,7 +288,14 @@ fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
     let started = Instant::now();
     loop {
         let row = args.row(&store)?;
-        let gone = || Failure::failed(format!("job {} {}{}", row.id, state_text(row.state), if row.why.is_empty() { String::new() } else { format!(": {}", row.why) }));
+        let gone = || {
+            Failure::failed(format!(
+                "job {} {}{}",
+                row.id,
+                state_text(row.state),
+                if row.why.is_empty() { String::new() } else { format!(": {}", row.why) }
+            ))
+        };
         match row.state {
             JobState::Done if row.splits[SplitState::SetAside as usize] > 0 => return Ok(Exit::Partial),
             JobState::Done => return Ok(Exit::Done),
@@ -285,7 +314,11 @@ fn cancel(context: &Context, args: &JobArgs) -> Outcome {
     let row = args.row(&store)?;
     if !store.jobs()?.end_job(row.id, JobState::Cancelled, "")? {
         let now = args.row(&store)?;
-        return Err(Failure::failed(format!("job {} has ended already: it is {}", row.id, state_text(now.state))));
+        return Err(Failure::failed(format!(
+            "job {} has ended already: it is {}",
+            row.id,
+            state_text(now.state)
+        )));
     }
     Ok(Exit::Done)
 }

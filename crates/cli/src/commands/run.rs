@@ -127,7 +127,8 @@ fn variable(text: &str) -> Result<(String, String), String> {
 pub fn run(context: &Context, args: RunArgs) -> Outcome {
     let started = Instant::now();
     let word = |word: OsString| {
-        word.into_string().map_err(|word| Failure::usage(format!("{} is not UTF-8", show(word.as_encoded_bytes()))))
+        word.into_string()
+            .map_err(|word| Failure::usage(format!("{} is not UTF-8", show(word.as_encoded_bytes()))))
     };
     let program = args.program.into_iter().map(word).collect::<Result<Vec<_>, _>>()?;
     let mut spec = Spec::new(args.pattern, program);
@@ -172,8 +173,16 @@ fn through(context: &Context, store: &Arc<Store>, spec: Spec, started: Instant) 
 }
 
 /// Runs a job in this process, and says how it went.
-pub fn go(context: &Context, store: &Arc<Store>, job: JobId, slots: Option<usize>, started: Instant) -> Outcome {
-    with_options(context, store, slots, started, |options, counters| runner::run(store, job, options, counters))
+pub fn go(
+    context: &Context,
+    store: &Arc<Store>,
+    job: JobId,
+    slots: Option<usize>,
+    started: Instant,
+) -> Outcome {
+    with_options(context, store, slots, started, |options, counters| {
+        runner::run(store, job, options, counters)
+    })
 }
 
 fn with_options(
@@ -183,13 +192,17 @@ fn with_options(
     started: Instant,
     run: impl FnOnce(&RunOptions<'_>, &Arc<Counters>) -> outrigger_store::Result<Report>,
 ) -> Outcome {
-    interrupt::arm(store, "nothing of the job is visible; `outrigger jobs` shows it, `outrigger job retry` goes on with it");
+    interrupt::arm(
+        store,
+        "nothing of the job is visible; `outrigger jobs` shows it, `outrigger job retry` goes on with it",
+    );
     let counters: Arc<Counters> = Arc::default();
     let told = Arc::clone(&counters);
     let bar = Bar::with(context.quiet, move |elapsed| describe(&told.view(), elapsed));
     let hold = || -> outrigger_store::Result<Box<dyn Any>> {
-        let held = beside::hold(store.dir(), context.threads)
-            .map_err(|failure| outrigger_store::Error::new(outrigger_store::ErrorKind::Busy, failure.message))?;
+        let held = beside::hold(store.dir(), context.threads).map_err(|failure| {
+            outrigger_store::Error::new(outrigger_store::ErrorKind::Busy, failure.message)
+        })?;
         Ok(Box::new(Released(held)))
     };
     let slots = slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
@@ -267,7 +280,10 @@ fn say(context: &Context, report: &Report, view: &View, secs: f64) -> Outcome {
         complain(&format!("the sandbox is not what it could be: {missing}"));
     }
     for aside in set_aside {
-        let of = aside.input.as_ref().map_or(String::new(), |input| format!(" (`{input}`, from byte {})", aside.from));
+        let of = aside
+            .input
+            .as_ref()
+            .map_or(String::new(), |input| format!(" (`{input}`, from byte {})", aside.from));
         complain(&format!("split {}{of} was set aside: {}", aside.split, aside.why));
     }
     let exit = match job.state {
@@ -281,7 +297,8 @@ fn say(context: &Context, report: &Report, view: &View, secs: f64) -> Outcome {
         };
         let aside = |aside: &runner::SetAside| {
             let path = aside.input.as_ref().map(ToString::to_string);
-            let object = Object::new().with("split", aside.split).with("input", path).with("from", aside.from);
+            let object =
+                Object::new().with("split", aside.split).with("input", path).with("from", aside.from);
             serde_json::Value::from(object.with("to", aside.to).with("why", aside.why.clone()))
         };
         print_json(
@@ -311,7 +328,11 @@ fn say(context: &Context, report: &Report, view: &View, secs: f64) -> Outcome {
         ))?;
     }
     if exit == Exit::Failed {
-        let how = if job.state == JobState::Cancelled { "was cancelled" } else { "failed, and nothing of it is visible" };
+        let how = if job.state == JobState::Cancelled {
+            "was cancelled"
+        } else {
+            "failed, and nothing of it is visible"
+        };
         let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
         return Err(Failure::failed(format!(
             "job {} {how}{why}; `outrigger job logs {}` shows what it said, `outrigger job retry {}` tries again",

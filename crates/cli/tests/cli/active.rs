@@ -17,7 +17,19 @@ fn the_first_example_works() {
     let place = Place::new();
     place.write("numbers", "1\n2.5\n");
     place.done(&["put", "numbers", "--to", "in.txt"]);
-    let said = place.run(&run_args(&["--pattern", "1R->1W", "--in", "in.txt", "--out", "out.txt", "--records", "lines", "--", "awk", "{print $1*2}"]));
+    let said = place.run(&run_args(&[
+        "--pattern",
+        "1R->1W",
+        "--in",
+        "in.txt",
+        "--out",
+        "out.txt",
+        "--records",
+        "lines",
+        "--",
+        "awk",
+        "{print $1*2}",
+    ]));
     assert_eq!(said.code, 0, "{}", said.err);
     assert!(said.text().starts_with("job 1: 1 split, 6 B read"), "{}", said.text());
     assert_eq!(place.done(&["cat", "out.txt"]).text(), "2\n5\n");
@@ -30,11 +42,31 @@ fn what_happened_is_told_in_codes_and_words() {
         place.write(name, text);
         place.done(&["put", name, "--to", &format!("in/{name}")]);
     }
-    let picky = ["--in", "in/*", "--out", "out/{name}", "--tries", "1", "--", "sh", "-c", "read x; echo said $x >&2; test $x = good && echo $x"];
+    let picky = [
+        "--in",
+        "in/*",
+        "--out",
+        "out/{name}",
+        "--tries",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "read x; echo said $x >&2; test $x = good && echo $x",
+    ];
     let said = place.run(&run_args(&picky));
     assert_eq!(said.code, 1);
-    assert!(said.err.contains("split 1 (`in/b`, from byte 0) was set aside: exit code 1: said bad"), "{}", said.err);
-    assert!(said.err.contains("job 1 failed, and nothing of it is visible") && said.err.contains("outrigger job logs 1"), "{}", said.err);
+    assert!(
+        said.err.contains("split 1 (`in/b`, from byte 0) was set aside: exit code 1: said bad"),
+        "{}",
+        said.err
+    );
+    assert!(
+        said.err.contains("job 1 failed, and nothing of it is visible")
+            && said.err.contains("outrigger job logs 1"),
+        "{}",
+        said.err
+    );
     assert_eq!(place.run(&["ls", "out"]).code, 1);
     let mut going = picky.to_vec();
     going.splice(4..4, ["--keep-going", "--json"]);
@@ -47,7 +79,10 @@ fn what_happened_is_told_in_codes_and_words() {
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
     assert!(place.done(&["jobs"]).text().lines().next().unwrap().contains("done"));
     let logs = place.done(&["job", "logs", "1"]).text();
-    assert!(logs.contains("--- split 0, attempt 1, done\nsaid good\n") && logs.contains("said bad"), "{logs}");
+    assert!(
+        logs.contains("--- split 0, attempt 1, done\nsaid good\n") && logs.contains("said bad"),
+        "{logs}"
+    );
     assert!(place.done(&["job", "show", "1"]).text().contains("failed"));
     assert_eq!(place.run(&["job", "wait", "1"]).code, 1);
     assert_eq!(place.run(&["job", "wait", "2"]).code, 4);
@@ -102,7 +137,20 @@ fn a_detached_job_is_waited_for_cancelled_and_retried() {
 fn a_stream_is_stored_and_processed_at_once() {
     let place = Place::new();
     let mut child = place
-        .command(&run_args(&["--pattern", "1W->2W", "--in", "-", "--to", "raw/text", "--out", "up", "--", "tr", "a-z", "A-Z"]))
+        .command(&run_args(&[
+            "--pattern",
+            "1W->2W",
+            "--in",
+            "-",
+            "--to",
+            "raw/text",
+            "--out",
+            "up",
+            "--",
+            "tr",
+            "a-z",
+            "A-Z",
+        ]))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()

@@ -230,14 +230,7 @@ pub trait Jobs: Send + Sync {
     fn claim_splits(&self, session: SessionId, job: JobId, limit: usize, tries: u32) -> Result<Claims>;
     /// An attempt has failed: the split waits again, or is set aside if it had `tries` attempts. Nothing happens if it is not this attempt's any
     /// more. Returns whether it was set aside.
-    fn fail_split(
-        &self,
-        job: JobId,
-        claimed: &Claimed,
-        tries: u32,
-        why: &str,
-        log: &[u8],
-    ) -> Result<bool>;
+    fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool>;
     /// Gives splits back that were claimed and not begun: they count as not tried.
     fn give_back_splits(&self, job: JobId, claimed: &[Claimed]) -> Result<()>;
     /// Ends a job that is not done as `Failed` or `Cancelled`. Returns false when it has ended already.

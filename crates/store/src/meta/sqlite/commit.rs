@@ -81,7 +81,9 @@ fn apply(editor: &mut Editor<'_>, change: &Change) -> Outcome<()> {
             let new_parent = editor.directory(*new_parent)?;
             rename(editor, (parent, name), (new_parent, new_name))
         }
-        Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } | Change::Job(_) => Err(exact::mixed()),
+        Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } | Change::Job(_) => {
+            Err(exact::mixed())
+        }
     }
 }
 

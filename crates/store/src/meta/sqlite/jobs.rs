@@ -231,14 +231,7 @@ fn claim(
     Ok(Claims { claimed, elsewhere: open as u64, open: true })
 }
 
-fn fail(
-    db: &Connection,
-    job: JobId,
-    claimed: &Claimed,
-    tries: u32,
-    why: &str,
-    log: &[u8],
-) -> Outcome<bool> {
+fn fail(db: &Connection, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Outcome<bool> {
     let changed = db
         .prepare_cached(
             "UPDATE job_split SET state = CASE WHEN tries >= ?4 THEN 3 ELSE 0 END, why = ?5, log = ?6 \
@@ -325,11 +318,7 @@ pub(super) fn apply(db: &Connection, now: u64, session: SessionId, change: &JobC
                 db.prepare_cached(
                     "UPDATE job_split SET state = 2, why = '', log = ?3 WHERE job = ?1 AND number = ?2",
                 )?
-                .execute((
-                    job.0 as i64,
-                    *split as i64,
-                    (!log.is_empty()).then_some(log),
-                ))?;
+                .execute((job.0 as i64, *split as i64, (!log.is_empty()).then_some(log)))?;
             }
             Ok(())
         }
@@ -402,14 +391,7 @@ impl Jobs for SqliteMeta {
         self.write("claiming splits", |db| claim(db, self.now(), session, job, limit, tries))
     }
 
-    fn fail_split(
-        &self,
-        job: JobId,
-        claimed: &Claimed,
-        tries: u32,
-        why: &str,
-        log: &[u8],
-    ) -> Result<bool> {
+    fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool> {
         self.write("recording a failed attempt", |db| fail(db, job, claimed, tries, why, log))
     }
 
