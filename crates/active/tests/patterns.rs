@@ -35,7 +35,7 @@ fn a_stored_file_becomes_a_new_one() {
 fn several_inputs_each_become_a_file() {
     let place = Place::new();
     for name in ["a", "b", "sub/c"] {
-        place.put(&format!("logs/{name}.log"), name.as_bytes());
+        place.put(&format!("logs/{name}.log"), name.rsplit('/').next().unwrap().as_bytes());
     }
     place.put("other.txt", b"no");
     let upper = spec(ReadToFile, &["tr", "a-z", "A-Z"]).output("{dir}/{stem}.up");
