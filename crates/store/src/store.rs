@@ -12,6 +12,7 @@ use crate::backend::{Access, Backend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::index::{Index, IndexOptions, LoadFooter};
+use crate::meta::jobs::{Jobs, NO_JOBS};
 use crate::meta::{Meta, OpenMode, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
 use crate::read::packs::PackReader;
 use crate::session::Session;
@@ -280,6 +281,15 @@ impl Store {
     /// The directory of lock files.
     pub fn locks_dir(&self) -> PathBuf {
         self.dir.join("sessions")
+    }
+
+    /// Its jobs.
+    ///
+    /// # Errors
+    /// `Invalid` where the metadata engine has none.
+    pub fn jobs(&self) -> Result<&dyn Jobs> {
+        let none = || Error::new(ErrorKind::Invalid, NO_JOBS);
+        self.meta.jobs().ok_or_else(none)
     }
 
     /// Opens a session for `what` (a command's name).

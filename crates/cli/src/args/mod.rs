@@ -87,6 +87,10 @@ pub enum Command {
     Devices(c::devices::DevicesArgs),
     Calibrate(c::calibrate::CalibrateArgs),
     Advise(c::advise::AdviseArgs),
+    Run(c::run::RunArgs),
+    Jobs(c::job::JobsArgs),
+    #[command(subcommand)]
+    Job(c::job::JobCommand),
     Completions(c::shell::CompletionsArgs),
     Man(c::shell::ManArgs),
 }

@@ -16,6 +16,7 @@ pub mod gc;
 pub mod get;
 pub mod import;
 pub mod init;
+pub mod job;
 pub mod keep;
 pub mod live;
 mod live_text;
@@ -26,6 +27,7 @@ pub mod policy;
 pub mod put;
 pub mod recompress;
 pub mod recover;
+pub mod run;
 pub mod shell;
 pub mod snapshot;
 pub mod stats;
@@ -101,6 +103,9 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Devices(args) => devices::run(context, args),
         Command::Calibrate(args) => calibrate::run(context, args),
         Command::Advise(args) => advise::run(context, args),
+        Command::Run(args) => run::run(context, args),
+        Command::Jobs(args) => job::jobs(context, args),
+        Command::Job(command) => job::job(context, command),
         Command::Completions(args) => shell::completions(args),
         Command::Man(args) => shell::man(context, args),
     }

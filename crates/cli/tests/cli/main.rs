@@ -1,5 +1,6 @@
 //! Drives the real binary: what is promised on the command line, in exit codes and in sentences.
 
+mod active;
 mod bad_input;
 mod basics;
 mod beside;

@@ -9,6 +9,7 @@
 
 mod change;
 mod fault;
+pub mod jobs;
 mod postgres;
 mod sqlite;
 
@@ -258,6 +259,8 @@ pub enum Change {
         /// Content.
         root: Root,
     },
+    /// A change of a job; goes with changes that go by their order. The catalogue does not have it.
+    Job(jobs::JobChange),
 }
 
 /// Who holds the content of an inode without names.
@@ -454,6 +457,13 @@ pub trait Meta: Send + Sync {
     fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()>;
     /// Takes condemned packs back to live (one that could not be copied).
     fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()>;
+
+    // ---- jobs -----------------------------------------------------------------------------------------------------
+
+    /// The jobs, where the engine has them.
+    fn jobs(&self) -> Option<&dyn jobs::Jobs> {
+        None
+    }
 
     // ---- upkeep ---------------------------------------------------------------------------------------------------
 

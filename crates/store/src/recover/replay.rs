@@ -320,6 +320,7 @@ fn describe(change: &Change) -> String {
         Change::Rename { name, .. } => ("moving", name),
         Change::Name { name, .. } => ("setting", name),
         Change::Node { inode, .. } | Change::Orphan { inode, .. } => return format!("setting inode {inode}"),
+        Change::Job(_) => return "a job".to_string(),
     };
     format!("{what} `{}`", crate::tree::show(name))
 }

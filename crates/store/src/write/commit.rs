@@ -296,7 +296,7 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
             resolve(new_parent);
         }
         // Who submits these knows the real numbers.
-        Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } => {}
+        Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } | Change::Job(_) => {}
     }
 }
 
@@ -335,6 +335,6 @@ fn record_of(change: &Change) -> Option<Record> {
         Change::Node { inode, parent, attributes, root, keep } => {
             Record::Node { inode, parent, attributes, root, keep }
         }
-        Change::Orphan { .. } => return None,
+        Change::Orphan { .. } | Change::Job(_) => return None,
     })
 }

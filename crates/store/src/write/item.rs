@@ -13,6 +13,7 @@ use super::oracle::Oracle;
 use crate::error::Result;
 use crate::local::Extent;
 use crate::meta::Change;
+use crate::meta::jobs::{JobChange, JobId};
 
 /// One thing to write.
 pub enum Item {
@@ -82,6 +83,17 @@ pub enum Target {
         /// The inode.
         inode: u64,
     },
+    /// A [`JobChange::Output`].
+    Output {
+        /// The job.
+        job: JobId,
+        /// The split.
+        split: u64,
+        /// The fencing token.
+        attempt: u64,
+        /// See [`JobChange::Output`].
+        name: Vec<u8>,
+    },
 }
 
 impl Target {
@@ -94,6 +106,9 @@ impl Target {
             }
             Self::Node { inode, parent, keep } => Change::Node { inode, parent, attributes, root, keep },
             Self::Orphan { inode } => Change::Orphan { inode, root },
+            Self::Output { job, split, attempt, name } => {
+                Change::Job(JobChange::Output { job, split, attempt, name, root })
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ use super::progress::Progress;
 use super::queue::Queue;
 use crate::error::Result;
 use crate::meta::Change;
+use crate::meta::jobs::JobChange;
 
 /// What a ticket brings.
 pub(super) enum Sequenced {
@@ -219,7 +220,10 @@ impl Stage {
 
     /// Gives the change its content, and says how long that is.
     fn finish_manifest(&mut self, change: &mut Change, manifest: &mut ManifestBuilder) -> Result<u64> {
-        let (Change::Put { root, .. } | Change::Node { root, .. } | Change::Orphan { root, .. }) = change
+        let (Change::Put { root, .. }
+        | Change::Node { root, .. }
+        | Change::Orphan { root, .. }
+        | Change::Job(JobChange::Output { root, .. })) = change
         else {
             return Ok(0);
         };

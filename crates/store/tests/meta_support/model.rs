@@ -174,7 +174,9 @@ impl Model {
                 let new_parent = self.directory(*new_parent, report)?;
                 self.rename((parent, name), (new_parent, new_name), report)
             }
-            Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } => Err(ErrorKind::Invalid),
+            Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } | Change::Job(_) => {
+                Err(ErrorKind::Invalid)
+            }
         }
     }
 

@@ -12,7 +12,8 @@ use crate::error::ErrorKind;
 use crate::meta::change::totals::{Retained, TotalsDelta};
 use crate::meta::change::{Editor, Start, apply_all};
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::{Commit, Committed, SessionId, SessionKind};
+use crate::meta::jobs::NO_JOBS;
+use crate::meta::{Change, Commit, Committed, SessionId, SessionKind};
 
 /// Rows over which the totals are spread.
 const SLOTS: i64 = 64;
@@ -24,6 +25,9 @@ const START: &str = "SELECT s.epoch, s.generation, c.value, \
 
 /// Applies `commit` in a transaction.
 pub(super) fn commit(tx: &mut Tx<'_>, session: SessionId, commit: &Commit) -> Outcome<Committed> {
+    if commit.changes.iter().any(|change| matches!(change, Change::Job(_))) {
+        return Err(refuse(ErrorKind::Invalid, NO_JOBS));
+    }
     let (wanted, load) = Working::load(&commit.changes);
     let mut queries = vec![Query::new(REQUIRE_LIVE).int(session.0 as i64), Query::new(START)];
     if !commit.changes.is_empty() {

@@ -294,7 +294,7 @@ impl Wanted {
                     wanted.inodes.push(*inode as i64);
                     wanted.directories.extend([*inode as i64, *parent as i64]);
                 }
-                Change::Orphan { .. } => {}
+                Change::Orphan { .. } | Change::Job(_) => {}
             }
         }
         wanted.directories.sort_unstable();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::{row, sums};
+use super::{jobs, row, sums};
 use crate::meta::ROOT_INODE;
 use crate::meta::fault::Outcome;
 
@@ -90,6 +90,11 @@ pub(super) fn check(connection: &Connection) -> Outcome<Vec<String>> {
     }
     if found.is_empty() {
         sums::check(|query| findings(connection, query, &mut found))?;
+        if jobs::exist(connection)? {
+            for query in jobs::CHANGED {
+                findings(connection, query, &mut found)?;
+            }
+        }
         for rule in RULES {
             findings(connection, rule, &mut found)?;
         }
@@ -129,6 +134,9 @@ fn schema(connection: &Connection, found: &mut Vec<String>) -> Outcome<()> {
     let wanted = Connection::open_in_memory()?;
     sums::register(&wanted)?;
     wanted.execute_batch(include_str!("schema.sql"))?;
+    if jobs::exist(connection)? {
+        wanted.execute_batch(jobs::SCHEMA)?;
+    }
     let (wanted, have) = (objects(&wanted)?, objects(connection)?);
     for (name, sql) in &wanted {
         if have.get(name) != Some(sql) {

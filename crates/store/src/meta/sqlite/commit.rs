@@ -5,11 +5,11 @@ use rusqlite::Connection;
 use super::policies::any_versions_policy;
 use super::rows::SqliteRows;
 use super::state::{add_totals, counter, retained};
-use super::{packs, sessions};
+use super::{jobs, packs, sessions};
 use crate::error::ErrorKind;
 use crate::meta::change::{Editor, Start, apply_all};
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::{Commit, Committed, SessionId, SessionKind};
+use crate::meta::{Change, Commit, Committed, SessionId, SessionKind};
 
 /// Applies `commit` in the transaction that `connection` is in.
 pub(super) fn commit(
@@ -25,6 +25,11 @@ pub(super) fn commit(
     let generation = counter(connection, "generation")? as u64;
     if commit.changes.is_empty() {
         return Ok(Committed { generation, ..Committed::default() });
+    }
+    for change in &commit.changes {
+        if let Change::Job(change) = change {
+            jobs::apply(connection, now, session, change)?;
+        }
     }
     let start = Start {
         epoch: counter(connection, "epoch")?,

@@ -14,10 +14,12 @@
 //! | `tree.rs` | reading the tree |
 //! | `commit.rs`, `rows.rs`, `statements.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); their SQL |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
+//! | `jobs.rs`, `jobs.sql` | jobs, in tables of their own |
 //! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
 
 mod check;
 mod commit;
+mod jobs;
 mod open;
 mod packs;
 mod policies;
@@ -351,6 +353,10 @@ impl Meta for SqliteMeta {
 
     fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
         self.write("absolving packs", |db| reclaim::absolve(db, self.now(), session, packs))
+    }
+
+    fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
+        Some(self)
     }
 
     fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()> {

@@ -1,0 +1,165 @@
+//! One attempt: a program over one split, from its start to its end.
+//!
+//! ```text
+//!  store ──feeder──▶ standard input ▶ PROGRAM ▶ standard output ──▶ whoever reads it: the write pipeline
+//!   (verified data)                       │ └──▶ files in its work directory (named outputs)
+//!                                         └────▶ standard error: the attempt's log
+//! ```
+//!
+//! Threads: one feeds, one keeps the log, the caller reads the output; a [`Watch`] that all attempts share ends those that use more than
+//! they may. The end of the output is told apart from success only by [`Attempt::end`], which waits for the program: until it has said that
+//! all went well, nothing that was written counts.
+
+mod feed;
+mod log;
+mod stream;
+mod tree;
+mod watch;
+
+use std::io::Read;
+use std::process::{Child, ChildStdout};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use outrigger_store::{Context as _, Result};
+use rustix::process::{Pid, WaitId, WaitIdOptions};
+
+pub use feed::{Feed, Range};
+pub(crate) use stream::too_much;
+pub use stream::{Finished, OutputStream};
+pub use watch::Watch;
+
+use crate::limits::Limits;
+use crate::progress::Counters;
+use watch::Live;
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Why it does not count, if it does not.
+    pub result: std::result::Result<(), String>,
+    /// What it said on standard error, shortened in the middle.
+    pub log: Vec<u8>,
+}
+
+/// A running program. Dropped without [`Attempt::end`], it is killed.
+pub struct Attempt {
+    child: Option<Child>,
+    feeder: Option<JoinHandle<std::result::Result<(), String>>>,
+    log: Option<JoinHandle<Vec<u8>>>,
+    live: Arc<Live>,
+    watch: Arc<Watch>,
+}
+
+/// Pipes hold as much as an unprivileged user may ask for, so that programs and store wait less for each other.
+const PIPE_BYTES: usize = 1 << 20;
+
+impl Attempt {
+    /// Starts `command`, with `feed` on its standard input. Returns its standard output too.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn start(
+        mut command: std::process::Command,
+        feed: Feed,
+        limits: &Limits,
+        watch: &Arc<Watch>,
+        counters: &Arc<Counters>,
+    ) -> Result<(Self, ChildStdout)> {
+        use std::process::Stdio;
+        command.stdin(if feed.is_nothing() { Stdio::null() } else { Stdio::piped() });
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
+        let stdout = child.stdout.take().expect("it is piped");
+        let stderr = child.stderr.take().expect("it is piped");
+        // A refusal leaves the usual size.
+        let _ = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE_BYTES);
+        let live = watch.add(&child, *limits);
+        let log = std::thread::spawn(move || log::keep(stderr));
+        let feeder = child.stdin.take().map(|stdin| {
+            let _ = rustix::pipe::fcntl_setpipe_size(&stdin, PIPE_BYTES);
+            let (live, counters) = (Arc::clone(&live), Arc::clone(counters));
+            std::thread::spawn(move || feed.into(stdin, &counters).inspect_err(|why| live.kill(why)))
+        });
+        let watch = Arc::clone(watch);
+        Ok((Self { child: Some(child), feeder, log: Some(log), live, watch }, stdout))
+    }
+
+    /// Ends it before its time.
+    pub fn kill(&self, why: &str) {
+        self.live.kill(why);
+    }
+
+    /// Waits for the program, and says whether what it wrote counts. Its output must have been read to the end, or nobody reads it any more.
+    pub fn end(mut self) -> Ended {
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Ended {
+        let Some(mut child) = self.child.take() else {
+            return Ended { result: Err("it has ended before".into()), log: Vec::new() };
+        };
+        // The process stays a zombie until `wait`, so that nobody else has its number while it may still be killed.
+        let pid = Pid::from_child(&child);
+        loop {
+            match rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
+                Err(rustix::io::Errno::INTR) => {}
+                _ => break,
+            }
+        }
+        let killed = self.watch.remove(&self.live);
+        let status = child.wait();
+        let fed = self.feeder.take().map_or(Ok(()), |feeder| {
+            feeder.join().unwrap_or_else(|_| Err("the thread that fed it panicked".into()))
+        });
+        let log = self.log.take().and_then(|log| log.join().ok()).unwrap_or_default();
+        let result = match (killed, fed, status) {
+            (Some(why), ..) | (None, Err(why), _) => Err(why),
+            (None, Ok(()), Err(error)) => Err(format!("nobody knows how it ended: {error}")),
+            (None, Ok(()), Ok(status)) if status.success() => Ok(()),
+            (None, Ok(()), Ok(status)) => Err(told(status, &log)),
+        };
+        Ended { result, log }
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill("stopped");
+            self.wait();
+        }
+    }
+}
+
+/// How a program ended, with the last line that it said.
+fn told(status: std::process::ExitStatus, log: &[u8]) -> String {
+    use std::os::unix::process::ExitStatusExt as _;
+    let mut text = match (status.code(), status.signal()) {
+        (Some(code), _) => format!("exit code {code}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "it ended without saying how".to_string(),
+    };
+    let last = log.split(|&byte| byte == b'\n').rev().find(|line| !line.is_empty());
+    if let Some(line) = last {
+        let line = String::from_utf8_lossy(&line[..line.len().min(300)]).into_owned();
+        text += &format!(": {}", line.trim());
+    }
+    text
+}
+
+/// Reads until `room` is full or the stream ends; says how much there was.
+pub(crate) fn read_up_to(stream: &mut impl Read, room: &mut [u8]) -> std::io::Result<usize> {
+    let mut len = 0;
+    while len < room.len() {
+        match stream.read(&mut room[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}

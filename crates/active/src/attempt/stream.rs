@@ -1,0 +1,87 @@
+//! A program's output as a stream that ends well only if the program does.
+
+use std::io::{Error, Read};
+use std::process::ChildStdout;
+use std::sync::mpsc::Sender;
+
+use super::{Attempt, Ended};
+use crate::progress::Counters;
+use std::sync::Arc;
+
+/// What is told of an attempt whose output was a stream.
+pub type Finished = Ended;
+
+/// Reads an attempt's standard output. At its end it waits for the program, and is an error unless that succeeded: whoever stores the stream stores
+/// nothing then.
+pub struct OutputStream {
+    /// What was read already.
+    head: std::io::Cursor<Vec<u8>>,
+    stdout: ChildStdout,
+    attempt: Option<Attempt>,
+    done: Sender<Finished>,
+    /// Bytes that may still come.
+    left: u64,
+    counters: Arc<Counters>,
+}
+
+impl OutputStream {
+    /// The output of `attempt`, of which `head` was read already and `left` more bytes are allowed; `done` is told how it ended.
+    pub fn new(
+        head: Vec<u8>,
+        stdout: ChildStdout,
+        attempt: Attempt,
+        left: u64,
+        done: Sender<Finished>,
+        counters: &Arc<Counters>,
+    ) -> Self {
+        let (head, counters) = (std::io::Cursor::new(head), Arc::clone(counters));
+        Self { head, stdout, attempt: Some(attempt), done, left, counters }
+    }
+
+    fn end(&mut self) -> std::io::Result<usize> {
+        let Some(attempt) = self.attempt.take() else { return Ok(0) };
+        let ended = attempt.end();
+        let result = ended.result.clone();
+        // Nobody listens when the job was stopped.
+        let _ = self.done.send(ended);
+        result.map(|()| 0).map_err(Error::other)
+    }
+}
+
+impl Read for OutputStream {
+    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        if room.is_empty() {
+            return Ok(0);
+        }
+        let len = match self.head.read(room)? {
+            0 => self.stdout.read(room)?,
+            len => return Ok(len),
+        };
+        if len == 0 {
+            return self.end();
+        }
+        Counters::add(&self.counters.bytes_written, len as u64);
+        if len as u64 > self.left {
+            if let Some(attempt) = &self.attempt {
+                attempt.kill(&too_much());
+            }
+            return self.end();
+        }
+        self.left -= len as u64;
+        Ok(len)
+    }
+}
+
+impl Drop for OutputStream {
+    fn drop(&mut self) {
+        if let Some(attempt) = self.attempt.take() {
+            attempt.kill("stopped");
+            let _ = self.done.send(attempt.end());
+        }
+    }
+}
+
+/// What is said of a program that writes without end.
+pub fn too_much() -> String {
+    "it wrote more than it may (--limits output=SIZE)".to_string()
+}

@@ -1,0 +1,119 @@
+//! Globs over the store: which stored files a job reads.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobMatcher};
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::meta::{At, DirEntry, Inode, Meta, ROOT_INODE};
+use outrigger_store::tree::{StorePath, find};
+use outrigger_store::{Error, ErrorKind, Result};
+
+/// A stored file.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its path.
+    pub path: StorePath,
+    /// What it is.
+    pub inode: Inode,
+}
+
+/// A glob over paths of a store: `*` and `?` within a name, `**` over names, `[…]`, `{a,b}`.
+pub struct StoreGlob {
+    text: String,
+    matcher: GlobMatcher,
+    /// The directory above everything that can match.
+    base: StorePath,
+    /// The names below it that the glob has; `None` with `**`: any number.
+    depth: Option<usize>,
+}
+
+const PAGE: usize = 4096;
+
+impl StoreGlob {
+    /// Parses a glob.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let plain = text.trim_matches('/');
+        let glob = GlobBuilder::new(plain).literal_separator(true).backslash_escape(true).build();
+        let glob = glob.map_err(|error| {
+            Error::new(ErrorKind::Invalid, format!("`{text}` is no glob: {}", error.kind()))
+        })?;
+        let is_plain = |name: &&str| !name.contains(['*', '?', '[', '{', '\\']);
+        let names: Vec<&str> = plain.split('/').collect();
+        let fixed = names[..names.len() - 1].iter().copied().take_while(is_plain).count();
+        let base = StorePath::parse(names[..fixed].join("/").as_bytes())?;
+        let open = plain.contains("**") || plain.contains('{');
+        let depth = (!open).then(|| names.len() - fixed);
+        Ok(Self { text: text.to_string(), matcher: glob.compile_matcher(), base, depth })
+    }
+
+    /// True when this path matches.
+    pub fn matches(&self, path: &StorePath) -> bool {
+        self.matcher.is_match(Path::new(OsStr::from_bytes(&path.to_bytes())))
+    }
+
+    /// The regular files that match, in order of their paths; one that is named as it is comes first of all, whatever characters it has.
+    ///
+    /// # Errors
+    /// `NotFound` when nothing matches, and those of the database.
+    pub fn files(&self, meta: &dyn Meta, at: At) -> Result<Vec<Found>> {
+        let is_file = |inode: &Inode| inode.attributes.kind == FileKind::File;
+        if let Ok(path) = StorePath::parse(self.text.as_bytes())
+            && let Some(inode) = find(meta, at, &path)?
+        {
+            if is_file(&inode) {
+                return Ok(vec![Found { path, inode }]);
+            }
+            let why =
+                format!("`{path}` is not a file; to read what is in a directory, give {path}/** or {path}/*");
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+        let mut files = Vec::new();
+        let base = if self.base.components.is_empty() {
+            meta.inode(at, ROOT_INODE)?
+        } else {
+            find(meta, at, &self.base)?
+        };
+        if let Some(base) = base.filter(|base| base.attributes.kind == FileKind::Directory) {
+            self.below(meta, at, &self.base, base.number, 1, &mut files)?;
+        }
+        if files.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, format!("no stored file matches `{}`", self.text)));
+        }
+        Ok(files)
+    }
+
+    fn below(
+        &self,
+        meta: &dyn Meta,
+        at: At,
+        path: &StorePath,
+        directory: u64,
+        depth: usize,
+        files: &mut Vec<Found>,
+    ) -> Result<()> {
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let page = meta.read_dir(at, directory, after.as_deref(), PAGE)?;
+            let full = page.len() == PAGE;
+            after = page.last().map(|entry| entry.name.clone());
+            for DirEntry { name, inode } in page {
+                let path = path.join(&name);
+                match inode.attributes.kind {
+                    FileKind::File if self.matches(&path) => files.push(Found { path, inode }),
+                    FileKind::Directory if self.depth.is_none_or(|most| depth < most) => {
+                        self.below(meta, at, &path, inode.number, depth + 1, files)?;
+                    }
+                    _ => {}
+                }
+            }
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! Active storage: programs that run where the data lies, over deduplicated and compressed files, with results that appear whole or not at all.
+//!
+//! ```text
+//!  globs ─ inputs.rs ─▶ plan.rs: a job, cut into splits ─▶ rows of the metadata (outrigger_store::meta::jobs)
+//!                                                                │ claim
+//!                          runner/: slots ◀──────────────────────┘
+//!                             │  attempt/: feed ▶ program, kept in by sandbox/ ▶ output
+//!                             ▼
+//!                          the store's write pipeline ▶ private contents ▶ runner/publish.rs: one transaction
+//! ```
+//!
+//! `docs/active-storage.md` is for users; `docs/decisions/0011-active-storage.md` says why it is so.
+
+pub mod attempt;
+pub mod inputs;
+pub mod limits;
+pub mod mount;
+pub mod pattern;
+pub mod plan;
+pub mod progress;
+pub mod records;
+pub mod runner;
+pub mod sandbox;
+pub mod spec;
+pub mod template;
+pub mod through;

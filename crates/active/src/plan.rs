@@ -1,0 +1,169 @@
+//! From globs to a job: which files, cut how.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::meta::jobs::{JobId, JobInput, NewJob, NewSplit};
+use outrigger_store::meta::{At, Meta};
+use outrigger_store::ops::View;
+use outrigger_store::tree::{StorePath, find};
+use outrigger_store::{Error, ErrorKind, Result, Store};
+
+use crate::inputs::{Found, StoreGlob};
+use crate::pattern::Pattern;
+use crate::records::{Records, nominal};
+use crate::spec::Spec;
+use crate::template::{self, Subject, expand};
+
+/// How many splits an input is cut into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Splits {
+    /// One for each [`AUTO_BYTES`], where the records allow it.
+    #[default]
+    Auto,
+    /// So many of each input.
+    Count(u64),
+}
+
+/// Bytes of a split, if nobody says how many there shall be: long enough that starting a program is nothing beside running it.
+pub const AUTO_BYTES: u64 = 64 << 20;
+/// Splits of one job at most.
+const SPLITS_MAX: usize = 1_000_000;
+
+impl Splits {
+    /// Parses `auto` or a number.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text.parse() {
+            _ if text == "auto" => Ok(Self::Auto),
+            Ok(count) if (1..=SPLITS_MAX as u64).contains(&count) => Ok(Self::Count(count)),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("--splits {text}: use auto or a number from 1 to {SPLITS_MAX}"),
+            )),
+        }
+    }
+}
+
+/// Makes a job of `spec` over the files that match `globs` now, with those that match `with` to look at. All are kept from then on as they are now.
+///
+/// # Errors
+/// `Invalid` when the request makes no sense, `NotFound` when a glob matches nothing.
+pub fn submit(
+    store: &Arc<Store>,
+    spec: &Spec,
+    globs: &[String],
+    with: &[String],
+    splits: Splits,
+) -> Result<JobId> {
+    spec.check()?;
+    store.require_writable()?;
+    if spec.pattern.needs_writer() {
+        let why = format!("{} is for a file that is being written: see `outrigger put --help`", spec.pattern);
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    let view = View::open(store, "run", None)?;
+    let mut found: Vec<Found> = Vec::new();
+    for glob in globs {
+        found.extend(StoreGlob::parse(glob)?.files(&*store.meta, view.at)?);
+    }
+    if found.is_empty() {
+        return Err(Error::new(ErrorKind::Invalid, "a job needs inputs: name stored files with --in"));
+    }
+    let cuts = cut(spec, &found, splits)?;
+    check_targets(&*store.meta, spec, &found, &cuts)?;
+    let mut spec = spec.clone();
+    let before = found.len();
+    for glob in with {
+        found.extend(StoreGlob::parse(glob)?.files(&*store.meta, view.at)?);
+    }
+    spec.with = u32::try_from(found.len() - before).unwrap_or(u32::MAX);
+    let input = |found: Found| JobInput { path: found.path.to_bytes(), root: found.inode.root };
+    let job = NewJob { spec: spec.encode()?, inputs: found.into_iter().map(input).collect(), splits: cuts };
+    let id = store.jobs()?.create_job(&job)?;
+    // The view's pin ends here: by now the job holds its inputs.
+    view.check()?;
+    Ok(id)
+}
+
+fn cut(spec: &Spec, found: &[Found], splits: Splits) -> Result<Vec<NewSplit>> {
+    let whole = |input: usize| (input as u32, 0, found[input].inode.root.len());
+    let can = spec.records != Records::Whole;
+    if let (Splits::Count(2..), false) = (splits, can) {
+        let why = "to split inputs, say what they consist of: --records lines, fixed:BYTES or delimiter:TEXT";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    // One component has all of them, unless they are to be split: then each has a part, and what they write is joined in order.
+    let together = spec.pattern == Pattern::ManyToFile && (!can || splits == Splits::Count(1));
+    if together {
+        let to = found.iter().map(|found| found.inode.root.len()).sum();
+        return Ok(vec![NewSplit { input: None, from: 0, to }]);
+    }
+    let mut cuts = Vec::new();
+    for input in 0..found.len() {
+        let (number, _, len) = whole(input);
+        let count = match splits {
+            _ if !can => 1,
+            Splits::Count(count) => count,
+            Splits::Auto => len.div_ceil(AUTO_BYTES).max(1),
+        };
+        if cuts.len() as u64 + count > SPLITS_MAX as u64 {
+            let why = format!(
+                "that would be more than {SPLITS_MAX} splits; give a smaller --splits, or fewer inputs"
+            );
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+        let ranges = nominal(len, count).into_iter();
+        cuts.extend(ranges.map(|(from, to)| NewSplit { input: Some(number), from, to }));
+    }
+    Ok(cuts)
+}
+
+/// The input that a template may speak of, for a split.
+pub(crate) fn subject_path(pattern: Pattern, split: &NewSplit, paths: &[StorePath]) -> Option<StorePath> {
+    let input = split.input.filter(|_| pattern != Pattern::ManyToFile || paths.len() == 1);
+    let only = (paths.len() == 1).then_some(0);
+    input.or(only).and_then(|input| paths.get(input as usize).cloned())
+}
+
+/// Refuses a job whose outputs would overwrite each other, or a directory.
+fn check_targets(meta: &dyn Meta, spec: &Spec, found: &[Found], cuts: &[NewSplit]) -> Result<()> {
+    let paths: Vec<StorePath> = found.iter().map(|found| found.path.clone()).collect();
+    for output in &spec.outputs {
+        let (mut taken, mut last) = (BTreeSet::new(), None);
+        for (number, cut) in cuts.iter().enumerate() {
+            let joined = !template::names_splits(&output.template);
+            if joined && last == Some(cut.input) {
+                continue;
+            }
+            last = Some(cut.input);
+            let path = subject_path(spec.pattern, cut, &paths);
+            let subject = Subject {
+                path: path.as_ref(),
+                input: cut.input.unwrap_or(0).into(),
+                split: Some(number as u64),
+            };
+            let target = expand(&output.template, &subject)?;
+            let shared = spec.pattern == Pattern::ManyToFile;
+            if !taken.insert(target.clone()) && !shared {
+                let why = format!(
+                    "two inputs would become `{target}`; put {{name}}, {{stem}} or {{input}} into --out"
+                );
+                return Err(Error::new(ErrorKind::Invalid, why));
+            }
+            let is_directory = |path: &StorePath| -> Result<Option<bool>> {
+                Ok(find(meta, At::Now, path)?.map(|inode| inode.attributes.kind == FileKind::Directory))
+            };
+            if !template::is_directory(&output.template) && is_directory(&target)? == Some(true) {
+                let why = format!(
+                    "`{target}` is a directory; say what the file in it is called: {target}/{{name}}"
+                );
+                return Err(Error::new(ErrorKind::Invalid, why));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! What a job is doing, for who watches it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Live counters; shared by all threads of a runner.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Bytes of all inputs.
+    pub bytes_expected: AtomicU64,
+    /// Bytes given to programs.
+    pub bytes_read: AtomicU64,
+    /// Bytes that programs wrote.
+    pub bytes_written: AtomicU64,
+    /// Splits of the job.
+    pub splits: AtomicU64,
+    /// Splits that are finished, by this runner or before.
+    pub splits_done: AtomicU64,
+    /// Attempts that failed.
+    pub failures: AtomicU64,
+}
+
+/// A reading of [`Counters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct View {
+    /// See [`Counters`].
+    pub bytes_expected: u64,
+    /// See [`Counters`].
+    pub bytes_read: u64,
+    /// See [`Counters`].
+    pub bytes_written: u64,
+    /// See [`Counters`].
+    pub splits: u64,
+    /// See [`Counters`].
+    pub splits_done: u64,
+    /// See [`Counters`].
+    pub failures: u64,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, amount: u64) {
+        counter.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// What they say now.
+    pub fn view(&self) -> View {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        View {
+            bytes_expected: read(&self.bytes_expected),
+            bytes_read: read(&self.bytes_read),
+            bytes_written: read(&self.bytes_written),
+            splits: read(&self.splits),
+            splits_done: read(&self.splits_done),
+            failures: read(&self.failures),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Records, and where splits begin and end: a record belongs to the split in which it starts.
+//!
+//! Splits are cut at nominal offsets that know nothing of records. Whoever runs split `from..to` reads from the first record that starts at or
+//! after `from` to the first that starts at or after `to`: both are found by the same search, so neighbours agree without talking to each other, and
+//! every record is read exactly once.
+
+use outrigger_format::{Root, parse_size};
+use outrigger_store::read::Reader;
+use outrigger_store::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+/// What a file consists of.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Records {
+    /// The file is one record: never split.
+    #[default]
+    Whole,
+    /// Each of so many bytes; the last may be shorter.
+    Fixed(u64),
+    /// Each ends with this, which is part of it. Lines end with `\n`.
+    Delimited(Vec<u8>),
+}
+
+/// Bytes that are looked at, at a time, for the next delimiter.
+const STEP: u64 = 256 << 10;
+
+impl Records {
+    /// Parses `lines`, `fixed:N`, `delimiter:X` (with `\n`, `\r`, `\t`, `\0`, `\\` and `\xNN`), `whole`.
+    ///
+    /// # Errors
+    /// `Invalid`, saying what would be accepted.
+    pub fn parse(text: &str) -> Result<Self> {
+        let invalid = |why: &str| Error::new(ErrorKind::Invalid, format!("--records {text}: {why}"));
+        match text.split_once(':') {
+            None if text == "lines" => Ok(Self::Delimited(b"\n".to_vec())),
+            None if text == "whole" => Ok(Self::Whole),
+            Some(("fixed", size)) => match parse_size(size) {
+                Ok(size) if size > 0 => Ok(Self::Fixed(size)),
+                _ => Err(invalid("give a number of bytes, such as fixed:4096")),
+            },
+            Some(("delimiter", escaped)) => {
+                let delimiter = unescape(escaped).ok_or_else(|| invalid("an escape that is not known"))?;
+                if delimiter.is_empty() || delimiter.len() > 256 {
+                    return Err(invalid("give 1 to 256 bytes"));
+                }
+                if overlaps_itself(&delimiter) {
+                    return Err(invalid(
+                        "it begins as it ends, so that where a record starts would depend on where one begins to read",
+                    ));
+                }
+                Ok(Self::Delimited(delimiter))
+            }
+            _ => Err(invalid("use lines, fixed:BYTES, delimiter:TEXT or whole")),
+        }
+    }
+
+    /// The first byte at or after `offset` at which a record of the file starts, or the file's length.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn start_at(&self, reader: &Reader<'_>, root: &Root, offset: u64) -> Result<u64> {
+        let len = root.len();
+        if offset == 0 || offset >= len {
+            return Ok(offset.min(len));
+        }
+        match self {
+            Self::Whole => Ok(len),
+            Self::Fixed(size) => Ok(offset.div_ceil(*size).saturating_mul(*size).min(len)),
+            Self::Delimited(delimiter) => {
+                let mut search = Search::new(delimiter, offset.saturating_sub(delimiter.len() as u64));
+                let mut at = search.at;
+                while at < len {
+                    let mut found = None;
+                    reader.read(root, at, STEP, &mut |bytes| {
+                        if found.is_none() {
+                            found = search.feed(bytes);
+                        }
+                        Ok(())
+                    })?;
+                    if let Some(start) = found {
+                        return Ok(start);
+                    }
+                    at = (at + STEP).min(len);
+                }
+                Ok(len)
+            }
+        }
+    }
+}
+
+/// Looks for a delimiter in bytes that come in pieces.
+struct Search<'a> {
+    delimiter: &'a [u8],
+    /// Position of the next byte.
+    at: u64,
+    /// The last bytes, which may begin a delimiter.
+    tail: Vec<u8>,
+}
+
+impl<'a> Search<'a> {
+    fn new(delimiter: &'a [u8], at: u64) -> Self {
+        Self { delimiter, at, tail: Vec::new() }
+    }
+
+    /// Where the first delimiter ends, if it ends in `bytes`.
+    fn feed(&mut self, bytes: &[u8]) -> Option<u64> {
+        let begin = self.at - self.tail.len() as u64;
+        self.at += bytes.len() as u64;
+        if let [byte] = self.delimiter {
+            let found = bytes.iter().position(|candidate| candidate == byte);
+            return found.map(|at| begin + at as u64 + 1);
+        }
+        self.tail.extend_from_slice(bytes);
+        let found = self.tail.windows(self.delimiter.len()).position(|window| window == self.delimiter);
+        if let Some(at) = found {
+            return Some(begin + (at + self.delimiter.len()) as u64);
+        }
+        let keep = self.tail.len().min(self.delimiter.len() - 1);
+        self.tail.drain(..self.tail.len() - keep);
+        None
+    }
+}
+
+fn overlaps_itself(delimiter: &[u8]) -> bool {
+    (1..delimiter.len()).any(|len| delimiter[..len] == delimiter[delimiter.len() - len..])
+}
+
+fn unescape(text: &str) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            out.push(byte);
+            continue;
+        }
+        out.push(match bytes.next()? {
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'0' => 0,
+            b'\\' => b'\\',
+            b'x' => {
+                let digit = |byte: u8| char::from(byte).to_digit(16);
+                (digit(bytes.next()?)? * 16 + digit(bytes.next()?)?) as u8
+            }
+            _ => return None,
+        });
+    }
+    Some(out)
+}
+
+/// Nominal splits of `len` bytes: `count` of about the same length, none of them empty.
+pub fn nominal(len: u64, count: u64) -> Vec<(u64, u64)> {
+    let count = count.clamp(1, len.max(1));
+    let cut = |number: u64| (u128::from(len) * u128::from(number) / u128::from(count)) as u64;
+    (0..count).map(|number| (cut(number), cut(number + 1))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_parsed() {
+        assert_eq!(Records::parse("lines").unwrap(), Records::Delimited(b"\n".to_vec()));
+        assert_eq!(Records::parse("fixed:4K").unwrap(), Records::Fixed(4096));
+        assert_eq!(Records::parse("delimiter:\\r\\n\\x00").unwrap(), Records::Delimited(b"\r\n\0".to_vec()));
+        for wrong in [
+            "",
+            "line",
+            "fixed:0",
+            "fixed:x",
+            "delimiter:",
+            "delimiter:\\q",
+            "delimiter:abab",
+            "delimiter:aa",
+        ] {
+            assert_eq!(Records::parse(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_delimiter_is_found_however_the_bytes_come() {
+        let text = b"one--two-three--";
+        for step in 1..=text.len() {
+            let mut search = Search::new(b"--", 0);
+            let found = text.chunks(step).find_map(|piece| search.feed(piece));
+            assert_eq!(found, Some(5), "in pieces of {step}");
+        }
+        let mut search = Search::new(b"\n", 100);
+        assert_eq!((search.feed(b"abc"), search.feed(b"d\ne")), (None, Some(105)));
+    }
+
+    #[test]
+    fn nominal_splits_cover_all_and_none_is_empty() {
+        for (len, count) in [(0, 3), (1, 3), (10, 3), (1 << 40, 10_000), (44, 4)] {
+            let splits = nominal(len, count);
+            assert_eq!((splits[0].0, splits.last().unwrap().1), (0, len));
+            assert!(splits.windows(2).all(|pair| pair[0].1 == pair[1].0));
+            assert!(len == 0 || splits.iter().all(|(from, to)| from < to));
+        }
+        assert_eq!(nominal(44, 4).len(), 4);
+    }
+}

@@ -1,0 +1,235 @@
+//! From a claimed split to a running program.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ChildStdout;
+use std::sync::Arc;
+
+use outrigger_format::Root;
+use outrigger_store::meta::jobs::{Claimed, JobId};
+use outrigger_store::read::Reader;
+use outrigger_store::tree::StorePath;
+use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
+
+use super::Shared;
+use crate::attempt::{Attempt, Feed, Range};
+use crate::mount::InputsMount;
+use crate::sandbox::Places;
+
+/// A job's inputs, as they were when it was made.
+pub(crate) struct Inputs {
+    pub paths: Vec<StorePath>,
+    pub roots: Vec<Arc<Root>>,
+    /// What is there to look at only.
+    pub with: Vec<(StorePath, Arc<Root>)>,
+}
+
+impl Inputs {
+    pub fn load(store: &Store, job: JobId, with: u32) -> Result<Self> {
+        let (mut paths, mut roots) = (Vec::new(), Vec::new());
+        for input in store.jobs()?.inputs(job)? {
+            paths.push(StorePath::parse(&input.path)?);
+            roots.push(Arc::new(input.root));
+        }
+        let own = paths.len().saturating_sub(with as usize);
+        let with = paths.split_off(own).into_iter().zip(roots.split_off(own)).collect();
+        Ok(Self { paths, roots, with })
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.roots.iter().map(|root| root.len()).sum()
+    }
+}
+
+/// Makes ready what all attempts share: the program, if it is not the system's, and the inputs as files, if they are wanted.
+///
+/// # Errors
+/// When the program is not there, or nothing can be mounted.
+pub(super) fn prepare(shared: &Shared) -> Result<Option<InputsMount>> {
+    bring(shared)?;
+    let (inputs, wanted) = (&shared.inputs, shared.spec.wants_files());
+    if !wanted && inputs.with.is_empty() {
+        return Ok(None);
+    }
+    let point = shared.scratch.path().join(FILES);
+    std::fs::create_dir(&point).context(|| "making a directory for the inputs".to_string())?;
+    let own = inputs.paths.iter().zip(&inputs.roots).filter(|_| wanted);
+    let with = inputs.with.iter().map(|(path, root)| (path, root));
+    InputsMount::new(&shared.store, own.chain(with), &point).map(Some)
+}
+
+/// Where the inputs are mounted, in the job's directory.
+const FILES: &str = "in";
+
+fn bring(shared: &Shared) -> Result<()> {
+    let Some(program) = shared.spec.program.first() else { return Ok(()) };
+    let path = Path::new(program);
+    if !program.contains('/') || path.starts_with("/usr") || path.starts_with("/bin") {
+        return Ok(());
+    }
+    let at = || format!("the program {program}");
+    let dir = shared.scratch.path().join("component");
+    std::fs::create_dir(&dir).context(at)?;
+    let copy = dir.join(path.file_name().ok_or_else(|| Error::new(ErrorKind::Invalid, at()))?);
+    std::fs::copy(path, &copy).context(at)?;
+    shared.sandbox.hand_over(&copy)?;
+    shared.sandbox.hand_over(&dir)
+}
+
+/// An attempt that has begun.
+pub(super) struct Begun {
+    pub attempt: Attempt,
+    pub stdout: ChildStdout,
+    /// Its directory: files that it makes there are its named outputs.
+    pub work: tempfile::TempDir,
+}
+
+/// Starts an attempt at a split.
+///
+/// # Errors
+/// Why it cannot be started. That is not the input's fault.
+pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
+    let Shared { store, spec, sandbox, .. } = shared;
+    let ranges = ranges(shared, claimed)?;
+    let work = match shared.spare.lock().expect("no panic while held").pop() {
+        Some(work) => work,
+        None => {
+            let work = tempfile::Builder::new().prefix("work-").tempdir_in(shared.scratch.path());
+            let work = work.context(|| "making a directory for an attempt".to_string())?;
+            sandbox.hand_over(work.path())?;
+            work
+        }
+    };
+    let component = shared.scratch.path().join("component");
+    let component = component.exists().then_some(component);
+    let files = shared.scratch.path().join(FILES);
+    let files = (spec.wants_files() || !shared.inputs.with.is_empty()).then_some(files);
+    let places = Places { work: work.path(), inputs: files.as_deref(), component: component.as_deref() };
+    let program = words(shared, &places, claimed)?;
+    let (mut command, kept) = sandbox.command(&program, &places, &spec.limits, spec.net)?;
+    command.envs(environment(shared, claimed, &ranges));
+    for (_, output) in shared.outputs().filter(|(_, output)| !output.name.is_empty()) {
+        command.env(format!("AS_OUTPUT_{}", output.name), sandbox.work_seen(&places).join(&output.name));
+    }
+    command.env("AS_WORK", sandbox.work_seen(&places));
+    if files.is_some() {
+        command.env("AS_IN", sandbox.inputs_seen(&places));
+    }
+    command.envs(spec.env.iter().map(|(name, value)| (name, value)));
+    let given = shared.feed.lock().expect("no panic while held").take();
+    let feed = match given {
+        Some(feed) => feed,
+        None if spec.wants_files() => Feed::Nothing,
+        None => Feed::Stored(Arc::clone(store), ranges),
+    };
+    let started = Attempt::start(command, feed, &spec.limits, &shared.watch, &shared.counters);
+    drop(kept);
+    let (attempt, stdout) = started?;
+    Ok(Begun { attempt, stdout, work })
+}
+
+/// What the split owns, record by record.
+fn ranges(shared: &Shared, claimed: &Claimed) -> Result<Vec<Range>> {
+    let Inputs { paths, roots, .. } = &shared.inputs;
+    let range = |input: usize, from: u64, to: u64| -> Result<Range> {
+        let lost = || Error::new(ErrorKind::Damaged, format!("job {} has no input {input}", shared.job));
+        let (path, root) = paths.get(input).zip(roots.get(input)).ok_or_else(lost)?;
+        Ok(Range { root: Arc::clone(root), from, to, path: path.to_string().into() })
+    };
+    let Some(input) = claimed.range.input else {
+        return (0..roots.len()).map(|input| range(input, 0, roots[input].len())).collect();
+    };
+    let reader = Reader::new(&shared.store);
+    let whole = range(input as usize, 0, 0)?;
+    let from = shared.spec.records.start_at(&reader, &whole.root, claimed.range.from)?;
+    let to = shared.spec.records.start_at(&reader, &whole.root, claimed.range.to)?;
+    Ok(vec![Range { from, to, ..whole }])
+}
+
+fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed) -> Result<Vec<OsString>> {
+    use std::os::unix::ffi::OsStringExt as _;
+    let paths = &shared.inputs.paths;
+    let file =
+        |path: &StorePath| shared.sandbox.inputs_seen(places).join(OsString::from_vec(path.to_bytes()));
+    let seen = |name: &str| shared.sandbox.work_seen(places).join(name);
+    let mut words: Vec<OsString> = Vec::new();
+    for (number, word) in shared.spec.program.iter().enumerate() {
+        if number == 0
+            && let Some(component) = places.component
+            && component.exists()
+        {
+            let name = Path::new(word).file_name().unwrap_or_default();
+            words.push(shared.sandbox.component_seen(places).join(name).into());
+            continue;
+        }
+        let inner = |prefix: &str| word.strip_prefix(prefix).and_then(|word| word.strip_suffix('}'));
+        if word == "{in}" {
+            match claimed.range.input {
+                Some(input) => words.extend(paths.get(input as usize).map(|path| OsString::from(file(path)))),
+                None => words.extend(paths.iter().map(|path| OsString::from(file(path)))),
+            }
+            continue;
+        }
+        if let Some(number) = inner("{in.") {
+            let found = number.parse::<usize>().ok().and_then(|number| paths.get(number.checked_sub(1)?));
+            let why = || {
+                Error::new(ErrorKind::Invalid, format!("`{word}`: the job has inputs 1 to {}", paths.len()))
+            };
+            words.push(file(found.ok_or_else(why)?).into());
+            continue;
+        }
+        let output = inner("{out.");
+        words.push(match (word.as_str(), output) {
+            (_, Some(name)) => seen(name).into(),
+            ("{split}", _) => claimed.number.to_string().into(),
+            _ => word.into(),
+        });
+    }
+    Ok(words)
+}
+
+/// What a component may know of itself.
+fn environment(shared: &Shared, claimed: &Claimed, ranges: &[Range]) -> Vec<(&'static str, OsString)> {
+    let first = ranges.first();
+    let number = |value: u64| OsString::from(value.to_string());
+    let mut variables = vec![
+        ("AS_JOB", number(shared.job.0)),
+        ("AS_SPLIT", number(claimed.number)),
+        ("AS_SPLITS", number(shared.counters.view().splits)),
+        ("AS_ATTEMPT", number(claimed.attempt)),
+        // The same for every attempt: what it marks an external effect with.
+        ("AS_TASK_ID", format!("{}-{}-{}", shared.store.config.id, shared.job, claimed.number).into()),
+        ("AS_INPUTS", number(ranges.len() as u64)),
+    ];
+    if let ([_], Some(range)) = (ranges, first) {
+        variables.push(("AS_INPUT", range.path.to_string().into()));
+        variables.push(("AS_OFFSET", number(range.from)));
+        variables.push(("AS_LENGTH", number(range.to - range.from)));
+    }
+    variables
+}
+
+/// Regular files below a directory that an attempt wrote, with their paths in it. Links and devices are no outputs.
+pub(super) fn files_below(dir: &Path) -> Result<Vec<(Vec<u8>, PathBuf)>> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let at = || "looking for what the program wrote".to_string();
+    let (mut files, mut waiting) = (Vec::new(), vec![(Vec::new(), dir.to_path_buf())]);
+    while let Some((name, dir)) = waiting.pop() {
+        for entry in std::fs::read_dir(&dir).context(at)? {
+            let entry = entry.context(at)?;
+            let mut below = name.clone();
+            if !below.is_empty() {
+                below.push(b'/');
+            }
+            below.extend_from_slice(entry.file_name().as_bytes());
+            let kind = entry.file_type().context(at)?;
+            if kind.is_dir() {
+                waiting.push((below, entry.path()));
+            } else if kind.is_file() {
+                files.push((below, entry.path()));
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}

@@ -1,0 +1,324 @@
+//! Runs a job in this process: slots claim splits, attempts run, the last step publishes.
+//!
+//! ```text
+//!  run ──▶ slot 1 ─┐ claim ▶ attempt ▶ write pipeline ▶ record, in groups      (a thread, a session and a writer each)
+//!      ──▶ slot 2 ─┤
+//!      ──▶ monitor │ stops all when the job was cancelled
+//!                  ▼
+//!              publish: names for the outputs, one transaction
+//! ```
+//!
+//! A slot's writer is finished once a second, and when there is nothing left to claim: what was finished until then survives the process. Nothing is
+//! visible before the last step, which either happens whole or not at all. Who runs a job that another process began goes on with what that one had
+//! recorded.
+
+mod launch;
+mod publish;
+mod slot;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use outrigger_store::meta::jobs::{JobId, JobRow, JobState, SplitState};
+use outrigger_store::session::is_gone;
+use outrigger_store::tree::StorePath;
+use outrigger_store::{Error, ErrorKind, Result, Store};
+
+use crate::attempt::{Feed, Watch};
+use crate::progress::Counters;
+use crate::sandbox::Sandbox;
+use crate::spec::{Output, Spec};
+use crate::through::RAW;
+
+use launch::Inputs;
+
+/// How to run jobs in this process.
+pub struct RunOptions<'a> {
+    /// Splits that run at once.
+    pub slots: usize,
+    /// Threads of the write pipelines, together.
+    pub threads: usize,
+    /// Makes others stand still while outputs become visible, as long as what it returns lives: a mount that owns the store, for example.
+    pub before_publish: &'a dyn Fn() -> Result<Box<dyn std::any::Any>>,
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub struct Report {
+    /// Where it is now.
+    pub job: JobRow,
+    /// Files that it made visible.
+    pub files: Vec<(StorePath, u64)>,
+    /// Splits that were set aside: of which input, which bytes, and why.
+    pub set_aside: Vec<SetAside>,
+    /// What the sandbox could not do here.
+    pub missing: Vec<String>,
+}
+
+/// A split that no attempt could do.
+#[derive(Clone, Debug)]
+pub struct SetAside {
+    /// Its number.
+    pub split: u64,
+    /// Its input, if it is of one.
+    pub input: Option<StorePath>,
+    /// Nominal first byte.
+    pub from: u64,
+    /// Nominal first byte after.
+    pub to: u64,
+    /// Why the last attempt failed.
+    pub why: String,
+}
+
+/// What all threads of a runner share.
+pub(crate) struct Shared {
+    pub store: Arc<Store>,
+    pub job: JobId,
+    pub spec: Spec,
+    pub inputs: Inputs,
+    pub sandbox: Sandbox,
+    pub watch: Arc<Watch>,
+    pub counters: Arc<Counters>,
+    pub scratch: tempfile::TempDir,
+    /// Work directories of attempts that left nothing, for those to come.
+    pub spare: std::sync::Mutex<Vec<tempfile::TempDir>>,
+    /// Where the one attempt's input comes from, if not from the store.
+    pub feed: std::sync::Mutex<Option<Feed>>,
+}
+
+impl Shared {
+    /// The outputs that the program makes, with their numbers: not the raw file of a 1W pattern.
+    fn outputs(&self) -> impl Iterator<Item = (usize, &Output)> {
+        let written = self.inputs.paths.is_empty();
+        self.spec.outputs.iter().enumerate().filter(move |(_, output)| !written || output.name != RAW)
+    }
+}
+
+/// What a session that runs splits of a job calls itself.
+fn described(job: JobId) -> String {
+    format!("job {job}")
+}
+
+/// How often it is asked whether the job was cancelled.
+const ASK_EVERY: Duration = Duration::from_millis(250);
+
+/// Attributes of a file that is made now, until it has a name.
+pub(crate) fn made_file() -> outrigger_format::catalogue::Attributes {
+    publish::made_now(outrigger_format::catalogue::FileKind::File, 0o600)
+}
+
+/// Runs a job to its end and publishes it. If others run it too, they share the splits.
+///
+/// # Errors
+/// `NotFound`, `Invalid` when it has ended, `Denied` when it cannot be kept in as strictly as it says. A job that fails is no error, but a
+/// report.
+pub fn run(
+    store: &Arc<Store>,
+    job: JobId,
+    options: &RunOptions<'_>,
+    counters: &Arc<Counters>,
+) -> Result<Report> {
+    work(store, job, options, counters, None, &mut || Ok(()))
+}
+
+/// As [`run`], for a job whose one attempt reads `feed`; `before_end` is called when it has ended.
+pub(crate) fn run_fed(
+    store: &Arc<Store>,
+    job: JobId,
+    options: &RunOptions<'_>,
+    counters: &Arc<Counters>,
+    feed: Feed,
+    before_end: &mut dyn FnMut() -> Result<()>,
+) -> Result<Report> {
+    work(store, job, options, counters, Some(feed), before_end)
+}
+
+fn work(
+    store: &Arc<Store>,
+    job: JobId,
+    options: &RunOptions<'_>,
+    counters: &Arc<Counters>,
+    feed: Option<Feed>,
+    before_end: &mut dyn FnMut() -> Result<()>,
+) -> Result<Report> {
+    let jobs = store.jobs()?;
+    let row = jobs.job(job)?.ok_or_else(|| missing(job))?;
+    if !matches!(row.state, JobState::Waiting | JobState::Running) {
+        let why = format!("job {job} has ended; `outrigger job retry {job}` has it run again");
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    fence_the_dead(store)?;
+    let spec = Spec::decode(&row.spec)?;
+    let inputs = Inputs::load(store, job, spec.with)?;
+    if inputs.paths.is_empty() && feed.is_none() {
+        let why = "what was written is gone with the process that read it";
+        jobs.end_job(job, JobState::Failed, why)?;
+        return Err(Error::new(ErrorKind::Invalid, format!("job {job} cannot be run again: {why}")));
+    }
+    let sandbox = Sandbox::find(spec.sandbox)?;
+    let set = |counter: &std::sync::atomic::AtomicU64, value: u64| counter.store(value, Ordering::Relaxed);
+    set(&counters.bytes_expected, inputs.bytes());
+    set(&counters.splits, row.splits.iter().sum());
+    set(&counters.splits_done, row.splits[SplitState::Done as usize]);
+    let scratch = tempfile::Builder::new().prefix("outrigger-job-").tempdir();
+    let scratch = scratch.map_err(|error| {
+        Error::new(ErrorKind::Io, "making a directory for the job's attempts").caused_by(error)
+    })?;
+    sandbox.hand_over(scratch.path())?;
+    let missing = sandbox.missing.clone();
+    let shared = Arc::new(Shared {
+        store: Arc::clone(store),
+        job,
+        spec,
+        inputs,
+        sandbox,
+        watch: Watch::start(),
+        counters: Arc::clone(counters),
+        scratch,
+        spare: std::sync::Mutex::default(),
+        feed: std::sync::Mutex::new(feed),
+    });
+    let mounted = launch::prepare(&shared)?;
+    let open = row.splits[SplitState::Waiting as usize] + row.splits[SplitState::Running as usize];
+    let fed = shared.feed.lock().expect("no panic while held").is_some();
+    let most = if fed { 1 } else { usize::try_from(open.max(1)).unwrap_or(usize::MAX) };
+    let slots = options.slots.clamp(1, most);
+    let threads = (options.threads / slots).max(2);
+    let done = AtomicBool::new(false);
+    let ran = std::thread::scope(|scope| {
+        let monitor = scope.spawn(|| watch_job(&shared, &done));
+        let running: Vec<_> = (0..slots).map(|_| scope.spawn(|| slot::run(&shared, threads))).collect();
+        let mut ran = Ok(());
+        for slot in running {
+            let ended = slot
+                .join()
+                .unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "a slot panicked: please report this")));
+            if ran.is_ok() {
+                ran = ended;
+            }
+        }
+        done.store(true, Ordering::SeqCst);
+        monitor.thread().unpark();
+        let _ = monitor.join();
+        ran
+    });
+    drop(mounted);
+    ran?;
+    before_end()?;
+    finish(&shared, options, missing)
+}
+
+/// Stops the attempts once the job is not running any more.
+fn watch_job(shared: &Shared, done: &AtomicBool) {
+    while !done.load(Ordering::SeqCst) {
+        std::thread::park_timeout(ASK_EVERY);
+        let row = shared.store.jobs().and_then(|jobs| jobs.job(shared.job));
+        if let Ok(row) = row
+            && row.is_none_or(|row| !matches!(row.state, JobState::Waiting | JobState::Running))
+        {
+            shared.watch.stop();
+            return;
+        }
+    }
+}
+
+/// Publishes or fails a job that has no more splits to run, unless another process has splits of it.
+fn finish(shared: &Shared, options: &RunOptions<'_>, missing: Vec<String>) -> Result<Report> {
+    let (jobs, job) = (shared.store.jobs()?, shared.job);
+    let mut files = Vec::new();
+    let row = loop {
+        let row = jobs.job(job)?.ok_or_else(|| self::missing(job))?;
+        if row.state != JobState::Running {
+            break row;
+        }
+        if row.splits[SplitState::Waiting as usize] + row.splits[SplitState::Running as usize] > 0 {
+            // Whoever has them finishes the job; if that ends without a word, its sessions are over, and the job waits for a retry.
+            if runner_of(&shared.store, job)?.is_none() {
+                return Err(Error::new(
+                    ErrorKind::Fenced,
+                    format!(
+                        "another process that ran a part of job {job} has ended; `outrigger job retry {job}` goes on"
+                    ),
+                ));
+            }
+            std::thread::sleep(ASK_EVERY);
+            continue;
+        }
+        let aside = row.splits[SplitState::SetAside as usize];
+        if aside > 0 && !shared.spec.skip {
+            let first = jobs.splits(job)?.into_iter().find(|split| split.state == SplitState::SetAside);
+            let why =
+                first.map(|split| format!(": split {}: {}", split.number, split.why)).unwrap_or_default();
+            jobs.end_job(
+                job,
+                JobState::Failed,
+                &format!("{aside} of {} splits failed{why}", row.splits.iter().sum::<u64>()),
+            )?;
+            continue;
+        }
+        match publish::publish(shared, options) {
+            Ok(made) => files = made,
+            // Somebody else was first, or it was cancelled.
+            Err(error) if error.kind() == ErrorKind::Fenced => {}
+            Err(error) => {
+                jobs.end_job(job, JobState::Failed, &error.to_string())?;
+                return Err(error);
+            }
+        }
+        let row = jobs.job(job)?.ok_or_else(|| self::missing(job))?;
+        if row.state == JobState::Running {
+            return Err(Error::new(
+                ErrorKind::Fenced,
+                format!("job {job} could not be published; `outrigger job retry {job}` tries again"),
+            ));
+        }
+        break row;
+    };
+    let set_aside = set_aside(&shared.store, job)?;
+    Ok(Report { job: row, files, set_aside, missing })
+}
+
+/// The splits of a job that were set aside.
+///
+/// # Errors
+/// Those of the database.
+pub fn set_aside(store: &Store, job: JobId) -> Result<Vec<SetAside>> {
+    let jobs = store.jobs()?;
+    let inputs = jobs.inputs(job)?;
+    let aside = jobs.splits(job)?.into_iter().filter(|split| split.state == SplitState::SetAside);
+    aside
+        .map(|split| {
+            let input = split.range.input.and_then(|input| inputs.get(input as usize));
+            let input = input.map(|input| StorePath::parse(&input.path)).transpose()?;
+            let (from, to) = (split.range.from, split.range.to);
+            Ok(SetAside { split: split.number, input, from, to, why: split.why })
+        })
+        .collect()
+}
+
+/// The session of a process that runs a part of this job, if there is one.
+///
+/// # Errors
+/// Those of the database.
+pub fn runner_of(store: &Store, job: JobId) -> Result<Option<String>> {
+    fence_the_dead(store)?;
+    let ending = format!(" {}", described(job));
+    let sessions = store.meta.sessions()?;
+    Ok(sessions.into_iter().map(|session| session.description).find(|text| text.ends_with(&ending)))
+}
+
+/// Ends the sessions of processes of this machine that were killed, so that what they had claimed is free.
+fn fence_the_dead(store: &Store) -> Result<()> {
+    let locks = store.locks_dir();
+    for session in store.meta.sessions()? {
+        if session.description.contains(" job ") && is_gone(&session, Some(&locks)) {
+            store.meta.fence(session.id)?;
+        }
+    }
+    Ok(())
+}
+
+fn missing(job: JobId) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no job {job}; `outrigger jobs` lists them"))
+}

@@ -1,0 +1,208 @@
+//! The last step: what the splits wrote gets its names, all in the transaction that ends the job.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::{Attributes, FileKind, Time};
+use outrigger_store::clock;
+use outrigger_store::meta::jobs::{JobChange, NewSplit, SplitState};
+use outrigger_store::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
+use outrigger_store::session::Session;
+use outrigger_store::tree::{Policies, StorePath};
+use outrigger_store::write::{
+    CommitWhen, Content, FileItem, Item, Oracle, Part, PartSource, Parts, Progress, Target, WriteOptions,
+    Writer,
+};
+use outrigger_store::{Error, ErrorKind, Result, Store};
+
+use super::{RunOptions, Shared, described};
+use crate::pattern::Pattern;
+use crate::plan::subject_path;
+use crate::template::{self, Subject, expand};
+
+/// A composed content that has nothing new.
+struct NothingNew;
+
+impl PartSource for NothingNew {
+    fn read_at(&self, offset: u64, _buf: &mut [u8]) -> Result<()> {
+        Err(Error::new(ErrorKind::Invalid, format!("nothing new was said to be at {offset}")))
+    }
+}
+
+/// Contents, one after the other, as they are stored.
+pub(super) fn parts(roots: impl Iterator<Item = Root>) -> Content {
+    let whole = |root: Root| Part::Keep { from: 0, to: root.len(), root: Arc::new(root) };
+    let parts = roots.filter(|root| !root.is_empty()).map(whole).collect();
+    Content::Parts(Parts { parts, source: Arc::new(NothingNew) })
+}
+
+/// Where an output of a split goes.
+pub(super) fn target(shared: &Shared, split: u64, range: &NewSplit, name: &[u8]) -> Result<StorePath> {
+    let unknown = || Error::new(ErrorKind::Damaged, format!("job {} has no such output", shared.job));
+    let (number, below) = match name.iter().position(|&byte| byte == b'/') {
+        None => (name, None),
+        Some(at) => (&name[..at], Some(&name[at + 1..])),
+    };
+    let number: usize =
+        std::str::from_utf8(number).ok().and_then(|text| text.parse().ok()).ok_or_else(unknown)?;
+    let output = shared.spec.outputs.get(number).ok_or_else(unknown)?;
+    let path = subject_path(shared.spec.pattern, range, &shared.inputs.paths);
+    let subject = Subject { path: path.as_ref(), input: range.input.unwrap_or(0).into(), split: Some(split) };
+    let mut target = expand(&output.template, &subject)?;
+    if let Some(below) = below.filter(|_| template::is_directory(&output.template)) {
+        target.components.extend(StorePath::parse(below)?.components);
+    }
+    Ok(target)
+}
+
+/// Makes the job's outputs visible and ends it as done; returns them with their lengths.
+///
+/// # Errors
+/// `Fenced` when the job is not running any more: then nothing has become visible. Others likewise.
+pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(StorePath, u64)>> {
+    let (store, jobs) = (&shared.store, shared.store.jobs()?);
+    let splits = jobs.splits(shared.job)?;
+    // An input of which a split was set aside has no output at all: half a file is worse than none.
+    let undone = splits.iter().filter(|split| split.state != SplitState::Done);
+    let spoilt: BTreeSet<Option<u32>> = undone.map(|split| split.range.input).collect();
+    let mut targets: BTreeMap<StorePath, Vec<Root>> = BTreeMap::new();
+    for output in jobs.outputs(shared.job)? {
+        let Some(split) = splits.get(output.split as usize) else { continue };
+        // With several to one, what could be done is what was asked for; of a file that was written, raw file and outputs stand for themselves.
+        let apart = shared.spec.pattern == Pattern::ManyToFile || shared.inputs.paths.is_empty();
+        if spoilt.contains(&split.range.input) && !apart {
+            continue;
+        }
+        let target = target(shared, output.split, &split.range, &output.name)?;
+        targets.entry(target).or_default().push(output.root);
+    }
+    let files: Vec<(StorePath, u64)> =
+        targets.iter().map(|(path, roots)| (path.clone(), roots.iter().map(Root::len).sum())).collect();
+    let held = (options.before_publish)()?;
+    let session = store.session(SessionKind::Writer, &described(shared.job))?;
+    let why = format!("{} files", files.len());
+    let publish = Change::Job(JobChange::Publish { job: shared.job, why });
+    commit(store, &session, options.threads, targets, vec![publish])?;
+    drop(held);
+    Ok(files)
+}
+
+/// Gives contents their names, in one transaction with `changes`. Directories that are missing are made.
+///
+/// # Errors
+/// `Invalid` where something else is in the way, and those of the store.
+pub(crate) fn commit(
+    store: &Store,
+    session: &Arc<Session>,
+    threads: usize,
+    targets: BTreeMap<StorePath, Vec<Root>>,
+    changes: Vec<Change>,
+) -> Result<()> {
+    let policies = Policies::load(store)?;
+    let write = WriteOptions { threads, chunk_max: policies.chunk_max()?, commit: CommitWhen::AtTheEnd };
+    let mut writer = Writer::start(store, session, &write, &Arc::new(Progress::default()));
+    let mut tree = Tree { meta: &*store.meta, made: BTreeMap::new() };
+    let submitted = (|| -> Result<()> {
+        for (path, mut roots) in targets {
+            let name = path.name().unwrap_or_default().to_vec();
+            let (parent, existed) = tree.directory(&path.parent(), &mut writer)?;
+            let existing = if existed { tree.meta.lookup(At::Now, parent, &name)? } else { None };
+            let inode = match &existing {
+                Some(existing) if existing.attributes.kind == FileKind::File => existing.number,
+                Some(existing) if existing.attributes.kind == FileKind::Directory => {
+                    return Err(Error::new(ErrorKind::Invalid, format!("`{path}` is a directory by now")));
+                }
+                _ => tree.meta.reserve_inodes(1)?.start,
+            };
+            let attributes = match existing.filter(|existing| existing.attributes.kind == FileKind::File) {
+                Some(existing) => Attributes {
+                    mtime: made_now(FileKind::File, 0).mtime,
+                    times: None,
+                    ..existing.attributes
+                },
+                None => made_now(FileKind::File, 0o644),
+            };
+            if roots.len() == 1 {
+                let root = roots.remove(0);
+                let change = Change::Put { parent, name, inode, attributes, root, stamp: 0, replace: false };
+                writer.submit(Item::Change(change))?;
+                continue;
+            }
+            let policy = policies.at(tree.meta, &path.parent())?;
+            writer.submit(Item::File(FileItem {
+                to: Target::Put { parent, name, inode, replace: false },
+                attributes,
+                content: parts(roots.into_iter()),
+                chunker: policy.chunker,
+                codec: policy.codec,
+                dedup: policy.dedup,
+                frame: None,
+                oracle: Oracle::Off,
+            }))?;
+        }
+        changes.into_iter().try_for_each(|change| writer.submit(Item::Change(change)))
+    })();
+    match submitted {
+        Ok(()) => writer.finish().map(drop),
+        // A pipeline that stopped knows why better than who noticed.
+        Err(error) if error.kind() == ErrorKind::Cancelled => Err(writer.finish().err().unwrap_or(error)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Finds directories, and makes those that are missing.
+struct Tree<'a> {
+    meta: &'a dyn Meta,
+    made: BTreeMap<StorePath, u64>,
+}
+
+impl Tree<'_> {
+    /// The directory's inode, and whether the store has it already.
+    fn directory(&mut self, path: &StorePath, writer: &mut Writer) -> Result<(u64, bool)> {
+        let (mut parent, mut existed, mut at) = (ROOT_INODE, true, StorePath::default());
+        for name in &path.components {
+            at = at.join(name);
+            if let Some(&made) = self.made.get(&at) {
+                (parent, existed) = (made, false);
+                continue;
+            }
+            let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
+            if let Some(existing) = existing {
+                if existing.attributes.kind != FileKind::Directory {
+                    return Err(Error::new(ErrorKind::Invalid, format!("`{at}` is not a directory")));
+                }
+                parent = existing.number;
+                continue;
+            }
+            let inode = self.meta.reserve_inodes(1)?.start;
+            writer.submit(Item::Change(Change::Put {
+                parent,
+                name: name.clone(),
+                inode,
+                attributes: made_now(FileKind::Directory, 0o755),
+                root: Root::Empty,
+                stamp: 0,
+                replace: false,
+            }))?;
+            self.made.insert(at.clone(), inode);
+            (parent, existed) = (inode, false);
+        }
+        Ok((parent, existed))
+    }
+}
+
+/// Attributes of something that is made now, by the caller.
+pub(crate) fn made_now(kind: FileKind, mode: u32) -> Attributes {
+    Attributes {
+        kind,
+        mode,
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+        mtime: Time::from_nanos(clock::now_nanos()),
+        rdev: 0,
+        target: Vec::new(),
+        xattrs: Vec::new(),
+        times: None,
+    }
+}

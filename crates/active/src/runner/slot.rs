@@ -1,0 +1,268 @@
+//! A slot: claims splits, runs an attempt at each, and has what they wrote stored, one split after the other.
+//!
+//! Outputs of up to [`SMALL`] bytes are kept in memory until the program has ended well, and go into the pipeline in batches with others. Larger
+//! ones stream: the pipeline reads the program's output while it runs, and if the program fails the stream ends with an error, so that nothing of it
+//! is recorded. Either way the split's `Finish` follows its outputs in the same writer, whose changes are committed in order.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::meta::jobs::{Claimed, JobChange, Jobs};
+use outrigger_store::meta::{Change, SessionKind};
+use outrigger_store::session::Session;
+use outrigger_store::tree::{Policies, WritePolicy};
+use outrigger_store::write::{
+    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
+};
+use outrigger_store::{Error, ErrorKind, Result};
+
+use super::launch::{self, Begun};
+use super::{Shared, described, publish};
+use crate::attempt::{Ended, OutputStream, read_up_to};
+use crate::progress::Counters;
+use crate::spec::Output;
+use crate::template;
+
+/// Outputs up to this many bytes do not stream.
+const SMALL: usize = 1 << 20;
+/// How long finished splits may wait to be recorded.
+const RECORD_EVERY: Duration = Duration::from_secs(1);
+/// Splits claimed at once at most.
+const CLAIM_MAX: usize = 32;
+/// A claim shall last about this long.
+const CLAIM_FOR: Duration = Duration::from_millis(500);
+
+struct Slot<'a> {
+    shared: &'a Shared,
+    jobs: &'a dyn Jobs,
+    session: Arc<Session>,
+    threads: usize,
+    policies: Policies,
+    writer: Option<(Writer, Instant)>,
+    /// Splits in the writer.
+    unrecorded: u64,
+}
+
+/// Runs until there is nothing left to claim.
+///
+/// # Errors
+/// Failures of the store; attempts that fail are no such.
+pub(super) fn run(shared: &Shared, threads: usize) -> Result<()> {
+    let session = shared.store.session(SessionKind::Writer, &described(shared.job))?;
+    let (jobs, policies) = (shared.store.jobs()?, Policies::load(&shared.store)?);
+    let mut slot = Slot { shared, jobs, session, threads, policies, writer: None, unrecorded: 0 };
+    let mut at_once = 1;
+    loop {
+        let claims = jobs.claim_splits(slot.session.id(), shared.job, at_once, shared.spec.tries)?;
+        if claims.claimed.is_empty() {
+            return slot.record();
+        }
+        let (begun, count) = (Instant::now(), claims.claimed.len());
+        let mut claimed = claims.claimed.into_iter();
+        while let Some(split) = claimed.next() {
+            if shared.watch.is_stopped() {
+                let rest: Vec<Claimed> = std::iter::once(split).chain(claimed).collect();
+                jobs.give_back_splits(shared.job, &rest)?;
+                return slot.record();
+            }
+            slot.split(&split)?;
+            slot.record_if_due()?;
+        }
+        // Few enough that other slots have work too, many enough that claiming costs nothing beside running.
+        let each = begun.elapsed() / count as u32;
+        let fit = (CLAIM_FOR.as_micros() / each.as_micros().max(1)) as usize;
+        let left = shared.counters.view();
+        let fair = (left.splits.saturating_sub(left.splits_done) / 8).max(1) as usize;
+        at_once = fit.clamp(1, CLAIM_MAX).min(fair);
+    }
+}
+
+impl Slot<'_> {
+    fn writer(&mut self) -> Result<&mut Writer> {
+        if self.writer.is_none() {
+            let chunk_max = self.policies.chunk_max()?;
+            let options = WriteOptions { threads: self.threads, chunk_max, commit: CommitWhen::AsItComes };
+            let progress = Arc::new(Progress::default());
+            let writer = Writer::start(&self.shared.store, &self.session, &options, &progress);
+            self.writer = Some((writer, Instant::now()));
+        }
+        Ok(&mut self.writer.as_mut().expect("just made").0)
+    }
+
+    fn record_if_due(&mut self) -> Result<()> {
+        match &self.writer {
+            Some((_, since)) if since.elapsed() >= RECORD_EVERY => self.record(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes what is in the writer durable, and counts it as finished.
+    fn record(&mut self) -> Result<()> {
+        if let Some((writer, _)) = self.writer.take() {
+            writer.finish()?;
+            Counters::add(&self.shared.counters.splits_done, std::mem::take(&mut self.unrecorded));
+        }
+        Ok(())
+    }
+
+    /// One attempt at a split.
+    fn split(&mut self, claimed: &Claimed) -> Result<()> {
+        let shared = self.shared;
+        if shared.spec.program.is_empty() {
+            return self.joined(claimed);
+        }
+        let Begun { attempt, mut stdout, work } = match launch::begin(shared, claimed) {
+            Ok(begun) => begun,
+            Err(error) => return self.failed(claimed, &error.to_string(), &[]),
+        };
+        let limit = shared.spec.limits.output.unwrap_or(u64::MAX);
+        let in_files = |out: &Output| !out.name.is_empty() || template::is_directory(&out.template);
+        let wanted = shared
+            .outputs()
+            .find(|(_, out)| !in_files(out))
+            .map(|(number, _)| number.to_string().into_bytes());
+        let mut head = vec![0; SMALL + 1];
+        let first = read_up_to(&mut stdout, &mut head).unwrap_or(0);
+        head.truncate(first);
+        let mut large = false;
+        let ended = if first <= SMALL {
+            Counters::add(&shared.counters.bytes_written, first as u64);
+            if first as u64 > limit {
+                attempt.kill(&crate::attempt::too_much());
+            }
+            attempt.end()
+        } else {
+            large = true;
+            let (done, finished) = channel();
+            let mut stream =
+                OutputStream::new(head.split_off(0), stdout, attempt, limit, done, &shared.counters);
+            if let Some(name) = &wanted {
+                self.submit(claimed, name, Content::Stream(Box::new(stream)))?;
+            } else {
+                // Nobody wants it, and a program that cannot write would never end.
+                let _ = std::io::copy(&mut stream, &mut std::io::sink());
+            }
+            finished.recv().unwrap_or_else(|_| Ended { result: Err("stopped".into()), log: Vec::new() })
+        };
+        if let Err(why) = &ended.result {
+            return self.failed(claimed, why, &ended.log);
+        }
+        if let Some(name) = wanted.filter(|_| !large) {
+            self.submit(claimed, &name, Content::Bytes(head))?;
+        }
+        let others = shared.outputs().any(|(_, out)| in_files(out));
+        if others && let Err(why) = self.files(claimed, work.path(), limit)? {
+            return self.failed(claimed, &why, &ended.log);
+        }
+        self.finished(claimed, ended.log)?;
+        if !others && std::fs::read_dir(work.path()).is_ok_and(|mut entries| entries.next().is_none()) {
+            shared.spare.lock().expect("no panic while held").push(work);
+        }
+        Ok(())
+    }
+
+    /// What the program left in its directory becomes its named outputs.
+    fn files(
+        &mut self,
+        claimed: &Claimed,
+        work: &std::path::Path,
+        limit: u64,
+    ) -> Result<std::result::Result<(), String>> {
+        let found = launch::files_below(work)?;
+        let shared = self.shared;
+        let all: u64 = found.iter().filter_map(|(_, path)| path.metadata().ok()).map(|file| file.len()).sum();
+        if all > limit {
+            return Ok(Err(crate::attempt::too_much()));
+        }
+        Counters::add(&self.shared.counters.bytes_written, all);
+        for (number, output) in shared.outputs() {
+            if !template::is_directory(&output.template) {
+                if output.name.is_empty() {
+                    continue;
+                }
+                let file = found.iter().find(|(name, _)| *name == output.name.as_bytes());
+                let Some((_, path)) = file else {
+                    return Ok(Err(format!(
+                        "it ended well and did not write its output `{}` ($AS_OUTPUT_{})",
+                        output.name, output.name
+                    )));
+                };
+                let name = number.to_string().into_bytes();
+                self.submit_file(claimed, &name, path)?;
+                continue;
+            }
+            let named = |name: &[u8]| shared.outputs().any(|(_, output)| output.name.as_bytes() == name);
+            for (name, path) in found.iter().filter(|(name, _)| !named(name)) {
+                let name = [number.to_string().as_bytes(), b"/", name].concat();
+                self.submit_file(claimed, &name, path)?;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn submit_file(&mut self, claimed: &Claimed, name: &[u8], path: &std::path::Path) -> Result<()> {
+        let lost = |error| Error::new(ErrorKind::Io, format!("reading {}", path.display())).caused_by(error);
+        let mut file = File::open(path).map_err(lost)?;
+        let len = file.metadata().map_err(lost)?.len();
+        if len > SMALL as u64 {
+            return self.submit(claimed, name, Content::Stream(Box::new(file)));
+        }
+        let mut bytes = vec![0; len as usize];
+        let read = read_up_to(&mut file, &mut bytes).map_err(lost)?;
+        bytes.truncate(read);
+        self.submit(claimed, name, Content::Bytes(bytes))
+    }
+
+    /// No program: the inputs' manifests are joined, and no byte is read.
+    fn joined(&mut self, claimed: &Claimed) -> Result<()> {
+        let parts = publish::parts(self.shared.inputs.roots.iter().map(|root| (**root).clone()));
+        self.submit(claimed, b"0", parts)?;
+        self.finished(claimed, Vec::new())
+    }
+
+    fn submit(&mut self, claimed: &Claimed, name: &[u8], content: Content) -> Result<()> {
+        let Claimed { number: split, attempt, .. } = *claimed;
+        let policy = self.policy(claimed, name)?;
+        let to = Target::Output { job: self.shared.job, split, attempt, name: name.to_vec() };
+        let item = FileItem {
+            to,
+            attributes: publish::made_now(FileKind::File, 0o600),
+            content,
+            chunker: policy.chunker,
+            codec: policy.codec,
+            dedup: policy.dedup,
+            frame: None,
+            oracle: Oracle::Off,
+        };
+        self.writer()?.submit(Item::File(item))
+    }
+
+    /// What holds where the output will be.
+    fn policy(&self, claimed: &Claimed, name: &[u8]) -> Result<WritePolicy> {
+        if self.policies.is_empty() {
+            return Ok(self.policies.store_default());
+        }
+        let target = publish::target(self.shared, claimed.number, &claimed.range, name)?;
+        self.policies.at(&*self.shared.store.meta, &target.parent())
+    }
+
+    fn finished(&mut self, claimed: &Claimed, log: Vec<u8>) -> Result<()> {
+        let Claimed { number: split, attempt, .. } = *claimed;
+        let change = JobChange::Finish { job: self.shared.job, split, attempt, log };
+        self.writer()?.submit(Item::Change(Change::Job(change)))?;
+        self.unrecorded += 1;
+        Ok(())
+    }
+
+    fn failed(&self, claimed: &Claimed, why: &str, log: &[u8]) -> Result<()> {
+        if self.shared.watch.is_stopped() {
+            return Ok(());
+        }
+        Counters::add(&self.shared.counters.failures, 1);
+        self.jobs.fail_split(self.shared.job, claimed, self.shared.spec.tries, why, log)?;
+        Ok(())
+    }
+}

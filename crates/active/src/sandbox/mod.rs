@@ -1,0 +1,297 @@
+//! What a component can reach: its program's closure and its inputs to read, its outputs to write, nothing else.
+//!
+//! | against | means |
+//! | --- | --- |
+//! | other files, the store's directory, credentials in it | a mount name space of its own that has them not (bubblewrap) |
+//! | other processes | a process name space of its own; all of it dies with the attempt |
+//! | the network | a network name space of its own, without devices |
+//! | the kernel's rarer calls | a seccomp filter ([`seccomp`]) |
+//! | capabilities, set-uid programs | all dropped, `no_new_privs`; started by root it runs as nobody |
+//! | memory, processes, time, output | rlimits for each process ([`command`](Sandbox::command)), and a watch over all of them ([`crate::attempt`]) |
+//!
+//! The closure is `/usr` with the links into it, `/etc/alternatives`, the dynamic linker's cache and the time zone; a program from elsewhere
+//! is copied in alone. Environment variables are not inherited.
+
+mod seccomp;
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use outrigger_store::{Context as _, Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::limits::Limits;
+
+/// How strictly components are kept in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum Mode {
+    /// Not at all, but for limits: for programs that are trusted.
+    Off,
+    /// As well as this machine can; what it cannot is said.
+    Best,
+    /// Refuse to run where a means is missing.
+    #[default]
+    Strict,
+}
+
+impl Mode {
+    /// Parses `off`, `best`, `strict`.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text {
+            "off" => Ok(Self::Off),
+            "best" => Ok(Self::Best),
+            "strict" => Ok(Self::Strict),
+            _ => Err(Error::new(ErrorKind::Invalid, format!("`{text}`: use off, best or strict"))),
+        }
+    }
+}
+
+/// Whom a component runs as when root starts it.
+const NOBODY: u32 = 65534;
+/// Where a component finds what it writes to.
+const WORK: &str = "/work";
+/// Where a component finds its program, if that is not the system's.
+const COMPONENT: &str = "/component";
+
+/// What this machine has to keep components in.
+#[derive(Clone, Debug)]
+pub struct Sandbox {
+    bwrap: Option<PathBuf>,
+    prlimit: Option<PathBuf>,
+    filtered: bool,
+    /// What is missing, in words.
+    pub missing: Vec<String>,
+}
+
+/// The places of one attempt on this machine.
+pub struct Places<'a> {
+    /// A directory of its own, to write to.
+    pub work: &'a Path,
+    /// A directory with its inputs as files, if it wants them so.
+    pub inputs: Option<&'a Path>,
+    /// A directory with its program, if that is not the system's.
+    pub component: Option<&'a Path>,
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    ["/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin"]
+        .iter()
+        .map(|dir| Path::new(dir).join(program))
+        .find(|path| path.exists())
+}
+
+impl Sandbox {
+    /// Looks for what `mode` needs.
+    ///
+    /// # Errors
+    /// `Denied` in strict mode when something is missing, saying what and what else could be done.
+    pub fn find(mode: Mode) -> Result<Self> {
+        let prlimit = find("prlimit");
+        let mut found = Self { bwrap: None, prlimit, filtered: false, missing: Vec::new() };
+        if found.prlimit.is_none() {
+            found.missing.push("limits for each process: there is no prlimit (Debian: util-linux)".into());
+        }
+        if mode == Mode::Off {
+            return Ok(found);
+        }
+        match find("bwrap") {
+            None => found.missing.push("name spaces: there is no bwrap (Debian: bubblewrap)".into()),
+            Some(bwrap) => match try_out(&bwrap) {
+                Ok(()) => found.bwrap = Some(bwrap),
+                Err(why) => found.missing.push(format!("name spaces: {why}")),
+            },
+        }
+        match seccomp::filter() {
+            Ok(filter) => found.filtered = filter.is_some(),
+            Err(error) => found.missing.push(format!("a filter of system calls: {error}")),
+        }
+        if !found.filtered {
+            found.missing.push("a filter of system calls: none for this processor".into());
+        }
+        if mode == Mode::Strict && !found.missing.is_empty() {
+            let why = format!(
+                "programs cannot be kept in on this machine ({}); use --sandbox best to do what can be done, or --sandbox off for programs that you trust",
+                found.missing.join("; ")
+            );
+            return Err(Error::new(ErrorKind::Denied, why));
+        }
+        Ok(found)
+    }
+
+    /// True when components have name spaces of their own.
+    pub fn is_closed(&self) -> bool {
+        self.bwrap.is_some()
+    }
+
+    /// Where a component sees `work`, which lies there on this machine.
+    pub fn work_seen(&self, places: &Places<'_>) -> PathBuf {
+        if self.is_closed() { WORK.into() } else { places.work.to_path_buf() }
+    }
+
+    /// Where a component sees its inputs.
+    pub fn inputs_seen(&self, places: &Places<'_>) -> PathBuf {
+        match places.inputs {
+            Some(inputs) if !self.is_closed() => inputs.to_path_buf(),
+            _ => "/in".into(),
+        }
+    }
+
+    /// Where a component sees its program.
+    pub fn component_seen(&self, places: &Places<'_>) -> PathBuf {
+        match places.component {
+            Some(component) if !self.is_closed() => component.to_path_buf(),
+            _ => COMPONENT.into(),
+        }
+    }
+
+    /// Whoever runs components on this machine must be able to use what lies at `path`.
+    ///
+    /// # Errors
+    /// When its owner cannot be changed.
+    pub fn hand_over(&self, path: &Path) -> Result<()> {
+        if self.is_closed() && rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY))
+                .context(|| format!("giving {} to the component", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// A command that runs `program` kept in, and what must be kept until it was started.
+    ///
+    /// # Errors
+    /// When the kernel refuses a file in memory.
+    pub fn command(
+        &self,
+        program: &[OsString],
+        places: &Places<'_>,
+        limits: &Limits,
+        net: bool,
+    ) -> Result<(Command, Option<File>)> {
+        // bwrap reads it to its end, so each needs one of its own; it is inherited because it is not closed on exec.
+        let filter = if self.filtered {
+            seccomp::filter().context(|| "a filter of system calls".into())?
+        } else {
+            None
+        };
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(prlimit) = &self.prlimit {
+            words.push(prlimit.into());
+            words.push("--core=0".into());
+            if let Some(memory) = limits.memory {
+                words.push(format!("--data={memory}").into());
+            }
+            if let Some(cpu) = limits.cpu {
+                words.push(format!("--cpu={}", cpu.as_secs().max(1)).into());
+            }
+            if let (Some(processes), true) = (limits.processes, self.is_closed()) {
+                // Counted for all of nobody's processes on this machine, so it is only the last line; the watch counts exactly.
+                words.push(format!("--nproc={}", processes.saturating_mul(8).max(1024)).into());
+            }
+            words.push("--".into());
+        }
+        if let Some(bwrap) = &self.bwrap {
+            words.push(bwrap.into());
+            self.closure(&mut words, places, limits, net);
+            if let Some(filter) = &filter {
+                words.push("--seccomp".into());
+                words.push(filter.as_raw_fd().to_string().into());
+            }
+            words.push("--".into());
+        }
+        words.extend(program.iter().cloned());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).env_clear().process_group(0);
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", "/tmp").env("LANG", "C.UTF-8");
+        if !self.is_closed() {
+            command.current_dir(places.work);
+        } else if rustix::process::geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        Ok((command, filter))
+    }
+
+    fn closure(&self, words: &mut Vec<OsString>, places: &Places<'_>, limits: &Limits, net: bool) {
+        let mut add =
+            |these: &[&dyn AsRef<OsStr>]| words.extend(these.iter().map(|word| word.as_ref().to_owned()));
+        add(&[
+            &"--unshare-all",
+            &"--unshare-user",
+            &"--disable-userns",
+            &"--die-with-parent",
+            &"--new-session",
+        ]);
+        add(&[&"--cap-drop", &"ALL", &"--hostname", &"component"]);
+        if net {
+            add(&[&"--share-net"]);
+        }
+        add(&[&"--ro-bind", &"/usr", &"/usr"]);
+        for name in ["bin", "sbin", "lib", "lib32", "lib64"] {
+            let host = Path::new("/").join(name);
+            match std::fs::read_link(&host) {
+                Ok(target) => add(&[&"--symlink", &target, &host]),
+                Err(_) if host.exists() => add(&[&"--ro-bind", &host, &host]),
+                Err(_) => {}
+            }
+        }
+        let mut etc = vec!["/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"];
+        if net {
+            etc.extend([
+                "/etc/resolv.conf",
+                "/etc/hosts",
+                "/etc/nsswitch.conf",
+                "/etc/ssl",
+                "/etc/ca-certificates",
+            ]);
+        }
+        for path in etc {
+            add(&[&"--ro-bind-try", &path, &path]);
+        }
+        let scratch = limits.memory.unwrap_or(1 << 30).min(1 << 30).to_string();
+        add(&[&"--proc", &"/proc", &"--dev", &"/dev", &"--size", &scratch, &"--tmpfs", &"/dev/shm"]);
+        add(&[&"--remount-ro", &"/dev", &"--size", &scratch, &"--tmpfs", &"/tmp"]);
+        add(&[&"--bind", &places.work, &WORK, &"--chdir", &WORK]);
+        if let Some(inputs) = places.inputs {
+            add(&[&"--ro-bind", &inputs, &"/in"]);
+        }
+        if let Some(component) = places.component {
+            add(&[&"--ro-bind", &component, &COMPONENT]);
+        }
+        // The root itself is a file system in memory, without a bound.
+        add(&[&"--remount-ro", &"/"]);
+    }
+}
+
+/// Whether bwrap works here: name spaces may be forbidden.
+fn try_out(bwrap: &Path) -> std::result::Result<(), String> {
+    let mut command = Command::new(bwrap);
+    command.args([
+        "--unshare-all",
+        "--unshare-user",
+        "--disable-userns",
+        "--die-with-parent",
+        "--ro-bind",
+        "/usr",
+        "/usr",
+    ]);
+    for name in ["bin", "lib", "lib64"] {
+        if let Ok(target) = std::fs::read_link(Path::new("/").join(name)) {
+            command.arg("--symlink").arg(target).arg(Path::new("/").join(name));
+        }
+    }
+    command.args(["--proc", "/proc", "--dev", "/dev", "--", "/usr/bin/true"]);
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!("bwrap says {}", String::from_utf8_lossy(&output.stderr).trim())),
+        Err(error) => Err(format!("bwrap cannot be run: {error}")),
+    }
+}

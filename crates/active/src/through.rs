@@ -1,0 +1,291 @@
+//! 1W patterns: a program on a file while it is being written.
+//!
+//! ```text
+//!  writer ──▶ tee ──▶ program's standard input ▶ PROGRAM ▶ its outputs     (split 0 of the job)
+//!              └────▶ write pipeline: the raw file                          (split 1, if it is kept)
+//! ```
+//!
+//! The tee hands every block first to the pipeline, then to the program, in the order of the file, and waits for both: a program that is slower than
+//! the writer slows it down. The program reads while the writer writes, and sees the end of its input only when the writer has ended well. If the
+//! writer is lost, the program is killed, because an end of input would tell it that it has seen everything, and nothing becomes visible.
+//!
+//! It is a job like others, but for one thing: what was written is gone when the process ends, so it cannot be run again. If the *program* fails and the
+//! raw file is kept (1W→2W, 1W→0), the raw file is stored all the same, and the job is done in part: what the program did can be done again on
+//! the stored file.
+
+use std::collections::VecDeque;
+use std::io::{Error as IoError, ErrorKind as Io, Read, Write};
+use std::process::ChildStdin;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use outrigger_store::meta::jobs::{JobChange, JobId, JobState, NewJob, NewSplit};
+use outrigger_store::meta::{Change, SessionKind};
+use outrigger_store::tree::Policies;
+use outrigger_store::write::{
+    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
+};
+use outrigger_store::{Error, ErrorKind, Result, Store};
+
+use crate::attempt::Feed;
+use crate::pattern::Pattern;
+use crate::progress::Counters;
+use crate::runner::{self, Report, RunOptions};
+use crate::spec::{Output, Spec};
+use crate::template::{Subject, expand};
+
+/// How the raw file is known among a job's outputs.
+pub const RAW: &str = "raw";
+
+/// Bytes handed on at once.
+const BLOCK: usize = 1 << 20;
+/// Blocks that wait for the pipeline at most.
+const WAITING: usize = 4;
+
+/// Adds the raw file to the outputs of a job that keeps it.
+#[must_use]
+pub fn keep_raw(mut spec: Spec, path: &str) -> Spec {
+    spec.outputs.push(Output { name: RAW.to_string(), template: path.to_string() });
+    spec
+}
+
+/// Runs `spec` over `stream` while it comes, and publishes outputs and raw file together.
+///
+/// # Errors
+/// `Invalid` when the pattern is not for files that are being written, and as [`runner::run`].
+pub fn run(
+    store: &Arc<Store>,
+    mut spec: Spec,
+    stream: Box<dyn Read + Send>,
+    options: &RunOptions<'_>,
+    counters: &Arc<Counters>,
+) -> Result<Report> {
+    store.require_writable()?;
+    let raw = spec.outputs.iter().position(|output| output.name == RAW);
+    let keeps = matches!(spec.pattern, Pattern::WriteToTwo | Pattern::WriteToNothing);
+    let fits = match spec.pattern {
+        Pattern::WriteToTwo | Pattern::WriteToNothing => raw.is_some(),
+        Pattern::WriteToFile => raw.is_none(),
+        Pattern::FileToMany => true,
+        _ => false,
+    };
+    if !fits {
+        let why = match (spec.pattern, keeps) {
+            (pattern, true) => format!("{pattern} keeps what is written: say where with --to PATH"),
+            (Pattern::WriteToFile, _) => {
+                "1W->1W stores the processed data only: --to means nothing".to_string()
+            }
+            (pattern, _) => format!("{pattern} is for stored files: name them with --in"),
+        };
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    if spec.program.is_empty() {
+        return Err(Error::new(
+            ErrorKind::Invalid,
+            format!("{} needs a program: give it after `--`", spec.pattern),
+        ));
+    }
+    for output in &spec.outputs {
+        expand(&output.template, &Subject { path: None, input: 0, split: Some(0) })?;
+    }
+    // The stream is there once, and the raw file is kept whatever becomes of the program.
+    (spec.tries, spec.skip) = (1, keeps);
+    let split = NewSplit { input: None, from: 0, to: 0 };
+    let splits = vec![split; if raw.is_some() { 2 } else { 1 }];
+    let job = store.jobs()?.create_job(&NewJob { spec: spec.encode()?, inputs: Vec::new(), splits })?;
+    let (block_sender, block_receiver) = sync_channel(WAITING);
+    let (sender, keeper) = match raw {
+        None => (None, None),
+        Some(number) => {
+            let raw = Raw { blocks: block_receiver, current: std::io::Cursor::new(Vec::new()), ended: false };
+            let (store, counters) = (Arc::clone(store), Arc::clone(counters));
+            let output = spec.outputs[number].clone();
+            let threads = options.threads;
+            let ready = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
+            let told = Arc::clone(&ready);
+            let keeper = std::thread::spawn(move || {
+                let kept = keep(&store, job, number, &output, raw, threads, &told);
+                // Also when it failed before it had claimed anything.
+                *told.0.lock().expect("no panic while held") = true;
+                told.1.notify_all();
+                if kept.is_ok() {
+                    Counters::add(&counters.splits_done, 1);
+                }
+                kept
+            });
+            let mut is_ready = ready.0.lock().expect("no panic while held");
+            while !*is_ready {
+                is_ready = ready.1.wait(is_ready).expect("no panic while held");
+            }
+            drop(is_ready);
+            (Some(block_sender), Some(keeper))
+        }
+    };
+    let tee = Tee { stream, raw: sender, counters: Arc::clone(counters) };
+    let lost = Arc::new(Mutex::new(None));
+    let lost_too = Arc::clone(&lost);
+    let feed = Feed::Stream(Box::new(move |stdin| {
+        tee.run(stdin).inspect_err(|why| *lost_too.lock().expect("no panic while held") = Some(why.clone()))
+    }));
+    let mut keeper = keeper;
+    runner::run_fed(store, job, options, counters, feed, &mut || {
+        let kept = keeper.take().map(|keeper| {
+            keeper.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Io, "the raw file's thread panicked")))
+        });
+        if let Some(why) = lost.lock().expect("no panic while held").clone() {
+            let why = format!("the writer was lost: {why}");
+            store.jobs()?.end_job(job, JobState::Failed, &why)?;
+        }
+        match kept {
+            Some(Err(error)) if error.kind() != ErrorKind::Fenced => {
+                store.jobs()?.end_job(job, JobState::Failed, &format!("the raw file: {error}"))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    })
+}
+
+/// Copies a stream to a program, and to the pipeline.
+struct Tee {
+    stream: Box<dyn Read + Send>,
+    raw: Option<SyncSender<Block>>,
+    counters: Arc<Counters>,
+}
+
+/// What the pipeline is given.
+enum Block {
+    Data(Vec<u8>),
+    /// The writer has ended well.
+    End,
+}
+
+impl Tee {
+    fn run(mut self, stdin: ChildStdin) -> std::result::Result<(), String> {
+        let mut stdin = Some(stdin);
+        let mut buffer = vec![0; BLOCK];
+        loop {
+            // As it comes: a writer that writes a line now and then is followed line by line.
+            let len = match self.stream.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(len) => len,
+                Err(error) if error.kind() == Io::Interrupted => continue,
+                Err(error) => return Err(error.to_string()),
+            };
+            Counters::add(&self.counters.bytes_read, len as u64);
+            if let Some(raw) = &self.raw
+                && raw.send(Block::Data(buffer[..len].to_vec())).is_err()
+            {
+                return Err("the raw file cannot be stored".to_string());
+            }
+            if let Some(pipe) = &mut stdin
+                && let Err(error) = pipe.write_all(&buffer[..len])
+            {
+                // It has read enough, or has failed: the raw file goes on without it, and is all that there is to do without one.
+                stdin = None;
+                if error.kind() != Io::BrokenPipe {
+                    return Err(error.to_string());
+                }
+                if self.raw.is_none() {
+                    return Ok(());
+                }
+            }
+        }
+        if let Some(raw) = &self.raw {
+            let _ = raw.send(Block::End);
+        }
+        Ok(())
+    }
+}
+
+/// The raw file as the pipeline reads it; an error unless the writer ended well.
+struct Raw {
+    blocks: Receiver<Block>,
+    current: std::io::Cursor<Vec<u8>>,
+    ended: bool,
+}
+
+impl Read for Raw {
+    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            let len = self.current.read(room)?;
+            if len > 0 || room.is_empty() || self.ended {
+                return Ok(len);
+            }
+            match self.blocks.recv() {
+                Ok(Block::Data(data)) => self.current = std::io::Cursor::new(data),
+                Ok(Block::End) => self.ended = true,
+                Err(_) => return Err(IoError::new(Io::UnexpectedEof, "the writer was lost")),
+            }
+        }
+    }
+}
+
+/// Stores the raw file as split 1 of the job. Says that it is ready once split 1 is claimed, which must come after split 0 was.
+fn keep(
+    store: &Arc<Store>,
+    job: JobId,
+    number: usize,
+    output: &Output,
+    raw: Raw,
+    threads: usize,
+    ready: &(Mutex<bool>, std::sync::Condvar),
+) -> Result<()> {
+    let session = store.session(SessionKind::Writer, &format!("job {job}"))?;
+    let policies = Policies::load(store)?;
+    let jobs = store.jobs()?;
+    // Both are claimed, and the first is given back for the program: so each side has the split that it knows how to do.
+    let mut claims: VecDeque<_> = jobs.claim_splits(session.id(), job, 2, 1)?.claimed.into();
+    let (Some(first), Some(own)) = (claims.pop_front(), claims.pop_front()) else {
+        return Err(Error::new(ErrorKind::Fenced, format!("job {job} was cancelled")));
+    };
+    jobs.give_back_splits(job, &[first])?;
+    *ready.0.lock().expect("no panic while held") = true;
+    ready.1.notify_all();
+    let target = expand(&output.template, &Subject { path: None, input: 0, split: None })?;
+    let policy = policies.at(&*store.meta, &target.parent())?;
+    let options = WriteOptions {
+        threads: threads.max(2),
+        chunk_max: policies.chunk_max()?,
+        commit: CommitWhen::AtTheEnd,
+    };
+    let mut writer = Writer::start(store, &session, &options, &Arc::new(Progress::default()));
+    let (split, attempt) = (own.number, own.attempt);
+    let failed = Arc::new(Mutex::new(true));
+    writer.submit(Item::File(FileItem {
+        to: Target::Output { job, split, attempt, name: number.to_string().into_bytes() },
+        attributes: crate::runner::made_file(),
+        content: Content::Stream(Box::new(Noting { raw, failed: Arc::clone(&failed) })),
+        chunker: policy.chunker,
+        codec: policy.codec,
+        dedup: policy.dedup,
+        frame: None,
+        oracle: Oracle::Off,
+    }))?;
+    writer.finish()?;
+    if *failed.lock().expect("no panic while held") {
+        let why = "the writer was lost";
+        jobs.fail_split(job, &own, 1, why, &[])?;
+        return Err(Error::new(ErrorKind::Io, why));
+    }
+    // Its output is recorded; only now does it count.
+    let mut writer = Writer::start(store, &session, &options, &Arc::new(Progress::default()));
+    writer.submit(Item::Change(Change::Job(JobChange::Finish { job, split, attempt, log: Vec::new() })))?;
+    writer.finish().map(drop)
+}
+
+/// Notes whether a stream came to its end.
+struct Noting {
+    raw: Raw,
+    failed: Arc<Mutex<bool>>,
+}
+
+impl Read for Noting {
+    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        let len = self.raw.read(room)?;
+        if len == 0 && !room.is_empty() {
+            *self.failed.lock().expect("no panic while held") = false;
+        }
+        Ok(len)
+    }
+}

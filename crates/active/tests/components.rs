@@ -1,0 +1,230 @@
+//! The library for components, and programs that people use: over data in the store they say what they say over plain files.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use outrigger_active::pattern::Pattern::{FileToMany, ReadToFile};
+use outrigger_active::plan::Splits;
+use outrigger_active::spec::Spec;
+use outrigger_store::meta::jobs::JobState;
+use support::{Place, lines, spec};
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn there(program: &str) -> bool {
+    let found =
+        Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
+    let there = found.is_ok_and(|status| status.success());
+    if !there {
+        println!("skipped: there is no {program}");
+    }
+    there
+}
+
+/// Compiles an example together with the library.
+fn compiled(place: &Place, example: &str) -> String {
+    let (repository, out) = (repository(), place.dir.path().join(example));
+    let library = repository.join("crates/active/asfile");
+    let compiled = Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&out)
+        .arg(repository.join(format!("examples/active/{example}.c")))
+        .arg(library.join("asfile.c"))
+        .arg("-I")
+        .arg(library)
+        .status();
+    assert!(compiled.unwrap().success());
+    out.display().to_string()
+}
+
+#[test]
+fn dscal_scales_every_number_once() {
+    if !there("cc") {
+        return;
+    }
+    let place = Place::new();
+    let dscal = compiled(&place, "dscal");
+    let numbers: String = (0..50_000).map(|number| format!("{}.5\n", number * 31 % 7919)).collect();
+    place.put("numbers", numbers.as_bytes());
+    let scale = lines(spec(ReadToFile, &[&dscal, "2"])).output("scaled");
+    place.run(&scale, &["numbers"], Splits::Count(5)).unwrap();
+    let wanted: String = (0..50_000).map(|number| format!("{}\n", number * 31 % 7919 * 2 + 1)).collect();
+    assert!(place.text("scaled") == wanted);
+    place.put("words", b"1\ntwo\n");
+    let report = place.run(&scale, &["words"], Splits::Auto).unwrap();
+    assert!(report.job.why.contains("not a number: two"), "{}", report.job.why);
+}
+
+#[test]
+fn aminogen_makes_much_of_little() {
+    if !there("cc") {
+        return;
+    }
+    let place = Place::new();
+    let aminogen = compiled(&place, "aminogen");
+    // 44 bytes, as in the paper, for four programs.
+    let peaks = "262.1 0.1\n475.2 0.1\n531.3 0.1\n588.3 .15\n\n\n\n";
+    let peaks = peaks.trim_end().to_string() + "\n";
+    place.put("peaks", peaks.as_bytes());
+    let generate = lines(spec(ReadToFile, &[&aminogen])).output("candidates");
+    let report = place.run(&generate, &["peaks"], Splits::Count(4)).unwrap();
+    assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
+    let split = place.get("candidates").unwrap();
+    place.run(&generate, &["peaks"], Splits::Count(1)).unwrap();
+    assert!(place.get("candidates").unwrap() == split, "the same, however it is split");
+    assert!(split.len() > 1000 * peaks.len(), "{} bytes", split.len());
+    // Every sequence weighs what its peak does.
+    for line in String::from_utf8(split).unwrap().lines() {
+        let mass: f64 = line.split(' ').nth(1).unwrap().parse().unwrap();
+        assert!([262.1, 475.2, 531.3, 588.3].iter().any(|peak: &f64| (peak - mass).abs() < 0.151), "{line}");
+    }
+}
+
+#[test]
+fn the_library_knows_outputs_and_its_place() {
+    if !there("cc") || !there("python3") {
+        return;
+    }
+    let place = Place::new();
+    place.put("in", b"a\nbb\nccc\n");
+    let source = place.dir.path().join("parts.c");
+    std::fs::write(
+        &source,
+        r#"
+#include "asfile.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+int main(void) {
+    char line[64];
+    ASFILE *in = asopen("-", "r"), *out = asopen(NULL, "w"), *named = asopen("sizes", "w"), *free = asopen("free", "w");
+    if (!in || !out || !named || !free || asopen("other", "r") || errno != ENOENT || asopen("../x", "w") || errno != EINVAL) return 2;
+    if (asseek(in, 1, SEEK_SET) == 0 || errno != ESPIPE) return 3;
+    while (asgets(line, sizeof line, in)) {
+        int len = snprintf(line, sizeof line, "%zu\n", strlen(line) - 1);
+        aswrite(line, 1, (size_t)len, named);
+    }
+    if (!aseof(in) || aserror(in)) return 4;
+    if (asseek(named, 0, SEEK_SET) != 0 || aswrite("9", 1, 1, named) != 1) return 5;
+    snprintf(line, sizeof line, "%d %d %d %d\n", as_job() > 0, (int)as_split(), (int)as_splits(), (int)as_attempt());
+    aswrite(line, 1, strlen(line), out);
+    aswrite(as_task_id(), 1, strlen(as_task_id()), free);
+    return asclose(named) | asclose(free) | asclose(out);
+}
+"#,
+    )
+    .unwrap();
+    let library = repository().join("crates/active/asfile");
+    let program = place.dir.path().join("parts");
+    let compiled = Command::new("cc")
+        .arg("-o")
+        .arg(&program)
+        .arg(&source)
+        .arg(library.join("asfile.c"))
+        .arg("-I")
+        .arg(&library)
+        .status();
+    assert!(compiled.unwrap().success());
+    let job = spec(FileToMany, &[program.to_str().unwrap()])
+        .output("place")
+        .output("sizes=sizes")
+        .output("rest=more/");
+    let report = place.run(&job, &["in"], Splits::Auto).unwrap();
+    assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
+    assert_eq!((place.text("place"), place.text("sizes")), ("1 0 1 1\n".into(), "9\n2\n3\n".into()));
+    assert!(place.text("more/free").ends_with("-0"));
+
+    let script = "import asfile\n\
+                  with asfile.open() as lines, asfile.open(mode='w') as out, asfile.open('sizes', 'w') as sizes:\n\
+                  \x20   for line in lines: sizes.write(b'%d\\n' % (len(line) - 1))\n\
+                  \x20   out.write(f'{asfile.job() > 0} {asfile.split()} {asfile.splits()} {asfile.attempt()}'.encode())\n";
+    let mut job = spec(FileToMany, &["python3", "-c", script]).output("place").output("sizes=sizes");
+    job.env = vec![
+        ("PYTHONPATH".into(), library.display().to_string()),
+        ("PYTHONDONTWRITEBYTECODE".into(), "1".into()),
+    ];
+    let report = place.run(&job, &["in"], Splits::Auto).unwrap();
+    assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
+    assert_eq!((place.text("place"), place.text("sizes")), ("True 0 1 1".into(), "1\n2\n3\n".into()));
+}
+
+#[test]
+fn genomes_are_viewed_sorted_and_indexed_as_plain_files_are() {
+    if !there("samtools") {
+        return;
+    }
+    let place = Place::new();
+    let mut sam = String::from("@HD\tVN:1.6\tSO:unsorted\n@SQ\tSN:one\tLN:100000\n@SQ\tSN:two\tLN:50000\n");
+    for read in 0..5000_u64 {
+        let (name, at) = (["one", "two"][(read % 2) as usize], 1 + read * 7919 % 49_000);
+        let bases: String =
+            (0..50).map(|base| b"ACGT"[((read * 31 + base * 17) % 4) as usize] as char).collect();
+        sam += &format!("read{read}\t0\t{name}\t{at}\t60\t50M\t*\t0\t0\t{bases}\t{}\n", "I".repeat(50));
+    }
+    place.put("reads.sam", sam.as_bytes());
+    let plain = place.dir.path().join("reads.sam");
+    std::fs::write(&plain, &sam).unwrap();
+    let run = |words: &[&str], input: &str, output: &str| {
+        let job = Spec { env: vec![], ..spec(ReadToFile, words) }.output(output);
+        let report = place.run(&job, &[input], Splits::Auto).unwrap();
+        assert_eq!(report.job.state, JobState::Done, "{words:?}: {}", report.job.why);
+    };
+    // --no-PG: the header would name each command line.
+    run(&["samtools", "view", "--no-PG", "-b", "-"], "reads.sam", "reads.bam");
+    run(&["samtools", "sort", "--no-PG", "-O", "bam", "-"], "reads.bam", "sorted.bam");
+    run(&["samtools", "view", "--no-PG", "-h", "-"], "sorted.bam", "sorted.sam");
+    run(&["samtools", "flagstat", "-"], "sorted.bam", "flags");
+    let index = spec(
+        FileToMany,
+        &["sh", "-c", "cat > in.bam && samtools index in.bam \"$AS_OUTPUT_bai\" && rm in.bam"],
+    )
+    .output("bai={path}.bai");
+    let report = place.run(&index, &["sorted.bam"], Splits::Auto).unwrap();
+    assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
+    let here = |script: &str| {
+        let said = Command::new("sh").args(["-ec", script]).current_dir(place.dir.path()).output().unwrap();
+        assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+        said.stdout
+    };
+    assert!(
+        here("samtools sort --no-PG -O bam reads.sam | samtools view --no-PG -h -")
+            == place.get("sorted.sam").unwrap()
+    );
+    assert!(here("samtools flagstat reads.sam") == place.get("flags").unwrap());
+    std::fs::write(place.dir.path().join("stored.bam"), place.get("sorted.bam").unwrap()).unwrap();
+    assert!(
+        here("samtools index stored.bam plain.bai; cat plain.bai") == place.get("sorted.bam.bai").unwrap()
+    );
+}
+
+#[test]
+fn programs_that_want_files_get_exactly_theirs() {
+    let place = Place::new();
+    place.put("in/a", b"first\nlast\n");
+    place.put("in/b", &vec![b'x'; 3_000_000]);
+    place.put("other/table", b"looked up\n");
+    place.put("in.secret", b"not for it");
+    let script = "tail -c 5 \"$1\"; cat \"$AS_IN/other/table\"; find $AS_IN -type f | wc -l; cat; \
+                  echo > $1 2>/dev/null && echo written; exit 0";
+    let job = spec(ReadToFile, &["sh", "-c", script, "sh", "{in}"]).output("out/{name}");
+    let (inputs, with) = (["in/*".to_string()], ["other/*".to_string()]);
+    let id = outrigger_active::plan::submit(&place.store, &job, &inputs, &with, Splits::Auto).unwrap();
+    match place.go(id) {
+        Err(error) if error.kind() == outrigger_store::ErrorKind::Denied => {
+            println!("skipped: {error}");
+            return;
+        }
+        report => assert_eq!(report.unwrap().job.state, JobState::Done),
+    }
+    assert_eq!(place.text("out/a"), "last\nlooked up\n3\n");
+    assert_eq!(place.text("out/b"), "xxxxxlooked up\n3\n");
+    // Several inputs of one program, by number.
+    let both = ["sh", "-c", "head -n 1 \"$1\"; head -c 3 \"$2\"", "sh", "{in.1}", "{in.2}"];
+    let job = spec(outrigger_active::pattern::Pattern::ManyToFile, &both).output("both");
+    let report = place.run(&job, &["in/a", "in/b"], Splits::Auto).unwrap();
+    assert_eq!((report.job.state, place.text("both")), (JobState::Done, "first\nxxx".to_string()));
+}

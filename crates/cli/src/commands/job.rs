@@ -1,0 +1,345 @@
+//! `jobs`, and `job show|logs|wait|cancel|retry|forget`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::{Args, Subcommand};
+use outrigger_active::runner::{runner_of, set_aside};
+use outrigger_active::spec::Spec;
+use outrigger_format::catalogue::Time;
+use outrigger_store::meta::jobs::{JobId, JobRow, JobState, SplitRow, SplitState};
+use outrigger_store::tree::show;
+use outrigger_store::{Error, ErrorKind, Store};
+
+use super::{Context, run};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Object, Out, count, local, print_json, print_text, rfc3339_nanos, size};
+
+/// List jobs, newest first
+#[derive(Args)]
+pub struct JobsArgs {
+    /// So many at most
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    limit: usize,
+}
+
+/// Look at a job, or change its course
+#[derive(Subcommand)]
+pub enum JobCommand {
+    /// What it does and how far it is
+    Show(JobArgs),
+    /// What its programs said on standard error
+    Logs {
+        #[command(flatten)]
+        job: JobArgs,
+        /// Of this split only
+        #[arg(long, value_name = "N")]
+        split: Option<u64>,
+    },
+    /// Wait until it has ended; exits as it did
+    Wait {
+        #[command(flatten)]
+        job: JobArgs,
+        /// At most so many seconds
+        #[arg(long, value_name = "SECONDS")]
+        timeout: Option<f64>,
+    },
+    /// Stop it; nothing of it becomes visible
+    Cancel(JobArgs),
+    /// Run a job that failed, was cancelled, or whose process has ended; what is finished stays
+    Retry {
+        #[command(flatten)]
+        job: JobArgs,
+        /// Splits that run at once [default: one a processor]
+        #[arg(long, value_name = "N")]
+        slots: Option<usize>,
+        /// Do not wait
+        #[arg(long)]
+        detach: bool,
+    },
+    /// Forget a job that has ended, and what it finished without becoming visible
+    Forget(JobArgs),
+}
+
+/// Which job.
+#[derive(Args)]
+pub struct JobArgs {
+    /// The job's number
+    #[arg(value_name = "JOB")]
+    number: u64,
+}
+
+impl JobArgs {
+    fn id(&self) -> JobId {
+        JobId(self.number)
+    }
+
+    fn row(&self, store: &Store) -> Result<JobRow, Failure> {
+        let missing = || {
+            Error::new(
+                ErrorKind::NotFound,
+                format!("there is no job {}; `outrigger jobs` lists them", self.number),
+            )
+        };
+        Ok(store.jobs()?.job(self.id())?.ok_or_else(missing)?)
+    }
+}
+
+/// A state, in words.
+pub fn state_text(state: JobState) -> &'static str {
+    match state {
+        JobState::Waiting => "waiting",
+        JobState::Running => "running",
+        JobState::Done => "done",
+        JobState::Failed => "failed",
+        JobState::Cancelled => "cancelled",
+    }
+}
+
+fn split_text(state: SplitState) -> &'static str {
+    match state {
+        SplitState::Waiting => "waiting",
+        SplitState::Running => "running",
+        SplitState::Done => "done",
+        SplitState::SetAside => "set aside",
+    }
+}
+
+pub fn jobs(context: &Context, args: JobsArgs) -> Outcome {
+    let store = Store::open(context.store_dir()?, true)?;
+    let rows = store.jobs()?.jobs(args.limit)?;
+    let mut out = Out::new();
+    if context.json {
+        let list: Vec<serde_json::Value> = rows.iter().map(|row| about(row).into()).collect();
+        out.json(Object::new().with("jobs", list))?;
+        out.finish()?;
+        return Ok(Exit::Done);
+    }
+    for row in rows {
+        let (done, all) = (row.splits[SplitState::Done as usize], row.splits.iter().sum::<u64>());
+        let when = local(Time::from_nanos(row.created));
+        let (pattern, told) = match Spec::decode(&row.spec) {
+            Ok(spec) => (spec.pattern.text(), spec.told()),
+            Err(_) => ("?", "(made by another version of this program)".to_string()),
+        };
+        let line = format!(
+            "{:>5}  {:<9}  {when}  {pattern:<6}  {done}/{all}  {told}",
+            row.id,
+            state_text(row.state)
+        );
+        out.line(&line)?;
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+pub fn job(context: &Context, command: JobCommand) -> Outcome {
+    match command {
+        JobCommand::Show(job) => show_job(context, &job),
+        JobCommand::Logs { job, split } => logs(context, &job, split),
+        JobCommand::Wait { job, timeout } => wait(context, &job, timeout),
+        JobCommand::Cancel(job) => cancel(context, &job),
+        JobCommand::Retry { job, slots, detach } => retry(context, &job, slots, detach),
+        JobCommand::Forget(job) => {
+            let store = writable(context)?;
+            store.jobs()?.forget_job(job.id())?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+fn writable(context: &Context) -> Result<Store, Failure> {
+    let store = Store::open(context.store_dir()?, false)?;
+    store.require_writable()?;
+    Ok(store)
+}
+
+fn about(row: &JobRow) -> Object {
+    let [waiting, running, done, aside] = row.splits;
+    let mut object = Object::new()
+        .with("job", row.id.0)
+        .with("state", state_text(row.state))
+        .with("why", row.why.clone())
+        .with("created", rfc3339_nanos(row.created))
+        .with("changed", rfc3339_nanos(row.changed))
+        .with("splits_waiting", waiting)
+        .with("splits_running", running)
+        .with("splits_done", done)
+        .with("splits_set_aside", aside);
+    if let Ok(spec) = Spec::decode(&row.spec) {
+        let outputs: Vec<serde_json::Value> = spec
+            .outputs
+            .iter()
+            .map(|output| {
+                Object::new()
+                    .with("name", output.name.clone())
+                    .with("template", output.template.clone())
+                    .into()
+            })
+            .collect();
+        object = object
+            .with("pattern", spec.pattern.text())
+            .with("program", spec.program)
+            .with("outputs", outputs)
+            .with("tries", spec.tries);
+    }
+    object
+}
+
+fn show_job(context: &Context, args: &JobArgs) -> Outcome {
+    let store = Store::open(context.store_dir()?, true)?;
+    let row = args.row(&store)?;
+    let jobs = store.jobs()?;
+    let inputs = jobs.inputs(row.id)?;
+    let aside = set_aside(&store, row.id)?;
+    if context.json {
+        let input = |input: &outrigger_store::meta::jobs::JobInput| {
+            serde_json::Value::from(
+                Object::new().with_name("path", &input.path).with("bytes", input.root.len()),
+            )
+        };
+        let aside: Vec<serde_json::Value> = aside
+            .iter()
+            .map(|aside| Object::new().with("split", aside.split).with("why", aside.why.clone()).into())
+            .collect();
+        let inputs: Vec<_> = inputs.iter().map(input).collect();
+        print_json(about(&row).with("inputs", inputs).with("set_aside", aside))?;
+        return Ok(Exit::Done);
+    }
+    let [waiting, running, done, set_aside] = row.splits.map(count);
+    let mut text = format!("job {}: {}", row.id, state_text(row.state));
+    if !row.why.is_empty() {
+        text += &format!(": {}", row.why);
+    }
+    text += &format!("\n  made      {}\n", local(Time::from_nanos(row.created)));
+    if let Ok(spec) = Spec::decode(&row.spec) {
+        text += &format!("  pattern   {}\n  program   {}\n", spec.pattern, spec.told());
+        for output in &spec.outputs {
+            let name = if output.name.is_empty() { "standard output" } else { &output.name };
+            text += &format!("  output    {name} to {}\n", output.template);
+        }
+    }
+    text += &format!("  inputs    {}", count(inputs.len() as u64));
+    if row.state != JobState::Done {
+        text += &format!(", {}", size(inputs.iter().map(|input| input.root.len()).sum()));
+    }
+    text += "\n";
+    for input in inputs.iter().take(10) {
+        text += &format!("            {}\n", show(&input.path));
+    }
+    text +=
+        &format!("  splits    {done} done, {running} running, {waiting} waiting, {set_aside} set aside\n");
+    for aside in aside {
+        text += &format!("            split {}: {}\n", aside.split, aside.why);
+    }
+    print_text(&text)?;
+    Ok(Exit::Done)
+}
+
+fn logs(context: &Context, args: &JobArgs, only: Option<u64>) -> Outcome {
+    let store = Store::open(context.store_dir()?, true)?;
+    let row = args.row(&store)?;
+    let jobs = store.jobs()?;
+    let mut out = Out::new();
+    let mut list = Vec::new();
+    let splits: Vec<SplitRow> = match only {
+        Some(number) => jobs.split(row.id, number)?.into_iter().collect(),
+        None => jobs.splits(row.id)?,
+    };
+    for split in splits {
+        let Some(split) = jobs.split(row.id, split.number)? else { continue };
+        if context.json {
+            list.push(
+                Object::new()
+                    .with("split", split.number)
+                    .with("state", split_text(split.state))
+                    .with("attempt", split.attempt)
+                    .with("why", split.why.clone())
+                    .with("log", String::from_utf8_lossy(&split.log).into_owned())
+                    .into(),
+            );
+            continue;
+        }
+        if split.log.is_empty() && split.why.is_empty() && only.is_none() {
+            continue;
+        }
+        let why = if split.why.is_empty() { String::new() } else { format!(": {}", split.why) };
+        out.line(&format!(
+            "--- split {}, attempt {}, {}{why}",
+            split.number,
+            split.attempt,
+            split_text(split.state)
+        ))?;
+        out.bytes(&split.log)?;
+        if !split.log.is_empty() && !split.log.ends_with(b"\n") {
+            out.bytes(b"\n")?;
+        }
+    }
+    if context.json {
+        let list: Vec<serde_json::Value> = list;
+        out.json(Object::new().with("job", row.id.0).with("splits", list))?;
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
+    let store = Store::open(context.store_dir()?, true)?;
+    let started = Instant::now();
+    loop {
+        let row = args.row(&store)?;
+        let gone = || {
+            Failure::failed(format!(
+                "job {} {}{}",
+                row.id,
+                state_text(row.state),
+                if row.why.is_empty() { String::new() } else { format!(": {}", row.why) }
+            ))
+        };
+        match row.state {
+            JobState::Done if row.splits[SplitState::SetAside as usize] > 0 => return Ok(Exit::Partial),
+            JobState::Done => return Ok(Exit::Done),
+            JobState::Failed | JobState::Cancelled => return Err(gone()),
+            JobState::Waiting | JobState::Running => {}
+        }
+        if timeout.is_some_and(|secs| started.elapsed().as_secs_f64() > secs) {
+            return Err(Failure::failed(format!("job {} is still {}", row.id, state_text(row.state))));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+fn cancel(context: &Context, args: &JobArgs) -> Outcome {
+    let store = writable(context)?;
+    let row = args.row(&store)?;
+    if !store.jobs()?.end_job(row.id, JobState::Cancelled, "")? {
+        let now = args.row(&store)?;
+        return Err(Failure::failed(format!(
+            "job {} has ended already: it is {}",
+            row.id,
+            state_text(now.state)
+        )));
+    }
+    Ok(Exit::Done)
+}
+
+fn retry(context: &Context, args: &JobArgs, slots: Option<usize>, detach: bool) -> Outcome {
+    let started = Instant::now();
+    let store = Arc::new(context.open()?);
+    store.require_writable()?;
+    let row = args.row(&store)?;
+    match row.state {
+        JobState::Done => return Err(Failure::usage(format!("job {} is done", row.id))),
+        JobState::Failed | JobState::Cancelled => store.jobs()?.retry_job(row.id)?,
+        JobState::Waiting | JobState::Running => {
+            if let Some(who) = runner_of(&store, row.id)? {
+                return Err(Failure::failed(format!("job {} is running in another process ({who})", row.id)));
+            }
+        }
+    }
+    if detach {
+        run::spawn_runner(context, row.id, slots)?;
+        return Ok(Exit::Done);
+    }
+    run::go(context, &store, row.id, slots, started)
+}

@@ -1,0 +1,343 @@
+//! `run`: runs a program over stored files.
+
+use std::any::Any;
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use outrigger_active::pattern::Pattern;
+use outrigger_active::plan::{Splits, submit};
+use outrigger_active::progress::{Counters, View};
+use outrigger_active::records::Records;
+use outrigger_active::runner::{self, Report, RunOptions};
+use outrigger_active::sandbox::Mode;
+use outrigger_active::spec::Spec;
+use outrigger_active::through::keep_raw;
+use outrigger_store::Store;
+use outrigger_store::meta::jobs::{JobId, JobState};
+use outrigger_store::tree::show;
+
+use super::{Context, beside};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::interrupt;
+use crate::output::{Object, complain, count, counted, print_json, print_text, size};
+use crate::progress::{Bar, duration};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger run --in in.txt --out out.txt --records lines -- awk '{print $1*2}'
+  outrigger run --in 'logs/**/*.log' --out 'errors/{stem}' -- grep ERROR     (grep ends with 1 if it finds nothing: see below)
+  outrigger run --in big.csv --out big.sorted --splits 1 -- sort
+  outrigger run --pattern '1R->0' --in 'runs/*' -- sh -c 'mail -s \"$AS_INPUT\" me@here'
+  outrigger run --pattern '1W->#W' --in all.txt --out 'parts/' -- split -l 1000 - part-
+  outrigger run --pattern '1W->#W' --in x --out good=good/{name} --out bad=bad/{name} -- \\
+      sh -c 'awk \"NF==3\" RS=\"\\n\" | tee \"$AS_OUTPUT_good\" >/dev/null; : > \"$AS_OUTPUT_bad\"'
+  pg_dump db | outrigger run --pattern '1W->1W' --in - --out dumps/db.zst -- zstd
+  sensor | outrigger run --pattern '1W->2W' --in - --to raw.csv --out means.csv -- awk -F, '{s+=$2} END {print s/NR}'
+  outrigger run --pattern '#W->1W' --in 'parts/*' --out all.txt               joins them; no data is read
+  outrigger run --pattern '#W->1W' --in 'logs/*' --out found --records lines --splits auto -- sed -n /ERROR/p
+
+Outputs appear all at once when the whole job has succeeded, or not at all. A program that ends with another code than 0 has failed; it
+is tried again as often as --tries says, and then its split is set aside, and the job fails.
+Its standard error is kept: `outrigger job logs JOB`. What it may know of its place: AS_JOB, AS_SPLIT, AS_SPLITS, AS_ATTEMPT, AS_TASK_ID, AS_INPUT,
+AS_OFFSET, AS_LENGTH. More: docs/active-storage.md";
+
+/// Run a program over stored files, with results that appear whole or not at all
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RunArgs {
+    /// Where input comes from and output goes: 1R->1W, 1R->0, 1W->#W or #W->1W
+    #[arg(long, default_value = "1R->1W", value_parser = pattern)]
+    pattern: Pattern,
+    /// Stored files to read, as a glob; several are taken in this order; `-` is standard input, a file that is being written
+    #[arg(long = "in", required = true, value_name = "GLOB")]
+    inputs: Vec<String>,
+    /// With --in -: where the raw data is stored too (1W->2W, 1W->0, 1W->#W)
+    #[arg(long, value_name = "PATH")]
+    to: Option<String>,
+    /// What the output is called, with {path}, {dir}, {name}, {stem}, {ext}, {input} and {split}; NAME=TEMPLATE is the file $AS_OUTPUT_NAME;
+    /// a template that ends with / takes all files that the program makes in $AS_WORK
+    #[arg(long = "out", value_name = "TEMPLATE")]
+    outputs: Vec<String>,
+    /// What inputs consist of, so that they can be split: lines, fixed:BYTES, delimiter:TEXT
+    #[arg(long, default_value = "whole", value_parser = records)]
+    records: Records,
+    /// Into how many parts each input is cut: auto (one each 64 MiB), or a number
+    #[arg(long, default_value = "auto", value_parser = splits)]
+    splits: Splits,
+    /// Add to the program's environment, which is empty else
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    env: Vec<(String, String)>,
+    /// What one attempt may use: memory=SIZE,time=TIME,cpu=TIME,processes=N,output=SIZE; none lifts a limit [default: half of the memory,
+    /// 512 processes, 1 TiB of output]
+    #[arg(long, value_name = "LIMITS")]
+    limits: Vec<String>,
+    /// Stored files that it may look at besides, as a glob: it sees them below $AS_IN by their paths
+    #[arg(long, value_name = "GLOB")]
+    with: Vec<String>,
+    /// How strictly the program is kept in: strict refuses where this machine lacks a means, best does what it can, off does nothing
+    #[arg(long, default_value = "strict", value_parser = sandbox)]
+    sandbox: Mode,
+    /// Let it use the network
+    #[arg(long)]
+    net: bool,
+    /// Attempts at each split
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    tries: u32,
+    /// Publish what could be done, though some inputs could not: each is named, and the exit code is 4
+    #[arg(long)]
+    keep_going: bool,
+    /// Splits that run at once [default: one a processor]
+    #[arg(long, value_name = "N")]
+    slots: Option<usize>,
+    /// Do not wait: print the job's number and let it run in the background
+    #[arg(long)]
+    detach: bool,
+    /// The program and its arguments; {in} is its inputs as files ({in.1}, {in.2}: by number), {out.NAME} an output as a file; none with #W->1W: inputs are joined as they are
+    #[arg(last = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+fn pattern(text: &str) -> Result<Pattern, String> {
+    Pattern::parse(text).map_err(|error| error.to_string())
+}
+
+fn records(text: &str) -> Result<Records, String> {
+    Records::parse(text).map_err(|error| error.to_string())
+}
+
+fn splits(text: &str) -> Result<Splits, String> {
+    Splits::parse(text).map_err(|error| error.to_string())
+}
+
+fn sandbox(text: &str) -> Result<Mode, String> {
+    Mode::parse(text).map_err(|error| error.to_string())
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
+    if name.is_empty() || name.contains('\0') || value.contains('\0') {
+        return Err(format!("`{text}` cannot be in an environment"));
+    }
+    Ok((name.to_string(), value.to_string()))
+}
+
+pub fn run(context: &Context, args: RunArgs) -> Outcome {
+    let started = Instant::now();
+    let word = |word: OsString| {
+        word.into_string()
+            .map_err(|word| Failure::usage(format!("{} is not UTF-8", show(word.as_encoded_bytes()))))
+    };
+    let program = args.program.into_iter().map(word).collect::<Result<Vec<_>, _>>()?;
+    let mut spec = Spec::new(args.pattern, program);
+    for output in &args.outputs {
+        spec = spec.output(output);
+    }
+    args.limits.iter().try_for_each(|limits| spec.limits.set(limits))?;
+    spec.records = args.records;
+    spec.env = args.env;
+    spec.sandbox = args.sandbox;
+    spec.net = args.net;
+    spec.tries = args.tries;
+    spec.skip = args.keep_going;
+    let written = args.inputs == ["-"];
+    if !written && (spec.pattern.needs_writer() || args.to.is_some()) {
+        let why = "is for a file that is being written: give it on standard input, with --in -";
+        let what = if args.to.is_some() { "--to".to_string() } else { spec.pattern.to_string() };
+        return Err(Failure::usage(format!("{what} {why}")));
+    }
+    let store = Arc::new(context.open()?);
+    if written {
+        if let Some(to) = &args.to {
+            spec = keep_raw(spec, to);
+        }
+        return through(context, &store, spec, started);
+    }
+    // What the machine lacks is better said before a job is made.
+    outrigger_active::sandbox::Sandbox::find(spec.sandbox)?;
+    let job = submit(&store, &spec, &args.inputs, &args.with, args.splits)?;
+    if args.detach {
+        return detach(context, job, args.slots);
+    }
+    go(context, &store, job, args.slots, started)
+}
+
+/// Runs a job over standard input while it comes.
+fn through(context: &Context, store: &Arc<Store>, spec: Spec, started: Instant) -> Outcome {
+    let stdin = Box::new(std::io::stdin());
+    with_options(context, store, Some(1), started, |options, counters| {
+        outrigger_active::through::run(store, spec, stdin, options, counters)
+    })
+}
+
+/// Runs a job in this process, and says how it went.
+pub fn go(
+    context: &Context,
+    store: &Arc<Store>,
+    job: JobId,
+    slots: Option<usize>,
+    started: Instant,
+) -> Outcome {
+    with_options(context, store, slots, started, |options, counters| {
+        runner::run(store, job, options, counters)
+    })
+}
+
+fn with_options(
+    context: &Context,
+    store: &Arc<Store>,
+    slots: Option<usize>,
+    started: Instant,
+    run: impl FnOnce(&RunOptions<'_>, &Arc<Counters>) -> outrigger_store::Result<Report>,
+) -> Outcome {
+    interrupt::arm(
+        store,
+        "nothing of the job is visible; `outrigger jobs` shows it, `outrigger job retry` goes on with it",
+    );
+    let counters: Arc<Counters> = Arc::default();
+    let told = Arc::clone(&counters);
+    let bar = Bar::with(context.quiet, move |elapsed| describe(&told.view(), elapsed));
+    let hold = || -> outrigger_store::Result<Box<dyn Any>> {
+        let held = beside::hold(store.dir(), context.threads).map_err(|failure| {
+            outrigger_store::Error::new(outrigger_store::ErrorKind::Busy, failure.message)
+        })?;
+        Ok(Box::new(Released(held)))
+    };
+    let slots = slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
+    let options = RunOptions { slots, threads: context.threads, before_publish: &hold };
+    let report = run(&options, &counters);
+    drop(bar);
+    let report = report?;
+    context.settle(store);
+    say(context, &report, &counters.view(), started.elapsed().as_secs_f64())
+}
+
+/// A mount that goes on when this is dropped.
+struct Released(Option<outrigger_fuse::control::Client>);
+
+impl Drop for Released {
+    fn drop(&mut self) {
+        if let Some(mount) = &mut self.0
+            && let Err(error) = mount.ask("release")
+        {
+            complain(&format!("the mount may show what was before: {error}"));
+        }
+    }
+}
+
+/// Has another process of this program run the job.
+fn detach(context: &Context, job: JobId, slots: Option<usize>) -> Outcome {
+    spawn_runner(context, job, slots)?;
+    if context.json {
+        print_json(Object::new().with("job", job.0))?;
+    } else {
+        print_text(&format!("{job}\n"))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Starts `job retry JOB` in the background.
+pub fn spawn_runner(context: &Context, job: JobId, slots: Option<usize>) -> Result<(), Failure> {
+    use std::os::unix::process::CommandExt as _;
+    let at = |error: std::io::Error| Failure::io("cannot start a process for the job", &error);
+    let mut command = Command::new(std::env::current_exe().map_err(at)?);
+    command.arg("--store").arg(context.store_dir()?).arg("--quiet").args(["job", "retry", &job.to_string()]);
+    if let Some(slots) = slots {
+        command.args(["--slots", &slots.to_string()]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    command.spawn().map(drop).map_err(at)
+}
+
+/// `3 of 16 splits, 120 MiB of 1.00 GiB read, 64.0 MiB written, 95 MiB/s, 9 s left`.
+fn describe(view: &View, elapsed: Duration) -> String {
+    let secs = elapsed.as_secs_f64();
+    let rate = view.bytes_read as f64 / secs.max(0.001);
+    let mut text = format!(
+        "{} of {} splits, {} of {} read, {} written, {}/s",
+        count(view.splits_done),
+        count(view.splits),
+        size(view.bytes_read),
+        size(view.bytes_expected),
+        size(view.bytes_written),
+        size(rate as u64)
+    );
+    let left = view.bytes_expected.saturating_sub(view.bytes_read);
+    if left > 0 && rate > 1.0 && secs > 1.0 {
+        text += &format!(", {} left", duration(left as f64 / rate));
+    }
+    if view.failures > 0 {
+        text += &format!(", {}", counted(view.failures, "attempt failed", "attempts failed"));
+    }
+    text
+}
+
+fn say(context: &Context, report: &Report, view: &View, secs: f64) -> Outcome {
+    let Report { job, files, set_aside, missing } = report;
+    for missing in missing {
+        complain(&format!("the sandbox is not what it could be: {missing}"));
+    }
+    for aside in set_aside {
+        let of = aside
+            .input
+            .as_ref()
+            .map_or(String::new(), |input| format!(" (`{input}`, from byte {})", aside.from));
+        complain(&format!("split {}{of} was set aside: {}", aside.split, aside.why));
+    }
+    let exit = match job.state {
+        JobState::Done if set_aside.is_empty() => Exit::Done,
+        JobState::Done => Exit::Partial,
+        _ => Exit::Failed,
+    };
+    if context.json {
+        let file = |(path, bytes): &(outrigger_store::tree::StorePath, u64)| {
+            serde_json::Value::from(Object::new().with_name("path", &path.to_bytes()).with("bytes", *bytes))
+        };
+        let aside = |aside: &runner::SetAside| {
+            let path = aside.input.as_ref().map(ToString::to_string);
+            let object =
+                Object::new().with("split", aside.split).with("input", path).with("from", aside.from);
+            serde_json::Value::from(object.with("to", aside.to).with("why", aside.why.clone()))
+        };
+        print_json(
+            Object::new()
+                .with("job", job.id.0)
+                .with("state", super::job::state_text(job.state))
+                .with("why", job.why.clone())
+                .with("files", files.iter().map(file).collect::<Vec<_>>())
+                .with("set_aside", set_aside.iter().map(aside).collect::<Vec<_>>())
+                .with("splits", view.splits)
+                .with("bytes_read", view.bytes_read)
+                .with("bytes_written", view.bytes_written)
+                .with("attempts_failed", view.failures)
+                .with("seconds", secs),
+        )?;
+    } else if exit != Exit::Failed && !context.quiet {
+        let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
+        print_text(&format!(
+            "job {}: {}, {} read in {} ({}/s): {}, {}\n",
+            job.id,
+            counted(view.splits, "split", "splits"),
+            size(view.bytes_read),
+            duration(secs),
+            size((view.bytes_read as f64 / secs.max(0.001)) as u64),
+            counted(files.len() as u64, "file", "files"),
+            size(bytes)
+        ))?;
+    }
+    if exit == Exit::Failed {
+        let how = if job.state == JobState::Cancelled {
+            "was cancelled"
+        } else {
+            "failed, and nothing of it is visible"
+        };
+        let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
+        return Err(Failure::failed(format!(
+            "job {} {how}{why}; `outrigger job logs {}` shows what it said, `outrigger job retry {}` tries again",
+            job.id, job.id, job.id
+        )));
+    }
+    Ok(exit)
+}

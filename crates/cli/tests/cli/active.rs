@@ -1,0 +1,161 @@
+//! Programs over stored data, on the command line.
+
+use std::io::Write as _;
+use std::process::Stdio;
+
+use crate::run::Place;
+
+/// Trusted programs need no bubblewrap.
+const RUN: [&str; 3] = ["run", "--sandbox", "off"];
+
+fn run_args<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    RUN.iter().copied().chain(more.iter().copied()).collect()
+}
+
+#[test]
+fn the_first_example_works() {
+    let place = Place::new();
+    place.write("numbers", "1\n2.5\n");
+    place.done(&["put", "numbers", "--to", "in.txt"]);
+    let said = place.run(&run_args(&[
+        "--pattern",
+        "1R->1W",
+        "--in",
+        "in.txt",
+        "--out",
+        "out.txt",
+        "--records",
+        "lines",
+        "--",
+        "awk",
+        "{print $1*2}",
+    ]));
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.text().starts_with("job 1: 1 split, 6 B read"), "{}", said.text());
+    assert_eq!(place.done(&["cat", "out.txt"]).text(), "2\n5\n");
+}
+
+#[test]
+fn what_happened_is_told_in_codes_and_words() {
+    let place = Place::new();
+    for (name, text) in [("a", "good\n"), ("b", "bad\n")] {
+        place.write(name, text);
+        place.done(&["put", name, "--to", &format!("in/{name}")]);
+    }
+    let picky = [
+        "--in",
+        "in/*",
+        "--out",
+        "out/{name}",
+        "--tries",
+        "1",
+        "--",
+        "sh",
+        "-c",
+        "read x; echo said $x >&2; test $x = good && echo $x",
+    ];
+    let said = place.run(&run_args(&picky));
+    assert_eq!(said.code, 1);
+    assert!(
+        said.err.contains("split 1 (`in/b`, from byte 0) was set aside: exit code 1: said bad"),
+        "{}",
+        said.err
+    );
+    assert!(
+        said.err.contains("job 1 failed, and nothing of it is visible")
+            && said.err.contains("outrigger job logs 1"),
+        "{}",
+        said.err
+    );
+    assert_eq!(place.run(&["ls", "out"]).code, 1);
+    let mut going = picky.to_vec();
+    going.splice(4..4, ["--keep-going", "--json"]);
+    let said = place.run(&run_args(&going));
+    assert_eq!(said.code, 4, "{}", said.err);
+    let json = said.json();
+    assert_eq!((json["state"].as_str(), json["files"][0]["path"].as_str()), (Some("done"), Some("out/a")));
+    assert_eq!(json["set_aside"][0]["input"].as_str(), Some("in/b"));
+    let jobs = place.done(&["jobs", "--json"]).json();
+    assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
+    assert!(place.done(&["jobs"]).text().lines().next().unwrap().contains("done"));
+    let logs = place.done(&["job", "logs", "1"]).text();
+    assert!(
+        logs.contains("--- split 0, attempt 1, done\nsaid good\n") && logs.contains("said bad"),
+        "{logs}"
+    );
+    assert!(place.done(&["job", "show", "1"]).text().contains("failed"));
+    assert_eq!(place.run(&["job", "wait", "1"]).code, 1);
+    assert_eq!(place.run(&["job", "wait", "2"]).code, 4);
+    assert_eq!(place.run(&["job", "show", "77"]).code, 1);
+    place.done(&["job", "forget", "1"]);
+    place.done(&["check"]);
+}
+
+#[test]
+fn requests_without_sense_are_refused_before_anything_happens() {
+    let place = Place::new();
+    place.write("a", "x");
+    place.done(&["put", "a"]);
+    for (args, wanted) in [
+        (&["--in", "a", "--out", "b"][..], "needs a program"),
+        (&["--in", "a", "--", "cat"], "--out"),
+        (&["--in", "nothing*", "--out", "b", "--", "cat"], "no stored file matches"),
+        (&["--in", "a", "--out", "{colour}", "--", "cat"], "{colour} is not known"),
+        (&["--in", "a", "--out", "b", "--splits", "4", "--", "cat"], "--records"),
+        (&["--pattern", "1W->2W", "--in", "a", "--out", "b", "--", "cat"], "--in -"),
+        (&["--pattern", "3R->1W", "--in", "a", "--out", "b", "--", "cat"], "is no pattern"),
+        (&["--in", "a", "--out", "b", "--limits", "speed=1", "--", "cat"], "there are memory"),
+    ] {
+        let said = place.run(&run_args(args));
+        assert!(matches!(said.code, 1 | 2), "{args:?}: {}", said.code);
+        assert!(said.err.contains(wanted), "{args:?}: {}", said.err);
+    }
+    assert_eq!(place.done(&["jobs"]).text(), "");
+}
+
+#[test]
+fn a_detached_job_is_waited_for_cancelled_and_retried() {
+    let place = Place::new();
+    place.write("a", "x\n");
+    place.done(&["put", "a"]);
+    let stop = place.write("stop", "");
+    let script = format!("while [ -e {} ]; do sleep 0.02; done; cat", stop.display());
+    let said = place.done(&run_args(&["--in", "a", "--out", "b", "--detach", "--", "sh", "-c", &script]));
+    let job = said.text().trim().to_string();
+    let said = place.run(&["job", "wait", &job, "--timeout", "0.2"]);
+    assert!(said.code == 1 && said.err.contains("is still"), "{}", said.err);
+    place.done(&["job", "cancel", &job]);
+    assert_eq!(place.run(&["job", "wait", &job]).code, 1);
+    assert_eq!(place.run(&["cat", "b"]).code, 1);
+    std::fs::remove_file(stop).unwrap();
+    place.done(&["job", "retry", &job]);
+    assert_eq!(place.done(&["cat", "b"]).text(), "x\n");
+    assert_eq!(place.run(&["job", "cancel", &job]).code, 1);
+}
+
+#[test]
+fn a_stream_is_stored_and_processed_at_once() {
+    let place = Place::new();
+    let mut child = place
+        .command(&run_args(&[
+            "--pattern",
+            "1W->2W",
+            "--in",
+            "-",
+            "--to",
+            "raw/text",
+            "--out",
+            "up",
+            "--",
+            "tr",
+            "a-z",
+            "A-Z",
+        ]))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"some text\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(place.done(&["cat", "raw/text", "up"]).text(), "some text\nSOME TEXT\n");
+}

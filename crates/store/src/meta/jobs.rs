@@ -1,0 +1,251 @@
+//! Jobs: programs that run over stored files, as rows of their own beside the tree.
+//!
+//! A *job* has inputs and is cut into *splits*. A split is claimed by a session, which makes an *attempt*: its number is the fencing
+//! token. What an attempt wrote is recorded by the session's own commits ([`JobChange::Output`], [`JobChange::Finish`]), in the transaction
+//! that makes its packs live, and counts only if the split still belongs to that attempt. One more commit makes the whole job's outputs visible
+//! ([`JobChange::Publish`]) together with the names that it gives them, or refuses.
+//!
+//! ```text
+//! job    waiting ─► running ─► done                 split   waiting ─► running ─► done
+//!           └───────────┴────► failed, cancelled               ▲          │
+//!                  ▲                  │                        └──────────┴─────► set aside
+//!                  └──── retry ───────┘
+//! ```
+//!
+//! The roots of a job's inputs and of what its attempts wrote are held (see [`Meta::hold`](super::Meta::hold)) by [`job_holder`] until the job
+//! has ended for good, so that no collector takes them, whatever becomes of sessions.
+
+use outrigger_format::Root;
+
+use super::SessionId;
+use crate::error::Result;
+
+/// What an engine says that has none.
+pub(crate) const NO_JOBS: &str = "a store in PostgreSQL cannot keep jobs yet; run them over a store in a directory";
+
+/// A job's number; rises, never used twice.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
+pub struct JobId(pub u64);
+
+impl std::fmt::Display for JobId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+/// Who holds the roots of a job.
+pub fn job_holder(job: JobId) -> String {
+    format!("job:{job}")
+}
+
+/// Where a job is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum JobState {
+    /// Nobody has begun.
+    Waiting = 0,
+    /// Some session has claimed a split of it.
+    Running = 1,
+    /// Its outputs are visible.
+    Done = 2,
+    /// It cannot be done; nothing of it is visible. May be retried.
+    Failed = 3,
+    /// Somebody stopped it; nothing of it is visible. May be retried.
+    Cancelled = 4,
+}
+
+/// Where a split is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum SplitState {
+    /// To be claimed.
+    Waiting = 0,
+    /// Claimed; if the session is over, to be claimed again.
+    Running = 1,
+    /// An attempt has finished it.
+    Done = 2,
+    /// Given up after as many attempts as are allowed.
+    SetAside = 3,
+}
+
+/// A job to be.
+#[derive(Clone, Debug, Default)]
+pub struct NewJob {
+    /// What to do, in the words of who runs it; the store does not look into it.
+    pub spec: String,
+    /// What it reads.
+    pub inputs: Vec<JobInput>,
+    /// How the inputs are cut; their numbers are their places in this list.
+    pub splits: Vec<NewSplit>,
+}
+
+/// An input of a job: a file's content at the moment the job was made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct JobInput {
+    /// Its path.
+    pub path: Vec<u8>,
+    /// Its content. The maker vouches that it is rooted until [`Jobs::create_job`] returns.
+    pub root: Root,
+}
+
+/// A part of an input, or all inputs together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewSplit {
+    /// Which input; `None`: all of them.
+    pub input: Option<u32>,
+    /// Nominal first byte.
+    pub from: u64,
+    /// Nominal first byte after.
+    pub to: u64,
+}
+
+/// A job as the database knows it.
+#[derive(Clone, Debug)]
+pub struct JobRow {
+    /// Its number.
+    pub id: JobId,
+    /// Where it is in its life.
+    pub state: JobState,
+    /// See [`NewJob::spec`].
+    pub spec: String,
+    /// Why it failed or was cancelled; what it did.
+    pub why: String,
+    /// When it was made, nanoseconds since 1970.
+    pub created: u64,
+    /// When its state changed last, nanoseconds since 1970.
+    pub changed: u64,
+    /// Splits by [`SplitState`].
+    pub splits: [u64; 4],
+}
+
+/// A split as the database knows it.
+#[derive(Clone, Debug)]
+pub struct SplitRow {
+    /// Its number.
+    pub number: u64,
+    /// What it covers.
+    pub range: NewSplit,
+    /// Where it is in its life.
+    pub state: SplitState,
+    /// Attempts so far; the number of the newest one is its fencing token.
+    pub attempt: u64,
+    /// Who has claimed it.
+    pub session: SessionId,
+    /// Why the last attempt failed.
+    pub why: String,
+    /// What the last attempt said on standard error.
+    pub log: Vec<u8>,
+}
+
+/// What an attempt wrote, privately until the job is published.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutputRow {
+    /// The split.
+    pub split: u64,
+    /// Which of the job's outputs, or the name of a file below one.
+    pub name: Vec<u8>,
+    /// Content.
+    pub root: Root,
+}
+
+/// A split in the hands of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claimed {
+    /// Its number.
+    pub number: u64,
+    /// What it covers.
+    pub range: NewSplit,
+    /// The fencing token.
+    pub attempt: u64,
+}
+
+/// What [`Jobs::claim_splits`] found.
+#[derive(Clone, Debug, Default)]
+pub struct Claims {
+    /// Now the session's.
+    pub claimed: Vec<Claimed>,
+    /// In the hands of other sessions that are not over.
+    pub elsewhere: u64,
+    /// False once the job has ended.
+    pub open: bool,
+}
+
+/// A change of a job that comes with a [`Commit`](super::Commit).
+#[derive(Clone, Debug)]
+pub enum JobChange {
+    /// A content that an attempt wrote. Ignored if the split is not this attempt's any more.
+    Output {
+        /// The job.
+        job: JobId,
+        /// The split.
+        split: u64,
+        /// The fencing token.
+        attempt: u64,
+        /// See [`OutputRow::name`].
+        name: Vec<u8>,
+        /// Content.
+        root: Root,
+    },
+    /// An attempt has succeeded: its outputs, all recorded before, are those of the split. Ignored if the split is not this attempt's any more.
+    Finish {
+        /// The job.
+        job: JobId,
+        /// The split.
+        split: u64,
+        /// The fencing token.
+        attempt: u64,
+        /// What it said on standard error.
+        log: Vec<u8>,
+    },
+    /// The job is done, and what the commit's other changes make visible is its result.
+    ///
+    /// # Errors
+    /// `Fenced`, for the whole commit, unless the job is running and has no split that is waiting or running.
+    Publish {
+        /// The job.
+        job: JobId,
+        /// What to remember of it.
+        why: String,
+    },
+}
+
+/// The jobs of a store. Every method is a transaction of its own.
+pub trait Jobs: Send + Sync {
+    /// Makes a job, and holds its inputs.
+    fn create_job(&self, job: &NewJob) -> Result<JobId>;
+    /// The job.
+    fn job(&self, job: JobId) -> Result<Option<JobRow>>;
+    /// All jobs, newest first, at most `limit`.
+    fn jobs(&self, limit: usize) -> Result<Vec<JobRow>>;
+    /// Inputs of a job, in order; roots only while they are held.
+    fn inputs(&self, job: JobId) -> Result<Vec<JobInput>>;
+    /// Splits of a job, in order, without their logs.
+    fn splits(&self, job: JobId) -> Result<Vec<SplitRow>>;
+    /// A split with its log.
+    fn split(&self, job: JobId, number: u64) -> Result<Option<SplitRow>>;
+    /// What the finished splits wrote, by split and name; empty contents too.
+    fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>>;
+    /// Gives `session` up to `limit` splits: those that wait, and those of sessions that are over. A split of a session that is over which had
+    /// `tries` attempts since the last retry is set aside instead.
+    ///
+    /// # Errors
+    /// `Fenced`, `NotFound`.
+    fn claim_splits(&self, session: SessionId, job: JobId, limit: usize, tries: u32) -> Result<Claims>;
+    /// An attempt has failed: the split waits again, or is set aside if it had `tries` attempts. Nothing happens if it is not this attempt's any
+    /// more. Returns whether it was set aside.
+    fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool>;
+    /// Gives splits back that were claimed and not begun: they count as not tried.
+    fn give_back_splits(&self, job: JobId, claimed: &[Claimed]) -> Result<()>;
+    /// Ends a job that is not done as `Failed` or `Cancelled`. Returns false when it has ended already.
+    fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool>;
+    /// Has a failed or cancelled job wait again: what is finished stays, what was set aside is tried again.
+    ///
+    /// # Errors
+    /// `Invalid` when it is in another state, or was forgotten.
+    fn retry_job(&self, job: JobId) -> Result<()>;
+    /// Forgets an ended job: its rows go, and what it held.
+    ///
+    /// # Errors
+    /// `Busy` while it is waiting or running.
+    fn forget_job(&self, job: JobId) -> Result<()>;
+}

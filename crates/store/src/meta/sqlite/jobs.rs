@@ -1,0 +1,413 @@
+//! Jobs in SQLite. Their tables are made by the first job; until then reading finds none.
+
+use rusqlite::{Connection, OptionalExtension as _, Row};
+
+use super::{SqliteMeta, reclaim, row, sessions, sums};
+use crate::error::{ErrorKind, Result};
+use crate::meta::SessionId;
+use crate::meta::fault::{Fault, Outcome, refuse};
+use crate::meta::jobs::{
+    Claimed, Claims, JobChange, JobId, JobInput, JobRow, JobState, Jobs, NewJob, NewSplit, OutputRow,
+    SplitRow, SplitState, job_holder,
+};
+
+/// The tables, for `check` too.
+pub(super) const SCHEMA: &str = include_str!("jobs.sql");
+
+/// Queries whose rows say which rows are not what was written.
+pub(super) const CHANGED: &[&str] = &[
+    "SELECT 'input ' || number || ' of job ' || job || ' is not what was written' FROM job_input \
+     WHERE NOT (sum IS row_sum(job, number, path, root))",
+    "SELECT 'an output of job ' || job || ' is not what was written' FROM job_output \
+     WHERE NOT (sum IS row_sum(job, split, attempt, name, root))",
+];
+
+/// Whether there ever was a job.
+pub(super) fn exist(db: &Connection) -> rusqlite::Result<bool> {
+    db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'job'")?.exists([])
+}
+
+fn prepare(db: &Connection) -> Outcome<()> {
+    if !exist(db)? {
+        db.execute_batch(SCHEMA)?;
+    }
+    Ok(())
+}
+
+fn damaged(what: &str) -> Fault {
+    refuse(ErrorKind::Damaged, format!("jobs: {what}"))
+}
+
+fn job_state(number: i64) -> Outcome<JobState> {
+    use JobState::{Cancelled, Done, Failed, Running, Waiting};
+    let states = [Waiting, Running, Done, Failed, Cancelled];
+    states.into_iter().find(|state| *state as i64 == number).ok_or_else(|| damaged("an unknown state"))
+}
+
+fn split_state(number: i64) -> Outcome<SplitState> {
+    use SplitState::{Done, Running, SetAside, Waiting};
+    let states = [Waiting, Running, Done, SetAside];
+    states.into_iter().find(|state| *state as i64 == number).ok_or_else(|| damaged("an unknown state"))
+}
+
+fn state_of(db: &Connection, job: JobId) -> Outcome<JobState> {
+    let missing = || refuse(ErrorKind::NotFound, format!("there is no job {job}"));
+    if !exist(db)? {
+        return Err(missing());
+    }
+    let state: Option<i64> = db
+        .prepare_cached("SELECT state FROM job WHERE id = ?1")?
+        .query_row([job.0 as i64], |row| row.get(0))
+        .optional()?;
+    job_state(state.ok_or_else(missing)?)
+}
+
+fn set_state(db: &Connection, now: u64, job: JobId, state: JobState, why: &str) -> Outcome<()> {
+    db.prepare_cached("UPDATE job SET state = ?2, why = ?3, changed = ?4 WHERE id = ?1")?.execute((
+        job.0 as i64,
+        state as i64,
+        why,
+        now as i64,
+    ))?;
+    Ok(())
+}
+
+fn create(db: &Connection, now: u64, new: &NewJob) -> Outcome<JobId> {
+    prepare(db)?;
+    db.prepare_cached("INSERT INTO job (state, spec, why, created, changed) VALUES (0, ?1, '', ?2, ?2)")?
+        .execute((&new.spec, now as i64))?;
+    let job = JobId(db.last_insert_rowid() as u64);
+    let mut insert =
+        db.prepare_cached("INSERT INTO job_input (job, number, path, root) VALUES (?1, ?2, ?3, ?4)")?;
+    for (number, input) in new.inputs.iter().enumerate() {
+        insert.execute((job.0 as i64, number as i64, &input.path, row::root_column(&input.root)))?;
+        reclaim::hold(db, &job_holder(job), std::slice::from_ref(&input.root))?;
+    }
+    let mut insert =
+        db.prepare_cached("INSERT INTO job_split VALUES (?1, ?2, ?3, ?4, ?5, 0, 0, 0, 0, '', NULL)")?;
+    for (number, split) in new.splits.iter().enumerate() {
+        let (job, number) = (job.0 as i64, number as i64);
+        insert.execute((job, number, split.input, split.from as i64, split.to as i64))?;
+    }
+    Ok(job)
+}
+
+fn job_row(db: &Connection, found: (i64, i64, String, String, i64, i64)) -> Outcome<JobRow> {
+    let (id, state, spec, why, created, changed) = found;
+    let mut splits = [0; 4];
+    let mut count =
+        db.prepare_cached("SELECT state, count(*) FROM job_split WHERE job = ?1 GROUP BY state")?;
+    let mut rows = count.query([id])?;
+    while let Some(row) = rows.next()? {
+        splits[split_state(row.get(0)?)? as usize] = row.get::<_, i64>(1)? as u64;
+    }
+    let state = job_state(state)?;
+    let (created, changed) = (created as u64, changed as u64);
+    Ok(JobRow { id: JobId(id as u64), state, spec, why, created, changed, splits })
+}
+
+fn jobs(db: &Connection, only: Option<JobId>, limit: usize) -> Outcome<Vec<JobRow>> {
+    if !exist(db)? {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT id, state, spec, why, created, changed FROM job WHERE ?1 IS NULL OR id = ?1 \
+               ORDER BY id DESC LIMIT ?2";
+    let mut statement = db.prepare_cached(sql)?;
+    let only = only.map(|job| job.0 as i64);
+    let mut rows = statement.query((only, i64::try_from(limit).unwrap_or(i64::MAX)))?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        let row = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?);
+        found.push(job_row(db, row)?);
+    }
+    Ok(found)
+}
+
+fn inputs(db: &Connection, job: JobId) -> Outcome<Vec<JobInput>> {
+    if !exist(db)? {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT path, root, sum IS row_sum(job, number, path, root) FROM job_input \
+               WHERE job = ?1 ORDER BY number";
+    let mut statement = db.prepare_cached(sql)?;
+    let inputs = statement.query_map([job.0 as i64], |row| {
+        sums::require(row, 2)?;
+        Ok(JobInput { path: row.get(0)?, root: row::root(row.get_ref(1)?, 1)? })
+    })?;
+    Ok(inputs.collect::<rusqlite::Result<_>>()?)
+}
+
+fn range(row: &Row<'_>, first: usize) -> rusqlite::Result<NewSplit> {
+    let (from, to): (i64, i64) = (row.get(first + 1)?, row.get(first + 2)?);
+    Ok(NewSplit { input: row.get(first)?, from: from as u64, to: to as u64 })
+}
+
+fn splits(db: &Connection, job: JobId, only: Option<u64>) -> Outcome<Vec<SplitRow>> {
+    if !exist(db)? {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT number, input, first, after, state, attempt, session, why, \
+               CASE WHEN ?2 IS NULL THEN NULL ELSE log END FROM job_split \
+               WHERE job = ?1 AND (?2 IS NULL OR number = ?2) ORDER BY number";
+    let mut statement = db.prepare_cached(sql)?;
+    let mut rows = statement.query((job.0 as i64, only.map(|number| number as i64)))?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        found.push(SplitRow {
+            number: row.get::<_, i64>(0)? as u64,
+            range: range(row, 1)?,
+            state: split_state(row.get(4)?)?,
+            attempt: row.get::<_, i64>(5)? as u64,
+            session: SessionId(row.get::<_, i64>(6)? as u64),
+            why: row.get(7)?,
+            log: row.get::<_, Option<Vec<u8>>>(8)?.unwrap_or_default(),
+        });
+    }
+    Ok(found)
+}
+
+fn outputs(db: &Connection, job: JobId) -> Outcome<Vec<OutputRow>> {
+    if !exist(db)? {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT o.split, o.name, o.root, o.sum IS row_sum(o.job, o.split, o.attempt, o.name, o.root) \
+               FROM job_output o CROSS JOIN job_split s ON s.job = o.job AND s.number = o.split \
+               WHERE o.job = ?1 AND s.state = 2 AND s.attempt = o.attempt ORDER BY o.split, o.name";
+    let mut statement = db.prepare_cached(sql)?;
+    let outputs = statement.query_map([job.0 as i64], |row| {
+        sums::require(row, 3)?;
+        let split: i64 = row.get(0)?;
+        Ok(OutputRow { split: split as u64, name: row.get(1)?, root: row::root(row.get_ref(2)?, 2)? })
+    })?;
+    Ok(outputs.collect::<rusqlite::Result<_>>()?)
+}
+
+fn claim(
+    db: &Connection,
+    now: u64,
+    session: SessionId,
+    job: JobId,
+    limit: usize,
+    tries: u32,
+) -> Outcome<Claims> {
+    sessions::require_live(db, now, session)?;
+    match state_of(db, job)? {
+        JobState::Waiting => set_state(db, now, job, JobState::Running, "")?,
+        JobState::Running => {}
+        _ => return Ok(Claims::default()),
+    }
+    let (id, now) = (job.0 as i64, now as i64);
+    let given_up = "the process that ran it ended, as often as it was tried";
+    db.prepare_cached(
+        "UPDATE job_split SET state = 3, why = ?4 WHERE job = ?1 AND state = 1 AND tries >= ?2 AND \
+         NOT EXISTS (SELECT 1 FROM session WHERE id = job_split.session AND lease_until > ?3)",
+    )?
+    .execute((id, tries, now, given_up))?;
+    let mut select = db.prepare_cached(
+        "SELECT number, input, first, after, attempt FROM job_split WHERE job = ?1 AND state < 2 AND \
+         (state = 0 OR NOT EXISTS (SELECT 1 FROM session WHERE id = job_split.session AND lease_until > ?2)) \
+         ORDER BY number LIMIT ?3",
+    )?;
+    let claimed: Vec<Claimed> = select
+        .query_map((id, now, i64::try_from(limit).unwrap_or(i64::MAX)), |row| {
+            let (number, attempt): (i64, i64) = (row.get(0)?, row.get(4)?);
+            Ok(Claimed { number: number as u64, range: range(row, 1)?, attempt: attempt as u64 + 1 })
+        })?
+        .collect::<rusqlite::Result<_>>()?;
+    let mut update = db.prepare_cached(
+        "UPDATE job_split SET state = 1, attempt = ?3, tries = tries + 1, session = ?4 WHERE job = ?1 AND number = ?2",
+    )?;
+    // What earlier attempts left was never anybody's output.
+    let mut drop = db.prepare_cached("DELETE FROM job_output WHERE job = ?1 AND split = ?2")?;
+    for split in &claimed {
+        update.execute((id, split.number as i64, split.attempt as i64, session.0 as i64))?;
+        if split.attempt > 1 {
+            drop.execute((id, split.number as i64))?;
+        }
+    }
+    let open: i64 = db
+        .prepare_cached("SELECT count(*) FROM job_split WHERE job = ?1 AND state = 1 AND session <> ?2")?
+        .query_row((id, session.0 as i64), |row| row.get(0))?;
+    Ok(Claims { claimed, elsewhere: open as u64, open: true })
+}
+
+fn fail(db: &Connection, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Outcome<bool> {
+    let changed = db
+        .prepare_cached(
+            "UPDATE job_split SET state = CASE WHEN tries >= ?4 THEN 3 ELSE 0 END, why = ?5, log = ?6 \
+             WHERE job = ?1 AND number = ?2 AND attempt = ?3 AND state = 1",
+        )?
+        .execute((job.0 as i64, claimed.number as i64, claimed.attempt as i64, tries, why, log))?;
+    let state: Option<i64> = db
+        .prepare_cached("SELECT state FROM job_split WHERE job = ?1 AND number = ?2")?
+        .query_row((job.0 as i64, claimed.number as i64), |row| row.get(0))
+        .optional()?;
+    Ok(changed > 0 && state == Some(SplitState::SetAside as i64))
+}
+
+fn give_back(db: &Connection, job: JobId, claimed: &[Claimed]) -> Outcome<()> {
+    let mut update = db.prepare_cached(
+        "UPDATE job_split SET state = 0, tries = tries - 1 WHERE job = ?1 AND number = ?2 AND attempt = ?3 AND state = 1",
+    )?;
+    for split in claimed {
+        update.execute((job.0 as i64, split.number as i64, split.attempt as i64))?;
+    }
+    Ok(())
+}
+
+fn end(db: &Connection, now: u64, job: JobId, state: JobState, why: &str) -> Outcome<bool> {
+    if !matches!(state_of(db, job)?, JobState::Waiting | JobState::Running) {
+        return Ok(false);
+    }
+    set_state(db, now, job, state, why)?;
+    // Whoever runs a split of it finds its token void.
+    db.prepare_cached("UPDATE job_split SET state = 0, attempt = attempt + 1 WHERE job = ?1 AND state = 1")?
+        .execute([job.0 as i64])?;
+    Ok(true)
+}
+
+fn retry(db: &Connection, now: u64, job: JobId) -> Outcome<()> {
+    if !matches!(state_of(db, job)?, JobState::Failed | JobState::Cancelled) {
+        let why = format!("job {job} has not failed, nor was it cancelled");
+        return Err(refuse(ErrorKind::Invalid, why));
+    }
+    set_state(db, now, job, JobState::Waiting, "")?;
+    db.prepare_cached("UPDATE job_split SET state = 0, tries = 0 WHERE job = ?1 AND state <> 2")?
+        .execute([job.0 as i64])?;
+    Ok(())
+}
+
+fn forget(db: &Connection, job: JobId) -> Outcome<()> {
+    if matches!(state_of(db, job)?, JobState::Waiting | JobState::Running) {
+        return Err(refuse(ErrorKind::Busy, format!("job {job} has not ended; cancel it first")));
+    }
+    reclaim::let_go(db, &job_holder(job), None)?;
+    for sql in [
+        "DELETE FROM job_output WHERE job = ?1",
+        "DELETE FROM job_split WHERE job = ?1",
+        "DELETE FROM job_input WHERE job = ?1",
+        "DELETE FROM job WHERE id = ?1",
+    ] {
+        db.prepare_cached(sql)?.execute([job.0 as i64])?;
+    }
+    Ok(())
+}
+
+/// Applies a change that came with a commit.
+pub(super) fn apply(db: &Connection, now: u64, session: SessionId, change: &JobChange) -> Outcome<()> {
+    match change {
+        JobChange::Output { job, split, attempt, name, root } => {
+            if !is_current(db, session, *job, *split, *attempt)? {
+                return Ok(());
+            }
+            db.prepare_cached(
+                "INSERT INTO job_output (job, split, attempt, name, root) VALUES (?1, ?2, ?3, ?4, ?5) \
+                 ON CONFLICT DO UPDATE SET root = excluded.root",
+            )?
+            .execute((
+                job.0 as i64,
+                *split as i64,
+                *attempt as i64,
+                name,
+                row::root_column(root),
+            ))?;
+            reclaim::hold(db, &job_holder(*job), std::slice::from_ref(root))
+        }
+        JobChange::Finish { job, split, attempt, log } => {
+            if is_current(db, session, *job, *split, *attempt)? {
+                db.prepare_cached(
+                    "UPDATE job_split SET state = 2, why = '', log = ?3 WHERE job = ?1 AND number = ?2",
+                )?
+                .execute((job.0 as i64, *split as i64, (!log.is_empty()).then_some(log)))?;
+            }
+            Ok(())
+        }
+        JobChange::Publish { job, why } => {
+            let unfinished = db
+                .prepare_cached("SELECT 1 FROM job_split WHERE job = ?1 AND state < 2 LIMIT 1")?
+                .exists([job.0 as i64])?;
+            if state_of(db, *job)? != JobState::Running || unfinished {
+                let why = format!("job {job} was cancelled, or another process has taken it over");
+                return Err(refuse(ErrorKind::Fenced, why));
+            }
+            set_state(db, now, *job, JobState::Done, why)?;
+            // From now on the tree keeps what is to be kept.
+            reclaim::let_go(db, &job_holder(*job), None)?;
+            let id = [job.0 as i64];
+            db.prepare_cached("DELETE FROM job_output WHERE job = ?1")?.execute(id)?;
+            db.prepare_cached("UPDATE job_input SET root = NULL WHERE job = ?1")?.execute(id)?;
+            Ok(())
+        }
+    }
+}
+
+fn is_current(
+    db: &Connection,
+    session: SessionId,
+    job: JobId,
+    split: u64,
+    attempt: u64,
+) -> rusqlite::Result<bool> {
+    if !exist(db)? {
+        return Ok(false);
+    }
+    db.prepare_cached(
+        "SELECT 1 FROM job_split s CROSS JOIN job j ON j.id = s.job WHERE s.job = ?1 AND s.number = ?2 \
+         AND s.attempt = ?3 AND s.session = ?4 AND s.state = 1 AND j.state = 1",
+    )?
+    .exists((job.0 as i64, split as i64, attempt as i64, session.0 as i64))
+}
+
+impl Jobs for SqliteMeta {
+    fn create_job(&self, job: &NewJob) -> Result<JobId> {
+        self.write("making a job", |db| create(db, self.now(), job))
+    }
+
+    fn job(&self, job: JobId) -> Result<Option<JobRow>> {
+        self.read("reading a job", |db| Ok(jobs(db, Some(job), 1)?.pop()))
+    }
+
+    fn jobs(&self, limit: usize) -> Result<Vec<JobRow>> {
+        self.read("listing jobs", |db| jobs(db, None, limit))
+    }
+
+    fn inputs(&self, job: JobId) -> Result<Vec<JobInput>> {
+        self.read("listing a job's inputs", |db| inputs(db, job))
+    }
+
+    fn splits(&self, job: JobId) -> Result<Vec<SplitRow>> {
+        self.read("listing a job's splits", |db| splits(db, job, None))
+    }
+
+    fn split(&self, job: JobId, number: u64) -> Result<Option<SplitRow>> {
+        self.read("reading a split", |db| Ok(splits(db, job, Some(number))?.pop()))
+    }
+
+    fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>> {
+        self.read("listing a job's outputs", |db| outputs(db, job))
+    }
+
+    fn claim_splits(&self, session: SessionId, job: JobId, limit: usize, tries: u32) -> Result<Claims> {
+        self.write("claiming splits", |db| claim(db, self.now(), session, job, limit, tries))
+    }
+
+    fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool> {
+        self.write("recording a failed attempt", |db| fail(db, job, claimed, tries, why, log))
+    }
+
+    fn give_back_splits(&self, job: JobId, claimed: &[Claimed]) -> Result<()> {
+        self.write("giving splits back", |db| give_back(db, job, claimed))
+    }
+
+    fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool> {
+        self.write("ending a job", |db| end(db, self.now(), job, state, why))
+    }
+
+    fn retry_job(&self, job: JobId) -> Result<()> {
+        self.write("retrying a job", |db| retry(db, self.now(), job))
+    }
+
+    fn forget_job(&self, job: JobId) -> Result<()> {
+        self.write("forgetting a job", |db| forget(db, job))
+    }
+}
