@@ -37,13 +37,14 @@ pub fn svg(plot: &Plot) -> String {
     };
     let mut body = String::new();
     frame(plot, &x, &y, &mut body);
-    // Limits lie behind what they limit.
+    // Limits lie behind what they limit, their names in front.
     plot.limits.iter().for_each(|limit| limit_line(limit, &y, &mut body));
     match plot.form {
         Form::Lines => marks::lines(plot, &x, &y, &mut body),
         Form::Bars => marks::bars(plot, &x, &y, &mut body),
         Form::Stacked => marks::stacked(plot, &x, &y, &mut body),
     }
+    plot.limits.iter().for_each(|limit| limit_name(limit, &y, &mut body));
     let height = legend(plot, names_bottom(plot), &mut body);
     let title = escape(&plot.title);
     format!(
@@ -137,15 +138,12 @@ fn names_bottom(plot: &Plot) -> f64 {
 }
 
 fn limit_line(limit: &Limit, y: &Mapped, out: &mut String) {
-    let at = y.place(limit.y);
-    let _ = writeln!(out, "<path class=\"limit\" d=\"M{LEFT} {at:.1}H{RIGHT}\"/>");
-    let _ = writeln!(
-        out,
-        "<text class=\"limit-name end\" x=\"{}\" y=\"{:.1}\">{}</text>",
-        RIGHT - 4.0,
-        at - 4.0,
-        escape(&limit.name)
-    );
+    let _ = writeln!(out, "<path class=\"limit\" d=\"M{LEFT} {:.1}H{RIGHT}\"/>", y.place(limit.y));
+}
+
+fn limit_name(limit: &Limit, y: &Mapped, out: &mut String) {
+    let (x, y, name) = (RIGHT - 4.0, y.place(limit.y) - 4.0, escape(&limit.name));
+    let _ = writeln!(out, "<text class=\"limit-name end\" x=\"{x}\" y=\"{y:.1}\">{name}</text>");
 }
 
 /// Who is who, in rows; returns where it ends.

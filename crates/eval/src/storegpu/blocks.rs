@@ -277,45 +277,43 @@ pub fn windows(
 /// Table 2: all factors, at one size.
 pub fn factors(lab: &Lab) -> Result<Outcome, Failed> {
     let data = data(lab.scale.pick(20_000, 1 << 20, 1 << 20));
-    let mut names = Vec::new();
-    let (mut ordinary, mut portable, mut vectors) = (
-        Series::measured("one core, ordinary function"),
-        Series::measured("one core, no vectors"),
-        Series::measured("one core, vectors"),
-    );
     let mut outcome = Outcome::default();
     for function in [WindowFunction::Md5, WindowFunction::Sha1] {
+        let ways = ["one core, ordinary function", "one core, no vectors", "one core, vectors"];
+        let mut series = ways.map(Series::measured);
+        let mut names = Vec::new();
         for (width, step) in [(20, 4), (20, 20), (20, 52), (52, 4), (52, 20), (52, 52)] {
             for keep in [4, function.len()] {
                 let (spec, at) = (window(function, width, step, keep), names.len() as f64);
                 let mut out = Vec::new();
                 window_hash(spec, &data[..20_000], &mut out);
                 check(out == reference::window_hash(spec, &data[..20_000]), format!("{spec:?}"))?;
-                let mut rate = |level| {
-                    lab.rate(data.len(), || {
+                let mega = |spread: Spread| spread.map(|rate| rate / 1e6);
+                series[0].push(at, mega(lab.rate(data.len(), || each_window(spec, &data))));
+                for (line, level) in [(1, SimdLevel::Portable), (2, SimdLevel::current())] {
+                    let rate = lab.rate(data.len(), || {
                         out.clear();
                         window_hash_with(level, spec, &data, &mut out);
-                    })
-                };
-                let mega = |spread: Spread| spread.map(|rate| rate / 1e6);
-                portable.push(at, mega(rate(SimdLevel::Portable)));
-                vectors.push(at, mega(rate(SimdLevel::current())));
-                ordinary.push(at, mega(lab.rate(data.len(), || each_window(spec, &data))));
-                names.push(format!("{} {width}/{step} {keep} B", function.name()));
+                    });
+                    series[line].push(at, mega(rate));
+                }
+                names.push(format!("{width}/{step} {keep} B"));
             }
         }
+        let name = function.name().to_uppercase();
+        let gains = series[2].points.iter().zip(&series[0].points).map(|(ours, base)| ours.y / base.y);
+        let (least, most) =
+            gains.fold((f64::MAX, 0.0_f64), |(low, high), gain| (low.min(gain), high.max(gain)));
+        outcome.find(format!("{name}: vectors over the ordinary function, least"), least, "x", None);
+        outcome.find(format!("{name}: vectors over the ordinary function, most"), most, "x", None);
+        outcome.plots.push(Plot {
+            title: format!("{name} of sliding windows on one core, 1 MiB"),
+            form: Form::Bars,
+            x: Axis::of("window/step, bytes kept of each hash", names),
+            y: Axis::log("rate", "MB/s"),
+            series: series.into(),
+            limits: vec![Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / 1e6 }],
+        });
     }
-    let gain = vectors.points.iter().zip(&ordinary.points).map(|(ours, base)| ours.y / base.y);
-    let (least, most) = gain.fold((f64::MAX, 0.0_f64), |(low, high), gain| (low.min(gain), high.max(gain)));
-    outcome.find("vectors over the ordinary function, least", least, "x", None);
-    outcome.find("vectors over the ordinary function, most", most, "x", None);
-    outcome.plots.push(Plot {
-        title: "Sliding windows on one core: function, window/step, bytes kept".into(),
-        form: Form::Bars,
-        x: Axis::of("function, window/step, kept", names),
-        y: Axis::log("rate", "MB/s"),
-        series: vec![ordinary, portable, vectors],
-        limits: vec![Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / 1e6 }],
-    });
     Ok(outcome)
 }
