@@ -53,7 +53,12 @@ pub fn by_block(lab: &Lab) -> Result<Outcome, Failed> {
         }
         PAPER[at].into_iter().for_each(|percent| paper.exact(at as f64, percent));
     }
-    check(found.points[5].y >= found.points[1].y, "contents find less than blocks of the same size")?;
+    // Images of a process keep their pages in place, so that blocks may find as much; those of the search that is generated do not.
+    let moved = lab.scale == Scale::Tiny;
+    check(
+        !moved || found.points[4].y > found.points[0].y,
+        "contents find less than blocks though all has moved",
+    )?;
     let best = |names: std::ops::Range<usize>| {
         series[1].points[names].iter().map(|point| point.y).fold(0.0, f64::max)
     };
