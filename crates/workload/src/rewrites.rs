@@ -52,6 +52,6 @@ mod tests {
             rewrite_bytes(1, request, &mut bytes);
             hasher.update(&request.block.to_le_bytes()).update(&request.version.to_le_bytes()).update(&bytes);
         }
-        assert_eq!(&hasher.finalize().to_hex().as_str()[..32], "GOLDEN3");
+        assert_eq!(&hasher.finalize().to_hex().as_str()[..32], "764bd1f5465316ea92dcc9c367d70f4e");
     }
 }

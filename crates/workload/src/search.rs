@@ -124,7 +124,7 @@ mod tests {
             hasher.update(&search.image());
             search.work(200);
         }
-        assert_eq!(&hasher.finalize().to_hex().as_str()[..32], "GOLDEN");
+        assert_eq!(&hasher.finalize().to_hex().as_str()[..32], "d9f90d4882160f8780086aee88c03966");
     }
 
     #[test]

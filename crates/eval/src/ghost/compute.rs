@@ -123,7 +123,7 @@ pub fn fingerprinting(lab: &Lab) -> Result<Outcome, Failed> {
             })
         };
         series[0].push(x, lab.rate(bytes, plainly).map(|rate| rate / 1e6));
-        let expected: Vec<_> = data.chunks(SEGMENT).take(16).map(|segment| reference_sha1(segment)).collect();
+        let expected: Vec<_> = data.chunks(SEGMENT).take(16).map(sha1).collect();
         let (_, done) = all.once(0, &request(FingerprintKind::Sha1), &all.buffer(&data));
         check(done.output().fingerprints[..expected.len()] == expected, "a fingerprint is not SHA-1's")?;
         for (at, rig, kind) in [
@@ -147,7 +147,7 @@ pub fn fingerprinting(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
-fn reference_sha1(segment: &[u8]) -> outrigger_format::Fingerprint {
+fn sha1(segment: &[u8]) -> outrigger_format::Fingerprint {
     hash(FingerprintKind::Sha1, segment)
 }
 

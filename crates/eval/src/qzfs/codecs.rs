@@ -158,7 +158,8 @@ pub fn blocks(lab: &Lab) -> Result<Outcome, Failed> {
             "x",
             None,
         );
-        (series.push(line), cost.push(ratio));
+        series.push(line);
+        cost.push(ratio);
     }
     outcome.plots.push(Plot {
         title: "Codecs in memory, as much read as written".into(),

@@ -29,7 +29,7 @@ pub fn experiments() -> Vec<Experiment> {
             found: "A GeForce 8800 overtakes two and four cores from about 1 MB on and reaches 6 times one core of a Core2 at 96 MB; for small blocks the \
                     processor wins.",
             differs: DIFFERS,
-            run: |lab| blocks::devices(lab),
+            run: blocks::devices,
         },
         Experiment {
             id: "storegpu-5",
