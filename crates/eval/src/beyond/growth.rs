@@ -32,15 +32,7 @@ pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
         let mut file = std::fs::File::create(source.join("part"))?;
         std::io::copy(&mut (&mut data).take(step), &mut file)?;
         drop(file);
-        let put = write(
-            lab,
-            &store,
-            &source,
-            &format!("part{at}"),
-            spec,
-            Way::Cpu,
-            room.path(),
-        )?;
+        let put = write(lab, &store, &source, &format!("part{at}"), spec, Way::Cpu, room.path())?;
         (at, new) = (at + step, new + put.new);
         let x = at as f64;
         rate.exact(x, put.bytes as f64 / put.seconds / 1e6);
