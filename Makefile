@@ -1,5 +1,5 @@
 # One command each; CI calls the same.
-.PHONY: cluster cluster-down test-cluster help need release install header demo test test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster test test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -16,6 +16,7 @@ help:
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
 	@echo "make check   formatting, lints, documentation, licences of dependencies"
 	@echo "make bench   against restic, borg and rustic, and against the machine's limits"
+	@echo "make eval    the papers' experiments, short: 20 minutes; eval-full: their sizes; eval-report: docs/evaluation/report.{md,html} from the records"
 	@echo "make fuzz    every decoder, $(FUZZ_SECONDS) s each    make docs   the API documentation"
 
 need:
@@ -88,6 +89,21 @@ bench: release
 
 bench-quick: release
 	bench/peers.py --quick --outrigger $(TARGET)/release/outrigger --workload $(TARGET)/release/outrigger-workload
+
+# BENCH_DATA=DIR for real images and trees (bench/data.sh); EVAL=ids for some of them only, or for where (--work DIR).
+eval: need
+	$(CARGO) build --release -p outrigger -p outrigger-eval
+	$(TARGET)/release/outrigger-eval run $(EVAL) --scale short
+	$(TARGET)/release/outrigger-eval report
+
+eval-full: need
+	$(CARGO) build --release -p outrigger -p outrigger-eval
+	$(TARGET)/release/outrigger-eval run $(EVAL) --scale full
+	$(TARGET)/release/outrigger-eval report
+
+eval-report: need
+	$(CARGO) build --release -p outrigger-eval
+	$(TARGET)/release/outrigger-eval report
 
 fuzz: need
 	@command -v cargo-fuzz >/dev/null || $(CARGO) install cargo-fuzz --locked

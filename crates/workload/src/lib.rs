@@ -10,6 +10,9 @@
 //! | bytes that repeat and compress as much as asked | [`stream`] |
 //! | a source tree, and its next version | [`source_tree`], [`mutate_tree`] |
 //! | a virtual machine's disk, and a day of its writes | [`vm_image`], [`vm_image_updates`] |
+//! | images of a long computation, one after the other | [`Search`]; of any process, [`process_image`] |
+//! | blocks that are written again soon | [`rewrites`] |
+//! | genomic reads | [`reads`] |
 //! | many small files | [`small_files`] |
 //! | everything a file system allows and a copy gets wrong | [`nasty_tree`] |
 //! | "is the copy the same?" | [`compare_trees`] |
@@ -34,9 +37,13 @@
 mod ack;
 mod compare;
 mod image;
+mod images;
 mod nasty;
 pub mod postgres;
+mod reads;
+mod rewrites;
 mod rng;
+mod search;
 mod stream;
 mod stress;
 mod text;
@@ -45,8 +52,12 @@ mod tree;
 pub use ack::{AckOptions, AckReport, Promise, ack_verify, ack_write};
 pub use compare::{CompareOptions, Difference, Kind, Side, What, compare_trees, compare_trees_with};
 pub use image::{ImageUpdates, vm_image, vm_image_updates};
+pub use images::process_image;
 pub use nasty::{NastyOptions, NastyReport, nasty_tree};
+pub use reads::{ReadFormat, reads};
+pub use rewrites::{Rewrite, rewrite_bytes, rewrites};
 pub use rng::Rng;
+pub use search::Search;
 pub use stream::{Stream, StreamOptions, stream};
 pub use stress::{Done, StressOptions, stress_finish, stress_job, stress_start};
 pub use tree::{

@@ -20,6 +20,8 @@ Usage: outrigger-workload COMMAND [ARGUMENTS] [OPTIONS]
   image FILE         a virtual machine's disk                --seed 1 --len BYTES
   update-image FILE  writes of its guest                     --seed 2 --writes 1000
   stream             bytes on standard output                --seed 1 --len BYTES --dedup 0.0 --compress 0.5 --segment 8192
+  reads              genomic reads on standard output        --seed 1 --count 100000 --format fastq|sam
+  images DIR         images of a running search, core.1 ...  --seed 1 --len BYTES --count 8 --every MILLISECONDS
   compare A B        every difference between two trees
   ackwrite DIR LOG   random operations, each logged when it returned   --seed 1 --ops 10000 --seconds N --links 1
                      LOG on another file system; the first operation that fails ends it, exit code 1
@@ -237,9 +239,66 @@ fn run(mut args: Args) -> Result<ExitCode, Failure> {
                 Some(Err(_)) => return Err(Failure::Usage("--job: not a number".to_owned())),
             }
         }
+        "reads" => {
+            let (seed, count) = (args.number("seed", 1)?, args.number("count", 100_000)?);
+            let format = match args.take("format").as_deref() {
+                None | Some("fastq") => workload::ReadFormat::Fastq,
+                Some("sam") => workload::ReadFormat::Sam,
+                Some(other) => return Err(Failure::Usage(format!("--format {other}: fastq or sam"))),
+            };
+            let [] = args.paths()?;
+            workload::reads(seed, count, format, &mut io::BufWriter::new(io::stdout().lock()))?;
+        }
+        "images" => {
+            let (seed, len) = (args.number("seed", 1)?, args.number("len", 64 << 20)?);
+            let (count, every) = (args.number("count", 8)?, args.number("every", 500)?);
+            let [dir] = args.paths()?;
+            images(&dir, seed, len, count, Duration::from_millis(every))?;
+        }
+        // What `images` runs and takes images of; it ends with its standard input.
+        "search" => {
+            let (seed, len) = (args.number("seed", 1)?, args.number("len", 64 << 20)?);
+            let [] = args.paths()?;
+            std::thread::spawn(|| {
+                let _ = io::copy(&mut io::stdin(), &mut io::sink());
+                std::process::exit(0);
+            });
+            let mut search = workload::Search::new(seed, len as usize);
+            println!("ready");
+            loop {
+                search.work(100);
+            }
+        }
         other => return Err(Failure::Usage(format!("no command {other:?}"))),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Has a process of this program search, and copies its memory so many times, while it stands still.
+fn images(dir: &Path, seed: u64, len: u64, count: u64, every: Duration) -> io::Result<()> {
+    use std::io::BufRead;
+    std::fs::create_dir_all(dir)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("search").args(["--seed", &seed.to_string(), "--len", &len.to_string()]);
+    let mut search = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut ready = String::new();
+    if let Some(out) = search.stdout.as_mut() {
+        io::BufReader::new(out).read_line(&mut ready)?;
+    }
+    let signal = |signal| -> io::Result<()> {
+        let pid = rustix::process::Pid::from_child(&search);
+        Ok(rustix::process::kill_process(pid, signal)?)
+    };
+    for number in 1..=count {
+        std::thread::sleep(every);
+        signal(rustix::process::Signal::STOP)?;
+        let copied = workload::process_image(search.id(), &dir.join(format!("core.{number}")));
+        signal(rustix::process::Signal::CONT)?;
+        println!("core.{number}: {} KiB", copied? >> 10);
+    }
+    search.kill()?;
+    search.wait()?;
+    Ok(())
 }
 
 /// Starts the jobs as processes of their own, waits for all, and checks what they shared.

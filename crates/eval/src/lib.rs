@@ -1,0 +1,36 @@
+//! Every experiment of the papers that Outrigger grew from, repeated on whatever machine this is, and a report on them.
+//!
+//! ```text
+//!   registry ──▶ Experiment::run(Lab) ──▶ Outcome ──▶ Record ── one JSON file ──▶ docs/evaluation/records/MACHINE/ID.json
+//!                                                                                       │  (records of other machines beside it)
+//!   report.md, report.html  ◀── report::write ◀── every record there is ◀───────────────┘
+//! ```
+//!
+//! An experiment is one figure or table of a paper ([`Experiment`]): what the paper found is said with it, what is found here goes into
+//! a [`Record`]. It has three sizes ([`Scale`]): `tiny` runs among the tests and checks its answers, `short` is `make eval`, `full` is
+//! `make eval-full`. An experiment that meets a wrong answer fails, at any size; no time is ever asserted.
+//!
+//! What executes something is named for what it is: the processor (one core, all cores), a device that is there, or a *model*: a simulated
+//! device ([`outrigger_offload::sim`]) that has the papers' bandwidths and latencies ([`models`]). A model's times are no measurement, and are
+//! drawn differently ([`record::SeriesKind`]).
+
+mod beyond;
+pub mod experiment;
+mod ghost;
+mod machine;
+pub mod measure;
+pub mod models;
+mod mosastore;
+pub mod plot;
+mod qzfs;
+pub mod record;
+pub mod registry;
+pub mod report;
+mod rig;
+mod similarity;
+mod storegpu;
+mod wrote;
+
+pub use experiment::{Experiment, Failed, Lab, Paper, Scale};
+pub use machine::Machine;
+pub use record::Record;

@@ -1,0 +1,175 @@
+//! `outrigger-eval`: runs experiments, keeps records, writes the report.
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use clap::{Parser, Subcommand};
+use outrigger_eval::record::SCHEMA;
+use outrigger_eval::{Experiment, Failed, Lab, Machine, Record, Scale, registry, report};
+
+const RECORDS: &str = "docs/evaluation/records";
+const REPORT: &str = "docs/evaluation";
+
+/// Every experiment of the papers that Outrigger grew from
+#[derive(Parser)]
+#[command(name = "outrigger-eval", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Name the experiments
+    List,
+    /// Run experiments, all without names, and keep a record of each
+    Run {
+        /// Which, or what they begin with: `ghost`, `storegpu-4`
+        ids: Vec<String>,
+        /// tiny (answers only), short (20 minutes in all), full (the papers' sizes)
+        #[arg(long, default_value = "short", value_parser = Scale::parse)]
+        scale: Scale,
+        /// Where records are kept, one directory a machine
+        #[arg(long, default_value = RECORDS)]
+        records: PathBuf,
+        /// A directory on the file system to be measured [default: that of temporary files]
+        #[arg(long)]
+        work: Option<PathBuf>,
+        /// What `bench/data.sh` made, for real images and trees
+        #[arg(long, env = "BENCH_DATA")]
+        data: Option<PathBuf>,
+        /// The program `outrigger` [default: beside this one]
+        #[arg(long)]
+        outrigger: Option<PathBuf>,
+    },
+    /// Write report.md and report.html from the records that there are; measures nothing
+    Report {
+        /// Where the records are
+        #[arg(long, default_value = RECORDS)]
+        records: PathBuf,
+        /// Where the report goes
+        #[arg(long, default_value = REPORT)]
+        out: PathBuf,
+        /// Each plot as a file of its own too, light and dark
+        #[arg(long, value_name = "DIR")]
+        svg: Option<PathBuf>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("outrigger-eval: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: What) -> Result<ExitCode, Failed> {
+    match command {
+        What::List => {
+            for experiment in registry::all() {
+                println!("{:24} {:22} {}", experiment.id, experiment.figure, experiment.title);
+            }
+        }
+        What::Run { ids, scale, records, work, data, outrigger } => {
+            let work = work.unwrap_or_else(std::env::temp_dir);
+            let room = tempfile::tempdir_in(&work)?;
+            let threads = std::thread::available_parallelism().map_or(1, usize::from);
+            let outrigger = outrigger.or_else(beside).map(std::path::absolute).transpose()?;
+            let lab = Lab { scale, work: room.path().to_path_buf(), outrigger, data, threads };
+            return run_all(&lab, &chosen(&ids)?, &records);
+        }
+        What::Report { records, out, svg } => {
+            let records = Record::load_all(&records)?;
+            report::write(&registry::all(), &records, &out)?;
+            println!("{} records; wrote {}", records.len(), out.join("report.md").display());
+            if let Some(svg) = svg {
+                report::write_plots(&records, &svg)?;
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn chosen(ids: &[String]) -> Result<Vec<Experiment>, Failed> {
+    let all = registry::all();
+    if let Some(unknown) = ids.iter().find(|id| !all.iter().any(|one| one.id.starts_with(&**id))) {
+        return Err(Failed::Program(format!(
+            "no experiment is called `{unknown}`; `outrigger-eval list` has them"
+        )));
+    }
+    // A whole name means that one only.
+    let wanted = |one: &Experiment| {
+        ids.iter().any(|id| one.id == id || !all_ids().contains(&id.as_str()) && one.id.starts_with(&**id))
+    };
+    Ok(registry::all().into_iter().filter(|one| ids.is_empty() || wanted(one)).collect())
+}
+
+fn all_ids() -> Vec<&'static str> {
+    registry::all().iter().map(|one| one.id).collect()
+}
+
+/// One after the other. What is missing is said; what fails is said, and makes the exit code.
+fn run_all(lab: &Lab, experiments: &[Experiment], records: &std::path::Path) -> Result<ExitCode, Failed> {
+    let machine = Machine::here(&lab.work);
+    println!("{}", machine.describe());
+    let (mut failed, begun) = (0, Instant::now());
+    for (n, experiment) in experiments.iter().enumerate() {
+        let started = Instant::now();
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let result = (experiment.run)(lab).and_then(|outcome| outcome.check().map(|()| outcome));
+        let seconds = started.elapsed().as_secs_f64();
+        let place = format!("[{}/{}] {:24}", n + 1, experiments.len(), experiment.id);
+        match result {
+            Ok(outcome) => {
+                let data = if lab.data.is_some() { "BENCH_DATA=… " } else { "" };
+                let record = Record {
+                    schema: SCHEMA,
+                    experiment: experiment.id.to_string(),
+                    scale: lab.scale,
+                    date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(),
+                    version: env!("CARGO_PKG_VERSION").to_string(),
+                    commit: commit(),
+                    machine: machine.clone(),
+                    load: load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
+                    command: format!(
+                        "{data}outrigger-eval run {} --scale {}",
+                        experiment.id,
+                        lab.scale.name()
+                    ),
+                    seconds,
+                    outcome,
+                };
+                let path = record.save(records)?;
+                println!("{place} {seconds:6.1} s  {}", path.display());
+            }
+            Err(Failed::Missing(why)) => println!("{place} skipped: {why}"),
+            Err(error) => {
+                failed += 1;
+                println!("{place} FAILED: {error}");
+            }
+        }
+    }
+    println!("{} experiments in {:.0} s, {failed} failed", experiments.len(), begun.elapsed().as_secs_f64());
+    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The program of the same build.
+fn beside() -> Option<PathBuf> {
+    let path = std::env::current_exe().ok()?.with_file_name("outrigger");
+    path.exists().then_some(path)
+}
+
+/// Of the checkout that this is run in; empty elsewhere. `+` says that files have been changed since.
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let out = Command::new("git").args(arguments).output().ok().filter(|out| out.status.success())?;
+        Some(String::from_utf8_lossy(&out.stdout).trim().to_string())
+    };
+    let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else { return String::new() };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no", "--", "crates", "Cargo.lock"]);
+    if changed.is_none_or(|changed| changed.is_empty()) { commit } else { commit + "+" }
+}

@@ -1,0 +1,87 @@
+//! Repeating, and what is made of it: the median, and the least and most beside it.
+
+use std::time::{Duration, Instant};
+
+use crate::experiment::{Lab, Scale};
+
+/// Several rounds of one measurement.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Spread {
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+    /// How many there were.
+    pub rounds: u32,
+}
+
+impl Spread {
+    /// Of these values.
+    ///
+    /// # Panics
+    /// When there are none.
+    pub fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let (low, high) = (values[0], values[values.len() - 1]);
+        Self { median: values[values.len() / 2], low, high, rounds: values.len() as u32 }
+    }
+
+    /// The same of a function that keeps the order, or turns it round: a rate from a time.
+    #[must_use]
+    pub fn map(self, f: impl Fn(f64) -> f64) -> Self {
+        let (a, b) = (f(self.low), f(self.high));
+        Self { median: f(self.median), low: a.min(b), high: a.max(b), rounds: self.rounds }
+    }
+}
+
+impl Lab {
+    /// How often a measurement of a fraction of a second is repeated.
+    pub fn rounds(&self) -> usize {
+        self.scale.pick(1, 5, 11)
+    }
+
+    /// `rounds` values of `measure`, after one that warms up.
+    pub fn spread(&self, rounds: usize, mut measure: impl FnMut() -> f64) -> Spread {
+        if self.scale != Scale::Tiny {
+            measure();
+        }
+        Spread::of((0..rounds.max(1)).map(|_| measure()).collect())
+    }
+
+    /// Seconds that `work` takes, in rounds of so many calls that a round takes some hundredths of a second.
+    pub fn seconds(&self, mut work: impl FnMut()) -> Spread {
+        let at_least = self.scale.pick(Duration::ZERO, Duration::from_millis(10), Duration::from_millis(40));
+        let begun = Instant::now();
+        work();
+        let once = begun.elapsed().max(Duration::from_nanos(20));
+        let calls = (at_least.as_secs_f64() / once.as_secs_f64()).ceil().clamp(1.0, 1e7) as usize;
+        // What takes long is repeated less often.
+        let rounds = if once > Duration::from_secs(2) { self.rounds().min(3) } else { self.rounds() };
+        let round = || {
+            let begun = Instant::now();
+            (0..calls).for_each(|_| work());
+            begun.elapsed().as_secs_f64() / calls as f64
+        };
+        Spread::of(std::iter::repeat_with(round).take(rounds).collect())
+    }
+
+    /// Bytes a second, for work on so many.
+    pub fn rate(&self, bytes: usize, work: impl FnMut()) -> Spread {
+        self.seconds(work).map(|seconds| bytes as f64 / seconds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_is_the_middle_and_both_ends() {
+        let spread = Spread::of(vec![3.0, 1.0, 2.0, 9.0, 4.0]);
+        assert_eq!((spread.median, spread.low, spread.high, spread.rounds), (3.0, 1.0, 9.0, 5));
+        let turned = spread.map(|seconds| 18.0 / seconds);
+        assert_eq!((turned.median, turned.low, turned.high), (6.0, 2.0, 18.0));
+    }
+}

@@ -1,0 +1,132 @@
+//! MosaStore with HashGPU and CrystalGPU: what a runtime is worth, what content addressing costs a writer, and what it costs others.
+
+mod beside;
+mod checkpoint;
+mod stages;
+mod write;
+
+use outrigger_offload::op::{Digest, WindowFunction, WindowSpec};
+use outrigger_offload::work::Request;
+
+use crate::experiment::{Experiment, Paper};
+
+const RUNTIME: &str = "Devices are models of the GTX 480 (bus by GHOST's table, kernels by this paper's speed-ups), so what is measured is our runtime: how much of the \
+                       modelled time it hides. The baseline core hashes many windows or segments in its vector registers, so the same device is worth fewer times a core.";
+const WRITE: &str = "One machine writes to its own disk in one process, without FUSE and network, and the paper's non-CA does not hash where ours does, because every read \
+                     is verified. CA-GPU is not drawn, as there is no device; CA-Infinite, which is told all boundaries and fingerprints, bounds what one could bring.";
+
+/// Theirs.
+pub fn experiments() -> Vec<Experiment> {
+    let paper = Paper::MosaStore;
+    vec![
+        Experiment {
+            id: "mosastore-4",
+            paper,
+            figure: "figure 4",
+            title: "Stages of sliding-window hashing without a runtime",
+            found: "Allocation and copying in take 80 to 96 % of the time.",
+            differs: RUNTIME,
+            run: stages::shares,
+        },
+        Experiment {
+            id: "mosastore-5",
+            paper,
+            figure: "figure 5",
+            title: "Sliding windows: buffer reuse, overlap, a second device",
+            found: "27 times a core without the runtime, 100 with reused buffers, 125 with overlap, 190 with two cards; two sockets of four cores reach 8 (129 MB/s).",
+            differs: RUNTIME,
+            run: |lab| stages::gains(lab, windows(), "sliding windows", [27.0, 100.0, 125.0, 190.0]),
+        },
+        Experiment {
+            id: "mosastore-6",
+            paper,
+            figure: "figure 6",
+            title: "Direct hashing: buffer reuse, overlap, a second device",
+            found: "7 times a core without the runtime, 28 with reuse and overlap, 45 with two cards; two sockets reach 8.",
+            differs: RUNTIME,
+            run: |lab| stages::gains(lab, direct(), "direct hashing", [7.0, 0.0, 28.0, 45.0]),
+        },
+        Experiment {
+            id: "mosastore-batch",
+            paper,
+            figure: "section 4.1",
+            title: "Tasks in flight, 1 to 10",
+            found: "At least three blocks in a batch are needed for nearly all of the gain.",
+            differs: RUNTIME,
+            run: stages::in_flight,
+        },
+        Experiment {
+            id: "mosastore-7",
+            paper,
+            figure: "figure 7",
+            title: "Writing different files, fixed blocks of 1 MB",
+            found: "Without similarity, non-CA is fastest; both content-addressed ways lag for small files.",
+            differs: WRITE,
+            run: |lab| write::by_size(lab, false, "fixed:1M", None),
+        },
+        Experiment {
+            id: "mosastore-8",
+            paper,
+            figure: "figure 8",
+            title: "Writing different files, content-defined chunks",
+            found: "Hashing windows on two processors caps writing at 46 MB/s; both content-addressed ways lag behind non-CA at nearly all sizes.",
+            differs: WRITE,
+            run: |lab| write::by_size(lab, false, "gear32:256K/1M/4M", Some(46.0)),
+        },
+        Experiment {
+            id: "mosastore-9",
+            paper,
+            figure: "figure 9",
+            title: "Writing the same file again and again, fixed blocks of 1 MB",
+            found: "The GPU more than doubles CA-CPU from 64 MB on and nearly reaches CA-Infinite.",
+            differs: WRITE,
+            run: |lab| write::by_size(lab, true, "fixed:1M", None),
+        },
+        Experiment {
+            id: "mosastore-10",
+            paper,
+            figure: "figure 10",
+            title: "Writing the same file again and again, content-defined chunks",
+            found: "CA-CPU stays below non-CA; the GPU is 4.4 times CA-CPU and 2.1 times non-CA, within 25 % of CA-Infinite from 16 MB on.",
+            differs: WRITE,
+            run: |lab| write::by_size(lab, true, "gear32:256K/1M/4M", Some(49.0)),
+        },
+        Experiment {
+            id: "mosastore-11",
+            paper,
+            figure: "figure 11",
+            title: "Writing checkpoint images, by block size, with the similarity found",
+            found: "Fixed blocks find 21 to 23 %, content 76 to 90 %. With content-defined chunks the GPU writes up to 5 times as fast as two processors (49 MB/s) and 2.3 \
+                    times as fast as non-CA, best near 1 MB.",
+            differs: WRITE,
+            run: checkpoint::by_block,
+        },
+        Experiment {
+            id: "mosastore-12-14",
+            paper,
+            figure: "figures 12 to 14",
+            title: "Beside a compute-bound program (a prime search): its slow-down and ours",
+            found: "Non-CA slows the program down by 80 to 225 %; offloading halves the slow-down of CA-CPU with different files and takes 10 to 20 % off with the others, and \
+                    writes 2 to 2.5 times as fast; it loses less than 18 % itself.",
+            differs: WRITE,
+            run: beside::compute,
+        },
+        Experiment {
+            id: "mosastore-15-17",
+            paper,
+            figure: "figures 15 to 17",
+            title: "Beside a program bound by files (a compilation): its slow-down and ours",
+            found: "Offloading takes 5 to 15 % off the program's slow-down and writes 1.7 to 2 times as fast; it loses less than 6 % itself.",
+            differs: WRITE,
+            run: beside::files_bound,
+        },
+    ]
+}
+
+fn windows() -> Request {
+    Request::WindowHash { spec: WindowSpec { function: WindowFunction::Md5, window: 20, step: 4, keep: 4 } }
+}
+
+fn direct() -> Request {
+    Request::PmdHash { digest: Digest::Md5 }
+}

@@ -1,0 +1,174 @@
+//! Figures 4 to 6: a stream of blocks on modelled devices, with the runtime's help and without.
+
+use outrigger_offload::sim::Speed;
+use outrigger_offload::work::Request;
+
+use super::windows;
+use crate::experiment::{Failed, Lab, Scale, check};
+use crate::measure::Spread;
+use crate::models;
+use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
+use crate::rig::{Buffers, Rig};
+
+/// The paper's stream.
+const BLOCKS: usize = 10;
+
+fn sizes(lab: &Lab) -> Vec<usize> {
+    match lab.scale {
+        Scale::Tiny => vec![64 << 10],
+        Scale::Short => vec![4 << 10, 64 << 10, 1 << 20, 4 << 20, 16 << 20],
+        Scale::Full => (2..17).map(|log| 1 << (log + 10)).chain([96 << 20]).collect(),
+    }
+}
+
+/// Figure 4.
+pub fn shares(lab: &Lab) -> Result<Outcome, Failed> {
+    let names = ["allocation", "copy in", "kernel", "copy out", "the rest"];
+    let mut series: Vec<Series> = names.map(Series::model).into();
+    let (sizes, request, mut outcome) = (sizes(lab), windows(), Outcome::default());
+    let mut front = 0.0;
+    for (at, &bytes) in sizes.iter().enumerate() {
+        let rig = Rig::modelled(&[models::GTX_480], 1, Buffers::Fresh);
+        rig.call(1, &request, bytes);
+        let mut calls: Vec<_> = (0..lab.rounds()).map(|_| rig.call(1, &request, bytes)).collect();
+        calls.sort_by_key(|call| call.1);
+        let (made, total, stages) = calls[calls.len() / 2];
+        let rest = total.saturating_sub(made + stages.sum());
+        let parts = [made, stages.copy_in, stages.kernel, stages.copy_out, rest];
+        let percent = parts.map(|part| 100.0 * part.as_secs_f64() / total.as_secs_f64());
+        check(total >= stages.sum(), "stages take longer than the whole")?;
+        series.iter_mut().zip(percent).for_each(|(series, percent)| series.exact(at as f64, percent));
+        front = percent[0] + percent[1];
+    }
+    outcome.find("allocation and copy in, largest block", front, "%", Some(80.0));
+    outcome.plots.push(Plot {
+        title: "Stages of hashing the windows of one block, no buffer reused".into(),
+        form: Form::Stacked,
+        x: Axis::of("block", sizes.iter().map(|&bytes| crate::plot::bytes(bytes as f64))),
+        y: Axis::new("share of the time", "%"),
+        series,
+        limits: vec![Limit { name: "all of it".into(), y: 100.0 }],
+    });
+    outcome.note(models::NOTE);
+    Ok(outcome)
+}
+
+/// Bytes a second of a stream of blocks on modelled devices.
+fn stream(
+    lab: &Lab,
+    devices: usize,
+    in_flight: usize,
+    buffers: Buffers,
+    request: &Request,
+    bytes: usize,
+) -> Spread {
+    let rig = Rig::modelled(&[models::GTX_480, models::GTX_480][..devices], in_flight, buffers);
+    let which: Vec<usize> = (1..=devices).collect();
+    let window = in_flight * devices;
+    rig.stream(&which, window, 2 * window, request, bytes);
+    let run = || rig.stream(&which, window, BLOCKS * devices, request, bytes).as_secs_f64();
+    lab.spread(lab.rounds(), run).map(|seconds| (BLOCKS * devices * bytes) as f64 / seconds)
+}
+
+/// Figures 5 and 6; the paper's largest speed-ups for nothing, reuse, overlap and a second card.
+pub fn gains(lab: &Lab, request: Request, what: &str, paper: [f64; 4]) -> Result<Outcome, Failed> {
+    let sizes = sizes(lab);
+    let names = ["no reuse", "reuse", "reuse and overlap", "and a second GTX 480"];
+    let mut cores = Series::measured("all cores");
+    let mut series: Vec<Series> = names.map(Series::model).into();
+    let (one, all) = (Rig::processor(1), Rig::processor(lab.threads));
+    let mut outcome = Outcome::default();
+    let (mut base, mut rates) = (0.0, [0.0; 5]);
+    for &bytes in &sizes {
+        let of = |rig: &Rig, window| {
+            let run = || rig.stream(&[0], window, BLOCKS, &request, bytes).as_secs_f64();
+            lab.spread(lab.rounds(), run).map(|seconds| (BLOCKS * bytes) as f64 / seconds)
+        };
+        base = of(&one, 1).median;
+        let on_cores = of(&all, lab.threads);
+        cores.push(bytes as f64, on_cores.map(|rate| rate / base));
+        rates[4] = on_cores.median;
+        for (at, (devices, in_flight, buffers)) in [
+            (1, 1, Buffers::Fresh),
+            (1, 1, Buffers::Reused),
+            (1, 4, Buffers::Reused),
+            (2, 4, Buffers::Reused),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let rate = stream(lab, devices, in_flight, buffers, &request, bytes);
+            series[at].push(bytes as f64, rate.map(|rate| rate / base));
+            rates[at] = rate.median;
+        }
+    }
+    outcome.find("one core", base / 1e6, "MB/s", None);
+    outcome.find("all cores", cores.last(), "x", Some(8.0));
+    for (line, paper) in series.iter().zip(paper) {
+        outcome.find(format!("{} (model)", line.name), line.last(), "x", (paper > 0.0).then_some(paper));
+    }
+    outcome.duel(
+        &format!("{what}, blocks of 16 MiB"),
+        rates[4] / 1e6,
+        rates[2] / 1e6,
+        "model of the papers' GTX 480",
+        "MB/s",
+    );
+    let largest = *sizes.last().unwrap_or(&1) as f64;
+    let bus = models::GTX_480.in_rate / base;
+    outcome.plots.push(Plot {
+        title: format!("A stream of {BLOCKS} blocks, {what}: speed-up over one core of today"),
+        form: Form::Lines,
+        x: Axis::log("block", "bytes"),
+        y: Axis::log("speed-up over one core", "x"),
+        series: [cores]
+            .into_iter()
+            .chain(series)
+            .chain([Series::paper("GTX 480, over its own core", &[(largest, paper[2])])])
+            .collect(),
+        limits: vec![
+            Limit { name: "one core of today".into(), y: 1.0 },
+            Limit { name: "one GTX 480's bus, 2.8 GB/s".into(), y: bus },
+        ],
+    });
+    outcome.note(models::NOTE);
+    Ok(outcome)
+}
+
+/// How many tasks under way are enough.
+pub fn in_flight(lab: &Lab) -> Result<Outcome, Failed> {
+    let mut outcome = Outcome::default();
+    let request = windows();
+    let (bytes, tasks) = lab.scale.pick((64 << 10, 2..=2), (1 << 20, 1..=10), (4 << 20, 1..=10));
+    let mut series = Vec::new();
+    for (name, speed) in [("GTX 480", models::GTX_480), ("GPU on PCIe 5.0", Speed::PCIE5_GPU)] {
+        let mut line = Series::model(name);
+        for count in tasks.clone() {
+            let rig = Rig::modelled(&[speed], count, Buffers::Reused);
+            rig.stream(&[1], count, 2 * count, &request, bytes);
+            let run = || rig.stream(&[1], count, 4 * BLOCKS, &request, bytes).as_secs_f64();
+            let rate =
+                lab.spread(lab.rounds(), run).map(|seconds| (4 * BLOCKS * bytes) as f64 / seconds / 1e6);
+            line.push(count as f64, rate);
+        }
+        let third = line.points.get(2).map_or(0.0, |point| point.y);
+        outcome.find(format!("{name}: three in flight, of the most"), 100.0 * third / line.most(), "%", None);
+        series.push(line);
+    }
+    outcome.plots.push(Plot {
+        title: format!(
+            "Window hashing of blocks of {}, by tasks in flight",
+            crate::plot::bytes(bytes as f64)
+        ),
+        form: Form::Lines,
+        x: Axis::new("tasks in flight", "tasks"),
+        y: Axis::log("rate", "MB/s"),
+        series,
+        limits: vec![
+            Limit { name: "bus of the GTX 480".into(), y: 2756.0 },
+            Limit { name: "bus of PCIe 5.0".into(), y: 55_000.0 },
+        ],
+    });
+    outcome.note(models::NOTE);
+    Ok(outcome)
+}

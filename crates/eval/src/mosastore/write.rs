@@ -1,0 +1,75 @@
+//! Figures 7 to 10: write throughput by file size.
+
+use crate::experiment::{Failed, Lab, Scale, check};
+use crate::measure::Spread;
+use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
+use crate::wrote::{Way, chunker, disk_rate, files, record, store, write};
+
+/// Files back to back, as the paper has them.
+const FILES: usize = 40;
+
+/// Different files, or one again and again; `paper_cap` is what the paper's processors reach, MB/s.
+pub fn by_size(lab: &Lab, same: bool, cut: &str, paper_cap: Option<f64>) -> Result<Outcome, Failed> {
+    let sizes: &[usize] = lab.scale.pick(
+        &[64 << 10],
+        &[64 << 10, 1 << 20, 8 << 20],
+        &[16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20, 256 << 20],
+    );
+    let (spec, mut outcome) = (chunker(cut)?, Outcome::default());
+    let mut series: Vec<Series> = Way::ALL.map(|way| Series::measured(way.name())).into();
+    for &bytes in sizes {
+        let room = lab.room()?;
+        // The paper's 40; fewer of the largest, so that they fit this machine's memory.
+        let count = FILES.min(((4_usize << 30) / bytes).max(4));
+        let count = lab.scale.pick(3, count, count);
+        let (source, oracle) = (files(lab, room.path(), count, bytes, same)?, room.path().join("oracle"));
+        record(lab, &source, spec, &oracle)?;
+        for (line, way) in series.iter_mut().zip(Way::ALL) {
+            let mut rates = Vec::new();
+            for round in 0..lab.scale.pick(1, 3, 5) {
+                let store = store(&room.path().join(format!("store-{}-{round}", way.name())), "none")?;
+                let put = write(lab, &store, &source, "a", spec, way, &oracle)?;
+                check(put.bytes == (count * bytes) as u64, "not all was read")?;
+                let expected = if same && way != Way::NonCa { bytes } else { count * bytes } as u64;
+                check(put.new == expected, format!("{} new bytes instead of {expected}", put.new))?;
+                rates.push(put.bytes as f64 / put.seconds / 1e6);
+                drop(store);
+                std::fs::remove_dir_all(room.path().join(format!("store-{}-{round}", way.name())))?;
+            }
+            line.push(bytes as f64, Spread::of(rates));
+        }
+    }
+    for line in &series {
+        outcome.find(format!("{}, largest files", line.name), line.last(), "MB/s", None);
+    }
+    let (non, cpu, infinite) = (series[0].last(), series[1].last(), series[2].last());
+    outcome.find("CA-CPU over non-CA", cpu / non, "x", None);
+    outcome.find(
+        "CA-Infinite over CA-CPU: the most that any offloading could bring",
+        infinite / cpu,
+        "x",
+        None,
+    );
+    if let Some(cap) = paper_cap {
+        let mut paper = Series::paper("CA-CPU", &[]);
+        sizes.iter().for_each(|&bytes| paper.exact(bytes as f64, cap));
+        series.push(paper);
+    }
+    let limit = Limit { name: "the file system, one file made durable".into(), y: disk_rate(lab)? / 1e6 };
+    outcome.plots.push(Plot {
+        title: format!(
+            "Writing {FILES} {} files back to back, {cut}",
+            if same { "equal" } else { "different" }
+        ),
+        form: Form::Lines,
+        x: Axis::log("file", "bytes"),
+        y: Axis::log("throughput", "MB/s"),
+        series,
+        limits: vec![limit],
+    });
+    outcome.note("Nothing is compressed; BLAKE3 names chunks. All files of a round are put by one call and are durable at its end.");
+    if lab.scale == Scale::Short {
+        outcome.note("The short form stops at files of 8 MiB.");
+    }
+    Ok(outcome)
+}

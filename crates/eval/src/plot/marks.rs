@@ -1,0 +1,88 @@
+//! Lines with points and spreads, bars beside and on top of each other.
+
+use std::fmt::Write;
+
+use super::axis::Mapped;
+use crate::record::{Plot, SeriesKind};
+
+/// A colour, and where the numbers are from.
+pub fn class(series: usize, kind: SeriesKind) -> String {
+    let kind = match kind {
+        SeriesKind::Measured => "measured",
+        SeriesKind::Model => "model",
+        SeriesKind::Paper => "paper",
+    };
+    format!("s{} {kind}", series % 8)
+}
+
+/// A point of a line.
+pub fn dot(x: f64, y: f64, class: &str, out: &mut String) {
+    let _ = writeln!(out, "<circle class=\"dot {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"/>");
+}
+
+/// From the least to the most; nothing where that is no longer than the point itself.
+fn whisker(x: f64, low: f64, high: f64, class: &str, out: &mut String) {
+    if (low - high).abs() > 7.0 {
+        let _ = writeln!(
+            out,
+            "<path class=\"whisker {class}\" d=\"M{x:.1} {low:.1}V{high:.1}M{:.1} {low:.1}h6M{:.1} {high:.1}h6\"/>",
+            x - 3.0,
+            x - 3.0
+        );
+    }
+}
+
+pub fn lines(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
+    for (at, series) in plot.series.iter().enumerate() {
+        let class = class(at, series.kind);
+        let mut path = String::new();
+        for point in &series.points {
+            let step = if path.is_empty() { 'M' } else { 'L' };
+            let _ = write!(path, "{step}{:.1} {:.1}", x.place(point.x), y.place(point.y));
+        }
+        if series.points.len() > 1 {
+            let _ = writeln!(out, "<path class=\"line {class}\" d=\"{path}\"/>");
+        }
+        for point in &series.points {
+            let at = x.place(point.x);
+            whisker(at, y.place(point.low), y.place(point.high), &class, out);
+            dot(at, y.place(point.y), &class, out);
+        }
+    }
+}
+
+pub fn bars(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
+    let count = plot.series.len().max(1) as f64;
+    let width = (x.band() * 0.8 / count).min(64.0);
+    for (at, series) in plot.series.iter().enumerate() {
+        let class = class(at, series.kind);
+        for point in &series.points {
+            let left = x.place(point.x) + (at as f64 - count / 2.0) * width;
+            bar(left + 1.0, width - 2.0, y.place(point.y), super::BOTTOM, &class, out);
+            whisker(left + width / 2.0, y.place(point.low), y.place(point.high), "ink", out);
+        }
+    }
+}
+
+pub fn stacked(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
+    let width = (x.band() * 0.7).min(64.0);
+    let mut tops = vec![0.0; plot.x.names.len()];
+    for (at, series) in plot.series.iter().enumerate() {
+        let class = class(at, series.kind);
+        for point in &series.points {
+            let Some(top) = tops.get_mut(point.x as usize) else { continue };
+            let bottom = y.place(*top);
+            *top += point.y;
+            bar(x.place(point.x) - width / 2.0, width, y.place(*top), bottom, &class, out);
+        }
+    }
+}
+
+fn bar(left: f64, width: f64, top: f64, bottom: f64, class: &str, out: &mut String) {
+    let height = (bottom - top).max(0.0);
+    let _ = writeln!(
+        out,
+        "<rect class=\"bar {class}\" x=\"{left:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{height:.1}\"/>",
+        width.max(1.0)
+    );
+}

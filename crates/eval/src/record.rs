@@ -1,0 +1,334 @@
+//! What was found, as it is kept: one JSON file an experiment and machine.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::experiment::{Failed, Scale};
+use crate::machine::Machine;
+use crate::measure::Spread;
+
+/// The version of the records' form. A reader refuses newer ones and reads all older ones.
+pub const SCHEMA: u32 = 1;
+
+/// An [`Outcome`] with where, when and by what it was found.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The experiment's id.
+    pub experiment: String,
+    /// How much was measured.
+    pub scale: Scale,
+    /// The day, `2026-11-22`, by UTC.
+    pub date: String,
+    /// Outrigger's version.
+    pub version: String,
+    /// The commit it was built from; empty where that is not known.
+    pub commit: String,
+    /// Where.
+    pub machine: Machine,
+    /// The load average of the last minute when it began.
+    pub load: f64,
+    /// What repeats it.
+    pub command: String,
+    /// How long all of it took.
+    pub seconds: f64,
+    /// What was found.
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// What an experiment finds.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Outcome {
+    /// To be drawn.
+    pub plots: Vec<Plot>,
+    /// Single numbers, beside the paper's.
+    pub findings: Vec<Finding>,
+    /// Where a processor and a device were compared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub duels: Vec<Duel>,
+    /// What a reader has to know: parameters of models, what was left out and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A number.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Finding {
+    /// Of what.
+    pub name: String,
+    /// How much.
+    pub value: f64,
+    /// Of what kind: `MB/s`, `x`, `%`.
+    pub unit: String,
+    /// What the paper has there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paper: Option<f64>,
+}
+
+/// This processor beside a device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Duel {
+    /// At what.
+    pub what: String,
+    /// All cores of this machine.
+    pub processor: f64,
+    /// The device.
+    pub device: f64,
+    /// Which, and whether its number was measured here, modelled, or is the paper's.
+    pub device_is: String,
+    /// `MB/s`: more is better.
+    pub unit: String,
+}
+
+/// A drawing.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Plot {
+    /// What it shows.
+    pub title: String,
+    /// How.
+    pub form: Form,
+    /// To the right.
+    pub x: Axis,
+    /// Upwards.
+    pub y: Axis,
+    /// Its lines, or its bars' colours.
+    pub series: Vec<Series>,
+    /// What cannot be passed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limit>,
+}
+
+/// How points are shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Form {
+    /// Points, joined.
+    Lines,
+    /// Bars side by side; `x` counts [`Axis::names`].
+    Bars,
+    /// Bars on top of each other; `x` counts [`Axis::names`].
+    Stacked,
+}
+
+/// An axis.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Axis {
+    /// What.
+    pub label: String,
+    /// In what unit; `bytes` is shown with binary prefixes.
+    pub unit: String,
+    /// Whether in powers.
+    #[serde(default)]
+    pub log: bool,
+    /// For bars, what stands at 0, 1, 2, ...
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names: Vec<String>,
+}
+
+impl Axis {
+    /// Linear.
+    pub fn new(label: &str, unit: &str) -> Self {
+        Self { label: label.into(), unit: unit.into(), log: false, names: Vec::new() }
+    }
+
+    /// In powers.
+    pub fn log(label: &str, unit: &str) -> Self {
+        Self { log: true, ..Self::new(label, unit) }
+    }
+
+    /// Of names.
+    pub fn of(label: &str, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { names: names.into_iter().map(Into::into).collect(), ..Self::new(label, "") }
+    }
+}
+
+/// A line, or bars of one colour.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Series {
+    /// What.
+    pub name: String,
+    /// Where its numbers are from.
+    pub kind: SeriesKind,
+    /// Ascending by `x`.
+    pub points: Vec<Point>,
+}
+
+/// Where numbers are from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SeriesKind {
+    /// Measured here.
+    Measured,
+    /// A simulated device's, or computed.
+    Model,
+    /// The paper says so.
+    Paper,
+}
+
+/// A value with its spread.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Point {
+    /// Where.
+    pub x: f64,
+    /// The median.
+    pub y: f64,
+    /// The least of all rounds.
+    pub low: f64,
+    /// The most.
+    pub high: f64,
+    /// Of so many; 0 where nothing was repeated.
+    pub rounds: u32,
+}
+
+/// A line that is not passed.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Limit {
+    /// Whose.
+    pub name: String,
+    /// Where.
+    pub y: f64,
+}
+
+impl Series {
+    /// Without points.
+    pub fn new(name: impl Into<String>, kind: SeriesKind) -> Self {
+        Self { name: name.into(), kind, points: Vec::new() }
+    }
+
+    /// Measured here, without points.
+    pub fn measured(name: impl Into<String>) -> Self {
+        Self::new(name, SeriesKind::Measured)
+    }
+
+    /// A model's, without points.
+    pub fn model(name: impl Into<String>) -> Self {
+        Self::new(name, SeriesKind::Model)
+    }
+
+    /// What the paper says, at these places.
+    pub fn paper(name: impl Into<String>, points: &[(f64, f64)]) -> Self {
+        let mut series = Self::new(name, SeriesKind::Paper);
+        points.iter().for_each(|&(x, y)| series.exact(x, y));
+        series
+    }
+
+    /// One point more.
+    pub fn push(&mut self, x: f64, spread: Spread) {
+        let Spread { median, low, high, rounds } = spread;
+        self.points.push(Point { x, y: median, low, high, rounds });
+    }
+
+    /// One more that has no spread.
+    pub fn exact(&mut self, x: f64, y: f64) {
+        self.points.push(Point { x, y, low: y, high: y, rounds: 0 });
+    }
+
+    /// The value furthest to the right.
+    pub fn last(&self) -> f64 {
+        self.points.last().map_or(0.0, |point| point.y)
+    }
+
+    /// The largest value.
+    pub fn most(&self) -> f64 {
+        self.points.iter().map(|point| point.y).fold(0.0, f64::max)
+    }
+}
+
+impl Outcome {
+    /// One number more.
+    pub fn find(&mut self, name: impl Into<String>, value: f64, unit: &str, paper: Option<f64>) {
+        self.findings.push(Finding { name: name.into(), value, unit: unit.into(), paper });
+    }
+
+    /// One more that the processor is compared at.
+    pub fn duel(&mut self, what: &str, processor: f64, device: f64, device_is: &str, unit: &str) {
+        let (what, device_is, unit) = (what.into(), device_is.into(), unit.into());
+        self.duels.push(Duel { what, processor, device, device_is, unit });
+    }
+
+    /// One more thing to know.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// Whether it can be drawn and read.
+    ///
+    /// # Errors
+    /// [`Failed::Wrong`] with what is wrong: a number that is none, a plot without points, an axis without a label.
+    pub fn check(&self) -> Result<(), Failed> {
+        use crate::experiment::check;
+        check(!self.plots.is_empty() || !self.findings.is_empty(), "nothing was found")?;
+        for finding in &self.findings {
+            check(finding.value.is_finite(), format!("{} is no number", finding.name))?;
+        }
+        for plot in &self.plots {
+            let of = |what: &str| format!("plot `{}`: {what}", plot.title);
+            check(!plot.x.label.is_empty() && !plot.y.label.is_empty(), of("an axis has no label"))?;
+            check(!plot.y.unit.is_empty(), of("no unit"))?;
+            check(plot.series.iter().any(|series| !series.points.is_empty()), of("no points"))?;
+            check(plot.form == Form::Lines || !plot.x.names.is_empty(), of("bars without names"))?;
+            for series in &plot.series {
+                for point in &series.points {
+                    let Point { x, y, low, high, .. } = *point;
+                    let numbers = [x, y, low, high].into_iter().all(f64::is_finite);
+                    check(numbers && low <= y && y <= high, of(&format!("{}: {point:?}", series.name)))?;
+                    check(!plot.y.log || low > 0.0, of(&format!("{}: 0 on powers", series.name)))?;
+                    check(!plot.x.log || x > 0.0, of(&format!("{}: 0 on powers", series.name)))?;
+                    let named = plot.form == Form::Lines || (x as usize) < plot.x.names.len();
+                    check(named, of("a bar without a name"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Record {
+    /// Writes it to `DIR/MACHINE/EXPERIMENT.json`; an older one of the same is replaced.
+    ///
+    /// # Errors
+    /// Whatever writing says.
+    pub fn save(&self, dir: &Path) -> Result<PathBuf, Failed> {
+        let dir = dir.join(self.machine.slug());
+        std::fs::create_dir_all(&dir)?;
+        let path = dir.join(format!("{}.json", self.experiment));
+        let mut text = serde_json::to_string_pretty(self).map_err(std::io::Error::from)?;
+        text.push('\n');
+        std::fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    /// Every record below `dir`, by machine and experiment.
+    ///
+    /// # Errors
+    /// Names the file that is no record, or is newer than this program.
+    pub fn load_all(dir: &Path) -> Result<Vec<Self>, Failed> {
+        let mut records: Vec<Self> = Vec::new();
+        let machines = std::fs::read_dir(dir)?.flatten().map(|entry| entry.path());
+        for machine in machines.filter(|path| path.is_dir()) {
+            for file in std::fs::read_dir(machine)?.flatten().map(|entry| entry.path()) {
+                if file.extension().is_some_and(|extension| extension == "json") {
+                    records.push(Self::load(&file)?);
+                }
+            }
+        }
+        records.sort_by_key(|record| (record.machine.slug(), record.experiment.clone()));
+        Ok(records)
+    }
+
+    fn load(file: &Path) -> Result<Self, Failed> {
+        let about = |why: String| Failed::Wrong(format!("{}: {why}", file.display()));
+        let value: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(file)?).map_err(|error| about(error.to_string()))?;
+        match value["schema"].as_u64() {
+            Some(schema) if schema <= u64::from(SCHEMA) => {
+                serde_json::from_value(value).map_err(|error| about(error.to_string()))
+            }
+            Some(schema) => Err(about(format!("schema {schema} is newer than this program ({SCHEMA})"))),
+            None => Err(about("no record: it has no schema".into())),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The page for the repository: numbers as tables.
+
+use std::fmt::Write;
+
+use super::{HOW_TO_READ, Section, machines, missing, of_paper, told, verdicts};
+use crate::experiment::Paper;
+use crate::plot::number;
+use crate::record::{Plot, Record};
+
+pub fn page(sections: &[Section<'_>]) -> String {
+    let mut out = String::from(
+        "# Evaluation\n\nMade by `outrigger-eval report` from the records in [records/](records/); do not edit. The same with plots: \
+         [report.html](report.html).\n\n",
+    );
+    first(sections, &mut out);
+    let _ = writeln!(out, "## How to read it\n\n{HOW_TO_READ}\n");
+    for machine in machines(sections) {
+        let _ = writeln!(out, "- {machine}");
+    }
+    let missing = missing(sections);
+    if !missing.is_empty() {
+        let _ = writeln!(out, "\nWithout a record so far: {}.", missing.join(", "));
+    }
+    for paper in Paper::ALL {
+        if of_paper(sections, paper).next().is_none() {
+            continue;
+        }
+        let _ = writeln!(out, "\n## {}", paper.title());
+        for section in of_paper(sections, paper) {
+            let experiment = section.experiment;
+            let _ = writeln!(
+                out,
+                "\n### {}: {} (`{}`)\n",
+                capital(experiment.figure),
+                experiment.title,
+                experiment.id
+            );
+            let _ = writeln!(out, "*{}.* {}\n", paper_word(paper), experiment.found);
+            let _ = writeln!(out, "*What differs.* {}\n", experiment.differs);
+            findings(&section.records, &mut out);
+            for record in &section.records {
+                record.outcome.plots.iter().for_each(|plot| table(plot, &mut out));
+                for note in &record.outcome.notes {
+                    let _ = writeln!(out, "- {note}");
+                }
+                let _ = writeln!(out, "\n`{}` ({})", record.command, told(record));
+            }
+        }
+    }
+    out
+}
+
+/// What is said first: where the processor wins, and where it does not.
+fn first(sections: &[Section<'_>], out: &mut String) {
+    let verdicts = verdicts(sections);
+    if verdicts.is_empty() {
+        return;
+    }
+    let (wins, losses): (Vec<_>, Vec<_>) = verdicts.iter().partition(|verdict| verdict.ratio() >= 1.0);
+    for (title, all) in
+        [("Where today's processor beats the device", wins), ("Where the device wins", losses)]
+    {
+        if all.is_empty() {
+            continue;
+        }
+        let _ = writeln!(
+            out,
+            "## {title}\n\n| what | all cores | device | times | device is | |\n| --- | ---: | ---: | ---: | --- | --- |"
+        );
+        for verdict in all {
+            let duel = verdict.duel;
+            let _ = writeln!(
+                out,
+                "| {} | {} {} | {} | {} | {} | `{}` |",
+                duel.what,
+                number(duel.processor),
+                duel.unit,
+                number(duel.device),
+                number(verdict.ratio()),
+                duel.device_is,
+                verdict.experiment.id
+            );
+        }
+        out.push('\n');
+    }
+}
+
+/// Single numbers: the paper's, and a column for each machine.
+fn findings(records: &[&Record], out: &mut String) {
+    let Some(first) = records.first().filter(|record| !record.outcome.findings.is_empty()) else { return };
+    let names: Vec<String> = records.iter().map(|record| record.machine.slug()).collect();
+    let _ = writeln!(
+        out,
+        "| | unit | paper | {} |\n| --- | --- | ---: |{}",
+        names.join(" | "),
+        " ---: |".repeat(names.len())
+    );
+    for finding in &first.outcome.findings {
+        let paper = finding.paper.map_or(String::new(), number);
+        let ours = records.iter().map(|record| {
+            let same = record.outcome.findings.iter().find(|other| other.name == finding.name);
+            same.map_or(String::new(), |finding| number(finding.value))
+        });
+        let _ = writeln!(
+            out,
+            "| {} | {} | {paper} | {} |",
+            finding.name,
+            finding.unit,
+            ours.collect::<Vec<_>>().join(" | ")
+        );
+    }
+    out.push('\n');
+}
+
+/// A plot's medians.
+fn table(plot: &Plot, out: &mut String) {
+    let mut places: Vec<f64> =
+        plot.series.iter().flat_map(|series| series.points.iter().map(|point| point.x)).collect();
+    places.sort_by(f64::total_cmp);
+    places.dedup();
+    let series: Vec<String> = plot
+        .series
+        .iter()
+        .map(|series| match series.kind {
+            crate::record::SeriesKind::Measured => series.name.clone(),
+            crate::record::SeriesKind::Model => format!("{} (model)", series.name),
+            crate::record::SeriesKind::Paper => format!("{} (paper)", series.name),
+        })
+        .collect();
+    let _ = writeln!(out, "<details><summary>{}: {}, {}</summary>\n", plot.title, plot.y.label, plot.y.unit);
+    let _ = writeln!(
+        out,
+        "| {} | {} |\n| --- |{}",
+        plot.x.label,
+        series.join(" | "),
+        " ---: |".repeat(series.len())
+    );
+    for place in places {
+        let name = match plot.x.names.get(place as usize) {
+            Some(name) => name.clone(),
+            None if plot.x.unit == "bytes" => crate::plot::bytes(place),
+            None => format!("{} {}", number(place), plot.x.unit),
+        };
+        let values = plot.series.iter().map(|series| {
+            let point = series.points.iter().find(|point| point.x == place);
+            point.map_or(String::new(), |point| number(point.y))
+        });
+        let _ = writeln!(out, "| {name} | {} |", values.collect::<Vec<_>>().join(" | "));
+    }
+    for limit in &plot.limits {
+        let _ = writeln!(out, "\nLimit: {} {} ({})", number(limit.y), plot.y.unit, limit.name);
+    }
+    let _ = writeln!(out, "\n</details>\n");
+}
+
+/// Who is cited.
+pub fn paper_word(paper: Paper) -> &'static str {
+    if paper == Paper::Beyond { "Asked" } else { "The paper" }
+}
+
+/// With a capital first letter.
+pub fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().collect::<String>() + letters.as_str())
+}

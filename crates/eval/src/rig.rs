@@ -1,0 +1,128 @@
+//! A runtime to measure on: the processor's threads, and one device that is there or modelled.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_offload::device::{Accelerator, StageTimes};
+use outrigger_offload::placement::Policy;
+use outrigger_offload::pool::Buffer;
+use outrigger_offload::runtime::{Draft, Finished, Runtime, Ticket};
+use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
+use outrigger_offload::work::Request;
+
+/// The processor is 0; devices follow.
+pub struct Rig {
+    /// With nothing that checks or explores.
+    pub runtime: Runtime,
+    /// Device names.
+    pub names: Vec<String>,
+}
+
+/// Whether buffers are used again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Buffers {
+    /// From task to task.
+    Reused,
+    /// Made, and page-locked, for each.
+    Fresh,
+}
+
+impl Rig {
+    /// The processor alone.
+    pub fn processor(threads: usize) -> Self {
+        Self::new(threads, Vec::new(), Buffers::Reused)
+    }
+
+    /// Modelled devices of these speeds. Their results are computed once for each size and handed out again, so data must be the same.
+    pub fn modelled(speeds: &[Speed], in_flight: usize, buffers: Buffers) -> Self {
+        let sim = |(n, speed): (usize, &Speed)| -> Box<dyn Accelerator> {
+            let options =
+                SimOptions { replay: true, in_flight, ..SimOptions::new(format!("sim:{n}"), *speed) };
+            Box::new(SimDevice::new(options))
+        };
+        Self::new(1, speeds.iter().enumerate().map(sim).collect(), buffers)
+    }
+
+    /// The devices that are there.
+    pub fn real() -> Self {
+        Self::new(1, outrigger_offload::discover().devices, Buffers::Reused)
+    }
+
+    fn new(threads: usize, devices: Vec<Box<dyn Accelerator>>, buffers: Buffers) -> Self {
+        let policy = Policy { check_every: 0, check_first: 0, explore_every: 0, ..Policy::default() };
+        let keep = if buffers == Buffers::Reused { 4 << 30 } else { 0 };
+        let names = devices.iter().map(|device| device.identity().model.clone()).collect();
+        let builder = Runtime::builder().cpu_threads(threads).policy(policy).keep_bytes(keep);
+        let runtime = devices.into_iter().fold(builder, |builder, device| builder.device(device)).build();
+        Self { runtime, names }
+    }
+
+    /// `data` in a buffer of the runtime.
+    pub fn buffer(&self, data: &[u8]) -> Arc<Buffer> {
+        let mut buffer = self.runtime.pool().alloc(data.len());
+        buffer.extend_from_slice(data);
+        Arc::new(buffer)
+    }
+
+    /// Submits the request on all of `data`.
+    pub fn submit(&self, device: usize, request: &Request, data: &Arc<Buffer>) -> Ticket {
+        let mut draft = self.runtime.draft(0);
+        draft.share(Arc::clone(data), 0..data.len()).set_request(request.clone()).pin(device);
+        self.admit(draft)
+    }
+
+    fn admit(&self, draft: Draft) -> Ticket {
+        self.runtime
+            .submit(draft)
+            .unwrap_or_else(|refused| panic!("a runtime that runs admits tasks: {refused}"))
+    }
+
+    /// One task, from its submission to its end.
+    pub fn once(&self, device: usize, request: &Request, data: &Arc<Buffer>) -> (Duration, Finished) {
+        let begun = Instant::now();
+        let done = wait(self.submit(device, request, data));
+        (begun.elapsed(), done)
+    }
+
+    /// One task in a buffer that the caller's data is copied to, made anew where buffers are: StoreGPU's call. What making the buffer took comes first.
+    pub fn call(&self, device: usize, request: &Request, bytes: usize) -> (Duration, Duration, StageTimes) {
+        let begun = Instant::now();
+        let mut draft = self.runtime.draft(bytes);
+        draft.input().set_len(bytes);
+        let made = begun.elapsed();
+        draft.set_request(request.clone()).pin(device);
+        let done = wait(self.admit(draft));
+        (made, begun.elapsed(), done.report().stages)
+    }
+
+    /// `count` tasks, `window` of them under way, on the devices in turn (all but the processor), each with its own buffer of `bytes`.
+    pub fn stream(
+        &self,
+        devices: &[usize],
+        window: usize,
+        count: usize,
+        request: &Request,
+        bytes: usize,
+    ) -> Duration {
+        let begun = Instant::now();
+        let mut under_way = VecDeque::with_capacity(window);
+        for n in 0..count {
+            if under_way.len() == window
+                && let Some(first) = under_way.pop_front()
+            {
+                wait(first);
+            }
+            let mut draft = self.runtime.draft(bytes);
+            draft.input().set_len(bytes);
+            draft.set_request(request.clone()).pin(devices[n % devices.len()]);
+            under_way.push_back(self.admit(draft));
+        }
+        under_way.into_iter().for_each(|ticket| drop(wait(ticket)));
+        begun.elapsed()
+    }
+}
+
+fn wait(ticket: Ticket) -> Finished {
+    ticket.wait().unwrap_or_else(|failed| panic!("the processor does what devices do not: {failed}"))
+}

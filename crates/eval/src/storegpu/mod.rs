@@ -1,0 +1,173 @@
+//! StoreGPU: hashing of large blocks and of sliding windows, on one core, all cores, and devices.
+
+mod blocks;
+mod equation;
+mod similar;
+mod stages;
+
+use outrigger_format::FingerprintKind;
+use outrigger_offload::op::{Digest, WindowFunction, WindowSpec};
+use outrigger_offload::sim::Speed;
+use outrigger_offload::work::Request;
+use outrigger_workload::Rng;
+
+use crate::experiment::{Experiment, Lab, Paper, Scale};
+
+const DIFFERS: &str = "The baseline is today's core running the ordinary function of the `md-5` and `sha1` crates, two to four times what the paper's core \
+                       did, so equal speed-ups are higher rates. One core of today also hashes up to sixteen segments or windows side by side in \
+                       its vector registers, which is what the paper needed a GPU for; devices are models of the bus and the kernels.";
+
+/// Theirs.
+pub fn experiments() -> Vec<Experiment> {
+    let paper = Paper::StoreGpu;
+    vec![
+        Experiment {
+            id: "storegpu-4",
+            paper,
+            figure: "figure 4",
+            title: "Direct hashing with MD5: device against all cores, by block size",
+            found: "A GeForce 8800 overtakes two and four cores from about 1 MB on and reaches 6 times one core of a Core2 at 96 MB; for small blocks the \
+                    processor wins.",
+            differs: DIFFERS,
+            run: blocks::devices,
+        },
+        Experiment {
+            id: "storegpu-5",
+            paper,
+            figure: "figure 5",
+            title: "Direct hashing with MD5: each optimisation on and off",
+            found: "With page-locked and shared memory, faster than a core from 700 KB on and up to 6 times; without them up to 37 times slower for 4 KB. Shared \
+                    memory matters most.",
+            differs: DIFFERS,
+            run: |lab| blocks::optimisations(lab, Digest::Md5),
+        },
+        Experiment {
+            id: "storegpu-6",
+            paper,
+            figure: "figure 6",
+            title: "Direct hashing with SHA-1: each optimisation on and off",
+            found: "As MD5, up to 6 times a core.",
+            differs: DIFFERS,
+            run: |lab| blocks::optimisations(lab, Digest::Sha1),
+        },
+        Experiment {
+            id: "storegpu-7",
+            paper,
+            figure: "figure 7",
+            title: "Sliding windows with MD5: 20 bytes, every 4",
+            found: "Up to 20 times a core.",
+            differs: DIFFERS,
+            run: |lab| blocks::windows(lab, WindowFunction::Md5, 20, 4, 20.0),
+        },
+        Experiment {
+            id: "storegpu-8",
+            paper,
+            figure: "figure 8",
+            title: "Sliding windows with SHA-1: 20 bytes, every 4",
+            found: "Up to 25 times a core, the paper's largest gain.",
+            differs: DIFFERS,
+            run: |lab| blocks::windows(lab, WindowFunction::Sha1, 20, 4, 25.0),
+        },
+        Experiment {
+            id: "storegpu-9",
+            paper,
+            figure: "figure 9",
+            title: "Sliding windows with MD5: 52 bytes, every 52",
+            found: "A little less than with small windows.",
+            differs: DIFFERS,
+            run: |lab| blocks::windows(lab, WindowFunction::Md5, 52, 52, 0.0),
+        },
+        Experiment {
+            id: "storegpu-10",
+            paper,
+            figure: "figure 10",
+            title: "Sliding windows with SHA-1: 52 bytes, every 52",
+            found: "A little less than with small windows; SHA-1 gains more than MD5.",
+            differs: DIFFERS,
+            run: |lab| blocks::windows(lab, WindowFunction::Sha1, 52, 52, 0.0),
+        },
+        Experiment {
+            id: "storegpu-table-2",
+            paper,
+            figure: "table 2",
+            title: "Sliding windows: every combination of function, window, step and bytes kept, on 1 MiB",
+            found: "The factors of its experiments: windows of 20 or 52 bytes, steps of 4, 20 or 52, whole or reduced hashes; the plots above are some of them.",
+            differs: DIFFERS,
+            run: blocks::factors,
+        },
+        Experiment {
+            id: "storegpu-11-17",
+            paper,
+            figure: "figures 11 to 17",
+            title: "Where the time goes: allocation, copy in, kernel, copy out, the rest",
+            found: "Allocation takes 3 to 30 ms; copies reach 2.5 GB/s page-locked and 1.7 without, of 4 in theory. Without optimisations kernels take 65 % of the \
+                    time, with all of them 20 %, and allocation and copy the most.",
+            differs: "These are stages of modelled devices; there is none here to be timed, and the model's bandwidths are the paper's, so shares agree by \
+                      construction, and what is new is the second device. On the processor there are no such stages: nothing is allocated or copied.",
+            run: stages::shares,
+        },
+        Experiment {
+            id: "storegpu-tables-3-4",
+            paper,
+            figure: "tables 3 and 4",
+            title: "Similarity between checkpoint images: fixed and variable blocks, and how fast it is found",
+            found: "On images of a BLAST search, blocks of 20 MB find 23 % similarity and window hashes 80 to 82 %. Fixed blocks: 156 MB/s (SHA-1) and 234 (MD5) on a \
+                    core, 1016 and 1102 on the GPU. Variable ones: 8 and 11 MB/s on a core, 194 and 255 on the GPU.",
+            differs: "Images are taken of another run of BLAST (or of a program that this project ships), seconds apart instead of five minutes, and are 55 MB \
+                      instead of 279, so similarities are of this series. Vector registers make both ways many times as fast on one core as it was, and \
+                      `gear32`, which rolls instead of hashing each window, faster again.",
+            run: similar::tables,
+        },
+        Experiment {
+            id: "storegpu-model",
+            paper,
+            figure: "equation 1",
+            title: "The performance model's predictions against measurements",
+            found: "T = initialisation + allocation + copy in + processing + copy out + post-processing, each from a latency and a bandwidth; offered to decide whether \
+                    a GPU is worth the effort.",
+            differs: "Terms are fitted to the smallest and the largest size and predict those between. A modelled device follows it by construction but for \
+                      the runtime's own time; the processor does not have to, and what it is off by is caches and shared work.",
+            run: equation::predictions,
+        },
+    ]
+}
+
+/// The same bytes of any length for all of them.
+fn data(len: usize) -> Vec<u8> {
+    let mut data = vec![0; len];
+    Rng::new(3).fill(&mut data);
+    data
+}
+
+/// Sizes of blocks, up to the paper's 96 MB.
+fn sizes(lab: &Lab) -> Vec<usize> {
+    const K: usize = 1 << 10;
+    match lab.scale {
+        Scale::Tiny => vec![4 * K, 64 * K],
+        Scale::Short => vec![4 * K, 32 * K, 256 * K, 1024 * K, 4096 * K, 16384 * K, 98304 * K],
+        Scale::Full => (2..17).map(|log| K << log).chain([98304 * K]).collect(),
+    }
+}
+
+/// The device of the paper and one of today.
+fn devices() -> [(&'static str, Speed); 2] {
+    [("GeForce 8800", crate::models::GEFORCE_8800), ("GPU on PCIe 5.0", Speed::PCIE5_GPU)]
+}
+
+fn direct(digest: Digest) -> Request {
+    Request::PmdHash { digest }
+}
+
+/// The ordinary function over all of a block.
+fn ordinary(digest: Digest) -> FingerprintKind {
+    match digest {
+        Digest::Md5 => FingerprintKind::Md5,
+        Digest::Sha1 => FingerprintKind::Sha1,
+        Digest::Sha256 => FingerprintKind::Sha256,
+        Digest::Blake3 => FingerprintKind::Blake3,
+    }
+}
+
+fn window(function: WindowFunction, window: usize, step: usize, keep: usize) -> WindowSpec {
+    WindowSpec { function, window, step, keep }
+}

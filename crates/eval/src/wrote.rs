@@ -1,0 +1,165 @@
+//! Writing to stores, in this process: what MosaStore's configurations are here.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use outrigger_format::ChunkerSpec;
+use outrigger_store::local::put;
+use outrigger_store::tree::{Overrides, StorePath};
+use outrigger_store::write::{OracleMode, Progress};
+use outrigger_store::{Profile, Store};
+
+use crate::experiment::{Failed, Lab, check};
+
+/// The papers' configurations.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// *non-CA*: nothing is looked for.
+    NonCa,
+    /// *CA-CPU*: the processor cuts, names and looks up.
+    Cpu,
+    /// *CA-Infinite*: cuts and names cost nothing.
+    Infinite,
+}
+
+impl Way {
+    /// Every one, in the order of plots.
+    pub const ALL: [Way; 3] = [Self::NonCa, Self::Cpu, Self::Infinite];
+
+    /// The papers' name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NonCa => "non-CA",
+            Self::Cpu => "CA-CPU",
+            Self::Infinite => "CA-Infinite",
+        }
+    }
+}
+
+/// What a put said.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Put {
+    /// It took so long.
+    pub seconds: f64,
+    /// It read so much.
+    pub bytes: u64,
+    /// Of it, this was not stored before.
+    pub new: u64,
+}
+
+/// A new store without compression, for experiments, in `dir`.
+///
+/// # Errors
+/// Those of the store.
+pub fn store(dir: &Path, codec: &str) -> Result<Store, Failed> {
+    let mut config = Profile::Default.config()?;
+    config.experiment = true;
+    config.codec = outrigger_format::CodecChoice::parse(codec)
+        .map_err(|error| Failed::Program(format!("{codec}: {error}")))?;
+    Ok(Store::init(dir, &config)?)
+}
+
+/// Puts all of `source` under a name, cut by `chunker`.
+///
+/// # Errors
+/// Those of the store; [`Failed::Wrong`] when something was skipped.
+pub fn write(
+    lab: &Lab,
+    store: &Store,
+    source: &Path,
+    name: &str,
+    chunker: ChunkerSpec,
+    way: Way,
+    oracle: &Path,
+) -> Result<Put, Failed> {
+    let oracle = (way == Way::Infinite).then(|| OracleMode::Replay(oracle.to_path_buf()));
+    put_with(lab, store, source, name, chunker, way != Way::NonCa, oracle)
+}
+
+fn put_with(
+    lab: &Lab,
+    store: &Store,
+    source: &Path,
+    name: &str,
+    chunker: ChunkerSpec,
+    dedup: bool,
+    oracle: Option<OracleMode>,
+) -> Result<Put, Failed> {
+    let overrides = Overrides { chunker: Some(chunker), dedup: Some(dedup) };
+    let options = put::PutOptions { rescan: true, oracle, overrides, ..put::PutOptions::default() };
+    let (progress, target) = (Arc::new(Progress::default()), StorePath::parse(name.as_bytes())?);
+    let begun = Instant::now();
+    let sources = vec![(put::Source::Path(source.to_path_buf()), target)];
+    put::put(store, sources, &options, lab.threads, &progress)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    check(progress.view().bytes_done > 0, "nothing was stored")?;
+    Ok(Put {
+        seconds,
+        bytes: progress.bytes_done.load(Ordering::Relaxed),
+        new: progress.bytes_new.load(Ordering::Relaxed),
+    })
+}
+
+/// Has an oracle write down `source`, for [`Way::Infinite`].
+///
+/// # Errors
+/// Those of the store.
+pub fn record(lab: &Lab, source: &Path, chunker: ChunkerSpec, oracle: &Path) -> Result<(), Failed> {
+    let room = lab.room()?;
+    let store = store(&room.path().join("recorded"), "none")?;
+    let _ = std::fs::remove_file(oracle);
+    put_with(lab, &store, source, "a", chunker, true, Some(OracleMode::Record(oracle.to_path_buf())))?;
+    Ok(())
+}
+
+/// `count` files of `bytes` in a new directory: all different, or all the same.
+///
+/// # Errors
+/// Whatever writing says.
+pub fn files(lab: &Lab, room: &Path, count: usize, bytes: usize, same: bool) -> Result<PathBuf, Failed> {
+    let dir = room.join(format!("files-{bytes}-{same}-{}", lab.threads));
+    std::fs::create_dir_all(&dir)?;
+    let mut data = vec![0; bytes];
+    for n in 0..count {
+        if n == 0 || !same {
+            outrigger_workload::Rng::part(17, n as u64).fill(&mut data);
+        }
+        std::fs::write(dir.join(format!("f{n:02}")), &data)?;
+    }
+    Ok(dir)
+}
+
+/// A chunker by its name.
+///
+/// # Errors
+/// When it is none.
+pub fn chunker(text: &str) -> Result<ChunkerSpec, Failed> {
+    ChunkerSpec::parse(text).map_err(|error| Failed::Program(format!("{text}: {error}")))
+}
+
+/// Bytes a second that the file system takes in one file, made durable: what no store on it passes with new data.
+///
+/// # Errors
+/// Whatever writing says.
+pub fn disk_rate(lab: &Lab) -> Result<f64, Failed> {
+    static RATE: std::sync::OnceLock<f64> = std::sync::OnceLock::new();
+    if let Some(rate) = RATE.get() {
+        return Ok(*rate);
+    }
+    let bytes = lab.scale.pick(1 << 20, 256 << 20, 1 << 30);
+    let mut block = vec![0; 1 << 20];
+    outrigger_workload::Rng::new(1).fill(&mut block);
+    let mut best: f64 = 0.0;
+    for _ in 0..lab.rounds().min(3) {
+        use std::io::Write;
+        let room = lab.room()?;
+        let begun = Instant::now();
+        let mut file = std::fs::File::create(room.path().join("file"))?;
+        (0..bytes >> 20).try_for_each(|_| file.write_all(&block))?;
+        file.sync_all()?;
+        best = best.max(bytes as f64 / begun.elapsed().as_secs_f64());
+    }
+    Ok(*RATE.get_or_init(|| best))
+}

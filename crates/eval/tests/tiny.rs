@@ -1,0 +1,107 @@
+//! Every experiment, at its smallest, so that none rots: its answers are checked by itself, its record must be one that can be kept, read and drawn. No
+//! time is asserted.
+
+use outrigger_eval::record::{Outcome, SCHEMA};
+use outrigger_eval::{Failed, Lab, Machine, Record, Scale, registry, report};
+
+fn record(id: &str, machine: &Machine, outcome: Outcome) -> Record {
+    Record {
+        schema: SCHEMA,
+        experiment: id.to_string(),
+        scale: Scale::Tiny,
+        date: "2026-01-02".into(),
+        version: "0.1.0".into(),
+        commit: "abc".into(),
+        machine: machine.clone(),
+        load: 0.0,
+        command: format!("outrigger-eval run {id} --scale tiny"),
+        seconds: 0.0,
+        outcome,
+    }
+}
+
+/// One test for all: they use every core themselves.
+#[test]
+fn every_experiment_runs_and_is_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let (work, records, out) = (dir.path().join("work"), dir.path().join("records"), dir.path().join("out"));
+    std::fs::create_dir(&work).unwrap();
+    let mut lab = Lab::tiny(&work);
+    // The tests' own programs lie one directory below the workspace's.
+    let program = std::env::current_exe().unwrap().parent().unwrap().with_file_name("outrigger");
+    lab.outrigger = program.exists().then_some(program);
+    let machine = Machine::here(&work);
+    let experiments = registry::all();
+    let mut done = 0;
+    for experiment in &experiments {
+        let outcome = match (experiment.run)(&lab) {
+            Ok(outcome) => outcome,
+            Err(Failed::Missing(why)) => {
+                println!("skipped: {}: {why}", experiment.id);
+                continue;
+            }
+            Err(error) => panic!("{}: {error}", experiment.id),
+        };
+        outcome.check().unwrap_or_else(|error| panic!("{}: {error}", experiment.id));
+        record(experiment.id, &machine, outcome).save(&records).unwrap();
+        done += 1;
+    }
+    assert!(std::fs::read_dir(&work).unwrap().next().is_none(), "experiments clean up behind themselves");
+    let loaded = Record::load_all(&records).unwrap();
+    assert_eq!(loaded.len(), done);
+    report::write(&experiments, &loaded, &out).unwrap();
+    let (page, text) = (out.join("report.html"), out.join("report.md"));
+    let (page, text) = (std::fs::read_to_string(page).unwrap(), std::fs::read_to_string(text).unwrap());
+    for record in &loaded {
+        assert!(page.contains(&format!("id=\"{}\"", record.experiment)), "{}", record.experiment);
+        assert!(text.contains(&record.command));
+    }
+    let plots: usize = loaded.iter().map(|record| record.outcome.plots.len()).sum();
+    assert_eq!(page.matches("<svg ").count(), plots);
+    assert!(!page.contains("<script") && !page.contains("src=\"http") && !page.contains("NaN"));
+}
+
+#[test]
+fn ids_are_unique_and_texts_are_there() {
+    let experiments = registry::all();
+    let mut ids: Vec<&str> = experiments.iter().map(|one| one.id).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), experiments.len());
+    for one in experiments {
+        assert!(one.found.len() > 20 && one.differs.len() > 20 && !one.figure.is_empty(), "{}", one.id);
+    }
+}
+
+/// Records of two machines stand beside each other; one from a later version is refused by name.
+#[test]
+fn records_of_other_machines_can_be_added() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = Machine::here(dir.path());
+    let other =
+        Machine { cpu: "Other <CPU>".into(), cpus: 64, devices: vec!["NVIDIA H200".into()], ..here.clone() };
+    let mut outcome = Outcome::default();
+    outcome.find("rate", 100.0, "MB/s", Some(25.0));
+    outcome.duel("hashing", 100.0, 50.0, "measured", "MB/s");
+    let experiments = registry::all();
+    let id = experiments[0].id;
+    record(id, &here, outcome.clone()).save(dir.path()).unwrap();
+    outcome.findings[0].value = 200.0;
+    let path = record(id, &other, outcome).save(dir.path()).unwrap();
+    assert!(path.ends_with(format!(
+        "other-cpu-64cpu-{}gb-nvidia-h200/{id}.json",
+        (here.memory as f64 / 1e9).round()
+    )));
+    let records = Record::load_all(dir.path()).unwrap();
+    report::write(&experiments, &records, &dir.path().join("out")).unwrap();
+    let text = std::fs::read_to_string(dir.path().join("out/report.md")).unwrap();
+    let row = text.lines().find(|line| line.starts_with("| rate |")).unwrap();
+    assert!(row.contains("| 25 |") && row.contains("100") && row.contains("200"), "{row}");
+    assert!(
+        text.find("Where today's processor beats the device").unwrap() < text.find("How to read it").unwrap()
+    );
+    let newer = std::fs::read_to_string(&path).unwrap().replace("\"schema\": 1", "\"schema\": 2");
+    std::fs::write(&path, newer).unwrap();
+    let error = Record::load_all(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("newer") && error.contains(id), "{error}");
+}
