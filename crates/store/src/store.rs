@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use outrigger_format::{Fingerprint, Footer, PackId, Place};
 
+use outrigger_offload::FrameDevices;
 use outrigger_offload::runtime::Runtime;
 
 use crate::backend::{Backend, LocalBackend};
@@ -167,10 +168,19 @@ impl Store {
         &self.dir
     }
 
-    /// Has writers that start from now on give their hashing to this runtime, whose placement decides who does it. What is stored
-    /// does not depend on it. Only the first counts.
+    /// Has writers that start from now on give their hashing and compressing to this runtime's devices, and readers their decompressing, where these are faster. Chunks, names and
+    /// contents do not depend on it; how frames are compressed may. Only the first counts.
     pub fn use_devices(&self, runtime: Arc<Runtime>) {
-        let _ = self.devices.set(runtime);
+        if self.devices.set(Arc::clone(&runtime)).is_ok()
+            && let Some(devices) = FrameDevices::of(&runtime)
+        {
+            self.packs.use_devices(devices);
+        }
+    }
+
+    /// Those of them that compress.
+    pub fn frame_devices(&self) -> Option<&Arc<FrameDevices>> {
+        self.packs.devices()
     }
 
     /// What was given to [`Store::use_devices`].
