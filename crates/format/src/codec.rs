@@ -1,6 +1,6 @@
 use std::fmt;
 
-use crate::FormatError;
+use crate::{CodecList, FormatError};
 
 /// How a frame's bytes are stored: its number on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
@@ -142,24 +142,34 @@ impl Objective {
     }
 }
 
-/// What a store, a directory or a file says about its codec: `zstd:3`, `auto`, `auto:ratio`.
+/// What a store, a directory or a file says about its codec: `zstd:3`, `auto`, `auto:ratio`, `gzip:6@qat,zstd:3@cpu`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum CodecChoice {
-    /// This codec at this level, whatever happens.
+    /// This codec at this level, whoever does it.
     Fixed(CodecSpec),
     /// Chosen frame by frame.
     Auto(Objective),
+    /// The first of these for which a device is there and free.
+    Listed(CodecList),
 }
 
 impl CodecChoice {
     /// Stored as it is.
     pub const NONE: CodecChoice = CodecChoice::Fixed(CodecSpec::NONE);
 
-    /// Parses `auto`, `auto:throughput`, `auto:ratio`, `auto:cpu`, or what [`CodecSpec::parse`] takes.
+    /// Parses `auto`, `auto:throughput`, `auto:ratio`, `auto:cpu`, what [`CodecSpec::parse`] takes, or one to four of these with commas between
+    /// them, each with or without `@` and a device (`any`, `cpu`, `qat`, `nvcomp`, `sim`).
     ///
     /// # Errors
     /// [`FormatError::Text`] says what would be accepted.
     pub fn parse(text: &str) -> Result<Self, FormatError> {
+        if text.contains([',', '@']) {
+            return CodecList::parse(text).map(Self::Listed);
+        }
+        Self::parse_one(text)
+    }
+
+    pub(crate) fn parse_one(text: &str) -> Result<Self, FormatError> {
         let bad =
             || FormatError::Text(format!("`{text}`: use auto, auto:throughput, auto:ratio or auto:cpu"));
         match text.split_once(':') {
@@ -188,6 +198,7 @@ impl fmt::Display for CodecChoice {
             Self::Fixed(spec) => spec.fmt(f),
             Self::Auto(Objective::Throughput) => f.write_str("auto"),
             Self::Auto(objective) => write!(f, "auto:{}", objective.name()),
+            Self::Listed(list) => list.fmt(f),
         }
     }
 }

@@ -121,10 +121,26 @@ pub enum Reason {
     Random = 7,
     /// Stored as it is: that it cannot be compressed was known from when it was written first.
     Known = 8,
+    /// Compressed by a QAT card.
+    Qat = 9,
+    /// Compressed by a GPU.
+    Gpu = 10,
+    /// Compressed by another device.
+    Device = 11,
+    /// By the processor: no device that was asked for is there, or it is cut off.
+    Absent = 12,
+    /// By the processor: devices had enough to do.
+    Overflow = 13,
+    /// By the processor: too small, too large or too dense for a device.
+    Unsuitable = 14,
+    /// By the processor: it was predicted to be faster.
+    Slower = 15,
+    /// By the processor: a device failed at it.
+    Failed = 16,
 }
 
 impl Reason {
-    const ALL: [Reason; 9] = [
+    const ALL: [Reason; 17] = [
         Self::Unstated,
         Self::Policy,
         Self::Busy,
@@ -134,6 +150,14 @@ impl Reason {
         Self::Budget,
         Self::Random,
         Self::Known,
+        Self::Qat,
+        Self::Gpu,
+        Self::Device,
+        Self::Absent,
+        Self::Overflow,
+        Self::Unsuitable,
+        Self::Slower,
+        Self::Failed,
     ];
 
     fn from_byte(byte: u8) -> Self {
@@ -152,6 +176,14 @@ impl Reason {
             Self::Budget => "did not fit the budget",
             Self::Random => "looks random",
             Self::Known => "known to be incompressible",
+            Self::Qat => "a QAT card did it",
+            Self::Gpu => "a GPU did it",
+            Self::Device => "a device did it",
+            Self::Absent => "no device for it",
+            Self::Overflow => "devices had enough to do",
+            Self::Unsuitable => "nothing for a device",
+            Self::Slower => "faster than a device",
+            Self::Failed => "a device failed at it",
         }
     }
 }

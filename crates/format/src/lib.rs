@@ -7,6 +7,7 @@
 pub mod boundary;
 pub mod catalogue;
 mod codec;
+mod codec_list;
 mod cursor;
 mod encoding;
 mod error;
@@ -18,6 +19,7 @@ mod spec;
 pub mod staging;
 
 pub use codec::{Codec, CodecChoice, CodecSpec, Objective};
+pub use codec_list::{CodecDevice, CodecList, Listed, ListedCodec};
 pub use cursor::{Cursor, Put};
 pub use encoding::{Encoding, Filter, Reason};
 pub use error::FormatError;

@@ -35,12 +35,15 @@ pub mod sim;
 pub mod table;
 pub mod work;
 
-pub use compress::{Auto, Budget, Compression, Encoder, FrameCodec, FrameDecoder, Wanted};
+pub use compress::{
+    Auto, Budget, Compression, Decoded, Encoder, FrameCodec, FrameDecoder, FrameDevices, FramePlan, Made,
+    Planned, Route, Wanted,
+};
 pub use cpu::{
     CodecError, Compressor, CpuDevice, Decompressor, Hasher, Ingester, candidates, candidates_with, hash,
     hash_many, hash_many_with, pmd_hash, pmd_hash_with, scan, scan_with, window_hash, window_hash_with,
 };
-pub use cpu::{apply_filter, undo_filter, worst_case};
+pub use cpu::{apply_filter, apply_filter_into, undo_filter, worst_case};
 pub use detect::SimdLevel;
 pub use device::{Device, TaskError};
 pub use discover::{Discovered, Missing, discover};

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use outrigger_format::{Fingerprint, Footer, PackId, Place};
 
+use outrigger_offload::FrameDevices;
 use outrigger_offload::runtime::Runtime;
 
 use crate::backend::{Access, Backend};
@@ -238,10 +239,14 @@ impl Store {
         }
     }
 
-    /// Has writers that start from now on give cutting and hashing to this runtime, whose placement decides who does it, with a table cache if
-    /// any of its devices can look chunks up and there are `options` for it. What is stored does not depend on it. Only the first counts.
+    /// Has writers that start from now on give cutting, hashing and compressing to this runtime's devices, and readers their decompressing, where these are
+    /// faster, with a table cache if any of them can look chunks up and there are `options` for it. Chunks, names and contents do not depend on it; how frames
+    /// are compressed may. Only the first counts.
     pub fn use_devices(&self, runtime: Arc<Runtime>, options: Option<TableCacheOptions>) {
         self.devices.get_or_init(|| {
+            if let Some(devices) = FrameDevices::of(&runtime) {
+                self.packs.use_devices(devices);
+            }
             let asks = crate::write::has_use_for_table_cache(&runtime, &self.config) && !self.read_only;
             let table_cache = options.filter(|_| asks).map(|options| {
                 let path = Some(self.dir.join(TABLE_CACHE_FILE));
@@ -250,6 +255,11 @@ impl Store {
             });
             Devices { runtime, table_cache }
         });
+    }
+
+    /// Those of the devices that compress.
+    pub fn frame_devices(&self) -> Option<&Arc<FrameDevices>> {
+        self.packs.devices()
     }
 
     /// The runtime that was given to [`Store::use_devices`].

@@ -15,6 +15,7 @@ use outrigger_store::ops::{View, listing};
 use outrigger_store::tree::{StorePath, require};
 use outrigger_store::write::ProgressView;
 
+use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
@@ -52,6 +53,8 @@ pub struct GetArgs {
     /// Also restore devices, and set-user-id and set-group-id bits
     #[arg(long)]
     special: bool,
+    #[command(flatten)]
+    offload: Offload,
 }
 
 /// Something to restore, and where: as `name` in `dir`, or without a name as `dir` itself.
@@ -68,6 +71,7 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
     };
     let (dest, paths) = (PathBuf::from(dest), args::store_paths(paths)?);
     let store = context.open()?;
+    offload::use_devices(context, &store, &args.offload)?;
     let view = context.view(&store, "get", args.at.as_deref())?;
     let mut plans = plan(&store, &view, &paths, &dest)?;
     if let Some(number) = args.version {

@@ -55,7 +55,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
         })?)
     };
     let store = context.open_for_changes()?;
-    offload::use_devices(context, &store, args.offload)?;
+    offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again");
     let bar = Bar::start(&progress, context.quiet, Total::default(), true);
     let imported =

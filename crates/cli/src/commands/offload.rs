@@ -5,6 +5,7 @@ use std::sync::Arc;
 use clap::Args;
 use outrigger_offload::discover;
 use outrigger_offload::placement::{Policy, default_path};
+use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_store::Store;
 use outrigger_store::table_cache::{Asked, Sharing, TableCacheOptions, TableCacheStats};
@@ -14,24 +15,33 @@ use super::{Context, devices};
 use crate::exit::Failure;
 use crate::output::{Object, complain, count, size};
 
-/// Who may cut and hash beside the processor.
+/// Who may work beside the processor.
 #[derive(Clone, Copy, Debug)]
-pub enum Who {
+enum Who {
     /// The devices there are, where they are faster.
     Auto,
     /// Nobody.
     Nobody,
-    /// A simulated device of this preset.
-    Simulated(&'static str, Speed),
+    /// A simulated device of this speed.
+    Simulated(Speed),
 }
 
-/// For commands that write.
-#[derive(Args, Clone, Copy)]
+/// Who may work beside the processor, and from which thresholds on.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    who: Who,
+    policy: Policy,
+    /// As it was given.
+    text: String,
+}
+
+/// For commands that write or read much.
+#[derive(Args, Clone)]
 pub struct Offload {
-    /// Who may cut and hash beside the processor: auto (the devices there are, where they are faster), off, or sim:PRESET, a
-    /// simulated device, for experiments
-    #[arg(long, value_name = "WHO", env = "OUTRIGGER_OFFLOAD", default_value = "auto", value_parser = who)]
-    offload: Who,
+    /// Who may cut, hash, compress and decompress beside the processor: auto (the devices there are, where they are faster), off, or sim:PRESET, a
+    /// simulated device, for experiments; then thresholds: `auto,codec_min_bytes=64K,codec_queue_max=8` (docs/offload.md has them all)
+    #[arg(long, value_name = "WHO[,NAME=VALUE...]", env = "OUTRIGGER_OFFLOAD", default_value = "auto", value_parser = wish)]
+    offload: Wish,
     /// What devices know of the store: exclusive (the chunks found most often, beside what the host caches), shared (the host's cache
     /// has them too), or off (they are not asked); for experiments
     #[arg(long, value_name = "HOW", env = "OUTRIGGER_TABLE_CACHE", default_value = "exclusive", hide_short_help = true, value_parser = table_cache)]
@@ -55,45 +65,57 @@ fn table_cache(text: &str) -> Result<Known, String> {
 
 impl Offload {
     /// What was said, for another process.
-    pub fn word(self) -> String {
-        match self.offload {
-            Who::Auto => "auto".to_string(),
-            Who::Nobody => "off".to_string(),
-            Who::Simulated(preset, _) => format!("sim:{preset}"),
-        }
+    pub fn word(&self) -> String {
+        self.offload.text.clone()
     }
 
     /// The same of the table cache.
-    pub fn table_cache(self) -> &'static str {
+    pub fn table_cache(&self) -> &'static str {
         KNOWN.into_iter().find(|(_, known)| *known == self.table_cache).map_or("off", |(name, _)| name)
     }
+}
+
+fn wish(text: &str) -> Result<Wish, String> {
+    let mut words = text.split(',');
+    let who = who(words.next().unwrap_or_default())?;
+    let mut policy = Policy::default();
+    for word in words {
+        let (name, value) =
+            word.split_once('=').ok_or_else(|| format!("`{word}`: thresholds are given as NAME=VALUE"))?;
+        policy.set(name.trim(), value.trim()).map_err(|error| error.to_string())?;
+    }
+    Ok(Wish { who, policy, text: text.to_string() })
 }
 
 fn who(text: &str) -> Result<Who, String> {
     match text.split_once(':') {
         None if text == "auto" => Ok(Who::Auto),
         None if text == "off" => Ok(Who::Nobody),
-        Some(("sim", preset)) => {
-            devices::named_preset(preset).map(|(name, speed)| Who::Simulated(name, speed))
-        }
+        Some(("sim", preset)) => devices::named_preset(preset).map(|(_, speed)| Who::Simulated(speed)),
         _ => Err(format!("`{text}`: use auto, off or sim:PRESET")),
     }
 }
 
-/// Lets the writers of `store` use devices. Where there are none, nothing is started.
-pub fn use_devices(context: &Context, store: &Store, offload: Offload) -> Result<(), Failure> {
-    let found = match offload.offload {
-        Who::Nobody => return Ok(()),
+/// Lets writers and readers of `store` use devices. Where there are none, nothing is started.
+pub fn use_devices(context: &Context, store: &Store, offload: &Offload) -> Result<(), Failure> {
+    if let Some(runtime) = runtime(context, offload)? {
+        let options = |sharing| TableCacheOptions { sharing, ..TableCacheOptions::default() };
+        store.use_devices(runtime, offload.table_cache.0.map(options));
+    }
+    Ok(())
+}
+
+/// A runtime of the processor and the devices that may work; `None` where there are none.
+pub fn runtime(context: &Context, Offload { offload, .. }: &Offload) -> Result<Option<Arc<Runtime>>, Failure> {
+    let found = match offload.who {
+        Who::Nobody => return Ok(None),
         Who::Auto => discover().devices,
-        Who::Simulated(_, speed) => vec![Box::new(SimDevice::new(SimOptions::new("sim:0", speed))) as _],
+        Who::Simulated(speed) => vec![Box::new(SimDevice::new(SimOptions::new("sim:0", speed))) as _],
     };
     if found.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
-    let table_cache =
-        offload.table_cache.0.map(|sharing| TableCacheOptions { sharing, ..TableCacheOptions::default() });
-    store.use_devices(Arc::new(devices::runtime_of(context, found, Policy::default())?), table_cache);
-    Ok(())
+    Ok(Some(Arc::new(devices::runtime_of(context, found, offload.policy.clone())?)))
 }
 
 /// Keeps what was learned of the devices, for later runs.
@@ -120,7 +142,7 @@ pub fn told(store: &Store) -> String {
     });
     let table_cache =
         table_cache_stats(store).map_or(String::new(), |stats| format!("{}\n", describe(&stats.now)));
-    format!("hashed by {}\n{table_cache}", each.collect::<Vec<_>>().join("; "))
+    format!("offloaded work: {}\n{table_cache}", each.collect::<Vec<_>>().join("; "))
 }
 
 fn table_cache_stats(store: &Store) -> Option<TableCacheStats> {

@@ -100,7 +100,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     let to = args.to.as_deref().map(args::store_path).transpose()?;
     let targets = targets(&args.sources, to.as_ref())?;
     let store = context.open_for_changes()?;
-    offload::use_devices(context, &store, args.offload)?;
+    offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again to go on");
     let sources = sources(&store, targets, &progress)?;
     let paths = sources.iter().filter_map(|(source, _)| match source {

@@ -7,6 +7,7 @@ use clap::Args;
 use outrigger_format::CodecChoice;
 use outrigger_store::gc::{GcOptions, GcProgress, Recompress, RecompressReport, recompress};
 
+use super::offload::{self, Offload};
 use super::{Context, gc};
 use crate::args;
 use crate::exit::{Exit, Outcome};
@@ -37,11 +38,14 @@ pub struct RecompressArgs {
     /// Only say what the first run would do
     #[arg(long, short = 'n')]
     dry_run: bool,
+    #[command(flatten)]
+    offload: Offload,
 }
 
 pub fn run(context: &Context, args: RecompressArgs) -> Outcome {
     let started = Instant::now();
     let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
+    offload::use_devices(context, &store, &args.offload)?;
     crate::interrupt::arm(&store, "what was recompressed stays so, run it again");
     let progress = Arc::new(GcProgress::default());
     let bar = gc::shown(context, &progress);

@@ -152,7 +152,31 @@ fn a_put_may_have_a_device_hash_and_stores_the_same() {
     let again = run(&["put", "src", "--to", "tree", "--rescan", "--offload", "off", "--json"]).json();
     assert_eq!((again["bytes_new"].as_u64(), &again["devices"]), (Some(0), &serde_json::Value::Null));
     let said = run(&["put", "src", "--to", "other", "--offload", "sim:integrated"]).text();
-    assert!(said.contains("hashed by cpu"), "{said}");
+    assert!(said.contains("offloaded work: cpu"), "{said}");
+    // Thresholds by name, frames by whom a list says, and the reason in the statistics.
+    let codec = "gzip:1@sim,zstd:1@cpu";
+    run(&["policy", "set", "/", &format!("codec={codec}")]);
+    let said = run(&["policy", "get", "/", "codec"]).text();
+    assert!(said.contains(codec), "{said}");
+    std::fs::write(place.path("log"), "one line like all others\n".repeat(200_000)).unwrap();
+    let offload = "sim:pcie5-gpu,codec_min_bytes=8K,codec_slack=1000";
+    run(&["put", "log", "--to", "logs/", "--offload", offload]);
+    run(&[
+        "put",
+        "log",
+        "--to",
+        "more/",
+        "--no-dedup",
+        "--offload",
+        &format!("{offload},codec_max_bytes=8K"),
+    ]);
+    let stats = run(&["stats"]).text();
+    assert!(stats.contains("gzip:1") && stats.contains("a device did it"), "{stats}");
+    assert!(stats.contains("zstd:1") && stats.contains("nothing for a device"), "{stats}");
+    run(&["get", "logs/log", "back", "--offload", offload]);
+    assert!(std::fs::read(place.path("back")).unwrap() == std::fs::read(place.path("log")).unwrap());
+    let wrong = place.code(2, &["put", "src", "--to", "x", "--offload", "auto,codec_queue=8"]);
+    assert!(wrong.err.contains("codec_queue_max"), "{}", wrong.err);
     let wrong = place.code(2, &["put", "src", "--to", "x", "--offload", "gpu"]);
     assert!(wrong.err.contains("auto, off or sim:PRESET"), "{}", wrong.err);
     run(&["check", "--read-data"]);

@@ -13,11 +13,20 @@ pub trait FrameCodec {
     /// Whether `raw` compresses by `spec` to at most `room` bytes, which `out` is then replaced by. `false` says that it is not compressible
     /// enough; `out` is then unspecified. Whatever is written, the processor's codec of that name must be able to read.
     fn compress(&mut self, spec: CodecSpec, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool;
+
+    /// The same for a plane of numbers, one byte of each of many elements, in which repetitions are rare.
+    fn compress_plane(&mut self, spec: CodecSpec, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
+        self.compress(spec, raw, room, out)
+    }
 }
 
 impl FrameCodec for Compressor {
     fn compress(&mut self, spec: CodecSpec, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
         self.compress_within(spec, raw, room, out)
+    }
+
+    fn compress_plane(&mut self, spec: CodecSpec, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
+        self.compress_plane_within(spec, raw, room, out)
     }
 }
 
@@ -41,7 +50,7 @@ pub(super) fn compress_filtered(
         let (this, others) = rest.split_at(if plane == planes { rest.len() } else { plane_len });
         rest = others;
         let most = worst_case(spec.codec, this.len()).min(room - all.len());
-        if !codec.compress(spec, this, most, out) {
+        if !codec.compress_plane(spec, this, most, out) {
             return false;
         }
         all.extend_from_slice(out);
@@ -66,15 +75,57 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// What `compression` means now, as `auto` sees it.
+    /// What `compression` means now, as `auto` sees it. Of a list, what the processor does of it.
     pub fn of(compression: Compression, auto: &Auto) -> Self {
         let Compression { codec, filters, budget } = compression;
         let (spec, reason) = match codec {
             CodecChoice::Fixed(spec) => (spec, Reason::Policy),
             CodecChoice::Auto(objective) => auto.choose(objective),
+            CodecChoice::Listed(list) => {
+                return Self::of(Compression { codec: list.in_software(), ..compression }, auto);
+            }
         };
         Self { spec, reason, or_cheaper: matches!(codec, CodecChoice::Auto(_)), filters, budget }
     }
+}
+
+/// What is to be done with a frame: what [`Encoder::plan`] says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planned {
+    /// It is stored as it is.
+    Plain(Encoding),
+    /// It is compressed so, by whomever.
+    Compress(FramePlan),
+}
+
+/// How a frame is compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FramePlan {
+    /// By what.
+    pub spec: CodecSpec,
+    /// Why.
+    pub reason: Reason,
+    /// What is done to it before.
+    pub filter: Filter,
+    /// Bytes that it may have afterwards; else it is stored as it is.
+    pub room: usize,
+}
+
+impl FramePlan {
+    /// How a frame is stored that was compressed so, and became this long (`None`: it did not fit anything).
+    pub fn conclude(&self, len: Option<usize>) -> Encoding {
+        match len.filter(|&len| len <= self.room) {
+            Some(_) => {
+                let Self { spec, reason, filter, .. } = *self;
+                Encoding { codec: spec.codec, filter, asked: Some(spec), reason }
+            }
+            None => plain(self.spec, Reason::Budget),
+        }
+    }
+}
+
+fn plain(asked: CodecSpec, reason: Reason) -> Encoding {
+    Encoding { codec: Codec::None, filter: Filter::None, asked: Some(asked), reason }
 }
 
 /// Pieces and levels of the trial whether a costly level pays.
@@ -107,6 +158,9 @@ pub struct Encoder<C: FrameCodec = Compressor> {
     codec: C,
     filters: Filters,
     filtered: Vec<u8>,
+    quick: Vec<u8>,
+    /// Of the frame that was planned last.
+    bits: Option<f32>,
     level: Trust,
     random: Trust,
 }
@@ -127,31 +181,40 @@ impl<C: FrameCodec + Default> Default for Encoder<C> {
 impl<C: FrameCodec> Encoder<C> {
     /// An encoder that has `codec` compress.
     pub fn with_codec(codec: C) -> Self {
-        let (filters, filtered) = (Filters::default(), Vec::new());
-        Self { codec, filters, filtered, level: Trust::new(8), random: Trust::new(16) }
+        let (filters, filtered, quick) = (Filters::default(), Vec::new(), Vec::new());
+        Self { codec, filters, filtered, quick, bits: None, level: Trust::new(8), random: Trust::new(16) }
     }
 
     /// Makes of `raw` what is to be stored. Where the codec of the result is [`Codec::None`], that is `raw` itself, and `out` is
     /// unspecified: nothing is copied. Else it is `out`, within the budget.
     pub fn encode(&mut self, wanted: Wanted, raw: &[u8], out: &mut Vec<u8>) -> Encoding {
+        match self.plan(wanted, raw) {
+            Planned::Plain(encoding) => encoding,
+            Planned::Compress(plan) => self.compress(&plan, raw, out),
+        }
+    }
+
+    /// What is to be done with `raw`: samples it, and chooses filter and level. The costly part is left, for this thread
+    /// ([`Encoder::compress`]) or a device.
+    pub fn plan(&mut self, wanted: Wanted, raw: &[u8]) -> Planned {
         let Wanted { mut spec, mut reason, budget, .. } = wanted;
-        let plain =
-            |asked, reason| Encoding { codec: Codec::None, filter: Filter::None, asked: Some(asked), reason };
         if spec.codec == Codec::None {
-            return plain(spec, reason);
+            return Planned::Plain(plain(spec, reason));
         }
         let room = budget.room(raw.len());
         if raw.len() > MAX_FRAME_LEN || room == 0 {
-            return plain(spec, Reason::Budget);
+            return Planned::Plain(plain(spec, Reason::Budget));
         }
         // Of codecs that are as quick as a look at the data, none is taken.
         let sample = if spec.codec == Codec::Zle { None } else { Sample::take(raw) };
+        self.bits = None;
         if let Some(sample) = &sample
             && sample.looks_random()
-            && !self.compresses_quickly(raw, room, out)
+            && !self.compresses_quickly(raw, room)
         {
-            return plain(spec, Reason::Random);
+            return Planned::Plain(plain(spec, Reason::Random));
         }
+        self.bits = sample.as_ref().map(Sample::bits);
         let filter = match &sample {
             Some(sample) if wanted.filters && may_pay(spec.codec) => {
                 self.filters.choose(&mut self.codec, spec, raw, sample)
@@ -161,31 +224,43 @@ impl<C: FrameCodec> Encoder<C> {
         if wanted.or_cheaper && self.gains_nothing(spec, raw) {
             (spec, reason) = (CHEAP, Reason::NoGain);
         }
+        Planned::Compress(FramePlan { spec, reason, filter, room })
+    }
+
+    /// Bits a byte of the sample of the frame that was planned last (the entropy of its byte values); `None` where there was none.
+    pub fn bits(&self) -> Option<f32> {
+        self.bits
+    }
+
+    /// Compresses `raw` as planned; as [`Encoder::encode`].
+    pub fn compress(&mut self, plan: &FramePlan, raw: &[u8], out: &mut Vec<u8>) -> Encoding {
+        let FramePlan { spec, filter, room, .. } = *plan;
         let fits = match filter {
             Filter::None => self.codec.compress(spec, raw, room, out),
             filter => {
                 apply_filter(filter, raw, &mut self.filtered);
-                let fits = compress_filtered(&mut self.codec, spec, filter, &self.filtered, room, out);
-                if !fits {
-                    self.filters.disappointed(filter);
-                }
-                fits
+                compress_filtered(&mut self.codec, spec, filter, &self.filtered, room, out)
             }
         };
-        if fits {
-            Encoding { codec: spec.codec, filter, asked: Some(spec), reason }
-        } else {
-            plain(spec, Reason::Budget)
+        self.conclude(plan, fits.then_some(out.len()))
+    }
+
+    /// [`FramePlan::conclude`] of a frame that a device compressed; what it says of filters is learnt.
+    pub fn conclude(&mut self, plan: &FramePlan, len: Option<usize>) -> Encoding {
+        let encoding = plan.conclude(len);
+        if encoding.codec == Codec::None && plan.filter != Filter::None {
+            self.filters.disappointed(plan.filter);
         }
+        encoding
     }
 
     /// Whether a quick codec finds anything in what looks random. Once several frames were random indeed, it is shown a piece
     /// of most of the next ones only.
-    fn compresses_quickly(&mut self, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
+    fn compresses_quickly(&mut self, raw: &[u8], room: usize) -> bool {
         let known = self.random.ask(1.0) == Some(true);
         let piece = if known { &raw[..QUICK_PIECE.min(raw.len())] } else { raw };
         let room = if known { piece.len() - piece.len() / 8 } else { room };
-        let found = self.codec.compress(QUICK, piece, room, out);
+        let found = self.codec.compress(QUICK, piece, room, &mut self.quick);
         if found {
             self.random.forget();
         } else if !known {

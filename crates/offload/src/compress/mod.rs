@@ -4,23 +4,30 @@
 //!  policy: codec or auto ──▶ Auto: level by what processors have time for   (auto.rs; one per writer)
 //!                                   │
 //!  frame ──▶ sample ──▶ filter? ──▶ codec within the budget ──▶ frame, or "store it as it is"   (encoder.rs; one per thread)
-//!                          │ a trial on a piece, remembered
+//!                          │ a trial on a piece, remembered        │
+//!                          └── plan ──────────────────────────────▶ or a device (route.rs, devices.rs), and nobody waits
 //! ```
 //!
-//! What compresses is a [`FrameCodec`]: the processor's [`Compressor`](crate::Compressor), or a device that takes a frame and a budget
-//! and hands back the bytes or that it is incompressible. Whatever wrote a frame, [`FrameDecoder`] reads it.
+//! What compresses on the calling thread is a [`FrameCodec`]: the processor's [`Compressor`](crate::Compressor), or what a test gives. Devices take what the
+//! encoder has planned, by way of the runtime ([`FrameDevices`]). Whatever wrote a frame, [`FrameDecoder`] reads it.
 
 mod auto;
 mod decoder;
+mod decoding;
+mod devices;
 mod encoder;
 mod filters;
+mod route;
 mod trust;
 
 use outrigger_format::{CodecChoice, CodecSpec};
 
 pub use self::auto::Auto;
 pub use self::decoder::FrameDecoder;
-pub use self::encoder::{Encoder, FrameCodec, Wanted};
+pub use self::decoding::Decoded;
+pub use self::devices::{FrameDevices, Made};
+pub use self::encoder::{Encoder, FrameCodec, FramePlan, Planned, Wanted};
+pub use self::route::Route;
 
 /// The most that a compressed frame may have of its source: beyond it, the source is stored as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]

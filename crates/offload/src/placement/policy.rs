@@ -46,6 +46,12 @@ pub struct Policy {
     pub codec_min_bytes: u64,
     /// Compression and decompression of more bytes does too: devices have buffers of this size.
     pub codec_max_bytes: u64,
+    /// A device that has so many frames to compress, waiting or under way, gets no more for now; 0 for half as many again as it keeps under way.
+    pub codec_queue_max: u32,
+    /// A frame is compressed by a device if that takes at most so many times as long as the processor would: nobody waits for it.
+    pub codec_slack: f64,
+    /// A frame whose sample has more bits a byte than this stays on the processor: there is little to be gained.
+    pub codec_max_bits: f64,
     /// Everything else of fewer bytes stays on the processor.
     pub offload_min_bytes: u64,
     /// Everything else of more bytes does.
@@ -92,6 +98,9 @@ impl Default for Policy {
             objective: Objective::Throughput,
             codec_min_bytes: 4 << 10,
             codec_max_bytes: 1 << 20,
+            codec_queue_max: 0,
+            codec_slack: 4.0,
+            codec_max_bits: 8.0,
             offload_min_bytes: 4 << 10,
             offload_max_bytes: 1 << 30,
             inline_max: Duration::from_micros(20),
@@ -133,10 +142,13 @@ pub enum PolicyError {
 
 impl Policy {
     /// Every threshold's name, in the order of the fields.
-    pub const NAMES: [&'static str; 20] = [
+    pub const NAMES: [&'static str; 23] = [
         "objective",
         "codec_min_bytes",
         "codec_max_bytes",
+        "codec_queue_max",
+        "codec_slack",
+        "codec_max_bits",
         "offload_min_bytes",
         "offload_max_bytes",
         "inline_max",
@@ -190,6 +202,9 @@ impl Policy {
             }
             "codec_min_bytes" => self.codec_min_bytes = size()?,
             "codec_max_bytes" => self.codec_max_bytes = size()?,
+            "codec_queue_max" => self.codec_queue_max = whole()?,
+            "codec_slack" => self.codec_slack = number(0.01, 1e6, "a number from 0.01")?,
+            "codec_max_bits" => self.codec_max_bits = number(0.0, 8.0, "a number from 0 to 8")?,
             "offload_min_bytes" => self.offload_min_bytes = size()?,
             "offload_max_bytes" => self.offload_max_bytes = size()?,
             "inline_max" => {
@@ -221,6 +236,9 @@ impl Policy {
             "objective" => self.objective.name().to_string(),
             "codec_min_bytes" => print_size(self.codec_min_bytes),
             "codec_max_bytes" => print_size(self.codec_max_bytes),
+            "codec_queue_max" => self.codec_queue_max.to_string(),
+            "codec_slack" => self.codec_slack.to_string(),
+            "codec_max_bits" => self.codec_max_bits.to_string(),
             "offload_min_bytes" => print_size(self.offload_min_bytes),
             "offload_max_bytes" => print_size(self.offload_max_bytes),
             "inline_max" => self.inline_max.as_secs_f64().to_string(),

@@ -2,6 +2,9 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(test)]
+mod real;
+
 use std::ffi::{OsStr, c_uint};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
@@ -178,21 +181,24 @@ impl Session {
     pub(super) fn new(library: &Arc<Library>, setup: Setup) -> Result<Self, Fault> {
         library.start()?;
         let mut parameters = library.parameters(setup)?;
+        match Self::set_up(library, setup, &mut parameters) {
+            (session, status::OK | status::DUPLICATE) => Ok(session),
+            (_, code) => Err(status::fault(code)),
+        }
+    }
+
+    /// With its code. Whatever that is, the session is torn down in the end.
+    fn set_up(library: &Arc<Library>, setup: Setup, parameters: &mut Deflate) -> (Self, i32) {
         let mut raw = Box::new(abi::Session::EMPTY);
         let session = &raw mut *raw;
         // SAFETY: an empty session and parameters as qatzip.h has them. The session does not move: it is boxed.
         let code = unsafe {
             match setup {
-                Setup::Gzip(_) | Setup::Deflate(_) => (library.setup_deflate)(session, &raw mut parameters),
+                Setup::Gzip(_) | Setup::Deflate(_) => (library.setup_deflate)(session, &raw mut *parameters),
                 Setup::Lz4 => (library.setup_lz4)(session, &raw mut parameters.common),
             }
         };
-        // From here on it is torn down, whatever it was set up as.
-        let session = Self { library: Arc::clone(library), raw, _thread: PhantomData };
-        match code {
-            status::OK | status::DUPLICATE => Ok(session),
-            code => Err(status::fault(code)),
-        }
+        (Self { library: Arc::clone(library), raw, _thread: PhantomData }, code)
     }
 
     /// Room that is always enough for what `len` bytes are compressed to; 0 where the driver does not say.

@@ -79,6 +79,15 @@ impl Worker {
 
     /// Computes a device's result again. Whatever it was, the task's result is right afterwards.
     fn check(&mut self, shared: &Arc<Shared>, body: &mut Body, lane: usize) -> Option<Failure> {
+        // What was compressed is right if it gives the source back: for that, it need not be compressed again.
+        if matches!(body.work.request, Request::Compress { .. })
+            && same_result(&body.work, &Output::default(), &body.output, &mut self.cpu)
+        {
+            add(&shared.lanes[lane].counters.checked, 1);
+            body.report.checked = true;
+            shared.lanes[lane].success(&shared.policy);
+            return None;
+        }
         let mut expected = std::mem::take(&mut self.scratch);
         let truth = self.run(shared, body, &mut expected);
         add(&shared.lanes[lane].counters.checked, 1);

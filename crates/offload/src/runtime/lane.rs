@@ -26,6 +26,8 @@ pub(super) struct Lane {
     pub identity: Identity,
     /// Tasks it executes at a time without one slowing another down.
     pub width: usize,
+    /// Tasks that it keeps under way; 0 for the processor.
+    pub in_flight_max: usize,
     /// None for the processor, which does everything.
     pub capabilities: Option<Capabilities>,
     /// Cut off. Set before its queue and its running tasks are taken away, and looked at under the same locks by who
@@ -96,6 +98,7 @@ impl Lane {
         Self {
             identity,
             width,
+            in_flight_max,
             capabilities,
             open: AtomicBool::new(false),
             breaker: Mutex::new(Breaker::new(policy)),

@@ -76,6 +76,19 @@ pub struct Runtime {
     warden: Option<JoinHandle<()>>,
 }
 
+/// What a device has to do at a moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct DeviceLoad {
+    /// Tasks that wait for it, and that it works on.
+    pub tasks: usize,
+    /// Tasks that it keeps under way; 0 for the processor.
+    pub in_flight_max: usize,
+    /// Nothing is sent to it.
+    pub is_cut_off: bool,
+    /// It gets one task at a time.
+    pub is_on_trial: bool,
+}
+
 /// How a runtime ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shutdown {
@@ -173,6 +186,20 @@ impl Runtime {
     pub fn supports(&self, device: usize, work: &Work) -> bool {
         let lane = self.shared.lanes.get(device);
         lane.is_some_and(|lane| lane.capabilities.as_ref().is_none_or(|can| can(work)))
+    }
+
+    /// What a device, by its place in [`Metrics::devices`], has to do now.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    pub fn load(&self, device: usize) -> DeviceLoad {
+        let (lane, load) = (&self.shared.lanes[device], self.shared.board.load(device));
+        DeviceLoad {
+            tasks: load.waiting + load.running,
+            in_flight_max: lane.in_flight_max,
+            is_cut_off: lane.is_open(),
+            is_on_trial: lane.state() == BreakerState::HalfOpen,
+        }
     }
 
     /// What a device is predicted to take for a task on its own, waiting aside. `None` if it was never measured.

@@ -95,6 +95,20 @@ impl OutputBytes {
         self.buffer.take()
     }
 
+    /// Takes what counts: the buffer, filled; or says that it is in the vector, which may be swapped for another.
+    ///
+    /// # Errors
+    /// The vector.
+    pub fn take_filled(&mut self) -> Result<Buffer, &mut Vec<u8>> {
+        match self.buffer.take_if(|_| self.in_buffer) {
+            Some(buffer) => {
+                self.in_buffer = false;
+                Ok(buffer)
+            }
+            None => Err(&mut self.vector),
+        }
+    }
+
     /// Empties it, and keeps the room.
     pub fn clear(&mut self) {
         self.vector.clear();

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use outrigger_format::CodecSpec;
 use outrigger_offload::{Compressor, Decompressor, worst_case};
 
-/// Compiles `source`, which lies below this package, and says where the library is.
+/// Compiles `source`, which lies below the package `outrigger-offload`, and says where the library is.
 pub fn built(name: &str, source: &str, more: &[&str]) -> PathBuf {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.so", std::process::id()));
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../offload").join(source);
     let flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"];
     let mut command = Command::new(compiler);
     command.args(flags).args(more).arg("-o").arg(&out).arg(source);

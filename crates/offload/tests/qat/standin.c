@@ -65,8 +65,10 @@ typedef struct Prepared {
 
 enum { INSTANCES_MAX = 64 };
 
+enum { BUCKETS = 4096 };
+
 static Codec codec;
-static Prepared *prepared;
+static Prepared *prepared[BUCKETS];
 static int initialised;
 static char busy[INSTANCES_MAX];
 
@@ -79,6 +81,7 @@ static struct {
     {"lz4", 1},        // 0: the card is too old for it
     {"instances", 4},
     {"rate", 0},       // bytes a second of all instances together; 0: as fast as the codec
+    {"record", 0},     // 1: what is computed is kept, to be replayed from then on
     {"memory", 1},     // 0: no pinned memory
     {"huffman", 0},    // what defaults say of huffman_hdr: another layout
     {"every", 0},      // every so-manieth call ...
@@ -89,6 +92,7 @@ static struct {
     {"extended", 0},   // ... or says this in its extended code
     {"life", 0},       // raised: all sessions so far are lost
     {"calls", 0},      // counted
+    {"decompressed", 0},
     {"made", 0},
     {"torn", 0},
     {"software", 0},   // calls that would have been allowed to use software
@@ -117,8 +121,8 @@ void standin_prepare(int format, const uint8_t *src, size_t len, const uint8_t *
     one->len = result_len;
     memcpy(one->bytes, result, result_len);
     pthread_mutex_lock(&lock);
-    one->next = prepared;
-    prepared = one;
+    one->next = prepared[one->key % BUCKETS];
+    prepared[one->key % BUCKETS] = one;
     pthread_mutex_unlock(&lock);
 }
 
@@ -225,7 +229,10 @@ static int64_t result_of(Inner *inner, int decompress, const uint8_t *src, size_
     uint8_t *to = dest + before;
     int64_t made = BUF_ERROR;
     uint64_t key = decompress ? 0 : key_of(inner->format, src, len);
-    Prepared *found = decompress ? NULL : prepared;
+    pthread_mutex_lock(&lock);
+    Prepared *found = decompress ? NULL : prepared[key % BUCKETS];
+    int keep = !decompress && *value("record");
+    pthread_mutex_unlock(&lock);
     while (found && found->key != key) found = found->next;
     if (found) {
         if (found->len <= room - before - behind) {
@@ -237,6 +244,7 @@ static int64_t result_of(Inner *inner, int decompress, const uint8_t *src, size_
         pthread_mutex_unlock(&lock);
     } else if (codec) {
         made = codec(inner->format, inner->level, decompress, src, len, to, room - before - behind);
+        if (keep && made > 0) standin_prepare(inner->format, src, len, to, (size_t)made);
     }
     if (made < 0 || !frame) return made;
     put32(dest, 0x184d2204u);
@@ -257,6 +265,7 @@ static int call(Session *session, int decompress, const uint8_t *src, unsigned *
     Inner *inner = session->internal;
     if (!inner) return FAIL;
     pthread_mutex_lock(&lock);
+    *value("decompressed") += decompress;
     long number = ++*value("calls"), every = *value("every");
     int due = every && number % every == 0;
     while (due && *value("hang")) pthread_cond_wait(&changed, &lock);

@@ -80,3 +80,22 @@ fn what_the_optimizer_keeps_is_compressed_too() {
     say("float64", &doubles, len);
     assert_eq!(encoding.filter.planes(), 8);
 }
+
+#[test]
+fn exponents_cost_little_more_than_they_say() {
+    // Normally distributed, nearly: what layers begin with. Exponents have 2.55 bits then, and all else is noise.
+    let mut rng = outrigger_workload::Rng::new(1);
+    let mut normal = || (0..12).map(|_| rng.below(1 << 24) as f32 / (1u32 << 24) as f32).sum::<f32>() - 6.0;
+    let weights: Vec<f32> = (0..200_000).map(|_| 0.02 * normal()).collect();
+    let raw: Vec<u8> = weights.iter().flat_map(|&weight| bfloat16(weight)).collect();
+    let (encoding, len) = encoded(&raw, true);
+    say("normal bfloat16", &raw, len);
+    assert_eq!(encoding.filter, Filter::Float2);
+    // 8 bits of sign and mantissa, 2.55 of exponent, and 2 % for a prefix code: 66.3 %.
+    assert!(len * 1000 <= raw.len() * 670, "{len} of {}", raw.len());
+    assert!(len * 100 <= zstd_alone(&raw) * 86, "{len} of {}", zstd_alone(&raw));
+    let raw = float32(&weights);
+    let (_, len) = encoded(&raw, true);
+    say("normal float32", &raw, len);
+    assert!(len * 1000 <= raw.len() * 835, "{len} of {}", raw.len());
+}

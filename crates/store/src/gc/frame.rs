@@ -60,9 +60,17 @@ impl Salvager {
         let header = FrameHeader::decode(&self.stored).context(at)?;
         let stored = &self.stored[header.encoded_len()..];
         header.verify_stored(stored).context(at)?;
-        self.decoder
-            .decode(header.encoding, stored, header.raw_len(), &mut self.raw)
-            .map_err(|error| Error::damaged(at()).caused_by(error))?;
+        let devices = store.frame_devices();
+        let by_device = devices.is_some_and(|devices| {
+            let (encoding, raw_len) = (header.encoding, header.raw_len());
+            let device = devices.decoder_for(encoding, stored.len(), raw_len);
+            device
+                .is_some_and(|device| devices.decode_copied(device, encoding, stored, raw_len, &mut self.raw))
+        });
+        if !by_device {
+            let decoded = self.decoder.decode(header.encoding, stored, header.raw_len(), &mut self.raw);
+            decoded.map_err(|error| Error::damaged(at()).caused_by(error))?;
+        }
 
         let whole = wanted.len() == header.lengths.len()
             && (header.raw_len() >= whole_min || header.kind == ChunkKind::Catalogue);
@@ -97,8 +105,11 @@ impl Salvager {
         }
         match salvage.other.filter(|_| whole) {
             Some(target) => {
-                let wanted = Wanted::of(target, &Auto::new());
-                salvage.encoding = self.encoder.encode(wanted, &self.raw, &mut salvage.bytes);
+                let (raw, auto, out) = (&self.raw, &Auto::new(), &mut salvage.bytes);
+                salvage.encoding = match devices {
+                    Some(devices) => devices.encode(&mut self.encoder, target, auto, raw, out),
+                    None => self.encoder.encode(Wanted::of(target, auto), raw, out),
+                };
                 if salvage.encoding.codec == Codec::None {
                     salvage.bytes.clone_from(&self.raw);
                 }

@@ -277,6 +277,10 @@ fn conforms(encoding: Encoding, target: Compression) -> bool {
             (compressed && (at_least(asked, usual) || encoding.reason == Reason::NoGain)) || in_vain(usual)
         }
         (CodecChoice::Auto(_), None) => false,
+        // Whoever did it, by whichever of them.
+        (CodecChoice::Listed(list), _) => list
+            .entries()
+            .any(|entry| conforms(encoding, Compression { codec: entry.codec.into(), ..target })),
     }
 }
 

@@ -5,22 +5,42 @@
 //! back to a pool when its last user drops it, since fresh memory costs more than decoding into old.
 
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 
 use outrigger_format::{
     Fingerprint, FingerprintKind, Footer, FrameHeader, PACK_HEADER_LEN, PackHeader, PackId, Place, StoreId,
     TRAILER_LEN, Trailer,
 };
-use outrigger_offload::FrameDecoder;
+use outrigger_offload::pool::Buffer;
+use outrigger_offload::{Decoded, FrameDecoder, FrameDevices};
 
 use crate::backend::Backend;
+use crate::clock::thread_time;
 use crate::error::{Context, Error, ErrorKind, Result};
+
+/// A frame's bytes.
+enum Raw {
+    Vector(Vec<u8>),
+    /// Where a device has written them.
+    Buffer(Buffer),
+}
+
+impl Deref for Raw {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Vector(bytes) => bytes,
+            Self::Buffer(bytes) => bytes,
+        }
+    }
+}
 
 /// A decoded frame. Its bytes match the stored checksum; fingerprints are the reader's to verify.
 pub struct Frame {
-    raw: Vec<u8>,
+    raw: Raw,
     /// Where each chunk begins, and the end of the last.
     bounds: Vec<u32>,
     /// The frame's header.
@@ -46,9 +66,11 @@ const POOL_MAX: usize = 64;
 
 impl Drop for Frame {
     fn drop(&mut self) {
+        // A device's buffer goes back to its own pool.
+        let Raw::Vector(bytes) = &mut self.raw else { return };
         let mut pool = self.pool.lock().expect("no panic while held");
         if pool.len() < POOL_MAX {
-            pool.push(std::mem::take(&mut self.raw));
+            pool.push(std::mem::take(bytes));
         }
     }
 }
@@ -107,6 +129,7 @@ pub struct PackReader {
     footer_guess: usize,
     /// Pack → where its fingerprints begin, and how many they are.
     tables: Mutex<HashMap<PackId, (u64, u32)>>,
+    devices: OnceLock<Arc<FrameDevices>>,
 }
 
 /// What vouches for a frame's bytes.
@@ -143,7 +166,18 @@ impl PackReader {
             pool: Arc::default(),
             stored_pool: Mutex::default(),
             tables: Mutex::default(),
+            devices: OnceLock::new(),
         }
+    }
+
+    /// Has these devices decompress what they are predicted to be faster at. Only the first count.
+    pub fn use_devices(&self, devices: Arc<FrameDevices>) {
+        let _ = self.devices.set(devices);
+    }
+
+    /// Those that were given.
+    pub fn devices(&self) -> Option<&Arc<FrameDevices>> {
+        self.devices.get()
     }
 
     /// Keeps so many bytes of decoded frames from now on: for those that read here and there.
@@ -352,18 +386,52 @@ impl PackReader {
         bytes: &mut Vec<u8>,
     ) -> Result<Frame> {
         let at = || format!("pack {pack}, frame at byte {}", range.start);
-        bytes.resize(range.len(), 0);
-        self.backend.read_at(pack, range.start.into(), bytes)?;
-        let header = FrameHeader::decode(bytes).context(at)?;
-        let stored = &bytes[header.encoded_len()..];
-        if trust == Trust::Nothing {
-            header.verify_stored(stored).context(at)?;
+        let devices = self.devices.get();
+        // Read into memory that devices reach, if there are any.
+        let mut lent = devices.map(|devices| {
+            let mut buffer = devices.runtime().pool().alloc(range.len());
+            buffer.set_len(range.len());
+            buffer
+        });
+        let read: &mut [u8] = match &mut lent {
+            Some(buffer) => buffer,
+            None => {
+                bytes.resize(range.len(), 0);
+                bytes
+            }
+        };
+        self.backend.read_at(pack, range.start.into(), read)?;
+        let header = FrameHeader::decode(read).context(at)?;
+        let (start, raw_len) = (header.encoded_len(), header.raw_len());
+        let stored_len = read.len() - start;
+        let device = devices
+            .and_then(|devices| Some((devices, devices.decoder_for(header.encoding, stored_len, raw_len)?)));
+        // What is not what its checksum says never gets to a device.
+        if trust == Trust::Nothing || device.is_some() {
+            header.verify_stored(&read[start..]).context(at)?;
         }
-        let raw_len = header.raw_len();
-        let mut raw = self.pool.lock().expect("no panic while held").pop().unwrap_or_default();
-        decoder
-            .decode(header.encoding, stored, raw_len, &mut raw)
-            .map_err(|error| Error::damaged(at()).caused_by(error))?;
+        let mut vector = self.pool.lock().expect("no panic while held").pop().unwrap_or_default();
+        let mut decoded = None;
+        match (device, lent) {
+            (Some((devices, device)), Some(buffer)) => {
+                let buffer = Arc::new(buffer);
+                let stored = (Arc::clone(&buffer), start..start + stored_len);
+                decoded = devices.decode(device, header.encoding, stored, raw_len, &mut vector);
+                if decoded.is_none() {
+                    self.decode_here(decoder, &header, &buffer[start..], &mut vector)
+                        .map_err(|error| error.context(at()))?;
+                }
+            }
+            (_, lent) => {
+                let stored = lent.as_ref().map_or(&bytes[start..], |buffer| &buffer[start..]);
+                self.decode_here(decoder, &header, stored, &mut vector)
+                    .map_err(|error| error.context(at()))?;
+            }
+        }
+        let raw = match decoded {
+            Some(Decoded::Buffer(buffer)) => Raw::Buffer(buffer),
+            Some(Decoded::Vector) | None => Raw::Vector(vector),
+        };
         let mut bounds = Vec::with_capacity(header.lengths.len() + 1);
         let mut end = 0;
         bounds.push(0);
@@ -372,6 +440,25 @@ impl PackReader {
             bounds.push(end);
         }
         Ok(Frame { raw, bounds, header, pool: Arc::clone(&self.pool) })
+    }
+
+    fn decode_here(
+        &self,
+        decoder: &mut FrameDecoder,
+        header: &FrameHeader,
+        stored: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
+        let codec = header.encoding.codec;
+        let compared = self.devices.get().filter(|devices| devices.may_decode(codec));
+        let began = compared.map(|_| thread_time());
+        decoder
+            .decode(header.encoding, stored, header.raw_len(), out)
+            .map_err(|error| Error::damaged("the frame cannot be decoded").caused_by(error))?;
+        if let (Some(devices), Some(began)) = (compared, began) {
+            devices.observe_decoding(codec, stored.len(), thread_time() - began);
+        }
+        Ok(())
     }
 }
 

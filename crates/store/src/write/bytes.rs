@@ -24,6 +24,16 @@ impl Bytes {
         Self(Arc::new(memory))
     }
 
+    /// Room for `len` bytes, of which none are there yet.
+    pub fn with_room(pool: &Pool, len: usize) -> Self {
+        Self(Arc::new(pool.alloc(len)))
+    }
+
+    /// Appends bytes, which there must be room for. What is lent is not written to.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        Arc::get_mut(&mut self.0).expect("what is lent is not written to").extend_from_slice(bytes);
+    }
+
     /// For a task to read.
     pub fn lend(&self) -> Arc<Memory> {
         Arc::clone(&self.0)

@@ -22,7 +22,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use outrigger_format::{ChunkerSpec, FingerprintKind};
 use outrigger_offload::op::Stream;
-use outrigger_offload::pool::Pool;
 use outrigger_offload::runtime::{Failed, Finished, Runtime};
 use outrigger_offload::table::HotView;
 use outrigger_offload::work::{Class, Request};
@@ -112,11 +111,6 @@ impl Devices {
         let useful = can(&runtime, Request::HashMany { kind, ranges: Vec::new() })
             || can(&runtime, ingest(Vec::new(), chunker, kind, None));
         useful.then(|| Self { runtime, kind, chunker, table_cache: store.table_cache().cloned() })
-    }
-
-    /// Where batches' memory comes from.
-    pub fn pool(&self) -> &Pool {
-        self.runtime.pool()
     }
 
     /// Bytes of a batch from which the devices do about their best, as far as they were measured.

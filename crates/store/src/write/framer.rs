@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use outrigger_format::{Fingerprint, MAX_FRAME_LEN};
 use outrigger_offload::Compression;
+use outrigger_offload::pool::{Buffer as Memory, Pool};
 
-use super::bytes::Buffer;
+use super::bytes::{Buffer, Bytes};
 
 /// What a file's frames are like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,14 +35,16 @@ pub(super) struct RawFrame {
     pub lengths: Vec<u32>,
     pub fingerprints: Vec<Fingerprint>,
     pub form: Form,
+    /// No device is to be asked (any more).
+    pub for_processor: bool,
 }
 
 /// Where a frame's raw bytes are.
 pub(super) enum RawBytes {
     /// In the buffer that they were read into.
     Borrowed(Arc<Buffer>, Range<usize>),
-    /// Copied together.
-    Owned(Vec<u8>),
+    /// Copied together, in memory of the pool: a device reads it as well as a batch.
+    Owned(Bytes),
 }
 
 impl RawBytes {
@@ -52,12 +55,18 @@ impl RawBytes {
         }
     }
 
-    /// The same bytes in a vector that has room for `len` of them.
-    fn own(&mut self, len: usize, recycled: impl FnOnce() -> Vec<u8>) -> &mut Vec<u8> {
+    /// The same for a device to read.
+    pub fn lend(&self) -> (Arc<Memory>, Range<usize>) {
+        match self {
+            Self::Borrowed(buffer, range) => (buffer.bytes.lend(), range.clone()),
+            Self::Owned(bytes) => (bytes.lend(), 0..bytes.len()),
+        }
+    }
+
+    /// The same bytes in memory of their own that has room for `len` of them.
+    fn own(&mut self, len: usize, pool: &Pool) -> &mut Bytes {
         if let Self::Borrowed(buffer, range) = self {
-            let mut owned = recycled();
-            owned.clear();
-            owned.reserve(len);
+            let mut owned = Bytes::with_room(pool, len.max(range.len()));
             owned.extend_from_slice(&buffer.bytes[range.clone()]);
             *self = Self::Owned(owned);
         }
@@ -75,19 +84,33 @@ const CHUNKS_MAX: usize = 65_535;
 /// one that would take it a quarter beyond (a larger chunk is a frame of its own).
 pub(super) struct Framer {
     frame_size: usize,
+    limit: usize,
     open: Option<RawFrame>,
     next_sequence: u64,
+    pool: Pool,
 }
 
 impl Framer {
-    pub fn new(frame_size: usize) -> Self {
-        Self { frame_size, open: None, next_sequence: 1 }
+    /// Frames that are copied together lie in memory of `pool`.
+    pub fn new(frame_size: usize, pool: Pool) -> Self {
+        let limit = Self::usual_limit(frame_size);
+        Self { frame_size, limit, open: None, next_sequence: 1, pool }
+    }
+
+    /// What frames of this size have at most, unless a chunk is longer.
+    pub fn usual_limit(frame_size: usize) -> usize {
+        (frame_size + frame_size / 4).min(MAX_FRAME_LEN)
+    }
+
+    /// No frame of several chunks is to be longer than this: a device does not take more.
+    pub fn with_limit(self, limit: usize) -> Self {
+        Self { limit, ..self }
     }
 
     /// Raw bytes that complete a frame, and those that no frame of several chunks exceeds.
     fn bounds(&self, form: Form) -> (usize, usize) {
         match form.frame {
-            None => (self.frame_size, (self.frame_size + self.frame_size / 4).min(MAX_FRAME_LEN)),
+            None => (self.frame_size.min(self.limit), self.limit),
             Some(most) => {
                 let most = (most as usize).min(MAX_FRAME_LEN);
                 (most, most)
@@ -103,7 +126,6 @@ impl Framer {
         buffer: &Arc<Buffer>,
         at: Range<usize>,
         form: Form,
-        recycled: impl FnOnce() -> Vec<u8>,
     ) -> (u64, Option<RawFrame>) {
         let (size, limit) = self.bounds(form);
         let full = self.open.as_ref().is_some_and(|open| {
@@ -118,7 +140,8 @@ impl Framer {
                 self.next_sequence += 1;
                 let raw = RawBytes::Borrowed(Arc::clone(buffer), at);
                 let (lengths, fingerprints) = (vec![len], vec![fingerprint]);
-                self.open = Some(RawFrame { sequence, raw, lengths, fingerprints, form });
+                let for_processor = false;
+                self.open = Some(RawFrame { sequence, raw, lengths, fingerprints, form, for_processor });
                 (sequence, complete)
             }
             Some(open) => {
@@ -126,7 +149,7 @@ impl Framer {
                     RawBytes::Borrowed(same, range) if range.end == at.start && Arc::ptr_eq(same, buffer) => {
                         range.end = at.end;
                     }
-                    raw => raw.own(limit, recycled).extend_from_slice(&buffer.bytes[at]),
+                    raw => raw.own(limit, &self.pool).extend_from_slice(&buffer.bytes[at]),
                 }
                 open.lengths.push(len);
                 open.fingerprints.push(fingerprint);
@@ -137,14 +160,14 @@ impl Framer {
 
     /// Ends a batch: what is open afterwards borrows nothing. Returns the open frame if it is complete, which three
     /// quarters are enough for when that saves the copy.
-    pub fn settle(&mut self, recycled: impl FnOnce() -> Vec<u8>) -> Option<RawFrame> {
+    pub fn settle(&mut self) -> Option<RawFrame> {
         let (size, limit) = self.bounds(self.open.as_ref()?.form);
         let open = self.open.as_mut()?;
         if let RawBytes::Borrowed(_, range) = &open.raw {
             if range.len() >= size - size / 4 {
                 return self.open.take();
             }
-            open.raw.own(limit, recycled);
+            open.raw.own(limit, &self.pool);
         }
         None
     }
@@ -169,12 +192,12 @@ mod tests {
     }
 
     fn push(framer: &mut Framer, buffer: &Arc<Buffer>, at: Range<usize>) -> (u64, Option<RawFrame>) {
-        framer.push(Fingerprint([at.start as u8; 32]), buffer, at, Form::PLAIN, Vec::new)
+        framer.push(Fingerprint([at.start as u8; 32]), buffer, at, Form::PLAIN)
     }
 
     #[test]
     fn what_lies_together_is_not_copied_and_what_does_not_is() {
-        let (mut framer, source) = (Framer::new(1000), buffer(4000));
+        let (mut framer, source) = (Framer::new(1000, Pool::new(None, 0)), buffer(4000));
         for at in [0..400, 400..900, 900..1100] {
             assert!(push(&mut framer, &source, at).1.is_none(), "not complete before it reaches its size");
         }
@@ -192,28 +215,28 @@ mod tests {
 
     #[test]
     fn nothing_is_borrowed_beyond_a_batch() {
-        let (mut framer, source) = (Framer::new(1000), buffer(4000));
+        let (mut framer, source) = (Framer::new(1000, Pool::new(None, 0)), buffer(4000));
         push(&mut framer, &source, 0..700);
-        assert!(framer.settle(Vec::new).is_none(), "too small to be complete");
+        assert!(framer.settle().is_none(), "too small to be complete");
         assert_eq!(Arc::strong_count(&source), 1, "the buffer is free");
         let other = buffer(4000);
         // The next batch continues it.
         assert_eq!(push(&mut framer, &other, 0..200).0, 1);
-        assert!(framer.settle(Vec::new).is_none(), "copied bytes wait for more");
+        assert!(framer.settle().is_none(), "copied bytes wait for more");
         let (_, complete) = push(&mut framer, &other, 200..700);
         assert_eq!(complete.expect("would be too long").raw.bytes().len(), 900);
         push(&mut framer, &other, 700..1000);
-        let frame = framer.settle(Vec::new).expect("three quarters are enough");
+        let frame = framer.settle().expect("three quarters are enough");
         assert!(matches!(&frame.raw, RawBytes::Borrowed(_, range) if *range == (200..1000)));
         assert!(framer.flush().is_none());
     }
 
     #[test]
     fn files_with_a_limit_of_their_own_have_frames_of_their_own() {
-        let (mut framer, source) = (Framer::new(1000), buffer(4000));
+        let (mut framer, source) = (Framer::new(1000, Pool::new(None, 0)), buffer(4000));
         let small = Form { frame: Some(300), ..Form::PLAIN };
         let push = |framer: &mut Framer, at: Range<usize>, form| {
-            framer.push(Fingerprint([1; 32]), &source, at, form, Vec::new).1
+            framer.push(Fingerprint([1; 32]), &source, at, form).1
         };
         assert!(push(&mut framer, 0..100, Form::PLAIN).is_none());
         assert_eq!(push(&mut framer, 100..200, small).expect("another limit").lengths, [100]);
@@ -223,8 +246,19 @@ mod tests {
     }
 
     #[test]
+    fn a_device_may_want_none_longer_than_the_size_itself() {
+        let source = buffer(4000);
+        let mut framer = Framer::new(1000, Pool::new(None, 0)).with_limit(1000);
+        assert!(push(&mut framer, &source, 0..600).1.is_none());
+        let (_, complete) = push(&mut framer, &source, 600..1001);
+        assert_eq!(complete.expect("a byte too many").lengths, [600]);
+        assert!(push(&mut framer, &source, 1001..1600).1.is_none(), "exactly as much");
+        assert_eq!(push(&mut framer, &source, 1600..1601).1.expect("full").lengths, [401, 599]);
+    }
+
+    #[test]
     fn a_chunk_longer_than_a_frame_is_alone() {
-        let (mut framer, source) = (Framer::new(1000), buffer(9000));
+        let (mut framer, source) = (Framer::new(1000, Pool::new(None, 0)), buffer(9000));
         push(&mut framer, &source, 0..100);
         let (_, before) = push(&mut framer, &source, 100..5000);
         assert_eq!(before.expect("not joined").lengths, [100]);

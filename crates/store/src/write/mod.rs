@@ -7,7 +7,7 @@
 //!                               sequencer: dedup, frame, manifest   (one at a time; sequence.rs, dedup.rs, framer.rs,
 //!                                  │ full frames                     manifest.rs, keep.rs)
 //!                                  ▼
-//!                               workers: compress, append to pack   (parallel; packer.rs)
+//!                               workers: compress, append to pack   (parallel; packer.rs; compressing by devices: frames.rs)
 //!                                  │ full packs
 //!                                  ▼
 //!                               committer: seal, index, commit      (one thread; commit.rs)
@@ -17,7 +17,8 @@
 //! hands, and tickets are given out in the same step, so the oldest ticket always owns a buffer and everything
 //! behind it can wait for it. Workers prefer compressing to hashing to taking new batches: what is in flight shrinks
 //! before it grows. Memory is bounded by buffers plus open frames, whatever the files' sizes; buffers are made when they are first
-//! wanted, so a writer of little costs little. The exception is [`CommitWhen::AtTheEnd`]: its changes, roots included, wait in memory for
+//! wanted, so a writer of little costs little. Frames that are with a device hold their buffers too; they are bounded by themselves, nobody waits for
+//! one of them in particular, and they always come back, so there is a buffer for the oldest ticket again. The exception is [`CommitWhen::AtTheEnd`]: its changes, roots included, wait in memory for
 //! one transaction, and nobody waits for them; what limits a batch is up to the caller.
 //!
 //! **Composed contents** ([`Parts`]) pass like large files: workers ask the source for new bytes, into the buffers that they are cut and hashed
@@ -40,6 +41,7 @@ mod compare;
 mod dedup;
 mod devices;
 mod framer;
+mod frames;
 mod ingest;
 mod item;
 mod keep;

@@ -57,6 +57,10 @@ const SEGMENT: usize = 1 << 20;
 const IN_FLIGHT: usize = 4;
 /// Bytes of all buffers, where devices would like larger ones.
 const BUFFERS_MAX: usize = 256 << 20;
+/// Bytes of batches that are there beside those, for frames that are under way to devices.
+const FRAMES_BYTES_MAX: usize = 32 << 20;
+/// Bytes of memory for frames that is kept while nobody uses it.
+const KEEP_BYTES: u64 = 16 << 20;
 /// Elements of a batch at most, for each [`SEGMENT`] that fits.
 const BATCH_ITEMS: usize = 512;
 
@@ -86,15 +90,27 @@ impl Writer {
         let devices = Devices::of(store);
         let least = SEGMENT.max(4 * options.chunk_max);
         let headroom = options.chunk_max.max(4096);
-        let (count, segment, pool) = match &devices {
-            None => (options.threads * 3 + 2, least, Pool::new(None, 0)),
-            Some(devices) => {
-                let count = options.threads * 3 + 2 + IN_FLIGHT;
-                let wanted = devices.batch_bytes().unwrap_or(least);
-                (count, wanted.min(BUFFERS_MAX / count).max(least), devices.pool().clone())
-            }
+        let frame_devices = store.frame_devices().cloned();
+        let (mut count, mut segment) = (options.threads * 3 + 2, least);
+        if let Some(devices) = &devices {
+            count += IN_FLIGHT;
+            let wanted = devices.batch_bytes().unwrap_or(least);
+            segment = wanted.min(BUFFERS_MAX / count).max(least);
+        }
+        if let Some(devices) = &frame_devices {
+            // Frames under way hold the batches that they were read into.
+            let frames = devices.in_flight() * store.config.frame_size as usize;
+            count += frames.min(FRAMES_BYTES_MAX).div_ceil(segment);
+        }
+        let (frame_size, limit) =
+            (store.config.frame_size as usize, Framer::usual_limit(store.config.frame_size as usize));
+        let limit = frame_devices.as_ref().map_or(limit, |devices| devices.frame_limit(frame_size, limit));
+        // Without devices: what frames were copied together in is used again.
+        let pool = match store.devices().filter(|_| devices.is_some() || frame_devices.is_some()) {
+            Some(runtime) => runtime.pool().clone(),
+            None => Pool::new(None, KEEP_BYTES),
         };
-        let buffers = BufferPlan { count, headroom, data: segment, pool };
+        let buffers = BufferPlan { count, headroom, data: segment, pool: pool.clone() };
         let (changes, own_packs) = session.resume();
         let sink = |kind| PackSink::new(store, &store.meta, session.id(), kind);
         let fingerprint = store.config.fingerprint;
@@ -112,17 +128,15 @@ impl Writer {
         let table_cache = devices.as_ref().and_then(|_| store.table_cache().cloned());
         let dedup = Dedup::new(Arc::clone(index), Arc::clone(session), table_cache);
         let pending = Arc::clone(&dedup.pending);
-        let recycled = Arc::new(Mutex::new(Vec::new()));
         let stage = Stage {
             dedup,
             compare: Arc::clone(&compare),
-            framer: Framer::new(store.config.frame_size as usize),
+            framer: Framer::new(frame_size, pool).with_limit(limit),
             nodes: Box::new(SharedMetaFrames(Arc::clone(&frames))),
             stored: StoredNodes::new(Box::new(Nodes::new(store))),
             commits: Arc::clone(&commits),
             commit: options.commit,
             progress: Arc::clone(progress),
-            recycled: Arc::clone(&recycled),
             large: None,
             changes,
         };
@@ -130,12 +144,12 @@ impl Writer {
         let shared = Arc::new(Shared {
             queue: Arc::new(Queue::new(buffers, 4 * options.threads + 8)),
             devices,
+            frame_devices,
             sequencer,
             packs: Mutex::new(sink(PackKind::Data)),
             commits: Arc::clone(&commits),
             commit: options.commit,
             progress: Arc::clone(progress),
-            recycled,
             fingerprint,
             auto: Auto::new(),
         });

@@ -13,6 +13,7 @@ use outrigger_offload::pool::Pool;
 use super::bytes::{Buffer, Bytes};
 use super::devices::Ingested;
 use super::framer::RawFrame;
+use super::frames::Compressed;
 use super::item::FileItem;
 use super::large::{LargeFile, Segment};
 use super::sequence::Sequenced;
@@ -35,6 +36,8 @@ pub(super) enum Batch {
 
 /// What a worker does next.
 pub(super) enum Task {
+    /// Was compressed by a device.
+    Append(Compressed),
     Compress(RawFrame),
     /// Was cut, and has no fingerprints.
     Hash(u64, Sequenced),
@@ -47,11 +50,12 @@ pub(super) enum Task {
 }
 
 struct State {
+    append: VecDeque<Compressed>,
     compress: VecDeque<RawFrame>,
     hash: VecDeque<(u64, Sequenced)>,
     bring: VecDeque<(u64, Sequenced)>,
     ingested: VecDeque<Box<Ingested>>,
-    /// Batches that are with the offload runtime.
+    /// Batches and frames that are with the offload runtime.
     away: usize,
     batches: VecDeque<Batch>,
     /// Free ones, and how many more may be made: a small batch must not pay for all of them.
@@ -83,6 +87,7 @@ pub(super) struct BufferPlan {
 impl Queue {
     pub fn new(plan: BufferPlan, batches_max: usize) -> Self {
         let state = State {
+            append: VecDeque::new(),
             compress: VecDeque::new(),
             hash: VecDeque::new(),
             bring: VecDeque::new(),
@@ -152,9 +157,14 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// A batch goes to the offload runtime: it will come back.
+    /// A batch or a frame goes to the offload runtime: it will come back.
     pub fn go_away(&self) {
         self.lock().away += 1;
+    }
+
+    /// It did not go after all.
+    pub fn stay(&self) {
+        self.lock().away -= 1;
     }
 
     /// A batch is back, with its fingerprints.
@@ -178,6 +188,22 @@ impl Queue {
         let mut state = self.lock();
         state.away -= 1;
         state.hash.push_back((ticket, batch));
+        self.work.notify_one();
+    }
+
+    /// A frame is back, compressed.
+    pub fn come_back_compressed(&self, frame: Compressed) {
+        let mut state = self.lock();
+        state.away -= 1;
+        state.append.push_back(frame);
+        self.work.notify_one();
+    }
+
+    /// A frame is back as it was, for the processor.
+    pub fn come_back_raw(&self, frame: RawFrame) {
+        let mut state = self.lock();
+        state.away -= 1;
+        state.compress.push_back(RawFrame { for_processor: true, ..frame });
         self.work.notify_one();
     }
 
@@ -214,6 +240,10 @@ impl Queue {
 
 impl State {
     fn next(&mut self, room: &Condvar) -> Option<Task> {
+        // These are all but through.
+        if let Some(frame) = self.append.pop_front() {
+            return Some(Task::Append(frame));
+        }
         if let Some(frame) = self.compress.pop_front() {
             return Some(Task::Compress(frame));
         }

@@ -125,7 +125,6 @@ pub(super) struct Stage {
     pub commits: Arc<CommitQueue>,
     pub commit: CommitWhen,
     pub progress: Arc<Progress>,
-    pub recycled: Arc<Mutex<Vec<Vec<u8>>>>,
     pub large: Option<LargeProgress>,
     /// Changes that the session has seen so far; the next one's number is one more.
     pub changes: u64,
@@ -254,8 +253,7 @@ impl Stage {
             Known::Pending(frame) => file.newest_frame = file.newest_frame.max(frame),
             Known::New => {
                 self.compare.note(&fingerprint, &buffer.bytes[range.clone()]);
-                let recycled = || recycled(&self.recycled);
-                let (frame, complete) = self.framer.push(fingerprint, buffer, range, form, recycled);
+                let (frame, complete) = self.framer.push(fingerprint, buffer, range, form);
                 self.commits.frame_opened(frame);
                 self.dedup.pending.lock().expect("no panic while held").insert(fingerprint, frame);
                 file.newest_frame = file.newest_frame.max(frame);
@@ -271,7 +269,7 @@ impl Stage {
 
     /// Frees the batch's buffer, but for frames that are on their way to a compressor.
     fn end_batch(&mut self, buffer: Arc<Buffer>, queue: &Queue) {
-        if let Some(complete) = self.framer.settle(|| recycled(&self.recycled)) {
+        if let Some(complete) = self.framer.settle() {
             queue.push_compress(complete);
         }
         queue.give_back(buffer);
@@ -281,10 +279,6 @@ impl Stage {
     pub fn flush(&mut self) -> Option<RawFrame> {
         self.framer.flush()
     }
-}
-
-fn recycled(vectors: &Mutex<Vec<Vec<u8>>>) -> Vec<u8> {
-    vectors.lock().expect("no panic while held").pop().unwrap_or_default()
 }
 
 /// A node's name and bytes.

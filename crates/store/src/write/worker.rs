@@ -4,12 +4,13 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use outrigger_format::{ChunkKind, Codec, FingerprintKind};
-use outrigger_offload::{Auto, Encoder, Wanted};
+use outrigger_format::{ChunkKind, Codec, Encoding, FingerprintKind};
+use outrigger_offload::{Auto, Encoder, FrameDevices};
 
 use super::commit::{CommitQueue, CommitWhen, Message, WAITING_MAX};
 use super::devices::{Devices, Uncut};
 use super::framer::{RawBytes, RawFrame};
+use super::frames::{self, Compressed, Turn};
 use super::ingest::{Scratch, read_small};
 use super::large::ReadSegment;
 use super::packer::{PackSink, StoredFrame};
@@ -22,14 +23,15 @@ use crate::error::Result;
 /// What the workers share.
 pub(super) struct Shared {
     pub queue: Arc<Queue>,
-    /// If there are any.
+    /// Those that cut and hash, if there are any.
     pub devices: Option<Devices>,
+    /// Those that compress.
+    pub frame_devices: Option<Arc<FrameDevices>>,
     pub sequencer: Sequencer,
     pub packs: Mutex<PackSink>,
     pub commits: Arc<CommitQueue>,
     pub commit: CommitWhen,
     pub progress: Arc<Progress>,
-    pub recycled: Arc<Mutex<Vec<Vec<u8>>>>,
     pub fingerprint: FingerprintKind,
     pub auto: Auto,
 }
@@ -71,6 +73,13 @@ impl Shared {
         while let Some(task) = self.queue.take(done_one) {
             done_one = true;
             match task {
+                Task::Append(Compressed { frame, made }) => {
+                    let encoding = made.conclude(&mut encoder);
+                    let raw = self.append(frame, encoding, made.bytes(), messages)?;
+                    // First the device's share of the batch's buffer, or that would seem to be lent still.
+                    drop(made);
+                    self.release(raw);
+                }
                 Task::Compress(frame) => self.compress(frame, &mut encoder, &mut stored, messages)?,
                 Task::Hash(ticket, batch) => self.name_here(ticket, batch)?,
                 Task::Bring(ticket, batch) => self.sequencer.bring(ticket, batch, &self.queue)?,
@@ -167,9 +176,31 @@ impl Shared {
         stored: &mut Vec<u8>,
         messages: &Sender<Message>,
     ) -> Result<()> {
-        let RawFrame { sequence, raw, lengths, fingerprints, form } = frame;
-        let encoding = encoder.encode(Wanted::of(form.codec, &self.auto), raw.bytes(), stored);
-        let bytes = if encoding.codec == Codec::None { raw.bytes() } else { &*stored };
+        match frames::compress(self.frame_devices.as_ref(), &self.queue, &self.auto, frame, encoder, stored) {
+            Turn::Here(frame, encoding) => {
+                self.append(frame, encoding, stored, messages).map(|raw| self.release(raw))
+            }
+            Turn::Away => Ok(()),
+        }
+    }
+
+    /// A frame's raw bytes are not needed any more.
+    fn release(&self, raw: RawBytes) {
+        if let RawBytes::Borrowed(buffer, _) = raw {
+            self.queue.give_back(buffer);
+        }
+    }
+
+    /// Appends a frame to the open pack: `stored`, or, as `encoding` says, its raw bytes, which come back.
+    fn append(
+        &self,
+        frame: RawFrame,
+        encoding: Encoding,
+        stored: &[u8],
+        messages: &Sender<Message>,
+    ) -> Result<RawBytes> {
+        let RawFrame { sequence, raw, lengths, fingerprints, .. } = frame;
+        let bytes = if encoding.codec == Codec::None { raw.bytes() } else { stored };
         let frame = StoredFrame {
             kind: ChunkKind::Data,
             encoding,
@@ -189,17 +220,15 @@ impl Shared {
         if let Some(full) = full {
             let _ = messages.send(Message::Full(full.finish()?));
         }
-        match raw {
-            RawBytes::Owned(bytes) => self.recycled.lock().expect("no panic while held").push(bytes),
-            RawBytes::Borrowed(buffer, _) => self.queue.give_back(buffer),
-        }
-        Ok(())
+        Ok(raw)
     }
 
     /// Compresses the last frame and hands over the last pack.
     pub fn finish_packs(&self, messages: &Sender<Message>) -> Result<()> {
         let last = self.sequencer.stage.lock().expect("no panic in the stage").flush();
         if let Some(frame) = last {
+            // Nobody would take it when it came back.
+            let frame = RawFrame { for_processor: true, ..frame };
             self.compress(frame, &mut Encoder::new(), &mut Vec::new(), messages)?;
         }
         if let Some(open) = self.packs.lock().expect("no panic while held").take_open() {

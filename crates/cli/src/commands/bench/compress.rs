@@ -2,21 +2,26 @@
 //!
 //! For each codec and block size, four passes: blocks encoded in order and in random order, decoded in order and in random order, each by all
 //! threads at once. What comes out of the first decoding is compared with what went in. Processor time is that of the threads, so other load
-//! disturbs it less than the rates.
+//! disturbs it less than the rates. What has a device in its name (`gzip:6@qat`) goes through the offload runtime as a store's frames do, many blocks
+//! under way from each thread; all of the process's time counts there.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use outrigger_format::{Codec, CodecChoice, Encoding, print_size};
-use outrigger_offload::{Auto, Encoder, FrameDecoder, Wanted};
-use outrigger_store::clock::thread_time;
+use outrigger_offload::pool::{Buffer, Pool};
+use outrigger_offload::{Auto, Encoder, FrameDecoder, FrameDevices, Planned, Wanted};
+use outrigger_store::clock::process_time;
 use serde_json::Value;
 
 use super::data;
 use crate::args;
 use crate::commands::Context;
+use crate::commands::offload::{self, Offload};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, print_json, print_text, size};
 
@@ -25,6 +30,7 @@ Examples:
   outrigger bench compress
   outrigger bench compress /usr/lib --size 256M --blocks 64K,512K
   outrigger bench compress --codecs gzip:6,zstd:3,auto --json
+  outrigger bench compress --codecs gzip:6,gzip:6@qat      the processor beside a QAT card
 
 write, read   MB/s (10^6 bytes of source a second), in order and in random order
 processor     processor time: seconds for 10^9 bytes of source
@@ -32,7 +38,8 @@ efficiency    ratio / processor time of writing: the higher, the more a processo
 
 /// Compare codecs in memory: rate, ratio and processor time
 ///
-/// Without a path, a mixture is compressed: this program, lines of a log, numbers, noise and zeros.
+/// Without a path, a mixture is compressed: this program, lines of a log, numbers, noise and zeros. Devices that compress have rows of their own;
+/// all others are the processor's.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CompressArgs {
@@ -47,6 +54,43 @@ pub struct CompressArgs {
     /// Codecs
     #[arg(long, value_delimiter = ',', default_value = "none,gzip:6,lz4,zstd:3,zle,auto", value_parser = args::codec)]
     codecs: Vec<CodecChoice>,
+    #[command(flatten)]
+    offload: Offload,
+}
+
+/// What is compressed: in memory that devices reach, if there are any.
+struct Data {
+    bytes: Arc<Buffer>,
+    block: usize,
+    devices: Option<Arc<FrameDevices>>,
+}
+
+impl Data {
+    fn blocks(&self) -> Vec<&[u8]> {
+        self.bytes.chunks(self.block).collect()
+    }
+
+    /// The devices, if `codec` names one.
+    fn devices_for(&self, codec: CodecChoice) -> Option<&Arc<FrameDevices>> {
+        self.devices.as_ref().filter(|_| matches!(codec, CodecChoice::Listed(_)))
+    }
+}
+
+/// The same codec by every device there is that has it.
+fn with_devices(codecs: &[CodecChoice], devices: Option<&Arc<FrameDevices>>) -> Vec<CodecChoice> {
+    let mut all = codecs.to_vec();
+    let named = codecs.iter().any(|codec| matches!(codec, CodecChoice::Listed(_)));
+    let Some(devices) = devices.filter(|_| !named) else { return all };
+    for kind in devices.kinds() {
+        let of = |codec: &CodecChoice| CodecChoice::parse(&format!("{codec}@{}", kind.name())).ok();
+        let fixed = codecs.iter().filter(|codec| matches!(codec, CodecChoice::Fixed(_)));
+        all.extend(
+            fixed
+                .filter_map(of)
+                .filter(|&codec| devices.route(codec.into(), &Auto::new(), 64 << 10).device > 0),
+        );
+    }
+    all
 }
 
 /// `4K` to `16M`.
@@ -99,17 +143,30 @@ pub fn run(context: &Context, args: &CompressArgs) -> Outcome {
     } else {
         data::of_paths(&args.paths, args.size)?
     };
+    let runtime = offload::runtime(context, &args.offload)?;
+    let devices = runtime.as_ref().and_then(FrameDevices::of);
+    let codecs = with_devices(&args.codecs, devices.as_ref());
+    let pool = runtime.as_ref().map_or_else(|| Pool::new(None, 0), |runtime| runtime.pool().clone());
+    if bytes.len() > 1 << 30 {
+        return Err(Failure::usage("at most 1G is compressed at once: give a smaller --size"));
+    }
+    let mut memory = pool.alloc(bytes.len());
+    memory.extend_from_slice(&bytes);
+    drop(bytes);
+    let mut data = Data { bytes: Arc::new(memory), block: 0, devices };
+    let bytes = Arc::clone(&data.bytes);
     let mut rows = Vec::new();
     if !context.json {
         print_text(&format!(
-            "{} in memory, {} threads\n\nblock  codec        ratio    write   random     read   random  processor (s/GB)  efficiency\n                           MB/s     MB/s     MB/s     MB/s   write    read\n",
+            "{} in memory, {} threads\n\nblock  codec             ratio    write   random     read   random  processor (s/GB)  efficiency\n                                MB/s     MB/s     MB/s     MB/s   write    read\n",
             size(bytes.len() as u64),
             context.threads,
         ))?;
     }
     for &block in &args.blocks {
-        for &codec in &args.codecs {
-            let row = measure(&bytes, block, codec, context.threads)?;
+        data.block = block;
+        for &codec in &codecs {
+            let row = measure(&data, codec, context.threads)?;
             if !context.json {
                 print_text(&describe(&row))?;
             }
@@ -127,7 +184,7 @@ pub fn run(context: &Context, args: &CompressArgs) -> Outcome {
 
 fn describe(row: &Row) -> String {
     format!(
-        "{:>5}  {:10} {:>7.3} {:>8.0} {:>8.0} {:>8.0} {:>8.0}  {:>6.2}  {:>6.2}  {:>10.3}\n",
+        "{:>5}  {:15} {:>7.3} {:>8.0} {:>8.0} {:>8.0} {:>8.0}  {:>6.2}  {:>6.2}  {:>10.3}\n",
         print_size(row.block as u64),
         row.codec.to_string(),
         row.ratio(),
@@ -163,17 +220,18 @@ struct Stored {
     bytes: Vec<u8>,
 }
 
-fn measure(bytes: &[u8], block: usize, codec: CodecChoice, threads: usize) -> Result<Row, Failure> {
-    let blocks: Vec<&[u8]> = bytes.chunks(block).collect();
-    let (in_order, random) = ((0..blocks.len()).collect::<Vec<_>>(), shuffled(blocks.len()));
-    let (stored, write) = encode(&blocks, &in_order, codec, threads);
-    let (_, write_random) = encode(&blocks, &random, codec, threads);
-    let read = decode(&stored, &blocks, &in_order, threads, true)?;
-    let read =
-        Pass { wall: read.wall.min(decode(&stored, &blocks, &in_order, threads, false)?.wall), ..read };
-    let read_random = decode(&stored, &blocks, &random, threads, false)?;
+fn measure(data: &Data, codec: CodecChoice, threads: usize) -> Result<Row, Failure> {
+    let len = data.bytes.len().div_ceil(data.block);
+    let (in_order, random) = ((0..len).collect::<Vec<_>>(), shuffled(len));
+    let (stored, write) = encode(data, &in_order, codec, threads);
+    let (_, write_random) = encode(data, &random, codec, threads);
+    let read = decode(data, &stored, &in_order, codec, threads, true)?;
+    let again = decode(data, &stored, &in_order, codec, threads, false)?;
+    let read = Pass { wall: read.wall.min(again.wall), processor: read.processor.min(again.processor) };
+    let read_random = decode(data, &stored, &random, codec, threads, false)?;
     let stored = stored.iter().map(|stored| stored.bytes.len()).sum();
-    Ok(Row { codec, block, bytes: bytes.len(), stored, write, write_random, read, read_random })
+    let (block, bytes) = (data.block, data.bytes.len());
+    Ok(Row { codec, block, bytes, stored, write, write_random, read, read_random })
 }
 
 /// 0 to `len` − 1 in an order that is always the same.
@@ -199,58 +257,123 @@ fn pass<T: Send>(
     work: impl Fn(&mut dyn FnMut() -> Option<usize>) -> T + Sync,
 ) -> (Vec<T>, Pass) {
     let next = AtomicUsize::new(0);
-    let began = Instant::now();
-    let done: Vec<(T, Duration)> = std::thread::scope(|scope| {
+    let (began, before) = (Instant::now(), process_time());
+    let done: Vec<T> = std::thread::scope(|scope| {
         let run = || {
-            let before = thread_time();
             let mut mine = 0..0;
-            let result = work(&mut || {
+            work(&mut || {
                 if mine.is_empty() {
                     let from = next.fetch_add(AT_ONCE, Ordering::Relaxed).min(order.len());
                     mine = from..(from + AT_ONCE).min(order.len());
                 }
                 mine.next().map(|at| order[at])
-            });
-            (result, thread_time() - before)
+            })
         };
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
-    let wall = began.elapsed();
-    let processor = done.iter().map(|(_, time)| *time).sum();
-    (done.into_iter().map(|(result, _)| result).collect(), Pass { wall, processor })
+    // Devices' threads are the process's too.
+    (done, Pass { wall: began.elapsed(), processor: process_time().saturating_sub(before) })
 }
 
-fn encode(blocks: &[&[u8]], order: &[usize], codec: CodecChoice, threads: usize) -> (Vec<Stored>, Pass) {
-    let (parts, pass) = pass(order, threads, |next| {
-        let (mut encoder, mut out, mut stored) = (Encoder::new(), Vec::new(), Vec::new());
-        while let Some(at) = next() {
-            let wanted = Wanted::of(codec.into(), &Auto::new());
-            let encoding = encoder.encode(wanted, blocks[at], &mut out);
-            let bytes = if encoding.codec == Codec::None { blocks[at] } else { &out };
-            stored.push((at, Stored { encoding, bytes: bytes.to_vec() }));
+fn encode(data: &Data, order: &[usize], codec: CodecChoice, threads: usize) -> (Vec<Stored>, Pass) {
+    let blocks = data.blocks();
+    let (parts, pass) = pass(order, threads, |next| match data.devices_for(codec) {
+        Some(devices) => encode_by_devices(devices, data, next, codec),
+        None => {
+            let (mut encoder, mut out, mut stored) = (Encoder::new(), Vec::new(), Vec::new());
+            while let Some(at) = next() {
+                let wanted = Wanted::of(codec.into(), &Auto::new());
+                let encoding = encoder.encode(wanted, blocks[at], &mut out);
+                stored.push((at, keep(encoding, &out, blocks[at])));
+            }
+            stored
         }
-        stored
     });
     let mut stored: Vec<(usize, Stored)> = parts.into_iter().flatten().collect();
     stored.sort_by_key(|(at, _)| *at);
     (stored.into_iter().map(|(_, stored)| stored).collect(), pass)
 }
 
+fn keep(encoding: Encoding, out: &[u8], block: &[u8]) -> Stored {
+    let bytes = if encoding.codec == Codec::None { block } else { out };
+    Stored { encoding, bytes: bytes.to_vec() }
+}
+
+/// As a store's workers do it: a block that a device has room for goes there, and comes back whenever it is done; the thread does the others.
+fn encode_by_devices(
+    devices: &Arc<FrameDevices>,
+    data: &Data,
+    next: &mut dyn FnMut() -> Option<usize>,
+    codec: CodecChoice,
+) -> Vec<(usize, Stored)> {
+    let (mut encoder, mut out, mut stored) = (Encoder::new(), Vec::new(), Vec::new());
+    let (auto, blocks) = (Auto::new(), data.blocks());
+    let (send, receive) = channel();
+    let mut away = 0;
+    let mut come_back = |encoder: &mut Encoder, away: &mut usize, wait: bool| {
+        while *away > 0 {
+            let back = if wait { receive.recv().ok() } else { receive.try_recv().ok() };
+            let Some((at, made)): Option<(usize, Option<outrigger_offload::Made>)> = back else {
+                return stored.len();
+            };
+            *away -= 1;
+            let one = match made {
+                Some(made) => keep(made.conclude(encoder), made.bytes(), blocks[at]),
+                None => Stored { encoding: Encoding::NONE, bytes: blocks[at].to_vec() },
+            };
+            stored.push((at, one));
+        }
+        stored.len()
+    };
+    let mut here = Vec::new();
+    while let Some(at) = next() {
+        come_back(&mut encoder, &mut away, false);
+        let route = devices.route(codec.into(), &auto, blocks[at].len());
+        match encoder.plan(route.wanted, blocks[at]) {
+            Planned::Plain(encoding) => here.push((at, keep(encoding, &[], blocks[at]))),
+            Planned::Compress(plan) => {
+                let range = at * data.block..at * data.block + blocks[at].len();
+                let send = send.clone();
+                let back = Arc::new(move |at, made| {
+                    let _ = send.send((at, made));
+                });
+                let goes = route.device > 0 && devices.is_for_devices(&plan, encoder.bits());
+                if goes && devices.submit(route.device, plan, &data.bytes, range, at, back).is_ok() {
+                    away += 1;
+                } else {
+                    let encoding = encoder.compress(&plan, blocks[at], &mut out);
+                    here.push((at, keep(encoding, &out, blocks[at])));
+                }
+            }
+        }
+    }
+    come_back(&mut encoder, &mut away, true);
+    stored.extend(here);
+    stored
+}
+
 fn decode(
+    data: &Data,
     stored: &[Stored],
-    blocks: &[&[u8]],
     order: &[usize],
+    codec: CodecChoice,
     threads: usize,
     compare: bool,
 ) -> Result<Pass, Failure> {
+    let blocks = data.blocks();
     let (results, pass) = pass(order, threads, |next| {
         let (mut decoder, mut out) = (FrameDecoder::new(), Vec::new());
         while let Some(at) = next() {
             let Stored { encoding, bytes } = &stored[at];
-            decoder
-                .decode(*encoding, bytes, blocks[at].len(), &mut out)
-                .map_err(|error| error.to_string())?;
+            let (encoding, raw_len) = (*encoding, blocks[at].len());
+            let by_device = data.devices_for(codec).is_some_and(|devices| {
+                let device = devices.decoder_for(encoding, bytes.len(), raw_len);
+                device.is_some_and(|device| devices.decode_copied(device, encoding, bytes, raw_len, &mut out))
+            });
+            if !by_device {
+                decoder.decode(encoding, bytes, raw_len, &mut out).map_err(|error| error.to_string())?;
+            }
             if compare && out != blocks[at] {
                 return Err(format!("{encoding} gave back another block than it took"));
             }

@@ -211,7 +211,7 @@ fn ready(context: &Context, plan: &Plan, detach: bool) -> impl FnOnce() + Send +
 fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, reports: Reports) -> Outcome {
     let store = Arc::new(Store::open(&plan.store, false)?);
     store.require_writable()?;
-    offload::use_devices(context, &store, plan.offload)?;
+    offload::use_devices(context, &store, &plan.offload)?;
     let mut options = LiveOptions::new(context.threads);
     options.staging_bytes = plan.flags.staging_bytes.unwrap_or(options.staging_bytes);
     options.batch_bytes = (options.staging_bytes / 2).min(options.batch_bytes);

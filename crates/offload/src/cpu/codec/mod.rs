@@ -125,6 +125,45 @@ impl Compressor {
     }
 }
 
+/// Bytes of a plane that are tried both ways.
+const PLANE_PIECE: usize = 16 << 10;
+/// Repetitions must save so much of them: accidents do not.
+const PLANE_GAIN: f32 = 0.02;
+
+impl Compressor {
+    /// [`Compressor::compress_within`] for a plane of numbers: one byte of each of many elements. With Zstandard, it looks for repetitions
+    /// only where a piece of the plane has some.
+    pub(crate) fn compress_plane_within(
+        &mut self,
+        spec: CodecSpec,
+        raw: &[u8],
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if spec.codec != Codec::Zstd || room == 0 || raw.len() > MAX_FRAME_LEN || self.repeats(spec, raw, out)
+        {
+            return self.compress_within(spec, raw, room, out);
+        }
+        self.zstd.compress_literals(raw, room, out)
+    }
+
+    /// Whether there is more in a plane than the frequencies of its bytes.
+    fn repeats(&mut self, spec: CodecSpec, raw: &[u8], out: &mut Vec<u8>) -> bool {
+        if raw.len() < PLANE_PIECE / 4 {
+            return true;
+        }
+        let len = raw.len().min(PLANE_PIECE);
+        let (piece, room) = (&raw[(raw.len() - len) / 2..][..len], zstd::worst_case(len));
+        let cheap = CodecSpec { level: spec.level.min(1), ..spec };
+        if !self.zstd.compress_literals(piece, room, out) {
+            return true;
+        }
+        let literals = out.len();
+        self.compress_within(cheap, piece, room, out)
+            && (out.len() as f32) < (1.0 - PLANE_GAIN) * literals as f32
+    }
+}
+
 /// Decompresses frames, one at a time; keep one per thread. Its memory (160 KB) is allocated at first use.
 #[derive(Default)]
 pub struct Decompressor {

@@ -49,6 +49,11 @@ impl Sample {
         (0..256).map(|byte| self.count(byte, 1, 0).pow(2)).sum::<u32>() < 76_000
     }
 
+    /// The entropy of its byte values: 8 bits a byte at most.
+    pub(crate) fn bits(&self) -> f32 {
+        self.entropy(1)
+    }
+
     /// How many of the bytes at `class` modulo `width` (1, 2, 4 or 8) are `byte`.
     pub(crate) fn count(&self, byte: usize, width: usize, class: usize) -> u32 {
         self.counts.iter().skip(class).step_by(width).map(|counts| u32::from(counts[byte])).sum()

@@ -18,6 +18,8 @@ pub(super) fn worst_case(len: usize) -> usize {
 pub(super) struct Encoder {
     /// The context, and the level that it is set to.
     context: Option<(CCtx<'static>, Option<i8>)>,
+    /// For literals alone.
+    literals: Option<CCtx<'static>>,
 }
 
 impl Encoder {
@@ -28,17 +30,45 @@ impl Encoder {
             set_level(context, level);
             *set_to = Some(level);
         }
-        // A slice, not the vector: the library would use all of that one's capacity. Zeroing costs little beside
-        // compressing, and nothing where the vector was as long before.
-        out.resize(room, 0);
-        // The only errors possible are a full buffer and, at the levels' first use, no memory: both mean "store as is".
-        match context.compress2(&mut out[..], raw) {
-            Ok(len) => {
-                out.truncate(len);
-                true
-            }
-            Err(_) => false,
+        fill(context, raw, room, out)
+    }
+
+    /// The same with nothing but an entropy code (Huffman's, block by block), and hence a fraction of the time: for planes of numbers, in which the few
+    /// repetitions that are found are accidents, and cost more than they save.
+    pub(super) fn compress_literals(&mut self, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
+        let context = self.literals.get_or_insert_with(|| {
+            let mut context = CCtx::create();
+            let mut set =
+                |parameter| context.set_parameter(parameter).expect("a parameter within its bounds");
+            set(CParameter::CompressionLevel(1));
+            set(CParameter::ContentSizeFlag(false));
+            set(CParameter::ChecksumFlag(false));
+            set(CParameter::DictIdFlag(false));
+            set(CParameter::WindowLog(17));
+            set(CParameter::HashLog(6));
+            set(CParameter::MinMatch(7));
+            set(CParameter::Strategy(Strategy::ZSTD_fast));
+            // It looks for a match once in so many bytes: never within a block.
+            set(CParameter::TargetLength(128 << 10));
+            // With that, the library would leave literals as they are.
+            set(CParameter::LiteralCompressionMode(ParamSwitch::Enable));
+            context
+        });
+        fill(context, raw, room, out)
+    }
+}
+
+fn fill(context: &mut CCtx<'static>, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
+    // A slice, not the vector: the library would use all of that one's capacity. Zeroing costs little beside
+    // compressing, and nothing where the vector was as long before.
+    out.resize(room, 0);
+    // The only errors possible are a full buffer and, at the levels' first use, no memory: both mean "store as is".
+    match context.compress2(&mut out[..], raw) {
+        Ok(len) => {
+            out.truncate(len);
+            true
         }
+        Err(_) => false,
     }
 }
 

@@ -18,16 +18,22 @@ use outrigger_format::Filter;
 /// assert_eq!(back, b"1a2b3c");
 /// ```
 pub fn apply_filter(filter: Filter, raw: &[u8], out: &mut Vec<u8>) {
-    out.clear();
+    // What was there before is written over, all of it.
+    out.resize(raw.len(), 0);
+    apply_filter_into(filter, raw, out);
+}
+
+/// [`apply_filter`] into memory of exactly `raw`'s length.
+///
+/// # Panics
+/// When it has another.
+pub fn apply_filter_into(filter: Filter, raw: &[u8], out: &mut [u8]) {
     match filter {
         Filter::None | Filter::X86 | Filter::Arm64(_) => {
-            out.extend_from_slice(raw);
+            out.copy_from_slice(raw);
             in_place(filter, out, Direction::Apply);
         }
-        _ => {
-            out.resize(raw.len(), 0);
-            group::apply(filter.planes(), is_rotated(filter), raw, out);
-        }
+        _ => group::apply(filter.planes(), is_rotated(filter), raw, out),
     }
 }
 

@@ -295,6 +295,11 @@ impl<T> Board<T> {
         lock(&self.state).lanes.iter().map(|lane| lane.load).collect()
     }
 
+    /// One lane's load.
+    pub(super) fn load(&self, lane: usize) -> Load {
+        lock(&self.state).lanes[lane].load
+    }
+
     /// Admits nothing more.
     pub(super) fn close(&self) {
         lock(&self.state).closed = true;

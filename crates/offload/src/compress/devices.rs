@@ -1,0 +1,228 @@
+//! Frames compressed by devices, many under way at once.
+//!
+//! ```text
+//!  route (route.rs) ──▶ Encoder::plan ──▶ submit ─────────────▶ runtime ──▶ device ──▶ callback ──▶ Encoder::conclude
+//!                        sample, filter    reads the frame where           writes to a page-locked
+//!                                          it lies                         buffer with room for the worst
+//! ```
+//!
+//! Nothing is copied but what a filter rearranges: the device reads the buffer that the frame was read into, and what it writes is appended to
+//! the pack from where it wrote it ([`Made::bytes`]). At most [`BYTES_MAX`] of raw bytes are under way, from [`FrameDevices::submit`] until what came
+//! of it is dropped. What a device does not do, fails at or does not answer to, the runtime has the processor do: a frame that was submitted always comes
+//! back.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use outrigger_format::{Codec, CodecDevice, Encoding, Filter, Reason};
+
+use super::encoder::{Encoder, FramePlan, Planned, Wanted};
+use super::route::{Route, Router, devices};
+use super::{Auto, Compression};
+use crate::cpu::apply_filter_into;
+use crate::placement::Stages;
+use crate::pool::Buffer;
+use crate::runtime::{Finished, Runtime};
+use crate::work::{Class, Request};
+
+/// Raw bytes of frames that are under way, at most (a single frame may be larger).
+const BYTES_MAX: usize = 64 << 20;
+
+/// The devices of a runtime that compress, as the writers of a store use them.
+pub struct FrameDevices {
+    runtime: Arc<Runtime>,
+    router: Router,
+    away: AtomicUsize,
+}
+
+/// A frame on its way, or back: as long as it lives, its bytes count.
+struct Permit {
+    home: Arc<FrameDevices>,
+    bytes: usize,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.home.away.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// What came of a frame.
+pub struct Made {
+    finished: Finished,
+    plan: FramePlan,
+    _permit: Permit,
+}
+
+impl Made {
+    /// How it is stored; as [`Encoder::encode`] says it. What was learnt of filters goes to `encoder`.
+    pub fn conclude(&self, encoder: &mut Encoder) -> Encoding {
+        let report = self.finished.report();
+        let output = self.finished.output();
+        let len = (output.codec == self.plan.spec.codec).then_some(output.bytes.len());
+        let by_device = report.device > 0;
+        let reason = if by_device { self.plan.reason } else { Reason::Failed };
+        encoder.conclude(&FramePlan { reason, ..self.plan }, len)
+    }
+
+    /// What to store, unless it is stored as it is. It lies where it was written.
+    pub fn bytes(&self) -> &[u8] {
+        &self.finished.output().bytes
+    }
+
+    /// The place of whoever did it; 0 is the processor.
+    pub fn device(&self) -> usize {
+        self.finished.report().device
+    }
+}
+
+/// Whoever gets what came of a frame: `None` where the runtime did not do it (it is being shut down, or a function of it panicked).
+type Back<T> = dyn Fn(T, Option<Made>) + Send + Sync;
+
+impl FrameDevices {
+    /// Those of `runtime`; `None` where there are none.
+    pub fn of(runtime: &Arc<Runtime>) -> Option<Arc<Self>> {
+        let devices = devices(runtime);
+        if devices.is_empty() {
+            return None;
+        }
+        let (runtime, router) = (Arc::clone(runtime), Router::new(devices));
+        Some(Arc::new(Self { runtime, router, away: AtomicUsize::new(0) }))
+    }
+
+    /// The runtime that they belong to.
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    /// Their places in [`Metrics::devices`](crate::runtime::Metrics::devices).
+    pub(super) fn places(&self) -> impl Iterator<Item = usize> {
+        self.router.devices.iter().map(|known| known.place)
+    }
+
+    /// What kinds of devices they are.
+    pub fn kinds(&self) -> impl Iterator<Item = CodecDevice> {
+        self.router.devices.iter().map(|known| known.kind)
+    }
+
+    /// What frames of usually `size` bytes, and at most `limit`, should have at most: `size`, where a device does that and not `limit`.
+    pub fn frame_limit(&self, size: usize, limit: usize) -> usize {
+        if self.router.has_limit_between(&self.runtime, size, limit) { size } else { limit }
+    }
+
+    /// Frames that devices keep under way at once, all together.
+    pub fn in_flight(&self) -> usize {
+        self.router.devices.iter().map(|known| self.runtime.load(known.place).in_flight_max).sum()
+    }
+
+    /// Who is to compress a frame of `len` bytes, and by what.
+    pub fn route(&self, compression: Compression, auto: &Auto, len: usize) -> Route {
+        let away = self.away.load(Ordering::Relaxed);
+        self.router.route(&self.runtime, compression, auto, len, away > 0 && away + len > BYTES_MAX)
+    }
+
+    /// Whether the device should have a frame after all, now that it has been looked at. Planes of numbers that become Zstandard are several
+    /// frames of its kind, which the processor makes.
+    pub fn is_for_devices(&self, plan: &FramePlan, bits: Option<f32>) -> bool {
+        let dense = bits.is_some_and(|bits| f64::from(bits) > self.runtime.policy().codec_max_bits);
+        !dense && (plan.filter.planes() == 1 || plan.spec.codec != Codec::Zstd)
+    }
+
+    /// The processor took so long for a frame: what devices are compared with.
+    pub fn observe_processor(&self, wanted: &Wanted, len: usize, took: Duration) {
+        let stages = Stages { work: took.as_nanos() as f64, ..Stages::default() };
+        let class = Class::Compress(wanted.spec.codec, wanted.spec.level);
+        self.runtime.model().observe(0, class, len, stages, true, self.runtime.policy().learn);
+    }
+
+    /// Has a device compress `range` of `buffer` as planned. `back` gets `carried` and what came of it, on a thread of the runtime's, which it must not keep.
+    ///
+    /// # Errors
+    /// `carried`, where no more tasks are taken at the moment.
+    pub fn submit<T: Send + 'static>(
+        self: &Arc<Self>,
+        device: usize,
+        plan: FramePlan,
+        buffer: &Arc<Buffer>,
+        range: Range<usize>,
+        carried: T,
+        back: Arc<Back<T>>,
+    ) -> Result<(), T> {
+        let bytes = range.len();
+        let mut draft = self.runtime.draft(0);
+        draft.set_request(Request::Compress { spec: plan.spec }).pin(device);
+        if plan.filter == Filter::None {
+            draft.share(Arc::clone(buffer), range);
+        } else {
+            let mut filtered = self.runtime.pool().alloc(bytes);
+            filtered.set_len(bytes);
+            apply_filter_into(plan.filter, &buffer[range], &mut filtered);
+            draft.share(Arc::new(filtered), 0..bytes);
+        }
+        self.away.fetch_add(bytes, Ordering::Relaxed);
+        let permit = Permit { home: Arc::clone(self), bytes };
+        let away = Arc::new(Mutex::new(Some((carried, permit))));
+        let waits = Arc::clone(&away);
+        draft.set_callback(Arc::new(move |ended| {
+            let Some((carried, permit)) = take(&waits) else { return };
+            let made = ended.ok().map(|finished| Made { finished, plan, _permit: permit });
+            back(carried, made);
+        }));
+        match self.runtime.try_submit(draft) {
+            Ok(_) => Ok(()),
+            // Dropped with its callback, which nobody has called.
+            Err(_) => match take(&away) {
+                Some((carried, _)) => Err(carried),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// [`Encoder::encode`] by whoever does it best, waiting for it: for threads that have nothing else to do meanwhile. What a device takes is
+    /// copied to its memory and back.
+    pub fn encode(
+        self: &Arc<Self>,
+        encoder: &mut Encoder,
+        compression: Compression,
+        auto: &Auto,
+        raw: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Encoding {
+        let Route { device, wanted, comparable } = self.route(compression, auto, raw.len());
+        let plan = match encoder.plan(wanted, raw) {
+            Planned::Plain(encoding) => return encoding,
+            Planned::Compress(plan) => plan,
+        };
+        if device > 0 && self.is_for_devices(&plan, encoder.bits()) {
+            let mut buffer = self.runtime.pool().alloc(raw.len());
+            buffer.extend_from_slice(raw);
+            let (send, receive) = sync_channel(1);
+            let back = Arc::new(move |(), made| {
+                let _ = send.send(made);
+            });
+            if self.submit(device, plan, &Arc::new(buffer), 0..raw.len(), (), back).is_ok()
+                && let Ok(Some(made)) = receive.recv()
+            {
+                let encoding = made.conclude(encoder);
+                out.clear();
+                if encoding.codec != Codec::None {
+                    out.extend_from_slice(made.bytes());
+                }
+                return encoding;
+            }
+        }
+        let began = Instant::now();
+        let encoding = encoder.compress(&plan, raw, out);
+        if comparable {
+            self.observe_processor(&wanted, raw.len(), began.elapsed());
+        }
+        encoding
+    }
+}
+
+fn take<T>(away: &Mutex<Option<T>>) -> Option<T> {
+    away.lock().unwrap_or_else(PoisonError::into_inner).take()
+}

@@ -1,0 +1,204 @@
+//! Who compresses a frame, and by what: the first entry of the policy's list that has a device for it with room.
+//!
+//! ```text
+//!  entry CODEC@DEVICE ──▶ is the device there, and trusted?            absent
+//!                     ──▶ does it do this codec, level and size?       unsuitable   codec_min_bytes, codec_max_bytes
+//!                     ──▶ has it room?                                 overflow     codec_queue_max, and bytes under way
+//!                     ──▶ is it fast enough?                           slower       codec_slack × the processor's time
+//!                     ──▶ that is who compresses; else the next entry, and the last is the processor's
+//! ```
+//!
+//! Nobody waits for a device: while it works, the thread that would have compressed does something else. So a device may take
+//! several times as long for a frame as the processor would (`codec_slack`) and still be worth it. How dense a frame is
+//! (`codec_max_bits`) is looked at later, when it is planned.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use outrigger_format::{Codec, CodecChoice, CodecDevice, CodecSpec, Listed, ListedCodec, Reason};
+
+use super::encoder::Wanted;
+use super::{Auto, Compression};
+use crate::runtime::Runtime;
+use crate::work::{Class, Input, Request, Work};
+
+/// Who compresses a frame, and by what.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// Its place in [`Metrics::devices`](crate::runtime::Metrics::devices); 0 is the processor.
+    pub device: usize,
+    /// By what, and why.
+    pub wanted: Wanted,
+    /// Whether a device could have done the same: how long the processor takes is then worth knowing.
+    pub comparable: bool,
+}
+
+/// A device that compresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub place: usize,
+    pub kind: CodecDevice,
+}
+
+/// A frame of usual size: whoever does not compress that, in any codec, is not asked for others.
+const USUAL: usize = 64 << 10;
+
+/// Each codec at its usual level.
+fn specs() -> impl Iterator<Item = CodecSpec> {
+    let usual = |codec: Codec| codec.levels().map_or(0, |(_, _, usual)| usual);
+    let codecs = Codec::ALL.into_iter().filter(|codec| *codec != Codec::None);
+    codecs.map(move |codec| CodecSpec { codec, level: usual(codec) })
+}
+
+/// The devices of `runtime` that compress.
+pub(super) fn devices(runtime: &Runtime) -> Vec<Known> {
+    let metrics = runtime.metrics();
+    let compresses = |place: usize| specs().any(|spec| runtime.supports(place, &work(spec, USUAL)));
+    let kind =
+        |name: &str| CodecDevice::parse(name.split(':').next().unwrap_or_default()).unwrap_or_default();
+    let places = (1..metrics.devices.len()).filter(|&place| compresses(place));
+    places.map(|place| Known { place, kind: kind(&metrics.devices[place].identity.name) }).collect()
+}
+
+/// What a device is asked whether it can do it: of this size, wherever it lies.
+fn work(spec: CodecSpec, len: usize) -> Work {
+    Work { request: Request::Compress { spec }, input: Input::Empty, range: 0..len }
+}
+
+/// Decides; see the module.
+pub(super) struct Router {
+    pub devices: Vec<Known>,
+    /// Frames kept from a device because it was predicted to be slow: now and then one goes there all the same.
+    slower: AtomicU32,
+}
+
+impl Router {
+    pub fn new(devices: Vec<Known>) -> Self {
+        Self { devices, slower: AtomicU32::new(0) }
+    }
+
+    /// Whether a device takes frames of `size` bytes in any codec, but not of `limit`.
+    pub fn has_limit_between(&self, runtime: &Runtime, size: usize, limit: usize) -> bool {
+        let takes = |place, spec, len| runtime.supports(place, &work(spec, len));
+        let stops = |place| specs().any(|spec| takes(place, spec, size) && !takes(place, spec, limit));
+        self.devices.iter().any(|known| stops(known.place))
+    }
+
+    /// For a frame of `len` bytes. `is_full` says that no more may be under way, whoever does it.
+    pub fn route(
+        &self,
+        runtime: &Runtime,
+        compression: Compression,
+        auto: &Auto,
+        len: usize,
+        is_full: bool,
+    ) -> Route {
+        let mut why = None;
+        let mut comparable = false;
+        let entries: [Option<Listed>; 4] = match compression.codec {
+            CodecChoice::Listed(list) => {
+                let mut entries = list.entries();
+                std::array::from_fn(|_| entries.next())
+            }
+            CodecChoice::Fixed(spec) => [Some(anybody(ListedCodec::Fixed(spec))), None, None, None],
+            CodecChoice::Auto(objective) => [Some(anybody(ListedCodec::Auto(objective))), None, None, None],
+        };
+        let software = Wanted::of(compression, auto);
+        for entry in entries.into_iter().flatten() {
+            let wanted = Wanted::of(Compression { codec: entry.codec.into(), ..compression }, auto);
+            if entry.device == CodecDevice::Cpu {
+                break;
+            }
+            if wanted.spec.codec == Codec::None {
+                continue;
+            }
+            let asked = entry.device != CodecDevice::Any;
+            let mut there = false;
+            for known in self.devices.iter().filter(|known| !asked || known.kind == entry.device) {
+                match self.may(runtime, known, wanted.spec, software.spec, asked, len, is_full) {
+                    Ok(()) => {
+                        let reason = match known.kind {
+                            CodecDevice::Qat => Reason::Qat,
+                            CodecDevice::Nvcomp => Reason::Gpu,
+                            _ => Reason::Device,
+                        };
+                        return Route {
+                            device: known.place,
+                            wanted: Wanted { reason, ..wanted },
+                            comparable: true,
+                        };
+                    }
+                    // Who would not do it anyway has no part in it.
+                    Err(Reason::Absent) => {}
+                    Err(reason) => {
+                        there = true;
+                        why.get_or_insert(reason);
+                        comparable |= wanted.spec == software.spec;
+                    }
+                }
+            }
+            if asked && !there {
+                why.get_or_insert(Reason::Absent);
+            }
+            if !asked {
+                // The processor is among whoever may do it.
+                break;
+            }
+        }
+        Route { device: 0, wanted: Wanted { reason: why.unwrap_or(software.reason), ..software }, comparable }
+    }
+
+    /// Whether a device takes a frame, and if not, why.
+    #[expect(clippy::too_many_arguments, reason = "what it depends on")]
+    fn may(
+        &self,
+        runtime: &Runtime,
+        known: &Known,
+        spec: CodecSpec,
+        software: CodecSpec,
+        asked: bool,
+        len: usize,
+        is_full: bool,
+    ) -> Result<(), Reason> {
+        let policy = runtime.policy();
+        let class = Class::Compress(spec.codec, spec.level);
+        if !runtime.supports(known.place, &work(spec, USUAL))
+            && !runtime.supports(known.place, &work(spec, len))
+        {
+            return Err(Reason::Absent);
+        }
+        if !policy.may_offload(class, len) || !runtime.supports(known.place, &work(spec, len)) {
+            return Err(Reason::Unsuitable);
+        }
+        let state = runtime.load(known.place);
+        if state.is_cut_off {
+            return Err(Reason::Absent);
+        }
+        let room = match policy.codec_queue_max {
+            0 => state.in_flight_max + state.in_flight_max / 2,
+            most => most as usize,
+        };
+        if is_full || state.tasks >= room || state.is_on_trial && state.tasks > 0 {
+            return Err(Reason::Overflow);
+        }
+        let processors = Class::Compress(software.codec, software.level);
+        // Where both are as good, the processor is measured too; who names a device wants that.
+        if !asked && runtime.model().curve(0, processors).samples(len) < policy.first_tasks {
+            return Err(Reason::Slower);
+        }
+        let (Some(own), Some(other)) =
+            (runtime.predict(known.place, class, len), runtime.predict(0, processors, len))
+        else {
+            return Ok(());
+        };
+        if own <= other.mul_f64(policy.codec_slack) {
+            return Ok(());
+        }
+        let number = self.slower.fetch_add(1, Ordering::Relaxed);
+        let tried_again = policy.explore_every > 0 && number.is_multiple_of(policy.explore_every);
+        if tried_again { Ok(()) } else { Err(Reason::Slower) }
+    }
+}
+
+fn anybody(codec: ListedCodec) -> Listed {
+    Listed { codec, device: CodecDevice::Any }
+}

@@ -1,0 +1,215 @@
+//! Who compresses a frame: the list's order, each threshold by its name, and that what a device made is what the processor reads.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use outrigger_format::{Codec, CodecChoice, Filter, Reason};
+use outrigger_offload::placement::{Policy, Stages};
+use outrigger_offload::runtime::Runtime;
+use outrigger_offload::sim::{Faults, SimDevice, SimOptions, Speed};
+use outrigger_offload::work::Class;
+use outrigger_offload::{
+    Auto, Compression, Decoded, Encoder, FrameDecoder, FrameDevices, FramePlan, Planned, Route, Wanted,
+};
+use outrigger_workload::Rng;
+
+/// Nothing is tried out of turn, and nobody hangs.
+fn calm() -> Policy {
+    Policy { first_tasks: 0, explore_every: 0, hang_floor: Duration::from_secs(3600), ..Policy::default() }
+}
+
+/// A runtime with a device that does gzip, and nothing else.
+fn runtime(policy: Policy, faults: Faults, time_scale: f64) -> Arc<Runtime> {
+    let gzip = |class| matches!(class, Class::Compress(Codec::Gzip, _) | Class::Decompress(Codec::Gzip));
+    let options = SimOptions {
+        supports: Arc::new(gzip),
+        faults,
+        time_scale,
+        ..SimOptions::new("sim:0", Speed::INTEGRATED)
+    };
+    let device = Box::new(SimDevice::new(options));
+    Arc::new(Runtime::builder().cpu_threads(1).device(device).policy(policy).build())
+}
+
+fn devices(policy: Policy) -> Arc<FrameDevices> {
+    FrameDevices::of(&runtime(policy, Faults::default(), 0.01)).expect("it compresses")
+}
+
+fn choice(text: &str) -> Compression {
+    CodecChoice::parse(text).unwrap().into()
+}
+
+/// Device, codec and reason.
+fn told(devices: &FrameDevices, codec: &str, len: usize) -> (usize, String, Reason) {
+    let Route { device, wanted, .. } = devices.route(choice(codec), &Auto::new(), len);
+    (device, wanted.spec.to_string(), wanted.reason)
+}
+
+fn text(len: usize) -> Vec<u8> {
+    let mut rng = Rng::new(len as u64);
+    let mut bytes = Vec::new();
+    while bytes.len() < len {
+        bytes.extend(format!("{:06} said {}, and so on; ", rng.below(5000), rng.below(90)).into_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+#[test]
+fn the_list_is_followed_in_its_order() {
+    let devices = devices(calm());
+    let frame = 256 << 10;
+    for (codec, expected) in [
+        ("gzip:6@sim,zstd:1@cpu", (1, "gzip:6", Reason::Device)),
+        ("gzip:6@qat,gzip:1@sim,zstd:1@cpu", (1, "gzip:1", Reason::Device)),
+        ("gzip:6@qat,zstd:1@cpu", (0, "zstd:1", Reason::Absent)),
+        ("gzip:6@qat", (0, "gzip:6", Reason::Absent)),
+        ("zstd:3@sim,lz4", (0, "lz4", Reason::Absent)),
+        ("zstd:1@cpu,gzip:6@sim", (0, "zstd:1", Reason::Policy)),
+        ("gzip:1@qat,auto:cpu", (0, "zstd:1", Reason::Absent)),
+        // Without a device's name, whoever does it best; a codec that only the processor has is the processor's.
+        ("gzip:6", (1, "gzip:6", Reason::Device)),
+        ("zstd:3", (0, "zstd:3", Reason::Policy)),
+        ("auto", (0, "zstd:2", Reason::Objective)),
+        ("none", (0, "none", Reason::Policy)),
+    ] {
+        let (device, spec, reason) = told(&devices, codec, frame);
+        assert_eq!((device, &*spec, reason), expected, "{codec}");
+    }
+}
+
+#[test]
+fn every_threshold_has_its_name() {
+    let with = |name: &str, value: &str| {
+        let mut policy = calm();
+        policy.set(name, value).unwrap();
+        devices(policy)
+    };
+    let list = "gzip:6@sim,zstd:1@cpu";
+    let reason = |devices: &FrameDevices, len| told(devices, list, len).2;
+    assert_eq!(reason(&with("codec_min_bytes", "64K"), (64 << 10) - 1), Reason::Unsuitable);
+    assert_eq!(reason(&with("codec_min_bytes", "64K"), 64 << 10), Reason::Device);
+    assert_eq!(reason(&with("codec_max_bytes", "64K"), (64 << 10) + 1), Reason::Unsuitable);
+    // What is predicted: 10 ms on the device, 1 ms on the processor for what it would do instead.
+    for (slack, expected) in [("4", Reason::Slower), ("20", Reason::Device)] {
+        let devices = with("codec_slack", slack);
+        let model = devices.runtime().model();
+        let took = |ms: f64| Stages { work: ms * 1e6, ..Stages::default() };
+        model.observe(1, Class::Compress(Codec::Gzip, 6), 100_000, took(10.0), true, 0.2);
+        assert_eq!(reason(&devices, 100_000), Reason::Device, "nothing is known of the processor");
+        model.observe(0, Class::Compress(Codec::Zstd, 1), 100_000, took(1.0), true, 0.2);
+        assert_eq!(reason(&devices, 100_000), expected, "{slack}");
+        // Software does the same codec in 1 ms? Then that is what is compared.
+        model.observe(0, Class::Compress(Codec::Gzip, 6), 100_000, took(10.0), true, 0.2);
+        assert_eq!(told(&devices, "gzip:6", 100_000).2, Reason::Device);
+    }
+    let dense = with("codec_max_bits", "7");
+    let plan = FramePlan {
+        spec: outrigger_format::CodecSpec::parse("gzip:6").unwrap(),
+        reason: Reason::Device,
+        filter: Filter::None,
+        room: 1,
+    };
+    assert!(dense.is_for_devices(&plan, Some(6.9)) && !dense.is_for_devices(&plan, Some(7.1)));
+    // Measured first, where no device was named.
+    let curious = devices(Policy { first_tasks: 1, ..calm() });
+    assert_eq!(told(&curious, "gzip:6", 100_000).2, Reason::Slower);
+    assert_eq!(told(&curious, "gzip:6@sim", 100_000).2, Reason::Device);
+    let wanted = Wanted::of(choice("gzip:6"), &Auto::new());
+    curious.observe_processor(&wanted, 100_000, Duration::from_millis(5));
+    assert_eq!(told(&curious, "gzip:6", 100_000).2, Reason::Device);
+}
+
+#[test]
+fn a_full_queue_leaves_frames_to_the_next() {
+    let runtime =
+        runtime(Policy { codec_queue_max: 2, ..calm() }, Faults { hang_every: 1, ..Faults::default() }, 1.0);
+    let devices = FrameDevices::of(&runtime).unwrap();
+    let raw = text(100_000);
+    let mut buffer = runtime.pool().alloc(raw.len());
+    buffer.extend_from_slice(&raw);
+    let buffer = Arc::new(buffer);
+    let (mut encoder, list) = (Encoder::new(), "gzip:6@sim,zstd:1@cpu");
+    let (send, _receive) = channel();
+    for number in 0..2 {
+        let route = devices.route(choice(list), &Auto::new(), raw.len());
+        assert_eq!(route.device, 1, "{number}");
+        let Planned::Compress(plan) = encoder.plan(route.wanted, &raw) else { panic!("it compresses") };
+        let send = send.clone();
+        let back = Arc::new(move |number: u32, _| {
+            let _ = send.send(number);
+        });
+        assert!(devices.submit(1, plan, &buffer, 0..raw.len(), number, back).is_ok());
+    }
+    assert_eq!(told(&devices, list, raw.len()).2, Reason::Overflow);
+    // What hangs is not waited for.
+    std::mem::forget(devices);
+    std::mem::forget(runtime);
+}
+
+#[test]
+fn what_devices_make_the_processor_reads_and_the_other_way_round() {
+    let runtime = runtime(Policy { codec_slack: 1e6, ..calm() }, Faults::default(), 0.01);
+    let devices = FrameDevices::of(&runtime).unwrap();
+    let mut rng = Rng::new(1);
+    let mut noise = vec![0; 100_000];
+    rng.fill(&mut noise);
+    let counters: Vec<u8> = (0..50_000u32).flat_map(|n| (n * 977).to_le_bytes()).collect();
+    let half = [&noise[..92_000], &[0; 8000]].concat();
+    let (mut encoder, mut stored, mut back) = (Encoder::new(), Vec::new(), Vec::new());
+    for (raw, by_device) in [
+        (text(300_000), true),
+        (counters, true),
+        (noise, false),
+        (half, false),
+        (text(1000), false),
+        (Vec::new(), false),
+    ] {
+        let encoding =
+            devices.encode(&mut encoder, choice("gzip:6@sim,zstd:1@cpu"), &Auto::new(), &raw, &mut stored);
+        assert_eq!(
+            (encoding.codec == Codec::Gzip, encoding.reason == Reason::Device),
+            (by_device, by_device),
+            "{encoding:?}"
+        );
+        if encoding.codec == Codec::None {
+            continue;
+        }
+        assert!(stored.len() <= Compression::NONE.budget.room(raw.len()));
+        FrameDecoder::new().decode(encoding, &stored, raw.len(), &mut back).unwrap();
+        assert!(back == raw);
+        if !by_device {
+            continue;
+        }
+        let device = devices.decoder_for(encoding, stored.len(), raw.len());
+        let Some(device) = device else {
+            assert!(stored.len() < 4096, "a device reads what is not too small");
+            continue;
+        };
+        back.clear();
+        assert!(devices.decode_copied(device, encoding, &stored, raw.len(), &mut back));
+        assert!(back == raw, "{encoding:?}");
+        let mut buffer = runtime.pool().alloc(stored.len());
+        buffer.extend_from_slice(&stored);
+        let lent = (Arc::new(buffer), 0..stored.len());
+        match devices.decode(device, encoding, lent, raw.len(), &mut back).expect("a frame") {
+            Decoded::Buffer(buffer) => assert!(*buffer == raw),
+            Decoded::Vector => assert!(back == raw),
+        }
+        // Damaged: the processor has the last word.
+        let middle = stored.len() / 2;
+        stored[middle] ^= 1;
+        assert!(!devices.decode_copied(device, encoding, &stored, raw.len(), &mut back));
+    }
+}
+
+#[test]
+fn a_runtime_without_codecs_has_no_devices_for_frames() {
+    let hashes = SimOptions {
+        supports: Arc::new(|class| matches!(class, Class::HashMany(_))),
+        ..SimOptions::new("sim:0", Speed::INTEGRATED)
+    };
+    let runtime = Runtime::builder().cpu_threads(1).device(Box::new(SimDevice::new(hashes))).build();
+    assert!(FrameDevices::of(&Arc::new(runtime)).is_none());
+}

@@ -1,0 +1,78 @@
+//! Compressing frames by devices: a full frame is planned by a worker (sampled, its filter and codec chosen), becomes a task of the offload runtime, and
+//! comes back through the queue, to be appended to the open pack by whichever worker is free.
+//!
+//! Nobody waits: a worker that has submitted one goes on with the next, so one worker keeps many frames under way. The device reads a frame where it lies (in the batch
+//! that it was read into, or in memory of the same pool where it was copied together), and what it writes is appended from where it wrote it. A frame keeps its
+//! batch's buffer until it is appended, as one in the queue does.
+//!
+//! Bounds: `FrameDevices` lets so many bytes be under way; a frame beyond that, or for which no device has room, the worker compresses itself. So workers never
+//! wait for a device, and whatever is away comes back: done by the device, by the processor in its stead, or as it was.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use outrigger_format::{Codec, Encoding};
+use outrigger_offload::{Auto, Encoder, FrameDevices, Made, Planned, Route, Wanted};
+
+use super::framer::RawFrame;
+use super::queue::Queue;
+use crate::clock::thread_time;
+
+/// A frame that a device has compressed.
+pub(super) struct Compressed {
+    pub frame: RawFrame,
+    pub made: Made,
+}
+
+/// What became of a frame that was to be compressed.
+pub(super) enum Turn {
+    /// It is stored so; unless as it is, its bytes are in the worker's vector.
+    Here(RawFrame, Encoding),
+    /// It is with a device, and comes back through the queue.
+    Away,
+}
+
+/// Has a frame compressed, by a device or here and now.
+pub(super) fn compress(
+    devices: Option<&Arc<FrameDevices>>,
+    queue: &Arc<Queue>,
+    auto: &Auto,
+    frame: RawFrame,
+    encoder: &mut Encoder,
+    stored: &mut Vec<u8>,
+) -> Turn {
+    let codec = frame.form.codec;
+    let Some(devices) = devices.filter(|_| !frame.for_processor) else {
+        let encoding = encoder.encode(Wanted::of(codec, auto), frame.raw.bytes(), stored);
+        return Turn::Here(frame, encoding);
+    };
+    let raw = frame.raw.bytes();
+    let Route { device, wanted, comparable } = devices.route(codec, auto, raw.len());
+    let plan = match encoder.plan(wanted, raw) {
+        Planned::Plain(encoding) => return Turn::Here(frame, encoding),
+        Planned::Compress(plan) => plan,
+    };
+    let mut frame = frame;
+    if device > 0 && devices.is_for_devices(&plan, encoder.bits()) {
+        queue.go_away();
+        let (buffer, range): (_, Range<usize>) = frame.raw.lend();
+        let back = Arc::clone(queue);
+        let come_back = Arc::new(move |frame, made| match made {
+            Some(made) => back.come_back_compressed(Compressed { frame, made }),
+            None => back.come_back_raw(frame),
+        });
+        match devices.submit(device, plan, &buffer, range, frame, come_back) {
+            Ok(()) => return Turn::Away,
+            Err(same) => {
+                queue.stay();
+                frame = same;
+            }
+        }
+    }
+    let began = thread_time();
+    let encoding = encoder.compress(&plan, frame.raw.bytes(), stored);
+    if comparable && encoding.codec != Codec::None {
+        devices.observe_processor(&wanted, frame.raw.bytes().len(), thread_time() - began);
+    }
+    Turn::Here(frame, encoding)
+}
