@@ -125,7 +125,7 @@ pub fn copy(store: &Store, options: &CopyOptions, progress: &CopyProgress) -> Re
         let meta = copy_database(store.dir(), &to.join(UNFINISHED))?;
         let rows: Vec<PackRow> = meta.packs()?.into_iter().filter(is_committed).collect();
         if is_store {
-            refuse_diverged(to, &rows)?;
+            refuse_diverged(to, &journal)?;
         }
         packs::copy(store, &*backend, &rows, &mut journal, options, progress, &mut report)?;
         Ok((meta, rows, report))
@@ -207,14 +207,13 @@ fn refuse_foreign(to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A copy whose database knows packs that the source does not has a history of its own.
-fn refuse_diverged(to: &Path, rows: &[PackRow]) -> Result<()> {
+/// A copy whose database knows packs that were not copied there has a history of its own. Ids do not tell: both stores give out the same.
+fn refuse_diverged(to: &Path, journal: &Journal) -> Result<()> {
     let meta = SqliteMeta::open(&to.join(DATABASE_FILE), OpenMode::ReadOnly)?;
-    let newest = rows.iter().map(|row| row.id).max();
-    let foreign = meta.packs()?.into_iter().find(|row| is_committed(row) && Some(row.id) > newest);
-    if let Some(row) = foreign {
+    let own = meta.packs()?.into_iter().find(|row| is_committed(row) && !journal.has(row.id));
+    if let Some(row) = own {
         let why = format!(
-            "{} has been written to by itself (pack {} is not the source's): it is a store of its own now",
+            "{} has been written to by itself (pack {} was not copied there): it is a store of its own now",
             to.display(),
             row.id
         );
