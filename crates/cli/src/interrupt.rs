@@ -49,11 +49,11 @@ fn close_own_sessions(meta: &dyn Meta, locks: &std::path::Path) {
     for session in meta.sessions().unwrap_or_default() {
         let mut words = session.description.split(' ');
         let (name, at, process) = (words.next(), words.next(), words.next());
-        if at == Some(host.as_str()) && process == Some(own.as_str()) {
+        let Some(lock) = name.map(|name| locks.join(format!("{name}.lock"))) else { continue };
+        // Hosts of one name may share a store, so the lock must be here, too.
+        if at == Some(host.as_str()) && process == Some(own.as_str()) && lock.exists() {
             let _ = meta.close_session(session.id);
-            if let Some(name) = name {
-                let _ = std::fs::remove_file(locks.join(format!("{name}.lock")));
-            }
+            let _ = std::fs::remove_file(lock);
         }
     }
 }
