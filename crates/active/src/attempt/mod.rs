@@ -103,12 +103,9 @@ impl Attempt {
         };
         // The process stays a zombie until `wait`, so that nobody else has its number while it may still be killed.
         let pid = Pid::from_child(&child);
-        loop {
-            match rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT) {
-                Err(rustix::io::Errno::INTR) => {}
-                _ => break,
-            }
-        }
+        let ended =
+            || rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
+        while matches!(ended(), Err(rustix::io::Errno::INTR)) {}
         let killed = self.watch.remove(&self.live);
         let status = child.wait();
         let fed = self.feeder.take().map_or(Ok(()), |feeder| {
