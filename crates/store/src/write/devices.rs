@@ -160,10 +160,10 @@ impl Devices {
         None
     }
 
-    /// Takes over what a report says of its batch, or gives the batch back, to be cut by a worker.
-    pub fn take(&self, back: Ingested) -> Result<(u64, Uncut), (u64, Uncut)> {
+    /// Takes over what a report says of its batch, and says whether it does: else a worker has to cut it.
+    pub fn take(&self, back: Ingested) -> (u64, Uncut, bool) {
         let Ingested { ticket, mut batch, report, view } = back;
-        let Some(report) = report else { return Err((ticket, batch)) };
+        let Some(report) = report else { return (ticket, batch, false) };
         let device = report.report().device;
         let checked = self.check(&report, &batch, ticket, device, view.as_deref());
         let counts = report.output().counts.clone();
@@ -171,13 +171,13 @@ impl Devices {
         drop(report);
         let Some(chunks) = checked else {
             self.runtime.denounce(device);
-            return Err((ticket, batch));
+            return (ticket, batch, false);
         };
         match &mut batch {
             Uncut::Small(batch) => batch.take(&chunks, &counts),
             Uncut::Segment(segment) => segment.take(chunks, counts),
         }
-        Ok((ticket, batch))
+        (ticket, batch, true)
     }
 
     /// The chunks of a report that can be believed; see the module.

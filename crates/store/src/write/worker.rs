@@ -98,9 +98,9 @@ impl Shared {
                 Task::Ingested(batch) => {
                     let devices = self.devices.as_ref().expect("it was with one");
                     match devices.take(*batch) {
-                        Ok((ticket, Uncut::Small(batch))) => self.name(ticket, Sequenced::Small(batch))?,
-                        Ok((_, Uncut::Segment(segment))) => self.cut_in_line(segment)?,
-                        Err((ticket, batch)) => self.cut(ticket, batch, &mut scratch)?,
+                        (ticket, Uncut::Small(batch), true) => self.name(ticket, Sequenced::Small(batch))?,
+                        (_, Uncut::Segment(segment), true) => self.cut_in_line(segment)?,
+                        (ticket, batch, false) => self.cut(ticket, batch, &mut scratch)?,
                     }
                 }
             }
