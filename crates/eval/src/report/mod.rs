@@ -111,7 +111,7 @@ fn warning(sections: &[Section<'_>]) -> Option<String> {
     (busy > 0).then(|| {
         format!(
             "{busy} of {} records were taken while others worked on the machine: processors look slower there than they are, the more the higher the load that \
-             is said with each. Models and counts are not touched by that.",
+             is said with each. Counts (similarity, ratios, work done) are not touched by that.",
             all().count()
         )
     })
