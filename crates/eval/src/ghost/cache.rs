@@ -83,9 +83,9 @@ fn run(requests: &[Rewrite], segment: usize, room: usize, oldest: bool) -> Ran {
 
 /// Both orders.
 pub fn order(lab: &Lab) -> Result<Outcome, Failed> {
-    // The paper's: segments of 32 KB, a cache of 256 MB of which half is offloaded at once.
+    // The paper's: segments of 32 KB, a cache of 256 MB of which half is offloaded at once; an eighth of it in the short form, so that it fills often.
     let (segment, room, count) =
-        lab.scale.pick((512, 64, 2000), (32 << 10, 8192, 40_000), (32 << 10, 8192, 120_000));
+        lab.scale.pick((512, 64, 4000), (32 << 10, 1024, 40_000), (32 << 10, 8192, 400_000));
     let mut series =
         vec![Series::measured("least recently written first"), Series::measured("reverse order")];
     let mut work = vec![Series::measured("least recently written first"), Series::measured("reverse order")];
@@ -105,10 +105,8 @@ pub fn order(lab: &Lab) -> Result<Outcome, Failed> {
             work[at].exact(percent as f64, 100.0 * runs[0].named as f64 / count as f64);
         }
         let [first, second] = [&work[0], &work[1]].map(|line| line.last());
-        check(
-            first <= second,
-            format!("at {percent} % the reverse order hashes less: {second} and {first}"),
-        )?;
+        let better = if percent == 0 { first == second } else { first < second };
+        check(better, format!("at {percent} % the orders hash {first} and {second} % of what was written"))?;
     }
     let mut outcome = Outcome::default();
     outcome.find(
@@ -140,8 +138,8 @@ pub fn order(lab: &Lab) -> Result<Outcome, Failed> {
         series: work,
         limits: vec![Limit { name: "each request once".into(), y: 100.0 }],
     });
-    outcome.note(
-        "One core hashes (SHA-1), as its data leaves a cache of 8192 segments, half of them at a time.",
-    );
+    outcome.note(format!(
+        "One core hashes (SHA-1), as its data leaves a cache of {room} segments, half of them at a time."
+    ));
     Ok(outcome)
 }

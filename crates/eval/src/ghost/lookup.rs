@@ -85,7 +85,13 @@ fn device_ms(lab: &Lab, table: &Arc<Table>, keys: &[Fingerprint]) -> Spread {
     let request = Request::Lookup { table: Arc::clone(table), keys: keys.to_vec() };
     let nothing: Arc<Buffer> = rig.buffer(&[]);
     rig.once(1, &request, &nothing);
-    lab.spread(lab.rounds(), || rig.once(1, &request, &nothing).0.as_secs_f64() * 1e3)
+    // The device's own clock: what the host takes to copy a million questions is not its doing.
+    lab.spread(lab.rounds(), || device_seconds(&rig, &request, &nothing) * 1e3)
+}
+
+/// What the modelled device took for all of its stages.
+fn device_seconds(rig: &Rig, request: &Request, nothing: &Arc<Buffer>) -> f64 {
+    rig.once(1, request, nothing).1.report().stages.sum().as_secs_f64()
 }
 
 /// Seconds for a random read of 4 KiB past the page cache; `None` where the file system does not do that.
@@ -282,10 +288,10 @@ pub fn cache(lab: &Lab) -> Result<Outcome, Failed> {
         small.lookup_many(&keys, &mut places);
         rig.once(1, &request, &nothing);
         let device = lab.spread(lab.rounds(), || {
+            let on_device = device_seconds(&rig, &request, &nothing);
             let begun = Instant::now();
-            black_box(rig.once(1, &request, &nothing));
             ask_host(&rest(&places));
-            begun.elapsed().as_secs_f64() * 1e3
+            (on_device + begun.elapsed().as_secs_f64()) * 1e3
         });
         series[2].push(x, device);
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::markdown::{capital, paper_word};
-use super::{HOW_TO_READ, Section, machines, missing, of_paper, told, verdicts};
+use super::{HOW_TO_READ, Section, machines, missing, of_paper, told, verdicts, warning};
 use crate::experiment::Paper;
 use crate::plot::{escape, number, svg};
 use crate::record::Record;
@@ -17,6 +17,9 @@ pub fn page(sections: &[Section<'_>]) -> String {
          <style>{STYLE}{}</style></head><body><main>\n<h1>Evaluation</h1>\n",
         crate::plot::STYLE
     );
+    if let Some(warning) = warning(sections) {
+        let _ = writeln!(out, "<p><b>{}</b></p>", escape(&warning));
+    }
     first(sections, &mut out);
     let _ = writeln!(out, "<h2>How to read it</h2><p>{}</p><ul>", escape(HOW_TO_READ));
     for machine in machines(sections) {

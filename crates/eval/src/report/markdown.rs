@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{HOW_TO_READ, Section, machines, missing, of_paper, told, verdicts};
+use super::{HOW_TO_READ, Section, machines, missing, of_paper, told, verdicts, warning};
 use crate::experiment::Paper;
 use crate::plot::number;
 use crate::record::{Plot, Record};
@@ -12,6 +12,9 @@ pub fn page(sections: &[Section<'_>]) -> String {
         "# Evaluation\n\nMade by `outrigger-eval report` from the records in [records/](records/); do not edit. The same with plots: \
          [report.html](report.html).\n\n",
     );
+    if let Some(warning) = warning(sections) {
+        let _ = writeln!(out, "**{warning}**\n");
+    }
     first(sections, &mut out);
     let _ = writeln!(out, "## How to read it\n\n{HOW_TO_READ}\n");
     for machine in machines(sections) {

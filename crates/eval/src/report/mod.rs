@@ -99,6 +99,24 @@ fn machines(sections: &[Section<'_>]) -> Vec<String> {
     machines
 }
 
+/// Whether others worked on the machine when it began.
+fn is_busy(record: &Record) -> bool {
+    record.load > record.machine.cpus as f64 * 0.75
+}
+
+/// What has to be said before any number, if others worked on a machine.
+fn warning(sections: &[Section<'_>]) -> Option<String> {
+    let all = || sections.iter().flat_map(|section| section.records.iter());
+    let busy = all().filter(|record| is_busy(record)).count();
+    (busy > 0).then(|| {
+        format!(
+            "{busy} of {} records were taken while others worked on the machine: processors look slower there than they are, the more the higher the load that \
+             is said with each. Counts (similarity, ratios, work done) are not touched by that.",
+            all().count()
+        )
+    })
+}
+
 /// `2026-11-22, short, commit abc, load 0.1`.
 fn told(record: &Record) -> String {
     let commit = if record.commit.is_empty() { String::new() } else { format!(", commit {}", record.commit) };
@@ -110,7 +128,7 @@ fn told(record: &Record) -> String {
         record.version,
         record.load,
         record.seconds
-    )
+    ) + if is_busy(record) { "; the machine was busy" } else { "" }
 }
 
 /// What every reader is told.
