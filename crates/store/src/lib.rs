@@ -19,8 +19,8 @@ pub mod read;
 pub mod recover;
 mod runtime;
 pub mod session;
-pub mod staging;
 pub mod shared;
+pub mod staging;
 mod store;
 pub mod table_cache;
 #[cfg(any(test, feature = "testing"))]

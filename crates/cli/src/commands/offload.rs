@@ -106,7 +106,10 @@ pub fn use_devices(context: &Context, store: &Store, offload: &Offload) -> Resul
 }
 
 /// A runtime of the processor and the devices that may work; `None` where there are none.
-pub fn runtime(context: &Context, Offload { offload, .. }: &Offload) -> Result<Option<Arc<Runtime>>, Failure> {
+pub fn runtime(
+    context: &Context,
+    Offload { offload, .. }: &Offload,
+) -> Result<Option<Arc<Runtime>>, Failure> {
     let found = match offload.who {
         Who::Nobody => return Ok(None),
         Who::Auto => discover().devices,

@@ -67,7 +67,8 @@ pub fn run(context: &Context, args: StatsArgs) -> Outcome {
         let table_cache =
             table_cache.as_ref().map(|asked| serde_json::Value::from(offload::table_cache_json(asked)));
         let packs_at = store.config.packs.as_ref().map(ToString::to_string);
-        let object = json(&stats).with("experiment", store.config.experiment).with("table_cache", table_cache);
+        let object =
+            json(&stats).with("experiment", store.config.experiment).with("table_cache", table_cache);
         print_json(object.with("packs_at", packs_at).with("packs_trouble", store.backend.trouble()))?
     } else {
         let mut text = describe(&stats);

@@ -21,7 +21,8 @@ use super::SessionId;
 use crate::error::Result;
 
 /// What an engine says that has none.
-pub(crate) const NO_JOBS: &str = "a store in PostgreSQL cannot keep jobs yet; run them over a store in a directory";
+pub(crate) const NO_JOBS: &str =
+    "a store in PostgreSQL cannot keep jobs yet; run them over a store in a directory";
 
 /// A job's number; rises, never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use outrigger_format::checksum;
 use outrigger_workload::Rng;
 
-use super::{Exploration, Mode};
 use super::choices::{Choices, Fate, Pending, Tear, share};
 use super::model::{Effect, Node, Step, Trace, change, flatten, overwrite, rename};
+use super::{Exploration, Mode};
 
 /// Draws by chance for each state that is wanted: many draws find a state that is known already.
 const DRAWS: u64 = 4;
