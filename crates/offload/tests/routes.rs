@@ -137,7 +137,9 @@ fn a_full_queue_leaves_frames_to_the_next() {
         assert_eq!(route.device, 1, "{number}");
         let Planned::Compress(plan) = encoder.plan(route.wanted, &raw) else { panic!("it compresses") };
         let send = send.clone();
-        let back = Arc::new(move |number: u32, _| drop(send.send(number)));
+        let back = Arc::new(move |number: u32, _| {
+            let _ = send.send(number);
+        });
         assert!(devices.submit(1, plan, &buffer, 0..raw.len(), number, back).is_ok());
     }
     assert_eq!(told(&devices, list, raw.len()).2, Reason::Overflow);
