@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use outrigger_format::{Codec, CodecChoice, Filter, Reason};
-use outrigger_offload::placement::{Policy, Stages};
+use outrigger_offload::placement::{Objective, Policy, Stages};
 use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{Faults, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::Class;
@@ -150,7 +150,9 @@ fn a_full_queue_leaves_frames_to_the_next() {
 
 #[test]
 fn what_devices_make_the_processor_reads_and_the_other_way_round() {
-    let runtime = runtime(Policy { codec_slack: 1e6, ..calm() }, Faults::default(), 0.01);
+    // Whoever is faster: the device is to do it.
+    let policy = Policy { objective: Objective::Cpu, cpu_slack: 1e6, codec_slack: 1e6, ..calm() };
+    let runtime = runtime(policy, Faults::default(), 0.01);
     let devices = FrameDevices::of(&runtime).unwrap();
     let mut rng = Rng::new(1);
     let mut noise = vec![0; 100_000];

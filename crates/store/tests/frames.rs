@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outrigger_format::{CodecChoice, Reason};
-use outrigger_offload::placement::Policy;
+use outrigger_offload::placement::{Objective, Policy};
 use outrigger_offload::qat::QatDevice;
 use outrigger_offload::runtime::{DeviceMetrics, Runtime};
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
@@ -252,7 +252,9 @@ fn the_card_decompresses_what_matches_its_checksum_and_nothing_else() {
     put_all(&framed_store(&path, "gzip:6", 256 << 10), &tree, "tree", 2);
     let standin = StandIn::new();
     let store = Store::open(&path, false).unwrap();
-    let runtime = use_card(&store, &standin, 4, strict());
+    // Whoever is faster: the card is to do it.
+    let policy = Policy { objective: Objective::Cpu, cpu_slack: 1e6, ..strict() };
+    let runtime = use_card(&store, &standin, 4, policy.clone());
     get_all(&store, "tree", &dir.path().join("restored"));
     assert_eq!(compare_trees(&tree, &dir.path().join("restored")).unwrap(), []);
     assert!(card(&runtime).tasks >= 20, "{:?}", card(&runtime));
@@ -273,7 +275,7 @@ fn the_card_decompresses_what_matches_its_checksum_and_nothing_else() {
     std::fs::write(&pack, bytes).unwrap();
     let store = Store::open(&path, false).unwrap();
     let standin = StandIn::new();
-    let _runtime = use_card(&store, &standin, 1, strict());
+    let _runtime = use_card(&store, &standin, 1, policy);
     let inode = require(&*store.meta, At::Now, &StorePath::parse(b"log").unwrap()).unwrap();
     let reader = outrigger_store::read::Reader::new(&store);
     let error = reader.read(&inode.root, 0, u64::MAX, &mut |_| Ok(())).expect_err("it is damaged");

@@ -423,7 +423,10 @@ impl PackReader {
                 }
             }
             (_, lent) => {
-                let stored = lent.as_ref().map_or(&bytes[start..], |buffer| &buffer[start..]);
+                let stored = match &lent {
+                    Some(buffer) => &buffer[start..],
+                    None => &bytes[start..],
+                };
                 self.decode_here(decoder, &header, stored, &mut vector)
                     .map_err(|error| error.context(at()))?;
             }
