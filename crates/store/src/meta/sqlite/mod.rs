@@ -51,7 +51,6 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 
 pub use self::open::OpenMode;
-#[cfg(any(test, feature = "testing"))]
 pub(crate) use sums::register as register_functions;
 
 /// The database's clock: nanoseconds since 1970.
