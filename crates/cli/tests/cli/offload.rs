@@ -156,7 +156,7 @@ fn a_put_may_have_a_device_hash_and_stores_the_same() {
     // Thresholds by name, frames by whom a list says, and the reason in the statistics.
     let codec = "gzip:1@sim,zstd:1@cpu";
     run(&["policy", "set", "/", &format!("codec={codec}")]);
-    let said = run(&["policy", "get", "/", "codec"]).text();
+    let said = run(&["policy", "get", "/"]).text();
     assert!(said.contains(codec), "{said}");
     std::fs::write(place.path("log"), "one line like all others\n".repeat(200_000)).unwrap();
     let offload = "sim:pcie5-gpu,codec_min_bytes=8K,codec_slack=1000";

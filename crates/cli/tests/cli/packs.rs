@@ -104,6 +104,7 @@ fn a_store_works_with_its_packs_in_an_object_store() {
     let after: usize = remote.server.objects().iter().map(|(_, len)| len).sum();
     assert!(after + 4_000_000 < before, "{before} bytes, then {after}");
     std::fs::remove_file(remote.place.path("tree/large")).unwrap();
+    remote.done(&["put", "tree", "--to", "/tree"]);
     remote.holds(&["store", "get", "/tree"], "tree");
 
     // The packs alone are enough.
@@ -210,6 +211,8 @@ fn a_store_moves_from_engine_to_engine() {
     remote.done(&["-s", "a", "snapshot", "create", "one", "--tag", "kept"]);
     remote.write_tree("second", 7);
     remote.done(&["-s", "a", "put", "second", "--to", "/tree"]);
+    remote.place.write("junk", noise(9, 3_000_000));
+    remote.done(&["-s", "a", "put", "junk"]);
 
     let shared = format!("file:{}", remote.place.path("shared").display());
     let to_s3 = ["copy", "a", "b", "--packs", &remote.url("two"), "--json"];
@@ -246,6 +249,7 @@ fn a_store_moves_from_engine_to_engine() {
     remote.holds(&["b", "get", "/tree"], "second");
     // Reclaimed in the source, gone in the copy.
     remote.done(&["-s", "a", "snapshot", "delete", "one"]);
+    remote.done(&["-s", "a", "rm", "junk"]);
     remote.done(&["-s", "a", "gc"]);
     let report = remote.done(&["copy", "a", "b", "--json"]).json();
     assert!(report["packs_removed"].as_u64().unwrap() >= 1, "{report}");

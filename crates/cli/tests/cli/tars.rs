@@ -116,8 +116,8 @@ fn sparse_files_come_back_with_their_holes_in_every_shape() {
     let place = Place::new();
     let extents = |name: &str, size: u64, data: &[(u64, usize)]| {
         use std::os::unix::fs::FileExt;
-        place.write(&format!("src/{name}"), "");
-        let file = std::fs::OpenOptions::new().write(true).open(place.path(&format!("src/{name}"))).unwrap();
+        place.write(format!("src/{name}"), "");
+        let file = std::fs::OpenOptions::new().write(true).open(place.path(format!("src/{name}"))).unwrap();
         file.set_len(size).unwrap();
         for &(offset, len) in data {
             let bytes: Vec<u8> = (0..len as u64).map(|at| ((at * at / 7 + offset) % 251) as u8 + 1).collect();

@@ -16,10 +16,13 @@ use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::rig::{Buffers, Rig};
 use crate::similarity::memory_rate;
 
+/// Measures the rate at blocks of so many bytes.
+type Rate = Box<dyn Fn(&Lab, usize) -> Spread>;
+
 /// A line of a plot: a way to do it.
 struct Way {
     series: Series,
-    rate: Box<dyn Fn(&Lab, usize) -> Spread>,
+    rate: Rate,
 }
 
 impl Way {

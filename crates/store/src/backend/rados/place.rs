@@ -9,6 +9,7 @@
 //! data: it is advice on where to run something, and never where to read.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -94,11 +95,13 @@ impl Map {
         let mut hosts: Vec<String> = Vec::new();
         // CRUSH says "nobody" by the largest number.
         for osd in acting.into_iter().filter(|osd| (0..0x7fff_ffff).contains(osd)) {
-            if !known.host_of.contains_key(&osd) {
-                let command = format!(r#"{{"prefix":"osd find","id":{osd},"format":"json"}}"#);
-                known.host_of.insert(osd, ask::<Found>(cluster, &command)?.name());
-            }
-            let host = &known.host_of[&osd];
+            let host = match known.host_of.entry(osd) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(unknown) => {
+                    let command = format!(r#"{{"prefix":"osd find","id":{osd},"format":"json"}}"#);
+                    unknown.insert(ask::<Found>(cluster, &command)?.name())
+                }
+            };
             if !host.is_empty() && !hosts.contains(host) {
                 hosts.push(host.clone());
             }
