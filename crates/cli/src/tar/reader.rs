@@ -478,7 +478,10 @@ mod tests {
         builder.into_inner().unwrap()
     }
 
-    fn read_all(bytes: &[u8]) -> Result<Vec<(Entry, Vec<Extent>, Vec<u8>)>> {
+    /// An entry, where its data lies, and its stored bytes.
+    type Read = (Entry, Vec<Extent>, Vec<u8>);
+
+    fn read_all(bytes: &[u8]) -> Result<Vec<Read>> {
         let (mut archive, mut all) = (Archive::new(bytes), Vec::new());
         while let Some(entry) = archive.next()? {
             let extents = archive.extents();

@@ -160,12 +160,12 @@ fn a_put_may_have_a_device_hash_and_stores_the_same() {
     assert!(said.contains(codec), "{said}");
     std::fs::write(place.path("log"), "one line like all others\n".repeat(200_000)).unwrap();
     let offload = "sim:pcie5-gpu,codec_min_bytes=8K,codec_slack=1000";
-    run(&["put", "log", "--to", "logs/", "--offload", offload]);
+    run(&["put", "log", "--to", "logs/log", "--offload", offload]);
     run(&[
         "put",
         "log",
         "--to",
-        "more/",
+        "more/log",
         "--no-dedup",
         "--offload",
         &format!("{offload},codec_max_bytes=8K"),

@@ -66,12 +66,16 @@ pub(super) struct Working<'t, 'p> {
     guarded: HashSet<i64>,
 }
 
-/// Names with their inodes, as `$1` and `$2` say; both are locked.
-const LOAD_NAMES: &str = concat!(
-    "SELECT d.parent, d.name, d.inode, d.epoch, d.sum, ",
+/// The names that `$1` and `$2` say, locked. Not with their inodes: a name that another commit has exchanged while this one waited for its lock
+/// would be looked for with the inode that it had before, and not found.
+const LOAD_NAMES: &str = "SELECT d.parent, d.name, d.inode, d.epoch, d.sum FROM unnest($1, $2) AS wanted (parent, name) \
+    JOIN @dentry d ON d.parent = wanted.parent AND d.name = wanted.name FOR UPDATE OF d";
+/// Their inodes, once the names are locked and stay what they are: a statement of its own sees what was committed until then.
+const LOAD_NAMED: &str = concat!(
+    "SELECT ",
     stored_columns!(),
-    " FROM unnest($1, $2) AS wanted (parent, name) JOIN @dentry d ON d.parent = wanted.parent AND d.name = wanted.name \
-     JOIN @inode i ON i.number = d.inode FOR UPDATE OF d, i"
+    " FROM @inode i WHERE i.number IN (SELECT d.inode FROM unnest($1, $2) AS wanted (parent, name) \
+     JOIN @dentry d ON d.parent = wanted.parent AND d.name = wanted.name) ORDER BY i.number FOR UPDATE OF i"
 );
 const LOAD_INODES: &str = concat!(
     "SELECT ",
@@ -82,6 +86,7 @@ const LOAD_DIRECTORIES: &str =
     "SELECT inode, parent, sum FROM @directory WHERE inode = ANY ($1) ORDER BY inode FOR KEY SHARE";
 const GUARD_DIRECTORY: &str = "SELECT inode, parent, sum FROM @directory WHERE inode = $1 FOR UPDATE";
 const HAS_NAMES: &str = "SELECT name FROM @dentry WHERE parent = $1 LIMIT $2";
+/// For who is alone: nobody exchanges anything meanwhile.
 const LOAD_ENTRIES: &str = concat!(
     "SELECT d.parent, d.name, d.inode, d.epoch, d.sum, ",
     stored_columns!(),
@@ -121,7 +126,8 @@ impl<'t, 'p> Working<'t, 'p> {
         let (parents, names): (Vec<i64>, Vec<Vec<u8>>) = wanted.names.iter().cloned().unzip();
         let queries = vec![
             Query::new(LOAD_DIRECTORIES).ints(wanted.directories.clone()),
-            Query::new(LOAD_NAMES).ints(parents).with(names, Type::BYTEA_ARRAY),
+            Query::new(LOAD_NAMES).ints(parents.clone()).with(names.clone(), Type::BYTEA_ARRAY),
+            Query::new(LOAD_NAMED).ints(parents).with(names, Type::BYTEA_ARRAY),
             Query::new(LOAD_INODES).ints(wanted.inodes.clone()),
         ];
         (wanted, queries)
@@ -135,9 +141,8 @@ impl<'t, 'p> Working<'t, 'p> {
         for row in &answers[1].rows {
             self.take_name(row)?;
         }
-        for row in &answers[2].rows {
-            let stored = row::read_stored(row, 0)?;
-            self.inodes.entry(stored.number).or_insert_with(|| Slot::read(Some(stored)));
+        for row in answers[2].rows.iter().chain(&answers[3].rows) {
+            self.take_inode(row, 0)?;
         }
         // The rest is not there.
         for directory in wanted.directories {
@@ -165,9 +170,13 @@ impl<'t, 'p> Working<'t, 'p> {
         let found = Name { inode: row.try_get(2)?, epoch: row.try_get(3)? };
         let what = || format!("a name in directory {parent} is not what was written");
         require(row.try_get(4)?, row::name_sum(parent, &name, found.inode, found.epoch), what)?;
-        let stored = row::read_stored(row, 5)?;
-        self.inodes.entry(stored.number).or_insert_with(|| Slot::read(Some(stored)));
         self.names.entry(parent).or_default().entry(name).or_insert_with(|| Slot::read(Some(found)));
+        Ok(())
+    }
+
+    fn take_inode(&mut self, row: &tokio_postgres::Row, first: usize) -> Outcome<()> {
+        let stored = row::read_stored(row, first)?;
+        self.inodes.entry(stored.number).or_insert_with(|| Slot::read(Some(stored)));
         Ok(())
     }
 
@@ -177,11 +186,13 @@ impl<'t, 'p> Working<'t, 'p> {
             return Ok(());
         }
         if !self.whole.contains(&parent) {
-            let query =
-                Query::new(LOAD_NAMES).ints(vec![parent]).with(vec![name.to_vec()], Type::BYTEA_ARRAY);
-            let answer = self.tx.one(query)?;
-            for row in &answer.rows {
+            let query = |sql| Query::new(sql).ints(vec![parent]).with(vec![name.to_vec()], Type::BYTEA_ARRAY);
+            let answers = self.tx.run(vec![query(LOAD_NAMES), query(LOAD_NAMED)])?;
+            for row in &answers[0].rows {
                 self.take_name(row)?;
+            }
+            for row in &answers[1].rows {
+                self.take_inode(row, 0)?;
             }
         }
         self.names.entry(parent).or_default().entry(name.to_vec()).or_insert_with(|| Slot::read(None));
@@ -367,6 +378,7 @@ impl Rows for Working<'_, '_> {
             let answer = self.tx.one(Query::new(LOAD_ENTRIES).int(parent))?;
             for row in &answer.rows {
                 self.take_name(row)?;
+                self.take_inode(row, 5)?;
             }
             self.whole.insert(parent);
         }
