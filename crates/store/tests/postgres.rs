@@ -202,8 +202,7 @@ impl Drop for Proxy {
 
 fn pass(mut from: UnixStream, mut to: UnixStream, left: &AtomicI64) {
     let mut buffer = vec![0; 1 << 16];
-    loop {
-        let Ok(count @ 1..) = from.read(&mut buffer) else { break };
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
         if left.fetch_sub(1, Ordering::SeqCst) == 0 {
             break;
         }
