@@ -5,7 +5,7 @@
 //! | other files, the store's directory, credentials in it | a mount name space of its own that has them not (bubblewrap) |
 //! | other processes | a process name space of its own; all of it dies with the attempt |
 //! | the network | a network name space of its own, without devices |
-//! | the kernel's rarer calls | a seccomp filter ([`seccomp`]) |
+//! | the kernel's rarer calls | a seccomp filter (`seccomp.rs`) |
 //! | capabilities, set-uid programs | all dropped, `no_new_privs`; started by root it runs as nobody |
 //! | memory, processes, time, output | rlimits for each process ([`command`](Sandbox::command)), and a watch over all of them ([`crate::attempt`]) |
 //!
