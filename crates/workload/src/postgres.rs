@@ -144,6 +144,27 @@ impl Server {
     /// # Errors
     /// When it does not within a minute.
     pub fn run(&self) -> io::Result<()> {
+        self.spawn()?;
+        let until = Instant::now() + Duration::from_secs(60);
+        while self.psql(USER, "SELECT 1").is_err() {
+            if Instant::now() > until {
+                let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
+                return Err(io::Error::other(format!("it does not answer; its log says:\n{log}")));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            // It does not start while a process of one that was killed is still there.
+            let ended = match &mut *self.process.lock().unwrap_or_else(PoisonError::into_inner) {
+                Some(child) => child.try_wait()?.is_some(),
+                None => false,
+            };
+            if ended {
+                self.spawn()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn spawn(&self) -> io::Result<()> {
         let log = fs::File::options().create(true).append(true).open(self.dir.join("log"))?;
         let mut command = Command::new(self.binaries.join("postgres"));
         command.arg("-D").arg(self.data());
@@ -155,14 +176,6 @@ impl Server {
             .process_group(0)
             .spawn()?;
         *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(child);
-        let until = Instant::now() + Duration::from_secs(60);
-        while self.psql(USER, "SELECT 1").is_err() {
-            if Instant::now() > until {
-                let log = fs::read_to_string(self.dir.join("log")).unwrap_or_default();
-                return Err(io::Error::other(format!("it does not answer; its log says:\n{log}")));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
         Ok(())
     }
 
