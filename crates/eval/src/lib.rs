@@ -27,6 +27,7 @@ pub mod record;
 pub mod registry;
 pub mod report;
 mod rig;
+mod shares;
 mod similarity;
 mod storegpu;
 mod wrote;

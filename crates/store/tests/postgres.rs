@@ -248,9 +248,18 @@ fn a_connection_lost_at_any_step_of_a_commit_loses_and_repeats_nothing() {
     assert_eq!(meta.check().unwrap(), [""; 0]);
 }
 
-/// As when an administrator ends the connections, or a failover does: at any moment, of several clients.
+/// Says that it is over when it goes, by a panic too: who waits for that word is not left waiting behind a client that failed.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// As when an administrator ends the connections, or a failover does: at any moment, of several clients. No oftener than they come through
+/// with something: a server that ended every connection before it was of use would be no server, on a slow machine above all.
 #[test]
-#[ignore = "now and then it does not end: a client waits for a connection that the server has ended"]
 fn connections_ended_by_the_server_cost_nobody_a_commit() {
     const STEPS: u64 = 60;
     let Some(server) = Server::shared() else { return };
@@ -258,32 +267,43 @@ fn connections_ended_by_the_server_cost_nobody_a_commit() {
     let url = format!("{}&connections=2", server.url(&schema));
     let meta = create(&url);
     meta.raise_counters(1, 10_000, 1).unwrap();
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let (over, done) = (AtomicBool::new(false), AtomicI64::new(0));
+    let ended: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..3)
             .map(|client| {
-                let url = &url;
+                let (url, done) = (&url, &done);
                 scope.spawn(move || {
                     let meta = open(url);
                     let session = writer(&meta);
                     for number in client * STEPS..(client + 1) * STEPS {
                         commit(&meta, session, step(number), 1).unwrap();
+                        done.fetch_add(1, Ordering::SeqCst);
                     }
                 })
             })
             .collect();
-        scope.spawn(|| {
+        let terminator = scope.spawn(|| {
+            let (mut ended, mut seen) = (0, -1);
             while !over.load(Ordering::SeqCst) {
-                server.sql(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                     WHERE application_name = 'outrigger' AND query LIKE '%SELECT%' AND random() < 0.5",
-                );
+                let now = done.load(Ordering::SeqCst);
+                if now > seen {
+                    seen = now;
+                    let counts = server.sql(
+                        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                         WHERE application_name = 'outrigger' AND query LIKE '%SELECT%' AND random() < 0.5",
+                    );
+                    ended += counts.parse::<usize>().unwrap();
+                }
                 std::thread::sleep(Duration::from_millis(20));
             }
+            ended
         });
+        let ends = Ends(&over);
         threads.into_iter().for_each(|thread| thread.join().unwrap());
-        over.store(true, Ordering::SeqCst);
+        drop(ends);
+        terminator.join().unwrap()
     });
+    assert!(ended > 0, "no connection was ended");
     assert_eq!(paths(&meta, At::Now), names(3 * STEPS));
     assert_eq!(meta.check().unwrap(), [""; 0]);
 }
@@ -311,12 +331,13 @@ fn a_server_killed_and_started_again_keeps_what_was_acknowledged() {
             }
             number
         });
+        let ends = Ends(&over);
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(300));
             server.kill().unwrap();
             server.run().unwrap();
         }
-        over.store(true, Ordering::SeqCst);
+        drop(ends);
         client.join().unwrap()
     });
     assert!(done > 0);

@@ -105,7 +105,7 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 
 /// Attributes of a file that is made now, until it has a name.
 pub(crate) fn made_file() -> outrigger_format::catalogue::Attributes {
-    publish::made_now(outrigger_format::catalogue::FileKind::File, 0o600)
+    outrigger_store::local::put::made_now(outrigger_format::catalogue::FileKind::File, 0o600)
 }
 
 /// Runs a job to its end and publishes it. If others run it too, they share the splits.

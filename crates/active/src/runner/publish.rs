@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outrigger_format::Root;
-use outrigger_format::catalogue::{Attributes, FileKind, Time};
-use outrigger_store::clock;
+use outrigger_format::catalogue::{Attributes, FileKind};
+use outrigger_store::local::put::made_now;
 use outrigger_store::meta::jobs::{JobChange, NewSplit, SplitState};
 use outrigger_store::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
 use outrigger_store::session::Session;
@@ -189,20 +189,5 @@ impl Tree<'_> {
             (parent, existed) = (inode, false);
         }
         Ok((parent, existed))
-    }
-}
-
-/// Attributes of something that is made now, by the caller.
-pub(crate) fn made_now(kind: FileKind, mode: u32) -> Attributes {
-    Attributes {
-        kind,
-        mode,
-        uid: rustix::process::geteuid().as_raw(),
-        gid: rustix::process::getegid().as_raw(),
-        mtime: Time::from_nanos(clock::now_nanos()),
-        rdev: 0,
-        target: Vec::new(),
-        xattrs: Vec::new(),
-        times: None,
     }
 }

@@ -10,6 +10,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use outrigger_format::catalogue::FileKind;
+use outrigger_store::local::put::made_now;
 use outrigger_store::meta::jobs::{Claimed, JobChange, Jobs};
 use outrigger_store::meta::{Change, SessionKind};
 use outrigger_store::session::Session;
@@ -229,7 +230,7 @@ impl Slot<'_> {
         let to = Target::Output { job: self.shared.job, split, attempt, name: name.to_vec() };
         let item = FileItem {
             to,
-            attributes: publish::made_now(FileKind::File, 0o600),
+            attributes: made_now(FileKind::File, 0o600),
             content,
             chunker: policy.chunker,
             codec: policy.codec,

@@ -4,11 +4,11 @@ use outrigger_offload::sim::Speed;
 use outrigger_offload::work::Request;
 
 use super::windows;
-use crate::experiment::{Failed, Lab, Scale, check};
+use crate::experiment::{Failed, Lab, Scale};
 use crate::measure::Spread;
-use crate::models;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::rig::{Buffers, Rig};
+use crate::{models, shares};
 
 /// The paper's stream.
 const BLOCKS: usize = 10;
@@ -23,32 +23,12 @@ fn sizes(lab: &Lab) -> Vec<usize> {
 
 /// Figure 4.
 pub fn shares(lab: &Lab) -> Result<Outcome, Failed> {
-    let names = ["allocation", "copy in", "kernel", "copy out", "the rest"];
-    let mut series: Vec<Series> = names.map(Series::model).into();
-    let (sizes, request, mut outcome) = (sizes(lab), windows(), Outcome::default());
-    let mut front = 0.0;
-    for (at, &bytes) in sizes.iter().enumerate() {
-        let rig = Rig::modelled(&[models::GTX_480], 1, Buffers::Fresh);
-        rig.call(1, &request, bytes);
-        let mut calls: Vec<_> = (0..lab.rounds()).map(|_| rig.call(1, &request, bytes)).collect();
-        calls.sort_by_key(|call| call.1);
-        let (made, total, stages) = calls[calls.len() / 2];
-        let rest = total.saturating_sub(made + stages.sum());
-        let parts = [made, stages.copy_in, stages.kernel, stages.copy_out, rest];
-        let percent = parts.map(|part| 100.0 * part.as_secs_f64() / total.as_secs_f64());
-        check(total >= stages.sum(), "stages take longer than the whole")?;
-        series.iter_mut().zip(percent).for_each(|(series, percent)| series.exact(at as f64, percent));
-        front = percent[0] + percent[1];
-    }
-    outcome.find("allocation and copy in, largest block", front, "%", Some(80.0));
-    outcome.plots.push(Plot {
-        title: "Stages of hashing the windows of one block, no buffer reused".into(),
-        form: Form::Stacked,
-        x: Axis::of("block", sizes.iter().map(|&bytes| crate::plot::bytes(bytes as f64))),
-        y: Axis::new("share of the time", "%"),
-        series,
-        limits: vec![Limit { name: "all of it".into(), y: 100.0 }],
-    });
+    let title = "Stages of hashing the windows of one block, no buffer reused".into();
+    let shares = shares::measure(lab, models::GTX_480, &windows(), &sizes(lab), title)?;
+    let [allocation, copy_in, ..] = shares.largest;
+    let mut outcome = Outcome::default();
+    outcome.find("allocation and copy in, largest block", allocation + copy_in, "%", Some(80.0));
+    outcome.plots.push(shares.plot);
     outcome.note(models::NOTE);
     Ok(outcome)
 }

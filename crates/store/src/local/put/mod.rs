@@ -325,7 +325,8 @@ pub fn new_directory() -> Attributes {
     made_now(FileKind::Directory, 0o755)
 }
 
-fn made_now(kind: FileKind, mode: u32) -> Attributes {
+/// Attributes of what no source describes: the caller's, now.
+pub fn made_now(kind: FileKind, mode: u32) -> Attributes {
     Attributes {
         kind,
         mode,

@@ -119,9 +119,26 @@ impl<R: Rows> Editor<R> {
         self.rows.stored(number)
     }
 
-    /// Path of an entry, for messages.
+    /// Path of an entry, for messages: as much of it as can be found.
     pub fn path(&mut self, parent: i64, name: &[u8]) -> String {
-        self.rows.path(parent, name)
+        const LEVELS_SHOWN: usize = 64;
+        let mut parts = vec![name.escape_ascii().to_string()];
+        let mut at = parent;
+        while at != ROOT {
+            match self.rows.above(at) {
+                Some((parent, name)) if parts.len() < LEVELS_SHOWN => {
+                    parts.push(name.escape_ascii().to_string());
+                    at = parent;
+                }
+                _ => {
+                    parts.push(format!("[inode {at}]"));
+                    break;
+                }
+            }
+        }
+        parts.push(String::new());
+        parts.reverse();
+        parts.join("/")
     }
 
     /// Checks attributes and content, and interns what is shared.

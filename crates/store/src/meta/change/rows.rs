@@ -78,6 +78,6 @@ pub(in crate::meta) trait Rows {
     /// Makes `root` all that `holder` holds.
     fn hold_only(&mut self, holder: &str, root: &Root) -> Outcome<()>;
 
-    /// Path of an entry, for messages: as much of it as can be found.
-    fn path(&mut self, parent: i64, name: &[u8]) -> String;
+    /// The directory that a directory is in, and its name there. For messages: nothing where that cannot be found out.
+    fn above(&mut self, directory: i64) -> Option<(i64, Vec<u8>)>;
 }

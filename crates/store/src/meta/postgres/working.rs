@@ -527,30 +527,10 @@ impl Rows for Working<'_, '_> {
         Ok(())
     }
 
-    fn path(&mut self, parent: i64, name: &[u8]) -> String {
-        const LEVELS_SHOWN: usize = 64;
-        let mut parts = vec![name.escape_ascii().to_string()];
-        let mut at = parent;
-        while at != ROOT_INODE as i64 {
-            // Only errors come here.
-            let above = self.tx.one(Query::new(ABOVE).int(at)).ok().and_then(|answer| {
-                let row = answer.rows.into_iter().next()?;
-                Some((row.try_get::<_, i64>(0).ok()?, row.try_get::<_, Vec<u8>>(1).ok()?))
-            });
-            match above {
-                Some((parent, name)) if parts.len() < LEVELS_SHOWN => {
-                    parts.push(name.escape_ascii().to_string());
-                    at = parent;
-                }
-                _ => {
-                    parts.push(format!("[inode {at}]"));
-                    break;
-                }
-            }
-        }
-        parts.push(String::new());
-        parts.reverse();
-        parts.join("/")
+    fn above(&mut self, directory: i64) -> Option<(i64, Vec<u8>)> {
+        let answer = self.tx.one(Query::new(ABOVE).int(directory)).ok()?;
+        let row = answer.first()?;
+        Some((row.try_get(0).ok()?, row.try_get(1).ok()?))
     }
 }
 

@@ -209,7 +209,7 @@ impl Rows for SqliteRows<'_> {
         reclaim::hold(self.connection, holder, std::slice::from_ref(root))
     }
 
-    fn path(&mut self, parent: i64, name: &[u8]) -> String {
-        super::tree::path_of(self.connection, parent, name)
+    fn above(&mut self, directory: i64) -> Option<(i64, Vec<u8>)> {
+        super::tree::above(self.connection, directory).ok()
     }
 }

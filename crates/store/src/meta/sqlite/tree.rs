@@ -10,7 +10,7 @@ use super::row::{self, INODE_COLUMNS, inode_columns};
 use super::sums::{self, dentry_intact, dentry_old_intact, directory_intact, version_intact};
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::{At, DirEntry, Inode, ROOT_INODE, VersionRow};
+use crate::meta::{At, DirEntry, Inode, VersionRow};
 
 /// The inode.
 pub(super) fn inode(connection: &Connection, at: At, number: u64) -> Outcome<Option<Inode>> {
@@ -193,34 +193,14 @@ pub(super) fn restore_versions(connection: &Connection, inode: u64, versions: &[
     Ok(())
 }
 
-/// Path of the current entry `name` of `parent`, for messages: as much of it as can be found.
-pub(super) fn path_of(connection: &Connection, parent: i64, name: &[u8]) -> String {
-    const LEVELS_SHOWN: usize = 64;
-    let above = |inode: i64| -> rusqlite::Result<(i64, Vec<u8>)> {
-        // Reads the parent's entries one by one: slow in a large directory, but only errors come here.
-        connection
-            .prepare_cached(
-                "SELECT directory.parent, dentry.name FROM directory \
-                 CROSS JOIN dentry ON dentry.parent = directory.parent AND dentry.inode = directory.inode \
-                 WHERE directory.inode = ?1",
-            )?
-            .query_row([inode], |row| Ok((row.get(0)?, row.get(1)?)))
-    };
-    let mut parts = vec![name.escape_ascii().to_string()];
-    let mut at = parent;
-    while at != ROOT_INODE as i64 {
-        match above(at) {
-            Ok((parent, name)) if parts.len() < LEVELS_SHOWN => {
-                parts.push(name.escape_ascii().to_string());
-                at = parent;
-            }
-            _ => {
-                parts.push(format!("[inode {at}]"));
-                break;
-            }
-        }
-    }
-    parts.push(String::new());
-    parts.reverse();
-    parts.join("/")
+/// The directory that a directory is in, and its name there.
+pub(super) fn above(connection: &Connection, directory: i64) -> rusqlite::Result<(i64, Vec<u8>)> {
+    // Reads the parent's entries one by one: slow in a large directory, but only errors come here.
+    connection
+        .prepare_cached(
+            "SELECT directory.parent, dentry.name FROM directory \
+             CROSS JOIN dentry ON dentry.parent = directory.parent AND dentry.inode = directory.inode \
+             WHERE directory.inode = ?1",
+        )?
+        .query_row([directory], |row| Ok((row.get(0)?, row.get(1)?)))
 }

@@ -1,0 +1,54 @@
+//! Shares of the stages of one call on a modelled device, by the size of its block.
+
+use outrigger_offload::sim::Speed;
+use outrigger_offload::work::Request;
+
+use crate::experiment::{Failed, Lab, check};
+use crate::record::{Axis, Form, Limit, Plot, Series};
+use crate::rig::{Buffers, Rig};
+
+/// In the order of [`Shares::largest`].
+const STAGES: [&str; 5] = ["allocation", "copy in", "kernel", "copy out", "the rest"];
+
+/// What [`measure`] found.
+pub struct Shares {
+    pub plot: Plot,
+    /// Of the last size, in percent: allocation, copy in, kernel, copy out, the rest.
+    pub largest: [f64; 5],
+}
+
+/// The median call of each size: its buffer is made for it, as one used before would have no allocation in it.
+///
+/// # Errors
+/// When the stages do not fit into the whole.
+pub fn measure(
+    lab: &Lab,
+    speed: Speed,
+    request: &Request,
+    sizes: &[usize],
+    title: String,
+) -> Result<Shares, Failed> {
+    let mut series: Vec<Series> = STAGES.map(Series::model).into();
+    let mut largest = [0.0; 5];
+    for (at, &bytes) in sizes.iter().enumerate() {
+        let rig = Rig::modelled(&[speed], 1, Buffers::Fresh);
+        rig.call(1, request, bytes);
+        let mut calls: Vec<_> = (0..lab.rounds()).map(|_| rig.call(1, request, bytes)).collect();
+        calls.sort_by_key(|call| call.1);
+        let (made, total, stages) = calls[calls.len() / 2];
+        check(total >= stages.sum(), "stages take longer than the whole")?;
+        let rest = total.saturating_sub(made + stages.sum());
+        let parts = [made, stages.copy_in, stages.kernel, stages.copy_out, rest];
+        largest = parts.map(|part| 100.0 * part.as_secs_f64() / total.as_secs_f64());
+        series.iter_mut().zip(largest).for_each(|(series, percent)| series.exact(at as f64, percent));
+    }
+    let plot = Plot {
+        title,
+        form: Form::Stacked,
+        x: Axis::of("block", sizes.iter().map(|&bytes| crate::plot::bytes(bytes as f64))),
+        y: Axis::new("share of the time", "%"),
+        series,
+        limits: vec![Limit { name: "all of it".into(), y: 100.0 }],
+    };
+    Ok(Shares { plot, largest })
+}
