@@ -21,6 +21,7 @@ mod machine;
 pub mod measure;
 pub mod models;
 mod mosastore;
+mod mounted;
 pub mod plot;
 mod qzfs;
 pub mod record;

@@ -2,6 +2,7 @@
 
 mod growth;
 mod index;
+mod mounts;
 mod peers;
 
 use crate::experiment::{Experiment, Paper};
@@ -19,6 +20,16 @@ pub fn experiments() -> Vec<Experiment> {
             differs: "Drawn from the newest record of `bench/peers.py`, which ran all tools in turns on one machine; its own table has processor times and memory. None of the peers is \
                       a file system that can be written to, so it is the backup that is compared.",
             run: peers::drawn,
+        },
+        Experiment {
+            id: "beyond-mounts",
+            paper,
+            figure: "mounts",
+            title: "Mounted, beside btrfs, and over an object store beside s3fs and rclone",
+            found: "What does it cost to work in it, beside a local file system that compresses, and beside what makes a file system of a bucket?",
+            differs: "Every file system is new, and all are on the same disk. What a bucket's file systems acknowledge differs: ours and s3fs have uploaded after fsync, rclone \
+                      uploads whole files behind, and forgets nothing only while its cache lives.",
+            run: mounts::side_by_side,
         },
         Experiment {
             id: "beyond-growth",

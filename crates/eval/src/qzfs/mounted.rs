@@ -1,113 +1,18 @@
 //! Through a mount: fio, and samtools where it is installed.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
 
 use outrigger_workload::{ReadFormat, reads};
 use serde_json::Value;
 
 use crate::experiment::{Failed, Lab, check};
 use crate::measure::Spread;
+use crate::mounted::{Mount, needs, run};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::wrote::disk_rate;
-
-/// A new store, mounted; unmounted when dropped.
-struct Mount {
-    child: Child,
-    point: PathBuf,
-    base: PathBuf,
-}
-
-fn run(command: &mut Command) -> Result<String, Failed> {
-    let out = command.output()?;
-    if !out.status.success() {
-        let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
-        return Err(Failed::Program(format!("{command:?}: {said}")));
-    }
-    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
-}
-
-fn is_mounted(point: &Path) -> bool {
-    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
-    mounts.lines().any(|line| line.split(' ').nth(1) == point.to_str())
-}
-
-impl Mount {
-    fn new(lab: &Lab, base: &Path, codec: &str) -> Result<Self, Failed> {
-        let Some(program) = &lab.outrigger else {
-            return Err(Failed::Missing(
-                "the program `outrigger` is not beside this one: build it, or give --outrigger".into(),
-            ));
-        };
-        if File::options().read(true).write(true).open("/dev/fuse").is_err() {
-            return Err(Failed::Missing("this user cannot open /dev/fuse".into()));
-        }
-        let (store, point) = (base.join("store"), base.join("mount"));
-        std::fs::create_dir_all(&point)?;
-        run(Command::new(program).arg("-s").arg(&store).args(["init", "--codec", codec]))?;
-        let log = File::create(base.join("log"))?;
-        let mut child = Command::new(program)
-            .arg("-s")
-            .arg(&store)
-            .args(["mount", "--foreground"])
-            .arg(&point)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
-            .spawn()?;
-        let until = Instant::now() + Duration::from_secs(20);
-        while !is_mounted(&point) {
-            if Instant::now() > until || child.try_wait()?.is_some() {
-                let _ = child.kill();
-                let said = std::fs::read_to_string(base.join("log")).unwrap_or_default();
-                return Err(Failed::Missing(format!("nothing can be mounted here: {said}")));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(Self { child, point, base: base.to_path_buf() })
-    }
-
-    /// Processor seconds of the mount's process so far.
-    fn processor(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        let fields: Vec<u64> = stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .map(|field| field.parse().unwrap_or(0))
-            .collect();
-        // utime and stime, in hundredths on every Linux there is.
-        fields.get(11..13).map_or(0.0, |times| times.iter().sum::<u64>() as f64 / 100.0)
-    }
-
-    fn end(mut self) -> Result<(), Failed> {
-        run(Command::new("umount").arg(&self.point))?;
-        let status = self.child.wait()?;
-        let said = std::fs::read_to_string(self.base.join("log")).unwrap_or_default();
-        check(status.success(), format!("the mount ended with {status}: {said}"))
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        if is_mounted(&self.point) {
-            let _ = Command::new("umount").args(["-l"]).arg(&self.point).status();
-        }
-        let _ = self.child.wait();
-    }
-}
-
-fn needs(program: &str, package: &str) -> Result<(), Failed> {
-    let there = Command::new(program).arg("--version").output().is_ok_and(|out| out.status.success());
-    if there {
-        Ok(())
-    } else {
-        Err(Failed::Missing(format!("`{program}` is not installed (package {package})")))
-    }
-}
 
 /// Bytes a second of one job, its sync included.
 fn job(point: &Path, name: &str, rw: &str, bytes: u64) -> Result<f64, Failed> {
@@ -143,7 +48,7 @@ pub fn fio(lab: &Lab) -> Result<Outcome, Failed> {
         let mut spent = Vec::new();
         for _ in 0..lab.scale.pick(1, 2, 5) {
             let room = lab.room()?;
-            let mount = Mount::new(lab, room.path(), codec)?;
+            let mount = Mount::new(lab, room.path(), &["--codec", codec])?;
             for (rates, (_, rw)) in rates.iter_mut().zip(ways) {
                 // Each way of reading reads what the same way of writing wrote.
                 let name = if rw.starts_with("rand") { "random" } else { "sequence" };
@@ -202,7 +107,7 @@ pub fn samtools(lab: &Lab) -> Result<Outcome, Failed> {
         let mut times: [Vec<f64>; 5] = Default::default();
         for _ in 0..lab.scale.pick(1, 2, 5) {
             let room = lab.room()?;
-            let mount = Mount::new(lab, room.path(), codec)?;
+            let mount = Mount::new(lab, room.path(), &["--codec", codec])?;
             let at = &mount.point;
             let count = lab.scale.pick(200, 60_000, 1_000_000);
             reads(1, count, ReadFormat::Sam, &mut std::io::BufWriter::new(File::create(at.join("a.sam"))?))?;

@@ -1,0 +1,122 @@
+//! A store that is mounted, and programs that work in it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::experiment::{Failed, Lab, check};
+
+/// A new store, mounted; unmounted when dropped.
+pub struct Mount {
+    child: Child,
+    /// Where.
+    pub point: PathBuf,
+    base: PathBuf,
+}
+
+/// What a program prints.
+///
+/// # Errors
+/// When it cannot be started, or fails: with what it said.
+pub fn run(command: &mut Command) -> Result<String, Failed> {
+    let out = command.output()?;
+    if !out.status.success() {
+        let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
+        return Err(Failed::Program(format!("{command:?}: {said}")));
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+/// Whether something is mounted there.
+pub fn is_mounted(point: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    mounts.lines().any(|line| line.split(' ').nth(1) == point.to_str())
+}
+
+impl Mount {
+    /// Makes a store below `base` with these options of `init`, and mounts it there.
+    ///
+    /// # Errors
+    /// `Missing` where nothing can be mounted.
+    pub fn new(lab: &Lab, base: &Path, options: &[&str]) -> Result<Self, Failed> {
+        let Some(program) = &lab.outrigger else {
+            return Err(Failed::Missing(
+                "the program `outrigger` is not beside this one: build it, or give --outrigger".into(),
+            ));
+        };
+        if File::options().read(true).write(true).open("/dev/fuse").is_err() {
+            return Err(Failed::Missing("this user cannot open /dev/fuse".into()));
+        }
+        let (store, point) = (base.join("store"), base.join("mount"));
+        std::fs::create_dir_all(&point)?;
+        run(Command::new(program).arg("-s").arg(&store).arg("init").args(options))?;
+        let log = File::create(base.join("log"))?;
+        let mut child = Command::new(program)
+            .arg("-s")
+            .arg(&store)
+            .args(["mount", "--foreground"])
+            .arg(&point)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
+        let until = Instant::now() + Duration::from_secs(20);
+        while !is_mounted(&point) {
+            if Instant::now() > until || child.try_wait()?.is_some() {
+                let _ = child.kill();
+                let said = std::fs::read_to_string(base.join("log")).unwrap_or_default();
+                return Err(Failed::Missing(format!("nothing can be mounted here: {said}")));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Self { child, point, base: base.to_path_buf() })
+    }
+
+    /// Processor seconds of the mount's process so far.
+    pub fn processor(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
+        let fields: Vec<u64> = stat
+            .rsplit(')')
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .map(|field| field.parse().unwrap_or(0))
+            .collect();
+        // utime and stime, in hundredths on every Linux there is.
+        fields.get(11..13).map_or(0.0, |times| times.iter().sum::<u64>() as f64 / 100.0)
+    }
+
+    /// Unmounts it.
+    ///
+    /// # Errors
+    /// When it did not end well.
+    pub fn end(mut self) -> Result<(), Failed> {
+        run(Command::new("umount").arg(&self.point))?;
+        let status = self.child.wait()?;
+        let said = std::fs::read_to_string(self.base.join("log")).unwrap_or_default();
+        check(status.success(), format!("the mount ended with {status}: {said}"))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if is_mounted(&self.point) {
+            let _ = Command::new("umount").args(["-l"]).arg(&self.point).status();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks for a program.
+///
+/// # Errors
+/// `Missing` where it is not installed.
+pub fn needs(program: &str, package: &str) -> Result<(), Failed> {
+    let there = Command::new(program).arg("--version").output().is_ok_and(|out| out.status.success());
+    if there {
+        Ok(())
+    } else {
+        Err(Failed::Missing(format!("`{program}` is not installed (package {package})")))
+    }
+}
