@@ -248,6 +248,17 @@ fn a_connection_lost_at_any_step_of_a_commit_loses_and_repeats_nothing() {
     assert_eq!(meta.check().unwrap(), [""; 0]);
 }
 
+/// As when it is stopped, or its host is out of memory.
+#[test]
+fn a_server_that_takes_connections_and_says_nothing_is_given_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let _silent = UnixListener::bind(dir.path().join(".s.PGSQL.5432")).unwrap();
+    let url = format!("postgres://tester@/postgres?host={}", dir.path().display());
+    let error = PostgresMeta::is_at(Location::parse(&url).unwrap()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.to_string().contains("does not answer"), "{error}");
+}
+
 /// Says that it is over when it goes, by a panic too: who waits for that word is not left waiting behind a client that failed.
 struct Ends<'a>(&'a AtomicBool);
 

@@ -124,10 +124,16 @@ fn frame(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
         unit(&plot.x)
     );
     let middle = (TOP + BOTTOM) / 2.0;
+    // A long name is squeezed into the axis' height; a letter is some 6.5 wide.
+    let (name, height) = (unit(&plot.y), BOTTOM - TOP);
+    let squeeze = if name.chars().count() as f64 * 6.5 > height {
+        format!(" textLength=\"{height}\" lengthAdjust=\"spacingAndGlyphs\"")
+    } else {
+        String::new()
+    };
     let _ = writeln!(
         out,
-        "<text class=\"label mid\" transform=\"translate(16 {middle}) rotate(-90)\">{}</text>",
-        unit(&plot.y)
+        "<text class=\"label mid\" transform=\"translate(16 {middle}) rotate(-90)\"{squeeze}>{name}</text>"
     );
 }
 

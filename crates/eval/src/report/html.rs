@@ -92,7 +92,7 @@ fn experiment(section: &Section<'_>, out: &mut String) {
         escape(&capital(experiment.figure)),
         escape(experiment.title)
     );
-    let _ = writeln!(out, "<p><b>{}.</b> {}</p>", paper_word(experiment.paper), escape(experiment.found));
+    let _ = writeln!(out, "<p><b>{}.</b> {}</p>", paper_word(experiment.paper), code(experiment.found));
     for record in &section.records {
         out.push_str("<div class=\"plots\">\n");
         for plot in &record.outcome.plots {
@@ -105,7 +105,7 @@ fn experiment(section: &Section<'_>, out: &mut String) {
             escape(&told(record))
         );
     }
-    let _ = writeln!(out, "<p><b>What differs.</b> {}</p>", escape(experiment.differs));
+    let _ = writeln!(out, "<p><b>What differs.</b> {}</p>", code(experiment.differs));
     findings(&section.records, out);
     let mut notes: Vec<&String> = section.records.iter().flat_map(|record| &record.outcome.notes).collect();
     notes.dedup();

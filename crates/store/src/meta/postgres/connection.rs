@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::TryStreamExt as _;
 use futures_util::future::{join_all, join3};
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, Error as SqlError, Row, Statement};
@@ -143,8 +144,13 @@ impl Connection {
         if let Some(password) = location.password()? {
             config.password(password);
         }
-        let connected = runtime.block_on(config.connect(tls.clone()));
-        let (client, driver) = connected.map_err(|error| refused(location, error))?;
+        // The configured limit is for reaching the server; one that is reached may still be silent.
+        let greeting = runtime.block_on(async { timeout(CONNECT, config.connect(tls.clone())).await });
+        let silent = |_| {
+            let why = format!("{}: it does not answer within {} s", what(), CONNECT.as_secs());
+            Error::new(ErrorKind::Io, why)
+        };
+        let (client, driver) = greeting.map_err(silent)?.map_err(|error| refused(location, error))?;
         runtime.spawn(driver);
         let lane = i64::from_le_bytes(crate::clock::random()?);
         let mut connection = Self {

@@ -148,12 +148,11 @@ fn require_server(connection: &mut Connection) -> Outcome<()> {
 pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<String> {
     let location = &transactions.pool.location;
     let what = format!("metadata in {location}");
-    let mut connection = transactions.pool.get()?;
-    let found = (|| {
-        require_server(&mut connection)?;
-        about(&mut connection)
-    })();
-    let found = found.explain(&what)?.ok_or_else(|| {
+    let found = transactions.on_connection(&what, |connection| {
+        require_server(connection)?;
+        about(connection)
+    })?;
+    let found = found.ok_or_else(|| {
         Error::new(
             ErrorKind::NotFound,
             format!("{location} has no store; make one with `outrigger -s '{location}' init --packs URL`"),
@@ -166,6 +165,7 @@ pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<
         ));
     }
     if found.version < VERSION && may_write {
+        let mut connection = transactions.pool.get()?;
         let mut migrate = || -> Outcome<()> {
             connection.script("BEGIN")?;
             let sql = "SELECT version FROM @about FOR UPDATE";

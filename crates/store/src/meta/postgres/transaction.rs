@@ -272,7 +272,11 @@ impl Transactions {
     }
 
     /// Runs `work`, which changes nothing, on a connection; again if that is lost.
-    fn on_connection<T>(&self, what: &str, mut work: impl FnMut(&mut Connection) -> Outcome<T>) -> Result<T> {
+    pub fn on_connection<T>(
+        &self,
+        what: &str,
+        mut work: impl FnMut(&mut Connection) -> Outcome<T>,
+    ) -> Result<T> {
         let until = Instant::now() + PATIENCE;
         loop {
             let mut connection = self.connect(until).map_err(|error| error.context(what))?;
