@@ -593,6 +593,13 @@ struct outrigger_operation *outrigger_operation_new(const char *name,
                                                     void *context,
                                                     outrigger_release release);
 
+// Says that the operation's function is brief: it waits for nobody, and takes no lock that a thread may
+// hold while it submits. Then a task that is predicted to take less time than handing it over (the
+// threshold inline_max, 20 microseconds) may be done by the thread that submits it, before
+// outrigger_submit() returns; unless it has a callback or a deadline. Right after
+// outrigger_operation_new(): once a task was asked for it, that is OUTRIGGER_STATE.
+outrigger_status outrigger_operation_set_brief(struct outrigger_operation *operation);
+
 // Does the operation on this thread, by its function: what comes of `len` bytes of data goes to `out`,
 // which has room for `room` bytes; how many there are is stored in `written` (if not null), also when
 // they do not fit (OUTRIGGER_SPACE).

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use outrigger_offload::work::{Kernel, KernelCode, UserOperation};
 
 use crate::raw::{self, handle};
-use crate::status::{Error, Result, value};
+use crate::status::outrigger_status::OUTRIGGER_STATE;
+use crate::status::{Error, Result, outrigger_status, status, value};
 
 /// The operation on the processor: reads `len` bytes of data and the parameters that the task was given,
 /// writes at most `room` bytes (what the operation's outrigger_output_len said) to `out`, and stores how
@@ -162,6 +163,28 @@ unsafe fn kernel(kernel: &outrigger_kernel) -> Result<Kernel> {
     Ok(Kernel { code, name: name.to_string(), block_threads, bytes_per_thread })
 }
 
+/// Says that the operation's function is brief: it waits for nobody, and takes no lock that a thread may
+/// hold while it submits. Then a task that is predicted to take less time than handing it over (the
+/// threshold inline_max, 20 microseconds) may be done by the thread that submits it, before
+/// outrigger_submit() returns; unless it has a callback or a deadline. Right after
+/// outrigger_operation_new(): once a task was asked for it, that is OUTRIGGER_STATE.
+#[unsafe(no_mangle)]
+pub extern "C" fn outrigger_operation_set_brief(
+    operation: Option<&mut outrigger_operation>,
+) -> outrigger_status {
+    status(|| {
+        let operation = operation.ok_or_else(|| Error::invalid("operation is null"))?;
+        let own = Arc::get_mut(&mut operation.0).ok_or_else(|| {
+            Error::new(
+                OUTRIGGER_STATE,
+                "tasks have the operation: say that it is brief before any asks for it",
+            )
+        })?;
+        own.set_brief();
+        Ok(())
+    })
+}
+
 /// Does the operation on this thread, by its function: what comes of `len` bytes of data goes to `out`,
 /// which has room for `room` bytes; how many there are is stored in `written` (if not null), also when
 /// they do not fit (OUTRIGGER_SPACE).
@@ -175,8 +198,8 @@ pub unsafe extern "C" fn outrigger_operation_run(
     out: *mut u8,
     room: usize,
     written: *mut usize,
-) -> crate::status::outrigger_status {
-    crate::status::status(|| {
+) -> outrigger_status {
+    status(|| {
         let operation = handle(operation, "operation")?;
         // SAFETY: C's contract.
         let (parameters, data, out, written) = unsafe {

@@ -264,6 +264,45 @@ static void tasks(void) {
     outrigger_operation_free(lies);
 }
 
+static int32_t who(void *context, const uint8_t *parameters, size_t parameters_len, const uint8_t *data, size_t len,
+                   uint8_t *out, size_t room, size_t *written) {
+    (void)parameters, (void)parameters_len, (void)data, (void)len, (void)out, (void)room;
+    *(pthread_t *)context = pthread_self();
+    *written = 0;
+    return 0;
+}
+
+/* What is said to be brief is done by the thread that submits it, once it is known how long it takes; nothing else ever is. */
+static void brief(void) {
+    outrigger_builder *builder = outrigger_builder_new();
+    CHECK(outrigger_builder_threads(builder, 1) == OUTRIGGER_OK);
+    /* However busy the machine is. */
+    CHECK(outrigger_builder_policy(builder, "inline_max", "1") == OUTRIGGER_OK);
+    outrigger_runtime *runtime = outrigger_runtime_new(builder);
+    for (int is_brief = 0; is_brief < 2; is_brief++) {
+        pthread_t by = pthread_self();
+        int here = 0;
+        outrigger_operation *operation =
+            outrigger_operation_new(is_brief ? "brief" : "handed over", who, nothing, NULL, &by, NULL);
+        if (is_brief) {
+            CHECK(outrigger_operation_set_brief(operation) == OUTRIGGER_OK);
+        }
+        outrigger_task *task = outrigger_task_new(runtime, 0);
+        for (int n = 0; n < 100; n++) {
+            CHECK(outrigger_task_own(task, operation, NULL, 0) == OUTRIGGER_OK);
+            CHECK(outrigger_run(runtime, task) == OUTRIGGER_OK);
+            here += pthread_equal(by, pthread_self());
+            CHECK(n < 99 || outrigger_operation_set_brief(operation) == OUTRIGGER_STATE);
+            CHECK(outrigger_task_again(task) == OUTRIGGER_OK);
+        }
+        CHECK(is_brief ? here > 50 : here == 0);
+        outrigger_task_free(task);
+        outrigger_operation_free(operation);
+    }
+    CHECK(outrigger_operation_set_brief(NULL) == OUTRIGGER_INVALID);
+    outrigger_runtime_shutdown(runtime, 1);
+}
+
 /* As the library has them (src/tests.rs), on 64-bit machines. */
 static void sizes(void) {
     if (sizeof(void *) == 8) {
@@ -283,6 +322,7 @@ int main(void) {
     table();
     builders();
     tasks();
+    brief();
     puts("fine");
     return 0;
 }

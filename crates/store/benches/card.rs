@@ -12,25 +12,19 @@ mod common;
 #[allow(dead_code, reason = "as above")]
 #[path = "../../offload/tests/qat/standin.rs"]
 mod standin;
+mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use outrigger_format::CodecChoice;
 use outrigger_offload::placement::Policy;
 use outrigger_offload::qat::QatDevice;
 use outrigger_offload::runtime::Runtime;
-use outrigger_store::check::{CheckOptions, CheckProgress, check};
-use outrigger_store::clock::process_time;
-use outrigger_store::local::put;
-use outrigger_store::tree::StorePath;
-use outrigger_store::write::Progress;
-use outrigger_store::{Profile, Store, StoreConfig};
 use outrigger_workload::{TreeOptions, source_tree};
 
 use standin::StandIn;
+use support::{Run, new_store, put_into, sound, whole_put};
 
 /// Bytes a second of the whole card: 24 Gbit/s.
 const RATE: i64 = 3_000_000_000;
@@ -42,16 +36,6 @@ struct Bench {
     sources: Vec<PathBuf>,
     threads: usize,
     number: std::cell::Cell<u32>,
-}
-
-/// One put.
-#[derive(Clone, Copy)]
-struct Run {
-    wall: f64,
-    processor: f64,
-    bytes: u64,
-    new: u64,
-    stored: u64,
 }
 
 fn main() {
@@ -107,7 +91,7 @@ fn report(name: &str, run: Run, software: Option<Run>) {
         let wall = software.wall / run.wall;
         format!("   {wall:>6.2}   {:>11.2}", run.processor / software.processor)
     });
-    let ratio = run.new as f64 / run.stored.max(1) as f64;
+    let ratio = run.ratio();
     println!(
         "{name:16} {rate:>7.0}   {processor:>14.2}   {:>9.1}   {ratio:>5.3}{compared}",
         run.stored as f64 / 1e6
@@ -121,73 +105,32 @@ impl Bench {
         all[all.len() / 2]
     }
 
-    fn store(&self, codec: &str) -> (Store, PathBuf) {
-        self.number.set(self.number.get() + 1);
-        let path = self.scratch.path().join(format!("store{}", self.number.get()));
-        let codec = CodecChoice::parse(codec).expect("a codec");
-        let config = StoreConfig { codec, ..Profile::Default.config().expect("a profile") };
-        (Store::init(&path, &config).expect("a store"), path)
-    }
-
-    fn use_card(&self, store: &Store, standin: &StandIn) -> Arc<Runtime> {
+    fn with_card(&self, standin: &StandIn) -> Arc<Runtime> {
         let card = QatDevice::open(&standin.options(8)).expect("the stand-in has hardware");
         // Whatever is predicted: this is about the card.
         let policy = Policy { codec_slack: 1e6, ..Policy::default() };
-        let runtime = Arc::new(
-            Runtime::builder().cpu_threads(self.threads).device(Box::new(card)).policy(policy).build(),
-        );
-        store.use_devices(Arc::clone(&runtime), None);
-        runtime
-    }
-
-    fn put_into(&self, store: &Store) -> put::PutReport {
-        let progress = Arc::new(Progress::default());
-        let source = |(number, path): (usize, &PathBuf)| {
-            let target = StorePath::parse(format!("tree{number}").as_bytes()).expect("a path");
-            (put::Source::Path(path.clone()), target)
-        };
-        let sources = self.sources.iter().enumerate().map(source).collect();
-        put::put(store, sources, &put::PutOptions::default(), self.threads, &progress).expect("a put")
+        Arc::new(Runtime::builder().cpu_threads(self.threads).device(Box::new(card)).policy(policy).build())
     }
 
     /// A put into a new store, which is then read back and checked, by the processor alone.
     fn put(&self, codec: &str, standin: Option<&StandIn>) -> Run {
-        let (store, path) = self.store(codec);
-        let runtime = standin.map(|standin| self.use_card(&store, standin));
-        let (began, before) = (Instant::now(), process_time());
-        let report = self.put_into(&store);
-        let (wall, processor) = (began.elapsed().as_secs_f64(), (process_time() - before).as_secs_f64());
-        drop((store, runtime));
-        sound(&path, self.threads);
-        std::fs::remove_dir_all(&path).expect("the store is removed");
-        let view = report.write.progress;
-        Run { wall, processor, bytes: view.bytes_done, new: view.bytes_new, stored: view.bytes_stored }
+        self.number.set(self.number.get() + 1);
+        let path = self.scratch.path().join(format!("store{}", self.number.get()));
+        let runtime = standin.map(|standin| self.with_card(standin));
+        whole_put(&path, codec, &self.sources, self.threads, |store| {
+            runtime.iter().for_each(|runtime| store.use_devices(Arc::clone(runtime), None));
+        })
     }
 
     /// Puts, one after the other, while every second something else goes wrong.
     fn storm(&self, how_long: Duration) {
         let standin = StandIn::new();
         standin.set("instances", 8);
-        let over = AtomicBool::new(false);
         let (mut puts, began) = (0, Instant::now());
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let faults = [("code", -2), ("hang", 1), ("code", -3), ("code", -103), ("corrupt", 1)];
-                for (what, to) in faults.into_iter().cycle() {
-                    if over.load(Ordering::Relaxed) {
-                        break;
-                    }
-                    standin.set(what, to);
-                    standin.set("every", 3);
-                    std::thread::sleep(Duration::from_millis(500));
-                    standin.set("every", 0);
-                    standin.set(what, 0);
-                    standin.set("life", standin.get("life") + 1);
-                    std::thread::sleep(Duration::from_millis(500));
-                }
-            });
+        standin.storm(3, Duration::from_millis(500), || {
             while began.elapsed() < how_long {
-                let (store, path) = self.store("gzip:1@qat,zstd:1@cpu");
+                let path = self.scratch.path().join(format!("storm{puts}"));
+                let store = new_store(&path, "gzip:1@qat,zstd:1@cpu");
                 let card = QatDevice::open(&standin.options(8)).expect("the stand-in has hardware");
                 let policy = Policy {
                     check_every: 1,
@@ -202,7 +145,7 @@ impl Bench {
                     .build();
                 let runtime = Arc::new(runtime);
                 store.use_devices(Arc::clone(&runtime), None);
-                self.put_into(&store);
+                put_into(&store, &self.sources, self.threads);
                 let metrics = runtime.metrics().devices.swap_remove(1);
                 println!(
                     "{} tasks, {} given up, {} trips, {} resets",
@@ -213,16 +156,7 @@ impl Bench {
                 std::fs::remove_dir_all(&path).expect("the store is removed");
                 puts += 1;
             }
-            over.store(true, Ordering::Relaxed);
         });
         println!("{puts} puts in {:.0} s, each read back whole", began.elapsed().as_secs_f64());
     }
-}
-
-/// Everything in the store can be read, and is what its name says.
-fn sound(path: &Path, threads: usize) {
-    let store = Store::open(path, false).expect("the store opens");
-    let options = CheckOptions { read_data: true, repair: false, threads };
-    let report = check(&store, &options, &CheckProgress::default()).expect("a check");
-    assert_eq!(report.damaged, 0, "{:?}", report.findings);
 }

@@ -12,7 +12,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outrigger_format::{CodecChoice, Reason};
@@ -196,30 +195,12 @@ fn a_storm_of_failures_loses_nothing_and_the_card_comes_back() {
     let standin = StandIn::new();
     let store = new_store(&path, "gzip:1@qat,zstd:1@cpu");
     let runtime = use_card(&store, &standin, 4, Policy { codec_slack: 1e6, ..impatient() });
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let faults = [("code", -2), ("hang", 1), ("code", -3), ("code", -103), ("corrupt", 1)];
-            for (what, to) in faults.into_iter().cycle() {
-                if over.load(Ordering::Relaxed) {
-                    break;
-                }
-                standin.set(what, to);
-                standin.set("every", 2);
-                std::thread::sleep(Duration::from_millis(20));
-                standin.set("every", 0);
-                standin.set(what, 0);
-                // All sessions so far are lost.
-                standin.set("life", standin.get("life") + 1);
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        });
+    standin.storm(2, Duration::from_millis(20), || {
         for round in 0..4 {
             let tree = dir.path().join(format!("source{round}"));
             source(&tree, 10 + round);
             put_all(&store, &tree, &format!("tree{round}"), 2);
         }
-        over.store(true, Ordering::Relaxed);
     });
     let metrics = card(&runtime);
     assert!(metrics.trips > 0 && metrics.resets > 0, "{metrics:?}");

@@ -139,7 +139,7 @@ impl outrigger_task {
     }
 
     fn submit(&self, runtime: &Runtime, block: bool) -> Result {
-        let (mut draft, turn) = {
+        let (mut draft, turn, is_told) = {
             let mut inner = self.lock();
             let State::Filling(draft) = &mut inner.state else {
                 return Err(not(&inner.state, "to be submitted"));
@@ -149,9 +149,15 @@ impl outrigger_task {
                 unreachable!("looked at under the same lock")
             };
             inner.turn += 1;
-            (draft, inner.turn)
+            (draft, inner.turn, inner.callback.is_some())
         };
-        draft.set_callback(Arc::clone(&self.told));
+        let told = Arc::clone(&self.told);
+        // Ours takes no lock that is held here; of C's nobody knows.
+        if is_told {
+            draft.set_callback(told)
+        } else {
+            draft.set_callback_anywhere(told)
+        };
         let submitted = if block { runtime.submit(draft) } else { runtime.try_submit(draft) };
         let mut inner = self.lock();
         match submitted {

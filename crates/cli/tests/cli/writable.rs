@@ -25,7 +25,11 @@ impl Drop for Mounts {
 }
 
 fn mount(place: &Place) -> Child {
-    let mut command = place.command(&["mount", "--foreground", "mnt"]);
+    mount_with(place, &[])
+}
+
+fn mount_with(place: &Place, options: &[&str]) -> Child {
+    let mut command = place.command(&[&["mount", "--foreground"], options, &["mnt"]].concat());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let parent = fs::metadata(place.path("src")).unwrap().dev();
     for _ in 0..500 {
@@ -95,6 +99,42 @@ fn what_was_written_survives_the_end_of_the_mount_however_it_comes() {
     same(&mounts.place, "restored");
     assert!(!mounts.place.path("store/staging").exists(), "nothing is left staged");
     mounts.place.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn a_mount_that_has_a_device_stores_the_same() {
+    let Some(mut mounts) = Mounts::new() else { return };
+    let place = &mounts.place;
+    place.done(&["unmount", "mnt"]);
+    mounts.child.wait().unwrap();
+    // Whatever it could do is to go there.
+    let device = ["--offload", "sim:pcie5-gpu,objective=cpu,cpu_slack=1000"];
+    mounts.child = mount_with(place, &device);
+    let mut bytes = vec![0; 9 << 20];
+    outrigger_workload::Rng::new(4).fill(&mut bytes);
+    let file =
+        OpenOptions::new().read(true).write(true).create_new(true).open(place.path("mnt/file")).unwrap();
+    file.write_all_at(&bytes, 0).unwrap();
+    file.sync_all().unwrap();
+    let mut back = vec![0; bytes.len()];
+    file.read_exact_at(&mut back, 0).unwrap();
+    assert!(back == bytes);
+    drop(file);
+    fs::copy(place.path("mnt/file"), place.path("mnt/copy")).unwrap();
+    // Twice: at once after the writes, and after all was stored.
+    mounts.kill();
+    mounts.child = mount_with(&mounts.place, &device);
+    let place = &mounts.place;
+    assert!(place.read("mnt/file") == bytes && place.read("mnt/copy") == bytes);
+    place.done(&["unmount", "mnt"]);
+    assert!(mounts.child.wait().unwrap().success());
+    place.done(&["check", "--read-data"]);
+    // Without a device everything is known by the same names.
+    place.write("src/file", &bytes);
+    let again = place.done(&["put", "src/file", "--to", "again", "--json"]).json();
+    assert_eq!(again["bytes_new"].as_u64(), Some(0), "{again}");
+    mounts.child = mount(&mounts.place);
+    assert!(mounts.place.read("mnt/file") == bytes && mounts.place.read("mnt/again") == bytes);
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub struct Policy {
     /// Everything else of more bytes does.
     pub offload_max_bytes: u64,
     /// What one thread of the processor is predicted to do in so little time, and no device in less, is done by the thread that submits it, before the
-    /// submission returns: handing it over would take longer. Not what has a callback or a deadline, and of users' operations only those that are
+    /// submission returns: handing it over would take longer. Not what has a deadline, or a callback that may not be called there, and of users' operations only those that are
     /// [brief](crate::work::UserOperation::brief). Zero for never.
     pub inline_max: Duration,
     /// For [`Objective::Cpu`]: how many times as long as on the processor a task may take on a device.

@@ -102,14 +102,14 @@ impl Shared {
         cell.begin(id);
         let (plan, deadline, priority) = (self.plan(&body), body.deadline, body.priority as usize);
         let called_back = body.callback.is_some();
-        if !called_back
+        if (!called_back || body.called_anywhere)
             && deadline.is_none()
             && let Some(predicted) = self.too_small(&plan, &body)
             && self.board.admit()
         {
             body.report.predicted = predicted;
             self.do_here(body);
-            return Ok(Ticket::new(id, cell, Arc::clone(self), false));
+            return Ok(Ticket::new(id, cell, Arc::clone(self), called_back));
         }
         let place =
             |loads: &mut dyn Iterator<Item = Load>, body: &mut Box<Body>| self.place(&plan, loads, body);

@@ -101,8 +101,14 @@ impl UserOperation {
     /// Its function waits for nobody and takes no lock that a submitter may hold: the thread that submits a task may run it
     /// ([`Policy::inline_max`](crate::placement::Policy::inline_max)).
     #[must_use]
-    pub fn brief(self) -> Self {
-        Self { brief: true, ..self }
+    pub fn brief(mut self) -> Self {
+        self.set_brief();
+        self
+    }
+
+    /// As [`UserOperation::brief`].
+    pub fn set_brief(&mut self) {
+        self.brief = true;
     }
 
     /// Whether it is [brief](UserOperation::brief).

@@ -6,6 +6,8 @@ use std::ffi::c_int;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use outrigger_format::{Codec, CodecSpec};
 use outrigger_offload::qat::QatOptions;
@@ -37,6 +39,39 @@ impl StandIn {
             let prepare = self.library.get::<PrepareFunction>(b"standin_prepare").expect("a function");
             prepare(1, raw.as_ptr(), raw.len(), result.as_ptr(), result.len());
         }
+    }
+
+    /// Does `work` while the card fails in one way after the other: one call in `every` for `pause`; then none, but all sessions so far are
+    /// lost, for as long.
+    #[allow(dead_code, reason = "the store's tests and benchmark have storms")]
+    pub fn storm<T>(&self, every: i64, pause: Duration, work: impl FnOnce() -> T) -> T {
+        /// Ends the storm, also when the work panics: else nobody would see why.
+        struct Over<'a>(&'a AtomicBool);
+        impl Drop for Over<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let faults = [("code", -2), ("hang", 1), ("code", -3), ("code", -103), ("corrupt", 1)];
+                for (what, to) in faults.into_iter().cycle() {
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    self.set(what, to);
+                    self.set("every", every);
+                    std::thread::sleep(pause);
+                    self.set("every", 0);
+                    self.set(what, 0);
+                    self.set("life", self.get("life") + 1);
+                    std::thread::sleep(pause);
+                }
+            });
+            let _over = Over(&over);
+            work()
+        })
     }
 }
 

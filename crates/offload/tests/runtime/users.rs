@@ -129,26 +129,34 @@ fn a_users_operation_has_a_class_of_its_own() {
     assert!(matches!(one.class(), Class::User(_)));
 }
 
+/// How the submitter wants to be told of the end.
+#[derive(Clone, Copy, PartialEq)]
+enum Told {
+    ByTicket,
+    ByCallback,
+    Anywhere,
+}
+
 /// Whether the thread that submitted a task has done it, and whether it had ended by then.
-fn done_by_submitter(
-    runtime: &Runtime,
-    operation: &Arc<UserOperation>,
-    bytes: usize,
-    called_back: bool,
-) -> bool {
+fn done_by_submitter(runtime: &Runtime, operation: &Arc<UserOperation>, bytes: usize, told: Told) -> bool {
     let mut draft = runtime.draft(bytes);
     draft.input().set_len(bytes);
     draft.set_request(Request::User { operation: Arc::clone(operation), parameters: Vec::new() });
-    let (told, tell) = std::sync::mpsc::channel();
+    let (tells, tell) = std::sync::mpsc::channel();
     let who = move |done: &outrigger_offload::runtime::Finished| {
         done.output().bytes[..] == *format!("{:?}", std::thread::current().id()).as_bytes()
     };
-    if called_back {
+    if told != Told::ByTicket {
         let here = std::thread::current().id();
-        draft.set_callback(Arc::new(move |ended| {
+        let callback: outrigger_offload::runtime::Callback = Arc::new(move |ended| {
             drop(ended);
-            let _ = told.send(std::thread::current().id() == here);
-        }));
+            let _ = tells.send(std::thread::current().id() == here);
+        });
+        if told == Told::Anywhere {
+            draft.set_callback_anywhere(callback)
+        } else {
+            draft.set_callback(callback)
+        };
         drop(runtime.submit(draft).expect("admitted"));
         return tell.recv().expect("it is called");
     }
@@ -181,12 +189,18 @@ fn what_is_small_and_brief_is_done_by_who_submits_it() {
         runtime
     };
     let default = runtime(Policy { explore_every: 0, ..Policy::default() });
-    assert!(done_by_submitter(&default, &brief, 1000, false));
-    assert!(!done_by_submitter(&default, &brief, 1_000_000, false), "a millisecond is worth handing over");
-    assert!(!done_by_submitter(&default, &other, 1000, false), "it may wait for its submitter");
-    assert!(!done_by_submitter(&default, &brief, 1000, true), "a callback may want what its submitter holds");
+    assert!(done_by_submitter(&default, &brief, 1000, Told::ByTicket));
+    assert!(
+        !done_by_submitter(&default, &brief, 1_000_000, Told::ByTicket),
+        "a millisecond is worth handing over"
+    );
+    assert!(!done_by_submitter(&default, &other, 1000, Told::ByTicket), "it may wait for its submitter");
+    let told = Told::ByCallback;
+    assert!(!done_by_submitter(&default, &brief, 1000, told), "a callback may want what its submitter holds");
+    assert!(done_by_submitter(&default, &brief, 1000, Told::Anywhere), "this one says that it does not");
+    assert!(!done_by_submitter(&default, &other, 1000, Told::Anywhere));
     let never = runtime(Policy { inline_max: Duration::ZERO, explore_every: 0, ..Policy::default() });
-    assert!(!done_by_submitter(&never, &brief, 1000, false));
+    assert!(!done_by_submitter(&never, &brief, 1000, Told::ByTicket));
     let metrics = default.metrics();
-    assert_eq!((metrics.devices[0].tasks, metrics.failed), (4, 0));
+    assert_eq!((metrics.devices[0].tasks, metrics.failed), (6, 0));
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use outrigger_format::{
     Fingerprint, FingerprintKind, Footer, FrameHeader, PACK_HEADER_LEN, PackHeader, PackId, Place, StoreId,
@@ -83,6 +83,25 @@ enum Slot {
         /// It was decoded ahead, and no read has come for it yet.
         awaited: bool,
     },
+}
+
+/// Of the thread that decodes a frame, to those that wait for it: dropped, however that ends, it wakes them up, and a slot that is still
+/// [`Slot::Loading`] (an error, or a panic) is empty again, so that the next one tries for itself.
+struct Promise<'a> {
+    reader: &'a PackReader,
+    key: (PackId, u16),
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        // No panic happens while the lock is held; but this may run in one.
+        let mut cache = self.reader.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Slot::Loading) = cache.slots.get(&self.key) {
+            cache.slots.remove(&self.key);
+        }
+        drop(cache);
+        self.reader.loaded.notify_all();
+    }
 }
 
 /// Who wants a frame.
@@ -334,23 +353,18 @@ impl PackReader {
         }
         guard.slots.insert(key, Slot::Loading);
         drop(guard);
+        let promise = Promise { reader: self, key };
         // Each chunk is verified before it is handed out: the frame's own checksum would say the same once more.
-        let loaded = self.load_as(pack, footer, number, Trust::Chunks);
+        let frame = self.load_as(pack, footer, number, Trust::Chunks)?;
         let mut cache = self.cache.lock().expect("no panic while held");
-        match &loaded {
-            Ok(frame) => {
-                cache.bytes += frame.raw.len();
-                let awaited = wanted == Wanted::Ahead;
-                let slot = Slot::Ready { frame: Arc::clone(frame), used: cache.clock, awaited };
-                cache.slots.insert(key, slot);
-                cache.evict(self.cache_bytes.load(Ordering::Relaxed));
-            }
-            Err(_) => {
-                cache.slots.remove(&key);
-            }
-        }
-        self.loaded.notify_all();
-        loaded
+        cache.bytes += frame.raw.len();
+        let awaited = wanted == Wanted::Ahead;
+        let slot = Slot::Ready { frame: Arc::clone(&frame), used: cache.clock, awaited };
+        cache.slots.insert(key, slot);
+        cache.evict(self.cache_bytes.load(Ordering::Relaxed));
+        drop(cache);
+        drop(promise);
+        Ok(frame)
     }
 
     /// How the cache has fared.

@@ -8,6 +8,7 @@ pub mod damage;
 pub mod faulty;
 pub mod s3;
 
+pub use crate::write::{Met, cut_in_segments};
 pub use faulty::{Fault, FaultyBackend, Op, Plan};
 
 /// A plain connection to a metadata database, with the function that its schema uses: for changing what no method changes.

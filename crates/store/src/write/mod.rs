@@ -63,6 +63,9 @@ pub(crate) use devices::has_use_for_table_cache;
 pub use item::{
     CODEC_HINT, Content, FileItem, Item, Part, PartSource, Parts, SourceFile, SourceStat, Target,
 };
+#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
+pub use large::{Met, cut_in_segments};
 pub use manifest::{ManifestBuilder, NodeSink};
 pub(crate) use meta_frames::MANIFEST_FRAME;
 pub use oracle::{Oracle, OracleMode, OracleRecord};

@@ -20,6 +20,8 @@ pub(in crate::runtime) struct Body {
     pub deadline: Option<Instant>,
     pub pinned: Option<usize>,
     pub callback: Option<Callback>,
+    /// The submitter may call it before `submit` returns.
+    pub called_anywhere: bool,
     /// The vector of an earlier request for fingerprints.
     pub spare: Vec<Range<u32>>,
     pub class: Class,
@@ -47,6 +49,7 @@ impl Body {
             deadline: None,
             pinned: None,
             callback: None,
+            called_anywhere: false,
             spare: Vec::new(),
             class: Request::default().class(),
             bytes: 0,
@@ -101,6 +104,7 @@ impl Body {
         self.deadline = None;
         self.pinned = None;
         self.callback = None;
+        self.called_anywhere = false;
         self.report = Report::default();
         self.to_check = None;
     }

@@ -97,7 +97,16 @@ impl Draft {
 
     /// Has `callback` called at its end. The ticket then only serves to cancel it.
     pub fn set_callback(&mut self, callback: Callback) -> &mut Self {
-        self.0.body_mut().callback = Some(callback);
+        let body = self.0.body_mut();
+        (body.callback, body.called_anywhere) = (Some(callback), false);
+        self
+    }
+
+    /// As [`Draft::set_callback`], for a callback that takes no lock that is held while the task is submitted: it may be called by the thread that submits, before
+    /// that returns, so that small tasks need not be handed over ([`Policy::inline_max`](crate::placement::Policy::inline_max)).
+    pub fn set_callback_anywhere(&mut self, callback: Callback) -> &mut Self {
+        let body = self.0.body_mut();
+        (body.callback, body.called_anywhere) = (Some(callback), true);
         self
     }
 

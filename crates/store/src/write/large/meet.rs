@@ -13,7 +13,11 @@
 
 use std::ops::Range;
 
+#[cfg(any(test, feature = "testing"))]
+use outrigger_format::ChunkerSpec;
 use outrigger_format::boundary::CutWalk;
+#[cfg(any(test, feature = "testing"))]
+use outrigger_offload::candidates;
 
 use crate::write::ingest::ChunkRef;
 
@@ -91,11 +95,61 @@ impl Names<'_> {
     }
 }
 
+/// What [`cut_in_segments`] found.
+#[cfg(any(test, feature = "testing"))]
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Met {
+    /// Where the file's chunks end.
+    pub ends: Vec<u64>,
+    /// How many of them the device has not found.
+    pub unnamed: usize,
+}
+
+/// Cuts `data` in segments of these lengths as a large file is: `device` cuts each of them as if a chunk began with it, and is followed. It is given a range of
+/// the data, and whether that is the last one, and says where chunks end in it, counted from the range's start.
+///
+/// # Panics
+/// When a segment has no byte, or a device's chunk none.
+#[cfg(any(test, feature = "testing"))]
+pub fn cut_in_segments(
+    chunker: ChunkerSpec,
+    data: &[u8],
+    segments: impl IntoIterator<Item = usize>,
+    mut device: impl FnMut(Range<usize>, bool) -> Vec<usize>,
+) -> Met {
+    let (mut walk, mut met) = (CutWalk::new(chunker), Met { ends: Vec::new(), unnamed: 0 });
+    let (mut at, mut open, mut segments) = (0, 0, segments.into_iter());
+    while at < data.len() {
+        let segment = segments.next().unwrap_or(data.len()).min(data.len() - at);
+        assert!(segment > 0, "a segment has a byte");
+        let ends_here = at + segment == data.len();
+        let mut start = at;
+        let chunk = |end: usize| {
+            let len = at + end - start;
+            assert!(len > 0, "a chunk has a byte");
+            start += len;
+            ChunkRef::cut(start - len, len)
+        };
+        let chunks: Vec<ChunkRef> = device(at..at + segment, ends_here).into_iter().map(chunk).collect();
+        let told = Told { at, len: segment, base: at as u64, chunks: &chunks };
+        let scan = |range: Range<usize>, out: &mut Vec<u32>| {
+            let (before, piece) = data[..at + range.end].split_at(at + range.start);
+            candidates(chunker, before, piece, out);
+        };
+        let before = met.ends.len();
+        told.follow(&mut walk, open == at, scan, ends_here, &mut met.ends);
+        let mut names = told.names();
+        for &end in &met.ends[before..] {
+            met.unnamed += usize::from(names.of(open, end as usize - open).is_none());
+            open = end as usize;
+        }
+        at += segment;
+    }
+    met
+}
+
 #[cfg(test)]
 mod tests {
-    use outrigger_format::ChunkerSpec;
-    use outrigger_offload::candidates;
-
     use super::*;
 
     fn noise(len: usize, seed: u64) -> Vec<u8> {
@@ -117,36 +171,16 @@ mod tests {
         ends
     }
 
-    /// Cuts `data` segment by segment, each as a device would and then followed; returns the ends, and how many chunks had no name.
-    fn followed(chunker: ChunkerSpec, data: &[u8], segment: usize) -> (Vec<u64>, usize) {
-        let (mut walk, mut ends, mut unnamed) = (CutWalk::new(chunker), Vec::new(), 0);
-        let mut open = 0;
-        for at in (0..data.len()).step_by(segment) {
-            let piece = &data[at..data.len().min(at + segment)];
-            let mut start = at;
-            let mut chunks: Vec<ChunkRef> = Vec::new();
-            for end in ends_of(chunker, piece) {
-                let end = at + end as usize;
-                chunks.push(ChunkRef::cut(start, end - start));
-                start = end;
+    /// Cut by a device, of which the processor's functions stand for any.
+    fn followed(chunker: ChunkerSpec, data: &[u8], segment: usize) -> Met {
+        cut_in_segments(chunker, data, std::iter::repeat(segment), |range, last| {
+            let piece = &data[range];
+            let mut ends: Vec<usize> = ends_of(chunker, piece).into_iter().map(|end| end as usize).collect();
+            if last && ends.last() != Some(&piece.len()) {
+                ends.push(piece.len());
             }
-            let ends_here = at + segment >= data.len();
-            if ends_here && start < data.len() {
-                chunks.push(ChunkRef::cut(start, data.len() - start));
-            }
-            let told = Told { at, len: piece.len(), base: at as u64, chunks: &chunks };
-            let scan = |range: Range<usize>, out: &mut Vec<u32>| {
-                candidates(chunker, &data[..at + range.start], &data[at + range.start..at + range.end], out);
-            };
-            let before = ends.len();
-            told.follow(&mut walk, open == at, scan, ends_here, &mut ends);
-            let mut names = told.names();
-            for &end in &ends[before..] {
-                unnamed += usize::from(names.of(open, end as usize - open).is_none());
-                open = end as usize;
-            }
-        }
-        (ends, unnamed)
+            ends
+        })
     }
 
     #[test]
@@ -161,7 +195,11 @@ mod tests {
                 whole.push(mixed.len() as u64);
             }
             for segment in [20_000, 65_536, 100_001, 250_000, 2_000_000] {
-                assert_eq!(followed(chunker, &mixed, segment).0, whole, "{chunker} in segments of {segment}");
+                assert_eq!(
+                    followed(chunker, &mixed, segment).ends,
+                    whole,
+                    "{chunker} in segments of {segment}"
+                );
             }
         }
     }
@@ -169,7 +207,8 @@ mod tests {
     #[test]
     fn in_ordinary_data_few_chunks_have_to_be_named_again() {
         let data = noise(8 << 20, 9);
-        let (ends, unnamed) = followed(ChunkerSpec::parse("gear32:4K/16K/64K").unwrap(), &data, 1 << 20);
+        let Met { ends, unnamed } =
+            followed(ChunkerSpec::parse("gear32:4K/16K/64K").unwrap(), &data, 1 << 20);
         assert!(ends.len() > 400 && unnamed < 40, "{unnamed} of {}", ends.len());
     }
 }

@@ -36,6 +36,8 @@ use crate::error::Result;
 use crate::local;
 use crate::meta::Change;
 
+#[cfg(any(test, feature = "testing"))]
+pub use self::meet::{Met, cut_in_segments};
 pub(super) use self::source::Segment;
 
 /// A file read in segments.
