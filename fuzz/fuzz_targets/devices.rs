@@ -26,7 +26,7 @@ const SIMULATED: usize = 1;
 const KERNELS: usize = 2;
 
 /// The grid runs a thread after the other: so much at once is enough for it.
-const GRID_MAX: usize = 20_000;
+const GRID_MAX: usize = 8_000;
 /// From here on, threads share a task.
 const SHARED: usize = 1 << 20;
 
@@ -72,8 +72,8 @@ libfuzzer_sys::fuzz_target!(|input: (u8, u8, u16, u16, u32, &[u8])| {
     if seed.is_empty() {
         return;
     }
-    // One in sixteen is long enough to be shared.
-    let len = if len % 16 == 0 { SHARED + len as usize % 300_000 } else { len as usize % 60_000 };
+    // One in 64 is long enough to be shared.
+    let len = if len % 64 == 0 { SHARED + len as usize % 300_000 } else { len as usize % 60_000 };
     let data = grown(seed, len, b);
     let mut devices = DEVICES.lock().expect("no panic goes on");
     let mut buffer = devices.runtime.pool().alloc(len);

@@ -274,6 +274,20 @@ fn code_is_filtered_and_smaller_for_it() {
 }
 
 #[test]
+fn in_a_long_frame_code_is_found_though_something_else_is_in_the_middle() {
+    let words = "the outrigger takes load, so that the hull can go fast; ".repeat(20_000);
+    let raw = [&code(600_000, 6), &words.as_bytes()[..900_000], &code(600_000, 7)].concat();
+    let (mut with, mut without, mut back) = (Vec::new(), Vec::new(), Vec::new());
+    let encoding = Encoder::new().encode(wanted("zstd:1"), &raw, &mut with);
+    assert_eq!(encoding.filter, Filter::X86);
+    let plain = Wanted { filters: false, ..wanted("zstd:1") };
+    Encoder::new().encode(plain, &raw, &mut without);
+    assert!(with.len() * 100 < without.len() * 96, "{} to {}", with.len(), without.len());
+    FrameDecoder::new().decode(encoding, &with, raw.len(), &mut back).unwrap();
+    assert!(back == raw);
+}
+
+#[test]
 fn the_budget_decides_and_what_is_refused_says_so() {
     let mut noise = Rng::new(8);
     // Seven bits of eight: 12 % can be saved, by a codec with an entropy stage.

@@ -71,7 +71,7 @@ fn the_list_is_followed_in_its_order() {
         // Without a device's name, whoever does it best; a codec that only the processor has is the processor's.
         ("gzip:6", (1, "gzip:6", Reason::Device)),
         ("zstd:3", (0, "zstd:3", Reason::Policy)),
-        ("auto", (0, "zstd:2", Reason::Objective)),
+        ("auto", (0, "zstd:1", Reason::Objective)),
         ("none", (0, "none", Reason::Policy)),
     ] {
         let (device, spec, reason) = told(&devices, codec, frame);

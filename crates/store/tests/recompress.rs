@@ -75,7 +75,7 @@ fn old_data_gets_to_the_codec_that_is_named_and_stays_there() {
     all_there(&store, 12);
     assert_eq!(read_at(&store, At::Epoch(snapshot.epoch), "d/3").unwrap().unwrap(), soft(3, 20));
     run(&store, &to("auto"));
-    assert_eq!(encodings(&store), ["zstd:2"]);
+    assert_eq!(encodings(&store), ["zstd:1"]);
     all_there(&store, 12);
 }
 

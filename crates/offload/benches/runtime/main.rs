@@ -246,6 +246,9 @@ fn rate_of(kind: Kind, quick: bool) -> f64 {
     median(rates)
 }
 
+/// Seconds that a stream takes at least.
+const LEAST: f64 = 0.03;
+
 /// Seconds of a stream on the processor, on the device, and as placement likes; the share of the last that the device
 /// did, in percent; and the last by the best of the others, the median of what it was in each round. Rounds take turns, so that the machine's moods
 /// meet all alike.
@@ -260,18 +263,25 @@ fn compare(runtime: &Runtime, kind: Kind, buffer: &Arc<Buffer>, quick: bool) -> 
         }
         runtime.submit(draft).expect("admitted")
     };
-    let count = if quick { 4 } else { ((64 << 20) / bytes).clamp(8, 4000) };
-    let run = |pinned| stream(count, 4, || submit(pinned)).as_secs_f64();
-    // What is known at first is learned first.
-    for pinned in [Some(0), Some(1), None] {
-        run(pinned);
+    let choices = [Some(0), Some(1), None];
+    let mut count = if quick { 4 } else { ((64 << 20) / bytes).clamp(8, 4000) };
+    let run = |pinned, count| stream(count, 4, || submit(pinned)).as_secs_f64();
+    // What is known at first is learned first, by each alike; and a stream is to take long enough to be told from the machine's own moods.
+    let shortest = choices.map(|pinned| run(pinned, count)).into_iter().fold(f64::INFINITY, f64::min);
+    if !quick {
+        count *= (LEAST / shortest).ceil().clamp(1.0, 100.0) as usize;
+        for pinned in choices {
+            run(pinned, count);
+        }
     }
     let (mut times, mut shares) = ([const { Vec::new() }; 3], Vec::new());
-    for _ in 0..if quick { 1 } else { 7 } {
-        for (pinned, times) in [Some(0), Some(1), None].into_iter().zip(&mut times) {
+    for round in 0..if quick { 1 } else { 9 } {
+        // Who comes first, and after whom, changes too.
+        for at in 0..choices.len() {
+            let at = (at + round) % choices.len();
             let before = runtime.metrics().devices[1].tasks;
-            times.push(run(pinned));
-            if pinned.is_none() {
+            times[at].push(run(choices[at], count));
+            if choices[at].is_none() {
                 shares.push(100.0 * (runtime.metrics().devices[1].tasks - before) as f64 / count as f64);
             }
         }

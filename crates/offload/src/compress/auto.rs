@@ -4,11 +4,14 @@
 //! compressed: when it goes on, the level goes up a step. When they hardly wait, it comes down again. Each objective has its part of the ladder.
 //!
 //! ```text
-//! ladder       lz4  zstd:1  zstd:2  zstd:4  zstd:6  zstd:9  zstd:12
-//! cpu                ●
-//! throughput                  ●───────────────────────▶
-//! ratio                                ●──────────────────────▶        ● where it begins
+//! ladder       zstd:1  zstd:2  zstd:3  zstd:4  zstd:6  zstd:9  zstd:12
+//! cpu            ●
+//! throughput     ●──────────────────────────────────────▶
+//! ratio                          ●──────────────────────────────▶        ● where it begins
 //! ```
+//!
+//! Frames are longer than with a fixed level ([`Compression::frame_factor`](super::Compression::frame_factor)), so that `zstd:1` stores what `zstd:3` does in frames of
+//! the usual length.
 //!
 //! Between the share of waiting that raises the level (half: the next step at most doubles the work) and the one that lowers
 //! it, nothing changes, so that the level does not swing.
@@ -18,15 +21,11 @@ use std::time::Duration;
 
 use outrigger_format::{Codec, CodecSpec, Objective, Reason};
 
-const LADDER: [CodecSpec; 7] = [
-    CodecSpec { codec: Codec::Lz4, level: 0 },
-    CodecSpec { codec: Codec::Zstd, level: 1 },
-    CodecSpec { codec: Codec::Zstd, level: 2 },
-    CodecSpec { codec: Codec::Zstd, level: 4 },
-    CodecSpec { codec: Codec::Zstd, level: 6 },
-    CodecSpec { codec: Codec::Zstd, level: 9 },
-    CodecSpec { codec: Codec::Zstd, level: 12 },
-];
+const LADDER: [CodecSpec; 7] = [zstd(1), zstd(2), zstd(3), zstd(4), zstd(6), zstd(9), zstd(12)];
+
+const fn zstd(level: i8) -> CodecSpec {
+    CodecSpec { codec: Codec::Zstd, level }
+}
 
 /// Work and waiting after which the level is looked at again, all threads together: nanoseconds.
 const WINDOW: u64 = 500_000_000;
@@ -39,9 +38,9 @@ const LOWER: u64 = 15;
 /// The steps of an objective: the first and the last.
 fn steps(objective: Objective) -> (usize, usize) {
     match objective {
-        Objective::Cpu => (1, 1),
-        Objective::Throughput => (2, 5),
-        Objective::Ratio => (3, 6),
+        Objective::Cpu => (0, 0),
+        Objective::Throughput => (0, 5),
+        Objective::Ratio => (2, 6),
     }
 }
 
@@ -116,10 +115,10 @@ mod tests {
     fn the_level_follows_what_processors_have_time_for() {
         let auto = Auto::new();
         let level = |objective| auto.choose(objective).0.to_string();
-        assert_eq!(Objective::ALL.map(level), ["zstd:2", "zstd:4", "zstd:1"]);
+        assert_eq!(Objective::ALL.map(level), ["zstd:1", "zstd:3", "zstd:1"]);
         assert_eq!(auto.choose(Objective::Throughput).1, Reason::Objective);
         auto.note(100 * MS, 400 * MS);
-        assert_eq!(level(Objective::Throughput), "zstd:2", "once is not enough");
+        assert_eq!(level(Objective::Throughput), "zstd:1", "once is not enough");
         for _ in 0..9 {
             auto.note(100 * MS, 400 * MS);
         }
@@ -134,7 +133,7 @@ mod tests {
         for _ in 0..9 {
             auto.note(500 * MS, 10 * MS);
         }
-        assert_eq!(Objective::ALL.map(level), ["zstd:2", "zstd:4", "zstd:1"]);
+        assert_eq!(Objective::ALL.map(level), ["zstd:1", "zstd:3", "zstd:1"]);
         assert_eq!(auto.choose(Objective::Ratio).1, Reason::Busy);
     }
 

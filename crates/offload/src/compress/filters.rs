@@ -13,6 +13,8 @@ use crate::cpu::{Sample, apply_filter, x86_density};
 /// Bytes of a trial: grouping shows on little, calls of the same functions need room.
 const GROUP_TRIAL: usize = 32 << 10;
 const BRANCH_TRIAL: usize = 64 << 10;
+/// Longer frames are looked at in parts of at least this.
+const PART: usize = 512 << 10;
 /// What must be saved in a trial: a share of what it takes without the filter.
 const GROUP_GAIN: f32 = 0.03;
 const BRANCH_GAIN: f32 = 0.015;
@@ -52,7 +54,7 @@ impl Filters {
         raw: &[u8],
         sample: &Sample,
     ) -> Filter {
-        if let Some(strength) = x86_signs(raw, sample)
+        if let Some(strength) = in_parts(raw, sample, x86_signs)
             && self.branches(codec, spec, Filter::X86, strength, raw)
         {
             return Filter::X86;
@@ -120,9 +122,12 @@ impl Filters {
         if let Some(known) = self.branch_trust(filter).ask(strength) {
             return known;
         }
-        let piece = middle(raw, BRANCH_TRIAL);
-        let (with, without) =
-            (self.trial(codec, spec, filter, piece), self.trial(codec, spec, Filter::None, piece));
+        let (mut with, mut without) = (0, 0);
+        for part in parts(raw) {
+            let piece = middle(part, BRANCH_TRIAL);
+            with += self.trial(codec, spec, filter, piece);
+            without += self.trial(codec, spec, Filter::None, piece);
+        }
         let pays = (with as f32) < (1.0 - BRANCH_GAIN) * without as f32;
         self.branch_trust(filter).learn(pays, strength)
     }
@@ -168,6 +173,26 @@ fn middle(raw: &[u8], len: usize) -> &[u8] {
     }
     let start = ((raw.len() - len) / 2) & !15;
     &raw[start..start + len]
+}
+
+/// A frame of several times the usual length, as parts of about that: programs lie beside other things, and what is looked at should not be the other things alone.
+fn parts(raw: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let count = (raw.len() / PART).max(1);
+    // Instructions of all architectures begin at multiples of this at most.
+    let len = (raw.len() / count) & !15;
+    (0..count).map(move |number| {
+        &raw[number * len..if number + 1 == count { raw.len() } else { (number + 1) * len }]
+    })
+}
+
+/// The mean of what `signs` says of a frame's parts, of which some may speak for code and others not. `sample` is the whole frame's.
+fn in_parts(raw: &[u8], sample: &Sample, signs: fn(&[u8], &Sample) -> Option<f32>) -> Option<f32> {
+    if raw.len() < 2 * PART {
+        return signs(raw, sample);
+    }
+    let count = parts(raw).count();
+    let all: f32 = parts(raw).filter_map(|part| signs(part, &Sample::take(part)?)).sum();
+    (all > 0.0).then_some(all / count as f32)
 }
 
 /// The share of operands that the x86-64 filter would convert, if that speaks for code.

@@ -20,7 +20,7 @@ mod filters;
 mod route;
 mod trust;
 
-use outrigger_format::{CodecChoice, CodecSpec};
+use outrigger_format::{CodecChoice, CodecSpec, Objective};
 
 pub use self::auto::Auto;
 pub use self::decoder::FrameDecoder;
@@ -78,6 +78,16 @@ impl Compression {
     /// Stored as it is.
     pub const NONE: Compression =
         Compression { codec: CodecChoice::NONE, filters: false, budget: Budget { percent: 90 } };
+
+    /// How many times as long as usual its frames are best: `auto` may choose that, too. A longer frame is smaller by what a higher level saves, and costs no time to make, but
+    /// more to read a part of; so those of `ratio` are the longest.
+    pub fn frame_factor(&self) -> usize {
+        match self.codec {
+            CodecChoice::Auto(Objective::Ratio) => 4,
+            CodecChoice::Auto(Objective::Throughput | Objective::Cpu) => 2,
+            CodecChoice::Fixed(_) | CodecChoice::Listed(_) => 1,
+        }
+    }
 }
 
 impl From<CodecChoice> for Compression {

@@ -77,6 +77,9 @@ impl RawBytes {
     }
 }
 
+/// Frames do not grow beyond this.
+const GROWN_MAX: usize = 4 << 20;
+
 /// Chunks a frame's header can name.
 const CHUNKS_MAX: usize = 65_535;
 
@@ -85,6 +88,8 @@ const CHUNKS_MAX: usize = 65_535;
 pub(super) struct Framer {
     frame_size: usize,
     limit: usize,
+    /// Whether frames may be longer than that where their codec wants it.
+    grows: bool,
     open: Option<RawFrame>,
     next_sequence: u64,
     pool: Pool,
@@ -94,7 +99,7 @@ impl Framer {
     /// Frames that are copied together lie in memory of `pool`.
     pub fn new(frame_size: usize, pool: Pool) -> Self {
         let limit = Self::usual_limit(frame_size);
-        Self { frame_size, limit, open: None, next_sequence: 1, pool }
+        Self { frame_size, limit, grows: true, open: None, next_sequence: 1, pool }
     }
 
     /// What frames of this size have at most, unless a chunk is longer.
@@ -107,9 +112,19 @@ impl Framer {
         Self { limit, ..self }
     }
 
+    /// No frame is to be longer for its codec's sake: that would be beyond what devices get.
+    pub fn without_growth(self) -> Self {
+        Self { grows: false, ..self }
+    }
+
     /// Raw bytes that complete a frame, and those that no frame of several chunks exceeds.
     fn bounds(&self, form: Form) -> (usize, usize) {
         match form.frame {
+            None if self.grows && form.codec.frame_factor() > 1 => {
+                let size = self.frame_size.saturating_mul(form.codec.frame_factor()).min(GROWN_MAX);
+                let size = size.max(self.frame_size);
+                (size, Self::usual_limit(size))
+            }
             None => (self.frame_size.min(self.limit), self.limit),
             Some(most) => {
                 let most = (most as usize).min(MAX_FRAME_LEN);
@@ -180,6 +195,7 @@ impl Framer {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_format::{CodecChoice, Objective};
     use outrigger_offload::pool::Pool;
 
     use super::super::bytes::Bytes;
@@ -254,6 +270,32 @@ mod tests {
         assert_eq!(complete.expect("a byte too many").lengths, [600]);
         assert!(push(&mut framer, &source, 1001..1600).1.is_none(), "exactly as much");
         assert_eq!(push(&mut framer, &source, 1600..1601).1.expect("full").lengths, [401, 599]);
+    }
+
+    #[test]
+    fn where_the_level_is_ours_to_choose_so_is_the_length() {
+        let source = buffer(9000);
+        let auto = |objective| Form { codec: CodecChoice::Auto(objective).into(), frame: None };
+        let longest = |framer: &mut Framer, form| {
+            for at in (0..9000).step_by(100) {
+                if let Some(complete) = framer.push(Fingerprint([1; 32]), &source, at..at + 100, form).1 {
+                    return complete.raw.bytes().len();
+                }
+            }
+            9000
+        };
+        let framer = || Framer::new(1000, Pool::new(None, 0));
+        assert_eq!(longest(&mut framer(), auto(Objective::Throughput)), 2000);
+        assert_eq!(longest(&mut framer(), auto(Objective::Ratio)), 4000);
+        assert_eq!(longest(&mut framer(), Form::PLAIN), 1000);
+        assert_eq!(longest(&mut framer().without_growth(), auto(Objective::Ratio)), 1000);
+        let small = Form { frame: Some(300), ..auto(Objective::Ratio) };
+        assert_eq!(longest(&mut framer(), small), 300, "who reads here and there has said so");
+        // What was made so that it is long already does not become shorter.
+        let mut long = Framer::new(8 << 20, Pool::new(None, 0));
+        assert_eq!(long.bounds(auto(Objective::Ratio)).0, 8 << 20);
+        long.frame_size = 2 << 20;
+        assert_eq!(long.bounds(auto(Objective::Ratio)).0, 4 << 20);
     }
 
     #[test]

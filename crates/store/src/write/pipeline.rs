@@ -110,7 +110,9 @@ impl Writer {
             Some(runtime) => runtime.pool().clone(),
             None => Pool::new(None, KEEP_BYTES),
         };
-        let buffers = BufferPlan { count, headroom, data: segment, pool: pool.clone() };
+        let framer = Framer::new(frame_size, pool.clone()).with_limit(limit);
+        let framer = if frame_devices.is_some() { framer.without_growth() } else { framer };
+        let buffers = BufferPlan { count, headroom, data: segment, pool };
         let (changes, own_packs) = session.resume();
         let sink = |kind| PackSink::new(store, &store.meta, session.id(), kind);
         let fingerprint = store.config.fingerprint;
@@ -131,7 +133,7 @@ impl Writer {
         let stage = Stage {
             dedup,
             compare: Arc::clone(&compare),
-            framer: Framer::new(frame_size, pool).with_limit(limit),
+            framer,
             nodes: Box::new(SharedMetaFrames(Arc::clone(&frames))),
             stored: StoredNodes::new(Box::new(Nodes::new(store))),
             commits: Arc::clone(&commits),

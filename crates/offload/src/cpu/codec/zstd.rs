@@ -1,4 +1,4 @@
-//! Zstandard by its C library: levels tuned for frames of 256 KiB to 1 MiB.
+//! Zstandard by its C library: levels tuned for frames of 256 KiB to 2 MiB.
 //!
 //! Frames carry no content size, checksum or dictionary id: the frame header of the pack has the first two, and there are
 //! no dictionaries. Which parameters stand for levels 1, 2 and 4, and why, is in `docs/decisions/0002-zstd-parameters.md`;
@@ -16,8 +16,8 @@ pub(super) fn worst_case(len: usize) -> usize {
 
 #[derive(Default)]
 pub(super) struct Encoder {
-    /// The context, and the level that it is set to.
-    context: Option<(CCtx<'static>, Option<i8>)>,
+    /// The context, and the level that it is set to, with whether that is for large frames.
+    context: Option<(CCtx<'static>, Option<(i8, bool)>)>,
     /// For literals alone.
     literals: Option<CCtx<'static>>,
 }
@@ -26,9 +26,10 @@ impl Encoder {
     /// Whether `raw` compresses to at most `room` bytes; `out` then holds them.
     pub(super) fn compress(&mut self, level: i8, raw: &[u8], room: usize, out: &mut Vec<u8>) -> bool {
         let (context, set_to) = self.context.get_or_insert_with(|| (CCtx::create(), None));
-        if *set_to != Some(level) {
-            set_level(context, level);
-            *set_to = Some(level);
+        let wanted = (level, level == 1 && raw.len() > LARGE);
+        if *set_to != Some(wanted) {
+            set_level(context, level, wanted.1);
+            *set_to = Some(wanted);
         }
         fill(context, raw, room, out)
     }
@@ -93,7 +94,10 @@ fn tuned(level: i8) -> Option<Tuned> {
     Some(Tuned { strategy, chain_log, hash_log, search_log, min_match, row_search })
 }
 
-fn set_level(context: &mut CCtx<'static>, level: i8) {
+/// From here on level 1 has a table of twice the size: frames have more to remember, and it finds matches that it had forgotten.
+const LARGE: usize = 768 << 10;
+
+fn set_level(context: &mut CCtx<'static>, level: i8, large: bool) {
     // Parameters outlive the level they were set for.
     context.reset(ResetDirective::SessionAndParameters).expect("a context between frames");
     let mut set = |parameter| context.set_parameter(parameter).expect("a parameter within its bounds");
@@ -105,7 +109,7 @@ fn set_level(context: &mut CCtx<'static>, level: i8) {
         // The library lowers the window to what the frame needs.
         set(CParameter::WindowLog(21));
         set(CParameter::ChainLog(tuned.chain_log));
-        set(CParameter::HashLog(tuned.hash_log));
+        set(CParameter::HashLog(tuned.hash_log + u32::from(large)));
         set(CParameter::SearchLog(tuned.search_log));
         set(CParameter::MinMatch(tuned.min_match));
         set(CParameter::TargetLength(0));
