@@ -16,7 +16,7 @@ use crate::index::{Index, IndexOptions, LoadFooter};
 use crate::meta::jobs::{Jobs, NO_JOBS};
 use crate::meta::{Meta, OpenMode, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
 use crate::read::packs::PackReader;
-use crate::session::Session;
+use crate::session::{Session, is_gone};
 use crate::shared::{self, Shared};
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
 
@@ -309,6 +309,30 @@ impl Store {
     pub fn session(&self, kind: SessionKind, what: &str) -> Result<Arc<Session>> {
         self.require_writable()?;
         Session::open(&self.meta, kind, Some(&self.locks_dir()), what)
+    }
+
+    /// Opens a session that is the collector: while it is, nobody else takes packs away. One that was killed is succeeded at once. Also says how
+    /// many sessions without a process were ended for it.
+    ///
+    /// # Errors
+    /// `Busy` while another is, `Denied` on a read-only store.
+    pub(crate) fn collector(&self, what: &str) -> Result<(Arc<Session>, u64)> {
+        let session = self.session(SessionKind::Collector, what)?;
+        let fenced = self.fence_gone()?;
+        self.meta.take_collector(session.id())?;
+        Ok((session, fenced))
+    }
+
+    /// Ends the sessions whose process is gone (rule 11), and counts them.
+    pub(crate) fn fence_gone(&self) -> Result<u64> {
+        let (locks, mut fenced) = (self.locks_dir(), 0);
+        for row in self.meta.sessions()? {
+            if is_gone(&row, Some(&locks)) {
+                self.meta.fence(row.id)?;
+                fenced += 1;
+            }
+        }
+        Ok(fenced)
     }
 }
 

@@ -174,11 +174,6 @@ impl Policies {
         self.by_inode.is_empty()
     }
 
-    /// True when a directory other than the root has policies.
-    pub fn any_below_root(&self) -> bool {
-        self.by_inode.keys().any(|inode| *inode != ROOT_INODE)
-    }
-
     /// What holds in the root's parent, so to speak: the store's defaults.
     pub fn store_default(&self) -> WritePolicy {
         self.default

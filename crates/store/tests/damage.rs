@@ -13,7 +13,8 @@ use checking::{
 use outrigger_format::{
     ChunkKind, FRAME_HEADER_LEN, Footer, FrameHeader, PACK_HEADER_LEN, TRAILER_LEN, Trailer,
 };
-use outrigger_store::check::{CheckReport, DAMAGED_DIR, FindingKind};
+use outrigger_store::check::{CheckOptions, CheckProgress, CheckReport, DAMAGED_DIR, FindingKind, check};
+use outrigger_store::meta::SessionKind;
 use outrigger_store::{ErrorKind, Store};
 use tempfile::TempDir;
 
@@ -326,4 +327,19 @@ fn the_database_is_never_believed_when_damaged() {
     }
     assert!(noticed * 10 > cases * 9, "{noticed} of {cases}");
     assert!(by_checksum > 10, "{by_checksum}: rows are not compared with their checksums");
+}
+
+/// As when `recompress` or `gc` was killed: its lease runs on, but nobody holds its lock.
+#[test]
+fn a_collector_that_was_killed_keeps_no_check_waiting() {
+    let (_dir, path) = damaged(Path::new("."), |_| {});
+    let store = open(&path);
+    let (ghost, _) = store.meta.open_session(SessionKind::Collector, "ghost recompress", 600).unwrap();
+    store.meta.take_collector(ghost).unwrap();
+    // Without its lock it might be another host's.
+    let options = CheckOptions { read_data: false, repair: false, threads: 1 };
+    let waits = check(&store, &options, &CheckProgress::default());
+    assert_eq!(waits.unwrap_err().kind(), ErrorKind::Busy);
+    std::fs::write(store.locks_dir().join("ghost.lock"), "").unwrap();
+    assert!(run_check(&store, false).findings.is_empty());
 }

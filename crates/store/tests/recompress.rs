@@ -5,16 +5,19 @@
 mod gc_support;
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use gc_support::*;
 use outrigger_format::{CodecChoice, Reason};
 use outrigger_store::gc::{GcOptions, GcProgress, Recompress, RecompressReport, recompress};
-use outrigger_store::meta::{At, SessionKind};
+use outrigger_store::local::put::{PutOptions, Source, put};
+use outrigger_store::meta::{At, ROOT_INODE, SessionKind};
 use outrigger_store::ops::stats::stats;
 use outrigger_store::policy::set_policy;
 use outrigger_store::tree::require;
+use outrigger_store::write::Progress;
 use outrigger_store::{ErrorKind, Store, ops};
 
 /// Compressible content that says what it should be: [`content`] with a quarter of each byte's values.
@@ -75,7 +78,7 @@ fn old_data_gets_to_the_codec_that_is_named_and_stays_there() {
     all_there(&store, 12);
     assert_eq!(read_at(&store, At::Epoch(snapshot.epoch), "d/3").unwrap().unwrap(), soft(3, 20));
     run(&store, &to("auto"));
-    assert_eq!(encodings(&store), ["zstd:1"]);
+    assert_eq!(encodings(&store), ["zstd:2"]);
     all_there(&store, 12);
 }
 
@@ -212,4 +215,31 @@ fn killed_at_any_moment_it_leaves_a_whole_store_and_goes_on() {
     let gone = collect(&store, &thorough()).unwrap();
     assert_eq!(gone.unreadable, Vec::<String>::new());
     all_there(&store, 8);
+}
+
+#[test]
+fn a_file_keeps_what_it_hints_unless_a_codec_is_named() {
+    let dir = scratch();
+    let store = filled(dir.path(), 3);
+    let source = dir.path().join("source");
+    std::fs::write(&source, soft(77, 40)).unwrap();
+    let flags = rustix::fs::XattrFlags::empty();
+    if let Err(errno) = rustix::fs::setxattr(&source, "user.outrigger.codec", b"gzip:9", flags) {
+        println!("not tested: this file system has no extended attributes of users ({errno})");
+        return;
+    }
+    let hinting = (Source::Path(source), path("hinting"));
+    put(&store, vec![hinting], &PutOptions::default(), 2, &Arc::new(Progress::default())).unwrap();
+    assert_eq!(encodings(&store), ["gzip:9", "zstd:1"]);
+    let untouched = run(&store, &Recompress::default());
+    assert_eq!((untouched.frames, untouched.packs), (0, 0), "{untouched:?}");
+    let session = store.session(SessionKind::Writer, "test").unwrap();
+    set_policy(&store, &session, ROOT_INODE, "codec", Some("zstd:5")).unwrap();
+    drop(session);
+    run(&store, &Recompress::default());
+    assert_eq!(encodings(&store), ["gzip:9", "zstd:5"]);
+    run(&store, &to("zstd:2"));
+    assert_eq!(encodings(&store), ["zstd:2"]);
+    assert!(read(&store, "hinting") == soft(77, 40));
+    all_there(&store, 3);
 }

@@ -63,6 +63,11 @@ impl Auto {
         Self::default()
     }
 
+    /// For old data that nobody waits for, and that stays in frames as long as they are: a step above the first.
+    pub fn at_rest() -> Self {
+        Self { raised: AtomicUsize::new(1), ..Self::default() }
+    }
+
     /// A thread was busy, and waited: for work, a source or a disk.
     pub fn note(&self, worked: Duration, waited: Duration) {
         let worked =

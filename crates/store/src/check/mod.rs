@@ -27,7 +27,7 @@ use outrigger_format::{Fingerprint, PackId};
 
 use crate::config::CONFIG_FILE;
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{PackRow, PackState, SessionKind};
+use crate::meta::{PackRow, PackState};
 use crate::session::Session;
 use crate::store::Store;
 use affected::BadChunks;
@@ -103,9 +103,7 @@ fn hold_off_the_collector(store: &Store) -> Result<Option<Arc<Session>>> {
     if store.is_read_only() {
         return Ok(None);
     }
-    let session = store.session(SessionKind::Collector, "check")?;
-    store.meta.take_collector(session.id())?;
-    Ok(Some(session))
+    Ok(Some(store.collector("check")?.0))
 }
 
 fn check_content(

@@ -65,21 +65,12 @@ pub(super) fn rewrite_packs(
 fn wait_for_sessions(store: &Store, generation: u64) -> Result<()> {
     let began = Instant::now();
     while !store.meta.all_acknowledged(generation)? {
-        fence_the_dead(store)?;
+        store.fence_gone()?;
         if began.elapsed() > PATIENCE {
             let why = "a session does not answer; end it, or wait until its lease is over, and repair again";
             return Err(Error::new(ErrorKind::Busy, why));
         }
         std::thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
-}
-
-fn fence_the_dead(store: &Store) -> Result<()> {
-    for row in store.meta.sessions()? {
-        if is_gone(&row, Some(&store.locks_dir())) {
-            store.meta.fence(row.id)?;
-        }
     }
     Ok(())
 }
@@ -125,7 +116,7 @@ pub(super) fn remove_leftovers(store: &Store, leftovers: &[PackRow], findings: &
     if leftovers.is_empty() {
         return Ok(());
     }
-    fence_the_dead(store)?;
+    store.fence_gone()?;
     store.meta.sweep_packs(clock::now_nanos())?;
     let rows = store.meta.packs()?;
     let dead: HashSet<PackId> =

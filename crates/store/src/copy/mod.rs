@@ -25,7 +25,7 @@ use crate::backend::{Access, Location};
 use crate::clock;
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::meta::{Meta, OpenMode, PackRow, PackState, SessionKind, SqliteMeta, register_functions};
+use crate::meta::{Meta, OpenMode, PackRow, PackState, SqliteMeta, register_functions};
 use crate::store::{DATABASE_FILE, Store, create_private_dir, write_durably};
 
 use journal::Journal;
@@ -113,13 +113,7 @@ pub fn copy(store: &Store, options: &CopyOptions, progress: &CopyProgress) -> Re
         config.open_uncached(to, Access { create: !is_store && config.packs.is_none(), read_only: false })?;
 
     // While this session is the collector, no pack of the source can go away.
-    let session = if store.is_read_only() {
-        None
-    } else {
-        let session = store.session(SessionKind::Collector, "copy")?;
-        store.meta.take_collector(session.id())?;
-        Some(session)
-    };
+    let session = if store.is_read_only() { None } else { Some(store.collector("copy")?.0) };
     let copied = (|| -> Result<_> {
         let mut report = CopyReport::default();
         let meta = copy_database(store.dir(), &to.join(UNFINISHED))?;

@@ -198,7 +198,7 @@ impl<'a> Copier<'a> {
     /// Where chunks go that were encoded so: with others that will be encoded alike.
     fn joint(&mut self, kind: ChunkKind, encoding: Encoding, other: Option<Compression>) -> usize {
         let wanted = match other {
-            Some(target) => Wanted::of(target, &Auto::new()),
+            Some(target) => Wanted::of(target, &Auto::at_rest()),
             None => self.again(kind, encoding),
         };
         let in_vain = encoding.asked.filter(|_| wanted.reason == Reason::Known);

@@ -105,7 +105,7 @@ impl Salvager {
         }
         match salvage.other.filter(|_| whole) {
             Some(target) => {
-                let (raw, auto, out) = (&self.raw, &Auto::new(), &mut salvage.bytes);
+                let (raw, auto, out) = (&self.raw, &Auto::at_rest(), &mut salvage.bytes);
                 salvage.encoding = match devices {
                     Some(devices) => devices.encode(&mut self.encoder, target, auto, raw, out),
                     None => self.encoder.encode(Wanted::of(target, auto), raw, out),

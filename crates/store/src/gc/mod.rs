@@ -66,9 +66,8 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     store.require_writable()?;
     let mut report = GcReport::default();
     progress.enter("preparing", 0);
-    let session = store.session(SessionKind::Collector, "gc")?;
-    sweep::fence_gone(store, &mut report)?;
-    store.meta.take_collector(session.id())?;
+    let (session, fenced) = store.collector("gc")?;
+    report.sessions_fenced += fenced;
     let ended = Run { store, options, progress, session: &session }.run(&mut report);
     let released = store.meta.release_collector(session.id());
     // When another run has taken over, what this one found missing may have been moved by that one.

@@ -25,6 +25,7 @@ use crate::read::Nodes;
 use crate::read::manifest::walk_entries;
 use crate::store::Store;
 use crate::tree::{Policies, WritePolicy};
+use crate::write::hinted;
 
 /// How old data is recompressed.
 #[derive(Clone, Debug, Default)]
@@ -104,7 +105,7 @@ impl RecompressReport {
 /// How each frame should be stored.
 pub(super) struct Targets {
     default: Compression,
-    /// What directories say, and the frames of files below them.
+    /// What directories say, and files of themselves, and the frames of these.
     choices: Vec<Compression>,
     own: HashMap<(PackId, u16), u8>,
     packs_max: usize,
@@ -112,7 +113,7 @@ pub(super) struct Targets {
     pub bytes_per_sec: u64,
 }
 
-/// Directories with a codec of their own, at most; those beyond count as the store's root.
+/// Choices beside the root's, at most; those beyond count as the root's.
 const CHOICES_MAX: usize = 250;
 /// Chunks looked up at once.
 const LOOKUPS: usize = 512;
@@ -138,9 +139,6 @@ impl Targets {
 
     /// Finds the frames of files for which another codec holds than for the root. A frame of several files goes by the first of them.
     fn visit(&mut self, store: &Store, policies: &Policies, root: WritePolicy) -> Result<()> {
-        if !policies.any_below_root() {
-            return Ok(());
-        }
         let packs: HashSet<PackId> = live_data(&store.meta.packs()?).map(|row| row.id).collect();
         let nodes = Nodes::new(store);
         // What holds in the directories that lead to where the walk is.
@@ -155,10 +153,11 @@ impl Targets {
                 holds.push(policies.below(inherited, inode.number)?);
                 return Ok(());
             }
-            if inode.attributes.kind != FileKind::File || inherited.codec == root.codec {
+            let wanted = hinted(inherited.codec, &inode.attributes.xattrs);
+            if inode.attributes.kind != FileKind::File || wanted == root.codec {
                 return Ok(());
             }
-            let Some(choice) = self.choice(inherited.codec) else { return Ok(()) };
+            let Some(choice) = self.choice(wanted) else { return Ok(()) };
             walk_entries(&nodes, &inode.root, 0, u64::MAX, &mut |_, entry| {
                 if let Entry::Chunk { fingerprint, .. } = entry {
                     chunks.push(fingerprint);

@@ -18,18 +18,6 @@ use crate::store::Store;
 /// A lock file younger than this may belong to a session that is just being opened.
 const LOCK_AGE_MIN: Duration = Duration::from_secs(3600);
 
-/// Ends the sessions whose process is gone, but for `own` (rule 11).
-pub(super) fn fence_gone(store: &Store, report: &mut GcReport) -> Result<()> {
-    let locks = store.locks_dir();
-    for row in store.meta.sessions()? {
-        if is_gone(&row, Some(&locks)) {
-            store.meta.fence(row.id)?;
-            report.sessions_fenced += 1;
-        }
-    }
-    Ok(())
-}
-
 /// Removes the objects of packs that have been dead for the grace period, and then their rows. A row whose session is not over stays.
 pub(super) fn unlink_dead(
     store: &Store,

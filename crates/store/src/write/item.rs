@@ -48,7 +48,7 @@ pub struct FileItem {
 pub const CODEC_HINT: &[u8] = b"user.outrigger.codec";
 
 /// What `policy` says of a file with these extended attributes: its own hint is followed, unless it makes no sense.
-pub(super) fn hinted(policy: Compression, xattrs: &Xattrs) -> Compression {
+pub(crate) fn hinted(policy: Compression, xattrs: &Xattrs) -> Compression {
     let hint = xattrs.iter().find(|(name, _)| name == CODEC_HINT);
     let hint =
         hint.and_then(|(_, value)| CodecChoice::parse(std::str::from_utf8(value).ok()?.trim_end()).ok());

@@ -60,6 +60,7 @@ pub(crate) use catalogue::META_CODEC;
 pub use catalogue::append_records;
 pub use commit::{CommitTotals, CommitWhen};
 pub(crate) use devices::has_use_for_table_cache;
+pub(crate) use item::hinted;
 pub use item::{
     CODEC_HINT, Content, FileItem, Item, Part, PartSource, Parts, SourceFile, SourceStat, Target,
 };
