@@ -116,13 +116,13 @@ fn a_fenced_attempt_changes_nothing() {
     let job = place.submit(&spec(ReadToFile, &["cat"]).output("out"), &["in"], Splits::Auto).unwrap();
     let jobs = place.store.jobs().unwrap();
     let session = place.store.session(SessionKind::Writer, "a slow one").unwrap();
-    let claims = jobs.claim_splits(session.id(), job, 1, 2).unwrap();
+    let claims = jobs.claim_splits(session.id(), job, 1, 2, None).unwrap();
     assert_eq!(claims.claimed.len(), 1);
     let other = place.store.session(SessionKind::Writer, "another").unwrap();
-    let none = jobs.claim_splits(other.id(), job, 1, 2).unwrap();
+    let none = jobs.claim_splits(other.id(), job, 1, 2, None).unwrap();
     assert_eq!((none.claimed.len(), none.elsewhere), (0, 1), "it is in good hands");
     place.store.meta.fence(session.id()).unwrap();
-    let taken = jobs.claim_splits(other.id(), job, 1, 2).unwrap();
+    let taken = jobs.claim_splits(other.id(), job, 1, 2, None).unwrap();
     assert_eq!(taken.claimed[0].attempt, claims.claimed[0].attempt + 1);
     // Whatever the first one says now is ignored.
     assert!(!jobs.fail_split(job, &claims.claimed[0], 1, "late", b"").unwrap());

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use meta_support::{commit, file, kind, link, paths, root, writer};
 use outrigger_store::ErrorKind;
+use outrigger_store::meta::jobs::{JobInput, Jobs as _, NewJob};
 use outrigger_store::meta::{At, Location, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, SessionKind};
 use outrigger_workload::postgres::{ABSENT, Server};
 
@@ -77,6 +78,7 @@ fn harm_is_found() {
         ("UPDATE @total SET bytes = bytes + 1 WHERE slot = 0", "totals"),
         ("UPDATE @counter SET value = 6 WHERE name = 'next_inode'", "counter of inodes is behind"),
         ("UPDATE @held SET root = '\\x0107'", "held"),
+        ("UPDATE @job_input SET path = 'other'", "input 0 of job 1 is not what was written"),
         ("INSERT INTO @policy VALUES (5, 'codec', 'lz4')", "policy codec is set on inode 5"),
     ] {
         let schema = server.fresh();
@@ -85,6 +87,8 @@ fn harm_is_found() {
         let changes = vec![file(R, "f", 5, 1), meta_support::dir(R, "d", 6)];
         commit(&meta, writer(&meta), changes, 1).unwrap();
         meta.hold("held", &[root(9)]).unwrap();
+        let input = JobInput { path: b"f".to_vec(), root: root(1) };
+        meta.create_job(&NewJob { inputs: vec![input], ..NewJob::default() }).unwrap();
         assert_eq!(meta.check().unwrap(), [""; 0]);
         server.sql(&harm.replace('@', &format!("{schema}.")));
         let findings = meta.check().unwrap();

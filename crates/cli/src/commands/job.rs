@@ -148,7 +148,8 @@ pub fn job(context: &Context, command: JobCommand) -> Outcome {
     }
 }
 
-fn writable(context: &Context) -> Result<Store, Failure> {
+/// The store, for changes of its jobs only: a mount goes on meanwhile.
+pub fn writable(context: &Context) -> Result<Store, Failure> {
     let store = Store::open(context.store_dir()?, false)?;
     store.require_writable()?;
     Ok(store)
