@@ -14,6 +14,7 @@
 //! `docs/active-storage.md` is for users; `docs/decisions/0011-active-storage.md` says why it is so.
 
 pub mod attempt;
+pub mod bam;
 pub mod component;
 pub mod inputs;
 pub mod limits;

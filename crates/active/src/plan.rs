@@ -92,6 +92,11 @@ pub(crate) fn make(
     let mut spec = spec.clone();
     settle_program(&mut spec)?;
     let component = component::settle(store, view.at, &mut spec)?;
+    if spec.records == Records::Bam {
+        let indexes = found.iter().map(|found| index_of(&*store.meta, view.at, &found.path));
+        let indexes = indexes.collect::<Result<Vec<_>>>()?;
+        found.extend(indexes);
+    }
     let before = found.len();
     for glob in with {
         found.extend(StoreGlob::parse(glob)?.files(&*store.meta, view.at)?);
@@ -104,6 +109,20 @@ pub(crate) fn make(
     // The view's pin ends here: by now the job holds its inputs.
     view.check()?;
     Ok(id)
+}
+
+/// The index of a BAM file: `FILE.bam.bai` or `FILE.bai`.
+fn index_of(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Found> {
+    let name = path.name().unwrap_or_default();
+    let stem = name.strip_suffix(b".bam").unwrap_or(name);
+    for stem in [name, stem] {
+        let path = path.parent().join(&[stem, b".bai"].concat());
+        if let Some(inode) = find(meta, at, &path)?.filter(|inode| inode.attributes.kind == FileKind::File) {
+            return Ok(Found { path, inode });
+        }
+    }
+    let why = format!("`{path}` has no index beside it; {}", crate::bam::ADVICE);
+    Err(Error::new(ErrorKind::Invalid, why))
 }
 
 /// A program that lies on this host is named so that every process here finds it, and no other host looks for it.
@@ -126,7 +145,8 @@ fn cut(spec: &Spec, found: &[Found], splits: Splits) -> Result<Vec<NewSplit>> {
     let whole = |input: usize| (input as u32, 0, found[input].inode.root.len());
     let can = spec.records != Records::Whole;
     if let (Splits::Count(2..), false) = (splits, can) {
-        let why = "to split inputs, say what they consist of: --records lines, fixed:BYTES or delimiter:TEXT";
+        let why =
+            "to split inputs, say what they consist of: --records lines, fixed:BYTES, delimiter:TEXT or bam";
         return Err(Error::new(ErrorKind::Invalid, why));
     }
     // One component has all of them, unless they are to be split: then each has a part, and what they write is joined in order.

@@ -107,6 +107,12 @@ impl Spec {
         if !pattern.has_output() && !self.outputs.is_empty() {
             return invalid(format!("{pattern} makes no files, so --out means nothing"));
         }
+        if self.records == Records::Bam && self.wants_files() {
+            return invalid(
+                "--records bam gives a part of a file on standard input, and {in} is all of it: use one"
+                    .into(),
+            );
+        }
         let several =
             self.outputs.len() > 1 || self.outputs.iter().any(|out| template::is_directory(&out.template));
         if several && pattern != Pattern::FileToMany {

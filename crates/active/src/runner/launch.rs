@@ -15,6 +15,7 @@ use super::Shared;
 use crate::attempt::{Attempt, Feed, Range};
 use crate::component;
 use crate::mount::InputsMount;
+use crate::records::Records;
 use crate::sandbox::Places;
 use crate::spec::Spec;
 
@@ -26,6 +27,8 @@ pub(crate) struct Inputs {
     pub with: Vec<(StorePath, Arc<Root>)>,
     /// The program, if it is kept in the store.
     pub component: Option<Arc<Root>>,
+    /// Of each input, where its records need one.
+    pub indexes: Vec<Arc<Root>>,
 }
 
 impl Inputs {
@@ -38,7 +41,12 @@ impl Inputs {
         let component = spec.component.as_ref().and_then(|_| paths.pop().and_then(|_| roots.pop()));
         let own = paths.len().saturating_sub(spec.with as usize);
         let with = paths.split_off(own).into_iter().zip(roots.split_off(own)).collect();
-        Ok(Self { paths, roots, with, component })
+        let mut indexes = Vec::new();
+        if spec.records == Records::Bam {
+            paths.truncate(paths.len() / 2);
+            indexes = roots.split_off(roots.len() / 2);
+        }
+        Ok(Self { paths, roots, with, component, indexes })
     }
 
     pub fn bytes(&self) -> u64 {
@@ -133,7 +141,14 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
     let feed = match given {
         Some(feed) => feed,
         None if spec.wants_files() => Feed::Nothing,
-        None => Feed::Stored(Arc::clone(store), ranges),
+        None => match (claimed.range.input, ranges.as_slice()) {
+            (Some(input), [range]) if spec.records == Records::Bam => {
+                let index = shared.inputs.indexes.get(input as usize).map(Arc::clone);
+                let lost = || Error::new(ErrorKind::Damaged, format!("job {} has lost an index", shared.job));
+                Feed::Bam(Arc::clone(store), range.clone(), index.ok_or_else(lost)?)
+            }
+            _ => Feed::Stored(Arc::clone(store), ranges),
+        },
     };
     let started = Attempt::start(command, feed, &spec.limits, &shared.watch, &shared.counters);
     drop(kept);

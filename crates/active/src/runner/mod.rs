@@ -19,13 +19,13 @@ mod launch;
 pub mod locality;
 mod publish;
 mod slot;
+mod upkeep;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outrigger_store::meta::jobs::{JobId, JobRow, JobState, SplitState};
-use outrigger_store::session::is_gone;
 use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -36,6 +36,8 @@ use crate::spec::{Output, Spec};
 use crate::through::RAW;
 
 use launch::Inputs;
+pub(crate) use upkeep::fence_the_dead;
+pub use upkeep::{forget_ended, runner_of, set_aside};
 
 /// How to run jobs in this process.
 pub struct RunOptions<'a> {
@@ -313,48 +315,6 @@ fn finish(shared: &Shared, options: &RunOptions<'_>, fed: bool) -> Result<Option
         break row;
     };
     Ok(Some((row, files)))
-}
-
-/// The splits of a job that were set aside.
-///
-/// # Errors
-/// Those of the database.
-pub fn set_aside(store: &Store, job: JobId) -> Result<Vec<SetAside>> {
-    let jobs = store.jobs()?;
-    let inputs = jobs.inputs(job)?;
-    let aside = jobs.splits(job)?.into_iter().filter(|split| split.state == SplitState::SetAside);
-    aside
-        .map(|split| {
-            let input = split.range.input.and_then(|input| inputs.get(input as usize));
-            let input = input.map(|input| StorePath::parse(&input.path)).transpose()?;
-            let (from, to) = (split.range.from, split.range.to);
-            Ok(SetAside { split: split.number, input, from, to, why: split.why })
-        })
-        .collect()
-}
-
-/// The session of a process that runs a part of this job, if there is one.
-///
-/// # Errors
-/// Those of the database.
-pub fn runner_of(store: &Store, job: JobId) -> Result<Option<String>> {
-    fence_the_dead(store)?;
-    let ending = format!(" {}", described(job));
-    let sessions = store.meta.sessions()?;
-    Ok(sessions.into_iter().map(|session| session.description).find(|text| text.ends_with(&ending)))
-}
-
-/// Ends the sessions of processes of this machine that were killed, so that what they had claimed is free.
-pub(crate) fn fence_the_dead(store: &Store) -> Result<()> {
-    let locks = store.locks_dir();
-    for session in store.meta.sessions()? {
-        let of_ours =
-            session.description.contains(" job ") || session.description.contains(crate::node::SAID);
-        if of_ours && is_gone(&session, Some(&locks)) {
-            store.meta.fence(session.id)?;
-        }
-    }
-    Ok(())
 }
 
 fn missing(job: JobId) -> Error {

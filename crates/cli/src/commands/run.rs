@@ -37,6 +37,7 @@ Examples:
       sh -c 'awk \"NF==3\" RS=\"\\n\" | tee \"$AS_OUTPUT_good\" >/dev/null; : > \"$AS_OUTPUT_bad\"'
   pg_dump db | outrigger run --pattern '1W->1W' --in - --out dumps/db.zst -- zstd
   sensor | outrigger run --pattern '1W->2W' --in - --to raw.csv --out means.csv -- awk -F, '{s+=$2} END {print s/NR}'
+  outrigger run --in 'reads/*.bam' --out 'unmapped/{stem}.sam' --records bam --splits 8 -- samtools view -f 4 -
   outrigger run --in 'n/*' --out 'scaled/{name}' --records lines -- @scale 2.5    a component: see `outrigger component --help`
   outrigger run --pattern '#W->1W' --in 'parts/*' --out all.txt               joins them; no data is read
   outrigger run --pattern '#W->1W' --in 'logs/*' --out found --records lines --splits auto -- sed -n /ERROR/p
@@ -76,7 +77,8 @@ pub struct WorkArgs {
     /// a template that ends with / takes all files that the program makes in $AS_WORK
     #[arg(long = "out", value_name = "TEMPLATE")]
     outputs: Vec<String>,
-    /// What inputs consist of, so that they can be split: lines, fixed:BYTES, delimiter:TEXT
+    /// What inputs consist of, so that they can be split: lines, fixed:BYTES, delimiter:TEXT, or bam
+    /// (alignments; FILE.bam.bai must lie beside each input)
     #[arg(long, default_value = "whole", value_parser = records)]
     records: Records,
     /// Into how many parts each input is cut: auto (one each 64 MiB), or a number

@@ -9,6 +9,7 @@ mod codecs;
 mod experiments;
 mod history;
 mod live;
+mod load;
 mod mounts;
 mod offload;
 mod packs;
