@@ -65,6 +65,31 @@ fn a_store_is_made_once_and_recognised() {
 }
 
 #[test]
+fn a_store_from_before_jobs_gets_them_when_it_is_opened() {
+    let Some(server) = Server::shared() else { return };
+    let schema = server.fresh();
+    let url = server.url(&schema);
+    let meta = create(&url);
+    meta.reserve_inodes(9).unwrap();
+    commit(&meta, writer(&meta), vec![file(R, "f", 5, 1)], 1).unwrap();
+    drop(meta);
+    let tables = ["job", "job_input", "job_split", "job_output", "job_note", "job_seen"];
+    let drops = tables.map(|table| format!("DROP TABLE {schema}.{table}")).join("; ");
+    server.sql(&format!("{drops}; UPDATE {schema}.about SET version = 1"));
+    // Of several that come at once one does it.
+    std::thread::scope(|scope| {
+        for thread in [0; 3].map(|_| scope.spawn(|| drop(open(&url)))) {
+            thread.join().unwrap();
+        }
+    });
+    let meta = open(&url);
+    assert_eq!(paths(&meta, At::Now), ["/f"]);
+    let job = meta.create_job(&NewJob::default()).unwrap();
+    assert!(meta.job(job).unwrap().is_some());
+    assert_eq!(meta.check().unwrap(), [""; 0]);
+}
+
+#[test]
 fn harm_is_found() {
     let Some(server) = Server::shared() else { return };
     for (harm, finding) in [

@@ -36,7 +36,7 @@ pub(super) fn local_splits(store: &Arc<Store>, job: JobId, roots: &[Arc<Root>]) 
 ///
 /// # Errors
 /// Those of `locate` and of reading manifests.
-pub fn splits_on(
+fn splits_on(
     store: &Store,
     splits: &[NewSplit],
     roots: &[Arc<Root>],

@@ -16,7 +16,7 @@
 //! recorded.
 
 mod launch;
-pub mod locality;
+mod locality;
 mod publish;
 mod slot;
 mod upkeep;

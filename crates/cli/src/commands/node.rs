@@ -41,6 +41,9 @@ pub struct NodeArgs {
     /// Splits that run at once [default: one a processor]
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
+    /// How far the agent and its programs stand back behind whoever else wants the processor, and, with I/O schedulers that mind it, the disk: 0 to 19
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(i32).range(0..=19))]
+    nice: i32,
     /// End when there is nothing to do
     #[arg(long)]
     until_idle: bool,
@@ -75,6 +78,9 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
         Some(name) => name,
         None => free_name(&store)?,
     };
+    // Before there are threads: they and all programs inherit it.
+    rustix::process::nice(args.nice)
+        .map_err(|error| Failure::io("cannot stand back (--nice 0 does not try to)", &error.into()))?;
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signal(&store, &stop);
     let hold = holder(&store, context.threads);

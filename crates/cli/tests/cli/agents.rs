@@ -25,6 +25,13 @@ fn queued_jobs_are_done_by_agents_which_end_when_they_are_drained() {
         site.done(&["job", "wait", &job, "--timeout", "60"]);
         assert_eq!(site.done(&["cat", "out"]).text(), text);
         assert_eq!(begun(&ran), (0..8).collect::<Vec<_>>(), "each split once");
+        // What was cancelled and is tried again is queued as well.
+        let job = site.queue("2", &ran, "sleep 30;");
+        site.until(|| begun(&ran).len() == 10);
+        site.done(&["job", "cancel", &job]);
+        site.done(&["job", "retry", &job, "--detach"]);
+        site.until(|| begun(&ran).len() == 12);
+        site.done(&["job", "cancel", &job]);
         let nodes = site.done(&["node", "list", "--json"]).json();
         assert_eq!(nodes["nodes"].as_array().unwrap().len(), 2, "{nodes}");
         assert_eq!(
@@ -106,6 +113,26 @@ fn a_drained_agent_finishes_what_it_runs_and_no_more() {
         assert!(said.contains(&format!("job {job}: done")), "{said}");
         assert_eq!(site.done(&["cat", "out"]).text(), text);
         assert_eq!(begun(&ran), (0..20).collect::<Vec<_>>(), "what was finished was not done again");
+    }
+}
+
+#[test]
+fn an_agent_and_its_programs_stand_back() {
+    let site = Site::sqlite();
+    site.put_numbers(1);
+    let own = std::process::Command::new("nice").output().unwrap().stdout;
+    let own: i32 = String::from_utf8(own).unwrap().trim().parse().unwrap();
+    for (more, wanted) in [(&[][..], 10), (&["--nice", "3"], 3), (&["--nice", "0"], 0)] {
+        let mut agent = Site::spawn(site.command(&[&["node", "--name", "kind"], more].concat()));
+        site.until(|| site.done(&["node", "list"]).text().contains("kind"));
+        let args =
+            ["run", "--detach", "--sandbox", "off", "--in", "numbers", "--out", "niceness", "--", "nice"];
+        let job = site.done(&args).text().trim().to_string();
+        site.done(&["job", "wait", &job, "--timeout", "60"]);
+        let niceness: i32 = site.done(&["cat", "niceness"]).text().trim().parse().unwrap();
+        assert_eq!(niceness, (own + wanted).min(19));
+        site.done(&["node", "drain", "kind", "--wait"]);
+        assert!(agent.wait().unwrap().success());
     }
 }
 
