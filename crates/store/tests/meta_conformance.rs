@@ -70,6 +70,17 @@ conformance! {
         a_lost_database_is_filled_again
         upkeep_changes_nothing_that_can_be_seen
     }
+    job_cases {
+        a_job_reads_back_and_holds_its_inputs
+        a_published_job_shows_all_at_once_and_lets_go
+        a_split_whose_session_is_over_is_taken_and_the_late_one_is_ignored
+        a_split_that_takes_its_runners_with_it_is_set_aside
+        failures_are_counted_and_what_was_not_begun_is_not
+        a_cancelled_job_voids_its_attempts_and_a_retry_keeps_what_is_done
+        runners_that_claim_at_once_share_the_splits
+        notes_are_kept_by_kind_and_name
+        what_a_rule_has_seen_makes_one_job
+    }
 }
 
 mod files {

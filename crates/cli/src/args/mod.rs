@@ -91,6 +91,11 @@ pub enum Command {
     Jobs(c::job::JobsArgs),
     #[command(subcommand)]
     Job(c::job::JobCommand),
+    Node(c::node::NodeArgs),
+    #[command(subcommand)]
+    Rule(c::rule::RuleCommand),
+    #[command(subcommand)]
+    Component(c::component::ComponentCommand),
     Completions(c::shell::CompletionsArgs),
     Man(c::shell::ManArgs),
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use outrigger_active::node::is_served;
 use outrigger_active::runner::{runner_of, set_aside};
 use outrigger_active::spec::Spec;
 use outrigger_format::catalogue::Time;
@@ -53,7 +54,7 @@ pub enum JobCommand {
         /// Splits that run at once [default: one a processor]
         #[arg(long, value_name = "N")]
         slots: Option<usize>,
-        /// Do not wait
+        /// Do not wait: leave it to agents, or, if none is running, to a process in the background
         #[arg(long)]
         detach: bool,
     },
@@ -148,7 +149,8 @@ pub fn job(context: &Context, command: JobCommand) -> Outcome {
     }
 }
 
-fn writable(context: &Context) -> Result<Store, Failure> {
+/// The store, for changes of its jobs only: a mount goes on meanwhile.
+pub fn writable(context: &Context) -> Result<Store, Failure> {
     let store = Store::open(context.store_dir()?, false)?;
     store.require_writable()?;
     Ok(store)
@@ -338,7 +340,10 @@ fn retry(context: &Context, args: &JobArgs, slots: Option<usize>, detach: bool) 
         }
     }
     if detach {
-        run::spawn_runner(context, row.id, slots)?;
+        let served = Spec::decode(&row.spec).is_ok_and(|spec| is_served(&store, &spec).unwrap_or(false));
+        if !served {
+            run::spawn_runner(context, row.id, slots)?;
+        }
         return Ok(Exit::Done);
     }
     run::go(context, &store, row.id, slots, started)

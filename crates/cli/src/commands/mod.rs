@@ -7,6 +7,7 @@ pub mod beside;
 pub mod calibrate;
 pub mod cat;
 pub mod check;
+pub mod component;
 pub mod copy;
 pub mod devices;
 pub mod diff;
@@ -22,11 +23,13 @@ pub mod live;
 mod live_text;
 pub mod ls;
 pub mod mount;
+pub mod node;
 pub mod offload;
 pub mod policy;
 pub mod put;
 pub mod recompress;
 pub mod recover;
+pub mod rule;
 pub mod run;
 pub mod shell;
 pub mod snapshot;
@@ -106,6 +109,9 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Run(args) => run::run(context, args),
         Command::Jobs(args) => job::jobs(context, args),
         Command::Job(command) => job::job(context, command),
+        Command::Node(args) => node::run(context, args),
+        Command::Rule(command) => rule::run(context, command),
+        Command::Component(command) => component::run(context, command),
         Command::Completions(args) => shell::completions(args),
         Command::Man(args) => shell::man(context, args),
     }

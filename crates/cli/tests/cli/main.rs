@@ -1,6 +1,7 @@
 //! Drives the real binary: what is promised on the command line, in exit codes and in sentences.
 
 mod active;
+mod agents;
 mod bad_input;
 mod basics;
 mod beside;
@@ -8,11 +9,14 @@ mod codecs;
 mod experiments;
 mod history;
 mod live;
+mod load;
 mod mounts;
 mod offload;
 mod packs;
 mod postgres;
+mod rules;
 mod run;
+mod site;
 mod tars;
 mod trees;
 mod writable;

@@ -460,7 +460,7 @@ pub trait Meta: Send + Sync {
 
     // ---- jobs -----------------------------------------------------------------------------------------------------
 
-    /// The jobs, where the engine has them.
+    /// The jobs, where an engine has them: both of ours do.
     fn jobs(&self) -> Option<&dyn jobs::Jobs> {
         None
     }
