@@ -13,6 +13,7 @@ mod offload;
 mod packs;
 mod postgres;
 mod run;
+mod shared;
 mod tars;
 mod trees;
 mod writable;

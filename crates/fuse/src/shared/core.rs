@@ -165,11 +165,8 @@ impl Core {
     /// A row that was read when so many changes had been made here.
     fn remember(&self, row: &Inode, parent: Option<u64>, before: u64) {
         let mut known = self.known.lock().expect("no panic while held");
-        let known = known.entry(row.number).or_insert_with(|| Known {
-            parent: ROOT_INODE,
-            row: None,
-            cached: None,
-        });
+        let known =
+            known.entry(row.number).or_insert_with(|| Known { parent: ROOT_INODE, row: None, cached: None });
         known.parent = parent.unwrap_or(known.parent);
         // Else a change of ours may be younger.
         if self.changes.load(Ordering::SeqCst) == before {
@@ -204,7 +201,9 @@ impl Core {
     /// Whether the bytes that the kernel may have of a file are those of its content; from here on it has bytes of that.
     pub fn keeps_cache(&self, number: u64, content: &Root) -> bool {
         let mut known = self.known.lock().expect("no panic while held");
-        known.get_mut(&number).is_some_and(|known| known.cached.replace(content.clone()).as_ref() == Some(content))
+        known
+            .get_mut(&number)
+            .is_some_and(|known| known.cached.replace(content.clone()).as_ref() == Some(content))
     }
 
     // ---- changes ----------------------------------------------------------------------------------------------------

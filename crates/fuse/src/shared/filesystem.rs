@@ -17,8 +17,8 @@ use super::SharedVolume;
 use super::core::{Core, OpenFile};
 use super::file::{File, State};
 use crate::fs::{
-    Caller, DirEntry, Effort, Entry, FileSystem, Found, Handle, Keeps, NewNode, OpenFlags, Opened, Part, ROOT,
-    Result, Seek, SetAttr, Statfs, TakeEntry,
+    Caller, DirEntry, Effort, Entry, FileSystem, Found, Handle, Keeps, NewNode, OpenFlags, Opened, Part,
+    ROOT, Result, Seek, SetAttr, Statfs, TakeEntry,
 };
 use crate::live::attributes::sets_more_than_size;
 use crate::live::file::{LEN_MAX, WRITE_MAX};
@@ -131,7 +131,13 @@ impl Core {
         self.read_now(file, offset, len, out).map_err(told)
     }
 
-    fn read_now(&self, file: &File, offset: u64, len: usize, out: &mut Vec<u8>) -> outrigger_store::Result<()> {
+    fn read_now(
+        &self,
+        file: &File,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> outrigger_store::Result<()> {
         let state = file.read();
         let stored = Arc::clone(&state.stored);
         if state.map.is_clean() {
@@ -163,7 +169,9 @@ impl Core {
         }
         for (range, piece) in state.map.pieces(offset..len) {
             let found = match (piece, to) {
-                (Piece::Zero, Seek::Hole) | (Piece::Data(_) | Piece::Clone(..), Seek::Data) => Some(range.start),
+                (Piece::Zero, Seek::Hole) | (Piece::Data(_) | Piece::Clone(..), Seek::Data) => {
+                    Some(range.start)
+                }
                 (Piece::Committed, _) => {
                     let found = state.stored.seek(&self.reader(), range.start, to);
                     self.fail(found)?.filter(|at| *at < range.end)
@@ -215,7 +223,8 @@ impl FileSystem for SharedVolume {
         if let Some(other) = self.other(number) {
             return other.attributes(caller, number, handle);
         }
-        let row = self.core.row_soon(number)?;
+        // Of the root no lookup comes before.
+        let row = if number == ROOT { self.core.row(number)? } else { self.core.row_soon(number)? };
         Ok(self.core.entry(&row))
     }
 

@@ -47,7 +47,7 @@ use outrigger_store::meta::SessionKind;
 use outrigger_store::ops::View;
 use outrigger_store::staging::{self, Log};
 use outrigger_store::tree::Overrides;
-use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
+use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use self::core::Core;
 use crate::live::{STAGING_BYTES, STAGING_BYTES_MIN};
@@ -88,7 +88,7 @@ impl SharedOptions {
 
     fn log(&self, store: &Store) -> staging::Options {
         let capacity = self.staging_bytes.max(STAGING_BYTES_MIN);
-        let segment_len = (capacity / 8).clamp(1 << 20, 32 << 20);
+        let segment_len = (capacity / 8).clamp(4 << 20, 32 << 20);
         staging::Options { segment_len, capacity, ..staging::Options::new(store.config.id) }
     }
 }
@@ -107,7 +107,10 @@ impl SharedVolume {
     /// `Invalid` for a store of one machine, `Denied` where the role may only read, and those of the store.
     pub fn open(store: Arc<Store>, options: SharedOptions, reports: Reports) -> Result<Self> {
         if !store.is_shared() {
-            return Err(Error::new(ErrorKind::Invalid, "only a store in PostgreSQL can be written to by several mounts"));
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "only a store in PostgreSQL can be written to by several mounts",
+            ));
         }
         store.packs.set_cache_bytes(FRAMES_BYTES);
         let session = store.session(SessionKind::Writer, "mount")?;
@@ -143,7 +146,8 @@ impl SharedVolume {
     pub fn close(&self) -> Result<()> {
         let stored = self.core.store_all();
         self.core.log.discard(self.core.log.last())?;
-        std::fs::remove_dir_all(&self.dir).context(|| format!("cannot remove {}", self.dir.display()))?;
+        // Mostly gone with the log; what is left is the next mount's to sweep.
+        let _ = std::fs::remove_dir_all(&self.dir);
         stored
     }
 }

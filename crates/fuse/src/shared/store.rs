@@ -150,7 +150,11 @@ impl Core {
         Ok(())
     }
 
-    fn batch(self: &Arc<Self>, turn: &mut MutexGuard<'_, Option<Instant>>, files: &[Arc<File>]) -> Result<()> {
+    fn batch(
+        self: &Arc<Self>,
+        turn: &mut MutexGuard<'_, Option<Instant>>,
+        files: &[Arc<File>],
+    ) -> Result<()> {
         self.session.check()?;
         let began = Instant::now();
         if turn.is_none_or(|at| at.elapsed() >= FOLLOW_EVERY) {

@@ -458,7 +458,10 @@ pub trait Meta: Send + Sync {
     /// `Fenced`; `Invalid` where the engine does not do this.
     fn pin_root(&self, session: SessionId, root: &Root) -> Result<()> {
         let _ = (session, root);
-        Err(crate::error::Error::new(crate::error::ErrorKind::Invalid, "this metadata engine pins no contents"))
+        Err(crate::error::Error::new(
+            crate::error::ErrorKind::Invalid,
+            "this metadata engine pins no contents",
+        ))
     }
     /// Keeps `roots` from being reclaimed until `holder` (a name; not empty) releases them, whatever becomes of sessions: for the staging log
     /// of a mount, which outlives its process. Those that it holds already it holds once. The caller sees to it that what they refer to is

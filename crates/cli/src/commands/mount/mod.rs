@@ -290,6 +290,8 @@ fn serve_shared(context: &Context, plan: &Plan, detach: bool, threads: usize, re
     let stored = volume.close();
     context.settle(&store);
     offload::remember(&store);
+    // Other hosts would wait for the end of its lease; who waits for a signal keeps it open.
+    interrupt::close_sessions(&store);
     if let Err(error) = stored {
         let text = format!("what was written last could not be stored, and is lost: {error}");
         if detach {

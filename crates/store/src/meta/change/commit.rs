@@ -114,12 +114,7 @@ fn existing<R: Rows>(editor: &mut Editor<R>, parent: i64, name: &[u8]) -> Outcom
     }
 }
 
-fn expect<R: Rows>(
-    editor: &mut Editor<R>,
-    parent: i64,
-    name: &[u8],
-    inode: Option<u64>,
-) -> Outcome<()> {
+fn expect<R: Rows>(editor: &mut Editor<R>, parent: i64, name: &[u8], inode: Option<u64>) -> Outcome<()> {
     let found = editor.find(parent, name)?.map(|(_, old)| old.number as u64);
     if found == inode {
         return Ok(());
