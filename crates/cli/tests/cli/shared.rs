@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -231,14 +231,15 @@ fn a_mount_whose_lease_is_over_says_so_and_has_changed_nothing() {
     let Some(shared) = Shared::new() else { return };
     let (one, two) = (shared.mount(), shared.mount());
     one.write("f", "before");
-    let mut open = OpenOptions::new().write(true).custom_flags(0).open(one.path("f")).unwrap();
-    open.write_all(b"never!").unwrap();
+    let mut open = OpenOptions::new().write(true).open(one.path("f")).unwrap();
     // As the server sees a host that was cut off for longer than its lease, and a collector that came by.
     let pid = one.child.id();
     let Shared { server, schema, .. } = &shared;
     let sessions = format!("description LIKE '% {pid} %'");
     server.sql(&format!("DELETE FROM {schema}.session WHERE {sessions}"));
-    assert_eq!(open.sync_all().unwrap_err().raw_os_error(), Some(116), "ESTALE");
+    // Written only now: a child that is started closes what it inherited, which stores it.
+    let done = open.write_all(b"never!").and_then(|()| open.sync_all());
+    assert_eq!(done.unwrap_err().raw_os_error(), Some(116), "ESTALE");
     assert!(fs::create_dir(one.path("d")).is_err());
     assert!(fs::write(one.path("new"), "x").is_err());
     drop(open);
