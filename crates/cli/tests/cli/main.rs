@@ -4,6 +4,7 @@ mod active;
 mod bad_input;
 mod basics;
 mod beside;
+mod cluster;
 mod codecs;
 mod experiments;
 mod history;

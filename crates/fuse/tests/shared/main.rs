@@ -179,7 +179,7 @@ fn attributes_that_several_set_do_not_undo_each_other() {
     let number = two.find("f").unwrap();
     assert_eq!(one.find("f").unwrap(), number);
     std::thread::scope(|scope| {
-        scope.spawn(|| (0..20).for_each(|at| one.chmod("f", 0o600 | at % 8).unwrap()));
+        scope.spawn(|| (0..20).for_each(|at| one.chmod("f", 0o600 | (at % 8)).unwrap()));
         for at in 0..20_u8 {
             let name = format!("user.{at}");
             two.volume.set_xattr(USER, number, name.as_bytes(), &[at], XattrFlags::empty()).unwrap();
