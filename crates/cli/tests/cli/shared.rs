@@ -162,6 +162,33 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     one.done(&["gc"]);
     assert_eq!(compare_trees(&tree, &two.path("put")).unwrap(), []);
     shared.check(&one);
+    // Who is there.
+    let standing = |host: &Host, what: &str| {
+        let said = host.done(&["status", "--json"]).json();
+        let sessions = said["sessions"].as_array().unwrap().clone();
+        let of =
+            sessions.iter().filter(|session| session["command"] == "mount" && session["kind"] == "writer");
+        of.filter(|session| session["standing"] == what)
+            .map(|session| session["process"].clone())
+            .collect::<Vec<_>>()
+    };
+    let mut processes = [one.child.id(), two.child.id()].map(|id| id.to_string());
+    processes.sort_by_key(|id| id.parse::<u64>().unwrap());
+    assert_eq!(standing(&one, "live"), processes);
+    assert!(one.done(&["status"]).text().contains(&format!("process {}", processes[0])));
+    let sql = format!(
+        "UPDATE {}.session SET lease_until = 1 WHERE description LIKE '% {} %'",
+        shared.schema,
+        two.child.id()
+    );
+    // Stopped, so that it does not renew its lease.
+    let signal =
+        |name: &str| Command::new("kill").arg(name).arg(two.child.id().to_string()).status().unwrap();
+    assert!(signal("-STOP").success());
+    std::thread::sleep(Duration::from_millis(300));
+    shared.server.sql(&sql);
+    assert_eq!(standing(&one, "over"), [two.child.id().to_string()]);
+    assert!(signal("-CONT").success());
     // A mount that was ended leaves nothing behind.
     two.done(&["unmount", "mnt"]);
     assert!(two.child.wait().unwrap().success());
@@ -177,14 +204,31 @@ fn a_mount_that_is_killed_loses_what_was_not_closed_and_leaves_nothing_half_done
     let (mut one, two) = (shared.mount(), shared.mount());
     let large: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7 % 251) as u8).collect();
     one.write("kept", &large);
-    let mut synced = File::create(one.path("synced")).unwrap();
-    synced.write_all(b"synced").unwrap();
-    synced.sync_all().unwrap();
-    synced.write_all(b", and more").unwrap();
-    let mut open = OpenOptions::new().write(true).open(one.path("kept")).unwrap();
-    open.write_all(&vec![0; 1_000_000]).unwrap();
+    one.write("synced", "");
+    // By processes that close nothing: here, whatever another test starts would close what it has inherited.
+    let writes = |script: &str, name: &str| {
+        let before = fs::metadata(one.path(name)).unwrap().modified().unwrap();
+        let mut writer = Command::new("sh");
+        let writer = writer.args(["-c", &format!("{script}; read end")]).current_dir(one.path(""));
+        let writer = writer.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        while fs::metadata(one.path(name)).unwrap().modified().unwrap() == before {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        writer
+    };
+    let mut writers = [
+        writes("exec >> synced; printf synced; sync synced; printf ', and more'", "synced"),
+        writes("exec 1<> kept; printf %01000000d 0", "kept"),
+    ];
+    while fs::metadata(one.path("synced")).unwrap().len() != 16 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(fs::metadata(two.path("synced")).unwrap().len(), 6);
     one.kill_and_mount();
-    drop((synced, open));
+    for writer in &mut writers {
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+    }
     for host in [&one, &two] {
         host.must_read("kept", &large);
         host.must_read("synced", "synced");

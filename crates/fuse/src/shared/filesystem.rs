@@ -285,6 +285,9 @@ impl FileSystem for SharedVolume {
             return Ok(());
         }
         let open = self.core.files.get(handle)?;
+        if !open.writes {
+            return Ok(());
+        }
         self.core.fail(self.core.store_file(&open.file, true))
     }
 
@@ -293,8 +296,10 @@ impl FileSystem for SharedVolume {
             return other.release(number, handle);
         }
         let Some(open) = self.core.files.take(handle) else { return };
-        // Pages of a mapping come after the last descriptor was closed. Nobody is there to be told of an error but whoever runs the mount.
-        let _ = self.core.fail(self.core.store_file(&open.file, true));
+        if open.writes {
+            // Pages of a mapping come after the last descriptor was closed. Nobody is there to be told of an error but whoever runs the mount.
+            let _ = self.core.fail(self.core.store_file(&open.file, true));
+        }
         self.core.open.close(&open.file);
     }
 
