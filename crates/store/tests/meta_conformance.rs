@@ -56,6 +56,11 @@ conformance! {
         snapshots_see_what_names_and_inodes_were
         times_read_back_and_are_history
     }
+    guarded_cases {
+        a_name_that_is_not_as_expected_refuses_the_commit
+        what_was_seen_is_exchanged_and_nothing_else
+        times_of_change_never_go_back
+    }
     reclaim_cases {
         sessions_have_leases_that_their_work_renews
         packs_belong_to_their_session_until_they_are_live

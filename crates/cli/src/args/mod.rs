@@ -73,6 +73,7 @@ pub enum Command {
     Snapshot(c::snapshot::SnapshotCommand),
     Keep(c::keep::KeepArgs),
     Stats(c::stats::StatsArgs),
+    Status(c::status::StatusArgs),
     Check(c::check::CheckArgs),
     Gc(c::gc::GcArgs),
     Recompress(c::recompress::RecompressArgs),

@@ -34,6 +34,7 @@ pub mod run;
 pub mod shell;
 pub mod snapshot;
 pub mod stats;
+pub mod status;
 pub mod unmount;
 pub mod versions;
 
@@ -93,6 +94,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Snapshot(args) => snapshot::run(context, args),
         Command::Keep(args) => keep::run(context, args),
         Command::Stats(args) => stats::run(context, args),
+        Command::Status(args) => status::run(context, &args),
         Command::Copy(args) => copy::run(context, args),
         Command::Check(args) => check::run(context, args),
         Command::Gc(args) => gc::run(context, args),
