@@ -12,6 +12,7 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
 use super::Shared;
+use super::scratch::FILES;
 use crate::attempt::{Attempt, Feed, Range};
 use crate::component;
 use crate::mount::InputsMount;
@@ -70,9 +71,6 @@ pub(super) fn prepare(shared: &Shared) -> Result<Option<InputsMount>> {
     let with = inputs.with.iter().map(|(path, root)| (path, root));
     InputsMount::new(&shared.store, own.chain(with), &point).map(Some)
 }
-
-/// Where the inputs are mounted, in the job's directory.
-const FILES: &str = "in";
 
 fn bring(shared: &Shared) -> Result<()> {
     let dir = shared.scratch.path().join("component");

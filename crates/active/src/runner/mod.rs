@@ -18,6 +18,7 @@
 mod launch;
 mod locality;
 mod publish;
+mod scratch;
 mod slot;
 mod upkeep;
 
@@ -36,6 +37,7 @@ use crate::spec::{Output, Spec};
 use crate::through::RAW;
 
 use launch::Inputs;
+use scratch::Scratch;
 pub(crate) use upkeep::fence_the_dead;
 pub use upkeep::{forget_ended, runner_of, set_aside};
 
@@ -90,7 +92,7 @@ pub(crate) struct Shared {
     pub sandbox: Sandbox,
     pub watch: Arc<Watch>,
     pub counters: Arc<Counters>,
-    pub scratch: tempfile::TempDir,
+    pub scratch: Scratch,
     /// Work directories of attempts that left nothing, for those to come.
     pub spare: std::sync::Mutex<Vec<tempfile::TempDir>>,
     /// Where the one attempt's input comes from, if not from the store.
@@ -180,10 +182,7 @@ fn work(
     set(&counters.bytes_expected, inputs.bytes());
     set(&counters.splits, row.splits.iter().sum());
     set(&counters.splits_done, row.splits[SplitState::Done as usize]);
-    let scratch = tempfile::Builder::new().prefix("outrigger-job-").tempdir();
-    let scratch = scratch.map_err(|error| {
-        Error::new(ErrorKind::Io, "making a directory for the job's attempts").caused_by(error)
-    })?;
+    let scratch = Scratch::new()?;
     sandbox.hand_over(scratch.path())?;
     let missing = sandbox.missing.clone();
     let local = locality::local_splits(store, job, &inputs.roots)?;
