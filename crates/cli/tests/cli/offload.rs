@@ -181,3 +181,44 @@ fn a_put_may_have_a_device_hash_and_stores_the_same() {
     assert!(wrong.err.contains("auto, off or sim:PRESET"), "{}", wrong.err);
     run(&["check", "--read-data"]);
 }
+
+/// Frames of data by encoding, with the reasons for it.
+fn frames(place: &Place) -> Vec<(String, String)> {
+    let stats = done(place, &["stats", "--json"]).json();
+    let data = stats["frames"].as_array().unwrap().iter().filter(|frame| frame["kind"] == "data");
+    let of = |frame: &serde_json::Value, key: &str| frame[key].as_str().unwrap_or_default().to_string();
+    data.map(|frame| (of(frame, "encoding"), of(frame, "reason"))).collect()
+}
+
+#[test]
+fn what_no_device_did_is_not_said_to_be_a_devices() {
+    let text: String = (0..300_000).map(|n| format!("{n} and {}\n", n * 7 % 1000)).collect();
+    let numbers: Vec<u8> =
+        (0..1 << 20).flat_map(|n: u32| (n.wrapping_mul(0x9e37_79b1) >> 12).to_le_bytes()).collect();
+    for (codec, bytes, offload) in [
+        // Too dense, all of it.
+        ("gzip:1@sim,lz4@cpu", text.as_bytes(), "sim:pcie5-gpu,codec_max_bits=0,offload_min_bytes=1G"),
+        // Planes of numbers, of which no device makes Zstandard frames.
+        ("zstd:3@sim,lz4@cpu", &numbers[..], "sim:pcie5-gpu,offload_min_bytes=1G"),
+        // There is none.
+        ("gzip:1@qat,lz4@cpu", text.as_bytes(), "off"),
+        ("gzip:1@qat,lz4@cpu", text.as_bytes(), "sim:pcie5-gpu,offload_min_bytes=1G"),
+    ] {
+        let place = Place::new();
+        done(&place, &["policy", "set", "/", &format!("codec={codec}")]);
+        std::fs::write(place.path("file"), bytes).unwrap();
+        let said = done(&place, &["put", "file", "--offload", offload, "--json"]).json();
+        if let Some(devices) = said["devices"].as_array() {
+            assert_eq!(devices[1]["tasks"].as_u64(), Some(0), "{codec}: {said}");
+        }
+        let found = frames(&place);
+        assert!(!found.is_empty());
+        let why = if codec.contains("qat") { "no device for it" } else { "nothing for a device" };
+        for (encoding, reason) in &found {
+            let kept = encoding.starts_with("none") && reason == "did not fit the budget";
+            // The last frame is never offered to a device.
+            let last = reason == "nothing for a device";
+            assert!(kept || encoding.starts_with("lz4") && (reason == why || last), "{codec}: {found:?}");
+        }
+    }
+}

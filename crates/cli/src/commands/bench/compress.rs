@@ -329,23 +329,31 @@ fn encode_by_devices(
     let mut here = Vec::new();
     while let Some(at) = next() {
         come_back(&mut encoder, &mut away, false);
-        let route = devices.route(codec.into(), &auto, blocks[at].len());
-        match encoder.plan(route.wanted, blocks[at]) {
-            Planned::Plain(encoding) => here.push((at, keep(encoding, &[], blocks[at]))),
-            Planned::Compress(plan) => {
-                let range = at * data.block..at * data.block + blocks[at].len();
-                let send = send.clone();
-                let back = Arc::new(move |at, made| {
-                    let _ = send.send((at, made));
-                });
-                let goes = route.device > 0 && devices.is_for_devices(&plan, encoder.bits());
-                if goes && devices.submit(route.device, plan, &data.bytes, range, at, back).is_ok() {
-                    away += 1;
-                } else {
-                    let encoding = encoder.compress(&plan, blocks[at], &mut out);
-                    here.push((at, keep(encoding, &out, blocks[at])));
+        let mut refused = None;
+        loop {
+            let (route, planned) = devices.plan(&mut encoder, codec.into(), &auto, blocks[at], refused);
+            let plan = match planned {
+                Planned::Plain(encoding) => {
+                    here.push((at, keep(encoding, &[], blocks[at])));
+                    break;
                 }
+                Planned::Compress(plan) => plan,
+            };
+            if route.device == 0 {
+                let encoding = encoder.compress(&plan, blocks[at], &mut out);
+                here.push((at, keep(encoding, &out, blocks[at])));
+                break;
             }
+            let range = at * data.block..at * data.block + blocks[at].len();
+            let send = send.clone();
+            let back = Arc::new(move |at, made| {
+                let _ = send.send((at, made));
+            });
+            if devices.submit(route.device, plan, &data.bytes, range, at, back).is_ok() {
+                away += 1;
+                break;
+            }
+            refused = Some(route);
         }
     }
     come_back(&mut encoder, &mut away, true);
