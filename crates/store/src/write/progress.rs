@@ -33,6 +33,8 @@ pub struct Progress {
     pub bytes_stored: AtomicU64,
     /// Chunks that were not stored before.
     pub chunks_new: AtomicU64,
+    /// Frames that were meant for a device which is not there, or is not trusted: the processor made them.
+    pub frames_without_device: AtomicU64,
     /// Files that could not be restored because stored data is damaged.
     pub damaged: AtomicU64,
     /// What was skipped.
@@ -60,6 +62,8 @@ pub struct ProgressView {
     pub bytes_new: u64,
     /// See [`Progress`].
     pub bytes_stored: u64,
+    /// See [`Progress`].
+    pub frames_without_device: u64,
 }
 
 impl Progress {
@@ -87,6 +91,7 @@ impl Progress {
             chunks_new: get(&self.chunks_new),
             bytes_new: get(&self.bytes_new),
             bytes_stored: get(&self.bytes_stored),
+            frames_without_device: get(&self.frames_without_device),
         }
     }
 }
