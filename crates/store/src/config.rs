@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{self, Access, Backend, CacheLimits, CachedBackend, LocalBackend, Location};
 use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::remains;
 
 /// The format's version that this program writes, and the newest it reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -243,7 +244,8 @@ impl StoreConfig {
         let (covered, sum) = text.rsplit_once(CHECKSUM_LINE).unwrap_or((text, ""));
         if sum != format!("\"{:016x}\"\n", checksum(&[covered.as_bytes()])) {
             return Err(damaged(
-                "its checksum does not match; put back the file that `init` wrote".to_string(),
+                "its checksum does not match; put back the file that `init` wrote, or make it anew with `outrigger recover`"
+                    .to_string(),
             ));
         }
         if let Some(key) = table.keys().find(|key| !KEYS.contains(&key.as_str())) {
@@ -287,18 +289,20 @@ impl StoreConfig {
     /// Reads the file of the store at `dir`.
     ///
     /// # Errors
-    /// `NotFound` when there is no store, with what to do about it.
+    /// `NotFound` when there is no store, `Damaged` when there is one that has lost the file; with what to do about it.
     pub fn read(dir: &Path) -> Result<Self> {
+        Self::find(dir)?.ok_or_else(|| remains::refuse(dir))
+    }
+
+    /// As [`StoreConfig::read`]; `None` when there is no such file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn find(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(CONFIG_FILE);
         match std::fs::read_to_string(&path) {
-            Ok(text) => Self::from_text(&text).context(|| dir.display().to_string()),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Error::new(
-                ErrorKind::NotFound,
-                format!(
-                    "{} is not an Outrigger store; create one with `outrigger -s {0} init`",
-                    dir.display()
-                ),
-            )),
+            Ok(text) => Self::from_text(&text).map(Some).context(|| dir.display().to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                 Err(Error::damaged(format!("{} is not text", path.display())))
             }

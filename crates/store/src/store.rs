@@ -15,7 +15,9 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::index::{Index, IndexOptions, LoadFooter};
 use crate::meta::jobs::Jobs;
 use crate::meta::{Meta, OpenMode, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
+use crate::older;
 use crate::read::packs::PackReader;
+use crate::remains;
 use crate::session::{Session, is_gone};
 use crate::shared::{self, Shared};
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
@@ -83,7 +85,15 @@ impl Store {
             return Err(Error::new(ErrorKind::Exists, why));
         }
         // The configuration is written last, and by a rename: a directory with one is a whole store. What an interrupted
-        // `init` left behind is begun again, since nothing can have been stored in it.
+        // `init` left behind is begun again, since nothing can have been stored in it. A store that lost its configuration is another matter.
+        if let Some(found) = remains::of_a_store(dir)? {
+            let why = format!(
+                "{0} has {found}: it is a store that has lost its {CONFIG_FILE}. Put that back from a copy, or make it anew with `outrigger -s {0} recover`; \
+                 for a new store give a new directory",
+                dir.display()
+            );
+            return Err(Error::new(ErrorKind::Exists, why));
+        }
         for leftover in
             [DATABASE_FILE.to_string(), format!("{DATABASE_FILE}-wal"), format!("{DATABASE_FILE}-shm")]
         {
@@ -125,6 +135,9 @@ impl Store {
         }
         let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let meta = SqliteMeta::open(&database, mode)?;
+        if !read_only {
+            make_directories(dir, &config, &meta)?;
+        }
         let backend = config.open_packs(dir, Access { create: false, read_only })?;
         Self::assemble(dir, config, Arc::new(meta), backend, read_only)
     }
@@ -308,6 +321,9 @@ impl Store {
     /// `Denied` on a read-only store.
     pub fn session(&self, kind: SessionKind, what: &str) -> Result<Arc<Session>> {
         self.require_writable()?;
+        if kind == SessionKind::Writer && self.backend.lists_cheaply() {
+            older::raise_counters(&*self.meta, &*self.backend)?;
+        }
         Session::open(&self.meta, kind, Some(&self.locks_dir()), what)
     }
 
@@ -318,6 +334,8 @@ impl Store {
     /// `Busy` while another is, `Denied` on a read-only store.
     pub(crate) fn collector(&self, what: &str) -> Result<(Arc<Session>, u64)> {
         let session = self.session(SessionKind::Collector, what)?;
+        // Before anything is made or swept: evidence that is there stays, ids that are taken are not given out.
+        older::raise_counters(&*self.meta, &*self.backend)?;
         let fenced = self.fence_gone()?;
         self.meta.take_collector(session.id())?;
         Ok((session, fenced))
@@ -334,6 +352,35 @@ impl Store {
         }
         Ok(fenced)
     }
+}
+
+/// Tools that copy trees (version control, object stores) drop empty directories. Those without which nothing is lost are made again.
+fn make_directories(dir: &Path, config: &StoreConfig, meta: &SqliteMeta) -> Result<()> {
+    let make = |name: &str| {
+        let path = dir.join(name);
+        if path.is_dir() {
+            return Ok(());
+        }
+        create_private_dir(&path)
+            .and_then(|()| sync_dir(dir))
+            .context(|| format!("cannot create {}", path.display()))
+    };
+    for name in ["index", "sessions"] {
+        make(name)?;
+    }
+    let packs = dir.join("packs");
+    if config.packs.is_some() || packs.is_dir() {
+        return Ok(());
+    }
+    let committed = |row: &PackRow| matches!(row.state, PackState::Live | PackState::Condemned);
+    let lost = meta.packs()?.iter().filter(|row| committed(row)).count();
+    if lost > 0 {
+        return Err(Error::damaged(format!(
+            "{} is missing, and with it all {lost} packs that the database knows: put it back from a copy of the store",
+            packs.display()
+        )));
+    }
+    make("packs")
 }
 
 /// See [`Store::refresh_index`].

@@ -288,7 +288,7 @@ fn a_victim_that_cannot_be_read_is_left_alone() {
 }
 
 #[test]
-fn objects_that_no_row_knows_go_unless_the_database_is_old() {
+fn torn_objects_that_no_row_knows_go() {
     let dir = scratch();
     let store = init(dir.path());
     put_bytes(&store, "keep", unique(1, 100_000)).unwrap();
@@ -305,9 +305,11 @@ fn objects_that_no_row_knows_go_unless_the_database_is_old() {
     assert_eq!(report.strays, 1);
     assert!(!store.backend.list().unwrap().contains(&id));
 
-    store.backend.create(PackId(1 << 30)).unwrap().seal().unwrap();
-    assert_eq!(collect(&store, &thorough()).unwrap_err().kind(), ErrorKind::Damaged);
-    assert!(store.backend.list().unwrap().contains(&PackId(1 << 30)));
+    // One beyond the counters that was never sealed holds nothing that was committed (`tests/older.rs` has those that were), but its id is not given out.
+    let beyond = PackId(1 << 30);
+    store.backend.create(beyond).unwrap().seal().unwrap();
+    assert_eq!(collect(&store, &thorough()).unwrap().strays, 1);
+    assert!(store.meta.counters().unwrap().next_pack > beyond.0);
     assert_eq!(read(&store, "keep"), unique(1, 100_000));
 }
 

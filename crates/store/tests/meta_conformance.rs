@@ -143,7 +143,7 @@ mod files {
         let path = directory.path().join("meta.db");
         let open = |mode| kind(SqliteMeta::open(&path, mode));
         std::fs::write(&path, b"").unwrap();
-        assert_eq!(open(OpenMode::ReadWrite), ErrorKind::Invalid);
+        assert_eq!(open(OpenMode::ReadWrite), ErrorKind::Damaged);
         std::fs::write(&path, "not a database, but longer than a header of SQLite's: 100 bytes".repeat(40))
             .unwrap();
         assert_eq!(open(OpenMode::ReadWrite), ErrorKind::Damaged);

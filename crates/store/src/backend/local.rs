@@ -271,6 +271,10 @@ impl Backend for LocalBackend {
         Ok(ids)
     }
 
+    fn lists_cheaply(&self) -> bool {
+        !self.is_shared
+    }
+
     fn set_aside(&self, id: PackId) -> Result<()> {
         self.refuse_read_only(id, "move")?;
         let (from, to_dir) = (self.shared.full(id), self.damaged());

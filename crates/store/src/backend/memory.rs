@@ -75,6 +75,10 @@ impl Backend for MemoryBackend {
         Ok(self.packs().keys().copied().collect())
     }
 
+    fn lists_cheaply(&self) -> bool {
+        true
+    }
+
     fn set_aside(&self, id: PackId) -> Result<()> {
         if let Some(pack) = self.packs().remove(&id) {
             self.damaged.lock().expect("no panic while it is held").insert(id, pack);

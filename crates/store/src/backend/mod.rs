@@ -117,6 +117,11 @@ pub trait Backend: Send + Sync {
         1
     }
 
+    /// Whether listing all packs takes milliseconds.
+    fn lists_cheaply(&self) -> bool {
+        false
+    }
+
     /// Drops what is kept nearby of pack `id`; whether there was anything: if so, a read that found damage is worth another try.
     fn forget(&self, _id: PackId) -> bool {
         false

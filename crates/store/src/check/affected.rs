@@ -3,7 +3,7 @@
 //! Done only when something is damaged. Whether anything below a manifest node is damaged is found out once per node; only the
 //! damaged branches of a file are then walked again for its ranges, so the cost is that of listing the tree.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use outrigger_format::catalogue::FileKind;
 use outrigger_format::{Entry, Fingerprint, Node, Root};
@@ -47,6 +47,8 @@ pub(super) fn name_files(store: &Store, bad: &BadChunks, findings: &mut [Finding
 
 impl Search<'_> {
     fn tree(&mut self, at: At, snapshot: Option<&str>) -> Result<()> {
+        // A directory has one place; one that comes again lies below itself, which a check of the database has named.
+        let mut seen = HashSet::from([ROOT_INODE]);
         let mut directories = vec![(ROOT_INODE, String::new())];
         while let Some((directory, path)) = directories.pop() {
             let mut after: Option<Vec<u8>> = None;
@@ -57,7 +59,9 @@ impl Search<'_> {
                     let path =
                         format!("{path}{}{}", if path.is_empty() { "" } else { "/" }, show(&entry.name));
                     match entry.inode.attributes.kind {
-                        FileKind::Directory => directories.push((entry.inode.number, path)),
+                        FileKind::Directory if seen.insert(entry.inode.number) => {
+                            directories.push((entry.inode.number, path));
+                        }
                         FileKind::File => self.file(&entry.inode, &path, snapshot)?,
                         _ => {}
                     }

@@ -28,6 +28,7 @@ use outrigger_format::{Fingerprint, PackId};
 use crate::config::CONFIG_FILE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{PackRow, PackState};
+use crate::older::{self, Unknown};
 use crate::session::Session;
 use crate::store::Store;
 use affected::BadChunks;
@@ -122,7 +123,7 @@ fn check_content(
     let mut found = found?;
     found.sort_by_key(|found| (found.finding.pack.clone(), found.finding.frame));
     index::check_against_footers(store, &followed.rows, dropped, &mut report)?;
-    let leftovers = check_objects(store, &mut report)?;
+    let (leftovers, unknown) = check_objects(store, &mut report)?;
 
     // Findings of the packs come after those so far, in their order; then nodes, then missing chunks.
     let first = report.findings.len();
@@ -134,6 +135,18 @@ fn check_content(
     let nodes = node_findings(&followed.bad_nodes, &mut bad, &mut report);
     let missing = missing_finding(&followed.missing, &found, &mut bad, &mut report);
     affected::name_files(store, &bad, &mut report.findings)?;
+    let gone: Vec<PackId> = found.iter().filter_map(|found| found.gone).collect();
+    let needless = !gone.is_empty() && repair::needs_none(store, &followed, &gone)?;
+    if needless {
+        let about = found.iter().zip(&mut report.findings[first..]).filter(|(found, _)| found.gone.is_some());
+        for (found, finding) in about {
+            let id = found.gone.expect("just looked");
+            finding.what = format!(
+                "pack {id} is missing, and nothing needs it: all that is stored is found elsewhere; `check --repair` gives it up"
+            );
+            finding.mendable = true;
+        }
+    }
 
     if let (true, Some(session)) = (options.repair, session) {
         let salvaged = repair::rewrite_packs(store, session, &found)?;
@@ -151,8 +164,22 @@ fn check_content(
             let missing: Vec<Fingerprint> = followed.missing.iter().copied().collect();
             report.findings[number].mended = all_resolve(store, &missing)?;
         }
+        let given_up = if needless {
+            repair::give_up_missing(store, session, &gone, options.threads)?
+        } else {
+            Vec::new()
+        };
+        for (number, found) in found.iter().enumerate() {
+            report.findings[first + number].mended |= found.gone.is_some_and(|id| given_up.contains(&id));
+        }
         repair::replace_lost_catalogue(store, session, &found, &mut report.findings[first..])?;
         repair::remove_leftovers(store, &leftovers, &mut report.findings)?;
+        // No `recover` brings them into a database elsewhere: they are kept for a person.
+        if store.is_shared() && !unknown.lost.is_empty() {
+            unknown.lost.iter().try_for_each(|id| store.backend.set_aside(*id))?;
+            let about = report.findings.iter_mut().filter(|finding| finding.what.starts_with(older::BEGINS));
+            about.for_each(|finding| finding.mended = true);
+        }
         if report.findings.iter().any(|finding| finding.kind == FindingKind::Index) {
             repair::drop_index(store)?;
             let about = report.findings.iter_mut().filter(|finding| finding.kind == FindingKind::Index);
@@ -218,16 +245,17 @@ fn node_reads(store: &Store, fingerprint: &Fingerprint) -> bool {
     crate::read::Reader::new(store).read_node(fingerprint).is_ok()
 }
 
-/// Objects and rows that do not belong together; returns the rows that a repair sweeps.
-fn check_objects(store: &Store, report: &mut CheckReport) -> Result<Vec<PackRow>> {
-    let objects = store.backend.list()?;
-    // Rows come before objects: listed in this order, an object of a live writer has its row.
+/// Objects and rows that do not belong together; returns the rows that a repair sweeps: none while the database is older than its packs.
+fn check_objects(store: &Store, report: &mut CheckReport) -> Result<(Vec<PackRow>, Unknown)> {
+    let unknown = older::evidence(store)?;
     let rows = store.meta.packs()?;
-    let known: HashSet<PackId> = rows.iter().map(|row| row.id).collect();
-    for id in objects.iter().filter(|id| !known.contains(id)) {
-        let what = format!(
-            "pack {id} is an object that the database does not know: it is newer than the database, or was forgotten"
-        );
+    let is_older = !unknown.lost.is_empty();
+    if is_older {
+        let what = format!("{}. {}", older::describe(&unknown.lost), older::advice(store));
+        report.findings.push(Finding::damage(FindingKind::Database, what));
+    }
+    for id in unknown.strays.iter().filter(|id| !unknown.lost.contains(id)) {
+        let what = format!("pack {id} is a torn object that the database does not know; `gc` removes it");
         let mut finding = Finding::new(FindingKind::Leftover, Severity::Note, what);
         finding.pack = Some(id.to_string());
         report.findings.push(finding);
@@ -236,14 +264,14 @@ fn check_objects(store: &Store, report: &mut CheckReport) -> Result<Vec<PackRow>
     for row in &leftovers {
         let is =
             if row.state == PackState::Writing { "was being written" } else { "was sealed, not committed," };
-        let what =
-            format!("pack {} {is} by a session that is over; `gc` or `check --repair` removes it", row.id);
+        let advice = if is_older { "it is kept" } else { "`gc` or `check --repair` removes it" };
+        let what = format!("pack {} {is} by a session that is over; {advice}", row.id);
         let mut finding = Finding::new(FindingKind::Leftover, Severity::Note, what);
         finding.pack = Some(row.id.to_string());
-        finding.mendable = true;
+        finding.mendable = !is_older;
         report.findings.push(finding);
     }
-    Ok(leftovers)
+    Ok((if is_older { Vec::new() } else { leftovers }, unknown))
 }
 
 /// True for errors that are findings, not ends.

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outrigger_format::catalogue::Block;
-use outrigger_format::{ChunkKind, Fingerprint, Footer, PackKind};
+use outrigger_format::{ChunkKind, Fingerprint, Footer, PackId, PackKind};
 
 use super::report::{CheckProgress, Finding, FindingKind, add};
 use crate::error::{Error, ErrorKind, Result};
@@ -24,6 +24,8 @@ pub(super) struct PackFinding {
     pub is_meta: bool,
     /// The pack should be rewritten from what can be read of it.
     pub rewrite: Option<PackRow>,
+    /// The pack's object is gone.
+    pub gone: Option<PackId>,
 }
 
 /// Checks `rows`, the committed packs.
@@ -76,14 +78,23 @@ fn check_pack(
         finding.pack = Some(row.id.to_string());
         finding.mendable = rewrite;
         let is_meta = row.kind == PackKind::Meta;
-        vec![PackFinding { finding, bad: Vec::new(), is_meta, rewrite: rewrite.then(|| row.clone()) }]
+        vec![PackFinding {
+            finding,
+            bad: Vec::new(),
+            is_meta,
+            rewrite: rewrite.then(|| row.clone()),
+            gone: None,
+        }]
     };
     let Some(len) = store.backend.len(row.id)? else {
         let what = format!(
-            "pack {} is missing: its object is gone. Put it back from a copy of the store if there is one",
+            "pack {} is missing: its object is gone. Put it back from a copy of the store if there is one; what of it is still in the files it was \
+             stored from is stored again by `check --read-data --repair` and then `put --rescan`",
             row.id
         );
-        return Ok(whole(what, false));
+        let mut found = whole(what, false);
+        found[0].gone = Some(row.id);
+        return Ok(found);
     };
     let header = store.packs.read_header(row.id);
     let footer = match header.and_then(|header| Ok((header, store.packs.read_footer(row.id)?))) {
@@ -157,7 +168,7 @@ fn check_frames(
         // What a catalogue block said is in the database, too.
         finding.mendable = kind == FindingKind::Catalogue || has_other_copies(store, row, &bad)?;
         let is_meta = row.kind == PackKind::Meta;
-        found.push(PackFinding { finding, bad, is_meta, rewrite: Some(row.clone()) });
+        found.push(PackFinding { finding, bad, is_meta, rewrite: Some(row.clone()), gone: None });
     }
     Ok(())
 }

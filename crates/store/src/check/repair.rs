@@ -2,17 +2,18 @@
 //!
 //! A damaged pack is never changed: what is good of it goes into new packs, which become live in the transaction that buries
 //! the old one (rules 17 to 21 of `docs/decisions/0003-reclaim-protocol.md`, under the collector's lease), and only then its object is
-//! moved to `packs-damaged/`, where it stays. A pack whose object is missing is left alone: the object may come back, and
-//! a buried pack cannot. An unreadable chunk leaves the index with its pack, so readers find another copy, if one exists.
+//! moved to `packs-damaged/`, where it stays. A pack whose object is missing is left alone while anything needs it: the object may come back, and
+//! a buried pack cannot. When nothing does (its data was stored again, or removed), it is given up, or every check would name it for ever. An unreadable chunk leaves the index with its pack, so readers find another copy, if one exists.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outrigger_format::PackId;
+use outrigger_format::{Fingerprint, PackId};
 
+use super::manifests::{self, Followed};
 use super::packs::PackFinding;
-use super::report::{Finding, FindingKind};
+use super::report::{CheckProgress, Finding, FindingKind};
 use super::salvage::{Salvage, rewrite};
 use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -60,6 +61,55 @@ pub(super) fn rewrite_packs(
         store.backend.set_aside(id)?;
     }
     Ok(salvaged)
+}
+
+/// True when all that is retained is found without the packs `gone`.
+pub(super) fn needs_none(store: &Store, followed: &Followed, gone: &[PackId]) -> Result<bool> {
+    if !followed.bad_nodes.is_empty() {
+        return Ok(false);
+    }
+    let missing: Vec<Fingerprint> = followed.missing.iter().copied().collect();
+    let mut found = Vec::new();
+    store.index.resolve_batch(&missing, |pack| !gone.contains(&pack), &mut found)?;
+    for place in found {
+        let Some(place) = place else { return Ok(false) };
+        if store.index.footers().get(place.pack)?.is_none() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Takes the rows of packs away whose objects are missing and that nothing needed when it was looked; returns those that are given up. By the rules of the
+/// collector: condemned, so that no writer comes to rely on them any more; then looked at again, since one may have until then; then buried.
+pub(super) fn give_up_missing(
+    store: &Store,
+    session: &Session,
+    gone: &[PackId],
+    threads: usize,
+) -> Result<Vec<PackId>> {
+    let generation = store.meta.condemn(session.id(), gone)?;
+    wait_for_sessions(store, generation)?;
+    store.index.remove_packs(gone);
+    let followed = manifests::follow(store, threads, &CheckProgress::default())?;
+    let mut back = Vec::new();
+    for &id in gone {
+        // One that has come back meanwhile stays.
+        if store.backend.len(id)?.is_some() {
+            back.push(id);
+        }
+    }
+    if !back.is_empty() || !needs_none(store, &followed, gone)? {
+        store.meta.absolve(session.id(), gone)?;
+        drop_index(store)?;
+        return Ok(Vec::new());
+    }
+    store.meta.bury(session.id(), &[], gone, clock::now_nanos())?;
+    let rows = store.meta.packs()?;
+    let dead = rows.iter().filter(|row| gone.contains(&row.id) && row.state == PackState::Dead);
+    let given_up: Vec<PackId> = dead.map(|row| row.id).collect();
+    store.meta.forget_packs(&given_up)?;
+    Ok(given_up)
 }
 
 fn wait_for_sessions(store: &Store, generation: u64) -> Result<()> {

@@ -26,6 +26,7 @@ use crate::clock;
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{Meta, OpenMode, PackRow, PackState, SqliteMeta, register_functions};
+use crate::older;
 use crate::store::{DATABASE_FILE, Store, create_private_dir, write_durably};
 
 use journal::Journal;
@@ -115,6 +116,8 @@ pub fn copy(store: &Store, options: &CopyOptions, progress: &CopyProgress) -> Re
     // While this session is the collector, no pack of the source can go away.
     let session = if store.is_read_only() { None } else { Some(store.collector("copy")?.0) };
     let copied = (|| -> Result<_> {
+        // What its database has forgotten would be removed from the copy.
+        older::refuse(store)?;
         let mut report = CopyReport::default();
         let meta = copy_database(store.dir(), &to.join(UNFINISHED))?;
         let rows: Vec<PackRow> = meta.packs()?.into_iter().filter(is_committed).collect();
@@ -164,11 +167,7 @@ fn refuse_itself(store: &Store, to: &Path) -> Result<()> {
 
 /// The source's configuration, with the copy's place for packs.
 fn config_of_copy(store: &Store, options: &CopyOptions) -> Result<StoreConfig> {
-    let there = match StoreConfig::read(&options.to) {
-        Ok(config) => Some(config),
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
-    };
+    let there = StoreConfig::find(&options.to)?;
     let packs = match (&there, &options.packs) {
         (Some(there), None) => there.packs.clone(),
         (_, packs) => packs.clone(),

@@ -43,6 +43,7 @@ pub use self::report::{GcOptions, GcProgress, GcReport};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{PackRow, PackState, SessionKind};
+use crate::older;
 use crate::session::{Session, is_gone};
 use crate::store::Store;
 
@@ -68,7 +69,16 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     progress.enter("preparing", 0);
     let (session, fenced) = store.collector("gc")?;
     report.sessions_fenced += fenced;
-    let ended = Run { store, options, progress, session: &session }.run(&mut report);
+    // Neither the run nor the cleaning up after it may take anything from a store whose database is older than its packs.
+    let strays = match older::refuse(store) {
+        Ok(strays) => strays,
+        Err(error) => {
+            // The session's end would do it too.
+            let _ = store.meta.release_collector(session.id());
+            return Err(error);
+        }
+    };
+    let ended = Run { store, options, progress, session: &session }.run(&strays, &mut report);
     let released = store.meta.release_collector(session.id());
     // When another run has taken over, what this one found missing may have been moved by that one.
     let is_over = matches!(&released, Err(error) if error.kind() == ErrorKind::Fenced);
@@ -110,8 +120,9 @@ fn dry_run(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<
             format!("session {other} is collecting; try again when it has finished"),
         ));
     }
+    let strays = older::refuse(store)?;
     sweep::unlink_dead(store, &store.meta.packs()?, options, &mut report)?;
-    sweep::remove_strays(store, None, options, &mut report)?;
+    sweep::remove_strays(store, &strays, options, &mut report)?;
     let mut marker = Marker::default();
     marker.superseded = catalogue::survey(store, &mut report)?;
     let targets = targets(store, options)?;
@@ -174,10 +185,10 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn run(&self, report: &mut GcReport) -> Result<()> {
+    fn run(&self, strays: &[PackId], report: &mut GcReport) -> Result<()> {
         let Self { store, options, progress, session } = *self;
         report.packs_swept = store.meta.sweep_packs(clock::now_nanos())?;
-        sweep::remove_strays(store, Some(session), options, report)?;
+        sweep::remove_strays(store, strays, options, report)?;
         sweep::unlink_dead(store, &store.meta.packs()?, options, report)?;
         report.history_rows = store.meta.purge_history()?;
         let mut marker = Marker::default();

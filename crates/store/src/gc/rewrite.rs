@@ -18,16 +18,13 @@ use outrigger_format::catalogue::{FileKind, Record};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, DirEntry, Inode, Meta, ROOT_INODE};
+use crate::ops::listing::Ancestors;
 use crate::store::Store;
 
 /// Entries read at once.
 const PAGE: usize = 4096;
 /// Records made ahead.
 const AHEAD: usize = 4096;
-/// Trees are walked by recursion.
-const STACK: usize = 64 << 20;
-/// Deeper than any tree that was put through paths.
-const DEPTH_MAX: usize = 4096;
 
 /// Hands all records to `take`, which gets them while they are made. When there are no more, the flag says whether those were all.
 ///
@@ -41,7 +38,7 @@ pub(super) fn stream<T>(
     let whole = AtomicBool::new(false);
     let whole = &whole;
     std::thread::scope(|scope| {
-        let making = std::thread::Builder::new().stack_size(STACK).spawn_scoped(scope, move || {
+        let making = std::thread::Builder::new().spawn_scoped(scope, move || {
             match make(store, &send) {
                 Ok(()) => whole.store(true, Ordering::Release),
                 // Nobody listens any more when `take` failed first.
@@ -74,7 +71,7 @@ fn make(store: &Store, send: &SyncSender<Result<Record>>) -> Result<()> {
         teller.tell(Record::Snapshot { name, time: snapshot.time, tags })?;
     }
     teller.difference(before, At::Now)?;
-    teller.versions(ROOT_INODE, 0)?;
+    teller.versions(ROOT_INODE)?;
     teller.tell(versions(None))?;
     for (inode, policies) in meta.all_policies()? {
         for (key, value) in policies {
@@ -109,9 +106,9 @@ impl Teller<'_> {
         }
         let pair = (before.map(|at| (at, ROOT_INODE)), (after, ROOT_INODE));
         if before.is_some() {
-            self.tell_gone(pair, 0)?;
+            self.tell_gone(pair)?;
         }
-        self.tell_come(pair, 0)
+        self.tell_come(pair)
     }
 
     fn upsert(&mut self, parent: u64, name: Vec<u8>, inode: Inode) -> Result<()> {
@@ -121,26 +118,24 @@ impl Teller<'_> {
     }
 
     /// The first pass: names that go.
-    fn tell_gone(&mut self, (before, after): Pair, depth: usize) -> Result<()> {
-        let Some(before) = before else { return Ok(()) };
-        let mut names = Merged::new(self.meta, Some(before), after);
-        while let Some((old, new)) = names.next(depth)? {
+    fn tell_gone(&mut self, pair: Pair) -> Result<()> {
+        let mut walk = Walk::new(self.meta, pair);
+        while let Some((directory, (old, new))) = walk.next()? {
             let Some(old) = old else { continue };
             let stays = new.is_some_and(|new| is_same(&old.inode, &new.inode));
             if !stays {
-                self.tell(Record::Unlink { parent: before.1, name: old.name })?;
+                self.tell(Record::Unlink { parent: directory, name: old.name })?;
             } else if old.inode.attributes.kind == FileKind::Directory {
-                let number = old.inode.number;
-                self.tell_gone((Some((before.0, number)), (after.0, number)), depth + 1)?;
+                walk.enter(old.inode.number, true)?;
             }
         }
         Ok(())
     }
 
     /// The second pass: names that come, and what has changed.
-    fn tell_come(&mut self, (before, after): Pair, depth: usize) -> Result<()> {
-        let mut names = Merged::new(self.meta, before, after);
-        while let Some((old, new)) = names.next(depth)? {
+    fn tell_come(&mut self, pair: Pair) -> Result<()> {
+        let mut walk = Walk::new(self.meta, pair);
+        while let Some((directory, (old, new))) = walk.next()? {
             let Some(new) = new else { continue };
             let old = old.filter(|old| is_same(&old.inode, &new.inode));
             let (number, kind) = (new.inode.number, new.inode.attributes.kind);
@@ -149,23 +144,22 @@ impl Teller<'_> {
                 (old.inode.attributes, old.inode.root)
                     != (new.inode.attributes.clone(), new.inode.root.clone())
             }) {
-                self.upsert(after.1, new.name, new.inode)?;
+                self.upsert(directory, new.name, new.inode)?;
             }
             if kind == FileKind::Directory {
-                let below = before.filter(|_| is_known).map(|(at, _)| (at, number));
-                self.tell_come((below, (after.0, number)), depth + 1)?;
+                walk.enter(number, is_known)?;
             }
         }
         Ok(())
     }
 
     /// Kept versions of the files below a directory, as it is now.
-    fn versions(&mut self, directory: u64, depth: usize) -> Result<()> {
-        let mut names = Merged::new(self.meta, None, (At::Now, directory));
-        while let Some((_, entry)) = names.next(depth)? {
+    fn versions(&mut self, directory: u64) -> Result<()> {
+        let mut walk = Walk::new(self.meta, (None, (At::Now, directory)));
+        while let Some((_, (_, entry))) = walk.next()? {
             let Some(DirEntry { inode, .. }) = entry else { continue };
             match inode.attributes.kind {
-                FileKind::Directory => self.versions(inode.number, depth + 1)?,
+                FileKind::Directory => walk.enter(inode.number, false)?,
                 FileKind::File => {
                     // Of a file with several names they are told once for each; those that are there already stay.
                     for version in self.meta.versions(inode.number)?.into_iter().rev() {
@@ -177,6 +171,54 @@ impl Teller<'_> {
                 _ => {}
             }
         }
+        Ok(())
+    }
+}
+
+/// Walks a pair of trees, depth first. What waits is on a stack of its own: trees may be deeper than a thread's.
+struct Walk<'a> {
+    meta: &'a dyn Meta,
+    /// Where in time both are; the directories of a level are the same in both.
+    before: Option<At>,
+    after: At,
+    levels: Vec<(u64, Merged<'a>)>,
+    above: Ancestors,
+}
+
+/// An entry of a directory in the tree before, and of that name in the one after.
+type Entries = (Option<DirEntry>, Option<DirEntry>);
+
+impl<'a> Walk<'a> {
+    fn new(meta: &'a dyn Meta, (before, after): Pair) -> Self {
+        let levels = vec![(after.1, Merged::new(meta, before, after))];
+        Self {
+            meta,
+            before: before.map(|(at, _)| at),
+            after: after.0,
+            levels,
+            above: Ancestors::new(after.1),
+        }
+    }
+
+    /// The next names, and the directory they are in.
+    fn next(&mut self) -> Result<Option<(u64, Entries)>> {
+        while let Some((directory, names)) = self.levels.last_mut() {
+            if let Some(entries) = names.next()? {
+                return Ok(Some((*directory, entries)));
+            }
+            self.above.leave(*directory);
+            self.levels.pop();
+        }
+        Ok(None)
+    }
+
+    /// Goes on in `directory`; `is_known` says that the tree before has it, too, in this place.
+    fn enter(&mut self, directory: u64, is_known: bool) -> Result<()> {
+        self.above.enter(directory)?;
+        // Below a directory that is new everything is.
+        let is_known = is_known && self.levels.last().is_some_and(|(_, names)| names.old.is_some());
+        let before = self.before.filter(|_| is_known).map(|at| (at, directory));
+        self.levels.push((directory, Merged::new(self.meta, before, (self.after, directory))));
         Ok(())
     }
 }
@@ -196,10 +238,7 @@ impl<'a> Merged<'a> {
         Self { old: old.map(|place| Listing::new(meta, place)), new: Listing::new(meta, new) }
     }
 
-    fn next(&mut self, depth: usize) -> Result<Option<(Option<DirEntry>, Option<DirEntry>)>> {
-        if depth > DEPTH_MAX {
-            return Err(Error::damaged("the stored tree is nested too deeply to be real"));
-        }
+    fn next(&mut self) -> Result<Option<Entries>> {
         let Some(old) = &mut self.old else {
             return Ok(self.new.take()?.map(|new| (None, Some(new))));
         };

@@ -2,17 +2,16 @@
 //!
 //! All of it may be done by anyone, any number of times: nothing here needs the collector's lease.
 
-use std::collections::HashSet;
 use std::fs::File;
 use std::time::{Duration, SystemTime};
 
-use outrigger_format::{PackId, PackKind};
+use outrigger_format::PackId;
 
 use super::report::{GcOptions, GcReport};
 use crate::clock;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::meta::{PackRow, PackState, SessionKind};
-use crate::session::{Session, is_gone};
+use crate::session::is_gone;
 use crate::store::Store;
 
 /// A lock file younger than this may belong to a session that is just being opened.
@@ -50,31 +49,15 @@ pub(super) fn unlink_dead(
     store.meta.forget_packs(&gone)
 }
 
-/// Removes objects that no row knows: what a fenced writer made late. Rows come before objects, so an object that was listed before the
-/// rows were read, and has none, was swept.
+/// Removes `strays`, objects that no row knows and that are not sealed: what a fenced writer made late. Rows come before objects, so an object that
+/// was listed before the rows were read, and has none, was swept. A sealed one is never removed for want of a row: see [`crate::older`].
 pub(super) fn remove_strays(
     store: &Store,
-    session: Option<&Session>,
+    strays: &[PackId],
     options: &GcOptions,
     report: &mut GcReport,
 ) -> Result<()> {
-    let objects = store.backend.list()?;
-    let rows: HashSet<PackId> = store.meta.packs()?.into_iter().map(|row| row.id).collect();
-    let strays: Vec<PackId> = objects.into_iter().filter(|id| !rows.contains(id)).collect();
-    let Some(&newest) = strays.last() else { return Ok(()) };
-    if let Some(session) = session
-        && rows.iter().max().is_none_or(|known| newest > *known)
-    {
-        // Ids are handed out by a counter. An object beyond it means that the database is older than the packs: a backup of it.
-        let next = store.meta.announce_packs(session.id(), PackKind::Meta, 1)?[0];
-        if newest >= next {
-            return Err(Error::damaged(format!(
-                "pack {newest} is newer than anything the database knows: was an old copy of the database restored? \
-                 Nothing was reclaimed; `recover` rebuilds the database from the packs"
-            )));
-        }
-    }
-    for stray in strays {
+    for &stray in strays {
         let len = store.backend.len(stray)?.unwrap_or(0);
         if !options.dry_run {
             store.backend.remove(stray)?;

@@ -41,8 +41,19 @@ impl From<Error> for Fault {
     }
 }
 
-fn kind_in_sqlite(error: &rusqlite::Error) -> ErrorKind {
+/// A value of the wrong type, out of range, or a row that is always there and was not.
+fn is_of_a_value(error: &rusqlite::Error) -> bool {
     use rusqlite::Error as Sql;
+    matches!(
+        error,
+        Sql::FromSqlConversionFailure(..)
+            | Sql::IntegralValueOutOfRange(..)
+            | Sql::InvalidColumnType(..)
+            | Sql::QueryReturnedNoRows
+    )
+}
+
+fn kind_in_sqlite(error: &rusqlite::Error) -> ErrorKind {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => ErrorKind::Busy,
         // That the file is there was seen before: what cannot be opened or made beside it is a matter of permissions.
@@ -59,14 +70,7 @@ fn kind_in_sqlite(error: &rusqlite::Error) -> ErrorKind {
         Some(ErrorCode::TooBig) => ErrorKind::Invalid,
         Some(ErrorCode::OperationInterrupted) => ErrorKind::Cancelled,
         Some(_) => ErrorKind::Io,
-        None => match error {
-            // A value of the wrong type, out of range, or a row that is always there and was not.
-            Sql::FromSqlConversionFailure(..)
-            | Sql::IntegralValueOutOfRange(..)
-            | Sql::InvalidColumnType(..)
-            | Sql::QueryReturnedNoRows => ErrorKind::Damaged,
-            _ => ErrorKind::Io,
-        },
+        None => ErrorKind::Io,
     }
 }
 
@@ -129,6 +133,15 @@ impl<T> Explain<T> for Outcome<T> {
     fn explain(self, what: &str) -> Result<T> {
         self.map_err(|fault| match fault {
             Fault::Store(error) => error.context(what),
+            // What SQLite says of columns by their numbers helps nobody.
+            Fault::Sqlite(error) if is_of_a_value(&error) => Error::damaged(format!(
+                "{what}: a row of the metadata database holds something that cannot be there; `check` names what is damaged, `recover` rebuilds it from the packs"
+            )),
+            Fault::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
+                Error::damaged(format!(
+                    "{what}: it is not a database any more; rebuild it from the packs with `outrigger recover`"
+                ))
+            }
             Fault::Sqlite(error) => {
                 Error::new(kind_in_sqlite(&error), format!("{what}: metadata database")).caused_by(error)
             }

@@ -21,6 +21,7 @@ use outrigger_format::{PackId, PackKind, Root};
 use crate::error::Result;
 
 pub use postgres::{Location, PostgresMeta, TlsMode, is_postgres_url};
+pub(crate) use sqlite::is_unused_database;
 pub(crate) use sqlite::register_functions;
 pub use sqlite::{Clock, OpenMode, SqliteMeta};
 
@@ -358,6 +359,17 @@ pub struct SnapshotRow {
     pub tags: Vec<String>,
 }
 
+/// What is given out next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Counters {
+    /// The next pack's id.
+    pub next_pack: u64,
+    /// The next inode's number.
+    pub next_inode: u64,
+    /// The next catalogue block's sequence.
+    pub next_sequence: u64,
+}
+
 /// Totals that the database keeps or can count.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TreeTotals {
@@ -404,6 +416,8 @@ pub trait Meta: Send + Sync {
 
     /// Announces `count` packs of `kind` that `session` will write, and returns their new ids, rising.
     fn announce_packs(&self, session: SessionId, kind: PackKind, count: u32) -> Result<Vec<PackId>>;
+    /// Takes back the intents of packs that the session announced and did not write: their names were taken. Rows in another state, or of another session, stay.
+    fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()>;
     /// Records that packs that the session announced are sealed and durable (`bytes`, `raw_bytes`, `chunks` are taken from the rows).
     fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()>;
     /// Every pack row.
@@ -513,7 +527,9 @@ pub trait Meta: Send + Sync {
 
     // ---- upkeep ---------------------------------------------------------------------------------------------------
 
-    /// Raises the counters to at least these values, for a database rebuilt from packs.
+    /// What the counters will give out next; nothing is given out.
+    fn counters(&self) -> Result<Counters>;
+    /// Raises the counters to at least these values, for a database rebuilt from packs, or one that is older than they are.
     fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()>;
     /// Inserts rows of packs that were found as objects, as live: for a database rebuilt from packs. Rows that are there already stay. Ids
     /// handed out later are above them.

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use outrigger_format::catalogue::FileKind;
 
+use super::listing::Ancestors;
 use crate::error::Error;
 use crate::meta::{At, DirEntry, Inode, Meta};
 
@@ -45,41 +46,47 @@ pub fn diff<E: From<Error>>(
     visit: &mut Visit<'_, E>,
 ) -> Result<(), E> {
     let mut path = Vec::new();
-    both(meta, &mut path, a, b, 0, visit)
+    both(meta, &mut path, a, b, visit)
 }
 
-const DEPTH_MAX: usize = 4096;
+/// A pair of directories being compared: what is left of their names, and the length of the path that leads to them.
+struct Pair {
+    directories: (u64, u64),
+    names: (Names, Names),
+    prefix: usize,
+}
 
+type Names = std::iter::Peekable<std::vec::IntoIter<DirEntry>>;
+
+/// Trees may be deeper than a thread's stack: pairs wait on a stack of their own.
 fn both<E: From<Error>>(
     meta: &dyn Meta,
     path: &mut Vec<u8>,
     a: Side<'_>,
     b: Side<'_>,
-    depth: usize,
     visit: &mut Visit<'_, E>,
 ) -> Result<(), E> {
-    let (old, new) = (&a.inode.attributes, &b.inode.attributes);
-    if depth > DEPTH_MAX {
-        return Err(Error::damaged("the stored tree is nested too deeply to be real").into());
-    }
-    if old.kind != new.kind {
-        return visit(path, Difference::Kind, Some(a.inode), Some(b.inode));
-    }
-    let same_content = a.inode.root == b.inode.root && old.target == new.target && old.rdev == new.rdev;
-    if !same_content {
-        visit(path, Difference::Content, Some(a.inode), Some(b.inode))?;
-    } else if old != new {
-        visit(path, Difference::Attributes, Some(a.inode), Some(b.inode))?;
-    }
-    // The same directory of the same tree cannot differ below.
-    if old.kind != FileKind::Directory || (a.at == b.at && a.inode.number == b.inode.number) {
+    let open = |prefix: usize, old: &Inode, new: &Inode| -> Result<Pair, E> {
+        let names = |at, inode: &Inode| -> Result<Names, E> {
+            Ok(meta.read_dir(at, inode.number, None, usize::MAX)?.into_iter().peekable())
+        };
+        let names = (names(a.at, old)?, names(b.at, new)?);
+        Ok(Pair { directories: (old.number, new.number), names, prefix })
+    };
+    if !itself(path, a, b, visit)? {
         return Ok(());
     }
-    let mut left = meta.read_dir(a.at, a.inode.number, None, usize::MAX)?.into_iter().peekable();
-    let mut right = meta.read_dir(b.at, b.inode.number, None, usize::MAX)?.into_iter().peekable();
-    loop {
+    let mut above = (Ancestors::new(a.inode.number), Ancestors::new(b.inode.number));
+    let mut pairs = vec![open(path.len(), a.inode, b.inode)?];
+    while let Some(Pair { directories, names: (left, right), prefix }) = pairs.last_mut() {
+        path.truncate(*prefix);
         let order = match (left.peek(), right.peek()) {
-            (None, None) => return Ok(()),
+            (None, None) => {
+                above.0.leave(directories.0);
+                above.1.leave(directories.1);
+                pairs.pop();
+                continue;
+            }
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (Some(x), Some(y)) => x.name.cmp(&y.name),
@@ -92,14 +99,40 @@ fn both<E: From<Error>>(
             (Ordering::Less, Some(x), _) => one(meta, path, a.at, &x, Difference::Removed, visit)?,
             (Ordering::Greater, _, Some(y)) => one(meta, path, b.at, &y, Difference::Added, visit)?,
             (_, Some(x), Some(y)) => {
-                let len = push(path, &x.name);
-                let (x, y) = (Side { at: a.at, inode: &x.inode }, Side { at: b.at, inode: &y.inode });
-                both(meta, path, x, y, depth + 1, visit)?;
-                path.truncate(len);
+                push(path, &x.name);
+                let sides = (Side { at: a.at, inode: &x.inode }, Side { at: b.at, inode: &y.inode });
+                if itself(path, sides.0, sides.1, visit)? {
+                    above.0.enter(x.inode.number)?;
+                    above.1.enter(y.inode.number)?;
+                    pairs.push(open(path.len(), &x.inode, &y.inode)?);
+                }
             }
-            _ => return Ok(()),
+            _ => {}
         }
     }
+    Ok(())
+}
+
+/// Compares an entry that both sides have; true when both are directories that may differ below.
+fn itself<E: From<Error>>(
+    path: &[u8],
+    a: Side<'_>,
+    b: Side<'_>,
+    visit: &mut Visit<'_, E>,
+) -> Result<bool, E> {
+    let (old, new) = (&a.inode.attributes, &b.inode.attributes);
+    if old.kind != new.kind {
+        visit(path, Difference::Kind, Some(a.inode), Some(b.inode))?;
+        return Ok(false);
+    }
+    let same_content = a.inode.root == b.inode.root && old.target == new.target && old.rdev == new.rdev;
+    if !same_content {
+        visit(path, Difference::Content, Some(a.inode), Some(b.inode))?;
+    } else if old != new {
+        visit(path, Difference::Attributes, Some(a.inode), Some(b.inode))?;
+    }
+    // The same directory of the same tree cannot differ below.
+    Ok(old.kind == FileKind::Directory && (a.at != b.at || a.inode.number != b.inode.number))
 }
 
 /// An entry, and all below it, that only one side has.

@@ -81,7 +81,7 @@ fn require_directory(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode>
 pub fn remove(store: &Store, paths: &[StorePath], recursive: bool) -> Result<EditReport> {
     let meta = &*store.meta;
     let mut changes = Vec::new();
-    for path in paths {
+    for (at, path) in paths.iter().enumerate() {
         let (parent, name) = not_the_root(path)?;
         let inode = require(meta, At::Now, path)?;
         if inode.attributes.kind == FileKind::Directory && !recursive {
@@ -91,7 +91,13 @@ pub fn remove(store: &Store, paths: &[StorePath], recursive: bool) -> Result<Edi
             ));
         }
         let parent = require_directory(meta, At::Now, &parent)?.number;
-        changes.push(Change::Remove { parent, name, recursive });
+        // What is named twice, or lies below what goes, goes once.
+        let goes = paths.iter().enumerate().any(|(other, above)| {
+            path.components.starts_with(&above.components) && (path != above || other < at)
+        });
+        if !goes {
+            changes.push(Change::Remove { parent, name, recursive });
+        }
     }
     commit(store, "rm", changes)
 }

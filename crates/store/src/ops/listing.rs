@@ -1,5 +1,7 @@
 //! Walks a stored tree, depth first, in bytewise order of names.
 
+use std::collections::HashSet;
+
 use outrigger_format::catalogue::FileKind;
 
 use crate::error::Error;
@@ -7,8 +9,35 @@ use crate::meta::{At, DirEntry, Meta};
 
 /// Entries asked for at once.
 const PAGE: usize = 4096;
-/// Deeper than any tree that a file system could hold: a database that says so is damaged, or lies.
-const DEPTH_MAX: usize = 4096;
+
+/// The directories that lead to where a walk is. A tree may be of any depth (one that is put has the depth its file system let it have), but a
+/// database that is damaged, or lies, may say that a directory lies below itself: a walk without this would never end.
+pub(crate) struct Ancestors(HashSet<u64>);
+
+impl Ancestors {
+    /// A walk begins at `directory`.
+    pub fn new(directory: u64) -> Self {
+        Self(HashSet::from([directory]))
+    }
+
+    /// The walk goes down into `directory`.
+    ///
+    /// # Errors
+    /// `Damaged` when it is there already.
+    pub fn enter(&mut self, directory: u64) -> Result<(), Error> {
+        if self.0.insert(directory) {
+            return Ok(());
+        }
+        Err(Error::damaged(format!(
+            "directory {directory} of the stored tree lies below itself; `check` names what is damaged, `recover` rebuilds the database"
+        )))
+    }
+
+    /// The walk has left `directory`.
+    pub fn leave(&mut self, directory: u64) {
+        self.0.remove(&directory);
+    }
+}
 
 struct Level {
     inode: u64,
@@ -43,7 +72,7 @@ pub type Visit<'v, E> = dyn FnMut(&[u8], &DirEntry) -> Result<(), E> + 'v;
 /// below it; a directory comes before what it holds.
 ///
 /// # Errors
-/// Those of `visit` and of the database; `Damaged` for a tree that is too deep to be one.
+/// Those of `visit` and of the database; `Damaged` for a directory that lies below itself.
 pub fn walk<E: From<Error>>(
     meta: &dyn Meta,
     at: At,
@@ -53,8 +82,10 @@ pub fn walk<E: From<Error>>(
 ) -> Result<(), E> {
     let mut path = Vec::new();
     let mut levels = vec![Level::new(directory, 0)];
+    let mut above = Ancestors::new(directory);
     while let Some(level) = levels.last_mut() {
         let Some(entry) = level.next(meta, at)? else {
+            above.leave(level.inode);
             levels.pop();
             continue;
         };
@@ -62,9 +93,7 @@ pub fn walk<E: From<Error>>(
         path.extend_from_slice(&entry.name);
         visit(&path, &entry)?;
         if recursive && entry.inode.attributes.kind == FileKind::Directory {
-            if levels.len() >= DEPTH_MAX {
-                return Err(Error::damaged("the stored tree is nested too deeply to be real").into());
-            }
+            above.enter(entry.inode.number)?;
             path.push(b'/');
             levels.push(Level::new(entry.inode.number, path.len()));
         }

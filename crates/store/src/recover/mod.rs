@@ -32,12 +32,12 @@ use crate::clock;
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{Commit, Meta, OpenMode, SessionKind, SqliteMeta};
+use crate::older::PACK_ID_GAP;
+use crate::remains;
 use crate::session::Session;
 use crate::store::{DATABASE_FILE, Store, create_private_dir, write_durably};
 use survey::Survey;
 
-/// Ids handed out after a recovery begin this far above any that was seen: a lost database may have given out more.
-const PACK_ID_GAP: u64 = 1 << 20;
 /// The new database's name until it is whole.
 const UNFINISHED: &str = "meta.db.recovering";
 
@@ -82,12 +82,17 @@ pub struct RecoverProgress {
 /// Rebuilds the database of the store in `dir` from its packs.
 ///
 /// # Errors
-/// `NotFound` when there is no store, `Busy` while something uses it, `Newer`, `Denied`, `Io`. The old database, if any, is then
+/// `NotFound` when there is no store, `Damaged` when its packs are gone, `Busy` while something uses it, `Newer`, `Denied`, `Io`. The old database, if any, is then
 /// where it was.
 pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> {
-    let config = StoreConfig::read(dir)?;
-    refuse_in_use(dir)?;
     let mut report = RecoverReport::default();
+    let (config, is_new) = configuration(dir, &mut report)?;
+    refuse_in_use(dir)?;
+    if config.packs.is_none() && !dir.join("packs").is_dir() {
+        let packs = dir.join("packs");
+        let why = format!("{} is missing: put it back from a copy of the store", packs.display());
+        return Err(Error::damaged(why));
+    }
     remove_database(&dir.join(UNFINISHED))?;
     let meta: Arc<dyn Meta> = Arc::new(SqliteMeta::open(&dir.join(UNFINISHED), OpenMode::Create)?);
     let backend = config.open_packs(dir, Access::default())?;
@@ -96,6 +101,7 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
     meta.adopt_packs(&survey.whole)?;
     report.packs = survey.whole.len() as u64;
 
+    let text = config.to_text();
     let store = Store::assemble(dir, config, Arc::clone(&meta), Arc::clone(&backend), false)?;
     let session = Session::open(&meta, SessionKind::Writer, None, "recover")?;
     let mut blocks = survey.blocks;
@@ -108,11 +114,36 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
     meta.tidy()?;
     drop((store, meta));
 
+    if is_new {
+        remains::set_aside(dir)?;
+        write_durably(dir, CONFIG_FILE, text.as_bytes())?;
+    }
     report.old_database = exchange_databases(dir)?;
     for id in moved {
         backend.set_aside(id)?;
     }
     Ok(report)
+}
+
+/// What the store is; the flag says that its `store.toml` is lost or damaged, and this was made from the packs.
+fn configuration(dir: &Path, report: &mut RecoverReport) -> Result<(StoreConfig, bool)> {
+    let lost = match StoreConfig::find(dir) {
+        Ok(Some(config)) => return Ok((config, false)),
+        Ok(None) => remains::refuse(dir),
+        Err(error) if error.kind() == ErrorKind::Damaged => error,
+        Err(error) => return Err(error),
+    };
+    let Some((config, sentence)) = remains::configuration(dir)? else {
+        // Packs elsewhere have it noted beside them.
+        return match lost.kind() {
+            ErrorKind::Damaged => Err(lost.context(
+                "no pack here says what the store was; if its packs lie elsewhere, `recover --packs URL` in a new directory finds it",
+            )),
+            _ => Err(lost),
+        };
+    };
+    report.problems.push(sentence);
+    Ok((config, true))
 }
 
 /// Makes a store's directory anew from what is noted beside its packs, when the directory is lost as a whole. [`recover`] does the rest.
@@ -236,7 +267,9 @@ fn remove_database(path: &Path) -> Result<()> {
 fn exchange_databases(dir: &Path) -> Result<Option<PathBuf>> {
     let (old, new) = (dir.join(DATABASE_FILE), dir.join(UNFINISHED));
     let at = || format!("cannot exchange {}", old.display());
-    let aside = dir.join(format!("{DATABASE_FILE}.damaged-{}", clock::now_nanos() / 1_000_000_000));
+    // Never over one that an earlier recovery has set aside, in the same second too.
+    let aside = format!("{DATABASE_FILE}.damaged-{}", clock::now_nanos() / 1_000_000_000);
+    let aside = remains::free_name(dir, &aside, &["-wal", "-shm"]);
     let log = &database_files(&new)[1];
     if std::fs::metadata(log).is_ok_and(|log| log.len() > 0) {
         return Err(Error::new(ErrorKind::Busy, format!("{} is still in use", new.display())));

@@ -218,6 +218,10 @@ impl Backend for FaultyBackend {
         self.0.inner.claimed()
     }
 
+    fn lists_cheaply(&self) -> bool {
+        self.0.inner.lists_cheaply()
+    }
+
     fn uploads_max(&self) -> usize {
         self.0.inner.uploads_max()
     }

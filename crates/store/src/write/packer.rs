@@ -11,9 +11,13 @@ use outrigger_format::{
 };
 
 use crate::backend::{Backend, PackWriter};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::meta::{Meta, PackRow, PackState, SessionId};
+use crate::older;
 use crate::store::Store;
+
+/// Taken names that are passed by, each after counters were raised above all packs: it is over after one, unless somebody else makes packs here.
+const TRIES: usize = 8;
 
 /// A compressed frame, ready to append.
 pub(crate) struct StoredFrame<'a> {
@@ -131,9 +135,7 @@ impl PackSink {
     }
 
     fn begin(&self) -> Result<OpenPack> {
-        // The intent is durable before the object exists, so that nothing is ever written that no row announces.
-        let id = self.meta.announce_packs(self.session, self.kind, 1)?[0];
-        let mut writer = self.backend.create(id)?;
+        let (id, mut writer) = self.create()?;
         let header = PackHeader { kind: self.kind, fingerprint: self.fingerprint, id, store: self.store };
         writer.append(&[IoSlice::new(&header.encode())])?;
         Ok(OpenPack {
@@ -145,6 +147,23 @@ impl PackSink {
             raw_bytes: 0,
             sequences: Vec::new(),
         })
+    }
+
+    fn create(&self) -> Result<(PackId, Box<dyn PackWriter>)> {
+        let mut tries = 0;
+        loop {
+            // The intent is durable before the object exists, so that nothing is ever written that no row announces.
+            let id = self.meta.announce_packs(self.session, self.kind, 1)?[0];
+            match self.backend.create(id) {
+                // The database is older than its packs, and this one is somebody's: an intent for it would have it swept.
+                Err(error) if error.kind() == ErrorKind::Exists && tries < TRIES => {
+                    self.meta.withdraw_packs(self.session, &[id])?;
+                    older::raise_counters(&*self.meta, &*self.backend)?;
+                    tries += 1;
+                }
+                created => return Ok((id, created?)),
+            }
+        }
     }
 }
 

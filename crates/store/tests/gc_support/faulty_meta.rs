@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use outrigger_format::{PackId, PackKind, Root};
 use outrigger_store::meta::{
-    At, Commit, Committed, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId, SessionKind,
-    SessionRow, SnapshotRow, TreeTotals, VersionRow,
+    At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId,
+    SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
 };
 use outrigger_store::{Error, ErrorKind, Result};
 
@@ -63,6 +63,7 @@ impl Meta for FaultyMeta {
         fn fence(session: SessionId) -> ();
         fn sessions() -> Vec<SessionRow>;
         fn announce_packs(session: SessionId, kind: PackKind, count: u32) -> Vec<PackId>;
+        fn withdraw_packs(session: SessionId, packs: &[PackId]) -> ();
         fn packs_sealed(session: SessionId, packs: &[PackRow]) -> ();
         fn packs() -> Vec<PackRow>;
         fn sweep_packs(time: u64) -> u64;
@@ -95,6 +96,7 @@ impl Meta for FaultyMeta {
         fn all_acknowledged(generation: u64) -> bool;
         fn bury(session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> ();
         fn absolve(session: SessionId, packs: &[PackId]) -> ();
+        fn counters() -> Counters;
         fn raise_counters(next_pack: u64, next_inode: u64, next_sequence: u64) -> ();
         fn adopt_packs(packs: &[PackRow]) -> ();
         fn restore_versions(inode: u64, versions: &[VersionRow]) -> ();

@@ -2,7 +2,8 @@
 
 use outrigger_format::{PackId, PackKind, Root};
 use outrigger_store::meta::{
-    At, Change, Commit, PackRow, PackState, ROOT_INODE, SessionId, SessionKind, VersionRow, orphan_holder,
+    At, Change, Commit, Counters, PackRow, PackState, ROOT_INODE, SessionId, SessionKind, VersionRow,
+    orphan_holder,
 };
 use outrigger_store::{Error, ErrorKind};
 
@@ -105,10 +106,15 @@ pub fn only_what_ended_sessions_left_is_swept(engine: &Fixture) {
     let (one, two) = (engine.writer(), engine.writer());
     let left = [meta.announce_packs(one, PackKind::Data, 1).unwrap()[0], sealed(engine, one)];
     let (kept, committed) = (sealed(engine, two), live(engine, one));
+    let withdrawn = meta.announce_packs(one, PackKind::Data, 2).unwrap();
+    meta.withdraw_packs(two, &withdrawn).unwrap();
+    assert_eq!(meta.packs().unwrap().len(), 6, "another's intents are not taken back");
+    meta.withdraw_packs(one, &[withdrawn[0], withdrawn[1], left[1], committed]).unwrap();
     assert_eq!(meta.sweep_packs(5).unwrap(), 0);
     meta.forget_packs(&left).unwrap();
     assert_eq!(meta.packs().unwrap().len(), 4, "only dead ones are forgotten");
     meta.fence(one).unwrap();
+    assert_eq!(kind(meta.withdraw_packs(one, &left)), ErrorKind::Fenced);
     assert_eq!(meta.sweep_packs(5).unwrap(), 2);
     assert!(left.iter().all(|pack| state(engine, *pack) == Some(PackState::Dead)));
     assert_eq!(meta.packs().unwrap()[0].dead_since, 5);
@@ -282,6 +288,9 @@ pub fn counters_rise_and_never_fall(engine: &Fixture) {
     assert_eq!(engine.another().next_sequence().unwrap(), first + 1);
     meta.raise_counters(50, 60, 70).unwrap();
     meta.raise_counters(1, 1, 1).unwrap();
+    let wanted = Counters { next_pack: 50, next_inode: 60, next_sequence: 70 };
+    assert_eq!(meta.counters().unwrap(), wanted);
+    assert_eq!(meta.counters().unwrap(), wanted, "asking gives nothing out");
     assert_eq!(meta.announce_packs(engine.writer(), PackKind::Data, 1).unwrap(), [PackId(50)]);
     assert_eq!(meta.reserve_inodes(1).unwrap(), 60..61);
     assert_eq!(meta.next_sequence().unwrap(), 70);

@@ -328,6 +328,10 @@ impl Backend for CachedBackend {
         self.shared.inner.claimed()
     }
 
+    fn lists_cheaply(&self) -> bool {
+        self.shared.inner.lists_cheaply()
+    }
+
     fn uploads_max(&self) -> usize {
         self.shared.inner.uploads_max()
     }

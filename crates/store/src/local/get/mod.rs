@@ -23,6 +23,7 @@ use self::target::{OpenFile, Target};
 use self::worker::work;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{At, Inode};
+use crate::ops::listing::Ancestors;
 use crate::read::Reader;
 use crate::store::Store;
 use crate::tree::{check_name, show};
@@ -129,9 +130,11 @@ impl<'a> Walker<'a> {
     fn walk(&mut self, top: Arc<Target<'a>>, inode: u64) -> Result<()> {
         // Depth first, so that a directory is finished soon after its last file.
         let mut levels = vec![(top, inode, Vec::new().into_iter(), Some(None::<Vec<u8>>))];
+        let mut above = Ancestors::new(inode);
         while let Some((target, inode, entries, after)) = levels.last_mut() {
             let Some(entry) = entries.next() else {
                 let Some(from) = after.take() else {
+                    above.leave(*inode);
                     levels.pop();
                     continue;
                 };
@@ -142,6 +145,8 @@ impl<'a> Walker<'a> {
             };
             let (target, number): (Arc<Target<'a>>, u64) = (Arc::clone(target), entry.inode.number);
             if let Some(below) = self.entry(&target, &entry.name, entry.inode)? {
+                // A directory that lies below itself would fill the disk.
+                above.enter(number)?;
                 levels.push((below, number, Vec::new().into_iter(), Some(None)));
             }
         }

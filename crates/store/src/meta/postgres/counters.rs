@@ -5,8 +5,8 @@ use tokio_postgres::Row;
 use super::connection::{Answer, Query};
 use super::transaction::Tx;
 use crate::error::ErrorKind;
-use crate::meta::TreeTotals;
 use crate::meta::fault::{Outcome, refuse};
+use crate::meta::{Counters, TreeTotals};
 
 /// The row that must be there.
 pub(super) fn row(answer: &Answer) -> Outcome<&Row> {
@@ -15,7 +15,11 @@ pub(super) fn row(answer: &Answer) -> Outcome<&Row> {
 
 /// Takes `by` numbers; returns the first one.
 pub(super) fn advance(tx: &mut Tx<'_>, name: &'static str, by: u64) -> Outcome<u64> {
-    let full = || refuse(ErrorKind::Full, format!("counter {name} is used up"));
+    // No store comes near the end of one.
+    let full = || {
+        let what = format!("the counter {name} is at its end, which no use of a store can bring about");
+        refuse(ErrorKind::Damaged, what)
+    };
     let by = i64::try_from(by).map_err(|_| full())?;
     // Nothing changes where the sum would not fit.
     let sql = "UPDATE @counter SET value = value + $2 WHERE name = $1 AND value <= 9223372036854775807 - $2 \
@@ -23,6 +27,20 @@ pub(super) fn advance(tx: &mut Tx<'_>, name: &'static str, by: u64) -> Outcome<u
     let answer = tx.one(Query::new(sql).text(name).int(by))?;
     let before: i64 = answer.first().ok_or_else(full)?.try_get(0)?;
     Ok(before as u64)
+}
+
+/// The statement for [`read_next`].
+pub(super) const NEXT: &str = "SELECT max(value) FILTER (WHERE name = 'next_pack'), \
+    max(value) FILTER (WHERE name = 'next_inode'), max(value) FILTER (WHERE name = 'next_sequence') FROM @counter";
+
+/// What is given out next.
+pub(super) fn read_next(answer: &Answer) -> Outcome<Counters> {
+    let row = row(answer)?;
+    let missing = || refuse(ErrorKind::Damaged, "a counter is missing");
+    let column = |column: usize| -> Outcome<u64> {
+        Ok(row.try_get::<_, Option<i64>>(column)?.ok_or_else(missing)? as u64)
+    };
+    Ok(Counters { next_pack: column(0)?, next_inode: column(1)?, next_sequence: column(2)? })
 }
 
 /// Raises counters to at least these values.

@@ -48,8 +48,8 @@ use self::pool::Pool;
 use self::transaction::{Gate, Transactions, Tx};
 use super::fault::{Explain as _, Outcome};
 use super::{
-    At, Commit, Committed, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId, SessionKind,
-    SessionRow, SnapshotRow, TreeTotals, VersionRow,
+    At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId,
+    SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -197,6 +197,10 @@ impl Meta for PostgresMeta {
 
     fn announce_packs(&self, session: SessionId, kind: PackKind, count: u32) -> Result<Vec<PackId>> {
         self.write("announcing packs", Gate::Shared, |tx| packs::announce(tx, session, kind, count))
+    }
+
+    fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
+        self.write("withdrawing packs", Gate::Shared, |tx| packs::withdraw(tx, session, packs))
     }
 
     fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()> {
@@ -365,6 +369,10 @@ impl Meta for PostgresMeta {
 
     fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
         Some(self)
+    }
+
+    fn counters(&self) -> Result<Counters> {
+        self.read("reading counters", &Query::new(counters::NEXT), counters::read_next)
     }
 
     fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()> {

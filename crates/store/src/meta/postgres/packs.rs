@@ -99,6 +99,14 @@ pub(super) fn announce(
     Ok(ids)
 }
 
+/// Takes intents back.
+pub(super) fn withdraw(tx: &mut Tx<'_>, session: SessionId, packs: &[PackId]) -> Outcome<()> {
+    sessions::require_live(tx, session)?;
+    let sql = "DELETE FROM @pack WHERE id = ANY ($2) AND session = $1 AND state = 0";
+    tx.later(Query::new(sql).int(session.0 as i64).ints(ids(packs)));
+    Ok(())
+}
+
 /// Refuses unless every pack's row changed.
 fn expect_all(tx: &mut Tx<'_>, changed: &[Row], packs: &[PackId], wanted: &str) -> Outcome<()> {
     let changed: Vec<i64> = changed.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;

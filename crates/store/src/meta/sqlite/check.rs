@@ -207,7 +207,10 @@ fn contents(connection: &Connection, found: &mut Vec<String>) -> Outcome<()> {
     }
     let kept = super::state::totals(connection)?;
     if ([kept.files, kept.directories, kept.others], kept.bytes) != (kinds, bytes) {
-        found.push(format!("totals are kept as {kept:?}, and are {kinds:?} with {bytes} bytes"));
+        found.push(format!(
+            "the totals say {} files with {} bytes, {} directories and {} others; there are {} with {bytes} bytes, {} and {}",
+            kept.files, kept.bytes, kept.directories, kept.others, kinds[0], kinds[1], kinds[2]
+        ));
     }
     let root = connection.query_row(
         "SELECT 1 FROM inode i JOIN traits t ON t.id = i.traits WHERE i.number = ?1 AND t.mode >> 12 = 1",

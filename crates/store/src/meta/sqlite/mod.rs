@@ -47,8 +47,8 @@ use rusqlite::{Connection, TransactionBehavior};
 use self::snapshots::PurgePosition;
 use super::fault::{Explain as _, Outcome};
 use super::{
-    At, Commit, Committed, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId, SessionKind,
-    SessionRow, SnapshotRow, TreeTotals, VersionRow,
+    At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId,
+    SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -60,6 +60,11 @@ pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Reading connections that are kept open.
 const READERS_KEPT: usize = 8;
+
+/// True when nothing has ever been stored by the database at `path`; one that cannot be read is not unused.
+pub(crate) fn is_unused_database(path: &Path) -> bool {
+    open::is_unused(path)
+}
 
 /// The metadata engine in an SQLite database.
 pub struct SqliteMeta {
@@ -220,6 +225,10 @@ impl Meta for SqliteMeta {
         self.write("announcing packs", |db| packs::announce(db, self.now(), session, kind, count))
     }
 
+    fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
+        self.write("withdrawing packs", |db| packs::withdraw(db, self.now(), session, packs))
+    }
+
     fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()> {
         self.write("recording sealed packs", |db| packs::sealed(db, self.now(), session, packs))
     }
@@ -358,6 +367,10 @@ impl Meta for SqliteMeta {
 
     fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
         Some(self)
+    }
+
+    fn counters(&self) -> Result<Counters> {
+        self.read_once("reading counters", |db| Ok(state::counters(db)?))
     }
 
     fn raise_counters(&self, next_pack: u64, next_inode: u64, next_sequence: u64) -> Result<()> {

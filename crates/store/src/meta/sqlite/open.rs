@@ -194,6 +194,22 @@ pub(super) fn create(path: &Path) -> Result<()> {
     if made { Ok(()) } else { Err(exists()) }
 }
 
+/// True when nothing has ever been stored by this database: its making was interrupted, or nobody has used it. One that cannot be read is not unused.
+pub(super) fn is_unused(path: &Path) -> bool {
+    let read = || -> rusqlite::Result<bool> {
+        let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
+        connection.busy_timeout(BUSY)?;
+        super::sums::register(&connection)?;
+        if connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))? == 0 {
+            return Ok(true);
+        }
+        let sql = "SELECT next_pack = 1 AND next_sequence = 1 AND NOT EXISTS (SELECT 1 FROM pack) \
+                   AND NOT EXISTS (SELECT 1 FROM dentry) FROM state";
+        connection.query_row(sql, [], |row| row.get(0))
+    };
+    read().unwrap_or(false)
+}
+
 /// Refuses a database that is not ours, or too new.
 pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<()> {
     let shown = path.display();
@@ -202,15 +218,24 @@ pub(super) fn recognise(connection: &Connection, path: &Path) -> Result<()> {
         |pragma: &str| connection.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
     let application = match read("application_id") {
         Err(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
-            return Err(Error::damaged(format!("{shown} is not a database")).caused_by(error));
+            let why =
+                format!("{shown} is not a database; rebuild it from the packs with `outrigger recover`");
+            return Err(Error::damaged(why).caused_by(error));
         }
         other => other.explain(&what)?,
     };
     if application != APPLICATION_ID {
-        let empty = std::fs::metadata(path).is_ok_and(|file| file.len() == 0);
-        let is =
-            if empty { "empty: its store was never made" } else { "a database, but not one of Outrigger's" };
-        return Err(Error::new(ErrorKind::Invalid, format!("{shown} is {is}")));
+        // Where a store is, one was made: `init` writes `store.toml` after the database.
+        let tables =
+            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
+        if tables == Ok(0) {
+            let why = format!(
+                "{shown} is empty: what was in it is lost; rebuild it from the packs with `outrigger recover`"
+            );
+            return Err(Error::damaged(why));
+        }
+        let why = format!("{shown} is a database, but not one of Outrigger's");
+        return Err(Error::new(ErrorKind::Invalid, why));
     }
     let version = read("user_version").explain(&what)?;
     if version != SCHEMA_VERSION {

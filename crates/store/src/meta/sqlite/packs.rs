@@ -94,6 +94,22 @@ pub(super) fn announce(
     Ok(ids)
 }
 
+/// Takes intents back.
+pub(super) fn withdraw(
+    connection: &Connection,
+    now: u64,
+    session: SessionId,
+    packs: &[PackId],
+) -> Outcome<()> {
+    sessions::require_live(connection, now, session)?;
+    let sql = "DELETE FROM pack WHERE id = ?1 AND session = ?2 AND state = 0";
+    let mut delete = connection.prepare_cached(sql)?;
+    for &pack in packs {
+        delete.execute((pack.0 as i64, session.0 as i64))?;
+    }
+    Ok(())
+}
+
 /// What a pack is, for messages.
 fn describe(connection: &Connection, pack: PackId) -> Outcome<String> {
     let found = select(connection, "id = ?1", [pack.0 as i64])?;

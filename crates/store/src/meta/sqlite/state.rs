@@ -3,20 +3,33 @@
 use rusqlite::Connection;
 
 use crate::error::ErrorKind;
-use crate::meta::TreeTotals;
 use crate::meta::change::totals::{Retained, TotalsDelta};
 use crate::meta::fault::{Outcome, refuse};
+use crate::meta::{Counters, TreeTotals};
 
 /// Reads one column of the row of counters.
 pub(super) fn counter(connection: &Connection, column: &str) -> rusqlite::Result<i64> {
     connection.prepare_cached(&format!("SELECT {column} FROM state"))?.query_row([], |row| row.get(0))
 }
 
+/// What is given out next.
+pub(super) fn counters(connection: &Connection) -> rusqlite::Result<Counters> {
+    let sql = "SELECT next_pack, next_inode, next_sequence FROM state";
+    connection.prepare_cached(sql)?.query_row([], |row| {
+        let column = |n| row.get::<_, i64>(n).map(|value| value as u64);
+        Ok(Counters { next_pack: column(0)?, next_inode: column(1)?, next_sequence: column(2)? })
+    })
+}
+
 /// Adds to one column of the row of counters; returns what it was before.
 pub(super) fn advance(connection: &Connection, column: &str, by: u64) -> Outcome<u64> {
     let before = counter(connection, column)? as u64;
     let after = before.checked_add(by).and_then(|after| i64::try_from(after).ok());
-    let after = after.ok_or_else(|| refuse(ErrorKind::Full, format!("counter {column} is used up")))?;
+    // No store comes near the end of one.
+    let after = after.ok_or_else(|| {
+        let what = format!("the counter {column} is at its end, which no use of a store can bring about");
+        refuse(ErrorKind::Damaged, what)
+    })?;
     connection.prepare_cached(&format!("UPDATE state SET {column} = ?1"))?.execute([after])?;
     Ok(before)
 }

@@ -1,0 +1,168 @@
+//! A database that is older than its packs: a copy of it that was put back.
+//!
+//! Such a database says of packs that files of the lost history need that nobody knows them, or that a session left them behind. Its counters
+//! would give out ids, sequences and inodes that stand for something else already. So, before anything is given out or given up:
+//!
+//! 1. Counters are raised above every object seen ([`raise_counters`]): whenever a session opens that writes, where listing objects costs little;
+//!    always when one becomes the collector; and elsewhere when a pack's name turns out to be taken, whose intent is withdrawn then. They are raised by
+//!    a gap, as the lost history may have had ids that are in use no more, and indices on disk still name.
+//! 2. A sealed pack (header and footer hold) that no row knows, or a left-behind one with catalogue blocks of sequences that the
+//!    database never gave out, is [`evidence`] of a lost history. While there is any, nothing is swept, unlinked, buried or
+//!    given up in copies: what looks like garbage may be in use by what the database has forgotten. `recover` brings both histories
+//!    together, and is the way out.
+//!
+//! The evidence is in the packs, so it stays whatever is done to the database. What it cannot tell: a copy that was made while a `put` was about
+//! to commit, put back when nothing else had been stored, looks like a `put` that was killed then. See `docs/semantics.md`.
+//!
+//! Order: objects are listed before counters and rows are read. A live writer announces a pack before it creates the object, so what it makes meanwhile is
+//! never taken for a lost one.
+
+use std::collections::HashSet;
+
+use outrigger_format::catalogue::Block;
+use outrigger_format::{ChunkKind, PackId, PackKind};
+
+use crate::backend::Backend;
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::{Meta, PackRow, PackState};
+use crate::store::Store;
+
+/// Ids handed out afterwards begin this far above any that was seen: a lost database may have given out more.
+pub(crate) const PACK_ID_GAP: u64 = 1 << 20;
+const SEQUENCE_GAP: u64 = 1 << 32;
+/// Numbers below 2^40 can be shown in every mount: room for hundreds of such accidents.
+const INODE_GAP: u64 = 1 << 30;
+
+/// Packs named in a sentence.
+const NAMED: usize = 3;
+
+/// Raises the counters if an object in `backend` has an id that `meta` has not given out; whether that was so.
+///
+/// # Errors
+/// Those of both.
+pub(crate) fn raise_counters(meta: &dyn Meta, backend: &dyn Backend) -> Result<bool> {
+    let Some(newest) = backend.list()?.last().copied() else { return Ok(false) };
+    let counters = meta.counters()?;
+    if newest.0 < counters.next_pack {
+        return Ok(false);
+    }
+    let next_pack = newest.0.saturating_add(PACK_ID_GAP).min(PackId::MAX.0);
+    meta.raise_counters(
+        next_pack,
+        counters.next_inode.saturating_add(INODE_GAP),
+        counters.next_sequence.saturating_add(SEQUENCE_GAP),
+    )?;
+    Ok(true)
+}
+
+/// What lies among the packs without belonging there, and what says that the database is older than they are.
+#[derive(Default)]
+pub(crate) struct Unknown {
+    /// Objects that no row knows, rising.
+    pub strays: Vec<PackId>,
+    /// Those that are sealed, and packs left behind of commits that the database never knew: rising, each once.
+    pub lost: Vec<PackId>,
+}
+
+/// Looks for evidence, see the module.
+///
+/// # Errors
+/// Those of the engine and the database; damage is none.
+pub(crate) fn evidence(store: &Store) -> Result<Unknown> {
+    let objects = store.backend.list()?;
+    let rows = store.meta.packs()?;
+    let known: HashSet<PackId> = rows.iter().map(|row| row.id).collect();
+    let strays: Vec<PackId> = objects.iter().filter(|id| !known.contains(id)).copied().collect();
+    let mut lost = Vec::new();
+    for &id in &strays {
+        // What another host has removed meanwhile may be kept nearby.
+        store.backend.forget(id);
+        if is_whole(store, id)? {
+            lost.push(id);
+        }
+    }
+    let objects: HashSet<PackId> = objects.into_iter().collect();
+    let mut left = Vec::new();
+    for row in rows.iter().filter(|row| is_uncommitted(row) && row.kind == PackKind::Meta) {
+        if objects.contains(&row.id) {
+            left.push((row.id, newest_sequence(store, row.id)?));
+        }
+    }
+    // Asked after the blocks were read: whoever writes one has taken its sequence before.
+    let next_sequence = store.meta.counters()?.next_sequence;
+    lost.extend(left.iter().filter(|(_, sequence)| *sequence >= next_sequence).map(|(id, _)| *id));
+    lost.sort_unstable();
+    Ok(Unknown { strays, lost })
+}
+
+/// Fails when the database is older than its packs; otherwise says which objects are strays.
+///
+/// # Errors
+/// `Damaged`, with what to do.
+pub(crate) fn refuse(store: &Store) -> Result<Vec<PackId>> {
+    let Unknown { strays, lost } = evidence(store)?;
+    if lost.is_empty() {
+        return Ok(strays);
+    }
+    Err(Error::damaged(format!("{}; nothing was reclaimed. {}", describe(&lost), advice(store))))
+}
+
+/// How [`describe`] begins.
+pub(crate) const BEGINS: &str = "the database is an older copy of itself that was put back: ";
+
+/// What [`Unknown::lost`] means, in a clause.
+pub(crate) fn describe(lost: &[PackId]) -> String {
+    let named: Vec<String> = lost.iter().take(NAMED).map(PackId::to_string).collect();
+    let more = if lost.len() > NAMED { ", …" } else { "" };
+    let (noun, verb, it) = if lost.len() == 1 { ("pack", "is", "it") } else { ("packs", "are", "them") };
+    format!(
+        "{BEGINS}{noun} {}{more} {verb} whole, and it does not know what {verb} in {it}",
+        named.join(", ")
+    )
+}
+
+/// What to do about it.
+pub(crate) fn advice(store: &Store) -> String {
+    match store.is_shared() {
+        true => "Restore the newest copy of the database there is; what that does not know, `check --repair` moves aside".to_string(),
+        false => format!(
+            "Rebuild the database from the packs with `outrigger -s {} recover`; until then they are all kept",
+            store.name().display()
+        ),
+    }
+}
+
+fn is_uncommitted(row: &PackRow) -> bool {
+    // A dead pack was swept or buried; a database that says so of one that is in use was asked by a program that did not look.
+    matches!(row.state, PackState::Writing | PackState::Sealed | PackState::Dead)
+}
+
+/// True when the header is this store's and the footer holds.
+fn is_whole(store: &Store, id: PackId) -> Result<bool> {
+    let read = store.packs.read_header(id).and_then(|_| store.packs.read_footer(id));
+    match read {
+        Ok(_) => Ok(true),
+        Err(error) if is_about_the_pack(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The newest sequence among a sealed pack's catalogue blocks; 0 if there are none, or it is not sealed.
+fn newest_sequence(store: &Store, id: PackId) -> Result<u64> {
+    let footer = match store.packs.read_footer(id) {
+        Ok(footer) => footer,
+        Err(error) if is_about_the_pack(&error) => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let mut newest = 0;
+    for (number, _) in (0u16..).zip(footer.frames()).filter(|(_, entry)| entry.kind == ChunkKind::Catalogue) {
+        let Ok(frame) = store.packs.load(id, &footer, number) else { continue };
+        let block = Block::decode(frame.chunk(0).unwrap_or_default());
+        newest = newest.max(block.map_or(0, |block| block.sequence));
+    }
+    Ok(newest)
+}
+
+fn is_about_the_pack(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound | ErrorKind::Invalid)
+}

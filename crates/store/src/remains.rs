@@ -1,0 +1,123 @@
+//! What of a store lies in a directory that has no readable `store.toml`: for errors that say so, for an `init` that must not begin over it, and
+//! for `recover`, which makes the file anew from what the packs say of themselves.
+//!
+//! A header has the store's id and its fingerprint. The rest is what new data is cut, compressed and packed by: any value reads the data
+//! that is there, so the defaults do, but data that is stored again may be cut otherwise and not be found.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use outrigger_format::{FingerprintKind, PACK_HEADER_LEN, PackHeader, StoreId};
+
+use crate::backend::{Backend, DAMAGED_DIR, LocalBackend};
+use crate::config::{CONFIG_FILE, Profile, StoreConfig};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::meta::is_unused_database;
+use crate::store::DATABASE_FILE;
+
+/// What is there, in words; `None` when nothing is that anything was ever stored in. What an `init` that was interrupted leaves behind counts as nothing.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub(crate) fn of_a_store(dir: &Path) -> Result<Option<String>> {
+    let mut found = Vec::new();
+    if has_packs(dir)? {
+        found.push("packs".to_string());
+    }
+    let database = dir.join(DATABASE_FILE);
+    if database.exists() && !is_unused_database(&database) {
+        found.push(format!("a database ({DATABASE_FILE})"));
+    }
+    let aside = format!("{DATABASE_FILE}.damaged-");
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if name == DAMAGED_DIR || name.to_string_lossy().starts_with(&aside) {
+            found.push(name.to_string_lossy().into_owned());
+        }
+    }
+    Ok((!found.is_empty()).then(|| found.join(" and ")))
+}
+
+/// The error for a directory that is no store, or none any more.
+///
+/// # Errors
+/// Always: `NotFound` when there is nothing, `Damaged` when there is what a store consists of.
+pub(crate) fn refuse(dir: &Path) -> Error {
+    match of_a_store(dir) {
+        Ok(Some(found)) => Error::damaged(format!(
+            "{0} has {found}, but its {CONFIG_FILE} is missing: put that back from a copy of the store, or make it anew with `outrigger -s {0} recover`",
+            dir.display()
+        )),
+        Ok(None) => Error::new(
+            ErrorKind::NotFound,
+            format!("{} is not an Outrigger store; create one with `outrigger -s {0} init`", dir.display()),
+        ),
+        Err(error) => error,
+    }
+}
+
+fn has_packs(dir: &Path) -> Result<bool> {
+    if !dir.join("packs").is_dir() {
+        return Ok(false);
+    }
+    Ok(!LocalBackend::open(dir, false, true)?.list()?.is_empty())
+}
+
+/// The configuration that the packs in `dir` tell of; `None` when no header of theirs can be read. The other value is a sentence on what they do not tell.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub(crate) fn configuration(dir: &Path) -> Result<Option<(StoreConfig, String)>> {
+    if !has_packs(dir)? {
+        return Ok(None);
+    }
+    let backend = LocalBackend::open(dir, false, true)?;
+    // Packs of another store may have got among them: what most of them say counts.
+    let mut said: BTreeMap<[u8; 16], (FingerprintKind, usize)> = BTreeMap::new();
+    for id in backend.list()? {
+        let mut bytes = [0; PACK_HEADER_LEN];
+        let Ok(()) = backend.read_at(id, 0, &mut bytes) else { continue };
+        let Ok(header) = PackHeader::decode(&bytes) else { continue };
+        said.entry(header.store.0).or_insert((header.fingerprint, 0)).1 += 1;
+    }
+    let Some((id, (fingerprint, _))) = said.into_iter().max_by_key(|(_, (_, count))| *count) else {
+        return Ok(None);
+    };
+    let config = StoreConfig { id: StoreId(id), fingerprint, ..Profile::Default.config()? };
+    let sentence = format!(
+        "{CONFIG_FILE} was made anew: id and fingerprint are what the packs say; chunker {}, codec {} and the sizes of frames and packs are the defaults, \
+         since nothing says what they were. All data is read as before; what is stored again may be stored twice if it was cut otherwise",
+        config.chunker, config.codec
+    );
+    Ok(Some((config, sentence)))
+}
+
+/// A name in `dir` that nothing has: `name`, or that with a number. For what is moved aside: it must not be moved over what was moved before it.
+/// `suffixes` are the ends of other names that must be free too.
+pub(crate) fn free_name(dir: &Path, name: &str, suffixes: &[&str]) -> PathBuf {
+    let taken = |name: &str| {
+        suffixes
+            .iter()
+            .chain(&[""])
+            .any(|suffix| dir.join(format!("{name}{suffix}")).symlink_metadata().is_ok())
+    };
+    let mut free = name.to_string();
+    let mut number = 1;
+    while taken(&free) {
+        number += 1;
+        free = format!("{name}-{number}");
+    }
+    dir.join(free)
+}
+
+/// Moves a damaged `store.toml` aside.
+///
+/// # Errors
+/// When it cannot be renamed.
+pub(crate) fn set_aside(dir: &Path) -> Result<()> {
+    let (from, to) = (dir.join(CONFIG_FILE), free_name(dir, &format!("{CONFIG_FILE}.damaged"), &[]));
+    match std::fs::rename(&from, &to) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        moved => moved.context(|| format!("cannot move {} to {}", from.display(), to.display())),
+    }
+}
