@@ -28,7 +28,7 @@ Examples:
 #[command(after_help = help())]
 pub struct InitArgs {
     /// A set of defaults: default, dense, large, archive
-    #[arg(long, default_value = "default", value_parser = args::profile)]
+    #[arg(long, default_value = "default", value_parser = args::profile())]
     profile: Profile,
     /// How to cut files: gear32:MIN/AVG/MAX or fixed:SIZE (for experiments: rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX)
     #[arg(long, value_parser = args::chunker)]

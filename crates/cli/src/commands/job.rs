@@ -18,6 +18,7 @@ use crate::output::{Object, Out, count, local, print_json, print_text, rfc3339_n
 
 /// List jobs, newest first
 #[derive(Args)]
+#[command(after_help = "Examples:\n  outrigger jobs\n  outrigger jobs --limit 5 --json")]
 pub struct JobsArgs {
     /// So many at most
     #[arg(long, default_value_t = 20, value_name = "N")]
@@ -26,10 +27,13 @@ pub struct JobsArgs {
 
 /// Look at a job, or change its course
 #[derive(Subcommand)]
+#[command(after_help = "Examples:\n  outrigger job show 7\n  outrigger job wait 7 && outrigger job logs 7")]
 pub enum JobCommand {
     /// What it does and how far it is
+    #[command(after_help = "Examples:\n  outrigger job show 7\n  outrigger job show 7 --json")]
     Show(JobArgs),
     /// What its programs said on standard error
+    #[command(after_help = "Examples:\n  outrigger job logs 7\n  outrigger job logs 7 --split 3")]
     Logs {
         #[command(flatten)]
         job: JobArgs,
@@ -38,6 +42,7 @@ pub enum JobCommand {
         split: Option<u64>,
     },
     /// Wait until it has ended; exits as it did
+    #[command(after_help = "Examples:\n  outrigger job wait 7 --timeout 60")]
     Wait {
         #[command(flatten)]
         job: JobArgs,
@@ -46,8 +51,10 @@ pub enum JobCommand {
         timeout: Option<f64>,
     },
     /// Stop it; nothing of it becomes visible
+    #[command(after_help = "Examples:\n  outrigger job cancel 7")]
     Cancel(JobArgs),
     /// Run a job that failed, was cancelled, or whose process has ended; what is finished stays
+    #[command(after_help = "Examples:\n  outrigger job retry 7\n  outrigger job retry 7 --detach")]
     Retry {
         #[command(flatten)]
         job: JobArgs,
@@ -59,6 +66,7 @@ pub enum JobCommand {
         detach: bool,
     },
     /// Forget a job that has ended, and what it finished without becoming visible
+    #[command(after_help = "Examples:\n  outrigger job forget 7")]
     Forget(JobArgs),
 }
 

@@ -41,6 +41,7 @@ pub mod versions;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrigger_fuse::control::Client;
 use outrigger_store::Store;
@@ -184,8 +185,10 @@ impl Context {
 
     /// A counter set, its bar on a terminal, and what to say on Ctrl-C.
     pub fn progress(&self, store: &Store, advice: &'static str) -> Arc<Progress> {
-        interrupt::arm(store, advice);
-        Arc::default()
+        let progress: Arc<Progress> = Arc::default();
+        let stopped = Arc::clone(&progress);
+        interrupt::arm_with(store, advice, move || stopped.cancel(Duration::from_secs(1)));
+        progress
     }
 }
 

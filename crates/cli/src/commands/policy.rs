@@ -35,6 +35,24 @@ Keys:
   chunker   gear32:MIN/AVG/MAX or fixed:SIZE; for experiments rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX
   dedup     on or off: whether to look for what is stored already";
 
+const SET_EXAMPLES: &str = "\
+Examples:
+  outrigger policy set docs versions=all
+  outrigger policy set images chunker=fixed:64K codec=lz4
+  outrigger policy set images --unset codec
+
+`outrigger policy --help` explains the keys.";
+
+const GET_EXAMPLES: &str = "\
+Examples:
+  outrigger policy get images/2026
+  outrigger policy get / --json";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  outrigger policy list
+  outrigger policy list --json | jq '.directories[].path'";
+
 /// Set and show how files below a directory are stored
 ///
 /// A policy holds for a directory and all below it, unless one below says otherwise; it applies to what is put from then on.
@@ -42,10 +60,13 @@ Keys:
 #[command(after_help = EXAMPLES)]
 pub enum PolicyCommand {
     /// Set (or unset) policies of a directory
+    #[command(after_help = SET_EXAMPLES)]
     Set(SetArgs),
     /// Show what holds in a directory, and where it comes from
+    #[command(after_help = GET_EXAMPLES)]
     Get(GetArgs),
     /// List all policies that are set
+    #[command(after_help = LIST_EXAMPLES)]
     List,
 }
 
