@@ -39,18 +39,23 @@ fn conforms() {
 
 #[test]
 fn what_was_read_is_not_asked_for_again() {
-    let (inner, cached) = counted(None);
+    let (_, cached) = counted(None);
     let data = bytes(3 * BLOCK_LEN + 17);
     write(&cached, 1, &data);
     assert!(read(&cached, 1, 100, 5000) == data[100..5100]);
-    let asked = inner.calls(Op::Read);
+    // What is fetched ahead of these, as they follow each other, comes when it comes.
+    let fetched = cached.counts().fetched;
     for at in (0..BLOCK_LEN - 10).step_by(99_991) {
         assert!(read(&cached, 1, at, 10) == data[at..at + 10]);
     }
-    assert_eq!(inner.calls(Op::Read), asked, "one block serves them");
+    assert_eq!(cached.counts().fetched, fetched, "one block serves them");
     // A range over several blocks comes in one request.
+    let (inner, cached) = counted(None);
+    write(&cached, 1, &data);
+    assert!(read(&cached, 1, data.len() - 5, 5) == data[data.len() - 5..]);
+    let asked = inner.calls(Op::Read);
     assert!(read(&cached, 1, BLOCK_LEN, 2 * BLOCK_LEN) == data[BLOCK_LEN..3 * BLOCK_LEN]);
-    assert!(inner.calls(Op::Read) <= asked + 1);
+    assert_eq!(inner.calls(Op::Read), asked + 1);
     cached.remove(PackId(1)).unwrap();
     assert_eq!(cached.read_at(PackId(1), 100, &mut [0; 5]).unwrap_err().kind(), ErrorKind::NotFound);
 }
