@@ -18,7 +18,7 @@ fn what_is_no_directory_is_no_store() {
     }
     std::fs::create_dir(place.path("closed")).unwrap();
     if let Some(mut command) = place.unprivileged(&["-s", "closed", "ls"]) {
-        std::fs::set_permissions(place.path("closed"), PermissionsExt::from_mode(0)).unwrap();
+        std::fs::set_permissions(place.path("closed"), PermissionsExt::from_mode(0o000)).unwrap();
         let said: Said = command.output().unwrap().into();
         assert_eq!(said.code, 1);
         assert!(said.err.contains("cannot open the store closed: Permission denied"), "{}", said.err);
