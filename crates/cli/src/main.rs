@@ -17,6 +17,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     raise_file_limit();
+    outrigger_store::wait::on_long_wait(output::complain);
     let cli = args::Cli::parse_from(args::command_line(std::env::args_os().collect()));
     let exit = match commands::run(cli) {
         Ok(exit) => exit,

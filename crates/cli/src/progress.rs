@@ -1,13 +1,14 @@
 //! A progress bar on a terminal's standard error; nothing anywhere else.
 
 use std::io::IsTerminal;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use outrigger_store::write::{Progress, ProgressView};
 
-use crate::output::{count, size};
+use crate::output::{counted, size};
 
 /// Redraws a bar from an operation's counters, in a thread of its own, until it is dropped.
 pub struct Bar {
@@ -34,7 +35,23 @@ impl Bar {
         let progress = Arc::clone(progress);
         let mut saved = saves.then(Saved::default);
         Self::with(quiet, move |elapsed| {
-            describe(&progress.view(), elapsed, total.get().copied(), saved.as_mut())
+            let view = progress.view();
+            let total = total.get().map(|&total| (view.bytes_done + view.bytes_unchanged, total));
+            describe(&view, elapsed, total, saved.as_mut())
+        })
+    }
+
+    /// A bar for `progress`, which is made of one file of `len` bytes, if that is known; `read` says how far it was read.
+    pub fn start_reading(
+        progress: &Arc<Progress>,
+        quiet: bool,
+        len: Option<u64>,
+        read: Arc<AtomicU64>,
+    ) -> Option<Self> {
+        let (progress, mut saved) = (Arc::clone(progress), Saved::default());
+        Self::with(quiet, move |elapsed| {
+            let total = len.map(|len| (read.load(Ordering::Relaxed), len));
+            describe(&progress.view(), elapsed, total, Some(&mut saved))
         })
     }
 
@@ -74,7 +91,7 @@ impl Drop for Bar {
 /// Bytes there are in all, once that is known.
 pub type Total = Arc<OnceLock<u64>>;
 
-/// Estimates what need not be stored. Bytes are counted as stored when a pack is full, and at that moment nearly all that is new is in full
+/// Estimates what need not be stored, of what was looked up: what was only read may yet be new. Bytes are counted as stored when a pack is full, and at that moment nearly all that is new is in full
 /// packs: that gives the ratio for what is not in one yet.
 #[derive(Default)]
 struct Saved {
@@ -83,23 +100,31 @@ struct Saved {
 }
 
 impl Saved {
-    fn estimate(&mut self, view: &ProgressView, done: u64) -> u64 {
+    fn estimate(&mut self, view: &ProgressView) -> u64 {
         // Smaller steps are metadata.
         if view.bytes_stored > self.stored + (1 << 20) && view.bytes_new > 0 {
             self.stored = view.bytes_stored;
             self.ratio = Some((view.bytes_stored as f64 / view.bytes_new as f64).min(1.0));
         }
         let stored = (view.bytes_new as f64 * self.ratio.unwrap_or(1.0)) as u64;
-        done.saturating_sub(stored.max(view.bytes_stored))
+        (view.bytes_looked_up + view.bytes_unchanged).saturating_sub(stored.max(view.bytes_stored))
     }
 }
 
 /// `78,611 files, 1.24 GiB of 1.30 GiB, 395 MiB/s, 3 s left, 1.12 GiB saved`.
-fn describe(view: &ProgressView, elapsed: Duration, total: Option<u64>, saved: Option<&mut Saved>) -> String {
-    let done = view.bytes_done + view.bytes_unchanged;
+///
+/// `total` is how far it is and how far it goes, once that is known.
+fn describe(
+    view: &ProgressView,
+    elapsed: Duration,
+    total: Option<(u64, u64)>,
+    saved: Option<&mut Saved>,
+) -> String {
+    let done = total.map_or(view.bytes_done + view.bytes_unchanged, |(done, _)| done);
     let rate = view.bytes_done as f64 / elapsed.as_secs_f64().max(0.001);
-    let total = total.filter(|&total| total > done);
-    let mut text = format!("{} files, {}", count(view.files_done + view.files_unchanged), size(done));
+    let total = total.map(|(_, total)| total).filter(|&total| total > done);
+    let files = counted(view.files_done + view.files_unchanged, "file", "files");
+    let mut text = format!("{files}, {}", size(done));
     if let Some(total) = total {
         text += &format!(" of {}", size(total));
     }
@@ -111,7 +136,7 @@ fn describe(view: &ProgressView, elapsed: Duration, total: Option<u64>, saved: O
         text += &format!(", {} left", duration((total - done) as f64 / rate));
     }
     if let Some(saved) = saved {
-        text += &format!(", {} saved", size(saved.estimate(view, done)));
+        text += &format!(", {} saved", size(saved.estimate(view)));
     }
     text
 }
@@ -137,12 +162,16 @@ mod tests {
         let mut view = ProgressView {
             bytes_done: 100 << 20,
             files_done: 1000,
+            bytes_looked_up: 100 << 20,
             bytes_new: 80 << 20,
             ..Default::default()
         };
         let secs = Duration::from_secs(10);
         let mut saved = Saved::default();
-        let mut said = |view: &ProgressView, total| describe(view, secs, total, Some(&mut saved));
+        let mut said = |view: &ProgressView, total: Option<u64>| {
+            let total = total.map(|total| (view.bytes_done, total));
+            describe(view, secs, total, Some(&mut saved))
+        };
         assert_eq!(said(&view, None), "1,000 files, 100 MiB, 10.0 MiB/s, 20.0 MiB saved");
         view.bytes_stored = 40 << 20;
         assert_eq!(
@@ -151,5 +180,23 @@ mod tests {
         );
         view.bytes_new = 100 << 20;
         assert_eq!(said(&view, Some(1)), "1,000 files, 100 MiB, 10.0 MiB/s, 50.0 MiB saved");
+        // Random data: what was read and not looked up yet is not saved.
+        let view = ProgressView {
+            bytes_done: 250 << 20,
+            files_done: 1,
+            bytes_looked_up: 200 << 20,
+            bytes_new: 200 << 20,
+            ..Default::default()
+        };
+        assert_eq!(
+            describe(&view, secs, None, Some(&mut Saved::default())),
+            "1 file, 250 MiB, 25.0 MiB/s, 0 B saved"
+        );
+        // An archive is longer than what is in it.
+        let archive = Some((300 << 20, 400 << 20));
+        assert_eq!(
+            describe(&view, secs, archive, None),
+            "1 file, 300 MiB of 400 MiB, 25.0 MiB/s, 4.0 s left"
+        );
     }
 }

@@ -29,6 +29,7 @@ pub mod table_cache;
 #[doc(hidden)]
 pub mod testing;
 pub mod tree;
+pub mod wait;
 pub mod write;
 
 pub use config::{Profile, StoreConfig};

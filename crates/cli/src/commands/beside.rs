@@ -39,6 +39,19 @@ fn ask(dir: &Path, threads: usize, what: &str) -> Result<Option<Client>, Failure
     if shared::url(dir).is_some() {
         return Ok(None);
     }
+    // Else the mount's socket in it is asked for, and what is told is about a mount that nobody thought of.
+    match std::fs::File::open(dir).and_then(|dir| dir.metadata()) {
+        Ok(found) if !found.is_dir() => {
+            let dir = dir.display();
+            return Err(Failure::failed(format!(
+                "{dir} is no store: it is not a directory; `outrigger init` makes one"
+            )));
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return Err(Failure::io(format!("cannot open the store {}", dir.display()), &error));
+        }
+        _ => {}
+    }
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(mut client) = Client::connect(dir)? {

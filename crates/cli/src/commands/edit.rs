@@ -1,11 +1,14 @@
 //! `rm`, `mv`, `cp`: changes that carry no data.
 
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 
 use clap::Args;
+use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
+use outrigger_store::meta::At;
 use outrigger_store::ops::edit::{EditReport, copy, remove, rename};
-use outrigger_store::tree::StorePath;
+use outrigger_store::tree::{StorePath, find};
 
 use super::Context;
 use crate::args;
@@ -73,16 +76,53 @@ fn last(paths: &mut Vec<StorePath>, missing: &str) -> Result<StorePath, Failure>
     paths.pop().filter(|_| !paths.is_empty()).ok_or_else(|| Failure::usage(missing))
 }
 
+/// A name with a slash at its end is a directory: what is not there is not made into one, nor taken for a name.
+fn check_slash(store: &Store, given: Option<&OsString>, to: &StorePath) -> Result<(), Failure> {
+    let slash = given.is_some_and(|given| given.as_bytes().ends_with(b"/"));
+    let is_directory = || {
+        Ok::<_, Failure>(
+            find(&*store.meta, At::Now, to)?
+                .is_some_and(|found| found.attributes.kind == FileKind::Directory),
+        )
+    };
+    if slash && !is_directory()? {
+        return Err(Failure::usage(format!(
+            "`{to}/` is not a directory; without the slash it is a new name"
+        )));
+    }
+    Ok(())
+}
+
 pub fn rm(context: &Context, args: RmArgs) -> Outcome {
     let paths = args::store_paths(&args.paths)?;
     let store = context.open_for_changes()?;
-    done(context, &store, "removed", remove(&store, &paths, args.recursive)?)
+    let report = remove(&store, &paths, args.recursive)?;
+    context.settle(&store);
+    let EditReport { entries, files, directories, .. } = report;
+    if context.json {
+        print_json(
+            Object::new()
+                .with("removed", entries)
+                .with("files", files)
+                .with("directories", directories)
+                .with("bytes", 0),
+        )?;
+    } else if !context.quiet {
+        let files = counted(files, "file", "files");
+        let directories = match directories {
+            0 => String::new(),
+            some => format!(" and {}", counted(some, "directory", "directories")),
+        };
+        print_text(&format!("removed {files}{directories}\n"))?;
+    }
+    Ok(Exit::Done)
 }
 
 pub fn mv(context: &Context, args: MvArgs) -> Outcome {
     let mut paths = args::store_paths(&args.paths)?;
     let to = last(&mut paths, "where to? Give at least one path, then its new name")?;
     let store = context.open_for_changes()?;
+    check_slash(&store, args.paths.last(), &to)?;
     done(context, &store, "moved", rename(&store, &paths, &to)?)
 }
 
@@ -90,6 +130,7 @@ pub fn cp(context: &Context, args: CpArgs) -> Outcome {
     let mut paths = args::store_paths(&args.paths)?;
     let to = last(&mut paths, "where to? Give at least one path, then its copy's name")?;
     let store = context.open_for_changes()?;
+    check_slash(&store, args.paths.last(), &to)?;
     let snapshot = args.at.as_deref().map(|at| when::resolve(&store, at)).transpose()?;
     let snapshot = snapshot.as_ref().map(|snapshot| snapshot.name.as_str());
     done(context, &store, "copied", copy(&store, snapshot, &paths, &to, args.recursive)?)

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::Path;
+use std::sync::Arc;
 
 use clap::Args;
 use outrigger_format::catalogue::FileKind;
@@ -16,6 +17,7 @@ use outrigger_store::tree::{check_name, require, show};
 use outrigger_store::write::Progress;
 use outrigger_store::{Error, ErrorKind, Store};
 
+use super::get::stored_bytes;
 use super::{Context, report_skipped, skipped_json};
 use crate::args;
 use crate::exit::{Failure, Outcome};
@@ -58,7 +60,11 @@ pub fn run(context: &Context, args: ExportArgs) -> Outcome {
     let view = context.view(&store, "export", args.at.as_deref())?;
     let top = require(&*store.meta, view.at, &path)?;
     let progress = context.progress(&store, "the archive is incomplete");
-    let bar = Bar::start(&progress, context.quiet, Total::default(), false);
+    let total = Total::default();
+    let bar = Bar::start(&progress, context.quiet, Arc::clone(&total), false);
+    if bar.is_some() {
+        let _ = total.set(stored_bytes(&store, view.at, &top)?);
+    }
     let out: Box<dyn Write> = if to_stdout {
         Box::new(io::stdout().lock())
     } else {

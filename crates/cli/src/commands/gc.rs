@@ -101,10 +101,12 @@ fn describe(report: &GcReport, secs: f64) -> String {
             size(report.bytes_before.saturating_sub(report.bytes_after)),
         );
     }
+    // As a dry run says it: what there is less of. What was still in use in the packs that went was copied into others.
     let mut text = format!(
-        "{in_use}; freed {} in {}, copied {}, in {}\n",
-        size(report.bytes_freed),
+        "{in_use}; freed {}: {} of {} went, {} of that copied first; in {}\n",
+        size(report.bytes_freed.saturating_sub(report.bytes_copied)),
         counted(report.packs_unlinked, "pack", "packs"),
+        size(report.bytes_freed),
         size(report.bytes_copied),
         duration(secs)
     );

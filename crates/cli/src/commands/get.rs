@@ -119,7 +119,7 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
 }
 
 /// Bytes of a file, or of all files below a directory.
-fn stored_bytes(store: &Store, at: At, inode: &Inode) -> Result<u64, Failure> {
+pub(super) fn stored_bytes(store: &Store, at: At, inode: &Inode) -> Result<u64, Failure> {
     let mut bytes = inode.root.len();
     if inode.attributes.kind == FileKind::Directory {
         listing::walk::<Failure>(&*store.meta, at, inode.number, true, &mut |_, entry| {

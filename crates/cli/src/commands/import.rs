@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::Args;
@@ -14,7 +16,7 @@ use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
 use crate::exit::{Failure, Outcome};
 use crate::output::{Object, counted, print_json, print_text, size};
-use crate::progress::{Bar, Total, duration};
+use crate::progress::{Bar, duration};
 use crate::tar::{Archive, Imported, TarError, import};
 
 const EXAMPLES: &str = "\
@@ -46,21 +48,25 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     let started = Instant::now();
     args.tag.iter().try_for_each(|tag| snapshots::check_name("tag", tag))?;
     let to = args::store_path(&args.to)?;
+    let mut len = None;
     let input: Box<dyn Read> = if args.file == "-" {
         Box::new(io::stdin().lock())
     } else {
-        let opened = File::open(&args.file);
-        Box::new(opened.map_err(|error| {
+        let opened = File::open(&args.file).map_err(|error| {
             Failure::io(format!("cannot read {}", Path::new(&args.file).display()), &error)
-        })?)
+        })?;
+        len = opened.metadata().ok().filter(|found| found.is_file()).map(|found| found.len());
+        Box::new(opened)
     };
+    let read = Arc::new(AtomicU64::new(0));
+    let input = Counted { input, read: Arc::clone(&read) };
     // What is no archive is refused before the store is touched.
     let mut archive = Archive::new(io::BufReader::with_capacity(1 << 20, input));
     let first = archive.next().map_err(|error| no_archive(&args.file, &error))?;
     let store = context.open_for_changes()?;
     offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again");
-    let bar = Bar::start(&progress, context.quiet, Total::default(), true);
+    let bar = Bar::start_reading(&progress, context.quiet, len, read);
     let imported = import(&store, archive, first, &to, context.threads, &progress);
     drop(bar);
     let Imported { summary, entries, broken } = imported?;
@@ -103,6 +109,20 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     match broken {
         Some(failure) => Err(failure),
         None => Ok(exit),
+    }
+}
+
+/// An input that says how far it was read.
+struct Counted<R> {
+    input: R,
+    read: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.read.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
     }
 }
 

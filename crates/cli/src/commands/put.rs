@@ -8,11 +8,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use outrigger_format::ChunkerSpec;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
-use outrigger_store::local::put::{PutOptions, PutReport, Source, put};
+use outrigger_store::local::put::{Exclude, PutOptions, PutReport, Source, put};
 use outrigger_store::meta::{At, SnapshotRow};
 use outrigger_store::ops::snapshots;
 use outrigger_store::tree::{Overrides, StorePath, find};
@@ -32,6 +31,7 @@ Examples:
   outrigger put notes.txt                  one file, at notes.txt
   outrigger put a b c --to backup          several, at backup/a, backup/b, backup/c
   outrigger put ~/src --to src --exclude target --exclude '*.o' --tag nightly
+  outrigger put ~/src --exclude /target     ~/src/target, and no other target
   pg_dump db | outrigger put - --to dumps/db.sql
   outrigger put ~/film --no-dedup             nothing of it is expected to be there
   outrigger put data --oracle record:oracle   for experiments: compute and write down …
@@ -51,9 +51,10 @@ pub struct PutArgs {
     /// several sources go into PATH by their names
     #[arg(long, value_name = "PATH")]
     to: Option<OsString>,
-    /// Leave out what matches, and leave it alone in the store; a pattern without `/` is matched against names, others against the path below SRC
+    /// Leave out what matches, and leave it alone in the store; a pattern without `/` is matched against names, others against the path
+    /// below SRC: `/target` is SRC/target and nothing else
     #[arg(long, value_name = "GLOB")]
-    exclude: Vec<String>,
+    exclude: Vec<OsString>,
     /// Take a snapshot afterwards, with this tag
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
@@ -90,7 +91,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
         ));
     }
     let options = PutOptions {
-        exclude: globs(&args.exclude)?,
+        exclude: Exclude::new(&args.exclude.iter().map(|pattern| pattern.as_bytes()).collect::<Vec<_>>())?,
         rescan: args.rescan,
         keep_missing: args.keep_missing,
         one_file_system: args.one_file_system,
@@ -138,14 +139,14 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
 }
 
 /// Counts what there is to put, in a thread of its own, for the bar to say how long it will take. Ends with the process at the latest.
-fn measure(paths: Vec<PathBuf>, exclude: GlobSet, total: Total) {
-    fn below(path: &Path, top: &Path, exclude: &GlobSet) -> u64 {
+fn measure(paths: Vec<PathBuf>, exclude: Exclude, total: Total) {
+    fn below(path: &Path, top: &Path, exclude: &Exclude) -> u64 {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
         entries
             .filter(|entry| {
                 let path = entry.path();
-                !exclude.is_match(entry.file_name())
-                    && !exclude.is_match(path.strip_prefix(top).unwrap_or(&path))
+                let below = path.strip_prefix(top).unwrap_or(&path);
+                !exclude.matches(entry.file_name().as_bytes(), below.as_os_str().as_bytes())
             })
             .map(|entry| match entry.metadata() {
                 Ok(found) if found.is_dir() => below(&entry.path(), top, exclude),
@@ -161,15 +162,6 @@ fn measure(paths: Vec<PathBuf>, exclude: GlobSet, total: Total) {
         };
         let _ = total.set(paths.iter().map(of).sum());
     });
-}
-
-fn globs(patterns: &[String]) -> Result<GlobSet, Failure> {
-    let mut set = GlobSetBuilder::new();
-    for pattern in patterns {
-        let glob = GlobBuilder::new(pattern.trim_end_matches('/')).literal_separator(true).build();
-        set.add(glob.map_err(|error| Failure::usage(format!("--exclude `{pattern}`: {}", error.kind())))?);
-    }
-    set.build().map_err(|error| Failure::usage(format!("--exclude: {error}")))
 }
 
 /// Where each source goes, as far as that can be said without looking into the store.

@@ -21,6 +21,10 @@ use crate::write::{CommitWhen, Item, Progress, WriteOptions, Writer};
 pub struct EditReport {
     /// Entries that were named, or copied.
     pub entries: u64,
+    /// Of what was removed, with all that was in it: directories.
+    pub directories: u64,
+    /// And everything else.
+    pub files: u64,
     /// Sum of the lengths of copied files, bytes; no data was copied.
     pub bytes: u64,
 }
@@ -80,7 +84,11 @@ fn require_directory(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode>
 /// `NotFound`, `Invalid` for the root and for directories without `recursive`.
 pub fn remove(store: &Store, paths: &[StorePath], recursive: bool) -> Result<EditReport> {
     let meta = &*store.meta;
-    let mut changes = Vec::new();
+    let (mut changes, mut files, mut directories) = (Vec::new(), 0, 0);
+    let mut count = |inode: &Inode| match inode.attributes.kind {
+        FileKind::Directory => directories += 1,
+        _ => files += 1,
+    };
     for (at, path) in paths.iter().enumerate() {
         let (parent, name) = not_the_root(path)?;
         let inode = require(meta, At::Now, path)?;
@@ -95,11 +103,20 @@ pub fn remove(store: &Store, paths: &[StorePath], recursive: bool) -> Result<Edi
         let goes = paths.iter().enumerate().any(|(other, above)| {
             path.components.starts_with(&above.components) && (path != above || other < at)
         });
-        if !goes {
-            changes.push(Change::Remove { parent, name, recursive });
+        if goes {
+            continue;
         }
+        count(&inode);
+        if inode.attributes.kind == FileKind::Directory {
+            listing::walk::<Error>(meta, At::Now, inode.number, true, &mut |_, entry| {
+                count(&entry.inode);
+                Ok(())
+            })?;
+        }
+        changes.push(Change::Remove { parent, name, recursive });
     }
-    commit(store, "rm", changes)
+    let report = commit(store, "rm", changes)?;
+    Ok(EditReport { files, directories, ..report })
 }
 
 /// Moves each of `from` to `to`, or into it when it is a directory.
@@ -124,7 +141,7 @@ pub fn rename(store: &Store, from: &[StorePath], to: &StorePath) -> Result<EditR
 }
 
 fn commit(store: &Store, what: &str, changes: Vec<Change>) -> Result<EditReport> {
-    let report = EditReport { entries: changes.len() as u64, bytes: 0 };
+    let report = EditReport { entries: changes.len() as u64, ..EditReport::default() };
     let mut editor = Editor::open(store, what)?;
     let submitted = changes.into_iter().try_for_each(|change| editor.change(change)).map(|()| report);
     editor.finish(submitted)

@@ -28,6 +28,8 @@ pub struct Progress {
     pub bytes_unchanged: AtomicU64,
     /// Chunks seen.
     pub chunks: AtomicU64,
+    /// Bytes of chunks of which is known whether they were stored before; reading is ahead of this.
+    pub bytes_looked_up: AtomicU64,
     /// Bytes that were not stored before.
     pub bytes_new: AtomicU64,
     /// Bytes written to packs.
@@ -62,6 +64,8 @@ pub struct ProgressView {
     pub chunks: u64,
     /// See [`Progress`].
     pub chunks_new: u64,
+    /// See [`Progress`].
+    pub bytes_looked_up: u64,
     /// See [`Progress`].
     pub bytes_new: u64,
     /// See [`Progress`].
@@ -123,6 +127,7 @@ impl Progress {
             bytes_unchanged: get(&self.bytes_unchanged),
             chunks: get(&self.chunks),
             chunks_new: get(&self.chunks_new),
+            bytes_looked_up: get(&self.bytes_looked_up),
             bytes_new: get(&self.bytes_new),
             bytes_stored: get(&self.bytes_stored),
             frames_without_device: get(&self.frames_without_device),

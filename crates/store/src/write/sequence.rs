@@ -265,6 +265,8 @@ impl Stage {
                 }
             }
         }
+        // After what is new: a reading between the two must not take it for found.
+        Progress::add(&self.progress.bytes_looked_up, len.into());
         file.manifest.push(Entry::Chunk { fingerprint, len }, &mut *self.nodes)
     }
 

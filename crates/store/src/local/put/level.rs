@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use outrigger_format::catalogue::FileKind;
@@ -122,13 +122,12 @@ impl Putter<'_> {
     }
 
     pub(super) fn is_left_out(&self, level: &Level, name: &[u8], stat: &Stat) -> bool {
-        let excluded = |bytes: &[u8]| self.options.exclude.is_match(Path::new(OsStr::from_bytes(bytes)));
         let is_own = self.own == Some((stat.st_dev, stat.st_ino));
         let foreign = self.options.one_file_system && stat.st_dev != level.device;
         is_own
             || foreign
             || (!self.options.exclude.is_empty()
-                && (excluded(name) || excluded(&join(&level.relative, name))))
+                && self.options.exclude.matches(name, &join(&level.relative, name)))
     }
 
     #[expect(clippy::too_many_arguments, reason = "they are the fields of the level it makes")]
@@ -191,8 +190,7 @@ impl Putter<'_> {
     }
 
     pub(super) fn remove(&mut self, parent: u64, name: &[u8], relative: &[u8]) -> Result<()> {
-        let excluded = |bytes: &[u8]| self.options.exclude.is_match(Path::new(OsStr::from_bytes(bytes)));
-        if self.options.keep_missing || excluded(name) || excluded(relative) {
+        if self.options.keep_missing || self.options.exclude.matches(name, relative) {
             return Ok(());
         }
         self.summary.removed += 1;

@@ -4,6 +4,7 @@
 //! changed is not even opened, what the source no longer has is removed. Reading, cutting and all the rest is the pipeline's.
 
 mod entry;
+mod exclude;
 mod level;
 
 use std::collections::HashMap;
@@ -13,12 +14,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use globset::GlobSet;
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use rustix::fs::Stat;
 
 use self::entry::directory_attributes;
+pub use self::exclude::Exclude;
 use self::level::{Existing, Level};
 use super::kind_of;
 use crate::clock;
@@ -34,8 +35,8 @@ use crate::write::{
 /// What to do besides storing.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
-    /// Entries to leave out (and untouched in the store): matched against names, and paths relative to the source.
-    pub exclude: GlobSet,
+    /// Entries to leave out (and untouched in the store).
+    pub exclude: Exclude,
     /// Read every file, even if it seems unchanged.
     pub rescan: bool,
     /// Leave entries in the store that the source does not have.

@@ -12,6 +12,7 @@ use crate::error::{Context as _, Error, ErrorKind, Result};
 use crate::meta::ROOT_INODE;
 use crate::meta::change::row::root_attributes;
 use crate::meta::fault::{Explain as _, Outcome, refuse};
+use crate::wait;
 
 /// How to open a database.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,8 +66,8 @@ impl Source {
             Some(uri) => Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI),
             None => Connection::open_with_flags(&self.path, flags),
         };
-        let connection = connection.explain(&what)?;
-        settle(&connection, READER_CACHE_KIB).explain(&what)?;
+        let mut connection = connection.explain(&what)?;
+        settle(&mut connection, READER_CACHE_KIB).explain(&what)?;
         Ok(connection)
     }
 
@@ -74,8 +75,8 @@ impl Source {
     pub fn writer(&self) -> Result<Connection> {
         let what = format!("opening metadata database {}", self.path.display());
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let connection = Connection::open_with_flags(&self.path, flags).explain(&what)?;
-        settle(&connection, WRITER_CACHE_KIB).explain(&what)?;
+        let mut connection = Connection::open_with_flags(&self.path, flags).explain(&what)?;
+        settle(&mut connection, WRITER_CACHE_KIB).explain(&what)?;
         // SQLite opens a write-protected file for reading without a word.
         if connection.is_readonly("main").explain(&what)? {
             return Err(Error::new(ErrorKind::Denied, format!("{what}: the file is write-protected")));
@@ -108,9 +109,30 @@ fn immutable_uri(path: &Path) -> String {
     uri + "?immutable=1"
 }
 
+/// Waits a moment for another process's transaction, for the `times`th time: as SQLite's own handler does, but a long wait is told of. False
+/// when it has lasted long enough.
+fn wait_for_others(times: i32) -> bool {
+    const FIRST_MS: [u64; 11] = [1, 2, 5, 10, 15, 20, 25, 25, 25, 50, 50];
+    const LATER_MS: u64 = 100;
+    let times = times.max(0) as usize;
+    let ms = |times: usize| {
+        let first = times.min(FIRST_MS.len());
+        FIRST_MS[..first].iter().sum::<u64>() + LATER_MS * (times - first) as u64
+    };
+    let (waited, next) = (Duration::from_millis(ms(times)), Duration::from_millis(ms(times + 1)));
+    if waited < wait::LONG && next >= wait::LONG {
+        wait::tell("waiting for another process, which has the metadata database locked");
+    }
+    if next > BUSY {
+        return false;
+    }
+    std::thread::sleep(next - waited);
+    true
+}
+
 /// Settings of every connection. A store may come from anybody, so nothing in its schema may run code.
-fn settle(connection: &Connection, cache_kib: u32) -> rusqlite::Result<()> {
-    connection.busy_timeout(BUSY)?;
+fn settle(connection: &mut Connection, cache_kib: u32) -> rusqlite::Result<()> {
+    connection.busy_handler(Some(wait_for_others))?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_TRIGGER, false)?;
@@ -165,7 +187,7 @@ pub(super) fn create(path: &Path) -> Result<()> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut connection = Connection::open_with_flags(path, flags).explain(&what)?;
-    settle(&connection, WRITER_CACHE_KIB).explain(&what)?;
+    settle(&mut connection, WRITER_CACHE_KIB).explain(&what)?;
     // Before the first page is written, or they have no effect.
     connection.pragma_update(None, "page_size", PAGE_BYTES).explain(&what)?;
     connection.pragma_update(None, "auto_vacuum", "incremental").explain(&what)?;
