@@ -1,6 +1,7 @@
 #!/bin/sh
 # The main job on real input: store a tree of this machine, store a changed second version, restore both, compare every
-# byte. DATA=path takes another tree; WORK=path another place to work in (about three times the tree's size is needed).
+# byte. DATA=path takes another tree; WORK=path another place to work in (about four times the tree's size is needed):
+# a new directory is made there and removed at the end, and nothing else of it is touched.
 set -eu
 bin=${CARGO_TARGET_DIR:-target}/release
 outrigger=$bin/outrigger
@@ -21,13 +22,15 @@ if [ -z "$data" ]; then
 fi
 size=$(du -sxm "$data" | cut -f1)
 
-work=${WORK:-$(mktemp -d "${TMPDIR:-/tmp}/outrigger-demo.XXXXXX")}
-mkdir -p "$work"
-free=$(df -Pm "$work" | awk 'NR == 2 { print $4 }')
+place=${WORK:-${TMPDIR:-/tmp}}
+mkdir -p "$place"
+free=$(df -Pm "$place" | awk 'NR == 2 { print $4 }')
 if [ "$free" -lt $((size * 4 + 200)) ]; then
-    echo "not enough room in $work: $((size * 4 + 200)) MB needed, $free MB free; set WORK to another place" >&2
+    echo "not enough room in $place: $((size * 4 + 200)) MB needed, $free MB free; set WORK to another place" >&2
     exit 1
 fi
+# Only what is made here is removed: the place is the user's, with whatever is in it.
+work=$(mktemp -d "$place/outrigger-demo.XXXXXX")
 trap 'chmod -R u+rwX "$work" 2>/dev/null || true; rm -rf "$work"' EXIT INT TERM
 
 say "1. A copy of $data ($size MB), to be changed later"

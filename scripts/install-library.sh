@@ -16,3 +16,13 @@ ln -sf "liboutrigger.so.$abi" "$root/lib/liboutrigger.so"
 install -m 644 "$build/liboutrigger_capi.a" "$root/lib/liboutrigger.a"
 sed -e "s|@PREFIX@|$prefix|" -e "s|@VERSION@|$version|" crates/capi/outrigger.pc.in >"$root/lib/pkgconfig/outrigger.pc"
 chmod 644 "$root/lib/pkgconfig/outrigger.pc"
+# Where the loader looks by itself, it looks in a cache. A package's own scripts do this when DESTDIR was given.
+case "${DESTDIR:-}$prefix" in
+/usr | /usr/local)
+    if [ "$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then
+        ldconfig
+    else
+        echo "now run ldconfig as root, so that programs find $prefix/lib/liboutrigger.so.$abi"
+    fi
+    ;;
+esac

@@ -16,3 +16,4 @@ fi
 eval "$environment"
 export OUTRIGGER_TEST_FAULTS=1
 eval "${CARGO:-cargo} test -p outrigger-store --all-features --test cluster -- --test-threads 1"
+eval "${CARGO:-cargo} test -p outrigger --all-features --test cli cluster:: -- --test-threads 1 --nocapture"

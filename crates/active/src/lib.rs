@@ -9,16 +9,22 @@
 //!                          the store's write pipeline ▶ private contents ▶ runner/publish.rs: one transaction
 //! ```
 //!
+//! Runners share a job's splits: those of one process, and those of agents (`node.rs`) on any number of hosts.
+//!
 //! `docs/active-storage.md` is for users; `docs/decisions/0011-active-storage.md` says why it is so.
 
 pub mod attempt;
+pub mod bam;
+pub mod component;
 pub mod inputs;
 pub mod limits;
 pub mod mount;
+pub mod node;
 pub mod pattern;
 pub mod plan;
 pub mod progress;
 pub mod records;
+pub mod rules;
 pub mod runner;
 pub mod sandbox;
 pub mod spec;

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use outrigger_format::catalogue::FileKind;
-use outrigger_store::meta::jobs::{JobId, JobInput, NewJob, NewSplit};
+use outrigger_store::meta::jobs::{JobId, JobInput, NewJob, NewSplit, Seen};
 use outrigger_store::meta::{At, Meta};
 use outrigger_store::ops::View;
 use outrigger_store::tree::{StorePath, find};
-use outrigger_store::{Error, ErrorKind, Result, Store};
+use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
+use crate::component;
 use crate::inputs::{Found, StoreGlob};
 use crate::pattern::Pattern;
 use crate::records::{Records, nominal};
@@ -73,27 +74,79 @@ pub fn submit(
     if found.is_empty() {
         return Err(Error::new(ErrorKind::Invalid, "a job needs inputs: name stored files with --in"));
     }
+    make(store, &view, spec, found, with, splits, None)
+}
+
+/// As [`submit`], for files that were found already, in a view of the store; for a rule that has `seen` one of them.
+pub(crate) fn make(
+    store: &Arc<Store>,
+    view: &View,
+    spec: &Spec,
+    mut found: Vec<Found>,
+    with: &[String],
+    splits: Splits,
+    seen: Option<Seen>,
+) -> Result<JobId> {
     let cuts = cut(spec, &found, splits)?;
     check_targets(&*store.meta, spec, &found, &cuts)?;
     let mut spec = spec.clone();
+    settle_program(&mut spec)?;
+    let component = component::settle(store, view.at, &mut spec)?;
+    if spec.records == Records::Bam {
+        let indexes = found.iter().map(|found| index_of(&*store.meta, view.at, &found.path));
+        let indexes = indexes.collect::<Result<Vec<_>>>()?;
+        found.extend(indexes);
+    }
     let before = found.len();
     for glob in with {
         found.extend(StoreGlob::parse(glob)?.files(&*store.meta, view.at)?);
     }
     spec.with = u32::try_from(found.len() - before).unwrap_or(u32::MAX);
     let input = |found: Found| JobInput { path: found.path.to_bytes(), root: found.inode.root };
-    let job = NewJob { spec: spec.encode()?, inputs: found.into_iter().map(input).collect(), splits: cuts };
+    let inputs = found.into_iter().map(input).chain(component).collect();
+    let job = NewJob { spec: spec.encode()?, inputs, splits: cuts, seen };
     let id = store.jobs()?.create_job(&job)?;
     // The view's pin ends here: by now the job holds its inputs.
     view.check()?;
     Ok(id)
 }
 
+/// The index of a BAM file: `FILE.bam.bai` or `FILE.bai`.
+fn index_of(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Found> {
+    let name = path.name().unwrap_or_default();
+    let stem = name.strip_suffix(b".bam").unwrap_or(name);
+    for stem in [name, stem] {
+        let path = path.parent().join(&[stem, b".bai"].concat());
+        if let Some(inode) = find(meta, at, &path)?.filter(|inode| inode.attributes.kind == FileKind::File) {
+            return Ok(Found { path, inode });
+        }
+    }
+    let why = format!("`{path}` has no index beside it; {}", crate::bam::ADVICE);
+    Err(Error::new(ErrorKind::Invalid, why))
+}
+
+/// A program that lies on this host is named so that every process here finds it, and no other host looks for it.
+///
+/// # Errors
+/// `NotFound` when it is not there.
+pub fn settle_program(spec: &mut Spec) -> Result<()> {
+    if spec.brings_program() {
+        let program = spec.program[0].clone();
+        let path = std::fs::canonicalize(&program).context(|| format!("the program {program}"))?;
+        spec.program[0] = path.into_os_string().into_string().map_err(|path| {
+            Error::new(ErrorKind::Invalid, format!("{} is not UTF-8", path.to_string_lossy()))
+        })?;
+        spec.host = Some(crate::node::host());
+    }
+    Ok(())
+}
+
 fn cut(spec: &Spec, found: &[Found], splits: Splits) -> Result<Vec<NewSplit>> {
     let whole = |input: usize| (input as u32, 0, found[input].inode.root.len());
     let can = spec.records != Records::Whole;
     if let (Splits::Count(2..), false) = (splits, can) {
-        let why = "to split inputs, say what they consist of: --records lines, fixed:BYTES or delimiter:TEXT";
+        let why =
+            "to split inputs, say what they consist of: --records lines, fixed:BYTES, delimiter:TEXT or bam";
         return Err(Error::new(ErrorKind::Invalid, why));
     }
     // One component has all of them, unless they are to be split: then each has a part, and what they write is joined in order.

@@ -19,13 +19,15 @@ pub enum Records {
     Fixed(u64),
     /// Each ends with this, which is part of it. Lines end with `\n`.
     Delimited(Vec<u8>),
+    /// Alignments of a BAM file, found by its index; see [`crate::bam`].
+    Bam,
 }
 
 /// Bytes that are looked at, at a time, for the next delimiter.
 const STEP: u64 = 256 << 10;
 
 impl Records {
-    /// Parses `lines`, `fixed:N`, `delimiter:X` (with `\n`, `\r`, `\t`, `\0`, `\\` and `\xNN`), `whole`.
+    /// Parses `lines`, `bam`, `fixed:N`, `delimiter:X` (with `\n`, `\r`, `\t`, `\0`, `\\` and `\xNN`), `whole`.
     ///
     /// # Errors
     /// `Invalid`, saying what would be accepted.
@@ -34,6 +36,7 @@ impl Records {
         match text.split_once(':') {
             None if text == "lines" => Ok(Self::Delimited(b"\n".to_vec())),
             None if text == "whole" => Ok(Self::Whole),
+            None if text == "bam" => Ok(Self::Bam),
             Some(("fixed", size)) => match parse_size(size) {
                 Ok(size) if size > 0 => Ok(Self::Fixed(size)),
                 _ => Err(invalid("give a number of bytes, such as fixed:4096")),
@@ -50,7 +53,7 @@ impl Records {
                 }
                 Ok(Self::Delimited(delimiter))
             }
-            _ => Err(invalid("use lines, fixed:BYTES, delimiter:TEXT or whole")),
+            _ => Err(invalid("use lines, fixed:BYTES, delimiter:TEXT, bam or whole")),
         }
     }
 
@@ -65,6 +68,8 @@ impl Records {
         }
         match self {
             Self::Whole => Ok(len),
+            // What is nominal is made exact by the index, when it is read.
+            Self::Bam => Ok(offset),
             Self::Fixed(size) => Ok(offset.div_ceil(*size).saturating_mul(*size).min(len)),
             Self::Delimited(delimiter) => {
                 let mut search = Search::new(delimiter, offset.saturating_sub(delimiter.len() as u64));

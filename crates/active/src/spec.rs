@@ -3,6 +3,7 @@
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::component::Component;
 use crate::limits::Limits;
 use crate::pattern::Pattern;
 use crate::records::Records;
@@ -42,6 +43,15 @@ pub struct Spec {
     pub with: u32,
     /// Attempts at a split before it is set aside.
     pub tries: u32,
+    /// Where its program lies, if that is not every host's.
+    #[serde(default)]
+    pub host: Option<String>,
+    /// The program, if it is kept in the store; its content is the last of the job's inputs.
+    #[serde(default)]
+    pub component: Option<Component>,
+    /// The rule that made it.
+    #[serde(default)]
+    pub rule: Option<String>,
     /// True: what was set aside does not fail the job; inputs that it belongs to have no output.
     pub skip: bool,
 }
@@ -60,6 +70,9 @@ impl Spec {
             net: false,
             with: 0,
             tries: 2,
+            host: None,
+            component: None,
+            rule: None,
             skip: false,
         }
     }
@@ -93,6 +106,12 @@ impl Spec {
         }
         if !pattern.has_output() && !self.outputs.is_empty() {
             return invalid(format!("{pattern} makes no files, so --out means nothing"));
+        }
+        if self.records == Records::Bam && self.wants_files() {
+            return invalid(
+                "--records bam gives a part of a file on standard input, and {in} is all of it: use one"
+                    .into(),
+            );
         }
         let several =
             self.outputs.len() > 1 || self.outputs.iter().any(|out| template::is_directory(&out.template));
@@ -132,6 +151,18 @@ impl Spec {
     /// True when the program is told of its inputs as files; it has no standard input then.
     pub fn wants_files(&self) -> bool {
         self.program.iter().any(|word| word == "{in}" || (word.starts_with("{in.") && word.ends_with('}')))
+    }
+
+    /// How many of the job's last inputs are none that its program is to process.
+    pub fn inputs_besides(&self) -> usize {
+        self.with as usize + usize::from(self.component.is_some())
+    }
+
+    /// Whether the program is one of a file on this host that others need not have.
+    pub fn brings_program(&self) -> bool {
+        self.program.first().is_some_and(|program| {
+            program.contains('/') && !program.starts_with("/usr") && !program.starts_with("/bin")
+        })
     }
 
     /// How a person would write it.

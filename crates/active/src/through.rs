@@ -19,8 +19,9 @@ use std::process::ChildStdin;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use outrigger_store::meta::jobs::{JobChange, JobId, JobState, NewJob, NewSplit};
+use outrigger_store::meta::jobs::{JobChange, JobId, JobInput, JobState, NewJob, NewSplit};
 use outrigger_store::meta::{Change, SessionKind};
+use outrigger_store::ops::View;
 use outrigger_store::tree::Policies;
 use outrigger_store::write::{
     CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
@@ -28,6 +29,7 @@ use outrigger_store::write::{
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::attempt::Feed;
+use crate::component;
 use crate::pattern::Pattern;
 use crate::progress::Counters;
 use crate::runner::{self, Report, RunOptions};
@@ -92,7 +94,12 @@ pub fn run(
     (spec.tries, spec.skip) = (1, keeps);
     let split = NewSplit { input: None, from: 0, to: 0 };
     let splits = vec![split; if raw.is_some() { 2 } else { 1 }];
-    let job = store.jobs()?.create_job(&NewJob { spec: spec.encode()?, inputs: Vec::new(), splits })?;
+    // Pinned until the job has it.
+    let view = View::open(store, "run", None)?;
+    let inputs: Vec<JobInput> = component::settle(store, view.at, &mut spec)?.into_iter().collect();
+    let job = store.jobs()?.create_job(&NewJob { spec: spec.encode()?, inputs, splits, seen: None })?;
+    view.check()?;
+    drop(view);
     let (block_sender, block_receiver) = sync_channel(WAITING);
     let (sender, keeper) = match raw {
         None => (None, None),
@@ -235,7 +242,7 @@ fn keep(
     let policies = Policies::load(store)?;
     let jobs = store.jobs()?;
     // Both are claimed, and the first is given back for the program: so each side has the split that it knows how to do.
-    let mut claims: VecDeque<_> = jobs.claim_splits(session.id(), job, 2, 1)?.claimed.into();
+    let mut claims: VecDeque<_> = jobs.claim_splits(session.id(), job, 2, 1, None)?.claimed.into();
     let (Some(first), Some(own)) = (claims.pop_front(), claims.pop_front()) else {
         return Err(Error::new(ErrorKind::Fenced, format!("job {job} was cancelled")));
     };

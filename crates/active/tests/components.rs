@@ -228,3 +228,99 @@ fn programs_that_want_files_get_exactly_theirs() {
     let report = place.run(&job, &["in/a", "in/b"], Splits::Auto).unwrap();
     assert_eq!((report.job.state, place.text("both")), (JobState::Done, "first\nxxx".to_string()));
 }
+
+#[test]
+fn a_rust_component_says_what_the_c_one_says() {
+    // Examples are built with the tests of a workspace, and lie beside them.
+    let tests = std::env::current_exe().unwrap();
+    let dscal = tests.ancestors().nth(2).unwrap().join("examples/asfile_dscal");
+    if !dscal.exists() {
+        println!("skipped: {} was not built (cargo build --examples)", dscal.display());
+        return;
+    }
+    let place = Place::new();
+    let numbers: String = (0..5000).map(|number| format!("{}.5\n", number * 31 % 7919)).collect();
+    place.put("numbers", numbers.as_bytes());
+    let dscal = dscal.display().to_string();
+    place
+        .run(&lines(spec(ReadToFile, &[&dscal, "2"])).output("scaled"), &["numbers"], Splits::Count(5))
+        .unwrap();
+    let wanted: String = (0..5000).map(|number| format!("{}\n", number * 31 % 7919 * 2 + 1)).collect();
+    assert!(place.text("scaled") == wanted);
+    let both = spec(FileToMany, &[&dscal, "2", "count"]).output("twice").output("count=counted");
+    place.run(&both, &["numbers"], Splits::Auto).unwrap();
+    assert!(place.text("twice") == wanted);
+    assert_eq!(place.text("counted"), "5000 in split 0 of 1\n");
+    place.put("words", b"1\ntwo\n");
+    let report = place.run(&spec(ReadToFile, &[&dscal]).output("x"), &["words"], Splits::Auto).unwrap();
+    assert!(report.job.why.contains("not a number: two"), "{}", report.job.why);
+}
+
+/// A sorted BAM file with its index: many reads on two references, some of them long, and some that lie nowhere.
+fn alignments(place: &Place, header_lines: usize) -> (Vec<u8>, Vec<u8>) {
+    let mut sam =
+        String::from("@HD\tVN:1.6\tSO:coordinate\n@SQ\tSN:one\tLN:400000\n@SQ\tSN:two\tLN:300000\n");
+    for line in 0..header_lines {
+        sam += &format!("@CO\tcomment {line}, so that the header takes more than one block\n");
+    }
+    let read = |name: usize, at: &str, len: usize| {
+        let bases: String =
+            (0..len).map(|base| "ACGT".as_bytes()[(base * 7 + name * name) % 4] as char).collect();
+        let quality: String = (0..len).map(|base| (b'!' + ((base * name) % 40) as u8) as char).collect();
+        format!("read{name}\t{at}\t*\t0\t0\t{bases}\t{quality}\n")
+    };
+    for number in 0..6000 {
+        let (reference, at) =
+            if number < 4000 { ("one", number * 97 + 1) } else { ("two", (number - 4000) * 140 + 1) };
+        let len = if number % 500 == 7 { 90_000 } else { 100 };
+        sam += &read(number, &format!("0\t{reference}\t{at}\t60\t{len}M"), len);
+    }
+    (6000..6400).for_each(|number| sam += &read(number, "4\t*\t0\t0\t*", 100));
+    let (text, bam) = (place.dir.path().join("in.sam"), place.dir.path().join("in.bam"));
+    std::fs::write(&text, sam).unwrap();
+    let samtools = |args: &[&str]| {
+        let made =
+            Command::new("samtools").args(args).current_dir(place.dir.path()).stderr(Stdio::null()).status();
+        assert!(made.unwrap().success(), "{args:?}");
+    };
+    samtools(&["view", "-b", "-o", "in.bam", "in.sam"]);
+    samtools(&["index", "in.bam"]);
+    (std::fs::read(bam).unwrap(), std::fs::read(place.dir.path().join("in.bam.bai")).unwrap())
+}
+
+#[test]
+fn alignments_are_split_by_their_index_and_each_is_read_once() {
+    use outrigger_active::records::Records;
+    if !there("samtools") {
+        return;
+    }
+    for header_lines in [0, 2000] {
+        let place = Place::new();
+        let (bam, index) = alignments(&place, header_lines);
+        let plain =
+            Command::new("samtools").args(["view", "in.bam"]).current_dir(place.dir.path()).output().unwrap();
+        assert_eq!(plain.stdout.iter().filter(|&&byte| byte == b'\n').count(), 6400);
+        place.put("reads/in.bam", &bam);
+        let view = spec(ReadToFile, &["samtools", "view", "-"]).output("out.sam");
+        let view = Spec { records: Records::parse("bam").unwrap(), ..view };
+        let error = place.submit(&view, &["reads/in.bam"], Splits::Count(2)).unwrap_err();
+        assert!(error.to_string().contains("samtools index"), "{error}");
+        place.put("reads/in.bam.bai", &index);
+        for splits in [1, 2, 7, 40] {
+            let report = place.run(&view, &["reads/in.bam"], Splits::Count(splits)).unwrap();
+            assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
+            assert!(place.get("out.sam").unwrap() == plain.stdout, "{splits} splits");
+        }
+        // Every split is a file of its own that samtools finds nothing wrong with, header and end included.
+        let check = "cat > x.bam; samtools quickcheck x.bam; samtools view -H x.bam | grep -c SN:; rm x.bam";
+        let whole = spec(ReadToFile, &["sh", "-c", check]).output("checked");
+        let whole = Spec { records: Records::Bam, ..whole };
+        let report = place.run(&whole, &["reads/in.bam"], Splits::Count(5)).unwrap();
+        assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
+        assert_eq!(place.text("checked"), "2\n".repeat(5));
+        // Another file's index, or none at all, is refused: no record is lost without a word.
+        place.put("reads/in.bam.bai", &bam);
+        let report = place.run(&view, &["reads/in.bam"], Splits::Count(2)).unwrap();
+        assert!(report.job.state == JobState::Failed && report.job.why.contains("BAI"), "{}", report.job.why);
+    }
+}

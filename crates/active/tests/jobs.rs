@@ -6,13 +6,16 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_active::pattern::Pattern::{ManyToFile, ReadToFile};
+use outrigger_active::pattern::Pattern::{ManyToFile, ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
+use outrigger_active::records::Records;
 use outrigger_active::runner::runner_of;
 use outrigger_active::spec::Spec;
+use outrigger_format::PackId;
+use outrigger_store::backend::{Backend, PackWriter};
 use outrigger_store::meta::SessionKind;
 use outrigger_store::meta::jobs::{JobId, JobState, SplitState};
-use outrigger_store::{ErrorKind, Store};
+use outrigger_store::{ErrorKind, Result, Store};
 use support::{Place, go, lines, numbered, read, spec};
 
 #[test]
@@ -116,13 +119,13 @@ fn a_fenced_attempt_changes_nothing() {
     let job = place.submit(&spec(ReadToFile, &["cat"]).output("out"), &["in"], Splits::Auto).unwrap();
     let jobs = place.store.jobs().unwrap();
     let session = place.store.session(SessionKind::Writer, "a slow one").unwrap();
-    let claims = jobs.claim_splits(session.id(), job, 1, 2).unwrap();
+    let claims = jobs.claim_splits(session.id(), job, 1, 2, None).unwrap();
     assert_eq!(claims.claimed.len(), 1);
     let other = place.store.session(SessionKind::Writer, "another").unwrap();
-    let none = jobs.claim_splits(other.id(), job, 1, 2).unwrap();
+    let none = jobs.claim_splits(other.id(), job, 1, 2, None).unwrap();
     assert_eq!((none.claimed.len(), none.elsewhere), (0, 1), "it is in good hands");
     place.store.meta.fence(session.id()).unwrap();
-    let taken = jobs.claim_splits(other.id(), job, 1, 2).unwrap();
+    let taken = jobs.claim_splits(other.id(), job, 1, 2, None).unwrap();
     assert_eq!(taken.claimed[0].attempt, claims.claimed[0].attempt + 1);
     // Whatever the first one says now is ignored.
     assert!(!jobs.fail_split(job, &claims.claimed[0], 1, "late", b"").unwrap());
@@ -243,4 +246,76 @@ fn a_store_from_before_jobs_has_none_and_gets_them() {
     place.run(&spec(ManyToFile, &[]).output("b"), &["a"], Splits::Auto).unwrap();
     assert_eq!(read_only.jobs().unwrap().jobs(10).unwrap().len(), 1);
     place.assert_sound();
+}
+
+/// Packs as they are, and an engine that says that some of them lie on this host and all others elsewhere.
+struct Located {
+    inner: Arc<dyn Backend>,
+    near: Vec<PackId>,
+}
+
+impl Backend for Located {
+    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
+        self.inner.create(id)
+    }
+    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.inner.read_at(id, offset, buf)
+    }
+    fn len(&self, id: PackId) -> Result<Option<u64>> {
+        self.inner.len(id)
+    }
+    fn remove(&self, id: PackId) -> Result<()> {
+        self.inner.remove(id)
+    }
+    fn list(&self) -> Result<Vec<PackId>> {
+        self.inner.list()
+    }
+    fn set_aside(&self, id: PackId) -> Result<()> {
+        self.inner.set_aside(id)
+    }
+    fn claim(&self, config: &str) -> Result<()> {
+        self.inner.claim(config)
+    }
+    fn claimed(&self) -> Result<Option<String>> {
+        self.inner.claimed()
+    }
+    fn locate(&self, id: PackId) -> Result<Vec<String>> {
+        let near = self.near.contains(&id);
+        Ok(if near { vec![outrigger_active::node::host(), "far".into()] } else { vec!["far".into()] })
+    }
+}
+
+#[test]
+fn what_lies_on_this_host_is_done_first() {
+    let place = Place::new();
+    // Nothing in them repeats, so that each has packs of its own.
+    let noise = |seed: u64| -> Vec<u8> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        (0..400_000).map(|_| next()).collect()
+    };
+    let (far, near) = (noise(1), noise(2));
+    place.put("a", &far);
+    let before = place.store.committed_packs().unwrap();
+    place.put("b", &near);
+    let mut near_packs = place.store.committed_packs().unwrap();
+    near_packs.retain(|pack| !before.contains(pack));
+    // Half of it lies here, half there; nothing of it is new.
+    place.put("c", &[&far[..], &near[..]].concat());
+    let Place { dir, store } = place;
+    let path = dir.path().join("store");
+    drop(store);
+    let mut store = Store::open(&path, false).unwrap();
+    store.backend = Arc::new(Located { inner: Arc::clone(&store.backend), near: near_packs });
+    let place = Place { dir, store: Arc::new(store) };
+    let ran = place.dir.path().join("ran");
+    let script = format!("cat > /dev/null; echo $AS_INPUT $AS_SPLIT >> {}", ran.display());
+    let job = Spec { records: Records::Fixed(1), ..spec(ReadToNothing, &["sh", "-c", &script]) };
+    let job = place.submit(&job, &["a", "b", "c"], Splits::Count(2)).unwrap();
+    assert_eq!(go(&place.store, job, 1).unwrap().job.state, JobState::Done);
+    let order = std::fs::read_to_string(ran).unwrap();
+    assert_eq!(order, "b 2\nb 3\nc 5\na 0\na 1\nc 4\n");
 }

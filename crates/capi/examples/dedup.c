@@ -17,9 +17,17 @@ int main(int count, char **arguments) {
     unsigned char *batch = malloc(BATCH);
     outrigger_ingester *ingester = outrigger_ingester_new("gear32:4K/16K/64K", OUTRIGGER_BLAKE3);
     outrigger_table *seen = outrigger_table_new(1 << 16);
-    if (!file || !batch || !ingester || !seen) {
-        fprintf(stderr, "usage: dedup FILE\n%s\n", outrigger_last_error());
+    if (count < 2) {
+        fprintf(stderr, "usage: dedup FILE\n");
         return 2;
+    }
+    if (!file) {
+        perror(arguments[1]);
+        return 1;
+    }
+    if (!batch || !ingester || !seen) {
+        fprintf(stderr, "%s\n", outrigger_last_error());
+        return 1;
     }
     unsigned long long chunks = 0, bytes = 0, again = 0;
     size_t kept = 0;

@@ -58,6 +58,10 @@ static int fail(const char *what) {
 int main(int count, char **arguments) {
     FILE *file = count > 1 ? fopen(arguments[1], "rb") : NULL;
     if (!file) {
+        if (count > 1) {
+            perror(arguments[1]);
+            return 1;
+        }
         fprintf(stderr, "usage: own_operation FILE\n");
         return 2;
     }

@@ -26,6 +26,10 @@ int main(int count, char **arguments) {
     FILE *file = count > 1 ? fopen(arguments[1], "rb") : NULL;
     static unsigned char block[1 << 20];
     if (!file) {
+        if (count > 1) {
+            perror(arguments[1]);
+            return 1;
+        }
         fprintf(stderr, "usage: storegpu FILE\n");
         return 2;
     }

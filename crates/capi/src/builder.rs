@@ -149,7 +149,8 @@ pub unsafe extern "C" fn outrigger_builder_device(
                 let ordinal =
                     ordinal.map_err(|_| Error::invalid(format!("`{number}` is no number of a device")))?;
                 let device = CudaDevice::open(ordinal);
-                let device = device.map_err(|why| Error::new(OUTRIGGER_ABSENT, format!("{name}: {why}")))?;
+                let device = device
+                    .map_err(|why| Error::new(OUTRIGGER_ABSENT, format!("{name}: {}", why.why_missing())))?;
                 builder.add(Box::new(device))
             }
             Some((kind @ ("qat" | "nvcomp"), _)) => builder.found(name, kind),

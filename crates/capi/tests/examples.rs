@@ -61,6 +61,19 @@ impl Place {
 }
 
 #[test]
+fn a_file_that_is_not_there_is_named() {
+    let place = place();
+    for name in ["callbacks", "dedup", "own_operation", "storegpu"] {
+        let source = crate_dir().join("examples").join(name).with_extension("c");
+        let mut command = Command::new(program(&source, place.dir.path(), LINKS[0]));
+        let said = command.arg("/nowhere/file").output().expect("it runs");
+        let error = String::from_utf8_lossy(&said.stderr);
+        assert_eq!(said.status.code(), Some(1), "{name}: {error}");
+        assert!(error.contains("/nowhere/file") && !error.contains("usage"), "{name}: {error}");
+    }
+}
+
+#[test]
 fn hash_file() {
     let place = place();
     let empty = place.dir.path().join("empty");

@@ -13,6 +13,11 @@ use crate::output::complain;
 /// From now on a signal ends the process at once, which is safe at any moment: what was not committed is not there. `advice`
 /// is the second half of the message.
 pub fn arm(store: &Store, advice: &'static str) {
+    arm_with(store, advice, || ());
+}
+
+/// As [`arm`]; `tidy` is called before the process ends, and has about a second.
+pub fn arm_with(store: &Store, advice: &'static str, tidy: impl FnOnce() + Send + 'static) {
     let meta: Arc<dyn Meta> = Arc::clone(&store.meta);
     let locks = (!store.is_read_only()).then(|| store.locks_dir());
     // Without a handler the signal kills, which is as safe, only less polite.
@@ -28,11 +33,19 @@ pub fn arm(store: &Store, advice: &'static str) {
             std::thread::sleep(std::time::Duration::from_secs(2));
             std::process::exit(INTERRUPTED);
         });
+        tidy();
         if let Some(locks) = locks {
             close_own_sessions(&*meta, &locks);
         }
         std::process::exit(INTERRUPTED);
     });
+}
+
+/// For who notices that the work was stopped: whoever stopped it ends the process, and says why.
+pub fn wait_for_the_end() -> ! {
+    loop {
+        std::thread::park();
+    }
 }
 
 /// Ends this process's sessions in `store`, before it exits without having ended what uses them.

@@ -10,7 +10,7 @@ use crate::exit::Failure;
 
 /// What `--at` accepts, for help texts.
 pub const HELP: &str = "A snapshot's name; or a tag: the newest snapshot with it; or a time: the newest snapshot not after it. Times are RFC 3339 \
-(2026-05-01T12:00:00Z), local (2026-05-01T12:00), a day (2026-05-01: its end), or relative (-2h, '3 days ago')";
+(2026-05-01T12:00:00Z), local (2026-05-01T12:00), a day (2026-05-01, yesterday, today: its end), now, or relative (-2h, '3 days ago')";
 
 /// The snapshot that `text` means.
 ///
@@ -31,10 +31,12 @@ fn find(snapshots: &[SnapshotRow], text: &str, now: &Zoned) -> Result<SnapshotRo
     }
     let Some(time) = parse(text, now) else {
         return Err(Failure::failed(format!(
-            "`{text}` is neither a snapshot, nor a tag, nor a time; `outrigger snapshot list` shows what there is"
+            "`{text}` is neither a snapshot's name, nor a tag (`outrigger snapshot list` shows what there is), nor a time such as \
+             2026-05-01T12:00:00Z, 2026-05-01T12:00, 2026-05-01, yesterday, today, now, -2h or '3 days ago'"
         )));
     };
-    let nanos = u64::try_from(time.as_nanosecond()).unwrap_or(0);
+    // What is before 1970 or after 2554 does not fit, and is older or newer than any snapshot.
+    let nanos = time.as_nanosecond().clamp(0, u64::MAX.into()) as u64;
     let newest = snapshots.iter().rev().find(|snapshot| snapshot.time <= nanos);
     newest.cloned().ok_or_else(|| {
         Failure::failed(format!(
@@ -45,6 +47,12 @@ fn find(snapshots: &[SnapshotRow], text: &str, now: &Zoned) -> Result<SnapshotRo
 
 fn parse(text: &str, now: &Zoned) -> Option<Timestamp> {
     let zone = now.time_zone();
+    match text {
+        "now" => return Some(now.timestamp()),
+        "today" => return Some(end_of(now.date(), zone)),
+        "yesterday" => return now.date().yesterday().ok().map(|day| end_of(day, zone)),
+        _ => {}
+    }
     if let Ok(time) = text.parse::<Timestamp>() {
         return Some(time);
     }
@@ -57,7 +65,7 @@ fn parse(text: &str, now: &Zoned) -> Option<Timestamp> {
         .or(Err(()))
         .and_then(|date| if text.contains([':', 'T']) { Err(()) } else { Ok(date) })
     {
-        return end_of(date, zone);
+        return Some(end_of(date, zone));
     }
     if let Ok(time) = text.parse::<DateTime>() {
         return time.to_zoned(zone.clone()).ok().map(|time| time.timestamp());
@@ -70,9 +78,11 @@ fn parse(text: &str, now: &Zoned) -> Option<Timestamp> {
         .map(|time| time.timestamp())
 }
 
-fn end_of(date: Date, zone: &TimeZone) -> Option<Timestamp> {
-    let midnight = date.tomorrow().ok()?.to_zoned(zone.clone()).ok()?.timestamp();
-    midnight.checked_sub(jiff::SignedDuration::from_nanos(1)).ok()
+/// The last moment of a day; of the last one that can be counted, the last that can be.
+fn end_of(date: Date, zone: &TimeZone) -> Timestamp {
+    let next = date.tomorrow().and_then(|next| next.to_zoned(zone.clone()));
+    next.and_then(|midnight| midnight.timestamp().checked_sub(jiff::SignedDuration::from_nanos(1)))
+        .unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]
@@ -86,6 +96,23 @@ mod tests {
     fn at(name: &str, time: &str, tag: &str) -> SnapshotRow {
         let time = time.parse::<Timestamp>().unwrap().as_nanosecond() as u64;
         SnapshotRow { name: name.into(), epoch: 1, time, tags: vec![tag.into()] }
+    }
+
+    #[test]
+    fn every_form_that_the_help_names_is_understood() {
+        for text in [
+            "2026-05-01T12:00:00Z",
+            "2026-05-01T12:00",
+            "2026-05-01",
+            "yesterday",
+            "today",
+            "now",
+            "-2h",
+            "3 days ago",
+        ] {
+            assert!(parse(text, &now()).is_some(), "{text}");
+            assert!(HELP.contains(text), "{text}");
+        }
     }
 
     #[test]
@@ -106,6 +133,11 @@ mod tests {
             ("-2h", Some("b")),
             ("1 minute ago", Some("c")),
             ("2 days ago", Some("a")),
+            ("now", Some("c")),
+            ("today", Some("c")),
+            ("yesterday", Some("b")),
+            ("9999-12-31", Some("c")),
+            ("1969-12-31", None),
             ("2026-11-18", None),
             ("2h", None),
             ("nonsense", None),

@@ -179,7 +179,9 @@ impl CodecChoice {
                 found.map(Self::Auto).ok_or_else(bad)
             }
             _ => CodecSpec::parse(text).map(Self::Fixed).map_err(|error| match error {
-                FormatError::Text(why) => FormatError::Text(format!("{why}, or auto")),
+                FormatError::Text(why) => FormatError::Text(format!(
+                    "{why}, auto (auto:throughput, auto:ratio, auto:cpu), or a list such as gzip:6@qat,zstd:3@cpu"
+                )),
                 other => other,
             }),
         }

@@ -42,6 +42,12 @@ pub trait FileSystem: Send + Sync + 'static {
         effort.usual()
     }
 
+    /// True when what it shows changes without the kernel's doing: then a kernel drops what it has cached of a file whose length or modification time is another one
+    /// than it knew.
+    fn changes_elsewhere(&self) -> bool {
+        false
+    }
+
     // ---- names and attributes -------------------------------------------------------------------------------------
 
     /// What `name` stands for in directory `parent`.

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! Everything a file system decides lies behind [`fs::FileSystem`], which knows no FUSE: tests drive it without a kernel, and another
-//! transport would need another adapter only. [`view`] implements it for reading; [`kernel`] carries it to Linux; [`mounts`] knows
+//! transport would need another adapter only. [`view`] implements it for reading, [`live`] for writing to a store of this machine, [`shared`] for one that
+//! other hosts write to, too; [`kernel`] carries it to Linux; [`mounts`] knows
 //! what is mounted, and unmounts; [`measures`] says how a mount fares.
 
 pub mod control;
@@ -18,4 +19,5 @@ pub mod live;
 pub mod measures;
 pub mod mounts;
 pub mod report;
+pub mod shared;
 pub mod view;

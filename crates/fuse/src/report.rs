@@ -65,7 +65,7 @@ fn errno(kind: ErrorKind) -> Errno {
         ErrorKind::Invalid => Errno::INVAL,
         ErrorKind::NotFound => Errno::NOENT,
         ErrorKind::Exists => Errno::EXIST,
-        ErrorKind::Busy => Errno::BUSY,
+        ErrorKind::Busy | ErrorKind::Changed => Errno::BUSY,
         ErrorKind::Denied => Errno::ACCESS,
         ErrorKind::Full => Errno::NOSPC,
         ErrorKind::Cancelled => Errno::INTR,

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use outrigger_fuse::fs::{FileSystem, Handle, ROOT};
 use outrigger_fuse::live::LiveVolume;
+use outrigger_fuse::measures::{Status, Watched};
 use outrigger_fuse::report::Reports;
 use outrigger_offload::placement::{Objective, Policy};
 use outrigger_offload::runtime::Runtime;
@@ -72,7 +73,7 @@ fn what_was_acknowledged_stays_whatever_the_device_does() {
         ("hangs", Faults { hang_every: 3, ..Faults::default() }),
         ("lost", Faults { lost_every: 3, resets_failing: 2, ..Faults::default() }),
     ];
-    let mut injected = 0;
+    let (mut injected, mut trips) = (0, 0);
     for (number, (name, faults)) in kinds.into_iter().enumerate() {
         let Mounted { volume, control, .. } = &mounted;
         control.set(faults);
@@ -91,6 +92,12 @@ fn what_was_acknowledged_stays_whatever_the_device_does() {
         injected += control.injected();
         let tasks: u64 = mounted.runtime.metrics().devices.iter().map(|device| device.tasks).sum();
         assert!(tasks > 0, "{name}: destaging went through the runtime");
+        // Who watches the mount sees what became of the device.
+        let (before, mut status) = (mounted.runtime.metrics().devices.swap_remove(1), Status::default());
+        volume.watch(&mut status);
+        assert!(status.device_tasks >= before.tasks && status.device_given_up >= before.given_up, "{name}");
+        assert!(status.device_trips >= before.trips, "{name}");
+        trips += status.device_trips;
         drop(mounted);
         // The next one goes on with a device that does the same, and stores what was left.
         mounted = mount_with(&place, faults);
@@ -101,7 +108,7 @@ fn what_was_acknowledged_stays_whatever_the_device_does() {
         );
         mounted.volume.destage_all().unwrap();
     }
-    assert!(injected > 5, "{injected} faults");
+    assert!(injected > 5 && trips > 0, "{injected} faults, {trips} trips");
     mounted.volume.close().unwrap();
     drop(mounted);
     // By the processor alone.

@@ -34,7 +34,7 @@ pub fn discover() -> Discovered {
     match cuda::device_count() {
         Ok(count) => (0..count).for_each(|ordinal| match CudaDevice::open(ordinal) {
             Ok(device) => found.devices.push(Box::new(device)),
-            Err(fault) => found.missing.push(missing(format!("cuda:{ordinal}: {fault}"))),
+            Err(fault) => found.missing.push(missing(format!("cuda:{ordinal}: {}", fault.why_missing()))),
         }),
         Err(why) => found.missing.push(missing(why)),
     }

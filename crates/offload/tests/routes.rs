@@ -10,7 +10,7 @@ use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{Faults, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::Class;
 use outrigger_offload::{
-    Auto, Compression, Decoded, Encoder, FrameDecoder, FrameDevices, FramePlan, Planned, Route, Wanted,
+    Auto, Compression, Decoded, Encoder, FrameDecoder, FrameDevices, Planned, Route, Wanted,
 };
 use outrigger_workload::Rng;
 
@@ -105,13 +105,19 @@ fn every_threshold_has_its_name() {
         assert_eq!(told(&devices, "gzip:6", 100_000).2, Reason::Device);
     }
     let dense = with("codec_max_bits", "7");
-    let plan = FramePlan {
-        spec: outrigger_format::CodecSpec::parse("gzip:6").unwrap(),
-        reason: Reason::Device,
-        filter: Filter::None,
-        room: 1,
+    let plan = |devices: &FrameDevices, codec: &str, raw: &[u8]| {
+        let (route, planned) = devices.plan(&mut Encoder::new(), choice(codec), &Auto::new(), raw, None);
+        let Planned::Compress(plan) = planned else { panic!("it compresses") };
+        assert_eq!(route.wanted.spec, plan.spec);
+        (route.device, plan.spec.to_string(), plan.reason)
     };
-    assert!(dense.is_for_devices(&plan, Some(6.9)) && !dense.is_for_devices(&plan, Some(7.1)));
+    let raw = text(100_000);
+    assert_eq!(plan(&dense, list, &raw), (1, "gzip:6".into(), Reason::Device));
+    // The processor does it by its own entry of the list, and not by the device's.
+    let dense = with("codec_max_bits", "3");
+    assert_eq!(plan(&dense, list, &raw), (0, "zstd:1".into(), Reason::Unsuitable));
+    assert_eq!(plan(&dense, "gzip:6", &raw), (0, "gzip:6".into(), Reason::Unsuitable));
+    assert_eq!(plan(&dense, "gzip:6@sim,gzip:9@qat,lz4", &raw), (0, "lz4".into(), Reason::Absent));
     // Measured first, where no device was named.
     let curious = devices(Policy { first_tasks: 1, ..calm() });
     assert_eq!(told(&curious, "gzip:6", 100_000).2, Reason::Slower);
@@ -143,9 +149,54 @@ fn a_full_queue_leaves_frames_to_the_next() {
         assert!(devices.submit(1, plan, &buffer, 0..raw.len(), number, back).is_ok());
     }
     assert_eq!(told(&devices, list, raw.len()).2, Reason::Overflow);
+    // Of several reasons, the last one tried is told.
+    assert_eq!(told(&devices, "gzip:6@qat,gzip:1@sim,zstd:3", raw.len()).2, Reason::Overflow);
+    assert_eq!(told(&devices, "gzip:1@sim,gzip:6@qat,zstd:3", raw.len()).2, Reason::Absent);
     // What hangs is not waited for.
     std::mem::forget(devices);
     std::mem::forget(runtime);
+}
+
+#[test]
+fn what_a_device_does_not_take_after_all_goes_to_the_next_of_the_list() {
+    let devices = devices(calm());
+    let (raw, auto) = (text(100_000), Auto::new());
+    let list = choice("gzip:6@sim,gzip:1@sim,lz4@cpu");
+    let (mut encoder, mut refused, mut all) = (Encoder::new(), None, Vec::new());
+    loop {
+        let (route, planned) = devices.plan(&mut encoder, list, &auto, &raw, refused);
+        let Planned::Compress(plan) = planned else { panic!("it compresses") };
+        all.push((route.device, plan.spec.to_string(), plan.reason));
+        if route.device == 0 {
+            break;
+        }
+        refused = Some(route);
+    }
+    let expected =
+        [(1, "gzip:6", Reason::Device), (1, "gzip:1", Reason::Device), (0, "lz4", Reason::Overflow)];
+    assert_eq!(all, expected.map(|(device, codec, reason)| (device, codec.to_string(), reason)));
+}
+
+#[test]
+fn planes_of_numbers_are_the_processors_and_it_follows_the_list() {
+    let options = SimOptions::new("sim:0", Speed::INTEGRATED);
+    let runtime = Runtime::builder().cpu_threads(1).device(Box::new(SimDevice::new(options))).policy(calm());
+    let runtime = Arc::new(runtime.build());
+    let devices = FrameDevices::of(&runtime).unwrap();
+    let numbers: Vec<u8> =
+        (0..100_000u32).flat_map(|n| (n.wrapping_mul(0x9e37_79b1) >> 12).to_le_bytes()).collect();
+    let encode = |codec: &str, raw: &[u8]| {
+        let mut out = Vec::new();
+        let encoding = devices.encode(&mut Encoder::new(), choice(codec), &Auto::new(), raw, &mut out);
+        (encoding.codec, encoding.reason, encoding.filter != Filter::None)
+    };
+    assert_eq!(encode("zstd:3@sim,lz4@cpu", &text(100_000)), (Codec::Zstd, Reason::Device, false));
+    let (codec, reason, _) = encode("zstd:3@sim,lz4@cpu", &numbers);
+    assert!(codec != Codec::Zstd && reason != Reason::Device, "{codec:?}, {reason:?}");
+    assert_eq!(encode("zstd:3@sim,zstd:1@cpu", &numbers), (Codec::Zstd, Reason::Unsuitable, true));
+    assert_eq!(encode("zstd:3@sim,gzip:1@sim,zstd:1@cpu", &numbers).1, Reason::Device);
+    let tasks = runtime.metrics().devices[1].tasks;
+    assert_eq!(tasks, 2);
 }
 
 #[test]

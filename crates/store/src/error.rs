@@ -15,6 +15,8 @@ pub enum ErrorKind {
     Exists,
     /// Another process holds it: try again.
     Busy,
+    /// It is not any more what the request went out from: another client changed it. Look again, and decide again.
+    Changed,
     /// Permission denied, or opened read-only.
     Denied,
     /// Written by a newer version of this program.

@@ -174,6 +174,24 @@ impl Session {
         Ok(committed)
     }
 
+    /// Learns which packs there are now, those of other sessions among them: hits in them count from here on. What the index says of them is the
+    /// caller's to refresh.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn follow(&self) -> Result<()> {
+        let _turn = self.shared.turn.lock().expect("no panic while held");
+        self.shared.take_generation()
+    }
+
+    /// Keeps a content that is committed just now until this session ends; see [`Meta::pin_root`].
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn pin_root(&self, root: &Root) -> Result<()> {
+        self.shared.meta.pin_root(self.shared.id, root)
+    }
+
     /// Pins something; see [`Meta::pin`].
     ///
     /// # Errors
@@ -219,10 +237,15 @@ impl Shared {
     /// Rule 8.
     fn acknowledge(&self, number: u64) -> Result<()> {
         let _turn = self.turn.lock().expect("no panic while held");
-        let mut reliance = self.reliance.lock().expect("no panic while held");
-        if number <= reliance.generation {
+        if number <= self.reliance.lock().expect("no panic while held").generation {
             return Ok(());
         }
+        self.take_generation()
+    }
+
+    /// Rule 8, with the turn held.
+    fn take_generation(&self) -> Result<()> {
+        let mut reliance = self.reliance.lock().expect("no panic while held");
         let relied: Vec<PackId> = reliance.relied.keys().copied().collect();
         let generation = self.meta.acknowledge(self.id, &relied)?;
         reliance.generation = generation.number;

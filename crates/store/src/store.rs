@@ -13,7 +13,7 @@ use crate::backend::{Access, Backend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::index::{Index, IndexOptions, LoadFooter};
-use crate::meta::jobs::{Jobs, NO_JOBS};
+use crate::meta::jobs::Jobs;
 use crate::meta::{Meta, OpenMode, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
 use crate::older;
 use crate::read::packs::PackReader;
@@ -311,7 +311,7 @@ impl Store {
     /// # Errors
     /// `Invalid` where the metadata engine has none.
     pub fn jobs(&self) -> Result<&dyn Jobs> {
-        let none = || Error::new(ErrorKind::Invalid, NO_JOBS);
+        let none = || Error::new(ErrorKind::Invalid, "this metadata engine keeps no jobs");
         self.meta.jobs().ok_or_else(none)
     }
 

@@ -180,8 +180,8 @@ fn no_failure_of_the_card_loses_anything() {
         let runtime = use_card(&store, &standin, 2, Policy { codec_slack: 1e6, ..impatient() });
         put_all(&store, &tree, "tree", 2);
         let card = card(&runtime);
-        // A result that does not fit is no failure: it is stored as it is.
-        assert!(card.given_up > 0 || to == -3, "{what} {to}: {card:?}");
+        // Also a card that takes for incompressible what the processor makes much smaller.
+        assert!(card.given_up > 0, "{what} {to}: {card:?}");
         drop(store);
         assert_whole(&path, "tree", &tree, &dir.path().join(format!("restored{what}{to}")));
         standin.set("hang", 0);

@@ -56,6 +56,11 @@ conformance! {
         snapshots_see_what_names_and_inodes_were
         times_read_back_and_are_history
     }
+    guarded_cases {
+        a_name_that_is_not_as_expected_refuses_the_commit
+        what_was_seen_is_exchanged_and_nothing_else
+        times_of_change_never_go_back
+    }
     reclaim_cases {
         sessions_have_leases_that_their_work_renews
         packs_belong_to_their_session_until_they_are_live
@@ -69,6 +74,17 @@ conformance! {
         counters_rise_and_never_fall
         a_lost_database_is_filled_again
         upkeep_changes_nothing_that_can_be_seen
+    }
+    job_cases {
+        a_job_reads_back_and_holds_its_inputs
+        a_published_job_shows_all_at_once_and_lets_go
+        a_split_whose_session_is_over_is_taken_and_the_late_one_is_ignored
+        a_split_that_takes_its_runners_with_it_is_set_aside
+        failures_are_counted_and_what_was_not_begun_is_not
+        a_cancelled_job_voids_its_attempts_and_a_retry_keeps_what_is_done
+        runners_that_claim_at_once_share_the_splits
+        notes_are_kept_by_kind_and_name
+        what_a_rule_has_seen_makes_one_job
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use meta_support::{commit, file, kind, link, paths, root, writer};
 use outrigger_store::ErrorKind;
+use outrigger_store::meta::jobs::{JobInput, Jobs as _, NewJob};
 use outrigger_store::meta::{At, Location, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, SessionKind};
 use outrigger_workload::postgres::{ABSENT, Server};
 
@@ -64,6 +65,31 @@ fn a_store_is_made_once_and_recognised() {
 }
 
 #[test]
+fn a_store_from_before_jobs_gets_them_when_it_is_opened() {
+    let Some(server) = Server::shared() else { return };
+    let schema = server.fresh();
+    let url = server.url(&schema);
+    let meta = create(&url);
+    meta.reserve_inodes(9).unwrap();
+    commit(&meta, writer(&meta), vec![file(R, "f", 5, 1)], 1).unwrap();
+    drop(meta);
+    let tables = ["job", "job_input", "job_split", "job_output", "job_note", "job_seen"];
+    let drops = tables.map(|table| format!("DROP TABLE {schema}.{table}")).join("; ");
+    server.sql(&format!("{drops}; UPDATE {schema}.about SET version = 1"));
+    // Of several that come at once one does it.
+    std::thread::scope(|scope| {
+        for thread in [0; 3].map(|_| scope.spawn(|| drop(open(&url)))) {
+            thread.join().unwrap();
+        }
+    });
+    let meta = open(&url);
+    assert_eq!(paths(&meta, At::Now), ["/f"]);
+    let job = meta.create_job(&NewJob::default()).unwrap();
+    assert!(meta.job(job).unwrap().is_some());
+    assert_eq!(meta.check().unwrap(), [""; 0]);
+}
+
+#[test]
 fn harm_is_found() {
     let Some(server) = Server::shared() else { return };
     for (harm, finding) in [
@@ -77,6 +103,7 @@ fn harm_is_found() {
         ("UPDATE @total SET bytes = bytes + 1 WHERE slot = 0", "totals"),
         ("UPDATE @counter SET value = 6 WHERE name = 'next_inode'", "counter of inodes is behind"),
         ("UPDATE @held SET root = '\\x0107'", "held"),
+        ("UPDATE @job_input SET path = 'other'", "input 0 of job 1 is not what was written"),
         ("INSERT INTO @policy VALUES (5, 'codec', 'lz4')", "policy codec is set on inode 5"),
     ] {
         let schema = server.fresh();
@@ -85,6 +112,8 @@ fn harm_is_found() {
         let changes = vec![file(R, "f", 5, 1), meta_support::dir(R, "d", 6)];
         commit(&meta, writer(&meta), changes, 1).unwrap();
         meta.hold("held", &[root(9)]).unwrap();
+        let input = JobInput { path: b"f".to_vec(), root: root(1) };
+        meta.create_job(&NewJob { inputs: vec![input], ..NewJob::default() }).unwrap();
         assert_eq!(meta.check().unwrap(), [""; 0]);
         server.sql(&harm.replace('@', &format!("{schema}.")));
         let findings = meta.check().unwrap();

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use outrigger_format::Root;
 use outrigger_store::read::Reader;
-use outrigger_store::{Error, ErrorKind, Store};
+use outrigger_store::{Error, ErrorKind, Result, Store};
 
+use crate::bam::Part;
 use crate::progress::Counters;
 
 /// A part of a stored file.
@@ -29,6 +30,8 @@ pub enum Feed {
     Nothing,
     /// These, one after the other.
     Stored(Arc<Store>, Vec<Range>),
+    /// A part of a BAM file, by its index.
+    Bam(Arc<Store>, Range, Arc<Root>),
     /// What another thread is writing; see [`crate::through`].
     Stream(Box<dyn FnOnce(ChildStdin) -> std::result::Result<(), String> + Send>),
 }
@@ -44,6 +47,14 @@ impl Feed {
         match self {
             Self::Nothing => Ok(()),
             Self::Stored(store, ranges) => stored(&store, &ranges, stdin, counters),
+            Self::Bam(store, range, index) => {
+                let reader = Reader::new(&store);
+                write_all(stdin, counters, &range.path, |sink| {
+                    let part = Part::find(&reader, &range.root, &index, range.from, range.to)?;
+                    part.write(&reader, &range.root, sink)
+                })
+                .map(drop)
+            }
             Self::Stream(write) => write(stdin),
         }
     }
@@ -57,19 +68,37 @@ fn stored(
 ) -> std::result::Result<(), String> {
     let reader = Reader::new(store);
     for range in ranges {
-        let mut closed = false;
-        let read = reader.read(&range.root, range.from, range.to - range.from, &mut |bytes| {
-            Counters::add(&counters.bytes_read, bytes.len() as u64);
-            stdin.write_all(bytes).map_err(|error| {
-                closed = error.kind() == Io::BrokenPipe;
-                Error::new(ErrorKind::Cancelled, "its standard input").caused_by(error)
-            })
-        });
-        match read {
-            Err(_) if closed => return Ok(()),
-            Err(error) => return Err(format!("reading `{}`: {error}", range.path)),
-            Ok(()) => {}
+        let len = range.to - range.from;
+        let read = |sink: Sink<'_>| reader.read(&range.root, range.from, len, sink);
+        match write_all(stdin, counters, &range.path, read)? {
+            Some(open) => stdin = open,
+            None => return Ok(()),
         }
     }
     Ok(())
+}
+
+/// Takes bytes as they are read.
+type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+
+/// Has `read` write to a program; returns its input again unless the program has closed it.
+fn write_all(
+    mut stdin: ChildStdin,
+    counters: &Counters,
+    path: &str,
+    read: impl FnOnce(Sink<'_>) -> Result<()>,
+) -> std::result::Result<Option<ChildStdin>, String> {
+    let mut closed = false;
+    let read = read(&mut |bytes| {
+        Counters::add(&counters.bytes_read, bytes.len() as u64);
+        stdin.write_all(bytes).map_err(|error| {
+            closed = error.kind() == Io::BrokenPipe;
+            Error::new(ErrorKind::Cancelled, "its standard input").caused_by(error)
+        })
+    });
+    match read {
+        Err(_) if closed => Ok(None),
+        Err(error) => Err(format!("reading `{path}`: {error}")),
+        Ok(()) => Ok(Some(stdin)),
+    }
 }

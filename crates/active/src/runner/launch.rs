@@ -12,9 +12,13 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
 use super::Shared;
+use super::scratch::FILES;
 use crate::attempt::{Attempt, Feed, Range};
+use crate::component;
 use crate::mount::InputsMount;
+use crate::records::Records;
 use crate::sandbox::Places;
+use crate::spec::Spec;
 
 /// A job's inputs, as they were when it was made.
 pub(crate) struct Inputs {
@@ -22,18 +26,28 @@ pub(crate) struct Inputs {
     pub roots: Vec<Arc<Root>>,
     /// What is there to look at only.
     pub with: Vec<(StorePath, Arc<Root>)>,
+    /// The program, if it is kept in the store.
+    pub component: Option<Arc<Root>>,
+    /// Of each input, where its records need one.
+    pub indexes: Vec<Arc<Root>>,
 }
 
 impl Inputs {
-    pub fn load(store: &Store, job: JobId, with: u32) -> Result<Self> {
+    pub fn load(store: &Store, job: JobId, spec: &Spec) -> Result<Self> {
         let (mut paths, mut roots) = (Vec::new(), Vec::new());
         for input in store.jobs()?.inputs(job)? {
             paths.push(StorePath::parse(&input.path)?);
             roots.push(Arc::new(input.root));
         }
-        let own = paths.len().saturating_sub(with as usize);
+        let component = spec.component.as_ref().and_then(|_| paths.pop().and_then(|_| roots.pop()));
+        let own = paths.len().saturating_sub(spec.with as usize);
         let with = paths.split_off(own).into_iter().zip(roots.split_off(own)).collect();
-        Ok(Self { paths, roots, with })
+        let mut indexes = Vec::new();
+        if spec.records == Records::Bam {
+            paths.truncate(paths.len() / 2);
+            indexes = roots.split_off(roots.len() / 2);
+        }
+        Ok(Self { paths, roots, with, component, indexes })
     }
 
     pub fn bytes(&self) -> u64 {
@@ -58,17 +72,22 @@ pub(super) fn prepare(shared: &Shared) -> Result<Option<InputsMount>> {
     InputsMount::new(&shared.store, own.chain(with), &point).map(Some)
 }
 
-/// Where the inputs are mounted, in the job's directory.
-const FILES: &str = "in";
-
 fn bring(shared: &Shared) -> Result<()> {
-    let Some(program) = shared.spec.program.first() else { return Ok(()) };
-    let path = Path::new(program);
-    if !program.contains('/') || path.starts_with("/usr") || path.starts_with("/bin") {
-        return Ok(());
-    }
-    let at = || format!("the program {program}");
     let dir = shared.scratch.path().join("component");
+    if let Some(kept) = &shared.spec.component {
+        let lost = || Error::new(ErrorKind::Damaged, format!("job {} has lost its component", shared.job));
+        let root = shared.inputs.component.as_ref().ok_or_else(lost)?;
+        std::fs::create_dir(&dir).context(|| format!("the component {}", kept.name))?;
+        let copy = dir.join(&kept.name);
+        component::bring(&shared.store, kept, root, &copy)?;
+        shared.sandbox.hand_over(&copy)?;
+        return shared.sandbox.hand_over(&dir);
+    }
+    let Some(program) = shared.spec.program.first().filter(|_| shared.spec.brings_program()) else {
+        return Ok(());
+    };
+    let path = Path::new(program);
+    let at = || format!("the program {program}");
     std::fs::create_dir(&dir).context(at)?;
     let copy = dir.join(path.file_name().ok_or_else(|| Error::new(ErrorKind::Invalid, at()))?);
     std::fs::copy(path, &copy).context(at)?;
@@ -120,7 +139,14 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
     let feed = match given {
         Some(feed) => feed,
         None if spec.wants_files() => Feed::Nothing,
-        None => Feed::Stored(Arc::clone(store), ranges),
+        None => match (claimed.range.input, ranges.as_slice()) {
+            (Some(input), [range]) if spec.records == Records::Bam => {
+                let index = shared.inputs.indexes.get(input as usize).map(Arc::clone);
+                let lost = || Error::new(ErrorKind::Damaged, format!("job {} has lost an index", shared.job));
+                Feed::Bam(Arc::clone(store), range.clone(), index.ok_or_else(lost)?)
+            }
+            _ => Feed::Stored(Arc::clone(store), ranges),
+        },
     };
     let started = Attempt::start(command, feed, &spec.limits, &shared.watch, &shared.counters);
     drop(kept);
@@ -158,7 +184,8 @@ fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed) -> Result<Vec<
             && let Some(component) = places.component
             && component.exists()
         {
-            let name = Path::new(word).file_name().unwrap_or_default();
+            let kept = shared.spec.component.as_ref().map(|kept| kept.name.as_ref());
+            let name = kept.or_else(|| Path::new(word).file_name()).unwrap_or_default();
             words.push(shared.sandbox.component_seen(places).join(name).into());
             continue;
         }

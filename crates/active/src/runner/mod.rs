@@ -8,20 +8,25 @@
 //!              publish: names for the outputs, one transaction
 //! ```
 //!
+//! Others may run the same job at the same time, in this process or another, on this host or another: each claims splits that nobody has. What is left of
+//! a runner that was killed is claimed by the others once its session is over. Whoever finds that no split is left publishes; of several, one does.
+//!
 //! A slot's writer is finished once a second, and when there is nothing left to claim: what was finished until then survives the process. Nothing is
 //! visible before the last step, which either happens whole or not at all. Who runs a job that another process began goes on with what that one had
 //! recorded.
 
 mod launch;
+mod locality;
 mod publish;
+mod scratch;
 mod slot;
+mod upkeep;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outrigger_store::meta::jobs::{JobId, JobRow, JobState, SplitState};
-use outrigger_store::session::is_gone;
 use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -32,6 +37,9 @@ use crate::spec::{Output, Spec};
 use crate::through::RAW;
 
 use launch::Inputs;
+use scratch::Scratch;
+pub(crate) use upkeep::fence_the_dead;
+pub use upkeep::{forget_ended, runner_of, set_aside};
 
 /// How to run jobs in this process.
 pub struct RunOptions<'a> {
@@ -41,6 +49,10 @@ pub struct RunOptions<'a> {
     pub threads: usize,
     /// Makes others stand still while outputs become visible, as long as what it returns lives: a mount that owns the store, for example.
     pub before_publish: &'a dyn Fn() -> Result<Box<dyn std::any::Any>>,
+    /// Once it is set no more splits are begun: those that run are finished, and the job is left to others.
+    pub drain: Option<Arc<AtomicBool>>,
+    /// What others have is left to them: do not wait for it.
+    pub leave_rest: bool,
 }
 
 /// How a job ended.
@@ -80,14 +92,23 @@ pub(crate) struct Shared {
     pub sandbox: Sandbox,
     pub watch: Arc<Watch>,
     pub counters: Arc<Counters>,
-    pub scratch: tempfile::TempDir,
+    pub scratch: Scratch,
     /// Work directories of attempts that left nothing, for those to come.
     pub spare: std::sync::Mutex<Vec<tempfile::TempDir>>,
     /// Where the one attempt's input comes from, if not from the store.
     pub feed: std::sync::Mutex<Option<Feed>>,
+    /// See [`RunOptions::drain`].
+    pub drain: Option<Arc<AtomicBool>>,
+    /// Splits of which this host holds the most, where the packs' engine says who holds what.
+    pub local: Vec<u64>,
 }
 
 impl Shared {
+    /// True when nothing more is to be begun.
+    fn is_draining(&self) -> bool {
+        self.drain.as_ref().is_some_and(|drain| drain.load(Ordering::Relaxed))
+    }
+
     /// The outputs that the program makes, with their numbers: not the raw file of a 1W pattern.
     fn outputs(&self) -> impl Iterator<Item = (usize, &Output)> {
         let written = self.inputs.paths.is_empty();
@@ -150,7 +171,7 @@ fn work(
     }
     fence_the_dead(store)?;
     let spec = Spec::decode(&row.spec)?;
-    let inputs = Inputs::load(store, job, spec.with)?;
+    let inputs = Inputs::load(store, job, &spec)?;
     if inputs.paths.is_empty() && feed.is_none() {
         let why = "what was written is gone with the process that read it";
         jobs.end_job(job, JobState::Failed, why)?;
@@ -161,12 +182,10 @@ fn work(
     set(&counters.bytes_expected, inputs.bytes());
     set(&counters.splits, row.splits.iter().sum());
     set(&counters.splits_done, row.splits[SplitState::Done as usize]);
-    let scratch = tempfile::Builder::new().prefix("outrigger-job-").tempdir();
-    let scratch = scratch.map_err(|error| {
-        Error::new(ErrorKind::Io, "making a directory for the job's attempts").caused_by(error)
-    })?;
+    let scratch = Scratch::new()?;
     sandbox.hand_over(scratch.path())?;
     let missing = sandbox.missing.clone();
+    let local = locality::local_splits(store, job, &inputs.roots)?;
     let shared = Arc::new(Shared {
         store: Arc::clone(store),
         job,
@@ -178,6 +197,8 @@ fn work(
         scratch,
         spare: std::sync::Mutex::default(),
         feed: std::sync::Mutex::new(feed),
+        drain: options.drain.clone(),
+        local,
     });
     let mounted = launch::prepare(&shared)?;
     let open = row.splits[SplitState::Waiting as usize] + row.splits[SplitState::Running as usize];
@@ -185,10 +206,23 @@ fn work(
     let most = if fed { 1 } else { usize::try_from(open.max(1)).unwrap_or(usize::MAX) };
     let slots = options.slots.clamp(1, most);
     let threads = (options.threads / slots).max(2);
+    loop {
+        run_slots(&shared, slots, threads)?;
+        before_end()?;
+        if let Some((row, files)) = finish(&shared, options, fed)? {
+            drop(mounted);
+            let set_aside = set_aside(store, job)?;
+            return Ok(Report { job: row, files, set_aside, missing });
+        }
+    }
+}
+
+/// Runs splits until there is nothing left to claim.
+fn run_slots(shared: &Shared, slots: usize, threads: usize) -> Result<()> {
     let done = AtomicBool::new(false);
-    let ran = std::thread::scope(|scope| {
-        let monitor = scope.spawn(|| watch_job(&shared, &done));
-        let running: Vec<_> = (0..slots).map(|_| scope.spawn(|| slot::run(&shared, threads))).collect();
+    std::thread::scope(|scope| {
+        let monitor = scope.spawn(|| watch_job(shared, &done));
+        let running: Vec<_> = (0..slots).map(|_| scope.spawn(|| slot::run(shared, threads))).collect();
         let mut ran = Ok(());
         for slot in running {
             let ended = slot
@@ -202,11 +236,7 @@ fn work(
         monitor.thread().unpark();
         let _ = monitor.join();
         ran
-    });
-    drop(mounted);
-    ran?;
-    before_end()?;
-    finish(&shared, options, missing)
+    })
 }
 
 /// Stops the attempts once the job is not running any more.
@@ -223,27 +253,35 @@ fn watch_job(shared: &Shared, done: &AtomicBool) {
     }
 }
 
-/// Publishes or fails a job that has no more splits to run, unless another process has splits of it.
-fn finish(shared: &Shared, options: &RunOptions<'_>, missing: Vec<String>) -> Result<Report> {
+/// Where a job is now, and the files that it made visible.
+type Finished = (JobRow, Vec<(StorePath, u64)>);
+
+/// Publishes or fails a job that has no more splits to run. `None`: others had splits of it, and left some.
+fn finish(shared: &Shared, options: &RunOptions<'_>, fed: bool) -> Result<Option<Finished>> {
     let (jobs, job) = (shared.store.jobs()?, shared.job);
     let mut files = Vec::new();
     let row = loop {
         let row = jobs.job(job)?.ok_or_else(|| self::missing(job))?;
-        if row.state != JobState::Running {
+        if !matches!(row.state, JobState::Running | JobState::Waiting) {
             break row;
         }
-        if row.splits[SplitState::Waiting as usize] + row.splits[SplitState::Running as usize] > 0 {
-            // Whoever has them finishes the job; if that ends without a word, its sessions are over, and the job waits for a retry.
-            if runner_of(&shared.store, job)?.is_none() {
-                return Err(Error::new(
-                    ErrorKind::Fenced,
-                    format!(
-                        "another process that ran a part of job {job} has ended; `outrigger job retry {job}` goes on"
-                    ),
-                ));
+        let (waiting, running) =
+            (row.splits[SplitState::Waiting as usize], row.splits[SplitState::Running as usize]);
+        if waiting + running > 0 || row.state == JobState::Waiting {
+            let someone = runner_of(&shared.store, job)?.is_some();
+            if shared.is_draining() || (options.leave_rest && someone) {
+                break row;
             }
+            // Whoever has them finishes the job, unless it ends without a word, or an attempt of its fails.
             std::thread::sleep(ASK_EVERY);
-            continue;
+            if someone && waiting == 0 && row.state == JobState::Running {
+                continue;
+            }
+            if fed {
+                let why = format!("a part of job {job} was lost with the process that ran it");
+                return Err(Error::new(ErrorKind::Fenced, why));
+            }
+            return Ok(None);
         }
         let aside = row.splits[SplitState::SetAside as usize];
         if aside > 0 && !shared.spec.skip {
@@ -275,48 +313,7 @@ fn finish(shared: &Shared, options: &RunOptions<'_>, missing: Vec<String>) -> Re
         }
         break row;
     };
-    let set_aside = set_aside(&shared.store, job)?;
-    Ok(Report { job: row, files, set_aside, missing })
-}
-
-/// The splits of a job that were set aside.
-///
-/// # Errors
-/// Those of the database.
-pub fn set_aside(store: &Store, job: JobId) -> Result<Vec<SetAside>> {
-    let jobs = store.jobs()?;
-    let inputs = jobs.inputs(job)?;
-    let aside = jobs.splits(job)?.into_iter().filter(|split| split.state == SplitState::SetAside);
-    aside
-        .map(|split| {
-            let input = split.range.input.and_then(|input| inputs.get(input as usize));
-            let input = input.map(|input| StorePath::parse(&input.path)).transpose()?;
-            let (from, to) = (split.range.from, split.range.to);
-            Ok(SetAside { split: split.number, input, from, to, why: split.why })
-        })
-        .collect()
-}
-
-/// The session of a process that runs a part of this job, if there is one.
-///
-/// # Errors
-/// Those of the database.
-pub fn runner_of(store: &Store, job: JobId) -> Result<Option<String>> {
-    fence_the_dead(store)?;
-    let ending = format!(" {}", described(job));
-    let sessions = store.meta.sessions()?;
-    Ok(sessions.into_iter().map(|session| session.description).find(|text| text.ends_with(&ending)))
-}
-
-/// Ends the sessions of processes of this machine that were killed, so that what they had claimed is free.
-fn fence_the_dead(store: &Store) -> Result<()> {
-    let locks = store.locks_dir();
-    for session in store.meta.sessions()? {
-        if session.description.contains(" job ") && is_gone(&session, Some(&locks)) {
-            store.meta.fence(session.id)?;
-        }
-    }
-    Ok(())
+    Ok(Some((row, files)))
 }
 
 fn missing(job: JobId) -> Error {

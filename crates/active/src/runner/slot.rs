@@ -55,16 +55,25 @@ pub(super) fn run(shared: &Shared, threads: usize) -> Result<()> {
     let session = shared.store.session(SessionKind::Writer, &described(shared.job))?;
     let (jobs, policies) = (shared.store.jobs()?, Policies::load(&shared.store)?);
     let mut slot = Slot { shared, jobs, session, threads, policies, writer: None, unrecorded: 0 };
-    let mut at_once = 1;
+    let (mut at_once, mut local) = (1, shared.local.as_slice());
     loop {
-        let claims = jobs.claim_splits(slot.session.id(), shared.job, at_once, shared.spec.tries)?;
+        if shared.is_draining() {
+            return slot.record();
+        }
+        // First what lies here; when that is done, what lies elsewhere.
+        let only = (!local.is_empty()).then_some(local);
+        let claims = jobs.claim_splits(slot.session.id(), shared.job, at_once, shared.spec.tries, only)?;
         if claims.claimed.is_empty() {
+            if only.is_some() && claims.open {
+                local = &[];
+                continue;
+            }
             return slot.record();
         }
         let (begun, count) = (Instant::now(), claims.claimed.len());
         let mut claimed = claims.claimed.into_iter();
         while let Some(split) = claimed.next() {
-            if shared.watch.is_stopped() {
+            if shared.watch.is_stopped() || shared.is_draining() {
                 let rest: Vec<Claimed> = std::iter::once(split).chain(claimed).collect();
                 jobs.give_back_splits(shared.job, &rest)?;
                 return slot.record();

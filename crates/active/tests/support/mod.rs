@@ -87,7 +87,13 @@ pub fn go(store: &Arc<Store>, job: JobId, slots: usize) -> Result<Report> {
 }
 
 pub fn options(slots: usize) -> RunOptions<'static> {
-    RunOptions { slots, threads: 2, before_publish: &|| Ok(Box::new(()) as Box<dyn Any>) }
+    RunOptions {
+        slots,
+        threads: 2,
+        before_publish: &|| Ok(Box::new(()) as Box<dyn Any>),
+        drain: None,
+        leave_rest: false,
+    }
 }
 
 /// A job of trusted programs.

@@ -73,6 +73,7 @@ pub enum Command {
     Snapshot(c::snapshot::SnapshotCommand),
     Keep(c::keep::KeepArgs),
     Stats(c::stats::StatsArgs),
+    Status(c::status::StatusArgs),
     Check(c::check::CheckArgs),
     Gc(c::gc::GcArgs),
     Recompress(c::recompress::RecompressArgs),
@@ -91,6 +92,11 @@ pub enum Command {
     Jobs(c::job::JobsArgs),
     #[command(subcommand)]
     Job(c::job::JobCommand),
+    Node(c::node::NodeArgs),
+    #[command(subcommand)]
+    Rule(c::rule::RuleCommand),
+    #[command(subcommand)]
+    Component(c::component::ComponentCommand),
     Completions(c::shell::CompletionsArgs),
     Man(c::shell::ManArgs),
 }

@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, parse_size};
 use outrigger_store::Profile;
 use outrigger_store::tree::{StorePath, check_policy};
@@ -44,8 +45,9 @@ pub fn fingerprint(text: &str) -> Result<FingerprintKind, String> {
 }
 
 /// `default`, `dense`, `large`, `archive`.
-pub fn profile(text: &str) -> Result<Profile, String> {
-    Profile::parse(text).map_err(|error| error.to_string())
+pub fn profile() -> impl TypedValueParser<Value = Profile> {
+    let names = PossibleValuesParser::new(["default", "dense", "large", "archive"]);
+    names.try_map(|name| Profile::parse(&name).map_err(|error| error.to_string()))
 }
 
 /// `4096`, `64K`, `1G`.

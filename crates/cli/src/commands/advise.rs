@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use outrigger_offload::placement::{
-    CalibrateOptions, Case, Curve, EquationOne, Line, break_even, builtin_cases, calibrate, sizes,
+    CalibrateOptions, Case, Curve, EquationOne, Line, Point, break_even, builtin_cases, calibrate, sizes,
 };
 use outrigger_offload::runtime::{Runtime, Ticket};
 
@@ -16,22 +16,25 @@ use super::advise_text::{describe, json};
 use super::devices::{Simulated, machine};
 use crate::args::size as size_of;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{print_json, print_text};
+use crate::output::{print_json, print_text, size};
 
 const EXAMPLES: &str = "\
 Examples:
   outrigger advise --sim pcie5-gpu                            with a modelled GPU, if there is none
-  outrigger advise --operation hash_many/sha256 --rate 20     for 20 GB/s of fingerprints
-  outrigger advise --cpu-cores 16 --cpu-price 900 --gpu-price 1500
+  outrigger advise --operation hash_many/sha256 --rate 2 --sim pcie5-gpu      for 2 GB/s of fingerprints
+  outrigger advise --cpu-cores 16 --cpu-price 900 --gpu-price 1500 --sim pcie5-gpu
+  outrigger advise --operation compress/gzip:6 --operation decompress/gzip --block 512K
 
 Throughputs of more processors are what is measured here, times their number: memory may not keep up. A GPU's is what its
-slowest stage does when copies and kernels of several tasks overlap, beside the processors that are there.";
+slowest stage does when copies and kernels of several tasks overlap, or what was measured of such a stream, if that is less, beside the
+processors that are there. Measure on a machine that does nothing else.";
 
 /// Say what another processor or a GPU would bring: throughput, freed cores, break-even sizes
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct AdviseArgs {
-    /// The operations of the workload, as `outrigger devices` names them [default: all]
+    /// The operations of the workload, as `outrigger devices` names them: hash_many/blake3, compress/zstd:7, lookup [default: what the store does, and the
+    /// papers' primitives]
     #[arg(long, value_name = "NAME")]
     operation: Vec<String>,
     /// Bytes in a task
@@ -78,6 +81,13 @@ pub struct Answer {
     pub gpus: Vec<Gpu>,
 }
 
+impl Answer {
+    /// Whether something else had the processors: all threads together are never slower than one.
+    pub fn was_busy(&self) -> bool {
+        self.all_threads < 0.9 * self.one_thread
+    }
+}
+
 /// What one device would bring.
 pub struct Gpu {
     pub name: String,
@@ -89,6 +99,7 @@ pub struct Gpu {
     pub stream: f64,
     /// The same as measured.
     pub stream_measured: f64,
+    /// With the lower of the two.
     pub with_gpu: f64,
     /// Threads that need not do what the device does.
     pub freed: f64,
@@ -100,14 +111,30 @@ pub struct Gpu {
 }
 
 pub fn run(context: &Context, args: AdviseArgs) -> Outcome {
-    let cases = builtin_cases();
-    if let Some(unknown) = args.operation.iter().find(|name| !cases.iter().any(|case| case.name() == **name))
-    {
-        let names: Vec<String> = cases.iter().map(Case::name).collect();
-        return Err(Failure::usage(format!("`{unknown}` is no operation; there are {}", names.join(", "))));
+    let cases =
+        args.operation.iter().map(|name| Case::parse(name).ok_or(name)).collect::<Result<Vec<_>, _>>();
+    let mut cases = cases.map_err(|unknown| {
+        let names: Vec<String> = builtin_cases().iter().map(Case::name).collect();
+        Failure::usage(format!(
+            "`{unknown}` is no operation that can be measured; such are {}",
+            names.join(", ")
+        ))
+    })?;
+    if cases.is_empty() {
+        cases = builtin_cases();
     }
     if !(4096..=128 << 20).contains(&args.block) {
         return Err(Failure::usage("--block must be from 4K to 128M"));
+    }
+    // Codecs have no tasks as large as hashing has.
+    let (cases, large): (Vec<Case>, Vec<Case>) =
+        cases.into_iter().partition(|case| args.block <= case.max_bytes() as u64);
+    let large: Vec<String> = large
+        .iter()
+        .map(|case| format!("{} has tasks of {} at most", case.name(), size(case.max_bytes() as u64)))
+        .collect();
+    if !args.operation.is_empty() && !large.is_empty() {
+        return Err(Failure::usage(format!("{}: give a smaller --block", large.join(", "))));
     }
     let question = Question {
         block: args.block as f64,
@@ -119,27 +146,23 @@ pub fn run(context: &Context, args: AdviseArgs) -> Outcome {
     let (runtime, missing) = machine(context, &args.simulated)?;
     let mut answers = Vec::new();
     for case in cases {
-        if args.operation.is_empty() || args.operation.contains(&case.name()) {
-            answers.extend(answer(&runtime, &case, &question)?);
-        }
+        answers.extend(answer(&runtime, &case, &question)?);
     }
     if context.json {
-        print_json(json(&question, &answers))?;
+        print_json(json(&question, &answers, &missing).with("left_out", large))?;
     } else {
-        print_text(&describe(&question, &answers, &missing))?;
+        print_text(&describe(&question, &answers, &missing, &large))?;
     }
     Ok(Exit::Done)
 }
 
 fn answer(runtime: &Runtime, case: &Case, question: &Question) -> Result<Option<Answer>, Failure> {
-    // Codecs have no tasks as large as hashing has.
-    if case.draft(runtime, question.block as usize).is_none() {
-        return Ok(None);
-    }
     let cpu = measure(runtime, case, 0, question)?;
-    let at_block = |curve: &Curve| curve.predict(question.block as usize).map(|stages| stages.latency());
-    let Some(one) = at_block(&cpu) else { return Ok(None) };
-    let one_thread = question.block / one * 1e9;
+    // What a task takes in is not the block itself where that is decompressed.
+    let Some(Point { bytes: len_in, stages, .. }) = at(runtime, case, 0, question.block as usize)? else {
+        return Ok(None);
+    };
+    let one_thread = question.block / stages.latency() * 1e9;
     let all_threads = stream(runtime, case, 0, question, 2 * question.threads)?;
     let with_cpu = all_threads * (question.threads as f64 + question.cpu_cores) / question.threads as f64;
     let mut gpus = Vec::new();
@@ -147,19 +170,21 @@ fn answer(runtime: &Runtime, case: &Case, question: &Question) -> Result<Option<
         let curve = measure(runtime, case, device, question)?;
         let mem_alloc = mem_alloc(runtime);
         let Some(equation) = EquationOne::fit(&curve, mem_alloc) else { continue };
-        let stream_rate = question.block / equation.overlapped(question.block) * 1e9;
+        let stream_rate = question.block / equation.overlapped(len_in) * 1e9;
+        let stream_measured = stream(runtime, case, device, question, 8)?;
+        let reached = stream_rate.min(stream_measured);
         let cpu_ns =
             |bytes: f64| cpu.predict(bytes as usize).map_or(f64::INFINITY, |stages| stages.latency());
         let scaling = all_threads / one_thread;
-        let offloaded = question.rate.map_or(stream_rate, |rate| rate.min(stream_rate));
+        let offloaded = question.rate.map_or(reached, |rate| rate.min(reached));
         gpus.push(Gpu {
             name: metrics.identity.name,
             model: metrics.identity.model,
             equation,
             errors: equation.errors(&curve),
             stream: stream_rate,
-            stream_measured: stream(runtime, case, device, question, 8)?,
-            with_gpu: all_threads + stream_rate,
+            stream_measured,
+            with_gpu: all_threads + reached,
             freed: offloaded / one_thread,
             even_one: break_even(|bytes| equation.total(bytes, true), cpu_ns),
             even_all: break_even(|bytes| equation.total(bytes, true), |bytes| cpu_ns(bytes) / scaling),
@@ -171,14 +196,18 @@ fn answer(runtime: &Runtime, case: &Case, question: &Question) -> Result<Option<
 
 /// One operation on one device at all sizes.
 fn measure(runtime: &Runtime, case: &Case, device: usize, question: &Question) -> Result<Curve, Failure> {
-    let options = CalibrateOptions { at_least: Duration::from_millis(5), ..Default::default() };
     let mut curve = Curve::default();
     for bytes in sizes((question.block as usize).max(16 << 20)) {
-        let point = calibrate(runtime, device, case, bytes, &options);
-        let point = point.map_err(|failed| Failure::failed(format!("{}: {failed}", case.name())))?;
-        point.into_iter().for_each(|point| curve.set(point));
+        at(runtime, case, device, bytes)?.into_iter().for_each(|point| curve.set(point));
     }
     Ok(curve)
+}
+
+/// The same at one size; `None` where there is no such task.
+fn at(runtime: &Runtime, case: &Case, device: usize, bytes: usize) -> Result<Option<Point>, Failure> {
+    let options = CalibrateOptions { at_least: Duration::from_millis(5), ..Default::default() };
+    let point = calibrate(runtime, device, case, bytes, &options);
+    point.map_err(|failed| Failure::failed(format!("{}: {failed}", case.name())))
 }
 
 /// What making a buffer takes, at two sizes, after those that the pool has are taken.

@@ -5,6 +5,7 @@ use outrigger_offload::placement::{EquationOne, Line};
 use serde_json::Value;
 
 use super::advise::{Answer, Gpu, Question};
+use super::devices::missing_json;
 use crate::output::{Object, size};
 
 /// GB/s.
@@ -28,6 +29,16 @@ fn verdict(question: &Question, answer: &Answer) -> (&'static str, String) {
         return ("nothing", "the processor that is there does it already".into());
     }
     let best = answer.gpus.iter().max_by(|a, b| a.with_gpu.total_cmp(&b.with_gpu));
+    let most = best.map_or(answer.with_cpu, |gpu| gpu.with_gpu.max(answer.with_cpu));
+    if let Some(rate) = question.rate.filter(|&rate| rate > most) {
+        let gpu = best.map_or(String::new(), |gpu| format!(", a GPU to {:.2}", giga(gpu.with_gpu)));
+        let cpu = giga(answer.with_cpu);
+        let why = format!(
+            "{:.2} GB/s cannot be reached: a processor more brings it to {cpu:.2} GB/s{gpu}",
+            giga(rate)
+        );
+        return ("neither", why);
+    }
     let Some(gpu) = best else {
         return ("cpu", "there is no GPU to compare with; name a model of one with --sim".into());
     };
@@ -48,7 +59,10 @@ fn verdict(question: &Question, answer: &Answer) -> (&'static str, String) {
     }
 }
 
-pub fn describe(question: &Question, answers: &[Answer], missing: &[Missing]) -> String {
+/// All threads together were slower than one of them.
+const BUSY: &str = "     but the machine was busy with something else: one thread alone was faster than all; ask again when it is not\n";
+
+pub fn describe(question: &Question, answers: &[Answer], missing: &[Missing], left_out: &[String]) -> String {
     let mut text = String::new();
     for missing in missing {
         text += &format!("{}: missing: {}\n", missing.kind, missing.why);
@@ -69,6 +83,12 @@ pub fn describe(question: &Question, answers: &[Answer], missing: &[Missing]) ->
         answer.gpus.iter().for_each(|gpu| text += &describe_gpu(gpu));
         let (choice, why) = verdict(question, answer);
         text += &format!("  => {choice}: {why}\n");
+        if answer.was_busy() {
+            text += BUSY;
+        }
+    }
+    if !left_out.is_empty() {
+        text += &format!("\nleft out: {}\n", left_out.join("; "));
     }
     text
 }
@@ -117,7 +137,7 @@ fn terms(equation: &EquationOne) -> [(&'static str, Line); 5] {
     ]
 }
 
-pub fn json(question: &Question, answers: &[Answer]) -> Object {
+pub fn json(question: &Question, answers: &[Answer], missing: &[Missing]) -> Object {
     let operations: Vec<Value> = answers
         .iter()
         .map(|answer| {
@@ -130,6 +150,7 @@ pub fn json(question: &Question, answers: &[Answer]) -> Object {
                 .with("gpus", answer.gpus.iter().map(gpu_json).collect::<Vec<_>>())
                 .with("advice", choice)
                 .with("why", why)
+                .with("machine_was_busy", answer.was_busy())
                 .into()
         })
         .collect();
@@ -138,6 +159,7 @@ pub fn json(question: &Question, answers: &[Answer]) -> Object {
         .with("threads", question.threads)
         .with("cpu_cores", question.cpu_cores)
         .with("operations", operations)
+        .with("missing", missing_json(missing))
 }
 
 fn gpu_json(gpu: &Gpu) -> Value {

@@ -14,7 +14,7 @@ use crate::output::{Object, complain, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:
-  outrigger calibrate                       everything, some ten seconds
+  outrigger calibrate                       everything
   outrigger calibrate --device cpu --max-bytes 2M
   OUTRIGGER_CALIBRATION=here outrigger calibrate --sim pcie5-gpu";
 
@@ -25,7 +25,7 @@ pub struct CalibrateArgs {
     /// Only this device: cpu, cuda:0
     #[arg(long, value_name = "NAME")]
     device: Vec<String>,
-    /// The largest task
+    /// The largest task, 4K to 1G
     #[arg(long, value_name = "SIZE", value_parser = size_of, default_value = "128M")]
     max_bytes: u64,
     #[command(flatten)]
@@ -33,6 +33,11 @@ pub struct CalibrateArgs {
 }
 
 pub fn run(context: &Context, args: CalibrateArgs) -> Outcome {
+    if !(4 << 10..=1 << 30).contains(&args.max_bytes) {
+        return Err(Failure::usage(
+            "--max-bytes must be from 4K to 1G: the smallest task that is measured has 4K",
+        ));
+    }
     let path = default_path().ok_or_else(|| {
         Failure::usage("there is no place for the calibration: set OUTRIGGER_CALIBRATION, or HOME")
     })?;
@@ -42,7 +47,7 @@ pub fn run(context: &Context, args: CalibrateArgs) -> Outcome {
     if let Some(unknown) = args.device.iter().find(|wanted| !names.contains(wanted)) {
         return Err(Failure::usage(format!("there is no device {unknown}; there are {}", names.join(", "))));
     }
-    let max_bytes = usize::try_from(args.max_bytes).unwrap_or(usize::MAX).clamp(4 << 10, 1 << 30);
+    let max_bytes = usize::try_from(args.max_bytes).unwrap_or(usize::MAX);
     let options = CalibrateOptions { max_bytes, at_least: Duration::from_millis(20), ..Default::default() };
     let (mut lines, mut points) = (String::new(), Vec::<Value>::new());
     for (device, name) in names.iter().enumerate() {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Context;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, print_json, print_text, size};
+use crate::output::{Object, complain, counted, print_json, print_text, size};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -19,7 +19,8 @@ Examples:
   outrigger devices --json | jq '.missing[]'
 
 Rates are of data read, GB/s (10^9 bytes a second), for one task at a time of about the size above them; for the processor, on one thread.
-`off` is the mean difference between what tasks were predicted to take and what they took. The calibration is kept in
+`off` behind rates: the mean difference between what tasks were predicted to take and what they took from submission to end, with the waking of
+threads, at the size where that is largest. `off` behind a check: of that one task, without the waking. The calibration is kept in
 $OUTRIGGER_CALIBRATION, or in outrigger/calibration in the user's cache directory.";
 
 /// Show the devices, their calibrated rates, and predictions beside what happened
@@ -79,7 +80,16 @@ pub fn runtime_of(
 /// What was calibrated before; nothing where no place for it is known.
 pub fn saved() -> Result<Calibration, Failure> {
     let Some(path) = default_path() else { return Ok(Calibration::default()) };
-    Calibration::load(&path).map_err(|error| Failure::io(format!("cannot read {}", path.display()), &error))
+    let (known, strange) = Calibration::load_counting(&path)
+        .map_err(|error| Failure::io(format!("cannot read {}", path.display()), &error))?;
+    if strange > 0 {
+        complain(&format!(
+            "{}: {} no calibration of this version, and left out; `outrigger calibrate` measures anew",
+            path.display(),
+            counted(strange as u64, "line is", "lines are")
+        ));
+    }
+    Ok(known)
 }
 
 pub fn run(context: &Context, args: DevicesArgs) -> Outcome {
@@ -244,10 +254,7 @@ fn json(
                 .into()
         })
         .collect();
-    let missing: Vec<Value> = missing
-        .iter()
-        .map(|missing| Object::new().with("kind", missing.kind).with("why", missing.why.as_str()).into())
-        .collect();
+    let missing = missing_json(missing);
     let checked: Vec<Value> = checked
         .iter()
         .map(|one| {
@@ -265,6 +272,13 @@ fn json(
         .with("missing", missing)
         .with("checked", checked)
         .with("calibration_file", default_path().map(|path| path.display().to_string()))
+}
+
+/// What is not there, and why.
+pub fn missing_json(missing: &[Missing]) -> Vec<Value> {
+    let each = missing.iter();
+    each.map(|missing| Object::new().with("kind", missing.kind).with("why", missing.why.as_str()).into())
+        .collect()
 }
 
 /// A calibrated point, as `devices` and `calibrate` print it.

@@ -44,6 +44,8 @@ pub struct RmArgs {
 }
 
 /// Move or rename
+///
+/// A file that is in the way is replaced, and its earlier versions go with it; `put` and `cp` over it keep them.
 #[derive(Args)]
 #[command(after_help = MV_EXAMPLES)]
 pub struct MvArgs {

@@ -12,7 +12,7 @@ use outrigger_store::local::Extent;
 use outrigger_store::meta::{At, DirEntry, Inode};
 use outrigger_store::ops::listing;
 use outrigger_store::read::Reader;
-use outrigger_store::tree::{require, show};
+use outrigger_store::tree::{check_name, require, show};
 use outrigger_store::write::Progress;
 use outrigger_store::{Error, ErrorKind, Store};
 
@@ -113,7 +113,18 @@ impl<W: Write> Export<'_, W> {
         }
         self.entry(b".", top)?;
         let (store, at) = (self.store, self.at);
+        // What begins so is below a directory that was left out.
+        let mut refused: Option<Vec<u8>> = None;
         listing::walk(&*store.meta, at, top.number, true, &mut |path, entry: &DirEntry| {
+            if refused.as_ref().is_some_and(|refused| path.starts_with(refused)) {
+                return Ok(());
+            }
+            // A store is untrusted, and who unpacks the archive may believe it.
+            if let Err(error) = check_name(&entry.name) {
+                self.progress.skip(show(path), error.to_string());
+                refused = Some([path, b"/"].concat());
+                return Ok(());
+            }
             self.entry(path, &entry.inode)
         })
     }

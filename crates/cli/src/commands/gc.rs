@@ -1,13 +1,15 @@
 //! `gc`: gives back the space of what nothing refers to any more.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
+use outrigger_active::runner::forget_ended as forget;
+use outrigger_store::Store;
 use outrigger_store::gc::{GcOptions, GcProgress, GcReport, collect};
 
 use super::Context;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{complain, count, counted, print_report, print_text, size};
 use crate::progress::{Bar, duration};
 
@@ -29,12 +31,20 @@ pub struct GcArgs {
     /// Seconds between giving up a pack and removing it
     #[arg(long, value_name = "SECS", default_value_t = 0)]
     grace: u64,
+    /// Forget jobs that failed or were cancelled so many days ago, and what they had finished
+    #[arg(long, value_name = "DAYS", default_value_t = 30)]
+    forget_jobs: u64,
 }
 
 pub fn run(context: &Context, args: GcArgs) -> Outcome {
     let started = Instant::now();
     let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
     crate::interrupt::arm(&store, "nothing is lost, run it again");
+    let forgotten = if args.dry_run { 0 } else { forget_ended(&store, args.forget_jobs)? };
+    if forgotten > 0 && !context.quiet && !context.json {
+        let jobs = counted(forgotten, "job", "jobs");
+        print_text(&format!("forgot {jobs} that had failed or been cancelled\n"))?;
+    }
     let progress = Arc::new(GcProgress::default());
     let bar = shown(context, &progress);
     let options = GcOptions {
@@ -55,6 +65,10 @@ pub fn run(context: &Context, args: GcArgs) -> Outcome {
         print_text(&describe(&report, started.elapsed().as_secs_f64()))?;
     }
     Ok(left_alone(&report.unreadable))
+}
+
+fn forget_ended(store: &Store, days: u64) -> Result<u64, Failure> {
+    Ok(forget(store, Duration::from_secs(days.saturating_mul(24 * 3600)))?)
 }
 
 /// Shows how far a run of the collector is.

@@ -21,7 +21,7 @@ use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, counted, print_json, print_text, size};
 use crate::progress::{Bar, Total, duration};
-use crate::when;
+use crate::{interrupt, when};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +35,7 @@ Examples:
 /// Restore files and trees
 ///
 /// Modes, times, links, holes, extended attributes and, for root, owners are restored. What exists already is skipped and named (exit code 4), unless
-/// --overwrite is given. Nothing is ever written outside DEST.
+/// --overwrite is given; what of a file's attributes cannot be restored, or not without --special, is named, too. Nothing is ever written outside DEST.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
@@ -47,10 +47,11 @@ pub struct GetArgs {
     /// An earlier version of a single file, by its number
     #[arg(long, value_name = "N", conflicts_with = "at")]
     version: Option<u64>,
-    /// Replace files that exist
+    /// Replace files and symlinks that exist
     #[arg(long)]
     overwrite: bool,
-    /// Also restore devices, and set-user-id and set-group-id bits
+    /// Also restore what gives rights: devices, set-user-id and set-group-id bits, attributes in `security.` and `trusted.`; with --overwrite, also
+    /// replace devices, FIFOs and sockets
     #[arg(long)]
     special: bool,
     #[command(flatten)]
@@ -79,7 +80,7 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
     }
     let progress = context.progress(
         &store,
-        "files that were being written may be incomplete, run the command again with --overwrite",
+        "what is there is whole; run the same command again for the rest, it says what exists already",
     );
     let total = Total::default();
     let bar = Bar::start(&progress, context.quiet, Arc::clone(&total), false);
@@ -99,6 +100,9 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
         }
     }
     drop(bar);
+    if progress.is_cancelled() {
+        interrupt::wait_for_the_end();
+    }
     restored?;
     let (secs, counters) = (started.elapsed().as_secs_f64(), progress.view());
     if context.json {

@@ -15,7 +15,7 @@ use crate::args;
 use crate::exit::{Failure, Outcome};
 use crate::output::{Object, counted, print_json, print_text, size};
 use crate::progress::{Bar, Total, duration};
-use crate::tar::{Imported, TarError, import};
+use crate::tar::{Archive, Imported, TarError, import};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,12 +54,14 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
             Failure::io(format!("cannot read {}", Path::new(&args.file).display()), &error)
         })?)
     };
+    // What is no archive is refused before the store is touched.
+    let mut archive = Archive::new(io::BufReader::with_capacity(1 << 20, input));
+    let first = archive.next().map_err(|error| no_archive(&args.file, &error))?;
     let store = context.open_for_changes()?;
     offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again");
     let bar = Bar::start(&progress, context.quiet, Total::default(), true);
-    let imported =
-        import(&store, io::BufReader::with_capacity(1 << 20, input), &to, context.threads, &progress);
+    let imported = import(&store, archive, first, &to, context.threads, &progress);
     drop(bar);
     let Imported { summary, entries, broken } = imported?;
     let broken = broken.map(|error| broken_archive(&args.file, &error));
@@ -71,6 +73,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     };
     context.settle(&store);
     offload::remember(&store);
+    offload::complain_of_devices(&store, &progress);
     let (view, secs) = (&summary.progress, started.elapsed().as_secs_f64());
     if context.json {
         let object = Object::new()
@@ -103,12 +106,16 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     }
 }
 
-fn broken_archive(file: &OsString, error: &TarError) -> Failure {
+fn no_archive(file: &OsString, error: &TarError) -> Failure {
     let name = if file == "-" { "standard input".to_string() } else { Path::new(file).display().to_string() };
     match error {
         TarError::Io(error) => Failure::io(format!("cannot read {name}"), error),
-        TarError::Format(why) => {
-            Failure::failed(format!("{name}: {why}; the entries before that are stored"))
-        }
+        TarError::Format(why) => Failure::failed(format!("{name}: {why}")),
     }
+}
+
+fn broken_archive(file: &OsString, error: &TarError) -> Failure {
+    let mut failure = no_archive(file, error);
+    failure.message += "; the entries before that are stored";
+    failure
 }

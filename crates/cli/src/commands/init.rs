@@ -28,7 +28,7 @@ Examples:
 #[command(after_help = help())]
 pub struct InitArgs {
     /// A set of defaults: default, dense, large, archive
-    #[arg(long, default_value = "default", value_parser = args::profile)]
+    #[arg(long, default_value = "default", value_parser = args::profile())]
     profile: Profile,
     /// How to cut files: gear32:MIN/AVG/MAX or fixed:SIZE (for experiments: rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX)
     #[arg(long, value_parser = args::chunker)]
@@ -42,7 +42,8 @@ pub struct InitArgs {
     /// How to name chunks: blake3 or sha256 (for experiments: md5, sha1, pmd-md5, pmd-sha1, pmd-sha256)
     #[arg(long, value_parser = args::fingerprint)]
     fingerprint: Option<FingerprintKind>,
-    /// How to compress: auto (auto:ratio, auto:cpu), zstd:LEVEL (-7 to 19), gzip:LEVEL or deflate:LEVEL (1 to 12), lz4, zle, lzjb or none
+    /// How to compress: auto (auto:throughput, auto:ratio, auto:cpu), zstd:LEVEL (-7 to 19), gzip:LEVEL or deflate:LEVEL (1 to 12), lz4, zle, lzjb or none;
+    /// or a list of up to four, the most wanted first, with devices: gzip:6@qat,zstd:3@cpu (also @nvcomp, @sim, @any)
     #[arg(long, value_parser = args::codec)]
     codec: Option<CodecChoice>,
     /// Where packs lie: file:/DIR (shared by hosts), s3://BUCKET/PREFIX?endpoint=URL&region=NAME or rados://POOL/NAMESPACE, empty so far; in the store's directory if not given

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use outrigger_active::node::is_served;
 use outrigger_active::runner::{runner_of, set_aside};
 use outrigger_active::spec::Spec;
 use outrigger_format::catalogue::Time;
@@ -17,6 +18,7 @@ use crate::output::{Object, Out, count, local, print_json, print_text, rfc3339_n
 
 /// List jobs, newest first
 #[derive(Args)]
+#[command(after_help = "Examples:\n  outrigger jobs\n  outrigger jobs --limit 5 --json")]
 pub struct JobsArgs {
     /// So many at most
     #[arg(long, default_value_t = 20, value_name = "N")]
@@ -25,10 +27,13 @@ pub struct JobsArgs {
 
 /// Look at a job, or change its course
 #[derive(Subcommand)]
+#[command(after_help = "Examples:\n  outrigger job show 7\n  outrigger job wait 7 && outrigger job logs 7")]
 pub enum JobCommand {
     /// What it does and how far it is
+    #[command(after_help = "Examples:\n  outrigger job show 7\n  outrigger job show 7 --json")]
     Show(JobArgs),
     /// What its programs said on standard error
+    #[command(after_help = "Examples:\n  outrigger job logs 7\n  outrigger job logs 7 --split 3")]
     Logs {
         #[command(flatten)]
         job: JobArgs,
@@ -37,6 +42,7 @@ pub enum JobCommand {
         split: Option<u64>,
     },
     /// Wait until it has ended; exits as it did
+    #[command(after_help = "Examples:\n  outrigger job wait 7 --timeout 60")]
     Wait {
         #[command(flatten)]
         job: JobArgs,
@@ -45,19 +51,22 @@ pub enum JobCommand {
         timeout: Option<f64>,
     },
     /// Stop it; nothing of it becomes visible
+    #[command(after_help = "Examples:\n  outrigger job cancel 7")]
     Cancel(JobArgs),
     /// Run a job that failed, was cancelled, or whose process has ended; what is finished stays
+    #[command(after_help = "Examples:\n  outrigger job retry 7\n  outrigger job retry 7 --detach")]
     Retry {
         #[command(flatten)]
         job: JobArgs,
         /// Splits that run at once [default: one a processor]
         #[arg(long, value_name = "N")]
         slots: Option<usize>,
-        /// Do not wait
+        /// Do not wait: leave it to agents, or, if none is running, to a process in the background
         #[arg(long)]
         detach: bool,
     },
     /// Forget a job that has ended, and what it finished without becoming visible
+    #[command(after_help = "Examples:\n  outrigger job forget 7")]
     Forget(JobArgs),
 }
 
@@ -148,7 +157,8 @@ pub fn job(context: &Context, command: JobCommand) -> Outcome {
     }
 }
 
-fn writable(context: &Context) -> Result<Store, Failure> {
+/// The store, for changes of its jobs only: a mount goes on meanwhile.
+pub fn writable(context: &Context) -> Result<Store, Failure> {
     let store = Store::open(context.store_dir()?, false)?;
     store.require_writable()?;
     Ok(store)
@@ -338,7 +348,10 @@ fn retry(context: &Context, args: &JobArgs, slots: Option<usize>, detach: bool) 
         }
     }
     if detach {
-        run::spawn_runner(context, row.id, slots)?;
+        let served = Spec::decode(&row.spec).is_ok_and(|spec| is_served(&store, &spec).unwrap_or(false));
+        if !served {
+            run::spawn_runner(context, row.id, slots)?;
+        }
         return Ok(Exit::Done);
     }
     run::go(context, &store, row.id, slots, started)

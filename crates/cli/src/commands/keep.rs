@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{Context, snapshot};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, local, print_json, print_text};
+use crate::output::{Object, counted, local, print_json, print_text};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +24,7 @@ time zone) the newest snapshot counts; periods without snapshots are not counted
 
 /// Keep snapshots by rules, and delete the others
 ///
-/// Without any rule nothing is deleted. The space comes back with `outrigger gc`.
+/// Without any rule nothing is deleted; nor when a tag to keep is on no snapshot at all, nor when all would go, unless --delete-all is given. The space comes back with `outrigger gc`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KeepArgs {
@@ -52,6 +52,9 @@ pub struct KeepArgs {
     /// Look at snapshots with this tag only, and leave all others alone
     #[arg(long, value_name = "TAG")]
     of: Option<String>,
+    /// Allow that no rule keeps any of the snapshots that are looked at, and all of them go
+    #[arg(long)]
+    delete_all: bool,
     /// Only say what would be done
     #[arg(long, short = 'n')]
     dry_run: bool,
@@ -70,6 +73,12 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
     }
     let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
     let mut rows = store.meta.snapshots()?;
+    // A mistyped tag keeps nothing, and what it was meant to keep would go.
+    if let Some(tag) = retention.tags.iter().find(|tag| !rows.iter().any(|row| row.tags.contains(tag))) {
+        return Err(Failure::usage(format!(
+            "no snapshot has the tag `{tag}`, nothing was deleted; `outrigger snapshot list` shows the tags that there are"
+        )));
+    }
     if let Some(of) = &args.of {
         rows.retain(|row| row.tags.contains(of));
     }
@@ -84,6 +93,12 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
         .filter(|(_, reasons)| reasons.is_empty())
         .map(|(row, _)| row.name.clone())
         .collect();
+    if !gone.is_empty() && gone.len() == rows.len() && !args.delete_all {
+        return Err(Failure::usage(format!(
+            "the rules keep none of {}, nothing was deleted; if all of them shall go, say --delete-all",
+            counted(rows.len() as u64, "snapshot", "snapshots")
+        )));
+    }
     if !args.dry_run && !gone.is_empty() {
         snapshots::delete(&store, &gone)?;
         context.settle(&store);

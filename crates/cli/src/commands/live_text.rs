@@ -136,6 +136,15 @@ pub fn block(status: &Status, rates: &Rates) -> String {
             count(s.table_cache_relied)
         );
     }
+    if s.device_tasks + s.device_given_up + s.device_trips > 0 {
+        text += &format!(
+            "devices    {} done, {} given up; cut off {}, {} now\n",
+            counted(s.device_tasks, "task", "tasks"),
+            count(s.device_given_up),
+            counted(s.device_trips, "time", "times"),
+            count(s.devices_cut_off)
+        );
+    }
     text += &format!(
         "errors     {} EIO, {} ENOSPC, {} ESTALE; {} failed\n",
         count(s.errors_io),

@@ -6,12 +6,12 @@ use clap::Args;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::meta::{DirEntry, Inode};
 use outrigger_store::ops::listing;
-use outrigger_store::tree::{require, show};
+use outrigger_store::tree::{check_name, require, show};
 
 use super::Context;
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{JsonList, Object, Out, local, rfc3339};
+use crate::output::{JsonList, Object, Out, complain, local, rfc3339};
 use crate::when;
 
 const EXAMPLES: &str = "\
@@ -55,7 +55,11 @@ pub fn run(context: &Context, args: LsArgs) -> Outcome {
     } else {
         None
     };
+    let mut bad = Vec::new();
     let mut print = |below: &[u8], entry: &DirEntry| -> Result<(), Failure> {
+        if let Err(error) = check_name(&entry.name) {
+            bad.push(format!("`{}`: {error}", show(below)));
+        }
         match &mut list {
             Some(list) => list.push(&mut out, json(below, &entry.inode)),
             None => print(&mut out, below, &entry.inode, &args),
@@ -71,7 +75,14 @@ pub fn run(context: &Context, args: LsArgs) -> Outcome {
         list.end(&mut out)?;
     }
     out.finish()?;
-    Ok(Exit::Done)
+    if bad.is_empty() {
+        return Ok(Exit::Done);
+    }
+    bad.iter().for_each(|why| complain(why));
+    complain(
+        "names that no file can have: the store is damaged, or was made to harm; `outrigger check` lists all damage",
+    );
+    Ok(Exit::Damaged)
 }
 
 fn print(out: &mut Out, path: &[u8], inode: &Inode, args: &LsArgs) -> Result<(), Failure> {

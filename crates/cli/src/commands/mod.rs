@@ -7,6 +7,7 @@ pub mod beside;
 pub mod calibrate;
 pub mod cat;
 pub mod check;
+pub mod component;
 pub mod copy;
 pub mod devices;
 pub mod diff;
@@ -22,21 +23,25 @@ pub mod live;
 mod live_text;
 pub mod ls;
 pub mod mount;
+pub mod node;
 pub mod offload;
 pub mod policy;
 pub mod put;
 pub mod recompress;
 pub mod recover;
+pub mod rule;
 pub mod run;
 pub mod shell;
 pub mod snapshot;
 pub mod stats;
+pub mod status;
 pub mod unmount;
 pub mod versions;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use outrigger_fuse::control::Client;
 use outrigger_store::Store;
@@ -90,6 +95,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Snapshot(args) => snapshot::run(context, args),
         Command::Keep(args) => keep::run(context, args),
         Command::Stats(args) => stats::run(context, args),
+        Command::Status(args) => status::run(context, &args),
         Command::Copy(args) => copy::run(context, args),
         Command::Check(args) => check::run(context, args),
         Command::Gc(args) => gc::run(context, args),
@@ -106,6 +112,9 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Run(args) => run::run(context, args),
         Command::Jobs(args) => job::jobs(context, args),
         Command::Job(command) => job::job(context, command),
+        Command::Node(args) => node::run(context, args),
+        Command::Rule(command) => rule::run(context, command),
+        Command::Component(command) => component::run(context, command),
         Command::Completions(args) => shell::completions(args),
         Command::Man(args) => shell::man(context, args),
     }
@@ -176,8 +185,10 @@ impl Context {
 
     /// A counter set, its bar on a terminal, and what to say on Ctrl-C.
     pub fn progress(&self, store: &Store, advice: &'static str) -> Arc<Progress> {
-        interrupt::arm(store, advice);
-        Arc::default()
+        let progress: Arc<Progress> = Arc::default();
+        let stopped = Arc::clone(&progress);
+        interrupt::arm_with(store, advice, move || stopped.cancel(Duration::from_secs(1)));
+        progress
     }
 }
 

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use clap::Args;
-use outrigger_offload::discover;
 use outrigger_offload::placement::{Policy, default_path};
-use outrigger_offload::runtime::Runtime;
+use outrigger_offload::runtime::{DeviceMetrics, Runtime};
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
+use outrigger_offload::{Discovered, Missing, discover};
 use outrigger_store::Store;
 use outrigger_store::table_cache::{Asked, Sharing, TableCacheOptions, TableCacheStats};
+use outrigger_store::write::Progress;
 use serde_json::Value;
 
 use super::{Context, devices};
 use crate::exit::Failure;
-use crate::output::{Object, complain, count, size};
+use crate::output::{Object, complain, count, counted, size};
 
 /// Who may work beside the processor.
 #[derive(Clone, Copy, Debug)]
@@ -84,7 +85,10 @@ fn wish(text: &str) -> Result<Wish, String> {
             word.split_once('=').ok_or_else(|| format!("`{word}`: thresholds are given as NAME=VALUE"))?;
         policy.set(name.trim(), value.trim()).map_err(|error| error.to_string())?;
     }
-    Ok(Wish { who, policy, text: text.to_string() })
+    match policy.contradiction() {
+        Some(why) => Err(why),
+        None => Ok(Wish { who, policy, text: text.to_string() }),
+    }
 }
 
 fn who(text: &str) -> Result<Who, String> {
@@ -106,19 +110,70 @@ pub fn use_devices(context: &Context, store: &Store, offload: &Offload) -> Resul
 }
 
 /// A runtime of the processor and the devices that may work; `None` where there are none.
-pub fn runtime(
+pub fn runtime(context: &Context, offload: &Offload) -> Result<Option<Arc<Runtime>>, Failure> {
+    runtime_and_missing(context, offload).map(|(runtime, _)| runtime)
+}
+
+/// The same, with what was looked for and is not there.
+pub fn runtime_and_missing(
     context: &Context,
     Offload { offload, .. }: &Offload,
-) -> Result<Option<Arc<Runtime>>, Failure> {
-    let found = match offload.who {
-        Who::Nobody => return Ok(None),
-        Who::Auto => discover().devices,
-        Who::Simulated(speed) => vec![Box::new(SimDevice::new(SimOptions::new("sim:0", speed))) as _],
+) -> Result<(Option<Arc<Runtime>>, Vec<Missing>), Failure> {
+    let Discovered { devices: found, missing } = match offload.who {
+        Who::Nobody => return Ok((None, Vec::new())),
+        Who::Auto => discover(),
+        Who::Simulated(speed) => {
+            let device = SimDevice::new(SimOptions::new("sim:0", speed));
+            Discovered { devices: vec![Box::new(device)], missing: Vec::new() }
+        }
     };
     if found.is_empty() {
-        return Ok(None);
+        return Ok((None, missing));
     }
-    Ok(Some(Arc::new(devices::runtime_of(context, found, offload.policy.clone())?)))
+    let runtime = devices::runtime_of(context, found, offload.policy.clone())?;
+    Ok((Some(Arc::new(runtime)), missing))
+}
+
+/// Says which devices failed, and how many frames did not find the device that they were meant for.
+pub fn complain_of_devices(store: &Store, progress: &Progress) {
+    let frames = progress.view().frames_without_device;
+    if frames > 0 {
+        complain(&format!(
+            "{} meant for a device that is not there or not trusted, and made by the processor; `outrigger devices` says what there is",
+            counted(frames, "frame was", "frames were")
+        ));
+    }
+    let devices = store.devices().map(|runtime| runtime.metrics().devices).unwrap_or_default();
+    for device in devices.iter().skip(1) {
+        if let Some(fault) = failure_of(device) {
+            complain(&fault);
+        }
+    }
+}
+
+/// `qat:0 was cut off: 1 x wrong result, 3 tasks done again`; nothing where all went well.
+fn failure_of(device: &DeviceMetrics) -> Option<String> {
+    let words = |name: &str| match name {
+        "out_of_memory" => "out of memory".to_string(),
+        "wrong" => "wrong result".to_string(),
+        "hung" => "no answer in time".to_string(),
+        name => name.to_string(),
+    };
+    // Busy, and not its affair: that is no failure.
+    let faults =
+        device.faults.iter().filter(|(name, count)| *count > 0 && !["busy", "unsupported"].contains(name));
+    let faults: Vec<String> = faults.map(|(name, count)| format!("{count} x {}", words(name))).collect();
+    if faults.is_empty() && device.trips == 0 {
+        return None;
+    }
+    let what = match (device.trips, device.breaker.name()) {
+        (0, _) => "failed".to_string(),
+        (_, "closed") => "was cut off, and is trusted again".to_string(),
+        (_, "half-open") => "was cut off, and is on trial".to_string(),
+        _ => "was cut off".to_string(),
+    };
+    let again = counted(device.given_up, "task", "tasks");
+    Some(format!("{} {what}: {}, {again} done again", device.identity.name, faults.join(", ")))
 }
 
 /// Keeps what was learned of the devices, for later runs.
@@ -189,10 +244,15 @@ pub fn json(store: &Store) -> Option<Value> {
     let devices = store.devices()?.metrics().devices;
     let each = devices.into_iter().map(|device| {
         let object = Object::new().with("name", device.identity.name.as_str());
+        let faults = device.faults.iter().filter(|(_, count)| *count > 0);
+        let faults: Value = faults.map(|(name, count)| (name.to_string(), Value::from(*count))).collect();
         object
             .with("tasks", device.tasks)
             .with("bytes", device.bytes)
             .with("given_up", device.given_up)
+            .with("trips", device.trips)
+            .with("breaker", device.breaker.name())
+            .with("faults", faults)
             .into()
     });
     Some(Value::Array(each.collect()))

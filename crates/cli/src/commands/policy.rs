@@ -21,17 +21,37 @@ Examples:
   outrigger policy set docs versions=all
   outrigger policy set images chunker=fixed:64K codec=lz4
   outrigger policy set scratch dedup=off versions=none
+  outrigger policy set / codec=gzip:6@qat,zstd:3@cpu      a QAT card's gzip; what it has no room for becomes zstd:3
   outrigger policy set images --unset codec
   outrigger policy get images/2026
   outrigger policy list
 
 Keys:
   versions  how many earlier contents of a file are kept: a number, all or none (10)
-  codec     auto, auto:ratio, auto:cpu, zstd:LEVEL, gzip:LEVEL, deflate:LEVEL, lz4, zle, lzjb or none
+  codec     auto (auto:throughput, auto:ratio, auto:cpu), zstd:LEVEL, gzip:LEVEL, deflate:LEVEL, lz4, zle, lzjb or none; or up to four of
+            these, the most wanted first, each with @qat, @nvcomp, @sim, @cpu or @any: gzip:6@qat,zstd:3@cpu (docs/compression.md)
   filters   on or off: whether numbers and machine code may be rearranged before the codec
   budget    what a compressed frame may have of its source, per cent (90); else it is stored as it is
   chunker   gear32:MIN/AVG/MAX or fixed:SIZE; for experiments rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX
   dedup     on or off: whether to look for what is stored already";
+
+const SET_EXAMPLES: &str = "\
+Examples:
+  outrigger policy set docs versions=all
+  outrigger policy set images chunker=fixed:64K codec=lz4
+  outrigger policy set images --unset codec
+
+`outrigger policy --help` explains the keys.";
+
+const GET_EXAMPLES: &str = "\
+Examples:
+  outrigger policy get images/2026
+  outrigger policy get / --json";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  outrigger policy list
+  outrigger policy list --json | jq '.directories[].path'";
 
 /// Set and show how files below a directory are stored
 ///
@@ -40,10 +60,13 @@ Keys:
 #[command(after_help = EXAMPLES)]
 pub enum PolicyCommand {
     /// Set (or unset) policies of a directory
+    #[command(after_help = SET_EXAMPLES)]
     Set(SetArgs),
     /// Show what holds in a directory, and where it comes from
+    #[command(after_help = GET_EXAMPLES)]
     Get(GetArgs),
     /// List all policies that are set
+    #[command(after_help = LIST_EXAMPLES)]
     List,
 }
 

@@ -122,6 +122,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     };
     context.settle(&store);
     offload::remember(&store);
+    offload::complain_of_devices(&store, &progress);
     let secs = started.elapsed().as_secs_f64();
     if context.json {
         let object = json(&report, snapshot.as_ref(), secs, &progress);

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use outrigger_active::node::is_served;
 use outrigger_active::pattern::Pattern;
-use outrigger_active::plan::{Splits, submit};
+use outrigger_active::plan::{Splits, settle_program, submit};
 use outrigger_active::progress::{Counters, View};
 use outrigger_active::records::Records;
 use outrigger_active::runner::{self, Report, RunOptions};
@@ -36,6 +37,8 @@ Examples:
       sh -c 'awk \"NF==3\" RS=\"\\n\" | tee \"$AS_OUTPUT_good\" >/dev/null; : > \"$AS_OUTPUT_bad\"'
   pg_dump db | outrigger run --pattern '1W->1W' --in - --out dumps/db.zst -- zstd
   sensor | outrigger run --pattern '1W->2W' --in - --to raw.csv --out means.csv -- awk -F, '{s+=$2} END {print s/NR}'
+  outrigger run --in 'reads/*.bam' --out 'unmapped/{stem}.sam' --records bam --splits 8 -- samtools view -f 4 -
+  outrigger run --in 'n/*' --out 'scaled/{name}' --records lines -- @scale 2.5    a component: see `outrigger component --help`
   outrigger run --pattern '#W->1W' --in 'parts/*' --out all.txt               joins them; no data is read
   outrigger run --pattern '#W->1W' --in 'logs/*' --out found --records lines --splits auto -- sed -n /ERROR/p
 
@@ -48,25 +51,39 @@ AS_OFFSET, AS_LENGTH. More: docs/active-storage.md";
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// Where input comes from and output goes: 1R->1W, 1R->0, 1W->#W or #W->1W
-    #[arg(long, default_value = "1R->1W", value_parser = pattern)]
-    pattern: Pattern,
     /// Stored files to read, as a glob; several are taken in this order; `-` is standard input, a file that is being written
     #[arg(long = "in", required = true, value_name = "GLOB")]
     inputs: Vec<String>,
     /// With --in -: where the raw data is stored too (1W->2W, 1W->0, 1W->#W)
     #[arg(long, value_name = "PATH")]
     to: Option<String>,
+    /// Splits that run at once [default: one a processor]
+    #[arg(long, value_name = "N")]
+    slots: Option<usize>,
+    /// Do not wait: print the job's number, and leave it to the agents (`outrigger node`); if none is running, to a process in the background
+    #[arg(long)]
+    detach: bool,
+    #[command(flatten)]
+    work: WorkArgs,
+}
+
+/// What to do with inputs, for `run` and for rules.
+#[derive(Args)]
+pub struct WorkArgs {
+    /// Where input comes from and output goes: 1R->1W, 1R->0, 1W->#W or #W->1W
+    #[arg(long, default_value = "1R->1W", value_parser = pattern)]
+    pattern: Pattern,
     /// What the output is called, with {path}, {dir}, {name}, {stem}, {ext}, {input} and {split}; NAME=TEMPLATE is the file $AS_OUTPUT_NAME;
     /// a template that ends with / takes all files that the program makes in $AS_WORK
     #[arg(long = "out", value_name = "TEMPLATE")]
     outputs: Vec<String>,
-    /// What inputs consist of, so that they can be split: lines, fixed:BYTES, delimiter:TEXT
+    /// What inputs consist of, so that they can be split: lines, fixed:BYTES, delimiter:TEXT, or bam
+    /// (alignments; FILE.bam.bai must lie beside each input)
     #[arg(long, default_value = "whole", value_parser = records)]
     records: Records,
     /// Into how many parts each input is cut: auto (one each 64 MiB), or a number
     #[arg(long, default_value = "auto", value_parser = splits)]
-    splits: Splits,
+    pub splits: Splits,
     /// Add to the program's environment, which is empty else
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<(String, String)>,
@@ -76,7 +93,7 @@ pub struct RunArgs {
     limits: Vec<String>,
     /// Stored files that it may look at besides, as a glob: it sees them below $AS_IN by their paths
     #[arg(long, value_name = "GLOB")]
-    with: Vec<String>,
+    pub with: Vec<String>,
     /// How strictly the program is kept in: strict refuses where this machine lacks a means, best does what it can, off does nothing
     #[arg(long, default_value = "strict", value_parser = sandbox)]
     sandbox: Mode,
@@ -89,15 +106,33 @@ pub struct RunArgs {
     /// Publish what could be done, though some inputs could not: each is named, and the exit code is 4
     #[arg(long)]
     keep_going: bool,
-    /// Splits that run at once [default: one a processor]
-    #[arg(long, value_name = "N")]
-    slots: Option<usize>,
-    /// Do not wait: print the job's number and let it run in the background
-    #[arg(long)]
-    detach: bool,
-    /// The program and its arguments; {in} is its inputs as files ({in.1}, {in.2}: by number), {out.NAME} an output as a file; none with #W->1W: inputs are joined as they are
+    /// The program and its arguments; @NAME is a component (`outrigger component`); {in} is its inputs as files ({in.1}, {in.2}: by number), {out.NAME} an output as a
+    /// file; none with #W->1W: inputs are joined as they are
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+impl WorkArgs {
+    /// What a job is to do.
+    pub fn spec(&self) -> Result<Spec, Failure> {
+        let word = |word: &OsString| {
+            let not_text = || Failure::usage(format!("{} is not UTF-8", show(word.as_encoded_bytes())));
+            word.to_str().map(str::to_string).ok_or_else(not_text)
+        };
+        let program = self.program.iter().map(word).collect::<Result<Vec<_>, _>>()?;
+        let mut spec = Spec::new(self.pattern, program);
+        for output in &self.outputs {
+            spec = spec.output(output);
+        }
+        self.limits.iter().try_for_each(|limits| spec.limits.set(limits))?;
+        spec.records = self.records.clone();
+        spec.env = self.env.clone();
+        spec.sandbox = self.sandbox;
+        spec.net = self.net;
+        spec.tries = self.tries;
+        spec.skip = self.keep_going;
+        Ok(spec)
+    }
 }
 
 fn pattern(text: &str) -> Result<Pattern, String> {
@@ -126,22 +161,7 @@ fn variable(text: &str) -> Result<(String, String), String> {
 
 pub fn run(context: &Context, args: RunArgs) -> Outcome {
     let started = Instant::now();
-    let word = |word: OsString| {
-        word.into_string()
-            .map_err(|word| Failure::usage(format!("{} is not UTF-8", show(word.as_encoded_bytes()))))
-    };
-    let program = args.program.into_iter().map(word).collect::<Result<Vec<_>, _>>()?;
-    let mut spec = Spec::new(args.pattern, program);
-    for output in &args.outputs {
-        spec = spec.output(output);
-    }
-    args.limits.iter().try_for_each(|limits| spec.limits.set(limits))?;
-    spec.records = args.records;
-    spec.env = args.env;
-    spec.sandbox = args.sandbox;
-    spec.net = args.net;
-    spec.tries = args.tries;
-    spec.skip = args.keep_going;
+    let mut spec = args.work.spec()?;
     let written = args.inputs == ["-"];
     if !written && (spec.pattern.needs_writer() || args.to.is_some()) {
         let why = "is for a file that is being written: give it on standard input, with --in -";
@@ -157,9 +177,11 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
     }
     // What the machine lacks is better said before a job is made.
     outrigger_active::sandbox::Sandbox::find(spec.sandbox)?;
-    let job = submit(&store, &spec, &args.inputs, &args.with, args.splits)?;
+    settle_program(&mut spec)?;
+    let job = submit(&store, &spec, &args.inputs, &args.work.with, args.work.splits)?;
     if args.detach {
-        return detach(context, job, args.slots);
+        let served = is_served(&store, &spec)?;
+        return detach(context, job, args.slots, served);
     }
     go(context, &store, job, args.slots, started)
 }
@@ -199,19 +221,26 @@ fn with_options(
     let counters: Arc<Counters> = Arc::default();
     let told = Arc::clone(&counters);
     let bar = Bar::with(context.quiet, move |elapsed| describe(&told.view(), elapsed));
-    let hold = || -> outrigger_store::Result<Box<dyn Any>> {
-        let held = beside::hold(store.dir(), context.threads).map_err(|failure| {
-            outrigger_store::Error::new(outrigger_store::ErrorKind::Busy, failure.message)
-        })?;
-        Ok(Box::new(Released(held)))
-    };
+    let hold = holder(store, context.threads);
     let slots = slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
-    let options = RunOptions { slots, threads: context.threads, before_publish: &hold };
+    let options =
+        RunOptions { slots, threads: context.threads, before_publish: &hold, drain: None, leave_rest: false };
     let report = run(&options, &counters);
     drop(bar);
     let report = report?;
     context.settle(store);
     say(context, &report, &counters.view(), started.elapsed().as_secs_f64())
+}
+
+/// What has a mount of the store stand still while outputs become visible.
+pub fn holder(store: &Arc<Store>, threads: usize) -> impl Fn() -> outrigger_store::Result<Box<dyn Any>> {
+    let store = Arc::clone(store);
+    move || {
+        let held = beside::hold(store.name(), threads).map_err(|failure| {
+            outrigger_store::Error::new(outrigger_store::ErrorKind::Busy, failure.message)
+        })?;
+        Ok(Box::new(Released(held)))
+    }
 }
 
 /// A mount that goes on when this is dropped.
@@ -227,9 +256,11 @@ impl Drop for Released {
     }
 }
 
-/// Has another process of this program run the job.
-fn detach(context: &Context, job: JobId, slots: Option<usize>) -> Outcome {
-    spawn_runner(context, job, slots)?;
+/// Leaves the job to agents, or, if there are none, has another process of this program run it.
+fn detach(context: &Context, job: JobId, slots: Option<usize>, served: bool) -> Outcome {
+    if !served {
+        spawn_runner(context, job, slots)?;
+    }
     if context.json {
         print_json(Object::new().with("job", job.0))?;
     } else {

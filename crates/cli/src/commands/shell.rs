@@ -58,13 +58,55 @@ pub fn man(context: &Context, args: ManArgs) -> Outcome {
 }
 
 fn collect(command: &clap::Command, name: &str, pages: &mut Vec<(String, Vec<u8>)>) {
-    let mut page = Vec::new();
     // Writing into memory cannot fail.
-    let renamed = command.clone().name(name.to_string()).display_name(name.to_string());
-    if clap_mangen::Man::new(renamed).render(&mut page).is_ok() {
+    if let Ok(page) = page(command, name) {
         pages.push((name.to_string(), page));
     }
     for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
         collect(below, &format!("{name}-{}", below.get_name()), pages);
     }
+}
+
+/// A command's page. What follows the help goes in as it stands: the examples, and tables under NOTES.
+fn page(command: &clap::Command, name: &str) -> std::io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    // As the help has it, which says what may be repeated.
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage:").trim().to_string();
+    let renamed = command.clone().name(name.to_string()).display_name(name.to_string()).override_usage(usage);
+    let man = clap_mangen::Man::new(renamed);
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    if command.get_arguments().any(|arg| !arg.is_hide_set()) {
+        man.render_options_section(&mut page)?;
+    }
+    if command.get_subcommands().any(|below| !below.is_hide_set()) {
+        man.render_subcommands_section(&mut page)?;
+    }
+    let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let (examples, notes) = match after.strip_prefix("Examples:\n") {
+        Some(after) => after.split_once("\n\n").unwrap_or((after, "")),
+        None => ("", after.as_str()),
+    };
+    verbatim("EXAMPLES", examples, &mut page)?;
+    verbatim("NOTES", notes, &mut page).and_then(|()| {
+        if command.get_version().is_some() { man.render_version_section(&mut page) } else { Ok(()) }
+    })?;
+    Ok(page)
+}
+
+/// A section whose lines are kept, in a font of equal widths.
+fn verbatim(title: &str, text: &str, page: &mut Vec<u8>) -> std::io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    writeln!(page, ".SH {title}\n.nf\n.ft CW")?;
+    for line in text.lines() {
+        let line = line.strip_prefix("  ").unwrap_or(line);
+        // A line that began with a dot or an apostrophe would be a request; a bare hyphen may be set as another sign.
+        writeln!(page, "\\&{}", line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq"))?;
+    }
+    writeln!(page, ".ft R\n.fi")
 }

@@ -19,6 +19,21 @@ Examples:
   outrigger ls --at before-upgrade
   outrigger snapshot delete before-upgrade";
 
+const CREATE_EXAMPLES: &str = "\
+Examples:
+  outrigger snapshot create before-upgrade
+  outrigger snapshot create --tag weekly          named by the time";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  outrigger snapshot list
+  outrigger snapshot list --tag weekly";
+
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  outrigger snapshot delete before-upgrade
+  outrigger snapshot delete old older && outrigger gc    also gives back the space";
+
 /// Create, list and delete snapshots: named moments of the whole tree
 ///
 /// A snapshot costs nothing but what later changes would have freed. `put --tag` makes one too; `keep` deletes old ones.
@@ -26,10 +41,13 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub enum SnapshotCommand {
     /// Take a snapshot of the tree as it is now
+    #[command(after_help = CREATE_EXAMPLES)]
     Create(CreateArgs),
     /// List snapshots, oldest first
+    #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
     /// Delete snapshots; what only they had goes with the next `gc`
+    #[command(after_help = DELETE_EXAMPLES)]
     Delete(DeleteArgs),
 }
 

@@ -3,7 +3,7 @@
 //! The archive is read in one pass, in this thread; small files are handed to the pipeline whole, large ones through a bounded channel, so that
 //! memory stays bounded whatever the archive claims.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -31,13 +31,15 @@ pub struct Imported {
     pub broken: Option<TarError>,
 }
 
-/// Stores the entries of an archive below `to`.
+/// Stores the entries of an archive below `to`: `first`, which was read from it already, and those after it. So nothing is made of what is no
+/// archive.
 ///
 /// # Errors
 /// Failures of the store. An archive that breaks off is none: what came before is stored.
-pub fn import(
+pub fn import<R: Read>(
     store: &Store,
-    input: impl Read,
+    mut archive: Archive<R>,
+    first: Option<Entry>,
     to: &StorePath,
     threads: usize,
     progress: &Arc<Progress>,
@@ -51,14 +53,13 @@ pub fn import(
         policies,
         writer,
         progress,
-        dirs: BTreeMap::new(),
-        made: BTreeMap::new(),
+        dirs: HashMap::new(),
+        made: HashMap::new(),
         inodes: 0..0,
         to,
     };
-    let mut archive = Archive::new(input);
     let mut entries = 0;
-    let read = importer.all(&mut archive, &mut entries);
+    let read = importer.all(&mut archive, first, &mut entries);
     let broken = match read {
         Ok(()) => None,
         Err(Stop::Archive(error)) => Some(error),
@@ -99,15 +100,18 @@ struct Dir {
     policy: WritePolicy,
 }
 
+/// A name in a directory of the store. Names below a directory that has given way are under an inode that nothing leads to any more.
+type Place = (u64, Vec<u8>);
+
 struct Importer<'a> {
     meta: &'a dyn Meta,
     policies: Policies,
     writer: Writer,
     progress: &'a Progress,
     /// Directories that are known: those of the archive, and those on the way.
-    dirs: BTreeMap<StorePath, Dir>,
+    dirs: HashMap<Place, Dir>,
     /// Other names that this import made → their inode, which is what hard links refer to.
-    made: BTreeMap<StorePath, u64>,
+    made: HashMap<Place, u64>,
     inodes: std::ops::Range<u64>,
     to: &'a StorePath,
 }
@@ -117,14 +121,26 @@ const WHOLE_MAX: u64 = 1 << 20;
 const INODES_AT_ONCE: u64 = 4096;
 
 impl Importer<'_> {
-    fn all<R: Read>(&mut self, archive: &mut Archive<R>, entries: &mut u64) -> Result<(), Stop> {
+    fn all<R: Read>(
+        &mut self,
+        archive: &mut Archive<R>,
+        first: Option<Entry>,
+        entries: &mut u64,
+    ) -> Result<(), Stop> {
         // So that an empty archive makes an empty directory.
-        self.dir(self.to)?;
-        while let Some(entry) = archive.next()? {
+        self.dir(&self.to.components)?;
+        let mut next = first;
+        while let Some(entry) = next {
             match self.entry(archive, &entry)? {
-                Ok(()) => *entries += 1,
+                Ok(()) => {
+                    *entries += 1;
+                    if let Some(why) = entry.left_out {
+                        self.progress.skip(show(&entry.path), why);
+                    }
+                }
                 Err(why) => self.progress.skip(show(&entry.path), why),
             }
+            next = archive.next()?;
         }
         Ok(())
     }
@@ -156,14 +172,16 @@ impl Importer<'_> {
         let (Some(name), true) = (path.name(), path != *self.to) else {
             return Ok(Err("only a directory can become the top".to_string()));
         };
-        let (name, parent) = (name.to_vec(), self.dir(&path.parent())?);
-        let existing = self.existing(&parent, &path)?;
-        self.forget(&path);
+        let (name, parent) = (name.to_vec(), self.dir(above(&path))?);
+        let place = (parent.inode, name.clone());
+        let existing = self.existing(&parent, &place)?;
+        // Something that is no directory takes a directory's name: what was known below it is gone.
+        self.dirs.remove(&place);
         let inode = self.next_inode()?;
         // As `tar x`, which makes a new file: one with several names is not changed under the others.
-        let replace = existing.is_some_and(|existing| existing.links > 1) || self.made.contains_key(&path);
+        let replace = existing.is_some_and(|existing| existing.links > 1) || self.made.contains_key(&place);
         let attributes = attributes(kind, entry);
-        self.made.insert(path, inode);
+        self.made.insert(place, inode);
         if kind != FileKind::File {
             let (root, parent) = (Root::Empty, parent.inode);
             self.submit(Change::Put { parent, name, inode, attributes, root, stamp: 0, replace })?;
@@ -239,30 +257,40 @@ impl Importer<'_> {
     }
 
     fn hard_link(&mut self, path: &StorePath, target: &[u8]) -> Result<Result<(), String>, Stop> {
-        let place = match self.place(target) {
-            Ok(place) => place,
+        let target_path = match self.place(target) {
+            Ok(target_path) => target_path,
             Err(error) => return Ok(Err(format!("it links to {error}"))),
         };
-        let Some(&inode) = self.made.get(&place) else {
+        let Some(inode) = self.find_made(&target_path) else {
             return Ok(Err(format!("it links to `{}`, which is not in the archive before it", show(target))));
         };
-        let (Some(name), true) = (path.name(), *path != place) else { return Ok(Ok(())) };
-        let (name, parent) = (name.to_vec(), self.dir(&path.parent())?);
-        let is_made = self.made.contains_key(path) || self.dirs.contains_key(path);
-        if is_made || self.existing(&parent, path)?.is_some() {
+        let (Some(name), true) = (path.name(), *path != target_path) else { return Ok(Ok(())) };
+        let (name, parent) = (name.to_vec(), self.dir(above(path))?);
+        let place = (parent.inode, name.clone());
+        let is_made = self.made.contains_key(&place) || self.dirs.contains_key(&place);
+        if is_made || self.existing(&parent, &place)?.is_some() {
             let (parent, name) = (parent.inode, name.clone());
             self.submit(Change::Remove { parent, name, recursive: true })?;
         }
-        self.forget(path);
-        self.made.insert(path.clone(), inode);
+        self.dirs.remove(&place);
+        self.made.insert(place, inode);
         self.submit(Change::Link { parent: parent.inode, name, inode })?;
         Ok(Ok(()))
     }
 
+    /// What this import made at `path`, if it is no directory.
+    fn find_made(&self, path: &StorePath) -> Option<u64> {
+        let mut parent = ROOT_INODE;
+        for name in above(path) {
+            parent = self.dirs.get(&(parent, name.clone()))?.inode;
+        }
+        self.made.get(&(parent, path.name()?.to_vec())).copied()
+    }
+
     fn directory(&mut self, path: &StorePath, attributes: Attributes) -> Result<(), Stop> {
-        let dir = self.dir(path)?;
+        let dir = self.dir(&path.components)?;
         let (parent, name) = match path.name() {
-            Some(name) => (self.dir(&path.parent())?.inode, name.to_vec()),
+            Some(name) => (self.dir(above(path))?.inode, name.to_vec()),
             None => (ROOT_INODE, Vec::new()),
         };
         let (root, inode) = (Root::Empty, dir.inode);
@@ -276,29 +304,41 @@ impl Importer<'_> {
     }
 
     /// What the store had under this name before the import, if that is still so.
-    fn existing(&self, parent: &Dir, path: &StorePath) -> Result<Option<Inode>, Error> {
-        match path.name() {
-            Some(name) if parent.existed && !self.made.contains_key(path) => {
-                self.meta.lookup(At::Now, parent.inode, name)
-            }
-            _ => Ok(None),
+    fn existing(&self, parent: &Dir, place: &Place) -> Result<Option<Inode>, Error> {
+        if parent.existed && !self.made.contains_key(place) {
+            return self.meta.lookup(At::Now, place.0, &place.1);
         }
+        Ok(None)
     }
 
     /// The directory at `path`, made with everything on the way if it is not there. What is there and is no directory gives way.
-    fn dir(&mut self, path: &StorePath) -> Result<Dir, Stop> {
-        if let Some(dir) = self.dirs.get(path) {
-            return Ok(*dir);
+    fn dir(&mut self, path: &[Vec<u8>]) -> Result<Dir, Stop> {
+        let mut dir = self.top()?;
+        for name in path {
+            let place = (dir.inode, name.clone());
+            dir = match self.dirs.get(&place) {
+                Some(known) => *known,
+                None => self.make_dir(dir, place)?,
+            };
         }
-        let Some(name) = path.name() else {
-            let policy = self.policies.below(self.policies.store_default(), ROOT_INODE)?;
-            let root = Dir { inode: ROOT_INODE, existed: true, policy };
-            self.dirs.insert(path.clone(), root);
-            return Ok(root);
-        };
-        let parent = self.dir(&path.parent())?;
+        Ok(dir)
+    }
+
+    /// The root, under a place that no name can have.
+    fn top(&mut self) -> Result<Dir, Error> {
+        let place = (ROOT_INODE, Vec::new());
+        if let Some(root) = self.dirs.get(&place) {
+            return Ok(*root);
+        }
+        let policy = self.policies.below(self.policies.store_default(), ROOT_INODE)?;
+        let root = Dir { inode: ROOT_INODE, existed: true, policy };
+        self.dirs.insert(place, root);
+        Ok(root)
+    }
+
+    fn make_dir(&mut self, parent: Dir, place: Place) -> Result<Dir, Stop> {
         let existing =
-            self.existing(&parent, path)?.filter(|inode| inode.attributes.kind == FileKind::Directory);
+            self.existing(&parent, &place)?.filter(|inode| inode.attributes.kind == FileKind::Directory);
         let dir = match existing {
             Some(existing) => {
                 let policy = self.policies.below(parent.policy, existing.number)?;
@@ -307,23 +347,14 @@ impl Importer<'_> {
             None => {
                 let inode = self.next_inode()?;
                 let (attributes, root) = (outrigger_store::local::put::new_directory(), Root::Empty);
-                let (parent, name) = (parent.inode, name.to_vec());
+                let (policy, parent, name) = (parent.policy, parent.inode, place.1.clone());
                 self.submit(Change::Put { parent, name, inode, attributes, root, stamp: 0, replace: false })?;
-                Dir { inode, existed: false, policy: self.dirs[&path.parent()].policy }
+                Dir { inode, existed: false, policy }
             }
         };
-        self.made.remove(path);
-        self.dirs.insert(path.clone(), dir);
+        self.made.remove(&place);
+        self.dirs.insert(place, dir);
         Ok(dir)
-    }
-
-    /// Something that is no directory takes a directory's name: what was known below it is gone.
-    fn forget(&mut self, path: &StorePath) {
-        if self.dirs.remove(path).is_some() {
-            let below = |other: &StorePath| other.components.starts_with(&path.components);
-            self.dirs.retain(|other, _| !below(other));
-            self.made.retain(|other, _| !below(other));
-        }
     }
 
     fn submit(&mut self, change: Change) -> Result<(), Stop> {
@@ -338,6 +369,11 @@ impl Importer<'_> {
         self.inodes.start += 1;
         Ok(inode)
     }
+}
+
+/// The names on the way to what `path` names.
+fn above(path: &StorePath) -> &[Vec<u8>] {
+    path.components.split_last().map_or(&[], |(_, above)| above)
 }
 
 /// The pipeline's end of a channel.

@@ -3,6 +3,7 @@
 //! The headers are the crate `tar`'s; what surrounds them is here, because extended attributes may hold any byte (that crate splits pax records
 //! at line ends), and because sparse files come in four dialects.
 
+mod acl;
 mod import;
 mod pax;
 mod reader;

@@ -6,9 +6,10 @@ use std::io::Read;
 
 use outrigger_format::catalogue::{Time, Xattrs};
 use outrigger_store::local::Extent;
+use outrigger_store::local::acl::{ACCESS, mode_without};
 use tar::{EntryType, GnuExtSparseHeader, Header};
 
-use super::{BLOCK, pax};
+use super::{BLOCK, acl, pax};
 
 /// What an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,6 +47,8 @@ pub struct Entry {
     pub device: (u32, u32),
     /// Extended attributes, sorted.
     pub xattrs: Xattrs,
+    /// What of it cannot be taken over, and why.
+    pub left_out: Option<String>,
     /// Length, holes included.
     pub size: u64,
 }
@@ -225,11 +228,18 @@ impl<R: Read> Archive<R> {
             mtime: Time { secs: header.mtime().map_or(0, |secs| secs as i64), nanos: 0 },
             device: (device(header.device_major()), device(header.device_minor())),
             xattrs: Vec::new(),
+            left_out: None,
             size: 0,
         };
-        let mut sparse = Sparse::default();
+        let (mut sparse, mut lists) = (Sparse::default(), Vec::new());
         for (key, value) in records {
-            apply(&mut entry, &mut sparse, &mut stored, &key, value)?;
+            match acl::KEYS.into_iter().find(|(acl, _)| *acl == key.as_slice()) {
+                Some((_, attribute)) => lists.push((attribute, value)),
+                None => apply(&mut entry, &mut sparse, &mut stored, &key, value)?,
+            }
+        }
+        for (attribute, text) in lists {
+            access_list(&mut entry, attribute, &text);
         }
         entry.xattrs.sort();
         entry.xattrs.dedup_by(|b, a| a.0 == b.0);
@@ -410,6 +420,24 @@ fn apply(entry: &mut Entry, sparse: &mut Sparse, stored: &mut u64, key: &[u8], v
         }
     }
     Ok(())
+}
+
+/// Takes over an access control list. Where the archive has it in the kernel's form, too, that one holds: it has no names.
+fn access_list(entry: &mut Entry, attribute: &[u8], text: &[u8]) {
+    let list = acl::parse(text);
+    let known = entry.xattrs.iter().any(|(name, _)| name == attribute);
+    if known || text.is_empty() || (attribute == ACCESS && list.is_minimal()) {
+        return;
+    }
+    match &list.lacks {
+        None => entry.xattrs.push((attribute.to_vec(), list.value())),
+        Some(why) => {
+            entry.left_out = Some(format!("stored without it: {why}"));
+            if attribute == ACCESS {
+                entry.mode = mode_without(entry.mode, &list.entries);
+            }
+        }
+    }
 }
 
 fn number<T>(parsed: std::io::Result<T>, what: &str) -> Result<T> {

@@ -6,7 +6,7 @@ use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::local::Extent;
 use tar::{EntryType, Header};
 
-use super::{BLOCK, pax};
+use super::{BLOCK, acl, pax};
 
 /// What an entry's headers say.
 pub struct Fields<'a> {
@@ -177,7 +177,10 @@ fn records(fields: &Fields<'_>) -> Vec<u8> {
     }
     if fields.link.is_none() {
         for (name, value) in &attributes.xattrs {
-            pax::append(&mut records, &[b"SCHILY.xattr.", name.as_slice()].concat(), value);
+            match acl::record(name, value) {
+                Some((key, text)) => pax::append(&mut records, key, text.as_bytes()),
+                None => pax::append(&mut records, &[b"SCHILY.xattr.", name.as_slice()].concat(), value),
+            }
         }
     }
     records

@@ -87,7 +87,11 @@ fn what_happened_is_told_in_codes_and_words() {
     assert_eq!(place.run(&["job", "wait", "1"]).code, 1);
     assert_eq!(place.run(&["job", "wait", "2"]).code, 4);
     assert_eq!(place.run(&["job", "show", "77"]).code, 1);
-    place.done(&["job", "forget", "1"]);
+    place.done(&["gc"]);
+    assert_eq!(place.run(&["job", "show", "1"]).code, 0, "it is not long ago");
+    let said = place.done(&["gc", "--forget-jobs", "0"]).text();
+    assert!(said.starts_with("forgot 1 job that"), "{said}");
+    assert_eq!((place.run(&["job", "show", "1"]).code, place.run(&["job", "show", "2"]).code), (1, 0));
     place.done(&["check"]);
 }
 

@@ -34,7 +34,7 @@ fn usage_errors_say_what_would_be_accepted() {
         (&["mv", "/", "x"], 2, "the root itself"),
         (&["policy", "get", "f"], 2, "not a directory"),
         (&["export", "nope", "out.tar"], 1, "`nope` is not in the store"),
-        (&["init", "--profile", "huge"], 2, "use default, dense, large or archive"),
+        (&["init", "--profile", "huge"], 2, "possible values: default, dense, large, archive"),
         (&["init", "--chunker", "gear32:4K"], 2, "MIN/AVG/MAX"),
         (&["init", "--codec", "zstd:99"], 2, "-7 to 19"),
         (&["init", "--fingerprint", "crc32"], 2, "blake3"),

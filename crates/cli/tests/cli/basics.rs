@@ -352,6 +352,17 @@ fn the_shell_is_served() {
     let put = String::from_utf8(place.read("pages/outrigger-put.1")).unwrap();
     assert!(put.contains("keep\\-missing"), "{put}");
     assert!(place.path("pages/outrigger-snapshot-create.1").exists());
+    // Examples stand as they are, line by line, and what may be repeated is shown so.
+    let example =
+        r"\&outrigger put ~/src \-\-to src \-\-exclude target \-\-exclude \(aq*.o\(aq \-\-tag nightly";
+    assert!(put.contains(".SH EXAMPLES\n.nf\n") && put.lines().any(|line| line == example), "{put}");
+    assert!(put.contains("<SRC>...") && !put.contains("EXTRA"), "{put}");
+    assert!(place.done(&["completions", "bash"]).text().contains("default dense large archive"));
+    let pages = std::fs::read_dir(place.path("pages")).unwrap();
+    for page in pages.map(|page| page.unwrap().file_name().into_string().unwrap()) {
+        let text = String::from_utf8_lossy(&place.read(format!("pages/{page}"))).into_owned();
+        assert!(text.contains("\n.SH EXAMPLES\n"), "{page} has no examples");
+    }
     for args in [&["--help"][..], &["put", "--help"], &["snapshot", "--help"], &["diff", "-h"]] {
         assert!(place.done(args).text().contains("Examples:"), "{args:?}");
     }

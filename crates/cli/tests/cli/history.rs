@@ -31,14 +31,19 @@ fn snapshots_are_found_by_name_tag_and_time() {
         (times[1], "2"),
         ("0s", "3"),
         ("-0h", "3"),
+        ("now", "3"),
+        ("today", "3"),
+        ("9999-12-31", "3"),
     ] {
         assert_eq!(place.done(&["cat", "--at", at, "f"]).text(), content, "--at {at}");
     }
     assert_eq!(place.done(&["cat", "f"]).text(), "4");
     assert!(place.code(1, &["cat", "--at", "-2h", "f"]).err.contains("no snapshot is as old as"));
+    assert!(place.code(1, &["cat", "--at", "yesterday", "f"]).err.contains("no snapshot is as old as"));
     assert!(place.code(1, &["cat", "--at", "2 days ago", "f"]).err.contains("no snapshot is as old as"));
     let said = place.code(1, &["cat", "--at", "nonsense", "f"]);
-    assert!(said.err.contains("neither a snapshot, nor a tag, nor a time"), "{}", said.err);
+    assert!(said.err.contains("neither a snapshot's name, nor a tag"), "{}", said.err);
+    assert!(said.err.contains("yesterday, today, now, -2h or '3 days ago'"), "{}", said.err);
     place.done(&["snapshot", "delete", "s2"]);
     assert_eq!(place.done(&["cat", "--at", "old", "f"]).text(), "1");
     place.code(1, &["snapshot", "delete", "s2"]);
@@ -68,6 +73,25 @@ fn earlier_versions_are_listed_and_read() {
         "outrigger: `f`: version 9 is not kept; `outrigger versions f` lists those that are\n"
     );
     place.code(2, &["versions", "/"]);
+}
+
+#[test]
+fn a_move_over_a_file_drops_its_versions_a_copy_and_a_put_keep_them() {
+    let place = history();
+    let versions = |place: &Place, path: &str| {
+        place.done(&["versions", path, "--json"]).json()["versions"].as_array().unwrap().len()
+    };
+    let before = versions(&place, "f");
+    place.write("g", "other");
+    place.done(&["put", "g"]);
+    place.done(&["cp", "g", "f"]);
+    assert_eq!(versions(&place, "f"), before + 1);
+    place.write("g", "another");
+    place.done(&["put", "g"]);
+    let own = versions(&place, "g");
+    place.done(&["mv", "g", "f"]);
+    assert_eq!(place.done(&["cat", "f"]).text(), "another");
+    assert_eq!(versions(&place, "f"), own);
 }
 
 #[test]
@@ -115,6 +139,30 @@ fn retention_says_what_it_keeps_and_why() {
     place.done(&["gc"]);
     assert_eq!(place.done(&["cat", "--at", "s3", "f"]).text(), "3");
     place.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn a_mistyped_tag_deletes_nothing() {
+    let place = history();
+    let all = place.lines(&["snapshot", "list"]);
+    for mistyped in [&["keep", "--tag", "odl"][..], &["keep", "--last", "1", "--tag", "old", "--tag", "odl"]]
+    {
+        let said = place.code(2, mistyped);
+        assert!(said.err.contains("no snapshot has the tag `odl`, nothing was deleted"), "{}", said.err);
+    }
+    // A rule that keeps none of those that are looked at.
+    let none = ["keep", "--of", "old", "--tag", "new"];
+    for dry in [&["--dry-run"][..], &[]] {
+        let said = place.code(2, &[&none[..], dry].concat());
+        assert!(said.err.contains("--delete-all"), "{}", said.err);
+    }
+    assert_eq!(place.lines(&["snapshot", "list"]), all);
+    let deleted = place.done(&[&none[..], &["--delete-all", "--json"]].concat()).json();
+    assert!(!deleted["deleted"].as_array().unwrap().is_empty());
+    assert_eq!(
+        place.lines(&["snapshot", "list"]).len() + deleted["deleted"].as_array().unwrap().len(),
+        all.len()
+    );
 }
 
 #[test]

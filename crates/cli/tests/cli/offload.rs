@@ -1,6 +1,6 @@
 //! devices, calibrate, advise. Figures are the machine's; what is looked at is that they are there and fit together.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::run::{Place, Said};
@@ -34,6 +34,111 @@ fn devices_are_listed_and_what_is_missing_is_said() {
     assert_eq!(run(&place, &["devices", "--sim", "fast"]).code, 2);
 }
 
+/// A library with QATzip's ABI, as the device's own tests use it. Without them, it compresses nothing, and says of everything that it does not fit.
+fn standin(place: &Place) -> PathBuf {
+    let (library, source) = (place.path("libqatzip-standin.so"), "../offload/tests/qat/standin.c");
+    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    compiler.args(["-std=gnu11", "-O2", "-shared", "-fPIC", "-pthread", "-o"]);
+    compiler.arg(&library).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
+    assert!(compiler.status().unwrap().success());
+    library
+}
+
+/// With this library for QAT, and nothing else.
+fn with_qat(place: &Place, library: &Path, args: &[&str]) -> Said {
+    let mut command: Command = place.command(args);
+    command.env("OUTRIGGER_CALIBRATION", place.path("calibration"));
+    command.env("OUTRIGGER_QATZIP", library).env("OUTRIGGER_NVCOMP", "/nowhere/libnvcomp.so");
+    command.output().unwrap().into()
+}
+
+#[test]
+fn a_card_that_compresses_nothing_is_cut_off_and_put_says_so() {
+    let place = Place::new();
+    let library = standin(&place);
+    done(&place, &["policy", "set", "/", "codec=gzip:6@qat,gzip:1@cpu"]);
+    let text: String = (0..400_000).map(|n| format!("{n} and {}\n", n * 7 % 1000)).collect();
+    std::fs::write(place.path("file"), &text).unwrap();
+    let offload = "auto,check_every=1,check_first=1000,codec_slack=1000000";
+    let put = ["put", "file", "--offload", offload, "--json"];
+    let said = with_qat(&place, &library, &put);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(
+        said.err.contains("qat:0 was cut off: ") && said.err.contains(" x wrong result, "),
+        "{}",
+        said.err
+    );
+    let json = said.json();
+    let card =
+        &json["devices"].as_array().unwrap().iter().find(|device| device["name"] == "qat:0").unwrap().clone();
+    assert!(card["trips"].as_u64() >= Some(1) && card["faults"]["wrong"].as_u64() >= Some(1), "{card}");
+    assert_eq!(card["breaker"], "open");
+    let found = frames(&place);
+    assert!(found.iter().all(|(encoding, _)| encoding.starts_with("gzip")), "{found:?}");
+    assert!(done(&place, &["cat", "file"]).text() == text);
+    // No card at all: that is said once, too.
+    let said =
+        with_qat(&place, Path::new("/nowhere/libqatzip.so"), &["put", "file", "--to", "again", "--no-dedup"]);
+    assert!(said.err.contains("meant for a device that is not there"), "{}", said.err);
+    assert_eq!(said.err.lines().count(), 1, "{}", said.err);
+}
+
+#[test]
+fn a_row_of_a_device_that_is_not_there_is_marked() {
+    let place = Place::empty();
+    let bench = ["bench", "compress", "--size", "600K", "--blocks", "64K", "--codecs", "gzip:6,gzip:6@qat"];
+    let said = with_qat(&place, Path::new("/nowhere/libqatzip.so"), &bench);
+    assert!(
+        said.err.contains("qat is missing: ") && said.err.contains("/nowhere/libqatzip.so"),
+        "{}",
+        said.err
+    );
+    let text = said.text();
+    let row =
+        |codec: &str| text.lines().find(|line| line.contains(&format!("{codec} "))).unwrap().to_string();
+    assert!(row("gzip:6@qat").ends_with("0 %  no qat") && !row(" gzip:6").contains('%'), "{text}");
+    let offload = ["--offload", "sim:pcie5-gpu,codec_slack=1000000", "--json"];
+    let bench = [
+        "bench",
+        "compress",
+        "--size",
+        "600K",
+        "--blocks",
+        "64K",
+        "--codecs",
+        "gzip:6,gzip:6@sim,gzip:6@qat",
+    ];
+    let json = done(&place, &[&bench[..], &offload].concat()).json();
+    let share = |row: usize| json["rows"][row]["device_share"].as_f64();
+    assert_eq!((share(0), share(2)), (None, Some(0.0)), "{json}");
+    assert!(share(1) > Some(0.0), "{json}");
+    assert_eq!(json["rows"][2]["devices_missing"][0], "qat");
+    assert_eq!(run(&place, &["bench", "compress", "--size", "0"]).code, 2);
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    let place = Place::new();
+    std::fs::write(place.path("file"), "text").unwrap();
+    for (args, why) in [
+        (
+            &["put", "file", "--offload", "auto,codec_min_bytes=2M,codec_max_bytes=1M"][..],
+            "codec_min_bytes=2M is above",
+        ),
+        (&["calibrate", "--max-bytes", "1K"], "from 4K to 1G"),
+        (&["advise", "--block", "4M", "--operation", "compress/lz4"], "2.00 MiB at most"),
+        (&["advise", "--operation", "compress/none"], "no operation"),
+        (&["init", "--codec", "brotli"], "gzip:6@qat,zstd:3@cpu"),
+    ] {
+        let said = run(&place, args);
+        assert!(said.code == 2 && said.err.contains(why), "{args:?}: {} {}", said.code, said.err);
+    }
+    // A calibration that is none is said to be none, and does no harm.
+    std::fs::write(place.path("calibration"), "nonsense\n\0\n").unwrap();
+    let said = done(&place, &["devices"]);
+    assert!(said.err.contains("2 lines are no calibration"), "{}", said.err);
+}
+
 #[test]
 fn devices_that_compress_are_found_by_their_library_or_missed_with_the_reason() {
     let place = Place::empty();
@@ -50,13 +155,7 @@ fn devices_that_compress_are_found_by_their_library_or_missed_with_the_reason() 
     let said = devices(Path::new("/nowhere/libqatzip.so"));
     assert!(why(&said, "qat").unwrap().contains("/nowhere/libqatzip.so"), "{said}");
     assert!(why(&said, "nvcomp").unwrap().contains("/nowhere/libnvcomp.so"), "{said}");
-    // A library with QATzip's ABI, as the device's own tests use it.
-    let (library, source) = (place.path("libqatzip-standin.so"), "../offload/tests/qat/standin.c");
-    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    compiler.args(["-std=gnu11", "-O2", "-shared", "-fPIC", "-pthread", "-o"]);
-    compiler.arg(&library).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));
-    assert!(compiler.status().unwrap().success());
-    let said = devices(&library);
+    let said = devices(&standin(&place));
     assert_eq!(why(&said, "qat"), None);
     let found = said["devices"].as_array().unwrap().iter().find(|device| device["name"] == "qat:0").unwrap();
     assert_eq!((&found["model"], &found["driver"]), (&"Intel QAT".into(), &"libqatzip-standin.so".into()));
@@ -68,6 +167,14 @@ fn a_calibration_is_kept_and_shown() {
     let args = ["calibrate", "--max-bytes", "4K", "--sim", "integrated", "--json"];
     let said = done(&place, &args).json();
     let points = said["points"].as_array().unwrap();
+    for operation in ["compress/gzip:6", "decompress/lz4", "decompress/deflate", "lookup"] {
+        assert!(points.iter().any(|point| point["operation"] == operation), "{operation}: {said}");
+    }
+    let looked_up = |point: &&serde_json::Value| point["operation"].as_str().unwrap().ends_with("+lookup");
+    assert!(
+        points.iter().any(|point| looked_up(&point))
+            && points.iter().all(|point| point["operation"] != "decompress/none")
+    );
     for device in ["cpu", "sim:0"] {
         let of_device = points.iter().filter(|point| point["device"] == device);
         assert!(of_device.clone().count() >= 8, "{said}");
@@ -128,6 +235,21 @@ fn advice_has_its_reasons() {
     // Almost for nothing, it is worth its price all the same.
     let cheap = ask(&["--block", "256K", "--cpu-price", "1000000", "--gpu-price", "0.001"]);
     assert_eq!(cheap["operations"][0]["advice"], "gpu", "{cheap}");
+    // The lower of what is predicted and what is measured counts.
+    let reached = gpu["stream_bytes_per_second"].as_f64().unwrap();
+    let reached = reached.min(gpu["stream_measured_bytes_per_second"].as_f64().unwrap());
+    let with_gpu = operation["all_threads_bytes_per_second"].as_f64().unwrap() + reached;
+    assert!((gpu["with_gpu_bytes_per_second"].as_f64().unwrap() / with_gpu - 1.0).abs() < 1e-9, "{gpu}");
+    assert!(said["missing"].is_array());
+    // What nobody reaches.
+    let much = ask(&["--rate", "1000000"]);
+    assert_eq!(much["operations"][0]["advice"], "neither", "{much}");
+    assert!(much["operations"][0]["why"].as_str().unwrap().contains("cannot be reached"));
+    // What `devices` names beside what is calibrated on purpose.
+    let other =
+        ["advise", "--json", "--operation", "compress/zstd:1", "--operation", "lookup", "--block", "64K"];
+    let other = done(&place, &other).json();
+    assert_eq!(other["operations"].as_array().unwrap().len(), 2, "{other}");
     // And who needs little needs nothing.
     let little = ask(&["--rate", "0.000001"]);
     assert_eq!(little["operations"][0]["advice"], "nothing");
@@ -180,4 +302,45 @@ fn a_put_may_have_a_device_hash_and_stores_the_same() {
     let wrong = place.code(2, &["put", "src", "--to", "x", "--offload", "gpu"]);
     assert!(wrong.err.contains("auto, off or sim:PRESET"), "{}", wrong.err);
     run(&["check", "--read-data"]);
+}
+
+/// Frames of data by encoding, with the reasons for it.
+fn frames(place: &Place) -> Vec<(String, String)> {
+    let stats = done(place, &["stats", "--json"]).json();
+    let data = stats["frames"].as_array().unwrap().iter().filter(|frame| frame["kind"] == "data");
+    let of = |frame: &serde_json::Value, key: &str| frame[key].as_str().unwrap_or_default().to_string();
+    data.map(|frame| (of(frame, "encoding"), of(frame, "reason"))).collect()
+}
+
+#[test]
+fn what_no_device_did_is_not_said_to_be_a_devices() {
+    let text: String = (0..300_000).map(|n| format!("{n} and {}\n", n * 7 % 1000)).collect();
+    let numbers: Vec<u8> =
+        (0..1 << 20).flat_map(|n: u32| (n.wrapping_mul(0x9e37_79b1) >> 12).to_le_bytes()).collect();
+    for (codec, bytes, offload) in [
+        // Too dense, all of it.
+        ("gzip:1@sim,lz4@cpu", text.as_bytes(), "sim:pcie5-gpu,codec_max_bits=0,offload_min_bytes=1G"),
+        // Planes of numbers, of which no device makes Zstandard frames.
+        ("zstd:3@sim,lz4@cpu", &numbers[..], "sim:pcie5-gpu,offload_min_bytes=1G"),
+        // There is none.
+        ("gzip:1@qat,lz4@cpu", text.as_bytes(), "off"),
+        ("gzip:1@qat,lz4@cpu", text.as_bytes(), "sim:pcie5-gpu,offload_min_bytes=1G"),
+    ] {
+        let place = Place::new();
+        done(&place, &["policy", "set", "/", &format!("codec={codec}")]);
+        std::fs::write(place.path("file"), bytes).unwrap();
+        let said = done(&place, &["put", "file", "--offload", offload, "--json"]).json();
+        if let Some(devices) = said["devices"].as_array() {
+            assert_eq!(devices[1]["tasks"].as_u64(), Some(0), "{codec}: {said}");
+        }
+        let found = frames(&place);
+        assert!(!found.is_empty());
+        let why = if codec.contains("qat") { "no device for it" } else { "nothing for a device" };
+        for (encoding, reason) in &found {
+            let kept = encoding.starts_with("none") && reason == "did not fit the budget";
+            // The last frame is never offered to a device.
+            let last = reason == "nothing for a device";
+            assert!(kept || encoding.starts_with("lz4") && (reason == why || last), "{codec}: {found:?}");
+        }
+    }
 }

@@ -56,6 +56,65 @@ fn gnu_tar_reads_what_we_write() {
     }
 }
 
+/// Whether this file system has access control lists: `src/f` with mode 0600 and another user who may read and write, and `src/d` whose
+/// files inherit one.
+fn lists(place: &Place) -> bool {
+    let list = |entries: &[(u16, u16, u32)]| {
+        let mut value = vec![2, 0, 0, 0];
+        for (tag, permissions, id) in entries {
+            value.extend([tag.to_le_bytes(), permissions.to_le_bytes()].concat());
+            value.extend(id.to_le_bytes());
+        }
+        value
+    };
+    let nobody = u32::MAX;
+    let given = list(&[(1, 6, nobody), (2, 6, 1234), (4, 0, nobody), (16, 6, nobody), (32, 0, nobody)]);
+    let inherited = list(&[(1, 7, nobody), (4, 5, nobody), (8, 7, 4321), (16, 7, nobody), (32, 0, nobody)]);
+    place.write("src/f", "guarded");
+    std::fs::create_dir(place.path("src/d")).unwrap();
+    let set = |name: &str, key: &str, value: &[u8]| {
+        rustix::fs::setxattr(place.path(name), key, value, rustix::fs::XattrFlags::empty())
+    };
+    let set = set("src/f", "system.posix_acl_access", &given)
+        .and_then(|()| set("src/d", "system.posix_acl_default", &inherited));
+    if let Err(error) = &set {
+        println!("access control lists not tried: {error}");
+    }
+    set.is_ok()
+}
+
+#[test]
+fn access_control_lists_go_to_gnu_tar_and_come_from_it() {
+    let place = Place::new();
+    if !lists(&place) {
+        return;
+    }
+    place.done(&["put", "src"]);
+    place.done(&["export", "src", "ours.tar"]);
+    std::fs::create_dir(place.path("out")).unwrap();
+    if !gnu_tar(&place, &["xpf", "ours.tar", "-C", "out", "--acls"]) {
+        return;
+    }
+    // Extended attributes are compared, and lists are such.
+    same(&place.path("src"), &place.path("out"));
+    assert!(gnu_tar(&place, &["cf", "theirs.tar", "--format=pax", "--acls", "-C", "src", "."]));
+    for archive in ["ours.tar", "theirs.tar"] {
+        place.done(&["import", archive, "--to", archive]);
+        let out = format!("{archive}.out");
+        place.done(&["get", archive, &out]);
+        same(&place.path("src"), &place.path(&out));
+    }
+    // A list that names somebody unknown is left out, and its mask is then not what the group may.
+    let named = place.read("ours.tar");
+    let at = named.windows(9).position(|part| part == b"user:1234").unwrap();
+    let mut named = named;
+    named[at..at + 9].copy_from_slice(b"user:?who");
+    let said = place.feed(&["import", "-", "--to", "named"], &named);
+    assert_eq!(said.code, 4, "{}", said.err);
+    assert!(said.err.contains("`?who`"), "{}", said.err);
+    assert!(place.lines(&["ls", "-l", "named/f"])[0].starts_with("-rw-------"));
+}
+
 /// The file of [`tree`] has its holes, and its data where it should be.
 fn holes(place: &Place, file: &str) {
     use std::os::unix::fs::MetadataExt;
@@ -223,6 +282,58 @@ fn hostile_names_stay_below_the_target() {
 }
 
 #[test]
+fn names_that_lead_elsewhere_are_not_exported() {
+    let place = Place::new();
+    place.write("src/good", "good");
+    place.write("src/file", "evil");
+    place.write("src/dir/below", "evil");
+    place.done(&["put", "src"]);
+    let database = outrigger_store::testing::database(&place.path("store/meta.db")).unwrap();
+    for (name, evil) in [(&b"file"[..], &b"../../evil"[..]), (b"dir", b".")] {
+        let sql = "UPDATE dentry SET name = ?1 WHERE name = ?2";
+        assert_eq!(database.execute(sql, (evil, name)).unwrap(), 1);
+    }
+    drop(database);
+    let said = place.code(4, &["export", "src", "src.tar"]);
+    assert_eq!(said.err.lines().count(), 2, "{}", said.err);
+    assert!(said.err.contains("`../../evil` holds a slash"), "{}", said.err);
+    let mut archive = tar::Archive::new(std::io::Cursor::new(place.read("src.tar")));
+    let names: Vec<String> = archive
+        .entries()
+        .unwrap()
+        .map(|entry| entry.unwrap().path().unwrap().display().to_string())
+        .collect();
+    assert_eq!(names, ["./", "good"]);
+    let said = place.code(3, &["ls", "-R", "src"]);
+    assert!(said.err.contains("`../../evil` holds a slash"), "{}", said.err);
+    assert!(said.text().lines().any(|line| line == "good"));
+}
+
+#[test]
+fn one_entry_may_be_deep() {
+    let place = Place::new();
+    let mut builder = Builder::new(Vec::new());
+    let deep = ["d"; 900].join("/");
+    for name in [format!("{deep}/f"), format!("{deep}/g")] {
+        builder.append_pax_extensions([("path", name.as_bytes())]).unwrap();
+        let mut header = Header::new_ustar();
+        header.set_size(0);
+        builder.append_data(&mut header, "x", &b""[..]).unwrap();
+    }
+    builder
+        .append_pax_extensions([("path", b"hard".as_slice()), ("linkpath", format!("{deep}/f").as_bytes())])
+        .unwrap();
+    let mut link = Header::new_ustar();
+    link.set_entry_type(EntryType::Link);
+    link.set_size(0);
+    builder.append_data(&mut link, "x", &b""[..]).unwrap();
+    place.write("deep.tar", builder.into_inner().unwrap());
+    place.done(&["import", "deep.tar", "--to", "t"]);
+    assert_eq!(place.lines(&["ls", "-R", "t"]).len(), 903);
+    assert!(place.lines(&["ls", "-l", "t/hard"])[0].contains(" 2 "));
+}
+
+#[test]
 fn what_is_no_archive_is_refused() {
     let place = Place::new();
     let good = archive(&[
@@ -247,5 +358,18 @@ fn what_is_no_archive_is_refused() {
     assert_eq!(place.lines(&["ls", "-R", "t"]), ["a"]);
     assert_eq!(place.done(&["cat", "t/a"]).text(), "first");
     place.code(1, &["import", "missing.tar", "--to", "t"]);
+    // Of what never was an archive nothing is made; a file is called by its name, also by whoever reads its data.
+    let refused: [(&str, &[u8]); 3] = [("random", &[7; 5000]), ("empty", b""), ("gz", &[0x1f; 2000])];
+    for (name, input) in refused {
+        place.write(name, input);
+        assert!(place.code(1, &["import", name, "--to", "new/dir"]).err.contains(&format!("{name}: ")));
+    }
+    std::fs::create_dir(place.path("dir")).unwrap();
+    assert!(place.code(1, &["import", "dir", "--to", "new"]).err.contains("cannot read dir: Is a directory"));
+    assert_eq!(place.lines(&["ls"]), ["t"]);
+    place.write("cut.tar", &good[..1_000_000]);
+    let said = place.code(1, &["import", "cut.tar", "--to", "t"]);
+    assert!(said.err.contains("cut.tar: the archive ends early"), "{}", said.err);
+    assert!(said.err.contains("skipped b: ") && !said.err.contains("standard input"), "{}", said.err);
     place.code(2, &["import", "x.tar"]);
 }

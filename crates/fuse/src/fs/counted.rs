@@ -63,6 +63,10 @@ impl<F: FileSystem> FileSystem for Counted<F> {
         self.inner.keeps(effort)
     }
 
+    fn changes_elsewhere(&self) -> bool {
+        self.inner.changes_elsewhere()
+    }
+
     fn forget(&self, number: u64, count: u64) {
         self.inner.forget(number, count);
     }

@@ -102,7 +102,8 @@ pub fn mount_by<F: FileSystem>(
         rings = if transport == Transport::Rings { Rings::prepare(&fs).ok() } else { None };
         rings.is_some()
     };
-    device::shake_hands(&device, options.check_permissions, accept).inspect_err(|_| {
+    let others = fs.changes_elsewhere();
+    device::shake_hands(&device, options.check_permissions, others, accept).inspect_err(|_| {
         // Nobody else would: what cannot be spoken to must not stay.
         let _ = mounts::unmount(point, true);
     })?;

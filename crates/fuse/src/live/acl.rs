@@ -9,8 +9,8 @@ use rustix::io::Errno;
 
 use crate::fs::Result;
 
-pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
-pub(super) const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const USER_OBJ: u16 = 0x01;
@@ -81,7 +81,7 @@ fn apply(items: &mut [Item], change: impl Fn(u16, u16) -> u16) {
 }
 
 /// What something new inherits from the default list of its directory, if that has one: its mode and lists.
-pub(super) fn inherited(above: &Xattrs, is_directory: bool, mode: u32) -> Option<(u32, Xattrs)> {
+pub(crate) fn inherited(above: &Xattrs, is_directory: bool, mode: u32) -> Option<(u32, Xattrs)> {
     let default = get(above, DEFAULT)?;
     let mut items = decode(default).ok()?;
     apply(&mut items, |permissions, shift| permissions & (mode >> shift) as u16 & 7);
@@ -96,7 +96,7 @@ pub(super) fn inherited(above: &Xattrs, is_directory: bool, mode: u32) -> Option
 }
 
 /// Makes the access list follow a change of the mode.
-pub(super) fn follow_mode(xattrs: &mut Xattrs, mode: u32) {
+pub(crate) fn follow_mode(xattrs: &mut Xattrs, mode: u32) {
     let Some((_, value)) = xattrs.iter_mut().find(|(name, _)| name == ACCESS) else { return };
     if let Ok(mut items) = decode(value) {
         apply(&mut items, |_, shift| (mode >> shift) as u16 & 7);
@@ -105,7 +105,7 @@ pub(super) fn follow_mode(xattrs: &mut Xattrs, mode: u32) {
 }
 
 /// An access list that is set: the mode that follows it, and the list, unless the mode says all of it.
-pub(super) fn set_access(value: &[u8], mode: u32) -> Result<(u32, Option<Vec<u8>>)> {
+pub(crate) fn set_access(value: &[u8], mode: u32) -> Result<(u32, Option<Vec<u8>>)> {
     let items = decode(value)?;
     if items.is_empty() {
         return Ok((mode, None));
@@ -115,7 +115,7 @@ pub(super) fn set_access(value: &[u8], mode: u32) -> Result<(u32, Option<Vec<u8>
 }
 
 /// Checks a default list that is set; an empty one is none.
-pub(super) fn check_default(value: &[u8]) -> Result<Option<Vec<u8>>> {
+pub(crate) fn check_default(value: &[u8]) -> Result<Option<Vec<u8>>> {
     Ok((!decode(value)?.is_empty()).then(|| value.to_vec()))
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outrigger_format::catalogue::{Attributes, FileKind, Time, Xattrs};
+use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time, Xattrs};
 use outrigger_format::staging::Operation;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ const XATTR_VALUE_MAX: usize = 64 << 10;
 const XATTRS_MAX: usize = 1 << 20;
 
 /// Takes away what a change of content or owner must not leave: set-id bits and capabilities.
-pub(super) fn drop_privileges(attributes: &mut Attributes) -> bool {
+pub(crate) fn drop_privileges(attributes: &mut Attributes) -> bool {
     if attributes.kind == FileKind::Directory {
         return false;
     }
@@ -79,29 +79,11 @@ impl Core {
                 self.edit(&node, &mut state, |_| {})?;
             }
         }
-        let SetAttr { mode, uid, gid, atime, mtime, ctime, .. } = *set;
-        if mode.is_none() && uid.is_none() && gid.is_none() && atime.is_none() && mtime.is_none() {
+        if !sets_more_than_size(set) {
             drop(state);
             return Ok(node);
         }
-        self.edit(&node, &mut state, |state| {
-            if uid.is_some() || gid.is_some() {
-                drop_privileges(&mut state.attributes);
-            }
-            let attributes = &mut state.attributes;
-            attributes.uid = uid.unwrap_or(attributes.uid);
-            attributes.gid = gid.unwrap_or(attributes.gid);
-            if let Some(mode) = mode {
-                attributes.mode = mode & 0o7777;
-                acl::follow_mode(&mut attributes.xattrs, mode);
-            }
-            let times = state.times_mut();
-            times.atime = atime.map_or(times.atime, |set| to_time(set, present));
-            times.ctime = ctime.unwrap_or(present);
-            if let Some(set) = mtime {
-                state.attributes.mtime = to_time(set, present);
-            }
-        })?;
+        self.edit(&node, &mut state, |state| apply(&mut state.attributes, set, present))?;
         drop(state);
         Ok(node)
     }
@@ -126,37 +108,12 @@ impl Core {
 
     /// Sets an extended attribute.
     pub fn set_xattr_of(&self, number: u64, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
-        if name.is_empty() || name.len() > XATTR_NAME_MAX {
-            return Err(Errno::RANGE);
-        }
-        if value.len() > XATTR_VALUE_MAX {
-            return Err(Errno::TOOBIG);
-        }
+        check_xattr(name, value)?;
         let node = self.node(number)?;
         let _room = self.room(self.room_for_attributes(&node) + name.len() + value.len())?;
         let _gate = self.enter();
         let mut state = node.write();
-        let there = state.attributes.xattrs.iter().any(|(key, _)| key == name);
-        if there && flags.contains(XattrFlags::CREATE) {
-            return Err(Errno::EXIST);
-        }
-        if !there && flags.contains(XattrFlags::REPLACE) {
-            return Err(Errno::NODATA);
-        }
-        let (mut mode, mut kept) = (state.attributes.mode, Some(value.to_vec()));
-        if name == acl::ACCESS {
-            (mode, kept) = acl::set_access(value, mode)?;
-        } else if name == acl::DEFAULT {
-            if !node.is_directory() {
-                return Err(Errno::ACCESS);
-            }
-            kept = acl::check_default(value)?;
-        }
-        let others = state.attributes.xattrs.iter().filter(|(key, _)| key != name);
-        let bytes: usize = others.map(|(key, value)| key.len() + value.len()).sum();
-        if kept.as_ref().is_some_and(|kept| bytes + name.len() + kept.len() > XATTRS_MAX) {
-            return Err(Errno::NOSPC);
-        }
+        let (mode, kept) = set_xattr(&state.attributes, name, value, flags)?;
         self.edit(&node, &mut state, |state| {
             state.attributes.mode = mode;
             put_xattr(&mut state.attributes.xattrs, name, kept);
@@ -180,8 +137,77 @@ impl Core {
     }
 }
 
+/// Something other than the length is set.
+pub(crate) fn sets_more_than_size(set: &SetAttr) -> bool {
+    let SetAttr { mode, uid, gid, atime, mtime, .. } = *set;
+    mode.is_some() || uid.is_some() || gid.is_some() || atime.is_some() || mtime.is_some()
+}
+
+/// Sets all but the length.
+pub(crate) fn apply(attributes: &mut Attributes, set: &SetAttr, present: Time) {
+    let SetAttr { mode, uid, gid, atime, mtime, ctime, .. } = *set;
+    if uid.is_some() || gid.is_some() {
+        drop_privileges(attributes);
+    }
+    attributes.uid = uid.unwrap_or(attributes.uid);
+    attributes.gid = gid.unwrap_or(attributes.gid);
+    if let Some(mode) = mode {
+        attributes.mode = mode & 0o7777;
+        acl::follow_mode(&mut attributes.xattrs, mode);
+    }
+    let before = attributes.mtime;
+    let times = attributes.times.get_or_insert(OtherTimes { atime: before, ctime: before });
+    times.atime = atime.map_or(times.atime, |set| to_time(set, present));
+    times.ctime = ctime.unwrap_or(present);
+    if let Some(set) = mtime {
+        attributes.mtime = to_time(set, present);
+    }
+}
+
+/// Refuses what cannot be an extended attribute.
+pub(crate) fn check_xattr(name: &[u8], value: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > XATTR_NAME_MAX {
+        return Err(Errno::RANGE);
+    }
+    if value.len() > XATTR_VALUE_MAX {
+        return Err(Errno::TOOBIG);
+    }
+    Ok(())
+}
+
+/// What setting an extended attribute makes of the mode, and the value that is kept, if any.
+pub(crate) fn set_xattr(
+    attributes: &Attributes,
+    name: &[u8],
+    value: &[u8],
+    flags: XattrFlags,
+) -> Result<(u32, Option<Vec<u8>>)> {
+    let there = attributes.xattrs.iter().any(|(key, _)| key == name);
+    if there && flags.contains(XattrFlags::CREATE) {
+        return Err(Errno::EXIST);
+    }
+    if !there && flags.contains(XattrFlags::REPLACE) {
+        return Err(Errno::NODATA);
+    }
+    let (mut mode, mut kept) = (attributes.mode, Some(value.to_vec()));
+    if name == acl::ACCESS {
+        (mode, kept) = acl::set_access(value, mode)?;
+    } else if name == acl::DEFAULT {
+        if attributes.kind != FileKind::Directory {
+            return Err(Errno::ACCESS);
+        }
+        kept = acl::check_default(value)?;
+    }
+    let others = attributes.xattrs.iter().filter(|(key, _)| key != name);
+    let bytes: usize = others.map(|(key, value)| key.len() + value.len()).sum();
+    if kept.as_ref().is_some_and(|kept| bytes + name.len() + kept.len() > XATTRS_MAX) {
+        return Err(Errno::NOSPC);
+    }
+    Ok((mode, kept))
+}
+
 /// Sets, or removes, keeping the order of names.
-fn put_xattr(xattrs: &mut Xattrs, name: &[u8], value: Option<Vec<u8>>) {
+pub(crate) fn put_xattr(xattrs: &mut Xattrs, name: &[u8], value: Option<Vec<u8>>) {
     match (xattrs.binary_search_by(|(key, _)| key.as_slice().cmp(name)), value) {
         (Ok(at), Some(value)) => xattrs[at].1 = value,
         (Ok(at), None) => drop(xattrs.remove(at)),

@@ -15,9 +15,9 @@ use super::node::{Node, State};
 use crate::fs::{Caller, Result, Seek};
 
 /// The longest file, as the manifest has it.
-const LEN_MAX: u64 = i64::MAX as u64;
+pub(crate) const LEN_MAX: u64 = i64::MAX as u64;
 /// Bytes of a record at most, well below the shortest segment: a longer write becomes several.
-const WRITE_MAX: usize = 1 << 20;
+pub(crate) const WRITE_MAX: usize = 1 << 20;
 /// Copies of less than this are copies of bytes: sharing them would cost more.
 const CLONE_MIN: u64 = 256 << 10;
 
@@ -291,7 +291,7 @@ impl Core {
 }
 
 /// The bytes of a file as they were when its pieces were noted, for a destager to read.
-pub(super) fn read_noted(
+pub(crate) fn read_noted(
     log: &Log,
     reader: &outrigger_store::read::Reader<'_>,
     root: &outrigger_format::Root,

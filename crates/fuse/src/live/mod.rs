@@ -20,21 +20,21 @@
 //! | `hold.rs`, `status.rs` | for commands beside the mount |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of all these |
 
-mod acl;
-mod attributes;
+pub(crate) mod acl;
+pub(crate) mod attributes;
 mod core;
 mod cut;
 mod destage;
 mod destager;
 mod directory;
-mod file;
+pub(crate) mod file;
 mod filesystem;
 mod gate;
 mod hold;
 mod nameless;
-mod names;
+pub(crate) mod names;
 mod node;
-mod plan;
+pub(crate) mod plan;
 mod replay;
 mod status;
 mod tree;

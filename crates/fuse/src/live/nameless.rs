@@ -39,7 +39,7 @@ impl Core {
         let _gate = self.enter();
         let tree = &mut *self.tree_mut();
         let directory = self.world.directory_in(tree, parent)?;
-        let attributes = inherit(&directory, caller, new, &[]);
+        let attributes = inherit(&directory.read().attributes, caller, new, &[]);
         let node = Node::new(inode, attributes, parent, self.log.usage(), &self.world.budget);
         node.write().may_be_named = true;
         let node = Arc::new(node);

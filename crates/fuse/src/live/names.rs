@@ -17,9 +17,9 @@ use super::world::Seen;
 use crate::fs::{Caller, NewNode, Result};
 
 /// Longest target of a symlink, bytes: as Linux has it.
-const TARGET_MAX: usize = 4095;
+pub(crate) const TARGET_MAX: usize = 4095;
 
-pub(super) fn check_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         _ if name.len() > outrigger_store::tree::NAME_MAX => Err(Errno::NAMETOOLONG),
         b"" => Err(Errno::NOENT),
@@ -59,7 +59,7 @@ impl Core {
             };
             return Ok((node, false));
         }
-        let attributes = inherit(&directory, caller, new, target);
+        let attributes = inherit(&directory.read().attributes, caller, new, target);
         let operation =
             Operation::Create { parent, name: name.to_vec(), inode, attributes: attributes.clone() };
         let time = self.append(&operation, &[])?.time;
@@ -193,17 +193,16 @@ impl Core {
     }
 }
 
-/// Attributes of something new in `directory`, with what it inherits.
-pub(super) fn inherit(directory: &Node, caller: Caller, new: NewNode, target: &[u8]) -> Attributes {
+/// Attributes of something new in a directory with the attributes `above`, with what it inherits.
+pub(crate) fn inherit(above: &Attributes, caller: Caller, new: NewNode, target: &[u8]) -> Attributes {
     const SET_GROUP: u32 = 0o2000;
-    let above = directory.read();
-    let inherits_group = above.attributes.mode & SET_GROUP != 0;
-    let gid = if inherits_group { above.attributes.gid } else { caller.gid };
+    let inherits_group = above.mode & SET_GROUP != 0;
+    let gid = if inherits_group { above.gid } else { caller.gid };
     let (mut mode, mut xattrs) = (new.mode & 0o7777, Vec::new());
     if new.kind == FileKind::Symlink {
         mode = 0o777;
     } else {
-        match acl::inherited(&above.attributes.xattrs, new.kind == FileKind::Directory, mode) {
+        match acl::inherited(&above.xattrs, new.kind == FileKind::Directory, mode) {
             Some(inherited) => (mode, xattrs) = inherited,
             None => mode &= !new.umask,
         }

@@ -21,7 +21,7 @@ const SHARED_MIN: u64 = 64 << 10;
 const REWRITE_MAX: u64 = 128 << 10;
 
 /// A file's new content, and what it says of how the file is used.
-pub(super) struct Plan {
+pub(crate) struct Plan {
     pub parts: Vec<Part>,
     /// Small ranges within the committed content that were overwritten.
     pub rewrites: u32,
@@ -37,7 +37,7 @@ enum Span {
 ///
 /// # Errors
 /// When a manifest cannot be read.
-pub(super) fn plan(
+pub(crate) fn plan(
     reader: &Reader<'_>,
     root: &Arc<Root>,
     pieces: &[(Range<u64>, Piece)],

@@ -31,6 +31,14 @@ impl Watched for LiveVolume {
             status.table_cache_found = asked.found;
             status.table_cache_relied = asked.relied;
         }
+        if let Some(runtime) = core.world.store.devices() {
+            for device in &runtime.metrics().devices[1..] {
+                status.device_tasks += device.tasks;
+                status.device_given_up += device.given_up;
+                status.device_trips += device.trips;
+                status.devices_cut_off += u64::from(device.breaker.name() != "closed");
+            }
+        }
         core.world.store.packs.watch(status);
     }
 }

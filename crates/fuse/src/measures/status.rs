@@ -111,6 +111,10 @@ table! {
     table_cache_asked: Counter, Whole; "Chunks that were looked up in the table cache, where there are devices";
     table_cache_found: Counter, Whole; "Chunks of them that were in it";
     table_cache_relied: Counter, Whole; "Chunks of those in packs that could be relied on: nothing else was asked about them";
+    device_tasks: Counter, Whole; "Tasks that devices did";
+    device_given_up: Counter, Whole; "Tasks that devices were given and the processor did in the end";
+    device_trips: Counter, Whole; "How often a device was cut off";
+    devices_cut_off: Gauge, Whole; "Devices that are cut off, or on trial after that";
     outside_changes: Counter, Whole; "How often another process changed the store, and the kernel had to forget what it had cached";
 }
 

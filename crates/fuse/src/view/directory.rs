@@ -43,6 +43,12 @@ impl StoredDir {
         Self { at, inode, state: Mutex::new(state) }
     }
 
+    /// What comes next is read afresh: for a directory that changes.
+    pub fn restart(&self) {
+        let mut state = self.state.lock().expect("no panic while held");
+        *state = State { marks: vec![(FIRST, None)], first: FIRST, page: Vec::new() };
+    }
+
     /// Calls `visit` with the ordinal and entry of everything from ordinal `from` on, until it returns `false`.
     ///
     /// # Errors

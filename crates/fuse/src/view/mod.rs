@@ -15,7 +15,7 @@
 pub(crate) mod ahead;
 pub(crate) mod attr;
 pub(crate) mod content;
-mod directory;
+pub(crate) mod directory;
 pub(crate) mod handles;
 pub(crate) mod number;
 pub(crate) mod space;

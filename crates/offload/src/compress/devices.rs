@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use outrigger_format::{Codec, CodecDevice, Encoding, Filter, Reason};
 
 use super::encoder::{Encoder, FramePlan, Planned, Wanted};
-use super::route::{Route, Router, devices};
+use super::route::{Declined, Route, Router, devices};
 use super::{Auto, Compression};
 use crate::cpu::apply_filter_into;
 use crate::placement::Stages;
@@ -118,15 +118,49 @@ impl FrameDevices {
         self.router.devices.iter().map(|known| self.runtime.load(known.place).in_flight_max).sum()
     }
 
-    /// Who is to compress a frame of `len` bytes, and by what.
+    /// Who is to compress a frame of `len` bytes, and by what, as far as that can be said without looking at it.
     pub fn route(&self, compression: Compression, auto: &Auto, len: usize) -> Route {
+        self.route_behind(compression, auto, len, None)
+    }
+
+    fn route_behind(
+        &self,
+        compression: Compression,
+        auto: &Auto,
+        len: usize,
+        declined: Option<Declined>,
+    ) -> Route {
         let away = self.away.load(Ordering::Relaxed);
-        self.router.route(&self.runtime, compression, auto, len, away > 0 && away + len > BYTES_MAX)
+        let is_full = away > 0 && away + len > BYTES_MAX;
+        self.router.route(&self.runtime, compression, auto, len, is_full, declined)
+    }
+
+    /// Who is to compress `raw`, and how. What a device that is next in line should not have, now that the frame has been looked at, goes to the next; `refused` is
+    /// who did not take it, in an earlier answer to this question.
+    pub fn plan(
+        &self,
+        encoder: &mut Encoder,
+        compression: Compression,
+        auto: &Auto,
+        raw: &[u8],
+        refused: Option<Route>,
+    ) -> (Route, Planned) {
+        let mut declined = refused.map(|route| Declined { route, reason: Reason::Overflow });
+        loop {
+            let route = self.route_behind(compression, auto, raw.len(), declined);
+            let planned = encoder.plan(route.wanted, raw);
+            match &planned {
+                Planned::Compress(plan) if route.device > 0 && !self.is_for_devices(plan, encoder.bits()) => {
+                    declined = Some(Declined { route, reason: Reason::Unsuitable });
+                }
+                _ => return (route, planned),
+            }
+        }
     }
 
     /// Whether the device should have a frame after all, now that it has been looked at. Planes of numbers that become Zstandard are several
     /// frames of its kind, which the processor makes.
-    pub fn is_for_devices(&self, plan: &FramePlan, bits: Option<f32>) -> bool {
+    fn is_for_devices(&self, plan: &FramePlan, bits: Option<f32>) -> bool {
         let dense = bits.is_some_and(|bits| f64::from(bits) > self.runtime.policy().codec_max_bits);
         !dense && (plan.filter.planes() == 1 || plan.spec.codec != Codec::Zstd)
     }
@@ -191,33 +225,39 @@ impl FrameDevices {
         raw: &[u8],
         out: &mut Vec<u8>,
     ) -> Encoding {
-        let Route { device, wanted, comparable } = self.route(compression, auto, raw.len());
-        let plan = match encoder.plan(wanted, raw) {
-            Planned::Plain(encoding) => return encoding,
-            Planned::Compress(plan) => plan,
-        };
-        if device > 0 && self.is_for_devices(&plan, encoder.bits()) {
+        let mut refused = None;
+        let (route, plan) = loop {
+            let (route, plan) = match self.plan(encoder, compression, auto, raw, refused) {
+                (_, Planned::Plain(encoding)) => return encoding,
+                (route, Planned::Compress(plan)) => (route, plan),
+            };
+            if route.device == 0 {
+                break (route, plan);
+            }
             let mut buffer = self.runtime.pool().alloc(raw.len());
             buffer.extend_from_slice(raw);
             let (send, receive) = sync_channel(1);
             let back = Arc::new(move |(), made| {
                 let _ = send.send(made);
             });
-            if self.submit(device, plan, &Arc::new(buffer), 0..raw.len(), (), back).is_ok()
-                && let Ok(Some(made)) = receive.recv()
-            {
-                let encoding = made.conclude(encoder);
-                out.clear();
-                if encoding.codec != Codec::None {
-                    out.extend_from_slice(made.bytes());
-                }
-                return encoding;
+            if self.submit(route.device, plan, &Arc::new(buffer), 0..raw.len(), (), back).is_err() {
+                refused = Some(route);
+                continue;
             }
-        }
+            let Ok(Some(made)) = receive.recv() else {
+                break (route, FramePlan { reason: Reason::Failed, ..plan });
+            };
+            let encoding = made.conclude(encoder);
+            out.clear();
+            if encoding.codec != Codec::None {
+                out.extend_from_slice(made.bytes());
+            }
+            return encoding;
+        };
         let began = Instant::now();
         let encoding = encoder.compress(&plan, raw, out);
-        if comparable {
-            self.observe_processor(&wanted, raw.len(), began.elapsed());
+        if route.comparable {
+            self.observe_processor(&route.wanted, raw.len(), began.elapsed());
         }
         encoding
     }

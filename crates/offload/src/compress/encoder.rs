@@ -1,6 +1,6 @@
 //! One frame: sampled, filtered, compressed within its budget, or given back as it is.
 
-use outrigger_format::{Codec, CodecChoice, CodecSpec, Encoding, Filter, MAX_FRAME_LEN, Reason};
+use outrigger_format::{Codec, CodecChoice, CodecDevice, CodecSpec, Encoding, Filter, MAX_FRAME_LEN, Reason};
 
 use super::filters::{Filters, may_pay};
 use super::trust::Trust;
@@ -75,14 +75,20 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// What `compression` means now, as `auto` sees it. Of a list, what the processor does of it.
+    /// What `compression` means now, as `auto` sees it. Of a list, what the processor does of it, and where it begins with a device, that there is none.
     pub fn of(compression: Compression, auto: &Auto) -> Self {
         let Compression { codec, filters, budget } = compression;
         let (spec, reason) = match codec {
             CodecChoice::Fixed(spec) => (spec, Reason::Policy),
             CodecChoice::Auto(objective) => auto.choose(objective),
             CodecChoice::Listed(list) => {
-                return Self::of(Compression { codec: list.in_software(), ..compression }, auto);
+                let software = Self::of(Compression { codec: list.in_software(), ..compression }, auto);
+                let first = list.entries().next().map_or(CodecDevice::Any, |entry| entry.device);
+                let for_device = !matches!(first, CodecDevice::Any | CodecDevice::Cpu);
+                return Self {
+                    reason: if for_device { Reason::Absent } else { software.reason },
+                    ..software
+                };
             }
         };
         Self { spec, reason, or_cheaper: matches!(codec, CodecChoice::Auto(_)), filters, budget }

@@ -10,7 +10,8 @@
 //!
 //! Nobody waits for a device: while it works, the thread that would have compressed does something else. So a device may take
 //! several times as long for a frame as the processor would (`codec_slack`) and still be worth it. How dense a frame is
-//! (`codec_max_bits`) is looked at later, when it is planned.
+//! (`codec_max_bits`) is looked at later, when it is planned; and a device may refuse a frame after all. Then the walk goes on behind that device, as if
+//! it had not been fit to begin with. Of several reasons why no device did it, the last one tried is told.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -30,6 +31,15 @@ pub struct Route {
     pub wanted: Wanted,
     /// Whether a device could have done the same: how long the processor takes is then worth knowing.
     pub comparable: bool,
+    /// Where in the list, and among the devices, this was found.
+    pub(super) at: (usize, usize),
+}
+
+/// A frame that the device of this route does not get after all, and why.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Declined {
+    pub route: Route,
+    pub reason: Reason,
 }
 
 /// A device that compresses.
@@ -83,7 +93,7 @@ impl Router {
         self.devices.iter().any(|known| stops(known.place))
     }
 
-    /// For a frame of `len` bytes. `is_full` says that no more may be under way, whoever does it.
+    /// For a frame of `len` bytes. `is_full` says that no more may be under way, whoever does it. With `declined`, the walk goes on behind that.
     pub fn route(
         &self,
         runtime: &Runtime,
@@ -91,9 +101,11 @@ impl Router {
         auto: &Auto,
         len: usize,
         is_full: bool,
+        declined: Option<Declined>,
     ) -> Route {
-        let mut why = None;
+        let mut why = declined.map(|declined| declined.reason);
         let mut comparable = false;
+        let behind = declined.map(|declined| declined.route.at);
         let entries: [Option<Listed>; 4] = match compression.codec {
             CodecChoice::Listed(list) => {
                 let mut entries = list.entries();
@@ -103,7 +115,13 @@ impl Router {
             CodecChoice::Auto(objective) => [Some(anybody(ListedCodec::Auto(objective))), None, None, None],
         };
         let software = Wanted::of(compression, auto);
-        for entry in entries.into_iter().flatten() {
+        if let Some(Declined { route, .. }) = declined {
+            comparable = route.comparable && route.wanted.spec == software.spec;
+        }
+        for (number, entry) in entries.into_iter().flatten().enumerate() {
+            if behind.is_some_and(|(entry, _)| number < entry) {
+                continue;
+            }
             let wanted = Wanted::of(Compression { codec: entry.codec.into(), ..compression }, auto);
             if entry.device == CodecDevice::Cpu {
                 break;
@@ -112,8 +130,13 @@ impl Router {
                 continue;
             }
             let asked = entry.device != CodecDevice::Any;
-            let mut there = false;
-            for known in self.devices.iter().filter(|known| !asked || known.kind == entry.device) {
+            let mut there = behind.is_some_and(|(entry, _)| number == entry);
+            for (place, known) in self.devices.iter().enumerate() {
+                if asked && known.kind != entry.device
+                    || behind.is_some_and(|behind| (number, place) <= behind)
+                {
+                    continue;
+                }
                 match self.may(runtime, known, wanted.spec, software.spec, asked, len, is_full) {
                     Ok(()) => {
                         let reason = match known.kind {
@@ -125,26 +148,28 @@ impl Router {
                             device: known.place,
                             wanted: Wanted { reason, ..wanted },
                             comparable: true,
+                            at: (number, place),
                         };
                     }
                     // Who would not do it anyway has no part in it.
                     Err(Reason::Absent) => {}
                     Err(reason) => {
                         there = true;
-                        why.get_or_insert(reason);
+                        why = Some(reason);
                         comparable |= wanted.spec == software.spec;
                     }
                 }
             }
             if asked && !there {
-                why.get_or_insert(Reason::Absent);
+                why = Some(Reason::Absent);
             }
             if !asked {
                 // The processor is among whoever may do it.
                 break;
             }
         }
-        Route { device: 0, wanted: Wanted { reason: why.unwrap_or(software.reason), ..software }, comparable }
+        let wanted = Wanted { reason: why.unwrap_or(software.reason), ..software };
+        Route { device: 0, wanted, comparable, at: (usize::MAX, 0) }
     }
 
     /// Whether a device takes a frame, and if not, why.

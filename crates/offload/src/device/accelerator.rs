@@ -85,6 +85,14 @@ impl Fault {
         matches!(self, Self::Lost(_) | Self::Hung | Self::Wrong)
     }
 
+    /// Why a device is not there, in the words of who looked for it: nothing was lost that never was there.
+    pub fn why_missing(&self) -> String {
+        match self {
+            Self::Lost(why) => why.to_string(),
+            other => other.to_string(),
+        }
+    }
+
     /// Its name in metrics.
     pub fn name(&self) -> &'static str {
         match self {

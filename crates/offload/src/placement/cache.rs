@@ -6,7 +6,7 @@
 //! hash_many/blake3  1048576  21000  19065  9800  1200  40  0.031     class, bytes, ns: overhead in work out, samples, error
 //! ```
 //!
-//! It is a cache: a file of another version, and lines that make no sense, count as not there.
+//! It is a cache: a file of another version, and lines that make no sense, count as not there, and are counted ([`Calibration::load_counting`]).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -61,9 +61,17 @@ impl Calibration {
     /// # Errors
     /// When it is there and cannot be read.
     pub fn load(path: &Path) -> io::Result<Self> {
+        Self::load_counting(path).map(|(all, _)| all)
+    }
+
+    /// The same, with the number of lines that made no sense: all of them, if there is something else in the file.
+    ///
+    /// # Errors
+    /// When it is there and cannot be read.
+    pub fn load_counting(path: &Path) -> io::Result<(Self, usize)> {
         match std::fs::read(path) {
             Ok(bytes) => Ok(Self::parse(&String::from_utf8_lossy(&bytes))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((Self::default(), 0)),
             Err(error) => Err(error),
         }
     }
@@ -82,11 +90,11 @@ impl Calibration {
         std::fs::rename(&new, path).inspect_err(|_| drop(std::fs::remove_file(&new)))
     }
 
-    fn parse(text: &str) -> Self {
-        let mut all = Self::default();
+    fn parse(text: &str) -> (Self, usize) {
+        let (mut all, mut strange) = (Self::default(), 0);
         let mut lines = text.lines();
         if lines.next() != Some(HEAD) {
-            return all;
+            return (all, text.lines().count().max(1));
         }
         let mut device = None;
         for line in lines {
@@ -95,9 +103,11 @@ impl Calibration {
             } else if let (Some(device), Some((class, point))) = (&device, parse_point(line)) {
                 let classes = all.devices.entry(device.clone()).or_default();
                 classes.entry(class.to_string()).or_default().set(point);
+            } else {
+                strange += 1;
             }
         }
-        all
+        (all, strange)
     }
 
     fn print(&self) -> String {
@@ -167,11 +177,10 @@ mod tests {
     #[test]
     fn nonsense_counts_as_not_there() {
         let good = example().print();
-        assert_eq!(
-            Calibration::parse(&good.replace("calibration 1", "calibration 2")),
-            Calibration::default()
-        );
-        let with = |line: &str| Calibration::parse(&format!("{good}{line}\n"));
+        assert_eq!(Calibration::parse(&good), (example(), 0));
+        let (none, strange) = Calibration::parse(&good.replace("calibration 1", "calibration 2"));
+        assert_eq!((none, strange), (Calibration::default(), good.lines().count()));
+        assert_eq!(Calibration::parse("").1, 1);
         for line in [
             "",
             "scan",
@@ -180,7 +189,7 @@ mod tests {
             "scan\t-1\t1\t1\t1\t1\t1\t0",
             "\u{fffd}",
         ] {
-            assert_eq!(with(line), example(), "{line}");
+            assert_eq!(Calibration::parse(&format!("{good}{line}\n")), (example(), 1), "{line}");
         }
         for cut in 0..good.len() {
             Calibration::parse(&good[..cut]);

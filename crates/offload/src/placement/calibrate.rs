@@ -1,14 +1,16 @@
 //! Calibration on purpose: every operation, on every device, at one size a decade, one task at a time.
 
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use outrigger_format::boundary::GearMasks;
-use outrigger_format::{ChunkerSpec, CodecSpec, FingerprintKind};
+use outrigger_format::{ChunkerSpec, CodecSpec, Fingerprint, FingerprintKind};
 
 use super::{Point, Stages};
 use crate::Compressor;
 use crate::op::{Digest, Stream, WindowFunction, WindowSpec};
 use crate::runtime::{Draft, Failed, Runtime};
+use crate::table::Table;
 use crate::work::Request;
 
 /// An operation to be measured, with data that is typical for it.
@@ -25,9 +27,15 @@ enum Asked {
     Compress(CodecSpec),
     Decompress(CodecSpec),
     Other(Request),
-    /// Cut, and fingerprinted.
-    Ingest(ChunkerSpec, FingerprintKind),
+    /// Cut, fingerprinted, and looked up or not.
+    Ingest(ChunkerSpec, FingerprintKind, bool),
+    Lookup,
 }
+
+/// No task of hashing is larger, of lookups and windows, and of codecs: a frame.
+const LARGE: usize = 128 << 20;
+const MEDIUM: usize = 16 << 20;
+const FRAME: usize = 2 << 20;
 
 /// How carefully.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,50 +61,153 @@ pub fn sizes(max: usize) -> impl Iterator<Item = usize> {
 
 /// What the store does, and the papers' primitives.
 pub fn builtin_cases() -> Vec<Case> {
-    let large = 128 << 20;
-    let frame = 2 << 20;
     let codec = |text| CodecSpec::parse(text).expect("a codec");
     let window = WindowSpec { function: WindowFunction::Md5, window: 20, step: 4, keep: 4 };
-    let case = |request, max| Case { request, max };
-    vec![
-        case(Asked::Other(Request::Scan { history: 0, masks: GearMasks::for_average(16 << 10) }), large),
-        case(Asked::HashMany(FingerprintKind::Blake3), large),
-        case(Asked::HashMany(FingerprintKind::Sha256), large),
-        case(Asked::Ingest(ChunkerSpec::DEFAULT, FingerprintKind::Blake3), large),
-        case(Asked::Other(Request::PmdHash { digest: Digest::Sha256 }), large),
-        // Four bytes come out for four that go in.
-        case(Asked::Other(Request::WindowHash { spec: window }), 16 << 20),
-        case(Asked::Compress(codec("lz4")), frame),
-        case(Asked::Compress(codec("zstd:2")), frame),
-        case(Asked::Decompress(codec("lz4")), frame),
-        case(Asked::Decompress(codec("zstd:2")), frame),
-    ]
+    let ingest = |lookup| Asked::Ingest(ChunkerSpec::DEFAULT, FingerprintKind::Blake3, lookup);
+    let mut all = vec![
+        Asked::Other(scan()),
+        Asked::HashMany(FingerprintKind::Blake3),
+        Asked::HashMany(FingerprintKind::Sha256),
+        ingest(false),
+        ingest(true),
+        Asked::Lookup,
+        Asked::Other(Request::PmdHash { digest: Digest::Sha256 }),
+        Asked::Other(Request::WindowHash { spec: window }),
+    ];
+    let codecs = ["lz4", "zstd:2", "gzip:6", "deflate:6"].map(codec);
+    all.extend(codecs.map(Asked::Compress));
+    all.extend(codecs.map(Asked::Decompress));
+    all.into_iter().map(Case::of).collect()
 }
 
-/// Half of what text is like and half noise, so that codecs have something to do.
+fn scan() -> Request {
+    Request::Scan { history: 0, masks: GearMasks::for_average(16 << 10) }
+}
+
+/// Words, as there are few of them in a text.
+const WORDS: [&[u8; 40]; 4] = [
+    b"the height of the tide at the old harbou",
+    b"a rope, two oars and a lantern; nothing ",
+    b"came in with the morning and left by noo",
+    b"counted, weighed, written down and paid ",
+];
+
+/// About half of it words and the rest noise, so that every codec has something to do and makes it smaller: a codec that gave it back as it is would be measured as
+/// copying, by another name.
 fn fill(bytes: &mut [u8]) {
     let mut state = 0x2545_f491_4f6c_dd1d_u64;
     for piece in bytes.chunks_mut(64) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
+        let words = WORDS[(state >> 60) as usize & 3];
         for (at, byte) in piece.iter_mut().enumerate() {
-            let noise = state.rotate_left(at as u32 * 7) as u8;
-            *byte = if at < 24 { noise } else { b' ' + (noise & 15) * ((at as u8) & 3) };
+            *byte = if at < 24 { state.rotate_left(at as u32 * 7) as u8 } else { words[at - 24] };
         }
     }
 }
 
+/// The fingerprint of this number: as evenly spread as true ones, which is all that a lookup's time depends on.
+fn fingerprint(number: u64) -> Fingerprint {
+    let mut fingerprint = Fingerprint([0; 32]);
+    let mut state = number;
+    for word in fingerprint.0.as_chunks_mut::<8>().0 {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        *word = (mixed ^ (mixed >> 31)).to_le_bytes();
+    }
+    fingerprint
+}
+
+/// Entries of the table that is asked: what a mount's hot table may have.
+const KNOWN: u64 = 1 << 18;
+
+/// A table that knows every other fingerprint it is asked for.
+fn table() -> Arc<Table> {
+    static TABLE: LazyLock<Arc<Table>> = LazyLock::new(|| {
+        let mut table = Table::with_capacity(KNOWN as usize);
+        let entries: Vec<_> = (0..KNOWN).map(|number| (fingerprint(2 * number), number)).collect();
+        table.insert_many(&entries).expect("there is room for all");
+        Arc::new(table)
+    });
+    Arc::clone(&TABLE)
+}
+
+/// `md5:20/4/4`: function, window, step, bytes kept.
+fn window(text: &str) -> Option<WindowSpec> {
+    let (name, numbers) = text.split_once(':')?;
+    let function = WindowFunction::ALL.into_iter().find(|function| function.name() == name)?;
+    let mut numbers = numbers.split('/').map(|number| number.parse::<usize>().ok());
+    let spec =
+        WindowSpec { function, window: numbers.next()??, step: numbers.next()??, keep: numbers.next()?? };
+    // As many bytes come out as go in, at most.
+    (spec.is_valid() && spec.keep <= spec.step).then_some(spec)
+}
+
 impl Case {
+    fn of(request: Asked) -> Self {
+        let max = match &request {
+            Asked::Compress(_) | Asked::Decompress(_) => FRAME,
+            // Four bytes may come out for four that go in.
+            Asked::Lookup | Asked::Other(Request::WindowHash { .. }) => MEDIUM,
+            _ => LARGE,
+        };
+        Self { request, max }
+    }
+
+    /// The operation of a class by its name, as [`Class`](crate::work::Class) prints it; `None` for what is none, and for a user's own.
+    ///
+    /// ```
+    /// use outrigger_offload::placement::Case;
+    /// assert_eq!(Case::parse("compress/zstd:7").unwrap().name(), "compress/zstd:7");
+    /// assert!(Case::parse("dance").is_none());
+    /// ```
+    pub fn parse(name: &str) -> Option<Self> {
+        let digest = |name: &str| Digest::ALL.into_iter().find(|digest| digest.name() == name);
+        let (operation, rest) = name.split_once('/').unwrap_or((name, ""));
+        let request = match operation {
+            "scan" => Asked::Other(scan()),
+            "lookup" => Asked::Lookup,
+            "hash_many" => Asked::HashMany(FingerprintKind::parse(rest).ok()?),
+            "compress" => Asked::Compress(CodecSpec::parse(rest).ok()?),
+            "decompress" => Asked::Decompress(CodecSpec::parse(rest).ok()?),
+            "pmd_hash" => {
+                Asked::Other(Request::PmdHash { digest: digest(rest).filter(|digest| digest.has_pmd())? })
+            }
+            "window_hash" => Asked::Other(Request::WindowHash { spec: window(rest)? }),
+            "ingest" => {
+                let (rest, lookup) = match rest.strip_suffix("+lookup") {
+                    Some(rest) => (rest, true),
+                    None => (rest, false),
+                };
+                let (chunker, kind) = rest.rsplit_once('/')?;
+                Asked::Ingest(ChunkerSpec::parse(chunker).ok()?, FingerprintKind::parse(kind).ok()?, lookup)
+            }
+            _ => return None,
+        };
+        let case = Self::of(request);
+        // What codecs do not do to the data that there is to measure with; and whatever else was accepted on the way.
+        let idle = ["compress/none", "decompress/none", "decompress/zle"];
+        (case.name() == name && !idle.contains(&name)).then_some(case)
+    }
+
+    /// No larger task of its kind makes sense, bytes.
+    pub fn max_bytes(&self) -> usize {
+        self.max
+    }
+
     /// Its class's name: `hash_many/blake3`.
     pub fn name(&self) -> String {
         let request = match &self.request {
             Asked::HashMany(kind) => Request::HashMany { kind: *kind, ranges: Vec::new() },
             Asked::Compress(spec) => Request::Compress { spec: *spec },
             Asked::Decompress(spec) => Request::Decompress { codec: spec.codec, raw_len: 0 },
-            Asked::Ingest(chunker, kind) => {
-                Request::Ingest { streams: Vec::new(), chunker: *chunker, kind: *kind, table: None }
+            Asked::Ingest(chunker, kind, lookup) => {
+                let table = lookup.then(table);
+                Request::Ingest { streams: Vec::new(), chunker: *chunker, kind: *kind, table }
             }
+            Asked::Lookup => Request::Lookup { table: table(), keys: Vec::new() },
             Asked::Other(request) => request.clone(),
         };
         request.class().to_string()
@@ -122,13 +233,20 @@ impl Case {
             Asked::Decompress(spec) => {
                 let mut stored = Vec::new();
                 let codec = Compressor::new().compress(*spec, draft.input(), &mut stored);
+                assert_eq!(codec, spec.codec, "it finds something in these data");
                 draft.input().clear();
                 draft.input().extend_from_slice(&stored);
                 draft.set_request(Request::Decompress { codec, raw_len: bytes });
             }
-            Asked::Ingest(chunker, kind) => {
+            Asked::Ingest(chunker, kind, lookup) => {
                 let streams = vec![Stream { range: 0..bytes as u32, last: true }];
-                draft.set_request(Request::Ingest { streams, chunker: *chunker, kind: *kind, table: None });
+                let table = lookup.then(table);
+                draft.set_request(Request::Ingest { streams, chunker: *chunker, kind: *kind, table });
+            }
+            Asked::Lookup => {
+                draft.input().clear();
+                let keys = (0..(bytes / size_of::<Fingerprint>()) as u64).map(fingerprint).collect();
+                draft.set_request(Request::Lookup { table: table(), keys });
             }
             Asked::Other(request) => {
                 draft.set_request(request.clone());
@@ -217,6 +335,50 @@ mod tests {
         for case in builtin_cases() {
             let point = calibrate(&runtime, 0, &case, 4096, &options).unwrap().expect("a point");
             assert!(point.stages.work > 0.0 && point.stages.copy_in == 0.0);
+        }
+    }
+
+    #[test]
+    fn every_case_is_measured_under_its_own_name() {
+        let runtime = Runtime::builder().cpu_threads(1).build();
+        for case in builtin_cases() {
+            for bytes in [4096, 256 << 10, case.max_bytes().min(2 << 20)] {
+                let draft = case.draft(&runtime, bytes).expect("a task");
+                assert_eq!(draft.work().class().to_string(), case.name(), "{bytes}");
+                draft.work().check().expect("valid");
+            }
+            assert_eq!(Case::parse(&case.name()).expect("its own name").name(), case.name());
+        }
+    }
+
+    #[test]
+    fn names_of_classes_are_cases_and_others_are_not() {
+        for name in [
+            "compress/zstd:1",
+            "compress/lzjb",
+            "decompress/gzip",
+            "window_hash/sha1:52/20/8",
+            "pmd_hash/md5",
+            "ingest/fixed:64K/sha256+lookup",
+            "lookup",
+        ] {
+            assert_eq!(Case::parse(name).expect(name).name(), name);
+        }
+        for name in [
+            "",
+            "dance",
+            "scan/",
+            "compress/none",
+            "compress/brotli",
+            "decompress/none",
+            "pmd_hash/blake3",
+            "window_hash/md5:20/4",
+            "window_hash/md5:20/0/4",
+            "window_hash/md5:20/4/17",
+            "ingest/blake3",
+            "user/histogram",
+        ] {
+            assert!(Case::parse(name).is_none(), "{name}");
         }
     }
 }

@@ -229,6 +229,18 @@ impl Policy {
         Ok(())
     }
 
+    /// Two thresholds that no task is between, or no retry, if there are such.
+    pub fn contradiction(&self) -> Option<String> {
+        let pairs = [
+            ("codec_min_bytes", "codec_max_bytes", self.codec_min_bytes > self.codec_max_bytes),
+            ("offload_min_bytes", "offload_max_bytes", self.offload_min_bytes > self.offload_max_bytes),
+            ("retry_first", "retry_last", self.retry_first > self.retry_last),
+        ];
+        let (low, high, _) = pairs.into_iter().find(|(_, _, crossed)| *crossed)?;
+        let value = |name| self.get(name).unwrap_or_default();
+        Some(format!("{low}={} is above {high}={}: nothing is left between them", value(low), value(high)))
+    }
+
     /// A threshold as [`Policy::set`] takes it.
     pub fn get(&self, name: &str) -> Option<String> {
         let secs = |time: Duration| time.as_secs_f64().to_string();
@@ -300,6 +312,19 @@ mod tests {
             policy.set(name, value).expect_err(name);
         }
         assert_eq!(policy, Policy::default());
+    }
+
+    #[test]
+    fn thresholds_that_leave_nothing_between_them_are_named() {
+        let with = |name: &str, value: &str| {
+            let mut policy = Policy::default();
+            policy.set(name, value).unwrap();
+            policy.contradiction()
+        };
+        assert_eq!(Policy::default().contradiction(), None);
+        let said = with("codec_min_bytes", "2M").expect("above the usual codec_max_bytes");
+        assert!(said.contains("codec_min_bytes=2M") && said.contains("codec_max_bytes=1M"), "{said}");
+        assert!(with("offload_max_bytes", "1").is_some() && with("retry_first", "86400").is_some());
     }
 
     #[test]

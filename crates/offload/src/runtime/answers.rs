@@ -102,11 +102,19 @@ impl KnownAnswers {
             let id = u64::MAX - id as u64;
             device.submit(Submission { id, work: Arc::clone(work), output });
             let got = answer(device, shared, lane, id)?;
-            if !same_result(work, expected, &got, &mut cpu) {
+            if !same_result(work, expected, &got, &mut cpu) || !is_smaller(work, &got) {
                 return Err(Fault::Wrong);
             }
         }
         Ok(())
+    }
+}
+
+/// Whether what was to be compressed was, and by what was asked for: every codec makes these data smaller.
+fn is_smaller(work: &Work, got: &Output) -> bool {
+    match work.request {
+        Request::Compress { spec } => got.codec == spec.codec && got.bytes.len() < work.input_len(),
+        _ => true,
     }
 }
 

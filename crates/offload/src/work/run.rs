@@ -71,8 +71,19 @@ impl Work {
     }
 }
 
+/// Whether a compressed frame saves less than what anybody would store it for.
+fn saves_little(len: usize, raw_len: usize) -> bool {
+    len as u64 * 10 > raw_len as u64 * 9
+}
+
+/// Whether it saves so much that no device may take it for incompressible, however simple its matcher is.
+fn saves_much(len: usize, raw_len: usize) -> bool {
+    len as u64 * 4 <= raw_len as u64 * 3
+}
+
 /// Whether `got` is a right result of `work`, whose result by the processor is `expected`. Two processors may compress
-/// differently: there it counts what comes back, and that nothing became longer.
+/// differently: there it counts what comes back, that nothing became longer, and that nothing was given up which the processor makes much smaller.
+/// A device that answers "does not compress" to everything has not compressed; who believes it stores everything as it is, for good.
 pub fn same_result(work: &Work, expected: &Output, got: &Output, cpu: &mut CpuDevice) -> bool {
     match &work.request {
         Request::Scan { .. } => expected.candidates == got.candidates,
@@ -85,6 +96,10 @@ pub fn same_result(work: &Work, expected: &Output, got: &Output, cpu: &mut CpuDe
         | Request::User { .. } => *expected.bytes == *got.bytes,
         Request::Compress { spec } => {
             if got.codec != spec.codec && got.codec != Codec::None || got.bytes.len() > work.input_len() {
+                return false;
+            }
+            let len = work.input_len();
+            if saves_little(got.bytes.len(), len) && saves_much(expected.bytes.len(), len) {
                 return false;
             }
             let mut back = Vec::new();

@@ -110,13 +110,28 @@ fn what_does_not_compress_is_stored_as_it_is_and_that_is_no_failure() {
         assert_eq!((done.report().device, done.output().codec), (1, Codec::None));
         assert!(*done.output().bytes == noise);
     }
-    // A card whose buffer overflows says so, and means the same.
+    assert_eq!((device(&runtime).given_up, device(&runtime).trips), (0, 0));
+}
+
+#[test]
+fn a_card_that_takes_everything_for_incompressible_is_not_believed() {
+    let standin = StandIn::new();
+    let runtime = runtime(&standin, strict());
+    run(&runtime, 4);
+    // A card whose buffer overflows says that it does not compress; this one says so of text.
     standin.set("code", -3);
     standin.set("every", 1);
     let done = submit(&runtime, compression(&runtime, "gzip:1", &data(1, 50_000))).wait().unwrap();
-    assert_eq!((done.report().device, done.output().codec), (1, Codec::None));
+    assert_eq!((done.report().device, done.output().codec), (0, Codec::Gzip), "the processor has done it");
     assert_right(&done);
-    assert_eq!((device(&runtime).given_up, device(&runtime).trips), (0, 0));
+    let metrics = device(&runtime);
+    assert_eq!((metrics.faults_named("wrong"), metrics.given_up, metrics.trips), (1, 1, 1));
+    // It stays away: its answers to what it is asked then are no better.
+    run_until(&runtime, "it is asked again, in vain", |device| {
+        device.resets > 3 && device.breaker == BreakerState::Open
+    });
+    standin.set("every", 0);
+    run_until(&runtime, "it is trusted again", |device| device.breaker == BreakerState::Closed);
 }
 
 #[test]

@@ -15,14 +15,15 @@
 //! The roots of a job's inputs and of what its attempts wrote are held (see [`Meta::hold`](super::Meta::hold)) by [`job_holder`] until the job
 //! has ended for good, so that no collector takes them, whatever becomes of sessions.
 
+use std::collections::HashMap;
+
 use outrigger_format::Root;
 
 use super::SessionId;
 use crate::error::Result;
 
-/// What an engine says that has none.
-pub(crate) const NO_JOBS: &str =
-    "a store in PostgreSQL cannot keep jobs yet; run them over a store in a directory";
+/// Why a split is set aside that took its runners with it.
+pub(crate) const GIVEN_UP: &str = "the process that ran it ended, as often as it was tried";
 
 /// A job's number; rises, never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -78,6 +79,32 @@ pub struct NewJob {
     pub inputs: Vec<JobInput>,
     /// How the inputs are cut; their numbers are their places in this list.
     pub splits: Vec<NewSplit>,
+    /// What a rule saw that makes this job: both are recorded, or neither is.
+    pub seen: Option<Seen>,
+}
+
+/// A content that a rule has seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// The rule.
+    pub rule: String,
+    /// The file.
+    pub inode: u64,
+    /// What it had seen of the file before: what [`Jobs::seen`] said.
+    pub before: Option<String>,
+    /// Tells its content from others.
+    pub mark: String,
+}
+
+/// What runners keep beside jobs, in their own words.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Note {
+    /// Its name among its kind.
+    pub name: String,
+    /// The text.
+    pub value: String,
+    /// When it was set, nanoseconds since 1970.
+    pub changed: u64,
 }
 
 /// An input of a job: a file's content at the moment the job was made.
@@ -213,11 +240,16 @@ pub enum JobChange {
 /// The jobs of a store. Every method is a transaction of its own.
 pub trait Jobs: Send + Sync {
     /// Makes a job, and holds its inputs.
+    ///
+    /// # Errors
+    /// `Exists` when the rule that makes it has seen something else since.
     fn create_job(&self, job: &NewJob) -> Result<JobId>;
     /// The job.
     fn job(&self, job: JobId) -> Result<Option<JobRow>>;
     /// All jobs, newest first, at most `limit`.
     fn jobs(&self, limit: usize) -> Result<Vec<JobRow>>;
+    /// Those that wait or run, newest first.
+    fn open_jobs(&self) -> Result<Vec<JobRow>>;
     /// Inputs of a job, in order; roots only while they are held.
     fn inputs(&self, job: JobId) -> Result<Vec<JobInput>>;
     /// Splits of a job, in order, without their logs.
@@ -227,11 +259,18 @@ pub trait Jobs: Send + Sync {
     /// What the finished splits wrote, by split and name; empty contents too.
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>>;
     /// Gives `session` up to `limit` splits: those that wait, and those of sessions that are over. A split of a session that is over which had
-    /// `tries` attempts since the last retry is set aside instead.
+    /// `tries` attempts since the last retry is set aside instead. With `only`, none but these.
     ///
     /// # Errors
     /// `Fenced`, `NotFound`.
-    fn claim_splits(&self, session: SessionId, job: JobId, limit: usize, tries: u32) -> Result<Claims>;
+    fn claim_splits(
+        &self,
+        session: SessionId,
+        job: JobId,
+        limit: usize,
+        tries: u32,
+        only: Option<&[u64]>,
+    ) -> Result<Claims>;
     /// An attempt has failed: the split waits again, or is set aside if it had `tries` attempts. Nothing happens if it is not this attempt's any
     /// more. Returns whether it was set aside.
     fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool>;
@@ -249,4 +288,17 @@ pub trait Jobs: Send + Sync {
     /// # Errors
     /// `Busy` while it is waiting or running.
     fn forget_job(&self, job: JobId) -> Result<()>;
+
+    /// Notes of a kind, by name.
+    fn notes(&self, kind: &str) -> Result<Vec<Note>>;
+    /// Sets a note, whatever it was, or removes it.
+    fn set_note(&self, kind: &str, name: &str, value: Option<&str>) -> Result<()>;
+    /// Makes a note, unless there is one of that name. Returns whether it was made.
+    fn add_note(&self, kind: &str, name: &str, value: &str) -> Result<bool>;
+    /// What a rule has seen: inode → mark.
+    fn seen(&self, rule: &str) -> Result<HashMap<u64, String>>;
+    /// A rule has seen these, and nothing comes of it. Where it has seen something else than [`Seen::before`] says, that stays.
+    fn see(&self, seen: &[Seen]) -> Result<()>;
+    /// A rule has seen nothing.
+    fn forget_seen(&self, rule: &str) -> Result<()>;
 }

@@ -221,6 +221,41 @@ pub enum Change {
         /// New name.
         new_name: Vec<u8>,
     },
+    /// Nothing, if `name` stands for `inode` just now (`None`: for nothing); else the commit is refused (`Changed`). For who decided on what was read
+    /// before, on a store that others change too. This and the two below go by their order, with those above.
+    Expect {
+        /// Directory.
+        parent: u64,
+        /// Name in it.
+        name: Vec<u8>,
+        /// What it must stand for.
+        inode: Option<u64>,
+    },
+    /// Sets attributes and content of an inode, if they are what the caller has seen; else the commit is refused (`Changed`; `NotFound` when it is gone).
+    /// The stamp is cleared. What it is, a directory or not one, stays.
+    Swap {
+        /// The inode.
+        inode: u64,
+        /// A directory that it has a name in: its policies count.
+        parent: u64,
+        /// Attributes and content as they must be.
+        was: Box<(Attributes, Root)>,
+        /// Attributes as they are to be.
+        attributes: Attributes,
+        /// Content as it is to be; [`Root::Empty`] but for files.
+        root: Root,
+        /// As in [`Change::Node`].
+        keep: bool,
+    },
+    /// The inode was changed, and with `modified` its content was, at `time`, unless it was later already. Of an inode that is not there, nothing.
+    Touch {
+        /// The inode.
+        inode: u64,
+        /// The time of the last modification, too: a directory has another entry.
+        modified: bool,
+        /// When.
+        time: Time,
+    },
     /// Makes `name` stand for `inode`, or for nothing, whatever it stood for before. This and [`Change::Node`] are for those who own the tree
     /// and know its state, as a mount does: applying them twice is the same as once. Only the state at the end of the commit counts: an
     /// inode without a name goes then, with its versions, and a directory must have exactly one name, or none and no entries (`Invalid`).
@@ -431,6 +466,17 @@ pub trait Meta: Send + Sync {
     /// # Errors
     /// `NotFound` when it is not there, `Fenced`.
     fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)>;
+    /// Keeps a content that is committed just now from being reclaimed for as long as `session` lasts: an open file may lose its last name.
+    ///
+    /// # Errors
+    /// `Fenced`; `Invalid` where the engine does not do this.
+    fn pin_root(&self, session: SessionId, root: &Root) -> Result<()> {
+        let _ = (session, root);
+        Err(crate::error::Error::new(
+            crate::error::ErrorKind::Invalid,
+            "this metadata engine pins no contents",
+        ))
+    }
     /// Keeps `roots` from being reclaimed until `holder` (a name; not empty) releases them, whatever becomes of sessions: for the staging log
     /// of a mount, which outlives its process. Those that it holds already it holds once. The caller sees to it that what they refer to is
     /// committed, and cannot be reclaimed before this returns.
@@ -474,7 +520,7 @@ pub trait Meta: Send + Sync {
 
     // ---- jobs -----------------------------------------------------------------------------------------------------
 
-    /// The jobs, where the engine has them.
+    /// The jobs, where an engine has them: both of ours do.
     fn jobs(&self) -> Option<&dyn jobs::Jobs> {
         None
     }

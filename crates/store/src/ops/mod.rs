@@ -8,6 +8,7 @@ pub mod listing;
 pub mod retention;
 pub mod snapshots;
 pub mod stats;
+pub mod status;
 mod view;
 
 pub use view::View;

@@ -319,7 +319,11 @@ fn describe(change: &Change) -> String {
         Change::Remove { name, .. } => ("removing", name),
         Change::Rename { name, .. } => ("moving", name),
         Change::Name { name, .. } => ("setting", name),
-        Change::Node { inode, .. } | Change::Orphan { inode, .. } => return format!("setting inode {inode}"),
+        Change::Expect { name, .. } => ("expecting", name),
+        Change::Node { inode, .. }
+        | Change::Swap { inode, .. }
+        | Change::Touch { inode, .. }
+        | Change::Orphan { inode, .. } => return format!("setting inode {inode}"),
         Change::Job(_) => return "a job".to_string(),
     };
     format!("{what} `{}`", crate::tree::show(name))

@@ -202,6 +202,30 @@ impl ExtentMap {
         before - self.staged
     }
 
+    /// Somebody else has committed another content, of `committed` bytes: what is staged lies over that from now on. Bytes that were written stay where
+    /// they are; with `follows`, and if all of them were written behind the end, they follow the new one. A file that was cut here stays cut.
+    pub fn rebase(&mut self, committed: u64, follows: bool) {
+        if !self.cuts.is_empty() {
+            self.committed = self.committed.min(committed);
+            return;
+        }
+        let before = std::mem::replace(&mut self.committed, committed);
+        let behind = self.extents.first_key_value().is_some_and(|(first, _)| *first >= before);
+        if follows && behind && self.growth.is_none() {
+            let moved = |at: u64| at - before + committed;
+            let extents = std::mem::take(&mut self.extents);
+            self.extents = extents
+                .into_iter()
+                .map(|(start, extent)| (moved(start), Extent { end: moved(extent.end), ..extent }))
+                .collect();
+            self.len = moved(self.len);
+            return;
+        }
+        let written = self.extents.last_key_value().map_or(0, |(_, extent)| extent.end);
+        let grown = self.growth.map_or(0, |growth| growth.len);
+        self.len = committed.max(written).max(grown);
+    }
+
     /// What a range holds, in order and without gaps, up to the file's end.
     pub fn pieces(&self, range: Range<u64>) -> Pieces<'_> {
         Pieces { map: self, at: range.start, end: range.end.min(self.len) }

@@ -268,7 +268,9 @@ impl Committer {
         totals.changed += committed.changed;
         if self.when == CommitWhen::AtTheEnd {
             nodes.extend(commit.changes.into_iter().filter_map(|change| match change {
-                Change::Node { inode, root, .. } | Change::Orphan { inode, root } => Some((inode, root)),
+                Change::Node { inode, root, .. }
+                | Change::Swap { inode, root, .. }
+                | Change::Orphan { inode, root } => Some((inode, root)),
                 _ => None,
             }));
         }
@@ -296,7 +298,13 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
             resolve(new_parent);
         }
         // Who submits these knows the real numbers.
-        Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } | Change::Job(_) => {}
+        Change::Name { .. }
+        | Change::Node { .. }
+        | Change::Expect { .. }
+        | Change::Swap { .. }
+        | Change::Touch { .. }
+        | Change::Orphan { .. }
+        | Change::Job(_) => {}
     }
 }
 
@@ -335,6 +343,9 @@ fn record_of(change: &Change) -> Option<Record> {
         Change::Node { inode, parent, attributes, root, keep } => {
             Record::Node { inode, parent, attributes, root, keep }
         }
-        Change::Orphan { .. } | Change::Job(_) => return None,
+        Change::Swap { inode, parent, attributes, root, keep, .. } => {
+            Record::Node { inode, parent, attributes, root, keep }
+        }
+        Change::Expect { .. } | Change::Touch { .. } | Change::Orphan { .. } | Change::Job(_) => return None,
     })
 }

@@ -5,14 +5,15 @@
 //! that it was read into, or in memory of the same pool where it was copied together), and what it writes is appended from where it wrote it. A frame keeps its
 //! batch's buffer until it is appended, as one in the queue does.
 //!
-//! Bounds: `FrameDevices` lets so many bytes be under way; a frame beyond that, or for which no device has room, the worker compresses itself. So workers never
+//! Bounds: `FrameDevices` lets so many bytes be under way; a frame beyond that, or for which no device has room, the worker compresses itself, by the entry of the policy's list that
+//! is then next, and for the reason that no device did it. So workers never
 //! wait for a device, and whatever is away comes back: done by the device, by the processor in its stead, or as it was.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use outrigger_format::{Codec, Encoding};
-use outrigger_offload::{Auto, Encoder, FrameDevices, Made, Planned, Route, Wanted};
+use outrigger_format::{Codec, Encoding, Reason};
+use outrigger_offload::{Auto, Encoder, FrameDevices, Made, Planned, Wanted};
 
 use super::framer::RawFrame;
 use super::queue::Queue;
@@ -43,17 +44,23 @@ pub(super) fn compress(
 ) -> Turn {
     let codec = frame.form.codec;
     let Some(devices) = devices.filter(|_| !frame.for_processor) else {
-        let encoding = encoder.encode(Wanted::of(codec, auto), frame.raw.bytes(), stored);
+        let mut wanted = Wanted::of(codec, auto);
+        if wanted.reason == Reason::Absent && devices.is_some() {
+            // There may be one, which was not asked.
+            wanted.reason = Reason::Unsuitable;
+        }
+        let encoding = encoder.encode(wanted, frame.raw.bytes(), stored);
         return Turn::Here(frame, encoding);
     };
-    let raw = frame.raw.bytes();
-    let Route { device, wanted, comparable } = devices.route(codec, auto, raw.len());
-    let plan = match encoder.plan(wanted, raw) {
-        Planned::Plain(encoding) => return Turn::Here(frame, encoding),
-        Planned::Compress(plan) => plan,
-    };
-    let mut frame = frame;
-    if device > 0 && devices.is_for_devices(&plan, encoder.bits()) {
+    let (mut frame, mut refused) = (frame, None);
+    let (route, plan) = loop {
+        let (route, plan) = match devices.plan(encoder, codec, auto, frame.raw.bytes(), refused) {
+            (_, Planned::Plain(encoding)) => return Turn::Here(frame, encoding),
+            (route, Planned::Compress(plan)) => (route, plan),
+        };
+        if route.device == 0 {
+            break (route, plan);
+        }
         queue.go_away();
         let (buffer, range): (_, Range<usize>) = frame.raw.lend();
         let back = Arc::clone(queue);
@@ -61,18 +68,19 @@ pub(super) fn compress(
             Some(made) => back.come_back_compressed(Compressed { frame, made }),
             None => back.come_back_raw(frame),
         });
-        match devices.submit(device, plan, &buffer, range, frame, come_back) {
+        match devices.submit(route.device, plan, &buffer, range, frame, come_back) {
             Ok(()) => return Turn::Away,
             Err(same) => {
                 queue.stay();
                 frame = same;
+                refused = Some(route);
             }
         }
-    }
+    };
     let began = thread_time();
     let encoding = encoder.compress(&plan, frame.raw.bytes(), stored);
-    if comparable && encoding.codec != Codec::None {
-        devices.observe_processor(&wanted, frame.raw.bytes().len(), thread_time() - began);
+    if route.comparable && encoding.codec != Codec::None {
+        devices.observe_processor(&route.wanted, frame.raw.bytes().len(), thread_time() - began);
     }
     Turn::Here(frame, encoding)
 }

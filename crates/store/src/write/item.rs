@@ -78,6 +78,17 @@ pub enum Target {
         /// See [`Change::Node`].
         keep: bool,
     },
+    /// A [`Change::Swap`].
+    Swap {
+        /// The inode.
+        inode: u64,
+        /// See [`Change::Swap`].
+        parent: u64,
+        /// See [`Change::Swap`].
+        was: Box<(Attributes, Root)>,
+        /// See [`Change::Swap`].
+        keep: bool,
+    },
     /// A [`Change::Orphan`].
     Orphan {
         /// The inode.
@@ -105,6 +116,9 @@ impl Target {
                 Change::Put { parent, name, inode, attributes, root, stamp, replace }
             }
             Self::Node { inode, parent, keep } => Change::Node { inode, parent, attributes, root, keep },
+            Self::Swap { inode, parent, was, keep } => {
+                Change::Swap { inode, parent, was, attributes, root, keep }
+            }
             Self::Orphan { inode } => Change::Orphan { inode, root },
             Self::Output { job, split, attempt, name } => {
                 Change::Job(JobChange::Output { job, split, attempt, name, root })

@@ -47,7 +47,7 @@ pub struct WriteSummary {
     pub progress: ProgressView,
     /// Transactions and entries.
     pub totals: CommitTotals,
-    /// With [`CommitWhen::AtTheEnd`]: inode and content of every [`Change::Node`](crate::meta::Change::Node) and [`Change::Orphan`](crate::meta::Change::Orphan) that was committed, in order, however it was submitted.
+    /// With [`CommitWhen::AtTheEnd`]: inode and content of every [`Change::Node`](crate::meta::Change::Node), [`Change::Swap`](crate::meta::Change::Swap) and [`Change::Orphan`](crate::meta::Change::Orphan) that was committed, in order, however it was submitted.
     pub nodes: Vec<(u64, Root)>,
 }
 

@@ -1,7 +1,8 @@
 //! Counters that a terminal can show while work goes on.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Something that could not be read, and why; the rest was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,10 +34,15 @@ pub struct Progress {
     pub bytes_stored: AtomicU64,
     /// Chunks that were not stored before.
     pub chunks_new: AtomicU64,
+    /// Frames that were meant for a device which is not there, or is not trusted: the processor made them.
+    pub frames_without_device: AtomicU64,
     /// Files that could not be restored because stored data is damaged.
     pub damaged: AtomicU64,
     /// What was skipped.
     pub skipped: Mutex<Vec<Skipped>>,
+    /// Files that are being written now, which whoever ends the process should not leave behind in part.
+    unfinished: AtomicU64,
+    cancelled: AtomicBool,
 }
 
 /// A reading of [`Progress`].
@@ -60,6 +66,8 @@ pub struct ProgressView {
     pub bytes_new: u64,
     /// See [`Progress`].
     pub bytes_stored: u64,
+    /// See [`Progress`].
+    pub frames_without_device: u64,
 }
 
 impl Progress {
@@ -72,6 +80,36 @@ impl Progress {
     pub fn skip(&self, what: impl Into<String>, why: impl Into<String>) {
         let skipped = Skipped { what: what.into(), why: why.into() };
         self.skipped.lock().expect("no panic while held").push(skipped);
+    }
+
+    /// Says that a file is begun, which [`Progress::ended`] must follow; `false`, and nothing must follow, when no more shall be begun.
+    pub fn begin(&self) -> bool {
+        // Counted first: then either this sees the flag, or whoever sets it sees this file.
+        self.unfinished.fetch_add(1, Ordering::SeqCst);
+        let goes_on = !self.is_cancelled();
+        if !goes_on {
+            self.ended();
+        }
+        goes_on
+    }
+
+    /// Says that a file is whole, or gone again.
+    pub fn ended(&self) {
+        self.unfinished.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// From now on no file is begun, and those that are written are finished or removed: waits for that, but no longer than `patience`.
+    pub fn cancel(&self, patience: Duration) {
+        self.cancelled.store(true, Ordering::SeqCst);
+        let until = Instant::now() + patience;
+        while self.unfinished.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// True after [`Progress::cancel`].
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::SeqCst)
     }
 
     /// All counters now.
@@ -87,6 +125,7 @@ impl Progress {
             chunks_new: get(&self.chunks_new),
             bytes_new: get(&self.bytes_new),
             bytes_stored: get(&self.bytes_stored),
+            frames_without_device: get(&self.frames_without_device),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use outrigger_format::{ChunkKind, Codec, Encoding, FingerprintKind};
+use outrigger_format::{ChunkKind, Codec, Encoding, FingerprintKind, Reason};
 use outrigger_offload::{Auto, Encoder, FrameDevices};
 
 use super::commit::{CommitQueue, CommitWhen, Message, WAITING_MAX};
@@ -200,6 +200,9 @@ impl Shared {
         messages: &Sender<Message>,
     ) -> Result<RawBytes> {
         let RawFrame { sequence, raw, lengths, fingerprints, .. } = frame;
+        if encoding.reason == Reason::Absent {
+            Progress::add(&self.progress.frames_without_device, 1);
+        }
         let bytes = if encoding.codec == Codec::None { raw.bytes() } else { stored };
         let frame = StoredFrame {
             kind: ChunkKind::Data,

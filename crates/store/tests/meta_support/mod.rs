@@ -2,6 +2,8 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod exact_cases;
+pub mod guarded_cases;
+pub mod job_cases;
 pub mod model;
 pub mod reclaim_cases;
 pub mod tree_cases;

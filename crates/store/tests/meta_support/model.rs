@@ -174,6 +174,8 @@ impl Model {
                 let new_parent = self.directory(*new_parent, report)?;
                 self.rename((parent, name), (new_parent, new_name), report)
             }
+            // What these do has cases of its own: `guarded_cases.rs`.
+            Change::Expect { .. } | Change::Swap { .. } | Change::Touch { .. } => Err(ErrorKind::Invalid),
             Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } | Change::Job(_) => {
                 Err(ErrorKind::Invalid)
             }

@@ -12,9 +12,9 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use outrigger_format::{Codec, CodecChoice, Encoding, print_size};
+use outrigger_format::{Codec, CodecChoice, CodecDevice, Encoding, Listed, print_size};
 use outrigger_offload::pool::{Buffer, Pool};
-use outrigger_offload::{Auto, Encoder, FrameDecoder, FrameDevices, Planned, Wanted};
+use outrigger_offload::{Auto, Encoder, FrameDecoder, FrameDevices, Missing, Planned, Wanted};
 use outrigger_store::clock::process_time;
 use serde_json::Value;
 
@@ -23,18 +23,19 @@ use crate::args;
 use crate::commands::Context;
 use crate::commands::offload::{self, Offload};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, print_json, print_text, size};
+use crate::output::{Object, complain, print_json, print_text, size};
 
 const EXAMPLES: &str = "\
 Examples:
   outrigger bench compress
   outrigger bench compress /usr/lib --size 256M --blocks 64K,512K
   outrigger bench compress --codecs gzip:6,zstd:3,auto --json
-  outrigger bench compress --codecs gzip:6,gzip:6@qat      the processor beside a QAT card
+  outrigger bench compress --codecs gzip:6,gzip:6@qat      the processor beside a QAT card, if there is one
 
 write, read   MB/s (10^6 bytes of source a second), in order and in random order
 processor     processor time: seconds for 10^9 bytes of source
-efficiency    ratio / processor time of writing: the higher, the more a processor achieves";
+efficiency    ratio / processor time of writing: the higher, the more a processor achieves
+by devices    where a device is named: the share of the source that devices compressed; the processor did the rest";
 
 /// Compare codecs in memory: rate, ratio and processor time
 ///
@@ -117,9 +118,15 @@ struct Row {
     write_random: Pass,
     read: Pass,
     read_random: Pass,
+    /// Bytes of source that devices compressed, where the codec names one.
+    by_devices: Option<usize>,
 }
 
 impl Row {
+    fn device_share(&self) -> Option<f64> {
+        self.by_devices.map(|bytes| bytes as f64 / self.bytes as f64)
+    }
+
     fn rate(&self, pass: Pass) -> f64 {
         self.bytes as f64 / 1e6 / pass.wall.as_secs_f64().max(1e-9)
     }
@@ -137,15 +144,44 @@ impl Row {
     }
 }
 
+/// The devices that `codec` names and that are not there.
+fn absent(codec: CodecChoice, devices: Option<&Arc<FrameDevices>>) -> Vec<CodecDevice> {
+    let there: Vec<CodecDevice> = devices.into_iter().flat_map(|devices| devices.kinds()).collect();
+    let CodecChoice::Listed(list) = codec else { return Vec::new() };
+    let named = list.entries().map(|entry| entry.device);
+    let asked = named.filter(|kind| !matches!(kind, CodecDevice::Any | CodecDevice::Cpu));
+    asked.filter(|kind| !there.contains(kind)).collect()
+}
+
+/// Which devices are asked for by name and are not there, and why, a line each.
+fn missed(codecs: &[CodecChoice], devices: Option<&Arc<FrameDevices>>, missing: &[Missing]) -> Vec<String> {
+    let mut names: Vec<&str> =
+        codecs.iter().flat_map(|&codec| absent(codec, devices)).map(|kind| kind.name()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let why = |name: &str| {
+        let known = missing.iter().find(|missing| missing.kind == name);
+        known.map_or_else(|| "--offload does not give it".to_string(), |missing| missing.why.clone())
+    };
+    names
+        .into_iter()
+        .map(|name| format!("{name} is missing: {}; its rows are the next entry's", why(name)))
+        .collect()
+}
+
 pub fn run(context: &Context, args: &CompressArgs) -> Outcome {
+    if args.size == 0 {
+        return Err(Failure::usage("--size 0: there is nothing to compress; give a size from 1"));
+    }
     let bytes = if args.paths.is_empty() {
         data::mixture(args.size)
     } else {
         data::of_paths(&args.paths, args.size)?
     };
-    let runtime = offload::runtime(context, &args.offload)?;
+    let (runtime, missing) = offload::runtime_and_missing(context, &args.offload)?;
     let devices = runtime.as_ref().and_then(FrameDevices::of);
     let codecs = with_devices(&args.codecs, devices.as_ref());
+    missed(&codecs, devices.as_ref(), &missing).iter().for_each(|line| complain(line));
     let pool = runtime.as_ref().map_or_else(|| Pool::new(None, 0), |runtime| runtime.pool().clone());
     if bytes.len() > 1 << 30 {
         return Err(Failure::usage("at most 1G is compressed at once: give a smaller --size"));
@@ -158,23 +194,29 @@ pub fn run(context: &Context, args: &CompressArgs) -> Outcome {
     let mut rows = Vec::new();
     if !context.json {
         print_text(&format!(
-            "{} in memory, {} threads\n\nblock  codec             ratio    write   random     read   random  processor (s/GB)  efficiency\n                                MB/s     MB/s     MB/s     MB/s   write    read\n",
+            "{} in memory, {} threads\n\nblock  codec             ratio    write   random     read   random  processor (s/GB)  efficiency  by devices\n                                MB/s     MB/s     MB/s     MB/s   write    read\n",
             size(bytes.len() as u64),
             context.threads,
         ))?;
+    }
+    // Memory, threads and the clock of the processors: or the first row would pay for all of them.
+    if let (Some(&block), Some(&codec)) = (args.blocks.first(), codecs.first()) {
+        data.block = block;
+        measure(&data, codec, context.threads)?;
     }
     for &block in &args.blocks {
         data.block = block;
         for &codec in &codecs {
             let row = measure(&data, codec, context.threads)?;
+            let away = absent(codec, data.devices.as_ref());
             if !context.json {
-                print_text(&describe(&row))?;
+                print_text(&describe(&row, &away))?;
             }
-            rows.push(row);
+            rows.push((row, away));
         }
     }
     if context.json {
-        let rows: Vec<Value> = rows.iter().map(json).collect();
+        let rows: Vec<Value> = rows.iter().map(|(row, away)| json(row, away)).collect();
         print_json(
             Object::new().with("bytes", bytes.len()).with("threads", context.threads).with("rows", rows),
         )?;
@@ -182,9 +224,13 @@ pub fn run(context: &Context, args: &CompressArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-fn describe(row: &Row) -> String {
-    format!(
-        "{:>5}  {:15} {:>7.3} {:>8.0} {:>8.0} {:>8.0} {:>8.0}  {:>6.2}  {:>6.2}  {:>10.3}\n",
+fn describe(row: &Row, away: &[CodecDevice]) -> String {
+    let mut last = row.device_share().map_or(String::new(), |share| format!("{:>9.0} %", 100.0 * share));
+    for kind in away {
+        last += &format!("  no {}", kind.name());
+    }
+    let text = format!(
+        "{:>5}  {:15} {:>7.3} {:>8.0} {:>8.0} {:>8.0} {:>8.0}  {:>6.2}  {:>6.2}  {:>10.3} {last}",
         print_size(row.block as u64),
         row.codec.to_string(),
         row.ratio(),
@@ -195,10 +241,12 @@ fn describe(row: &Row) -> String {
         row.processor(row.write),
         row.processor(row.read),
         row.efficiency(),
-    )
+    );
+    format!("{}\n", text.trim_end())
 }
 
-fn json(row: &Row) -> Value {
+fn json(row: &Row, away: &[CodecDevice]) -> Value {
+    let away: Vec<&str> = away.iter().map(|kind| kind.name()).collect();
     Object::new()
         .with("block", row.block)
         .with("codec", row.codec.to_string())
@@ -211,11 +259,14 @@ fn json(row: &Row) -> Value {
         .with("write_processor_s_per_gb", row.processor(row.write))
         .with("read_processor_s_per_gb", row.processor(row.read))
         .with("efficiency", row.efficiency())
+        .with("device_share", row.device_share())
+        .with("devices_missing", away)
         .into()
 }
 
 /// A block as it is stored.
 struct Stored {
+    by_device: bool,
     encoding: Encoding,
     bytes: Vec<u8>,
 }
@@ -229,9 +280,17 @@ fn measure(data: &Data, codec: CodecChoice, threads: usize) -> Result<Row, Failu
     let again = decode(data, &stored, &in_order, codec, threads, false)?;
     let read = Pass { wall: read.wall.min(again.wall), processor: read.processor.min(again.processor) };
     let read_random = decode(data, &stored, &random, codec, threads, false)?;
+    let names_device = |entry: Listed| !matches!(entry.device, CodecDevice::Any | CodecDevice::Cpu);
+    let by_devices = match codec {
+        CodecChoice::Listed(list) if list.entries().any(names_device) => {
+            let by_devices = stored.iter().zip(data.blocks()).filter(|(stored, _)| stored.by_device);
+            Some(by_devices.map(|(_, block)| block.len()).sum())
+        }
+        _ => None,
+    };
     let stored = stored.iter().map(|stored| stored.bytes.len()).sum();
     let (block, bytes) = (data.block, data.bytes.len());
-    Ok(Row { codec, block, bytes, stored, write, write_random, read, read_random })
+    Ok(Row { by_devices, codec, block, bytes, stored, write, write_random, read, read_random })
 }
 
 /// 0 to `len` − 1 in an order that is always the same.
@@ -297,7 +356,7 @@ fn encode(data: &Data, order: &[usize], codec: CodecChoice, threads: usize) -> (
 
 fn keep(encoding: Encoding, out: &[u8], block: &[u8]) -> Stored {
     let bytes = if encoding.codec == Codec::None { block } else { out };
-    Stored { encoding, bytes: bytes.to_vec() }
+    Stored { by_device: false, encoding, bytes: bytes.to_vec() }
 }
 
 /// As a store's workers do it: a block that a device has room for goes there, and comes back whenever it is done; the thread does the others.
@@ -319,8 +378,11 @@ fn encode_by_devices(
             };
             *away -= 1;
             let one = match made {
-                Some(made) => keep(made.conclude(encoder), made.bytes(), blocks[at]),
-                None => Stored { encoding: Encoding::NONE, bytes: blocks[at].to_vec() },
+                Some(made) => Stored {
+                    by_device: made.device() > 0,
+                    ..keep(made.conclude(encoder), made.bytes(), blocks[at])
+                },
+                None => keep(Encoding::NONE, &[], blocks[at]),
             };
             stored.push((at, one));
         }
@@ -329,23 +391,31 @@ fn encode_by_devices(
     let mut here = Vec::new();
     while let Some(at) = next() {
         come_back(&mut encoder, &mut away, false);
-        let route = devices.route(codec.into(), &auto, blocks[at].len());
-        match encoder.plan(route.wanted, blocks[at]) {
-            Planned::Plain(encoding) => here.push((at, keep(encoding, &[], blocks[at]))),
-            Planned::Compress(plan) => {
-                let range = at * data.block..at * data.block + blocks[at].len();
-                let send = send.clone();
-                let back = Arc::new(move |at, made| {
-                    let _ = send.send((at, made));
-                });
-                let goes = route.device > 0 && devices.is_for_devices(&plan, encoder.bits());
-                if goes && devices.submit(route.device, plan, &data.bytes, range, at, back).is_ok() {
-                    away += 1;
-                } else {
-                    let encoding = encoder.compress(&plan, blocks[at], &mut out);
-                    here.push((at, keep(encoding, &out, blocks[at])));
+        let mut refused = None;
+        loop {
+            let (route, planned) = devices.plan(&mut encoder, codec.into(), &auto, blocks[at], refused);
+            let plan = match planned {
+                Planned::Plain(encoding) => {
+                    here.push((at, keep(encoding, &[], blocks[at])));
+                    break;
                 }
+                Planned::Compress(plan) => plan,
+            };
+            if route.device == 0 {
+                let encoding = encoder.compress(&plan, blocks[at], &mut out);
+                here.push((at, keep(encoding, &out, blocks[at])));
+                break;
             }
+            let range = at * data.block..at * data.block + blocks[at].len();
+            let send = send.clone();
+            let back = Arc::new(move |at, made| {
+                let _ = send.send((at, made));
+            });
+            if devices.submit(route.device, plan, &data.bytes, range, at, back).is_ok() {
+                away += 1;
+                break;
+            }
+            refused = Some(route);
         }
     }
     come_back(&mut encoder, &mut away, true);
@@ -365,7 +435,7 @@ fn decode(
     let (results, pass) = pass(order, threads, |next| {
         let (mut decoder, mut out) = (FrameDecoder::new(), Vec::new());
         while let Some(at) = next() {
-            let Stored { encoding, bytes } = &stored[at];
+            let Stored { encoding, bytes, .. } = &stored[at];
             let (encoding, raw_len) = (*encoding, blocks[at].len());
             let by_device = data.devices_for(codec).is_some_and(|devices| {
                 let device = devices.decoder_for(encoding, bytes.len(), raw_len);

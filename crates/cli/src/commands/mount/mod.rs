@@ -16,6 +16,7 @@ use outrigger_fuse::live::{LiveOptions, LiveVolume, Order, STAGING_BYTES_MIN, St
 use outrigger_fuse::measures::{self, Watched};
 use outrigger_fuse::mounts;
 use outrigger_fuse::report::Reports;
+use outrigger_fuse::shared::{SharedOptions, SharedVolume};
 use outrigger_fuse::view::{ReadOptions, ReadVolume};
 use outrigger_store::{Store, shared};
 
@@ -35,6 +36,7 @@ Examples:
   outrigger mount -o ro,allow_other /mnt      for all users; modes and ACLs hold
   outrigger mount --chunker fixed:64K /mnt    blocks of 64 KiB for all that is written through it
   outrigger mount -o dedup=off /mnt           store all of it, without looking for what is stored already
+  outrigger -s postgres://me@db/data mount /mnt    shared with other hosts: docs/distributed.md
   outrigger mount --metrics 127.0.0.1:9464 /mnt    with numbers for Prometheus at http://127.0.0.1:9464/metrics
   outrigger unmount /mnt
 
@@ -53,8 +55,10 @@ const STAGING_BYTES_MAX: u64 = 1 << 40;
 
 /// Mount the store as a directory
 ///
-/// A mount that can be written to owns the store: commands beside it go through it and see what it has staged. What was written survives a crash of
+/// A mount of a store in a directory owns it: commands beside it go through it and see what it has staged. What was written survives a crash of
 /// the mount at once, and a loss of power after fsync; it is stored in the background, and all of it by `unmount`.
+///
+/// A store in PostgreSQL may be mounted on any number of hosts at once: what one has closed or synced the others see when they open it.
 ///
 /// With --read-only or --at it is the tree as it is at this moment, or was in a snapshot, and does not change; it is kept from being reclaimed
 /// until it is unmounted.
@@ -131,10 +135,9 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
 fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> Result<Plan, Failure> {
     let named = context.store_dir()?;
     let is_shared = shared::url(named).is_some();
-    if is_shared && !flags.read_only {
-        return Err(Failure::usage(
-            "a store in PostgreSQL can be mounted to be read so far: say --read-only; `outrigger put` and `import` write to it",
-        ));
+    if is_shared && flags.staging_order.is_some() {
+        let why = "what is written to a store in PostgreSQL is stored when it is closed: there is no order to choose; leave --staging-order away";
+        return Err(Failure::usage(why));
     }
     let found = if is_shared { Ok(named.to_owned()) } else { named.canonicalize() };
     let Ok(store) = found else {
@@ -172,6 +175,9 @@ fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
     let reports = Reports::new(move |message| if detach { syslog::log(message) } else { complain(message) });
     let threads = context.threads.clamp(THREADS_MIN, THREADS_MAX);
     arenas::limit(context.threads.max(ARENAS_MIN));
+    if !plan.flags.read_only && shared::url(&plan.store).is_some() {
+        return serve_shared(context, plan, detach, threads, reports);
+    }
     if !plan.flags.read_only {
         return serve_changes(context, plan, detach, threads, reports);
     }
@@ -248,6 +254,46 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
         let text = format!(
             "what was written is staged, but could not be stored: {error}; mount again, or run any command on the store"
         );
+        if detach {
+            syslog::log(&text);
+        }
+        return Err(Failure::failed(text));
+    }
+    served.map_err(|error| Failure::io("the mount has ended", &error))?;
+    Ok(Exit::Done)
+}
+
+/// Serves a mount of a store that other hosts write to, too, until it is unmounted.
+fn serve_shared(context: &Context, plan: &Plan, detach: bool, threads: usize, reports: Reports) -> Outcome {
+    let store = Arc::new(Store::open(&plan.store, false)?);
+    store.require_writable()?;
+    offload::use_devices(context, &store, &plan.offload)?;
+    let mut options = SharedOptions::new(context.threads);
+    options.staging_bytes = plan.flags.staging_bytes.unwrap_or(options.staging_bytes);
+    options.overrides = plan.flags.overrides;
+    options.tame_snapshots = plan.flags.honours_rights();
+    let exporter = listen(plan)?;
+    let volume = Arc::new(SharedVolume::open(Arc::clone(&store), options, reports)?);
+    let mount = mount_options(plan, threads);
+    let counted = Arc::new(Counted::new(Arc::clone(&volume)));
+    let mounted =
+        kernel::mount(Arc::clone(&counted), &plan.point, &mount).map_err(|error| refused(plan, &error))?;
+    let (_exporter, trace) = export(exporter, &counted)?;
+    let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
+    signals::unmount_on_signal(&plan.point, move || {
+        // Files that are still open: what was written to them so far.
+        let _ = ending.store_all();
+        interrupt::close_sessions(&at_end);
+        trace.iter().for_each(Trace::remove);
+    });
+    let served = mounted.serve(ready(context, plan, detach));
+    let stored = volume.close();
+    context.settle(&store);
+    offload::remember(&store);
+    // Other hosts would wait for the end of its lease; who waits for a signal keeps it open.
+    interrupt::close_sessions(&store);
+    if let Err(error) = stored {
+        let text = format!("what was written last could not be stored, and is lost: {error}");
         if detach {
             syslog::log(&text);
         }

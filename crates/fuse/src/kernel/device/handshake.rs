@@ -30,6 +30,7 @@ mod flag {
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
+    pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
@@ -42,11 +43,16 @@ mod flag {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Waits for the kernel's `INIT` and answers it. `rings` is asked, if the kernel offers to use them, whether to accept.
+/// Waits for the kernel's `INIT` and answers it. `changes_elsewhere`: see [`FileSystem`](crate::fs::FileSystem). `rings` is asked, if the kernel offers to use them, whether to accept.
 ///
 /// # Errors
 /// When the kernel is too old, or the mount is gone.
-pub fn shake_hands(device: &Device, check_permissions: bool, rings: impl FnOnce() -> bool) -> io::Result<()> {
+pub fn shake_hands(
+    device: &Device,
+    check_permissions: bool,
+    changes_elsewhere: bool,
+    rings: impl FnOnce() -> bool,
+) -> io::Result<()> {
     let mut room = vec![0; REQUEST_BYTES as usize + PAGE as usize];
     loop {
         let gone = || io::Error::other("it was unmounted before it could answer");
@@ -87,6 +93,9 @@ pub fn shake_hands(device: &Device, check_permissions: bool, rings: impl FnOnce(
         // With ACLs the kernel checks permissions whether it was asked to or not.
         if check_permissions {
             wanted |= flag::POSIX_ACL;
+        }
+        if changes_elsewhere {
+            wanted |= flag::AUTO_INVAL_DATA;
         }
         if offer.flags & flag::OVER_IO_URING != 0 && rings() {
             wanted |= flag::OVER_IO_URING;

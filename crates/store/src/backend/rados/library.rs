@@ -40,11 +40,11 @@ struct Functions {
     ioctx_get_id: unsafe extern "C" fn(Handle) -> i64,
     read: unsafe extern "C" fn(Handle, *const c_char, *mut c_char, usize, u64) -> c_int,
     stat: unsafe extern "C" fn(Handle, *const c_char, *mut u64, *mut i64) -> c_int,
-    remove: unsafe extern "C" fn(Handle, *const c_char) -> c_int,
     write_op_new: unsafe extern "C" fn() -> Handle,
     write_op_release: unsafe extern "C" fn(Handle),
     write_op_create: unsafe extern "C" fn(Handle, c_int, *const c_char),
     write_op_assert_exists: unsafe extern "C" fn(Handle),
+    write_op_remove: unsafe extern "C" fn(Handle),
     write_op_write: unsafe extern "C" fn(Handle, *const c_char, usize, u64),
     aio_write_op: unsafe extern "C" fn(Handle, Handle, Handle, *const c_char, *mut i64, c_int) -> c_int,
     completion_new: unsafe extern "C" fn(*mut c_void, *const c_void, *const c_void, *mut Handle) -> c_int,
@@ -61,7 +61,7 @@ struct Functions {
 
 /// Only where the object is not there yet.
 const CREATE_EXCLUSIVE: c_int = 1;
-/// `LIBRADOS_OPERATION_FULL_TRY`: a full pool is an error, not a wait.
+/// `LIBRADOS_OPERATION_FULL_TRY`: a full pool is an error for what needs room, not a wait; and what gives room back is done.
 const FULL_TRY: c_int = 64;
 
 /// The library's name.
@@ -101,11 +101,11 @@ fn load() -> Result<Functions, String> {
         ioctx_get_id: find(&opened, "rados_ioctx_get_id")?,
         read: find(&opened, "rados_read")?,
         stat: find(&opened, "rados_stat")?,
-        remove: find(&opened, "rados_remove")?,
         write_op_new: find(&opened, "rados_create_write_op")?,
         write_op_release: find(&opened, "rados_release_write_op")?,
         write_op_create: find(&opened, "rados_write_op_create")?,
         write_op_assert_exists: find(&opened, "rados_write_op_assert_exists")?,
+        write_op_remove: find(&opened, "rados_write_op_remove")?,
         write_op_write: find(&opened, "rados_write_op_write")?,
         aio_write_op: find(&opened, "rados_aio_write_op_operate")?,
         completion_new: find(&opened, "rados_aio_create_completion")?,
@@ -276,11 +276,11 @@ impl Pool {
         Ok(len)
     }
 
-    /// Removes an object, durably.
+    /// Removes an object, durably; from a full pool, too, where `rados_remove` would wait until somebody else made room.
     pub(super) fn remove(&self, name: &str) -> Result<(), Errno> {
-        let name = text(name)?;
-        // SAFETY: the name is a string.
-        check(unsafe { (self.functions().remove)(self.handle, name.as_ptr()) }).map(drop)
+        let functions = self.functions();
+        // SAFETY: an operation that is being put together.
+        self.begin(name, |op| unsafe { (functions.write_op_remove)(op) })?.wait()
     }
 
     /// Begins to write `bytes` at `offset`, in one step: into an object that is made, and was not there before, with `create`; else into
@@ -292,15 +292,9 @@ impl Pool {
         offset: u64,
         create: bool,
     ) -> Result<Pending, Errno> {
-        let (name, functions) = (text(name)?, self.functions());
-        let mut completion = null_mut();
-        // SAFETY: no callbacks; `completion` is written to.
-        check(unsafe { (functions.completion_new)(null_mut(), null(), null(), &mut completion) })?;
-        let pending = Pending { functions, handle: completion };
-        // SAFETY: the operation is released below, on every way; librados copies the bytes into it. The completion lives until it has been
-        // waited for: `Pending` sees to that.
-        let code = unsafe {
-            let op = (functions.write_op_new)();
+        let functions = self.functions();
+        // SAFETY: an operation that is being put together; librados copies the bytes into it.
+        self.begin(name, |op| unsafe {
             if create {
                 (functions.write_op_create)(op, CREATE_EXCLUSIVE, null());
             } else {
@@ -309,6 +303,20 @@ impl Pool {
             if !bytes.is_empty() {
                 (functions.write_op_write)(op, bytes.as_ptr().cast(), bytes.len(), offset);
             }
+        })
+    }
+
+    /// Begins an operation on an object: all that `put_together` adds to it, or nothing.
+    fn begin(&self, name: &str, put_together: impl FnOnce(Handle)) -> Result<Pending, Errno> {
+        let (name, functions) = (text(name)?, self.functions());
+        let mut completion = null_mut();
+        // SAFETY: no callbacks; `completion` is written to.
+        check(unsafe { (functions.completion_new)(null_mut(), null(), null(), &mut completion) })?;
+        let pending = Pending { functions, handle: completion };
+        // SAFETY: the operation is released below, on every way. The completion lives until it has been waited for: `Pending` sees to that.
+        let code = unsafe {
+            let op = (functions.write_op_new)();
+            put_together(op);
             let code =
                 (functions.aio_write_op)(op, self.handle, completion, name.as_ptr(), null_mut(), FULL_TRY);
             (functions.write_op_release)(op);

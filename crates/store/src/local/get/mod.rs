@@ -3,7 +3,8 @@
 //! One thread walks the store's tree, makes directories and gives files out in batches; workers fetch, verify and write. Every
 //! name is made in an open directory, one component at a time, without following symlinks, and names are checked: nothing
 //! can be written outside the target, whatever the store says. A directory keeps private permissions until the
-//! last thing in it is done (its `Target` is dropped), and then gets its own.
+//! last thing in it is done (its `Target` is dropped), and then gets its own. A file has its own name only when it is whole, but for small ones,
+//! which are there in part for a moment (see `target`).
 
 mod target;
 mod worker;
@@ -34,7 +35,7 @@ use crate::write::Progress;
 pub struct GetOptions {
     /// Replace files that exist.
     pub overwrite: bool,
-    /// Restore set-user-id and set-group-id bits, and make device nodes.
+    /// Restore set-user-id and set-group-id bits and the attributes in `security.` and `trusted.`, make device nodes, and replace them.
     pub special: bool,
     /// Worker threads.
     pub threads: usize,
@@ -121,7 +122,15 @@ struct Walker<'a> {
     batch: Vec<Job<'a>>,
     bytes: u64,
     /// Inode with several names → the first of them.
-    links: HashMap<u64, (Arc<Target<'a>>, Vec<u8>)>,
+    links: HashMap<u64, First<'a>>,
+}
+
+/// The first name of a file with several.
+struct First<'a> {
+    dir: Arc<Target<'a>>,
+    name: Vec<u8>,
+    /// What it is written under; from some moment on it is not there any more, but under its own name.
+    temporary: Option<Vec<u8>>,
 }
 
 const LISTING: usize = 4096;
@@ -155,6 +164,9 @@ impl<'a> Walker<'a> {
 
     /// Restores one entry; a directory is made and returned, to be walked.
     fn entry(&mut self, dir: &Arc<Target<'a>>, name: &[u8], inode: Inode) -> Result<Option<Arc<Target<'a>>>> {
+        if self.context.progress.is_cancelled() {
+            return Err(Error::new(ErrorKind::Cancelled, "the restoration was stopped"));
+        }
         let display = format!("{}/{}", dir.display, show(name));
         if let Err(error) = check_name(name) {
             self.context.progress.skip(display, error.to_string());
@@ -205,21 +217,36 @@ impl<'a> Walker<'a> {
 
     /// Makes another name for what was restored under a first; `false` when this is the first.
     fn link(&mut self, dir: &Arc<Target<'a>>, name: &[u8], inode: &Inode, display: &str) -> bool {
-        if let Some((first_dir, first)) = self.links.get(&inode.number) {
-            let link =
-                || rustix::fs::linkat(&first_dir.fd, first.as_slice(), &dir.fd, name, AtFlags::empty());
+        if let Some(first) = self.links.get(&inode.number) {
+            let link_to = |first_name: &[u8]| {
+                rustix::fs::linkat(&first.dir.fd, first_name, &dir.fd, name, AtFlags::empty())
+            };
+            let link = || match &first.temporary {
+                Some(temporary) => match link_to(temporary) {
+                    Err(Errno::NOENT) => link_to(&first.name),
+                    linked => linked,
+                },
+                None => link_to(&first.name),
+            };
             let linked = match link() {
                 Err(Errno::EXIST) if self.context.options.overwrite => {
+                    if let Err(why) = self.context.may_replace(dir, name) {
+                        self.context.progress.skip(display, why);
+                        return true;
+                    }
                     rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty()).and_then(|()| link())
                 }
                 linked => linked,
             };
             if let Err(errno) = linked {
-                self.context.progress.skip(display, format!("cannot link it to {}: {errno}", show(first)));
+                self.context
+                    .progress
+                    .skip(display, format!("cannot link it to {}: {errno}", show(&first.name)));
             }
             return true;
         }
-        self.links.insert(inode.number, (Arc::clone(dir), name.to_vec()));
+        let first = First { dir: Arc::clone(dir), name: name.to_vec(), temporary: None };
+        self.links.insert(inode.number, first);
         false
     }
 
@@ -236,7 +263,7 @@ impl<'a> Walker<'a> {
         if *links == 1 && len <= BATCH_BYTES {
             return self.push(Job::Whole { dir, name, attributes, root }, len);
         }
-        let file = match self.context.create(&dir, &name, attributes) {
+        let file = match self.context.create(&dir, &name, attributes, len) {
             Ok(file) => Arc::new(file),
             Err(why) => {
                 self.context.progress.skip(display, why);
@@ -244,8 +271,8 @@ impl<'a> Walker<'a> {
             }
         };
         if *links > 1 {
-            let made = file.temporary.clone().unwrap_or(name);
-            self.links.insert(inode.number, (Arc::clone(&dir), made));
+            let (dir, temporary) = (Arc::clone(&dir), file.temporary.clone());
+            self.links.insert(inode.number, First { dir, name, temporary });
         }
         if len <= BATCH_BYTES {
             return self.push(Job::Made { file, root }, len);

@@ -3,13 +3,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use outrigger_format::catalogue::{Attributes, FileKind};
-use rustix::fs::{AtFlags, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
 
 use super::Restorer;
+use crate::local::acl;
 use crate::tree::show;
 use crate::write::Progress;
 
@@ -35,32 +36,120 @@ pub(super) struct OpenFile<'a> {
     pub(super) mode_is_set: bool,
 }
 
+/// Files up to this length are written under their own name, longer ones under another until they are whole. A name changed later is one more
+/// system call and one more change of the directory for each file: nothing beside writing this much, but a tenth of the time that a small file
+/// takes. A small file is there in part for the moment between `open` and its only `write`, and who ends the process politely waits for
+/// that (`Progress::cancel`).
+const IN_PLACE_MAX: u64 = 128 << 10;
+
+const EXISTS: &str = "exists already; use --overwrite to replace it";
+
+/// What of a file's attributes was not restored, and why.
+#[derive(Default)]
+pub(super) struct Left(Vec<String>);
+
+impl Left {
+    fn out(&mut self, what: &str, why: impl std::fmt::Display) {
+        self.0.push(format!("{what} ({why})"));
+    }
+
+    fn unless_set(&mut self, what: &str, set: Result<(), Errno>) -> bool {
+        set.inspect_err(|errno| self.out(what, errno)).is_ok()
+    }
+
+    /// For the user; nothing when nothing was left out.
+    fn told(&self) -> Result<(), String> {
+        if self.0.is_empty() { Ok(()) } else { Err(format!("restored, but not {}", self.0.join(", "))) }
+    }
+}
+
 impl<'a> Restorer<'a> {
+    /// Makes a file of `len` bytes, still empty.
     pub(super) fn create(
         &self,
         dir: &Arc<Target<'a>>,
         name: &[u8],
         attributes: Attributes,
+        len: u64,
+    ) -> Result<OpenFile<'a>, String> {
+        if !self.progress.begin() {
+            return Err("stopped".to_string());
+        }
+        let created = self.try_create(dir, name, attributes, len);
+        if created.is_err() {
+            self.progress.ended();
+        }
+        created
+    }
+
+    fn try_create(
+        &self,
+        dir: &Arc<Target<'a>>,
+        name: &[u8],
+        attributes: Attributes,
+        len: u64,
     ) -> Result<OpenFile<'a>, String> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Most files can be created with their mode at once; others are private until they are done.
+        // Most files can be created with their mode at once; others are private until they are done. With an access control list the group's
+        // bits are its mask, which the group itself may not have.
         let plain = attributes.mode & 0o777;
-        let mode_is_set = attributes.mode == plain && plain & self.umask == 0 && plain & 0o200 != 0;
+        let listed = attributes.xattrs.iter().any(|(key, _)| key == acl::ACCESS);
+        let mode_is_set =
+            attributes.mode == plain && plain & self.umask == 0 && plain & 0o200 != 0 && !listed;
         let mode = Mode::from_raw_mode(if mode_is_set { plain } else { 0o600 });
-        let mut temporary = None;
-        let fd = match rustix::fs::openat(&dir.fd, name, flags, mode) {
+        let open = |name: &[u8]| rustix::fs::openat(&dir.fd, name, flags, mode);
+        let in_place =
+            if len <= IN_PLACE_MAX { open(name).map(Some) } else { self.free(dir, name).map(|()| None) };
+        let (fd, temporary) = match in_place {
+            Ok(Some(fd)) => (fd, None),
+            Ok(None) => self.open_temporary(open)?,
             Err(Errno::EXIST) if self.options.overwrite => {
-                let other = format!(".outrigger-{:x}.tmp", crate::clock::now_nanos()).into_bytes();
-                let fd = rustix::fs::openat(&dir.fd, other.as_slice(), flags, mode);
-                temporary = Some(other);
-                fd
+                self.may_replace(dir, name)?;
+                self.open_temporary(open)?
             }
-            Err(Errno::EXIST) => return Err("exists already; use --overwrite to replace it".to_string()),
-            opened => opened,
+            Err(Errno::EXIST) => return Err(EXISTS.to_string()),
+            Err(errno) => return Err(errno.to_string()),
         };
-        let fd = fd.map_err(|errno| errno.to_string())?;
         let (dir, name, failed) = (Arc::clone(dir), name.to_vec(), AtomicBool::new(false));
         Ok(OpenFile { fd, dir, name, temporary, attributes, failed, mode_is_set })
+    }
+
+    /// `EXIST` when there is something of this name.
+    fn free(&self, dir: &Target<'a>, name: &[u8]) -> Result<(), Errno> {
+        match rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Err(Errno::EXIST),
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    fn open_temporary(
+        &self,
+        open: impl Fn(&[u8]) -> Result<OwnedFd, Errno>,
+    ) -> Result<(OwnedFd, Option<Vec<u8>>), String> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let (now, next) = (crate::clock::now_nanos(), NEXT.fetch_add(1, Ordering::Relaxed));
+            let name = format!(".outrigger-{now:x}-{next:x}.tmp").into_bytes();
+            match open(&name) {
+                Ok(fd) => return Ok((fd, Some(name))),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.to_string()),
+            }
+        }
+    }
+
+    /// A file or a link may give way to what is restored; a device or a FIFO is somebody's door to something else, such as `/dev/null`.
+    pub(super) fn may_replace(&self, dir: &Target<'a>, name: &[u8]) -> Result<(), String> {
+        let found = rustix::fs::statat(&dir.fd, name, AtFlags::SYMLINK_NOFOLLOW);
+        match found.map(|found| FileType::from_raw_mode(found.st_mode)) {
+            Ok(FileType::RegularFile | FileType::Symlink | FileType::Directory) | Err(_) => Ok(()),
+            Ok(_) if self.options.special => Ok(()),
+            Ok(_) => {
+                Err("a device, FIFO or socket is there; use --special with --overwrite to replace it"
+                    .to_string())
+            }
+        }
     }
 
     pub(super) fn make_other(
@@ -69,28 +158,27 @@ impl<'a> Restorer<'a> {
         name: &[u8],
         attributes: &Attributes,
     ) -> Result<(), String> {
-        let made = self.try_make_other(dir, name, attributes);
-        match made {
+        match self.try_make_other(dir, name, attributes) {
             Err(Errno::EXIST) if self.options.overwrite => {
-                let again = rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty())
-                    .and_then(|()| self.try_make_other(dir, name, attributes));
-                again.map_err(|errno| errno.to_string())
+                self.may_replace(dir, name)?;
+                rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty())
+                    .and_then(|()| self.try_make_other(dir, name, attributes))
+                    .map_err(|errno| errno.to_string())?;
             }
-            Err(Errno::EXIST) => Err("exists already; use --overwrite to replace it".to_string()),
+            Err(Errno::EXIST) => return Err(EXISTS.to_string()),
             Err(Errno::PERM) if !self.options.special => {
-                Err("a device; use --special to restore devices".to_string())
+                return Err("a device; use --special to restore devices".to_string());
             }
-            made => made.map_err(|errno| errno.to_string()),
+            made => made.map_err(|errno| errno.to_string())?,
         }
+        self.set_by_name(dir, name, attributes).told()
     }
 
     fn try_make_other(&self, dir: &Target<'a>, name: &[u8], attributes: &Attributes) -> Result<(), Errno> {
-        use rustix::fs::FileType;
         let mode = Mode::from_raw_mode(0o600);
         let kind = match attributes.kind {
             FileKind::Symlink => {
-                rustix::fs::symlinkat(attributes.target.as_slice(), &dir.fd, name)?;
-                return self.set_by_name(dir, name, attributes);
+                return rustix::fs::symlinkat(attributes.target.as_slice(), &dir.fd, name);
             }
             FileKind::Fifo => FileType::Fifo,
             FileKind::Socket => FileType::Socket,
@@ -98,53 +186,103 @@ impl<'a> Restorer<'a> {
             FileKind::BlockDevice if self.options.special => FileType::BlockDevice,
             _ => return Err(Errno::PERM),
         };
-        rustix::fs::mknodat(&dir.fd, name, kind, mode, attributes.rdev)?;
-        self.set_by_name(dir, name, attributes)?;
-        rustix::fs::chmodat(&dir.fd, name, self.mode(attributes), AtFlags::empty())
+        rustix::fs::mknodat(&dir.fd, name, kind, mode, attributes.rdev)
     }
 
-    /// Owner, extended attributes and times of what is not opened.
-    fn set_by_name(&self, dir: &Target<'a>, name: &[u8], attributes: &Attributes) -> Result<(), Errno> {
-        use rustix::fs::{Gid, Uid, XattrFlags};
-        if self.is_root && (attributes.uid, attributes.gid) != self.user {
-            let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
-            rustix::fs::chownat(&dir.fd, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-        }
+    /// Owner, extended attributes, mode and times of what is not opened. Each is tried, whatever becomes of the others.
+    fn set_by_name(&self, dir: &Target<'a>, name: &[u8], attributes: &Attributes) -> Left {
+        use rustix::fs::XattrFlags;
+        let mut left = Left::default();
+        let owned = self.owner(attributes).is_none_or(|(uid, gid)| {
+            let set = rustix::fs::chownat(&dir.fd, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW);
+            left.unless_set("its owner", set)
+        });
         let path = crate::local::walk::proc_path(&dir.fd, name);
+        let listed = self.set_xattrs(attributes, &mut left, |key, value| {
+            rustix::fs::lsetxattr(path.as_slice(), key, value, XattrFlags::empty())
+        });
+        if attributes.kind != FileKind::Symlink {
+            let mode = self.mode(attributes, owned, listed, &mut left);
+            left.unless_set("its mode", rustix::fs::chmodat(&dir.fd, name, mode, AtFlags::empty()));
+        }
+        let set = rustix::fs::utimensat(&dir.fd, name, &times(attributes), AtFlags::SYMLINK_NOFOLLOW);
+        left.unless_set("its time", set);
+        left
+    }
+
+    /// The owner to set, if it is another.
+    fn owner(&self, attributes: &Attributes) -> Option<(Option<Uid>, Option<Gid>)> {
+        (self.is_root && (attributes.uid, attributes.gid) != self.user)
+            .then(|| (Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid))))
+    }
+
+    /// Sets extended attributes but for those that give rights, as set-user-id bits do, unless they are asked for. False when there is an access
+    /// control list that could not be set.
+    fn set_xattrs(
+        &self,
+        attributes: &Attributes,
+        left: &mut Left,
+        set: impl Fn(&[u8], &[u8]) -> Result<(), Errno>,
+    ) -> bool {
+        let mut listed = true;
         for (key, value) in &attributes.xattrs {
-            match rustix::fs::lsetxattr(path.as_slice(), key.as_slice(), value, XattrFlags::empty()) {
-                Err(errno) if !self.is_root && errno == Errno::PERM => {}
-                set => set?,
+            let gives_rights = key.starts_with(b"security.") || key.starts_with(b"trusted.");
+            if gives_rights && !self.options.special {
+                // Every file has a label where there are labels, and the system gives the new ones theirs.
+                if key != b"security.selinux" {
+                    left.out(&show(key), "use --special to restore it");
+                }
+                continue;
+            }
+            let is_set = match set(key, value) {
+                Err(Errno::PERM) if gives_rights && !self.is_root => {
+                    left.out(&show(key), "only root may set it");
+                    false
+                }
+                set => left.unless_set(&show(key), set),
+            };
+            listed &= is_set || key != acl::ACCESS;
+        }
+        listed
+    }
+
+    /// The mode to set: no set-id bits that were not asked for, or would be another owner's, and nothing for the group that only the mask of a
+    /// missing access control list had.
+    fn mode(&self, attributes: &Attributes, owned: bool, listed: bool, left: &mut Left) -> Mode {
+        let mut mode = attributes.mode;
+        if attributes.kind != FileKind::Directory && mode & 0o6000 != 0 {
+            if !self.options.special {
+                left.out("its set-id bits", "use --special to restore them");
+                mode &= 0o1777;
+            } else if !owned {
+                left.out("its set-id bits", "they would be another owner's");
+                mode &= 0o1777;
             }
         }
-        rustix::fs::utimensat(&dir.fd, name, &times(attributes), AtFlags::SYMLINK_NOFOLLOW)
-    }
-
-    fn mode(&self, attributes: &Attributes) -> Mode {
-        let keep =
-            if self.options.special || attributes.kind == FileKind::Directory { 0o7777 } else { 0o1777 };
-        Mode::from_raw_mode(attributes.mode & keep)
+        if !listed {
+            let list = attributes.xattrs.iter().find(|(key, _)| key == acl::ACCESS);
+            let entries = list.and_then(|(_, value)| acl::decode(value)).unwrap_or_default();
+            mode = acl::mode_without(mode, &entries);
+        }
+        Mode::from_raw_mode(mode)
     }
 
     /// Owner, extended attributes, mode and times of what is open. Owner before mode: changing it clears set-id bits.
-    fn set_by_fd(&self, fd: impl AsFd, attributes: &Attributes, mode_is_set: bool) -> Result<(), Errno> {
-        use rustix::fs::{Gid, Uid, XattrFlags};
-        let fd = fd.as_fd();
-        let chown = self.is_root && (attributes.uid, attributes.gid) != self.user;
-        if chown {
-            rustix::fs::fchown(fd, Some(Uid::from_raw(attributes.uid)), Some(Gid::from_raw(attributes.gid)))?;
-        }
-        for (key, value) in &attributes.xattrs {
-            match rustix::fs::fsetxattr(fd, key.as_slice(), value, XattrFlags::empty()) {
-                // Attributes of the trusted and security name spaces are root's to set.
-                Err(errno) if !self.is_root && errno == Errno::PERM => {}
-                set => set?,
-            }
-        }
+    fn set_by_fd(&self, fd: impl AsFd, attributes: &Attributes, mode_is_set: bool) -> Left {
+        use rustix::fs::XattrFlags;
+        let (fd, mut left) = (fd.as_fd(), Left::default());
+        let owned = self
+            .owner(attributes)
+            .is_none_or(|(uid, gid)| left.unless_set("its owner", rustix::fs::fchown(fd, uid, gid)));
+        let listed = self.set_xattrs(attributes, &mut left, |key, value| {
+            rustix::fs::fsetxattr(fd, key, value, XattrFlags::empty())
+        });
         if !mode_is_set || !attributes.xattrs.is_empty() {
-            rustix::fs::fchmod(fd, self.mode(attributes))?;
+            let mode = self.mode(attributes, owned, listed, &mut left);
+            left.unless_set("its mode", rustix::fs::fchmod(fd, mode));
         }
-        rustix::fs::futimens(fd, &times(attributes))
+        left.unless_set("its time", rustix::fs::futimens(fd, &times(attributes)));
+        left
     }
 }
 
@@ -173,36 +311,61 @@ impl OpenFile<'_> {
     }
 }
 
-impl Drop for OpenFile<'_> {
-    fn drop(&mut self) {
+impl OpenFile<'_> {
+    /// Gives a whole file its own name. What has come there meanwhile is not replaced unasked.
+    fn publish(&self, temporary: &[u8]) -> Result<(), String> {
+        let (dir, name) = (&self.dir.fd, self.name.as_slice());
+        let renamed = if self.dir.context.options.overwrite {
+            rustix::fs::renameat(dir, temporary, dir, name)
+        } else {
+            match rustix::fs::renameat_with(dir, temporary, dir, name, RenameFlags::NOREPLACE) {
+                // Not every file system knows this kind of rename; nearly all of those know links.
+                Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                    rustix::fs::linkat(dir, temporary, dir, name, AtFlags::empty())
+                        .and_then(|()| rustix::fs::unlinkat(dir, temporary, AtFlags::empty()))
+                }
+                renamed => renamed,
+            }
+        };
+        renamed.map_err(|errno| if errno == Errno::EXIST { EXISTS.to_string() } else { errno.to_string() })
+    }
+
+    fn end(&self) {
         let context = self.dir.context;
         let written_as = self.temporary.as_ref().unwrap_or(&self.name);
-        if self.failed.load(Ordering::Relaxed) {
+        let remove = || {
             let _ = rustix::fs::unlinkat(&self.dir.fd, written_as.as_slice(), AtFlags::empty());
-            return;
+        };
+        if self.failed.load(Ordering::Relaxed) {
+            return remove();
         }
-        if let Err(errno) = context.set_by_fd(&self.fd, &self.attributes, self.mode_is_set) {
-            context.progress.skip(self.display(), format!("restored, but not its attributes: {errno}"));
+        let told = context.set_by_fd(&self.fd, &self.attributes, self.mode_is_set).told();
+        if let Some(temporary) = &self.temporary
+            && let Err(why) = self.publish(temporary)
+        {
+            context.progress.skip(self.display(), why);
+            return remove();
         }
-        if let Some(temporary) = &self.temporary {
-            let renamed =
-                rustix::fs::renameat(&self.dir.fd, temporary.as_slice(), &self.dir.fd, self.name.as_slice());
-            if let Err(errno) = renamed {
-                context.progress.skip(self.display(), errno.to_string());
-            }
+        if let Err(why) = told {
+            context.progress.skip(self.display(), why);
         }
         Progress::add(&context.progress.files_done, 1);
+    }
+}
+
+impl Drop for OpenFile<'_> {
+    fn drop(&mut self) {
+        self.end();
+        self.dir.context.progress.ended();
     }
 }
 
 impl Drop for Target<'_> {
     fn drop(&mut self) {
         if let Some(attributes) = &self.attributes
-            && let Err(errno) = self.context.set_by_fd(&self.fd, attributes, false)
+            && let Err(why) = self.context.set_by_fd(&self.fd, attributes, false).told()
         {
-            self.context
-                .progress
-                .skip(self.display.clone(), format!("restored, but not its attributes: {errno}"));
+            self.context.progress.skip(self.display.clone(), why);
         }
     }
 }

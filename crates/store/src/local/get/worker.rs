@@ -35,6 +35,12 @@ impl<'a> Restorer<'a> {
     }
 
     fn run(&self, job: Job<'a>, run: &mut Vec<u8>) {
+        if self.progress.is_cancelled() {
+            if let Job::Made { file, .. } | Job::Part { file, .. } = job {
+                file.failed.store(true, Ordering::Relaxed);
+            }
+            return;
+        }
         let (file, root) = match job {
             Job::Part { file, at, entries } => return self.part(&file, at, &entries, run),
             Job::Made { file, root } => (file, root),
@@ -45,7 +51,7 @@ impl<'a> Restorer<'a> {
                     self.fail(format!("{}/{}", dir.display, show(&name)), &error);
                     return;
                 }
-                match self.create(&dir, &name, attributes) {
+                match self.create(&dir, &name, attributes, root.len()) {
                     Ok(file) => return self.write_whole(&file, &root, run),
                     Err(why) => return self.progress.skip(format!("{}/{}", dir.display, show(&name)), why),
                 }

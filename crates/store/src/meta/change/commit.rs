@@ -57,6 +57,19 @@ fn apply<R: Rows>(editor: &mut Editor<R>, change: &Change) -> Outcome<()> {
             let new_parent = editor.directory(*new_parent)?;
             rename(editor, (parent, name), (new_parent, new_name))
         }
+        Change::Expect { parent, name, inode } => {
+            check_name(name)?;
+            let parent = editor.directory(*parent)?;
+            expect(editor, parent, name, *inode)
+        }
+        Change::Swap { inode, parent, was, attributes, root, keep } => {
+            let keeper = keep.then_some(*parent as i64);
+            swap(editor, *inode, was, (attributes, root), keeper)
+        }
+        Change::Touch { inode, modified, time } => {
+            let number = editor.resolve(*inode)?;
+            editor.touch(number, *modified, *time)
+        }
         Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } => Err(exact::mixed()),
         // No part of the tree: the engine has seen to it.
         Change::Job(_) => Ok(()),
@@ -99,6 +112,37 @@ fn existing<R: Rows>(editor: &mut Editor<R>, parent: i64, name: &[u8]) -> Outcom
         Some(found) => Ok(found),
         None => Err(told(editor, ErrorKind::NotFound, parent, name, "there is no such entry")),
     }
+}
+
+fn expect<R: Rows>(editor: &mut Editor<R>, parent: i64, name: &[u8], inode: Option<u64>) -> Outcome<()> {
+    let found = editor.find(parent, name)?.map(|(_, old)| old.number as u64);
+    if found == inode {
+        return Ok(());
+    }
+    Err(told(editor, ErrorKind::Changed, parent, name, "another client has changed this name"))
+}
+
+fn swap<R: Rows>(
+    editor: &mut Editor<R>,
+    inode: u64,
+    was: &(Attributes, Root),
+    new: (&Attributes, &Root),
+    keeper: Option<i64>,
+) -> Outcome<()> {
+    let number = editor.resolve(inode)?;
+    let Some(old) = editor.stored(number)? else {
+        return Err(refuse(ErrorKind::NotFound, format!("inode {inode} is gone")));
+    };
+    let was = editor.arrival(&was.0, &was.1, 0)?;
+    let new = editor.arrival(new.0, new.1, 0)?;
+    if old.content != was.content {
+        return Err(refuse(ErrorKind::Changed, format!("another client has changed inode {inode}")));
+    }
+    if was.mode >> 12 != new.mode >> 12 {
+        return Err(refuse(ErrorKind::Invalid, format!("inode {inode} cannot become something else")));
+    }
+    editor.done.changed += u64::from(editor.rewrite(&old, &new, 0, keeper)?);
+    Ok(())
 }
 
 fn put_root<R: Rows>(

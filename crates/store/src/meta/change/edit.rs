@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use outrigger_format::Root;
-use outrigger_format::catalogue::Attributes;
+use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
 
 use super::keep::KeepVersions;
 use super::row::{self, Content, Stored};
@@ -263,6 +263,31 @@ impl<R: Rows> Editor<R> {
         }
         self.archive_inode(old)?;
         self.rows.update_links(old.number, self.epoch, links)
+    }
+
+    /// Sets the time of last change of an inode, if it is there, and that of the last modification with it. Neither goes back: hosts' clocks differ.
+    pub fn touch(&mut self, number: i64, modified: bool, time: Time) -> Outcome<()> {
+        let Some(old) = self.stored(number)? else { return Ok(()) };
+        let mtime = old.content.mtime;
+        let before = match &old.content.times {
+            Some(bytes) => times::decode(bytes, mtime)
+                .map_err(|error| refuse(ErrorKind::Damaged, format!("times of inode {number}: {error}")))?,
+            None => OtherTimes { atime: mtime, ctime: mtime },
+        };
+        let later = |one: Time, other: Time| {
+            if (one.secs, one.nanos) < (other.secs, other.nanos) { other } else { one }
+        };
+        let mtime = if modified { later(mtime, time) } else { mtime };
+        let after = OtherTimes { ctime: later(before.ctime, time), ..before };
+        let mut new = old.clone();
+        new.content.mtime = mtime;
+        new.content.times = Some(times::encode(&after, mtime));
+        if new.content == old.content {
+            return Ok(());
+        }
+        self.archive_inode(&old)?;
+        new.epoch = self.epoch;
+        self.rows.update_inode(&new)
     }
 
     fn archive_inode(&mut self, old: &Stored<R::Traits>) -> Outcome<()> {

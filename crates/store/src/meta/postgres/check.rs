@@ -2,7 +2,7 @@
 
 use super::connection::{Connection, Query};
 use super::row::{self, former_columns, require, stored_columns};
-use super::{counters, packs, reclaim};
+use super::{counters, jobs, packs, reclaim};
 use crate::meta::fault::{Fault, Outcome};
 
 /// Findings of one kind that are listed; more are only counted.
@@ -158,6 +158,9 @@ pub(super) fn check(connection: &mut Connection) -> Outcome<Vec<String>> {
         row::root_of(Some(row.try_get(0)?)).map(drop)
     })?;
     rows(connection, packs::EVERY, &mut found, |row| packs::read(row).map(drop))?;
+    let mut kind = Kind::default();
+    jobs::check(connection, &mut |finding| kind.add(finding))?;
+    kind.end(&mut found);
     for rule in RULES {
         let mut kind = Kind::default();
         connection.stream(&Query::new(rule), |row| {

@@ -7,12 +7,11 @@ use super::connection::Query;
 use super::sessions::{self, REQUIRE_LIVE};
 use super::transaction::Tx;
 use super::working::Working;
-use super::{counters, packs};
+use super::{counters, jobs, packs};
 use crate::error::ErrorKind;
 use crate::meta::change::totals::{Retained, TotalsDelta};
 use crate::meta::change::{Editor, Start, apply_all};
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::jobs::NO_JOBS;
 use crate::meta::{Change, Commit, Committed, SessionId, SessionKind};
 
 /// Rows over which the totals are spread.
@@ -25,9 +24,6 @@ const START: &str = "SELECT s.epoch, s.generation, c.value, \
 
 /// Applies `commit` in a transaction.
 pub(super) fn commit(tx: &mut Tx<'_>, session: SessionId, commit: &Commit) -> Outcome<Committed> {
-    if commit.changes.iter().any(|change| matches!(change, Change::Job(_))) {
-        return Err(refuse(ErrorKind::Invalid, NO_JOBS));
-    }
     let (wanted, load) = Working::load(&commit.changes);
     let mut queries = vec![Query::new(REQUIRE_LIVE).int(session.0 as i64), Query::new(START)];
     if !commit.changes.is_empty() {
@@ -38,6 +34,9 @@ pub(super) fn commit(tx: &mut Tx<'_>, session: SessionId, commit: &Commit) -> Ou
         return Err(refuse(ErrorKind::Invalid, format!("session {} only reads", session.0)));
     }
     packs::make_live(tx, session, &commit.packs)?;
+    if commit.changes.iter().any(|change| matches!(change, Change::Job(_))) {
+        jobs::apply(tx, session, &commit.changes)?;
+    }
     let row = counters::row(&answers[1])?;
     let start = Start {
         epoch: row.try_get(0)?,

@@ -13,6 +13,7 @@
 //! | `tree.rs` | reading the tree |
 //! | `commit.rs`, `working.rs`, `flush.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); writing them |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
+//! | `jobs/`, `schema_jobs.sql` | jobs |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
 
 mod check;
@@ -20,6 +21,7 @@ mod commit;
 mod connection;
 mod counters;
 mod flush;
+mod jobs;
 mod location;
 mod open;
 mod packs;
@@ -280,6 +282,10 @@ impl Meta for PostgresMeta {
         self.write("pinning", gate, |tx| snapshots::pin(tx, session, target))
     }
 
+    fn pin_root(&self, session: SessionId, root: &Root) -> Result<()> {
+        self.write("pinning a content", Gate::Shared, |tx| snapshots::pin_root(tx, session, root))
+    }
+
     fn purge_history(&self) -> Result<u64> {
         const BATCH: i64 = 20_000;
         let mut total = 0;
@@ -359,6 +365,10 @@ impl Meta for PostgresMeta {
 
     fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
         self.write("absolving packs", Gate::Alone, |tx| reclaim::absolve(tx, session, packs))
+    }
+
+    fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
+        Some(self)
     }
 
     fn counters(&self) -> Result<Counters> {

@@ -11,7 +11,7 @@ use crate::meta::change::row::{Content, Special, root_attributes};
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
 
 /// What makes each version of the schema from the one before.
-const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql"), include_str!("schema_jobs.sql")];
 /// The newest one.
 const VERSION: i32 = MIGRATIONS.len() as i32;
 /// Older servers lack what the statements use.

@@ -143,6 +143,16 @@ pub(super) fn held_sum(holder: &str, root: &[u8]) -> i32 {
     Sum::new().text(holder).bytes(Some(root)).end()
 }
 
+/// Checksum of a row of `job_input`.
+pub(super) fn input_sum(job: i64, number: i64, path: &[u8], root: Option<&[u8]>) -> i32 {
+    Sum::new().int(job).int(number).bytes(Some(path)).bytes(root).end()
+}
+
+/// Checksum of a row of `job_output`: job, split and attempt, name, root.
+pub(super) fn output_sum(numbers: [i64; 3], name: &[u8], root: Option<&[u8]>) -> i32 {
+    numbers.into_iter().fold(Sum::new(), Sum::int).bytes(Some(name)).bytes(root).end()
+}
+
 fn special_columns(special: &Special) -> (Option<i64>, Option<&[u8]>) {
     match special {
         Special::None => (None, None),

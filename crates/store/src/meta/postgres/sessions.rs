@@ -22,6 +22,8 @@ macro_rules! now {
     };
 }
 
+pub(super) use now;
+
 /// A session's kind; whether its lease is not over; whether so little of it is left that it should be renewed. For [`live`].
 pub(super) const REQUIRE_LIVE: &str = concat!(
     "SELECT kind, lease_until > ",

@@ -82,11 +82,22 @@ fn pin_version(tx: &mut Tx<'_>, session: SessionId, inode: u64, number: u64) -> 
     let answer = tx.one(Query::new(sql).int(inode as i64).int(number as i64))?;
     let missing = || refuse(ErrorKind::NotFound, format!("inode {inode} has no version {number}"));
     let root = row::read_version(answer.first().ok_or_else(missing)?)?.root;
-    if let Some(bytes) = root_column(&root) {
+    later_pin_root(tx, session, &root);
+    Ok(root)
+}
+
+fn later_pin_root(tx: &mut Tx<'_>, session: SessionId, root: &Root) {
+    if let Some(bytes) = root_column(root) {
         let sql = "INSERT INTO @pin_root (session, root) VALUES ($1, $2)";
         tx.later(Query::new(sql).int(session.0 as i64).bytes(bytes));
     }
-    Ok(root)
+}
+
+/// Pins a content.
+pub(super) fn pin_root(tx: &mut Tx<'_>, session: SessionId, root: &Root) -> Outcome<()> {
+    sessions::require_live(tx, session)?;
+    later_pin_root(tx, session, root);
+    Ok(())
 }
 
 /// No snapshot and no pin looks at the row's epochs. New ones never will: they begin after every row of the history has ended.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::{jobs, row, sums};
+use super::{jobs, notes, row, sums};
 use crate::meta::ROOT_INODE;
 use crate::meta::fault::Outcome;
 
@@ -136,6 +136,9 @@ fn schema(connection: &Connection, found: &mut Vec<String>) -> Outcome<()> {
     wanted.execute_batch(include_str!("schema.sql"))?;
     if jobs::exist(connection)? {
         wanted.execute_batch(jobs::SCHEMA)?;
+    }
+    if notes::exist(connection)? {
+        wanted.execute_batch(notes::SCHEMA)?;
     }
     let (wanted, have) = (objects(&wanted)?, objects(connection)?);
     for (name, sql) in &wanted {

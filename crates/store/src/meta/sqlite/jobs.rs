@@ -2,13 +2,13 @@
 
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
-use super::{SqliteMeta, reclaim, row, sessions, sums};
+use super::{SqliteMeta, notes, reclaim, row, sessions, sums};
 use crate::error::{ErrorKind, Result};
 use crate::meta::SessionId;
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::jobs::{
-    Claimed, Claims, JobChange, JobId, JobInput, JobRow, JobState, Jobs, NewJob, NewSplit, OutputRow,
-    SplitRow, SplitState, job_holder,
+    Claimed, Claims, GIVEN_UP, JobChange, JobId, JobInput, JobRow, JobState, Jobs, NewJob, NewSplit, Note,
+    OutputRow, Seen, SplitRow, SplitState, job_holder,
 };
 
 /// The tables, for `check` too.
@@ -74,6 +74,9 @@ fn set_state(db: &Connection, now: u64, job: JobId, state: JobState, why: &str) 
 
 fn create(db: &Connection, now: u64, new: &NewJob) -> Outcome<JobId> {
     prepare(db)?;
+    if let Some(seen) = &new.seen {
+        notes::see(db, seen)?;
+    }
     db.prepare_cached("INSERT INTO job (state, spec, why, created, changed) VALUES (0, ?1, '', ?2, ?2)")?
         .execute((&new.spec, now as i64))?;
     let job = JobId(db.last_insert_rowid() as u64);
@@ -106,15 +109,15 @@ fn job_row(db: &Connection, found: (i64, i64, String, String, i64, i64)) -> Outc
     Ok(JobRow { id: JobId(id as u64), state, spec, why, created, changed, splits })
 }
 
-fn jobs(db: &Connection, only: Option<JobId>, limit: usize) -> Outcome<Vec<JobRow>> {
+fn jobs(db: &Connection, only: Option<JobId>, open: bool, limit: usize) -> Outcome<Vec<JobRow>> {
     if !exist(db)? {
         return Ok(Vec::new());
     }
-    let sql = "SELECT id, state, spec, why, created, changed FROM job WHERE ?1 IS NULL OR id = ?1 \
-               ORDER BY id DESC LIMIT ?2";
+    let sql = "SELECT id, state, spec, why, created, changed FROM job WHERE (?1 IS NULL OR id = ?1) \
+               AND (NOT ?2 OR state < 2) ORDER BY id DESC LIMIT ?3";
     let mut statement = db.prepare_cached(sql)?;
     let only = only.map(|job| job.0 as i64);
-    let mut rows = statement.query((only, i64::try_from(limit).unwrap_or(i64::MAX)))?;
+    let mut rows = statement.query((only, open, i64::try_from(limit).unwrap_or(i64::MAX)))?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
         let row = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?);
@@ -189,6 +192,7 @@ fn claim(
     job: JobId,
     limit: usize,
     tries: u32,
+    only: Option<&[u64]>,
 ) -> Outcome<Claims> {
     sessions::require_live(db, now, session)?;
     match state_of(db, job)? {
@@ -197,19 +201,20 @@ fn claim(
         _ => return Ok(Claims::default()),
     }
     let (id, now) = (job.0 as i64, now as i64);
-    let given_up = "the process that ran it ended, as often as it was tried";
     db.prepare_cached(
         "UPDATE job_split SET state = 3, why = ?4 WHERE job = ?1 AND state = 1 AND tries >= ?2 AND \
          NOT EXISTS (SELECT 1 FROM session WHERE id = job_split.session AND lease_until > ?3)",
     )?
-    .execute((id, tries, now, given_up))?;
+    .execute((id, tries, now, GIVEN_UP))?;
     let mut select = db.prepare_cached(
         "SELECT number, input, first, after, attempt FROM job_split WHERE job = ?1 AND state < 2 AND \
          (state = 0 OR NOT EXISTS (SELECT 1 FROM session WHERE id = job_split.session AND lease_until > ?2)) \
-         ORDER BY number LIMIT ?3",
+         AND (?4 IS NULL OR number IN (SELECT value FROM json_each(?4))) ORDER BY number LIMIT ?3",
     )?;
+    let only =
+        only.map(|only| format!("[{}]", only.iter().map(u64::to_string).collect::<Vec<_>>().join(",")));
     let claimed: Vec<Claimed> = select
-        .query_map((id, now, i64::try_from(limit).unwrap_or(i64::MAX)), |row| {
+        .query_map((id, now, i64::try_from(limit).unwrap_or(i64::MAX), only), |row| {
             let (number, attempt): (i64, i64) = (row.get(0)?, row.get(4)?);
             Ok(Claimed { number: number as u64, range: range(row, 1)?, attempt: attempt as u64 + 1 })
         })?
@@ -364,11 +369,15 @@ impl Jobs for SqliteMeta {
     }
 
     fn job(&self, job: JobId) -> Result<Option<JobRow>> {
-        self.read("reading a job", |db| Ok(jobs(db, Some(job), 1)?.pop()))
+        self.read("reading a job", |db| Ok(jobs(db, Some(job), false, 1)?.pop()))
     }
 
     fn jobs(&self, limit: usize) -> Result<Vec<JobRow>> {
-        self.read("listing jobs", |db| jobs(db, None, limit))
+        self.read("listing jobs", |db| jobs(db, None, false, limit))
+    }
+
+    fn open_jobs(&self) -> Result<Vec<JobRow>> {
+        self.read("listing open jobs", |db| jobs(db, None, true, usize::MAX))
     }
 
     fn inputs(&self, job: JobId) -> Result<Vec<JobInput>> {
@@ -387,8 +396,15 @@ impl Jobs for SqliteMeta {
         self.read("listing a job's outputs", |db| outputs(db, job))
     }
 
-    fn claim_splits(&self, session: SessionId, job: JobId, limit: usize, tries: u32) -> Result<Claims> {
-        self.write("claiming splits", |db| claim(db, self.now(), session, job, limit, tries))
+    fn claim_splits(
+        &self,
+        session: SessionId,
+        job: JobId,
+        limit: usize,
+        tries: u32,
+        only: Option<&[u64]>,
+    ) -> Result<Claims> {
+        self.write("claiming splits", |db| claim(db, self.now(), session, job, limit, tries, only))
     }
 
     fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool> {
@@ -409,5 +425,29 @@ impl Jobs for SqliteMeta {
 
     fn forget_job(&self, job: JobId) -> Result<()> {
         self.write("forgetting a job", |db| forget(db, job))
+    }
+
+    fn notes(&self, kind: &str) -> Result<Vec<Note>> {
+        self.read("reading notes", |db| notes::notes(db, kind))
+    }
+
+    fn set_note(&self, kind: &str, name: &str, value: Option<&str>) -> Result<()> {
+        self.write("making a note", |db| notes::set(db, self.now(), kind, name, value))
+    }
+
+    fn add_note(&self, kind: &str, name: &str, value: &str) -> Result<bool> {
+        self.write("making a note", |db| notes::add(db, self.now(), kind, name, value))
+    }
+
+    fn seen(&self, rule: &str) -> Result<std::collections::HashMap<u64, String>> {
+        self.read("reading what a rule has seen", |db| notes::seen(db, rule))
+    }
+
+    fn see(&self, seen: &[Seen]) -> Result<()> {
+        self.write("recording what a rule has seen", |db| notes::see_all(db, seen))
+    }
+
+    fn forget_seen(&self, rule: &str) -> Result<()> {
+        self.write("forgetting what a rule has seen", |db| notes::forget_seen(db, rule))
     }
 }

@@ -15,11 +15,13 @@
 //! | `commit.rs`, `rows.rs`, `statements.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); their SQL |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs.rs`, `jobs.sql` | jobs, in tables of their own |
+//! | `notes.rs`, `notes.sql` | what runners keep beside them, likewise |
 //! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
 
 mod check;
 mod commit;
 mod jobs;
+mod notes;
 mod open;
 mod packs;
 mod policies;

@@ -35,6 +35,7 @@ use super::progress::Progress;
 use crate::error::Result;
 use crate::local;
 use crate::meta::Change;
+use crate::tree::show;
 
 #[cfg(any(test, feature = "testing"))]
 pub use self::meet::{Met, cut_in_segments};
@@ -338,6 +339,14 @@ impl LargeFile {
             Source::Parts(source) => self.read_parts(source, segment, &mut read, progress)?,
         }
         Ok(read)
+    }
+
+    /// What a stream becomes, as the user knows it.
+    fn name(&self) -> String {
+        match &*self.change.lock().expect("no panic while held") {
+            Some(Change::Put { name, .. }) => show(name),
+            _ => "a file".to_string(),
+        }
     }
 
     fn fail(&self, what: &str, why: &str, progress: &Progress) {

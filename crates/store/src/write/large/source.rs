@@ -186,7 +186,7 @@ impl LargeFile {
                 Ok(n) => len += n,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    self.fail("standard input", &error.to_string(), progress);
+                    self.fail(&self.name(), &error.to_string(), progress);
                     state.ended = true;
                 }
             }

@@ -1,0 +1,165 @@
+//! Programs kept in the store: files below [`DIRECTORY`], named by their BLAKE3 hash as well as by name.
+//!
+//! They are files like others: versions are kept, snapshots have them, `copy` and `recover` bring them along, whoever may write to the store may change them. A job
+//! holds the content that it was made with, as one more of its inputs, so that what runs is what was asked for, whatever becomes of the name.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::meta::jobs::JobInput;
+use outrigger_store::meta::{At, Meta};
+use outrigger_store::read::Reader;
+use outrigger_store::tree::{StorePath, find};
+use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
+use serde::{Deserialize, Serialize};
+
+use crate::spec::Spec;
+
+/// Where they are kept.
+pub const DIRECTORY: &str = ".components";
+/// A program is at most this long.
+const BYTES_MAX: u64 = 1 << 30;
+/// Digits of a hash that are shown, and needed at least.
+pub const SHORT: usize = 12;
+
+/// Programs that come with this one; `component add --library` stores them.
+pub const LIBRARY: [(&str, &str); 4] = [
+    ("archive", include_str!("../components/archive")),
+    ("index", include_str!("../components/index")),
+    ("scale", include_str!("../components/scale")),
+    ("statistics", include_str!("../components/statistics")),
+];
+
+/// Which content a job runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Component {
+    /// Its name.
+    pub name: String,
+    /// BLAKE3 of its content, in hexadecimal digits.
+    pub hash: String,
+}
+
+/// A program that is kept.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Name and hash.
+    pub component: Component,
+    /// Its length.
+    pub bytes: u64,
+    /// When it was changed last.
+    pub mtime: outrigger_format::catalogue::Time,
+}
+
+/// Where the component `name` is kept.
+///
+/// # Errors
+/// `Invalid` for what cannot be a name.
+pub fn path(name: &str) -> Result<StorePath> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-._+".contains(c);
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(fits) {
+        let why = format!("`{name}` cannot be a component's name: use letters, digits and -._+");
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    StorePath::parse(format!("{DIRECTORY}/{name}").as_bytes())
+}
+
+/// All of them, by name.
+///
+/// # Errors
+/// Those of reading.
+pub fn list(store: &Store) -> Result<Vec<Kept>> {
+    let meta = &*store.meta;
+    let Some(directory) = find(meta, At::Now, &StorePath::parse(DIRECTORY.as_bytes())?)? else {
+        return Ok(Vec::new());
+    };
+    let mut kept = Vec::new();
+    // Programs are few.
+    for entry in meta.read_dir(At::Now, directory.number, None, 10_000)? {
+        if entry.inode.attributes.kind != FileKind::File || entry.inode.root.len() > BYTES_MAX {
+            continue;
+        }
+        let name = String::from_utf8_lossy(&entry.name).into_owned();
+        let hash = hash_of(store, &entry.inode.root)?;
+        let (bytes, mtime) = (entry.inode.root.len(), entry.inode.attributes.mtime);
+        kept.push(Kept { component: Component { name, hash }, bytes, mtime });
+    }
+    Ok(kept)
+}
+
+fn hash_of(store: &Store, root: &Root) -> Result<String> {
+    let mut hasher = blake3::Hasher::new();
+    Reader::new(store).read(root, 0, u64::MAX, &mut |bytes| {
+        hasher.update(bytes);
+        Ok(())
+    })?;
+    Ok(hasher.finalize().to_hex().to_string())
+}
+
+/// If `spec` runs a component (`@NAME`, `@NAME:HASH`), notes which, and returns its content, which the job must have as its last input.
+///
+/// # Errors
+/// `NotFound` when it is not kept, or not with this hash.
+pub fn settle(store: &Store, at: At, spec: &mut Spec) -> Result<Option<JobInput>> {
+    let Some(asked) = spec.program.first().and_then(|word| word.strip_prefix('@')).map(str::to_string) else {
+        return Ok(None);
+    };
+    let (name, wanted) = asked.split_once(':').unwrap_or((&asked, ""));
+    if !wanted.is_empty() && (wanted.len() < SHORT || !wanted.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+        let why = format!(
+            "`@{asked}`: give {SHORT} digits of the hash at least, as `outrigger component list` shows them"
+        );
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    let path = path(name)?;
+    let missing = |what: &str| {
+        let why = format!(
+            "there is no component `{name}`{what}; `outrigger component list` shows those that are kept"
+        );
+        Error::new(ErrorKind::NotFound, why)
+    };
+    let inode = find(&*store.meta, at, &path)?.filter(|inode| inode.attributes.kind == FileKind::File);
+    let inode = inode.ok_or_else(|| missing(""))?;
+    let mut hash = hash_of(store, &inode.root)?;
+    let mut root = inode.root;
+    if !hash.starts_with(&wanted.to_ascii_lowercase()) {
+        let earlier = earlier(store, &*store.meta, inode.number, &wanted.to_ascii_lowercase())?;
+        (hash, root) =
+            earlier.ok_or_else(|| missing(&format!(" with hash {wanted}, nor an earlier version of it")))?;
+    }
+    spec.program[0] = format!("@{name}:{hash}");
+    spec.component = Some(Component { name: name.to_string(), hash });
+    Ok(Some(JobInput { path: path.to_bytes(), root }))
+}
+
+fn earlier(store: &Store, meta: &dyn Meta, inode: u64, wanted: &str) -> Result<Option<(String, Root)>> {
+    for version in meta.versions(inode)? {
+        let hash = hash_of(store, &version.root)?;
+        if hash.starts_with(wanted) {
+            return Ok(Some((hash, version.root)));
+        }
+    }
+    Ok(None)
+}
+
+/// Writes a component's content to `to`, to be run, and checks that it is the one that was meant.
+///
+/// # Errors
+/// `Damaged` when it is another one.
+pub fn bring(store: &Store, component: &Component, root: &Root, to: &Path) -> Result<()> {
+    use std::os::unix::fs::OpenOptionsExt as _;
+    let at = || format!("the component {}", component.name);
+    let mut file = std::fs::File::options().write(true).create_new(true).mode(0o755).open(to).context(at)?;
+    let mut hasher = blake3::Hasher::new();
+    Reader::new(store).read(root, 0, u64::MAX, &mut |bytes| {
+        hasher.update(bytes);
+        file.write_all(bytes).context(at)
+    })?;
+    let hash = hasher.finalize().to_hex();
+    if hash.as_str() != component.hash {
+        let why = format!("{} has hash {hash}, and was to have {}", at(), component.hash);
+        return Err(Error::damaged(why));
+    }
+    Ok(())
+}

@@ -1,0 +1,294 @@
+//! The agent: a process that takes the work of a store which is queued, until it is told to stop.
+//!
+//! ```text
+//!  register: a session whose description says `node NAME slots=N` ─ its lease is the node's
+//!     │ each round
+//!     ├─▶ rules.rs: files that rules wait for become jobs
+//!     └─▶ open jobs, oldest first ─ runner/: claims splits that nobody has ─ whoever finds none left publishes
+//!  beside it a thread asks whether somebody wants it to drain
+//! ```
+//!
+//! An agent has no state of its own: what it has claimed are rows, which are free again once its sessions are over. On one host that is noticed at once, by their lock
+//! files; from another host, when their lease is over. Any number of agents may work on one store; which of them runs a split is decided
+//! by who claims it first, and those that lie on its own host it claims first ([`crate::runner`]).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use outrigger_store::meta::SessionKind;
+use outrigger_store::meta::jobs::{JobId, JobRow, SplitState};
+use outrigger_store::session::{Session, is_gone};
+use outrigger_store::{Error, ErrorKind, Result, Store};
+
+use crate::progress::Counters;
+use crate::rules::Watcher;
+use crate::runner::{self, Report, RunOptions, runner_of};
+use crate::spec::Spec;
+
+/// What the description of an agent's session has before its name.
+pub(crate) const SAID: &str = " node ";
+/// The kind of note that asks an agent to stop.
+const DRAIN: &str = "drain";
+/// How often open jobs are looked for when there are none.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A job that could not be run here is left alone for this long.
+const REST: Duration = Duration::from_secs(10);
+
+/// How an agent works.
+pub struct NodeOptions<'a> {
+    /// What it is called; no other agent of the store that lives may be called so.
+    pub name: String,
+    /// Splits that run at once.
+    pub slots: usize,
+    /// Threads of the write pipelines, together.
+    pub threads: usize,
+    /// See [`RunOptions::before_publish`].
+    pub before_publish: &'a dyn Fn() -> Result<Box<dyn std::any::Any>>,
+    /// True: it ends when there is nothing to do.
+    pub until_idle: bool,
+}
+
+/// What an agent tells of its work.
+pub enum Event<'a> {
+    /// It has begun a job, or goes on with one.
+    Began(JobId),
+    /// It has done what it could: the job has ended, or others have the rest.
+    Ended(&'a Report),
+    /// A rule has made a job.
+    Fired(&'a str, JobId),
+    /// It cannot run a job; others may.
+    Refused(JobId, &'a Error),
+}
+
+/// An agent that lives.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What it is called.
+    pub name: String,
+    /// Its host.
+    pub host: String,
+    /// Its process there.
+    pub process: u32,
+    /// Splits that it runs at once.
+    pub slots: u32,
+    /// What it works on.
+    pub jobs: Vec<JobId>,
+    /// It takes nothing more.
+    pub drains: bool,
+}
+
+/// The name of this host.
+pub fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// The agents that live, by name.
+///
+/// # Errors
+/// Those of the database.
+pub fn nodes(store: &Store) -> Result<Vec<Node>> {
+    let locks = store.locks_dir();
+    let (mut nodes, mut working) = (Vec::new(), Vec::new());
+    let drains: Vec<String> = store.jobs()?.notes(DRAIN)?.into_iter().map(|note| note.name).collect();
+    for session in store.meta.sessions()? {
+        let words: Vec<&str> = session.description.split(' ').collect();
+        let [_, host, process, what, which, rest @ ..] = words.as_slice() else { continue };
+        let Ok(process) = process.parse::<u32>() else { continue };
+        if !matches!(*what, "node" | "job") || is_gone(&session, Some(&locks)) {
+            continue;
+        }
+        if let ("job", Ok(job)) = (*what, which.parse()) {
+            working.push((host.to_string(), process, JobId(job)));
+        }
+        if *what == "node" {
+            let slots = rest.first().and_then(|word| word.strip_prefix("slots=")?.parse().ok()).unwrap_or(0);
+            let (name, host) = (which.to_string(), host.to_string());
+            let drains = drains.contains(&name);
+            nodes.push(Node { name, host, process, slots, jobs: Vec::new(), drains });
+        }
+    }
+    for node in &mut nodes {
+        let own = working.iter().filter(|(host, process, _)| (host, process) == (&node.host, &node.process));
+        node.jobs = own.map(|(_, _, job)| *job).collect();
+        node.jobs.sort_unstable();
+        node.jobs.dedup();
+    }
+    nodes.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(nodes)
+}
+
+/// True when an agent lives that would take this job.
+///
+/// # Errors
+/// Those of the database.
+pub fn is_served(store: &Store, spec: &Spec) -> Result<bool> {
+    let fits = |node: &Node| !node.drains && spec.host.as_ref().is_none_or(|host| *host == node.host);
+    Ok(nodes(store)?.iter().any(fits))
+}
+
+/// Asks an agent to finish what it runs, and to stop.
+///
+/// # Errors
+/// `NotFound` when no such agent lives.
+pub fn drain(store: &Store, name: &str) -> Result<()> {
+    if !nodes(store)?.iter().any(|node| node.name == name) {
+        let why = format!("no agent `{name}` is running; `outrigger node list` shows those that are");
+        return Err(Error::new(ErrorKind::NotFound, why));
+    }
+    store.jobs()?.set_note(DRAIN, name, Some(""))
+}
+
+/// Runs an agent until `stop` is set, somebody drains it, or (if it is told so) there is nothing to do.
+///
+/// # Errors
+/// `Invalid` for a name that cannot be one, `Exists` when an agent of that name lives, and failures of the store. Jobs that fail are none.
+pub fn run(
+    store: &Arc<Store>,
+    options: &NodeOptions<'_>,
+    stop: &Arc<AtomicBool>,
+    tell: &mut dyn FnMut(Event<'_>),
+) -> Result<()> {
+    let mut session = register(store, options)?;
+    // What was asked of one that had this name before.
+    store.jobs()?.set_note(DRAIN, &options.name, None)?;
+    let (name, done) = (options.name.as_str(), AtomicBool::new(false));
+    let worked = std::thread::scope(|scope| {
+        let asker = scope.spawn(|| ask_for_drain(store, name, stop, &done));
+        let mut agent = Agent {
+            store,
+            options,
+            stop,
+            rules: Watcher::default(),
+            fits: HashMap::new(),
+            resting: HashMap::new(),
+        };
+        let mut work = || -> Result<()> {
+            while !stop.load(Ordering::Relaxed) {
+                // A host that slept has lost it, and what it had claimed; it is an agent like any other when it wakes.
+                if session.check().is_err() {
+                    session = register(store, options)?;
+                }
+                if agent.round(tell)? {
+                    continue;
+                }
+                if options.until_idle {
+                    return Ok(());
+                }
+                std::thread::park_timeout(LOOK_EVERY);
+            }
+            Ok(())
+        };
+        let worked = work();
+        done.store(true, Ordering::Relaxed);
+        asker.thread().unpark();
+        let _ = asker.join();
+        worked
+    });
+    drop(session);
+    store.jobs()?.set_note(DRAIN, &options.name, None)?;
+    worked
+}
+
+fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session>> {
+    let name = &options.name;
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+    if name.is_empty() || !name.chars().all(fits) {
+        let why = format!("`{name}` cannot be an agent's name: use letters, digits and -._:");
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    runner::fence_the_dead(store)?;
+    if let Some(other) = nodes(store)?.into_iter().find(|node| node.name == *name) {
+        let why = format!(
+            "an agent `{name}` is running already (process {} on {}); give this one another name with --name",
+            other.process, other.host
+        );
+        return Err(Error::new(ErrorKind::Exists, why));
+    }
+    // It reads: no collector ever waits for it.
+    store.session(SessionKind::Reader, &format!("node {name} slots={}", options.slots))
+}
+
+fn ask_for_drain(store: &Store, name: &str, stop: &AtomicBool, done: &AtomicBool) {
+    while !done.load(Ordering::Relaxed) {
+        std::thread::park_timeout(LOOK_EVERY);
+        // A database that is away is asked again.
+        let notes = store.jobs().and_then(|jobs| jobs.notes(DRAIN));
+        if notes.is_ok_and(|notes| notes.iter().any(|note| note.name == name)) {
+            stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Agent<'a> {
+    store: &'a Arc<Store>,
+    options: &'a NodeOptions<'a>,
+    stop: &'a Arc<AtomicBool>,
+    rules: Watcher,
+    /// Jobs that were looked into: whether they can be run here.
+    fits: HashMap<JobId, bool>,
+    /// Jobs that could not be run here just now.
+    resting: HashMap<JobId, Instant>,
+}
+
+impl Agent<'_> {
+    /// Looks at all open jobs once, and runs what it can. True when there was something.
+    fn round(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<bool> {
+        for (rule, job) in self.rules.look(self.store)? {
+            tell(Event::Fired(&rule, job));
+        }
+        let mut open = self.store.jobs()?.open_jobs()?;
+        open.reverse();
+        self.fits.retain(|job, _| open.iter().any(|row| row.id == *job));
+        let mut did = false;
+        for row in open {
+            if self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+            if self.resting.get(&row.id).is_some_and(|until| *until > Instant::now()) || !self.wants(&row)? {
+                continue;
+            }
+            did = true;
+            tell(Event::Began(row.id));
+            let options = RunOptions {
+                slots: self.options.slots,
+                threads: self.options.threads,
+                before_publish: self.options.before_publish,
+                drain: Some(Arc::clone(self.stop)),
+                leave_rest: true,
+            };
+            match runner::run(self.store, row.id, &options, &Arc::new(Counters::default())) {
+                Ok(report) => tell(Event::Ended(&report)),
+                Err(error) => {
+                    self.resting.insert(row.id, Instant::now() + REST);
+                    tell(Event::Refused(row.id, &error));
+                }
+            }
+        }
+        Ok(did)
+    }
+
+    /// Whether there is something to do for this job that can be done here.
+    fn wants(&mut self, row: &JobRow) -> Result<bool> {
+        let fits = match self.fits.get(&row.id) {
+            Some(fits) => *fits,
+            None => {
+                // What was made by a newer program, reads a stream, or brings a program that lies elsewhere is for others.
+                let here = Spec::decode(&row.spec)
+                    .ok()
+                    .filter(|spec| spec.host.as_ref().is_none_or(|host| *host == self::host()));
+                let fits = match here {
+                    Some(spec) => self.store.jobs()?.inputs(row.id)?.len() > spec.inputs_besides(),
+                    None => false,
+                };
+                self.fits.insert(row.id, fits);
+                fits
+            }
+        };
+        if !fits {
+            return Ok(false);
+        }
+        Ok(row.splits[SplitState::Waiting as usize] > 0 || runner_of(self.store, row.id)?.is_none())
+    }
+}

@@ -1,0 +1,74 @@
+//! What there is to say and do of jobs beside running them: who runs one, what could not be done, what is forgotten.
+
+use std::time::Duration;
+
+use outrigger_store::meta::jobs::{JobId, JobState, SplitState};
+use outrigger_store::session::is_gone;
+use outrigger_store::tree::StorePath;
+use outrigger_store::{ErrorKind, Result, Store};
+
+use super::{SetAside, described};
+
+/// The splits of a job that were set aside.
+///
+/// # Errors
+/// Those of the database.
+pub fn set_aside(store: &Store, job: JobId) -> Result<Vec<SetAside>> {
+    let jobs = store.jobs()?;
+    let inputs = jobs.inputs(job)?;
+    let aside = jobs.splits(job)?.into_iter().filter(|split| split.state == SplitState::SetAside);
+    aside
+        .map(|split| {
+            let input = split.range.input.and_then(|input| inputs.get(input as usize));
+            let input = input.map(|input| StorePath::parse(&input.path)).transpose()?;
+            let (from, to) = (split.range.from, split.range.to);
+            Ok(SetAside { split: split.number, input, from, to, why: split.why })
+        })
+        .collect()
+}
+
+/// The session of a process that runs a part of this job, if there is one.
+///
+/// # Errors
+/// Those of the database.
+pub fn runner_of(store: &Store, job: JobId) -> Result<Option<String>> {
+    fence_the_dead(store)?;
+    let ending = format!(" {}", described(job));
+    let sessions = store.meta.sessions()?;
+    Ok(sessions.into_iter().map(|session| session.description).find(|text| text.ends_with(&ending)))
+}
+
+/// Ends the sessions of processes of this machine that were killed, so that what they had claimed is free.
+pub(crate) fn fence_the_dead(store: &Store) -> Result<()> {
+    let locks = store.locks_dir();
+    for session in store.meta.sessions()? {
+        let of_ours =
+            session.description.contains(" job ") || session.description.contains(crate::node::SAID);
+        if of_ours && is_gone(&session, Some(&locks)) {
+            store.meta.fence(session.id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Forgets jobs that failed or were cancelled `age` ago or earlier: until then they can be retried, and what they had finished takes room. Returns how many.
+///
+/// # Errors
+/// Those of the database.
+pub fn forget_ended(store: &Store, age: Duration) -> Result<u64> {
+    let (jobs, now) = (store.jobs()?, outrigger_store::clock::now_nanos());
+    let mut forgotten = 0;
+    for row in jobs.jobs(usize::MAX)? {
+        let is_old = u128::from(now.saturating_sub(row.changed)) >= age.as_nanos();
+        if !is_old || !matches!(row.state, JobState::Failed | JobState::Cancelled) {
+            continue;
+        }
+        match jobs.forget_job(row.id) {
+            Ok(()) => forgotten += 1,
+            // Somebody retries it just now, or has forgotten it himself.
+            Err(error) if matches!(error.kind(), ErrorKind::Busy | ErrorKind::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(forgotten)
+}

@@ -1,0 +1,109 @@
+//! `component add|list`: programs kept in the store.
+
+use std::io::Cursor;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use outrigger_active::component::{self, LIBRARY, SHORT};
+use outrigger_store::Store;
+use outrigger_store::local::put::{PutOptions, Source, put};
+
+use super::{Context, report_skipped};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Object, Out, count, local};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger component add ./dscal                 kept as `dscal`
+  outrigger component add build/filter --name filter
+  outrigger component add --library               those that come with this program: archive, index, scale, statistics
+  outrigger component list
+  outrigger run --in numbers --out scaled --records lines -- @dscal 2.5
+  outrigger run --in numbers --out scaled -- @dscal:0123456789ab 2.5    this content and no other, though a newer one be kept
+
+Components lie in the store below `.components`, as files like others: they have versions, can be copied, looked at and removed. A job runs the content that was there when it was
+made, on whatever host its agent is. What a component needs besides itself must be in /usr there.";
+
+/// Keep programs in the store, to run them wherever its agents are
+#[derive(Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub enum ComponentCommand {
+    /// Keep programs; one that has the name of another takes its place, which becomes an earlier version
+    Add(AddArgs),
+    /// Show those that are kept, with the BLAKE3 hash of their content
+    List,
+}
+
+/// Keep programs
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct AddArgs {
+    /// The programs
+    #[arg(required_unless_present = "library", value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// What it is called [default: the file's name]
+    #[arg(long)]
+    name: Option<String>,
+    /// Keep those that come with this program
+    #[arg(long, conflicts_with_all = ["files", "name"])]
+    library: bool,
+}
+
+pub fn run(context: &Context, command: ComponentCommand) -> Outcome {
+    match command {
+        ComponentCommand::Add(args) => add(context, args),
+        ComponentCommand::List => list(context),
+    }
+}
+
+fn add(context: &Context, args: AddArgs) -> Outcome {
+    let mut sources = Vec::new();
+    if args.library {
+        for (name, text) in LIBRARY {
+            sources.push((Source::Stream(Box::new(Cursor::new(text))), component::path(name)?));
+        }
+    }
+    if args.name.is_some() && args.files.len() > 1 {
+        return Err(Failure::usage("--name is for one program; give the others in commands of their own"));
+    }
+    for file in &args.files {
+        let at = |error: std::io::Error| Failure::io(format!("cannot read {}", file.display()), &error);
+        let own = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let path = component::path(args.name.as_deref().unwrap_or(&own))?;
+        // What a link leads to is kept, under the link's name.
+        let file = std::fs::canonicalize(file).map_err(at)?;
+        if !file.is_file() {
+            return Err(Failure::usage(format!("{} is not a file", file.display())));
+        }
+        sources.push((Source::Path(file), path));
+    }
+    let store = Arc::new(context.open_for_changes()?);
+    let progress = context.progress(&store, "what was stored stays; run the same command again");
+    put(&store, sources, &PutOptions::default(), context.threads, &progress)?;
+    context.settle(&store);
+    Ok(report_skipped(&progress))
+}
+
+fn list(context: &Context) -> Outcome {
+    let store = Store::open(context.store_dir()?, true)?;
+    let kept = component::list(&store)?;
+    let mut out = Out::new();
+    if context.json {
+        let object = |kept: &component::Kept| -> serde_json::Value {
+            Object::new()
+                .with("name", kept.component.name.clone())
+                .with("hash", kept.component.hash.clone())
+                .with("bytes", kept.bytes)
+                .into()
+        };
+        out.json(Object::new().with("components", kept.iter().map(object).collect::<Vec<_>>()))?;
+    } else {
+        for kept in kept {
+            let (hash, when) = (&kept.component.hash[..SHORT], local(kept.mtime));
+            out.line(&format!("{:<20}  {hash}  {:>12}  {when}", kept.component.name, count(kept.bytes)))?;
+        }
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,195 @@
+//! `node`, the agent, and `node list|drain`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use outrigger_active::node::{self, Event, Node, NodeOptions};
+use outrigger_store::meta::jobs::JobState;
+use outrigger_store::{ErrorKind, Store};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::job::{state_text, writable};
+use super::{Context, run::holder};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::interrupt;
+use crate::output::{Object, Out, complain, counted, print_text};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger node                          runs an agent until it is told to stop (Ctrl-C: finish what runs, then stop; again: stop at once)
+  outrigger node --name big --slots 32    with another name than the host's, and more splits at once
+  outrigger node --until-idle             does what is queued, and ends
+  outrigger run --detach … ; outrigger job wait 7
+  outrigger node list
+  outrigger node drain big --wait
+
+An agent takes jobs that `run --detach`, rules and others have queued, and helps with those that `run` works on. Several share a store: on one machine, or, when
+its metadata is in PostgreSQL, on many. One that is killed leaves its splits to the others. Programs run as the agent's user.";
+
+/// Run an agent: a process that works on queued jobs
+#[derive(Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
+pub struct NodeArgs {
+    #[command(subcommand)]
+    command: Option<NodeCommand>,
+    /// What it is called [default: the host's name, with a number if there is one already]
+    #[arg(long)]
+    name: Option<String>,
+    /// Splits that run at once [default: one a processor]
+    #[arg(long, value_name = "N")]
+    slots: Option<usize>,
+    /// How far the agent and its programs stand back behind whoever else wants the processor, and, with I/O schedulers that mind it, the disk: 0 to 19
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(i32).range(0..=19))]
+    nice: i32,
+    /// End when there is nothing to do
+    #[arg(long)]
+    until_idle: bool,
+}
+
+#[derive(Subcommand)]
+pub enum NodeCommand {
+    /// Show the agents that are running, and what they work on
+    List,
+    /// Have an agent finish the splits that it runs, leave the rest to others, and end
+    Drain {
+        /// The agent's name
+        name: String,
+        /// Wait until it has ended
+        #[arg(long)]
+        wait: bool,
+    },
+}
+
+pub fn run(context: &Context, args: NodeArgs) -> Outcome {
+    match args.command {
+        None => agent(context, args),
+        Some(NodeCommand::List) => list(context),
+        Some(NodeCommand::Drain { name, wait }) => drain(context, &name, wait),
+    }
+}
+
+fn agent(context: &Context, args: NodeArgs) -> Outcome {
+    let store = Arc::new(context.open()?);
+    store.require_writable()?;
+    let name = match args.name {
+        Some(name) => name,
+        None => free_name(&store)?,
+    };
+    // Before there are threads: they and all programs inherit it.
+    rustix::process::nice(args.nice)
+        .map_err(|error| Failure::io("cannot stand back (--nice 0 does not try to)", &error.into()))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    stop_on_signal(&store, &stop);
+    let hold = holder(&store, context.threads);
+    let slots = args.slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
+    let options = NodeOptions {
+        name: name.clone(),
+        slots: slots.max(1),
+        threads: context.threads,
+        before_publish: &hold,
+        until_idle: args.until_idle,
+    };
+    say(context, &format!("agent {name}: {} at once", counted(slots as u64, "split", "splits")));
+    node::run(&store, &options, &stop, &mut |event| tell(context, &store, &event))?;
+    say(context, &format!("agent {name} has ended"));
+    Ok(Exit::Done)
+}
+
+/// Nobody may be reading: an agent's work does not depend on it.
+fn say(context: &Context, line: &str) {
+    if !context.quiet {
+        let _ = print_text(&format!("{line}\n"));
+    }
+}
+
+fn tell(context: &Context, store: &Store, event: &Event<'_>) {
+    match event {
+        Event::Began(job) => say(context, &format!("job {job}: begun here")),
+        Event::Ended(report) => {
+            let job = &report.job;
+            let how = match job.state {
+                JobState::Waiting | JobState::Running => "others have the rest".to_string(),
+                state if job.why.is_empty() => state_text(state).to_string(),
+                state => format!("{}: {}", state_text(state), job.why),
+            };
+            say(context, &format!("job {}: {how}", job.id));
+            context.settle(store);
+        }
+        Event::Fired(rule, job) => say(context, &format!("rule {rule}: made job {job}")),
+        Event::Refused(job, error) => complain(&format!("job {job} cannot be run here: {error}")),
+    }
+}
+
+fn free_name(store: &Store) -> Result<String, Failure> {
+    let taken: Vec<String> = node::nodes(store)?.into_iter().map(|node| node.name).collect();
+    let host = node::host();
+    let names = std::iter::once(host.clone()).chain((2..).map(|number| format!("{host}-{number}")));
+    Ok(names.into_iter().find(|name| !taken.contains(name)).unwrap_or(host))
+}
+
+/// The first signal has the agent finish what it runs; the second one ends it at once, which is as safe: its splits are free again.
+fn stop_on_signal(store: &Arc<Store>, stop: &Arc<AtomicBool>) {
+    let Ok(mut signals) = Signals::new([SIGINT, SIGTERM, SIGHUP]) else { return };
+    let (store, stop) = (Arc::clone(store), Arc::clone(stop));
+    std::thread::spawn(move || {
+        for _ in signals.forever() {
+            if stop.swap(true, Ordering::Relaxed) {
+                interrupt::close_sessions(&store);
+                std::process::exit(crate::exit::INTERRUPTED);
+            }
+            complain("finishing what runs; another signal ends it at once");
+        }
+    });
+}
+
+fn list(context: &Context) -> Outcome {
+    let store = Store::open(context.store_dir()?, true)?;
+    let nodes = node::nodes(&store)?;
+    let mut out = Out::new();
+    if context.json {
+        let object = |node: &Node| -> serde_json::Value {
+            let jobs: Vec<u64> = node.jobs.iter().map(|job| job.0).collect();
+            Object::new()
+                .with("name", node.name.clone())
+                .with("host", node.host.clone())
+                .with("process", node.process)
+                .with("slots", node.slots)
+                .with("drains", node.drains)
+                .with("jobs", jobs)
+                .into()
+        };
+        out.json(Object::new().with("nodes", nodes.iter().map(object).collect::<Vec<_>>()))?;
+        out.finish()?;
+        return Ok(Exit::Done);
+    }
+    for node in nodes {
+        let jobs: Vec<String> = node.jobs.iter().map(|job| format!("job {job}")).collect();
+        let does = match (node.drains, jobs.is_empty()) {
+            (true, _) => "draining".to_string(),
+            (false, true) => "idle".to_string(),
+            (false, false) => jobs.join(", "),
+        };
+        let slots = counted(node.slots.into(), "slot", "slots");
+        out.line(&format!(
+            "{:<20}  {:<9}  process {} on {}  {does}",
+            node.name, slots, node.process, node.host
+        ))?;
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+fn drain(context: &Context, name: &str, wait: bool) -> Outcome {
+    let store = writable(context)?;
+    match node::drain(&store, name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Err(Failure::failed(error.to_string())),
+        other => other?,
+    }
+    while wait && node::nodes(&store)?.iter().any(|node| node.name == name) {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,174 @@
+//! `rule add|list|remove|pause|resume|log`: programs that run by themselves.
+
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use outrigger_active::node::nodes;
+use outrigger_active::rules::{self, Trigger};
+use outrigger_format::catalogue::Time;
+use outrigger_store::Store;
+
+use super::Context;
+use super::job::{state_text, writable};
+use super::run::WorkArgs;
+use crate::exit::{Exit, Outcome};
+use crate::output::{Object, Out, complain, local, rfc3339_nanos};
+
+const EXAMPLES: &str = "\
+Examples:
+  outrigger rule add shrink --on close --in 'scans/**/*.tif' --out 'small/{stem}.zst' -- zstd
+  outrigger rule add tell --on create --in 'inbox/*' --pattern '1R->0' --net -- ./announce
+  outrigger rule list
+  outrigger rule log shrink
+  outrigger rule pause shrink; outrigger rule resume shrink
+
+Rules are carried out by agents (`outrigger node`): as long as none is running, what comes waits. close: a file has a content that the rule has not seen; create: a file is there
+that it has not seen. Both are seen when they have become part of the tree, by looking about once a second: what came and went in between is not seen, two contents in
+between are one, and a file in a mount may be seen before its writer has closed it, and again when there is more. Files that are there when a rule is made do not count, unless --existing.";
+
+/// Have a program run by itself for every file that comes
+#[derive(Subcommand)]
+#[command(after_help = EXAMPLES)]
+pub enum RuleCommand {
+    /// Make a rule
+    Add(Box<AddArgs>),
+    /// Show all rules
+    List,
+    /// Remove a rule; jobs that it has made go on
+    Remove {
+        /// The rule's name
+        name: String,
+    },
+    /// Have a rule stand still; what comes meanwhile waits
+    Pause {
+        /// The rule's name
+        name: String,
+    },
+    /// Have it go on, with what came meanwhile first
+    Resume {
+        /// The rule's name
+        name: String,
+    },
+    /// The jobs that a rule has made, newest first, and the files of which it could make none
+    Log {
+        /// The rule's name
+        name: String,
+        /// So many jobs at most
+        #[arg(long, default_value_t = 20, value_name = "N")]
+        limit: usize,
+    },
+}
+
+/// Make a rule
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub struct AddArgs {
+    /// What it is called
+    name: String,
+    /// What it waits for: close (a new content) or create (a new file)
+    #[arg(long, value_name = "EVENT", value_parser = trigger)]
+    on: Trigger,
+    /// Which files, as a glob
+    #[arg(long = "in", value_name = "GLOB")]
+    input: String,
+    /// Files that are there already count as well
+    #[arg(long)]
+    existing: bool,
+    #[command(flatten)]
+    work: WorkArgs,
+}
+
+fn trigger(text: &str) -> Result<Trigger, String> {
+    Trigger::parse(text).map_err(|error| error.to_string())
+}
+
+pub fn run(context: &Context, command: RuleCommand) -> Outcome {
+    match command {
+        RuleCommand::Add(args) => add(context, *args),
+        RuleCommand::List => list(context),
+        RuleCommand::Remove { name } => Ok(rules::remove(&writable(context)?, &name).map(|()| Exit::Done)?),
+        RuleCommand::Pause { name } => {
+            Ok(rules::pause(&writable(context)?, &name, true).map(|()| Exit::Done)?)
+        }
+        RuleCommand::Resume { name } => {
+            Ok(rules::pause(&writable(context)?, &name, false).map(|()| Exit::Done)?)
+        }
+        RuleCommand::Log { name, limit } => log(context, &name, limit),
+    }
+}
+
+fn add(context: &Context, args: AddArgs) -> Outcome {
+    // What a mount has staged is there when the rule is made.
+    let store = Arc::new(context.open()?);
+    let AddArgs { name, on, input, existing, work } = args;
+    let (spec, splits) = (work.spec()?, work.splits);
+    rules::add(&store, &name, on, (&input, work.with), spec, splits, existing)?;
+    if nodes(&store)?.is_empty() && !context.quiet {
+        complain("no agent is running; what the rule waits for is done when one is: `outrigger node`");
+    }
+    Ok(Exit::Done)
+}
+
+fn list(context: &Context) -> Outcome {
+    let store = Store::open(context.store_dir()?, true)?;
+    let rules = rules::list(&store)?;
+    let mut out = Out::new();
+    if context.json {
+        let object = |(name, rule): &(String, rules::Rule)| -> serde_json::Value {
+            Object::new()
+                .with("name", name.clone())
+                .with("on", rule.on.to_string())
+                .with("glob", rule.glob.clone())
+                .with("pattern", rule.spec.pattern.text())
+                .with("program", rule.spec.program.clone())
+                .with("paused", rule.paused)
+                .into()
+        };
+        out.json(Object::new().with("rules", rules.iter().map(object).collect::<Vec<_>>()))?;
+    } else {
+        for (name, rule) in rules {
+            let paused = if rule.paused { "  (paused)" } else { "" };
+            let (pattern, told) = (rule.spec.pattern, rule.spec.told());
+            out.line(&format!(
+                "{name:<16}  {:<6}  {:<24}  {pattern}  {told}{paused}",
+                rule.on.to_string(),
+                rule.glob
+            ))?;
+        }
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}
+
+fn log(context: &Context, name: &str, limit: usize) -> Outcome {
+    let store = Store::open(context.store_dir()?, true)?;
+    let (jobs, refused) = rules::log(&store, name, limit)?;
+    let mut out = Out::new();
+    let mut made: Vec<serde_json::Value> = Vec::new();
+    for job in jobs {
+        let Some(row) = store.jobs()?.job(job)? else { continue };
+        let input = store.jobs()?.inputs(job)?.into_iter().next().map(|input| input.path).unwrap_or_default();
+        if context.json {
+            let object = Object::new().with("job", job.0).with("state", state_text(row.state));
+            made.push(object.with_name("input", &input).with("created", rfc3339_nanos(row.created)).into());
+            continue;
+        }
+        let when = local(Time::from_nanos(row.created));
+        let input = outrigger_store::tree::show(&input);
+        let why = if row.why.is_empty() { String::new() } else { format!(": {}", row.why) };
+        out.line(&format!("{when}  job {job:<6} {input}  {}{why}", state_text(row.state)))?;
+    }
+    if context.json {
+        let object = |refused: &rules::Refused| -> serde_json::Value {
+            Object::new().with("why", refused.why.clone()).with("when", rfc3339_nanos(refused.when)).into()
+        };
+        let refused: Vec<_> = refused.iter().map(object).collect();
+        out.json(Object::new().with("jobs", made).with("refused", refused))?;
+    } else {
+        for refused in refused {
+            out.line(&format!("{}  no job: {}", local(Time::from_nanos(refused.when)), refused.why))?;
+        }
+    }
+    out.finish()?;
+    Ok(Exit::Done)
+}

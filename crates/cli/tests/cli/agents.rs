@@ -1,0 +1,213 @@
+//! Agents and runners that share jobs, over both metadata engines: nothing is lost when one is killed, and nothing is done twice that can be seen.
+
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::run::Said;
+use crate::site::Site;
+
+fn begun(ran: &Path) -> Vec<u64> {
+    let text = std::fs::read_to_string(ran).unwrap_or_default();
+    let mut numbers: Vec<u64> = text.lines().map(|line| line.parse().unwrap()).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn queued_jobs_are_done_by_agents_which_end_when_they_are_drained() {
+    for site in Site::all() {
+        let text = site.put_numbers(1000);
+        let ran = site.place.path("ran");
+        let mut agents = [site.agent("one", "1"), site.agent("two", "2")];
+        let twice = Said::from(site.command(&["node", "--name", "one"]).output().unwrap());
+        assert!(twice.code != 0 && twice.err.contains("--name"), "{}", twice.err);
+        let job = site.queue("8", &ran, "");
+        site.done(&["job", "wait", &job, "--timeout", "60"]);
+        assert_eq!(site.done(&["cat", "out"]).text(), text);
+        assert_eq!(begun(&ran), (0..8).collect::<Vec<_>>(), "each split once");
+        // What was cancelled and is tried again is queued as well.
+        let job = site.queue("2", &ran, "sleep 30;");
+        site.until(|| begun(&ran).len() == 10);
+        site.done(&["job", "cancel", &job]);
+        site.done(&["job", "retry", &job, "--detach"]);
+        site.until(|| begun(&ran).len() == 12);
+        site.done(&["job", "cancel", &job]);
+        let nodes = site.done(&["node", "list", "--json"]).json();
+        assert_eq!(nodes["nodes"].as_array().unwrap().len(), 2, "{nodes}");
+        assert_eq!(
+            (nodes["nodes"][1]["name"].as_str(), nodes["nodes"][1]["slots"].as_u64()),
+            (Some("two"), Some(2))
+        );
+        for (agent, name) in agents.iter_mut().zip(["one", "two"]) {
+            site.done(&["node", "drain", name, "--wait"]);
+            assert!(agent.wait().unwrap().success());
+        }
+        assert_eq!(site.done(&["node", "list"]).text(), "");
+        let gone = Said::from(site.command(&["node", "drain", "one"]).output().unwrap());
+        assert!(gone.code == 1 && gone.err.contains("node list"), "{}", gone.err);
+        site.done(&["check"]);
+    }
+}
+
+#[test]
+fn an_agent_that_is_killed_leaves_its_splits_to_another_and_the_output_is_there_once() {
+    for site in Site::all() {
+        let text = site.put_numbers(4000);
+        let ran = site.place.path("ran");
+        let (mut first, mut second) = (site.agent("first", "2"), site.agent("second", "2"));
+        let job = site.queue("40", &ran, "sleep 0.1;");
+        site.until(|| begun(&ran).len() > 8);
+        first.kill().unwrap();
+        first.wait().unwrap();
+        assert!(
+            Said::from(site.command(&["cat", "out"]).output().unwrap()).code != 0,
+            "visible before it is done"
+        );
+        site.done(&["job", "wait", &job, "--timeout", "120"]);
+        assert_eq!(site.done(&["cat", "out"]).text(), text);
+        let show = site.done(&["job", "show", &job, "--json"]).json();
+        assert_eq!((show["state"].as_str(), show["splits_done"].as_u64()), (Some("done"), Some(40)));
+        let mut seen = begun(&ran);
+        seen.dedup();
+        assert_eq!(seen, (0..40).collect::<Vec<_>>());
+        site.done(&["node", "drain", "second", "--wait"]);
+        assert!(second.wait().unwrap().success());
+        site.done(&["gc"]);
+        site.done(&["check", "--read-data"]);
+    }
+}
+
+#[test]
+fn what_a_killed_client_began_an_agent_ends() {
+    for site in Site::all() {
+        let text = site.put_numbers(4000);
+        let ran = site.place.path("ran");
+        let script = format!("echo $AS_SPLIT >> {}; sleep 0.1; cat", ran.display());
+        let args = ["run", "--sandbox", "off", "--in", "numbers", "--out", "out", "--records", "lines"];
+        let rest = ["--tries", "50", "--splits", "30", "--slots", "2", "--", "sh", "-c", &script];
+        let mut client = Site::spawn(site.command(&[&args[..], &rest[..]].concat()));
+        site.until(|| begun(&ran).len() > 4);
+        client.kill().unwrap();
+        client.wait().unwrap();
+        site.done(&["node", "--until-idle", "--slots", "4"]);
+        assert_eq!(site.done(&["cat", "out"]).text(), text);
+        assert_eq!(site.done(&["job", "show", "1", "--json"]).json()["state"].as_str(), Some("done"));
+    }
+}
+
+#[test]
+fn a_drained_agent_finishes_what_it_runs_and_no_more() {
+    for site in Site::all() {
+        let text = site.put_numbers(1000);
+        let ran = site.place.path("ran");
+        let mut agent = site.agent("slow", "1");
+        let job = site.queue("20", &ran, "sleep 0.2;");
+        site.until(|| !begun(&ran).is_empty());
+        site.done(&["node", "drain", "slow", "--wait"]);
+        assert!(agent.wait().unwrap().success());
+        let finished = site.splits(&job, "done");
+        assert!(finished > 0 && finished < 20, "{finished} of 20");
+        assert_eq!((finished, site.splits(&job, "running")), (begun(&ran).len() as u64, 0));
+        // Nobody has it now: it waits for whoever comes.
+        let said = site.done(&["node", "--name", "next", "--until-idle"]).text();
+        assert!(said.contains(&format!("job {job}: done")), "{said}");
+        assert_eq!(site.done(&["cat", "out"]).text(), text);
+        assert_eq!(begun(&ran), (0..20).collect::<Vec<_>>(), "what was finished was not done again");
+    }
+}
+
+#[test]
+fn an_agent_and_its_programs_stand_back() {
+    let site = Site::sqlite();
+    site.put_numbers(1);
+    let own = std::process::Command::new("nice").output().unwrap().stdout;
+    let own: i32 = String::from_utf8(own).unwrap().trim().parse().unwrap();
+    for (more, wanted) in [(&[][..], 10), (&["--nice", "3"], 3), (&["--nice", "0"], 0)] {
+        let mut agent = Site::spawn(site.command(&[&["node", "--name", "kind"], more].concat()));
+        site.until(|| site.done(&["node", "list"]).text().contains("kind"));
+        let args =
+            ["run", "--detach", "--sandbox", "off", "--in", "numbers", "--out", "niceness", "--", "nice"];
+        let job = site.done(&args).text().trim().to_string();
+        site.done(&["job", "wait", &job, "--timeout", "60"]);
+        let niceness: i32 = site.done(&["cat", "niceness"]).text().trim().parse().unwrap();
+        assert_eq!(niceness, (own + wanted).min(19));
+        site.done(&["node", "drain", "kind", "--wait"]);
+        assert!(agent.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn an_agent_of_another_host_is_given_up_when_its_lease_is_over() {
+    let Some(site) = Site::postgres() else { return };
+    let (server, schema) = site.postgres.as_ref().unwrap();
+    let text = site.put_numbers(1000);
+    let ran = site.place.path("ran");
+    // Its lock files lie in another host's cache directory, so nobody here can see that it is dead.
+    let mut far = Site::spawn(site.command_at("far", &["node", "--name", "far", "--slots", "1"]));
+    site.until(|| site.done(&["node", "list"]).text().contains("far"));
+    let job = site.queue("6", &ran, "sleep 0.3;");
+    site.until(|| begun(&ran).len() > 1);
+    far.kill().unwrap();
+    far.wait().unwrap();
+    let mut near = site.agent("near", "2");
+    site.until(|| {
+        site.splits(&job, "done") + site.splits(&job, "running") == 6 && site.splits(&job, "waiting") == 0
+    });
+    let late = Said::from(site.command(&["job", "wait", &job, "--timeout", "1"]).output().unwrap());
+    assert!(
+        late.code == 1 && late.err.contains("still running"),
+        "what the far one has is still its own: {}",
+        late.err
+    );
+    server.sql(&format!(
+        "UPDATE {schema}.session SET lease_until = 1 WHERE id IN (SELECT session FROM {schema}.job_split WHERE state = 1) \
+         OR description LIKE '% node far %'"
+    ));
+    site.done(&["job", "wait", &job, "--timeout", "60"]);
+    assert_eq!(site.done(&["cat", "out"]).text(), text);
+    assert!(!site.done(&["node", "list"]).text().contains("far"));
+    site.done(&["node", "drain", "near", "--wait"]);
+    assert!(near.wait().unwrap().success());
+}
+
+#[test]
+fn jobs_work_over_a_shared_store_without_agents() {
+    let Some(site) = Site::postgres() else { return };
+    let text = site.put_numbers(3000);
+    let args = ["run", "--sandbox", "off", "--in", "numbers", "--records", "lines", "--splits", "4", "--out"];
+    site.done(&[&args[..], &["out", "--", "cat"]].concat());
+    assert_eq!(site.done(&["cat", "out"]).text(), text);
+    let fails = Said::from(site.command(&[&args[..], &["bad", "--", "false"]].concat()).output().unwrap());
+    assert!(fails.code == 1 && fails.err.contains("set aside"), "{}", fails.err);
+    site.done(&["job", "forget", "2"]);
+    // A stream, its raw file and what a program makes of it.
+    let mut child = site
+        .command(&[
+            "run",
+            "--sandbox",
+            "off",
+            "--pattern",
+            "1W->2W",
+            "--in",
+            "-",
+            "--to",
+            "raw",
+            "--out",
+            "up",
+            "--",
+            "tr",
+            "a-z",
+            "A-Z",
+        ])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"text\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(site.done(&["cat", "raw", "up"]).text(), "text\nTEXT\n");
+    let job = site.queue("4", &site.place.path("ran"), "");
+    site.done(&["job", "wait", &job, "--timeout", "60"]);
+    assert_eq!(site.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len(), 3);
+    site.done(&["check", "--read-data"]);
+}

@@ -1,0 +1,341 @@
+//! A store in PostgreSQL that is mounted several times, by processes of their own: what they see of each other, and what is left of one that is killed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use outrigger_workload::postgres::Server;
+use outrigger_workload::{TreeOptions, compare_trees, source_tree};
+
+use crate::run::{Place, Said};
+
+/// A host: a workplace with a cache of its own, in which the store is mounted on `mnt` by a child, which is killed when this is dropped.
+struct Host {
+    place: Place,
+    url: String,
+    child: Child,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.place.path("mnt")).stderr(Stdio::null()).status();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A store, in a schema of its own.
+struct Shared {
+    server: &'static Server,
+    schema: String,
+    packs: tempfile::TempDir,
+}
+
+impl Shared {
+    /// `None`, said aloud, where FUSE cannot be used or PostgreSQL is missing.
+    fn new() -> Option<Self> {
+        if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
+            println!("skipped: /dev/fuse cannot be opened: {error}");
+            return None;
+        }
+        let server = Server::shared()?;
+        let shared = Self { server, schema: server.fresh(), packs: tempfile::tempdir().unwrap() };
+        let place = Place::empty();
+        let packs = format!("file:{}", shared.packs.path().display());
+        let init = command(&place, &shared.url(), &["init", "--packs", &packs]).output().unwrap();
+        assert_eq!(Said::from(init).code, 0);
+        Some(shared)
+    }
+
+    fn url(&self) -> String {
+        self.server.url(&self.schema)
+    }
+
+    fn mount(&self) -> Host {
+        let (place, url) = (Place::empty(), self.url());
+        fs::create_dir(place.path("mnt")).unwrap();
+        let child = start(&place, &url);
+        Host { place, url, child }
+    }
+
+    fn check(&self, host: &Host) {
+        host.done(&["check", "--read-data"]);
+        // Other tests have theirs on this server; one that was left would stay.
+        let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+        let until = Instant::now() + Duration::from_secs(30);
+        while self.server.sql(held) != "0" {
+            assert!(Instant::now() < until, "a lock was left");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn command(place: &Place, url: &str, args: &[&str]) -> Command {
+    let mut command = place.command(args);
+    command.env("OUTRIGGER_STORE", url).env("OUTRIGGER_CACHE", place.path("cache"));
+    command
+}
+
+fn start(place: &Place, url: &str) -> Child {
+    let mut command = command(place, url, &["mount", "--foreground", "mnt"]);
+    let said = File::options().create(true).append(true).open(place.path("said")).unwrap();
+    let mut child = command.stdout(Stdio::null()).stderr(said).spawn().unwrap();
+    let above = fs::metadata(place.path("")).unwrap().dev();
+    for _ in 0..500 {
+        if fs::metadata(place.path("mnt")).is_ok_and(|mounted| mounted.dev() != above) {
+            return child;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = child.kill();
+    panic!("nothing was mounted for ten seconds: {:?}", child.wait());
+}
+
+impl Host {
+    fn path(&self, name: &str) -> PathBuf {
+        self.place.path("mnt").join(name)
+    }
+
+    #[track_caller]
+    fn done(&self, args: &[&str]) -> Said {
+        let said = Said::from(command(&self.place, &self.url, args).output().unwrap());
+        assert_eq!(said.code, 0, "{args:?}\n{}\n{}", said.text(), said.err);
+        said
+    }
+
+    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        fs::write(self.path(name), bytes).unwrap();
+    }
+
+    #[track_caller]
+    fn must_read(&self, name: &str, bytes: impl AsRef<[u8]>) {
+        assert!(fs::read(self.path(name)).unwrap() == bytes.as_ref(), "{name}");
+    }
+
+    /// Ends the process as a crash would, and mounts again.
+    fn kill_and_mount(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        assert!(Command::new("umount").arg("-l").arg(self.place.path("mnt")).status().unwrap().success());
+        self.child = start(&self.place, &self.url);
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+}
+
+#[test]
+fn what_one_mount_has_closed_the_others_open_and_commands_too() {
+    let Some(shared) = Shared::new() else { return };
+    let (one, mut two) = (shared.mount(), shared.mount());
+    one.write("f", "first");
+    two.must_read("f", "first");
+    // What the kernel of the other one has in its cache is not what it shows.
+    for round in 0..20 {
+        let text = format!("round {round}");
+        one.write("f", &text);
+        two.must_read("f", &text);
+        fs::rename(two.path("f"), two.path("g")).unwrap();
+        one.must_read("g", &text);
+        assert!(!one.path("f").exists());
+        fs::rename(one.path("g"), one.path("f")).unwrap();
+        let mut appended = OpenOptions::new().append(true).open(two.path("f")).unwrap();
+        appended.write_all(b"!").unwrap();
+        appended.sync_all().unwrap();
+        one.must_read("f", format!("{text}!"));
+    }
+    let exclusive = OpenOptions::new().write(true).create_new(true).open(two.path("f"));
+    assert_eq!(exclusive.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    fs::set_permissions(one.path("f"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(fs::metadata(two.path("f")).unwrap().mode() & 0o777, 0o600);
+    // A whole tree, written on one host, read and removed on the other.
+    let tree = one.place.path("tree");
+    source_tree(&tree, &TreeOptions::new(7, 60)).unwrap();
+    copy(&tree, &one.path("tree"));
+    assert_eq!(compare_trees(&tree, &two.path("tree")).unwrap(), []);
+    one.done(&["snapshot", "create", "s"]);
+    fs::remove_dir_all(two.path("tree")).unwrap();
+    assert!(!one.path("tree").exists());
+    assert_eq!(compare_trees(&tree, &two.path(".snapshots/s/tree")).unwrap(), []);
+    // Commands beside them.
+    assert_eq!(one.done(&["cat", "f"]).text(), "round 19!");
+    one.done(&["put", tree.to_str().unwrap(), "--to", "put"]);
+    assert_eq!(compare_trees(&tree, &two.path("put")).unwrap(), []);
+    one.done(&["gc"]);
+    assert_eq!(compare_trees(&tree, &two.path("put")).unwrap(), []);
+    shared.check(&one);
+    // Who is there.
+    let standing = |host: &Host, what: &str| {
+        let said = host.done(&["status", "--json"]).json();
+        let sessions = said["sessions"].as_array().unwrap().clone();
+        let of =
+            sessions.iter().filter(|session| session["command"] == "mount" && session["kind"] == "writer");
+        of.filter(|session| session["standing"] == what)
+            .map(|session| session["process"].clone())
+            .collect::<Vec<_>>()
+    };
+    let mut processes = [one.child.id(), two.child.id()].map(|id| id.to_string());
+    processes.sort_by_key(|id| id.parse::<u64>().unwrap());
+    assert_eq!(standing(&one, "live"), processes);
+    assert!(one.done(&["status"]).text().contains(&format!("process {}", processes[0])));
+    let sql = format!(
+        "UPDATE {}.session SET lease_until = 1 WHERE description LIKE '% {} %'",
+        shared.schema,
+        two.child.id()
+    );
+    // Stopped, so that it does not renew its lease.
+    let signal =
+        |name: &str| Command::new("kill").arg(name).arg(two.child.id().to_string()).status().unwrap();
+    assert!(signal("-STOP").success());
+    std::thread::sleep(Duration::from_millis(300));
+    shared.server.sql(&sql);
+    assert_eq!(standing(&one, "over"), [two.child.id().to_string()]);
+    assert!(signal("-CONT").success());
+    // A mount that was ended leaves nothing behind.
+    two.done(&["unmount", "mnt"]);
+    assert!(two.child.wait().unwrap().success());
+    assert_eq!(fs::read_dir(two.place.path("cache")).unwrap().count(), 1);
+    let cache = fs::read_dir(two.place.path("cache")).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::read_dir(cache.join("mounts")).unwrap().count(), 0);
+    drop(one);
+}
+
+#[test]
+fn a_mount_that_is_killed_loses_what_was_not_closed_and_leaves_nothing_half_done() {
+    let Some(shared) = Shared::new() else { return };
+    let (mut one, two) = (shared.mount(), shared.mount());
+    let large: Vec<u8> = (0..3_000_000_u32).map(|at| (at * 7 % 251) as u8).collect();
+    one.write("kept", &large);
+    one.write("synced", "");
+    // By processes that close nothing: here, whatever another test starts would close what it has inherited.
+    let writes = |script: &str, name: &str| {
+        let before = fs::metadata(one.path(name)).unwrap().modified().unwrap();
+        let mut writer = Command::new("sh");
+        let writer = writer.args(["-c", &format!("{script}; read end")]).current_dir(one.path(""));
+        let writer = writer.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        while fs::metadata(one.path(name)).unwrap().modified().unwrap() == before {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        writer
+    };
+    let mut writers = [
+        writes("exec >> synced; printf synced; sync synced; printf ', and more'", "synced"),
+        writes("exec 1<> kept; printf %01000000d 0", "kept"),
+    ];
+    while fs::metadata(one.path("synced")).unwrap().len() != 16 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(fs::metadata(two.path("synced")).unwrap().len(), 6);
+    one.kill_and_mount();
+    for writer in &mut writers {
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+    }
+    for host in [&one, &two] {
+        host.must_read("kept", &large);
+        host.must_read("synced", "synced");
+    }
+    // In the middle of anything.
+    let tree = one.place.path("tree");
+    source_tree(&tree, &TreeOptions::new(8, 60)).unwrap();
+    for round in 0..4_u64 {
+        let mut copying = Command::new("cp")
+            .arg("-a")
+            .arg(&tree)
+            .arg(one.path(&format!("copy{round}")))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(40 + 150 * round));
+        one.kill_and_mount();
+        copying.wait().unwrap();
+        two.must_read("kept", &large);
+        two.done(&["check"]);
+    }
+    // What was closed is there: each file as it was, or not yet written.
+    for round in 0..4 {
+        let below = two.path(&format!("copy{round}"));
+        if below.exists() {
+            for difference in compare_trees(&tree, &below).unwrap() {
+                let text = format!("{difference:?}");
+                let file = text.split('"').nth(1).map(|name| below.join(name));
+                let len = file.and_then(|file| fs::metadata(file).ok()).map_or(0, |file| file.len());
+                let whole = fs::metadata(tree.join(text.split('"').nth(1).unwrap_or_default()))
+                    .map_or(0, |file| file.len());
+                assert!(len == 0 || len == whole || below.is_dir(), "{text}");
+            }
+        }
+    }
+    one.done(&["gc"]);
+    copy(&tree, &one.path("again"));
+    assert_eq!(compare_trees(&tree, &two.path("again")).unwrap(), []);
+    shared.check(&one);
+}
+
+#[test]
+fn a_mount_whose_lease_is_over_says_so_and_has_changed_nothing() {
+    let Some(shared) = Shared::new() else { return };
+    let (one, two) = (shared.mount(), shared.mount());
+    one.write("f", "before");
+    let mut open = OpenOptions::new().write(true).open(one.path("f")).unwrap();
+    // As the server sees a host that was cut off for longer than its lease, and a collector that came by.
+    let pid = one.child.id();
+    let Shared { server, schema, .. } = &shared;
+    let sessions = format!("description LIKE '% {pid} %'");
+    server.sql(&format!("DELETE FROM {schema}.session WHERE {sessions}"));
+    // Written only now: a child that is started closes what it inherited, which stores it.
+    let done = open.write_all(b"never!").and_then(|()| open.sync_all());
+    assert_eq!(done.unwrap_err().raw_os_error(), Some(116), "ESTALE");
+    assert!(fs::create_dir(one.path("d")).is_err());
+    assert!(fs::write(one.path("new"), "x").is_err());
+    drop(open);
+    two.must_read("f", "before");
+    assert_eq!(fs::read_dir(two.path("")).unwrap().count(), 1);
+    let mut said = String::new();
+    File::open(one.place.path("said")).unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("session") && said.contains("over") || said.contains("lease"), "{said}");
+    two.write("f", "after");
+    shared.check(&two);
+}
+
+#[test]
+fn a_server_that_is_killed_while_mounts_write_comes_back_to_all_that_was_closed() {
+    if File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        println!("skipped: /dev/fuse cannot be opened");
+        return;
+    }
+    let Some(server) = Server::start("fsync = on") else {
+        println!("{}", outrigger_workload::postgres::ABSENT);
+        return;
+    };
+    let packs = tempfile::tempdir().unwrap();
+    let url = server.url("store");
+    let place = Place::empty();
+    let init = command(&place, &url, &["init", "--packs", &format!("file:{}", packs.path().display())]);
+    assert_eq!(Said::from({ init }.output().unwrap()).code, 0);
+    fs::create_dir(place.path("mnt")).unwrap();
+    let child = start(&place, &url);
+    let host = Host { place, url, child };
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for number in 0..60 {
+                host.write(&format!("f{number}"), format!("content {number}"));
+            }
+        });
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_millis(250));
+            server.kill().unwrap();
+            server.run().unwrap();
+        }
+        writer.join().unwrap();
+    });
+    for number in 0..60 {
+        host.must_read(&format!("f{number}"), format!("content {number}"));
+    }
+    host.done(&["check", "--read-data"]);
+    drop(host);
+}

@@ -1,0 +1,322 @@
+//! What all operations share: rows of the database and how long they count, transactions, room in the log.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_store::meta::{At, Change, Commit, Inode, ROOT_INODE};
+use outrigger_store::read::Reader;
+use outrigger_store::session::Session;
+use outrigger_store::staging::{Appended, Log, Piece, Reservation};
+use outrigger_store::{ErrorKind, Store};
+use rustix::io::Errno;
+
+use super::SharedOptions;
+use super::file::{File, Files, State};
+use super::store::{Counters, Turn};
+use crate::fs::{Attr, Entry, Result, Statfs};
+use crate::report::Reports;
+use crate::view::ahead::ReadAhead;
+use crate::view::content::Budget;
+use crate::view::directory::StoredDir;
+use crate::view::handles::Handles;
+use crate::view::{attr, space};
+
+/// How long attributes may be told again without asking: of an open file, and between a lookup and what follows it at once.
+const A_MOMENT: Duration = Duration::from_secs(1);
+/// Room that a record needs beside its data.
+const RECORD_ROOM: u64 = 256;
+/// How long a write waits for room before it makes some itself.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Inode numbers reserved at once.
+const INODES_AT_ONCE: u64 = 1 << 10;
+/// Other hosts' changes that an operation gives way to before it fails with `EBUSY`.
+pub(super) const TRIES: u32 = 1000;
+
+/// An open file.
+pub(super) struct OpenFile {
+    pub file: Arc<File>,
+    pub writes: bool,
+    pub appends: bool,
+}
+
+/// What is remembered of an inode that the kernel knows. None of it need be so.
+struct Known {
+    /// A directory that it has, or had, a name in.
+    parent: u64,
+    /// What the database said.
+    row: Option<(Instant, Inode)>,
+    /// The content that the kernel's cache holds bytes of.
+    cached: Option<Root>,
+}
+
+/// See the module.
+pub(super) struct Core {
+    pub store: Arc<Store>,
+    pub session: Arc<Session>,
+    pub log: Log,
+    pub options: SharedOptions,
+    pub reports: Arc<Reports>,
+    pub budget: Arc<Budget>,
+    pub ahead: ReadAhead,
+    pub open: Files,
+    pub files: Handles<OpenFile>,
+    pub dirs: Handles<StoredDir>,
+    known: Mutex<HashMap<u64, Known>>,
+    /// Rises with every change that this mount commits: what was read before it may be older.
+    changes: AtomicU64,
+    inodes: Mutex<Range<u64>>,
+    statfs: Mutex<Option<(Instant, Statfs)>>,
+    pub turn: Turn,
+    pub counters: Counters,
+}
+
+impl Core {
+    pub fn new(
+        store: Arc<Store>,
+        session: Arc<Session>,
+        log: Log,
+        ahead: ReadAhead,
+        options: SharedOptions,
+        reports: Arc<Reports>,
+    ) -> Self {
+        Self {
+            store,
+            session,
+            log,
+            options,
+            reports,
+            budget: Arc::default(),
+            ahead,
+            open: Files::default(),
+            files: Handles::default(),
+            dirs: Handles::default(),
+            known: Mutex::default(),
+            changes: AtomicU64::new(0),
+            inodes: Mutex::new(0..0),
+            statfs: Mutex::default(),
+            turn: Turn::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub fn fail<T>(&self, done: outrigger_store::Result<T>) -> Result<T> {
+        done.map_err(|error| self.reports.errno(&error))
+    }
+
+    pub fn reader(&self) -> Reader<'_> {
+        Reader::new(&self.store)
+    }
+
+    // ---- rows -------------------------------------------------------------------------------------------------------
+
+    /// What the database says of an inode now. Of a file that is open here and was removed, what it was.
+    pub fn row(&self, number: u64) -> Result<Inode> {
+        let before = self.changes.load(Ordering::SeqCst);
+        let open = self.open.get(number);
+        let edition = open.as_ref().map(|file| file.read().edition);
+        match self.fail(self.store.meta.inode(At::Now, number))? {
+            Some(row) => {
+                if let (Some(file), Some(edition)) = (open, edition) {
+                    let mut state = file.write();
+                    if state.edition == edition {
+                        state.take(&row, &self.budget);
+                    }
+                }
+                self.remember(&row, None, before);
+                Ok(row)
+            }
+            None => {
+                self.forget_row(number);
+                let file = open.ok_or(Errno::STALE)?;
+                let mut state = file.write();
+                state.lose();
+                Ok(state.row.clone())
+            }
+        }
+    }
+
+    /// As [`Core::row`], if that was asked a moment ago.
+    pub fn row_soon(&self, number: u64) -> Result<Inode> {
+        let known = self.known.lock().expect("no panic while held");
+        if let Some((at, row)) = known.get(&number).and_then(|known| known.row.as_ref())
+            && at.elapsed() < A_MOMENT
+        {
+            return Ok(row.clone());
+        }
+        drop(known);
+        self.row(number)
+    }
+
+    /// What a name stands for now.
+    pub fn look(&self, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
+        let before = self.changes.load(Ordering::SeqCst);
+        let found = self.fail(self.store.meta.lookup(At::Now, parent, name))?;
+        if let Some(row) = &found {
+            self.remember(row, Some(parent), before);
+        }
+        Ok(found)
+    }
+
+    /// A row that was read when so many changes had been made here.
+    fn remember(&self, row: &Inode, parent: Option<u64>, before: u64) {
+        let mut known = self.known.lock().expect("no panic while held");
+        let known =
+            known.entry(row.number).or_insert_with(|| Known { parent: ROOT_INODE, row: None, cached: None });
+        known.parent = parent.unwrap_or(known.parent);
+        // Else a change of ours may be younger.
+        if self.changes.load(Ordering::SeqCst) == before {
+            known.row = Some((Instant::now(), row.clone()));
+        }
+    }
+
+    /// What this mount has just committed.
+    pub fn remember_own(&self, row: &Inode, parent: Option<u64>) {
+        let now = self.changes.fetch_add(1, Ordering::SeqCst) + 1;
+        self.remember(row, parent, now);
+    }
+
+    /// It is not known any more what an inode's row says.
+    pub fn forget_row(&self, number: u64) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        if let Some(known) = self.known.lock().expect("no panic while held").get_mut(&number) {
+            known.row = None;
+        }
+    }
+
+    /// The kernel does not know it any more.
+    pub fn forget(&self, number: u64) {
+        self.known.lock().expect("no panic while held").remove(&number);
+    }
+
+    /// A directory that an inode has a name in, as far as is known.
+    pub fn parent_of(&self, number: u64) -> u64 {
+        self.known.lock().expect("no panic while held").get(&number).map_or(ROOT_INODE, |known| known.parent)
+    }
+
+    /// Whether the bytes that the kernel may have of a file are those of its content; from here on it has bytes of that.
+    pub fn keeps_cache(&self, number: u64, content: &Root) -> bool {
+        let mut known = self.known.lock().expect("no panic while held");
+        known
+            .get_mut(&number)
+            .is_some_and(|known| known.cached.replace(content.clone()).as_ref() == Some(content))
+    }
+
+    // ---- changes ----------------------------------------------------------------------------------------------------
+
+    /// One transaction: all of it or, on an error, nothing. `Ok(None)`: another host was faster, so look again.
+    pub fn commit(&self, changes: Vec<Change>) -> outrigger_store::Result<Option<()>> {
+        self.session.check()?;
+        let time = outrigger_store::clock::now_nanos();
+        let commit = Commit { packs: Vec::new(), changes, time };
+        let done = self.store.meta.commit(self.session.id(), &commit);
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        match done {
+            Ok(_) => Ok(Some(())),
+            Err(error) if error.kind() == ErrorKind::Changed => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A number for a new inode.
+    pub fn next_inode(&self) -> Result<u64> {
+        let mut inodes = self.inodes.lock().expect("no panic while held");
+        if inodes.is_empty() {
+            *inodes = self.fail(self.store.meta.reserve_inodes(INODES_AT_ONCE))?;
+        }
+        inodes.start += 1;
+        Ok(inodes.start - 1)
+    }
+
+    // ---- the log ----------------------------------------------------------------------------------------------------
+
+    /// Waits until the log has room for so many bytes, and makes some if need be.
+    pub fn room(self: &Arc<Self>, bytes: usize) -> Result<Reservation<'_>> {
+        let bytes = bytes as u64 + RECORD_ROOM;
+        let fill = self.log.fill();
+        if fill.used + fill.reserved > fill.capacity / 2 {
+            self.relieve()?;
+        }
+        match self.log.reserve(bytes, Some(PATIENCE)) {
+            Err(error) if error.kind() == ErrorKind::Busy => {
+                self.fail(self.store_all())?;
+                match self.log.reserve(bytes, Some(PATIENCE)) {
+                    // Files without a name fill it: nothing of them can be stored.
+                    Err(error) if error.kind() == ErrorKind::Busy => Err(Errno::NOSPC),
+                    reserved => self.fail(reserved),
+                }
+            }
+            reserved => self.fail(reserved),
+        }
+    }
+
+    pub fn append(&self, operation: &outrigger_format::staging::Operation, data: &[u8]) -> Result<Appended> {
+        self.fail(self.log.append(operation, data))
+    }
+
+    /// Open files of which something is not stored, and can be.
+    pub fn dirty(&self) -> Vec<Arc<File>> {
+        let mut files = self.open.all();
+        files.retain(|file| {
+            let state = file.read();
+            state.is_dirty() && !state.is_removed
+        });
+        files
+    }
+
+    // ---- attributes -------------------------------------------------------------------------------------------------
+
+    /// What `stat` says of a row that was just read.
+    pub fn entry(&self, row: &Inode) -> Entry {
+        let open = self.open.get(row.number);
+        let attr = match open.as_ref().map(|file| file.read()) {
+            Some(state) if state.is_dirty() || state.is_committing || state.is_removed => self.attr(&state),
+            _ => attr::attr(row.number, row, attr::allocated(&self.reader(), &row.root)),
+        };
+        // Whoever asks next is told what is so then.
+        Entry { attr, valid: Duration::ZERO }
+    }
+
+    fn attr(&self, state: &State) -> Attr {
+        let allocated = state.map.pieces(0..u64::MAX).map(|(range, piece)| match piece {
+            Piece::Zero => 0,
+            _ => range.end - range.start,
+        });
+        attr::shown(state.row.number, &state.attributes(), state.row.links, state.map.len(), allocated.sum())
+    }
+
+    /// The entry of a directory that is being read.
+    pub fn entry_at_once(&self, row: &Inode) -> Entry {
+        if row.attributes.kind == FileKind::File && self.open.get(row.number).is_some() {
+            return self.entry(row);
+        }
+        let allocated = attr::allocated_at_once(&row.root).unwrap_or(row.root.len());
+        Entry { attr: attr::attr(row.number, row, allocated), valid: Duration::ZERO }
+    }
+
+    /// Room in the store, as it was a moment ago.
+    pub fn statfs(&self) -> Result<Statfs> {
+        let mut last = self.statfs.lock().expect("no panic while held");
+        if let Some((at, statfs)) = *last
+            && at.elapsed() < A_MOMENT
+        {
+            return Ok(statfs);
+        }
+        let count = || {
+            let totals = self.store.meta.totals()?;
+            space::statfs(&self.store, totals.files + totals.directories + totals.others)
+        };
+        let statfs = self.fail(count())?;
+        *last = Some((Instant::now(), statfs));
+        Ok(statfs)
+    }
+}
+
+/// The present.
+pub(super) fn now() -> Time {
+    Time::from_nanos(outrigger_store::clock::now_nanos())
+}

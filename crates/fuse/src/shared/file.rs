@@ -1,0 +1,151 @@
+//! A file that is open here: what the database said of it, and what was written here and is not stored yet.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
+use outrigger_store::meta::Inode;
+use outrigger_store::staging::{ExtentMap, Usage};
+
+use crate::live::attributes::drop_privileges;
+use crate::view::content::{Budget, StoredFile};
+
+/// See the module.
+pub(super) struct File {
+    pub number: u64,
+    state: RwLock<State>,
+    handles: AtomicU32,
+}
+
+/// What its lock guards.
+pub(super) struct State {
+    /// As the database had it when it was last asked, or told.
+    pub row: Inode,
+    /// Its content.
+    pub stored: Arc<StoredFile>,
+    /// What was written over that.
+    pub map: ExtentMap,
+    /// When, if that is to be the time of the last modification.
+    pub written: Option<Time>,
+    /// Set-id bits and capabilities go with what was written.
+    pub drops_rights: bool,
+    /// All of what was written was appended.
+    pub only_appended: bool,
+    /// It has no name any more: nobody else can come by it, and nothing of it is stored.
+    pub is_removed: bool,
+    /// What is staged is being committed: until that has ended, the database says either.
+    pub is_committing: bool,
+    /// The committed content was once the file's at a close: a version worth keeping.
+    pub is_version: bool,
+    /// Rises with everything that this host makes of it.
+    pub edition: u64,
+}
+
+impl File {
+    /// As the database has it.
+    pub fn new(row: Inode, usage: &Arc<Usage>, budget: &Arc<Budget>) -> Self {
+        let stored = Arc::new(StoredFile::new(row.root.clone(), budget));
+        let state = State {
+            map: ExtentMap::new(Arc::clone(usage), row.root.len()),
+            stored,
+            written: None,
+            drops_rights: false,
+            only_appended: false,
+            is_removed: false,
+            is_committing: false,
+            is_version: true,
+            edition: 0,
+            row,
+        };
+        Self { number: state.row.number, state: RwLock::new(state), handles: AtomicU32::new(0) }
+    }
+
+    pub fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().expect("no panic while it is held")
+    }
+
+    pub fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().expect("no panic while it is held")
+    }
+}
+
+impl State {
+    /// Takes over what the database says, unless it may be older than what is known.
+    pub fn take(&mut self, row: &Inode, budget: &Arc<Budget>) {
+        if self.is_committing || self.is_removed {
+            return;
+        }
+        if *self.stored.root() != row.root {
+            // Somebody else stored another content.
+            self.stored = Arc::new(StoredFile::new(row.root.clone(), budget));
+            self.map.rebase(row.root.len(), self.only_appended);
+            self.is_version = true;
+        }
+        self.row = row.clone();
+    }
+
+    /// It has no name any more.
+    pub fn lose(&mut self) {
+        self.is_removed = true;
+        self.row.links = 0;
+    }
+
+    /// Something of it is not stored.
+    pub fn is_dirty(&self) -> bool {
+        !self.map.is_clean()
+    }
+
+    /// Attributes with what was written.
+    pub fn attributes(&self) -> Attributes {
+        let mut attributes = self.row.attributes.clone();
+        if let Some(time) = self.written {
+            let before = attributes.mtime;
+            let times = attributes.times.get_or_insert(OtherTimes { atime: before, ctime: before });
+            times.ctime = time;
+            attributes.mtime = time;
+        }
+        if self.drops_rights {
+            drop_privileges(&mut attributes);
+        }
+        attributes
+    }
+}
+
+/// The files that are open.
+#[derive(Default)]
+pub(super) struct Files(Mutex<HashMap<u64, Arc<File>>>);
+
+impl Files {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<File>>> {
+        self.0.lock().expect("no panic while held")
+    }
+
+    pub fn get(&self, number: u64) -> Option<Arc<File>> {
+        self.lock().get(&number).cloned()
+    }
+
+    /// One more handle of a file; `make` if it has none.
+    pub fn open(&self, number: u64, make: impl FnOnce() -> File) -> (Arc<File>, bool) {
+        let mut files = self.lock();
+        let was_open = files.contains_key(&number);
+        let file = files.entry(number).or_insert_with(|| Arc::new(make()));
+        file.handles.fetch_add(1, Ordering::Relaxed);
+        (Arc::clone(file), was_open)
+    }
+
+    /// One handle less. The last one takes the file out, and `true` is the answer.
+    pub fn close(&self, file: &File) -> bool {
+        let mut files = self.lock();
+        let is_last = file.handles.fetch_sub(1, Ordering::Relaxed) == 1;
+        if is_last {
+            files.remove(&file.number);
+        }
+        is_last
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Arc<File>> {
+        self.lock().values().cloned().collect()
+    }
+}

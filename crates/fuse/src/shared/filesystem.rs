@@ -1,0 +1,512 @@
+//! The trait [`FileSystem`], in terms of the operations.
+//!
+//! Numbers beyond those of the store's own inodes belong to `.snapshots` and the snapshots in it, which a read-only volume shows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_format::staging::Operation;
+use outrigger_store::ErrorKind;
+use outrigger_store::meta::{At, Inode};
+use outrigger_store::staging::Piece;
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::SharedVolume;
+use super::core::{Core, OpenFile};
+use super::file::{File, State};
+use crate::fs::{
+    Caller, DirEntry, Effort, Entry, FileSystem, Found, Handle, Keeps, NewNode, OpenFlags, Opened, Part,
+    ROOT, Result, Seek, SetAttr, Statfs, TakeEntry,
+};
+use crate::live::attributes::sets_more_than_size;
+use crate::live::file::{LEN_MAX, WRITE_MAX};
+use crate::view::directory::StoredDir;
+use crate::view::{ReadVolume, SNAPSHOTS_NAME, hidden, number};
+
+/// Opened for writing.
+fn writes(flags: OpenFlags) -> bool {
+    flags.intersection(OFlags::RWMODE) != OFlags::RDONLY
+}
+
+impl SharedVolume {
+    /// The volume that shows this number, if it is one of a snapshot.
+    fn other(&self, number: u64) -> Option<&ReadVolume> {
+        if number::split(number).0 == number::MAIN { None } else { self.snapshots.as_ref() }
+    }
+
+    fn changeable(&self, number: u64) -> Result<()> {
+        if self.other(number).is_some() { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    fn opened(&self, file: Arc<File>, flags: OpenFlags) -> Opened {
+        let writes = writes(flags);
+        let keep_cache = {
+            let state = file.read();
+            state.map.is_clean() && self.core.keeps_cache(file.number, state.stored.root())
+        };
+        let appends = flags.contains(OFlags::APPEND);
+        let handle = self.core.files.insert(OpenFile { file, writes, appends });
+        Opened { handle, flushes: writes, keep_cache }
+    }
+
+    /// Opens a file whose row was just read.
+    fn open_row(&self, row: Inode, flags: OpenFlags, caller: Caller) -> Result<Opened> {
+        let core = &self.core;
+        Core::require_file(&row)?;
+        let number = row.number;
+        let (file, was_open) = core.open.open(number, || File::new(row, core.log.usage(), &core.budget));
+        let truncates = flags.contains(OFlags::TRUNC);
+        let begun = (if was_open { core.row(number).map(drop) } else { Ok(()) })
+            .and_then(|()| if truncates { core.truncate(&file, 0, caller.uid != 0) } else { Ok(()) });
+        if let Err(errno) = begun {
+            core.open.close(&file);
+            return Err(errno);
+        }
+        Ok(self.opened(file, flags))
+    }
+}
+
+impl Core {
+    /// Something was written to a file, whose state is held.
+    fn wrote(state: &mut State, time: Time, appended: bool) {
+        state.only_appended = appended;
+        state.written = Some(time);
+    }
+
+    fn write_file(self: &Arc<Self>, open: &OpenFile, offset: u64, data: &[u8], drops: bool) -> Result<()> {
+        if !open.writes {
+            return Err(Errno::BADF);
+        }
+        self.fail(self.session.check())?;
+        let mut at = offset;
+        for part in data.chunks(WRITE_MAX) {
+            let _room = self.room(part.len())?;
+            let mut state = open.file.write();
+            if open.appends {
+                at = state.map.len();
+            }
+            if at.checked_add(part.len() as u64).is_none_or(|end| end > LEN_MAX) {
+                return Err(Errno::FBIG);
+            }
+            let appended = self.append(&Operation::Write { inode: open.file.number, offset: at }, part)?;
+            let follows = open.appends && (state.map.is_clean() || state.only_appended);
+            state.map.write(at, &appended);
+            Self::wrote(&mut state, appended.time, follows);
+            state.drops_rights |= drops;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn truncate(self: &Arc<Self>, file: &File, len: u64, drops: bool) -> Result<()> {
+        if len > LEN_MAX {
+            return Err(Errno::FBIG);
+        }
+        self.fail(self.session.check())?;
+        let _room = self.room(0)?;
+        let mut state = file.write();
+        let appended = self.append(&Operation::Truncate { inode: file.number, len }, &[])?;
+        state.map.truncate(len, &appended);
+        Self::wrote(&mut state, appended.time, false);
+        state.drops_rights |= drops;
+        Ok(())
+    }
+
+    fn read_file(&self, file: &File, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        let begin = out.len();
+        let read = self.read_now(file, offset, len, out);
+        let Err(error) = read else { return Ok(()) };
+        let told = |error| self.reports.errno_at(error, format_args!("inode {}", file.number));
+        if !matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound) {
+            return Err(told(error));
+        }
+        // Another host may have stored another content, and a collector taken this one.
+        let before = file.read().row.root.clone();
+        if self.row(file.number)?.root == before {
+            return Err(told(error));
+        }
+        out.truncate(begin);
+        self.read_now(file, offset, len, out).map_err(told)
+    }
+
+    fn read_now(
+        &self,
+        file: &File,
+        offset: u64,
+        len: usize,
+        out: &mut Vec<u8>,
+    ) -> outrigger_store::Result<()> {
+        let state = file.read();
+        let stored = Arc::clone(&state.stored);
+        if state.map.is_clean() {
+            drop(state);
+            return stored.read(&self.reader(), &self.ahead, offset, len, out);
+        }
+        let end = offset.saturating_add(len as u64);
+        for (range, piece) in state.map.pieces(offset..end) {
+            let len = (range.end - range.start) as usize;
+            let at = out.len();
+            match piece {
+                Piece::Data(location) => {
+                    out.resize(at + len, 0);
+                    self.log.read(location, &mut out[at..])?;
+                }
+                Piece::Committed => stored.read(&self.reader(), &self.ahead, range.start, len, out)?,
+                // Nothing is shared with other files here.
+                Piece::Zero | Piece::Clone(..) => out.resize(at + len, 0),
+            }
+        }
+        Ok(())
+    }
+
+    fn seek_in(&self, file: &File, offset: u64, to: Seek) -> Result<u64> {
+        let state = file.read();
+        let len = state.map.len();
+        if offset >= len {
+            return Err(Errno::NXIO);
+        }
+        for (range, piece) in state.map.pieces(offset..len) {
+            let found = match (piece, to) {
+                (Piece::Zero, Seek::Hole) | (Piece::Data(_) | Piece::Clone(..), Seek::Data) => {
+                    Some(range.start)
+                }
+                (Piece::Committed, _) => {
+                    let found = state.stored.seek(&self.reader(), range.start, to);
+                    self.fail(found)?.filter(|at| *at < range.end)
+                }
+                _ => None,
+            };
+            if let Some(at) = found {
+                return Ok(at.max(offset));
+            }
+        }
+        if to == Seek::Hole { Ok(len) } else { Err(Errno::NXIO) }
+    }
+}
+
+impl FileSystem for SharedVolume {
+    fn keeps(&self, effort: Effort) -> Keeps {
+        match effort {
+            Effort::Read { .. } => effort.usual(),
+            // The database is asked.
+            _ => Keeps::Waiting,
+        }
+    }
+
+    fn changes_elsewhere(&self) -> bool {
+        true
+    }
+
+    fn lookup(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<Found> {
+        if let Some(other) = self.other(parent) {
+            return other.lookup(caller, parent, name);
+        }
+        if name.len() > outrigger_store::tree::NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        match (self.core.look(parent, name)?, &self.snapshots) {
+            (Some(row), _) => Ok(Found::Entry(self.core.entry(&row))),
+            (None, Some(snapshots)) if parent == ROOT && name == SNAPSHOTS_NAME => {
+                snapshots.lookup(caller, parent, name)
+            }
+            _ => Ok(Found::Missing { valid: Duration::ZERO }),
+        }
+    }
+
+    fn forget(&self, number: u64, _: u64) {
+        self.core.forget(number);
+    }
+
+    fn attributes(&self, caller: Caller, number: u64, handle: Option<Handle>) -> Result<Entry> {
+        if let Some(other) = self.other(number) {
+            return other.attributes(caller, number, handle);
+        }
+        // Of the root no lookup comes before.
+        let row = if number == ROOT { self.core.row(number)? } else { self.core.row_soon(number)? };
+        Ok(self.core.entry(&row))
+    }
+
+    fn read_link(&self, caller: Caller, number: u64) -> Result<Vec<u8>> {
+        if let Some(other) = self.other(number) {
+            return other.read_link(caller, number);
+        }
+        let attributes = self.core.row_soon(number)?.attributes;
+        if attributes.kind == FileKind::Symlink { Ok(attributes.target) } else { Err(Errno::INVAL) }
+    }
+
+    fn xattr(&self, caller: Caller, number: u64, name: &[u8]) -> Result<Vec<u8>> {
+        if let Some(other) = self.other(number) {
+            return other.xattr(caller, number, name);
+        }
+        if hidden(caller, name) {
+            return Err(Errno::NODATA);
+        }
+        let xattrs = self.core.row_soon(number)?.attributes.xattrs;
+        xattrs.into_iter().find(|(key, _)| key == name).map(|(_, value)| value).ok_or(Errno::NODATA)
+    }
+
+    fn xattrs(&self, caller: Caller, number: u64) -> Result<Vec<Vec<u8>>> {
+        if let Some(other) = self.other(number) {
+            return other.xattrs(caller, number);
+        }
+        let keys = self.core.row_soon(number)?.attributes.xattrs.into_iter().map(|(key, _)| key);
+        Ok(keys.filter(|key| !hidden(caller, key)).collect())
+    }
+
+    fn statfs(&self) -> Result<Statfs> {
+        self.core.statfs()
+    }
+
+    fn open(&self, caller: Caller, number: u64, flags: OpenFlags) -> Result<Opened> {
+        if let Some(other) = self.other(number) {
+            return other.open(caller, number, flags);
+        }
+        self.open_row(self.core.row(number)?, flags, caller)
+    }
+
+    fn read(&self, number: u64, handle: Handle, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+        match self.other(number) {
+            Some(other) => other.read(number, handle, offset, len, out),
+            None => self.core.read_file(&self.core.files.get(handle)?.file, offset, len, out),
+        }
+    }
+
+    fn seek(&self, number: u64, handle: Handle, offset: u64, to: Seek) -> Result<u64> {
+        match self.other(number) {
+            Some(other) => other.seek(number, handle, offset, to),
+            None => self.core.seek_in(&self.core.files.get(handle)?.file, offset, to),
+        }
+    }
+
+    fn flush(&self, _: Caller, number: u64, handle: Handle) -> Result<()> {
+        if self.other(number).is_some() {
+            return Ok(());
+        }
+        let open = self.core.files.get(handle)?;
+        if !open.writes {
+            return Ok(());
+        }
+        self.core.fail(self.core.store_file(&open.file, true))
+    }
+
+    fn release(&self, number: u64, handle: Handle) {
+        if let Some(other) = self.other(number) {
+            return other.release(number, handle);
+        }
+        let Some(open) = self.core.files.take(handle) else { return };
+        if open.writes {
+            // Pages of a mapping come after the last descriptor was closed. Nobody is there to be told of an error but whoever runs the mount.
+            let _ = self.core.fail(self.core.store_file(&open.file, true));
+        }
+        self.core.open.close(&open.file);
+    }
+
+    fn fsync(&self, number: u64, handle: Handle, _: bool) -> Result<()> {
+        if self.other(number).is_some() {
+            return Ok(());
+        }
+        let open = self.core.files.get(handle)?;
+        self.core.fail(self.core.store_file(&open.file, false))
+    }
+
+    fn open_dir(&self, caller: Caller, number: u64) -> Result<Opened> {
+        if let Some(other) = self.other(number) {
+            return other.open_dir(caller, number);
+        }
+        if self.core.row_soon(number)?.attributes.kind != FileKind::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        let handle = self.core.dirs.insert(StoredDir::new(At::Now, number));
+        Ok(Opened { handle, flushes: false, keep_cache: false })
+    }
+
+    fn read_dir(
+        &self,
+        number: u64,
+        handle: Handle,
+        offset: u64,
+        attributes: bool,
+        take: &mut TakeEntry<'_>,
+    ) -> Result<()> {
+        if let Some(other) = self.other(number) {
+            return other.read_dir(number, handle, offset, attributes, take);
+        }
+        let core = &self.core;
+        for (ordinal, name) in [b".".as_slice(), b".."].into_iter().enumerate().skip(offset as usize) {
+            let (kind, next) = (FileKind::Directory, ordinal as u64 + 1);
+            if !take(&DirEntry { name, number, kind, next, entry: None }) {
+                return Ok(());
+            }
+        }
+        let dir = core.dirs.get(handle)?;
+        if offset == 0 {
+            dir.restart();
+        }
+        let listed = dir.list(&*core.store.meta, offset, &mut |ordinal, stored| {
+            let entry = attributes.then(|| core.entry_at_once(&stored.inode));
+            let (name, kind) = (stored.name.as_slice(), stored.inode.attributes.kind);
+            take(&DirEntry { name, number: stored.inode.number, kind, next: ordinal + 1, entry })
+        });
+        core.fail(listed)
+    }
+
+    fn release_dir(&self, number: u64, handle: Handle) {
+        match self.other(number) {
+            Some(other) => other.release_dir(number, handle),
+            None => self.core.dirs.remove(handle),
+        }
+    }
+
+    fn set_attributes(&self, caller: Caller, number: u64, set: &SetAttr) -> Result<Entry> {
+        self.changeable(number)?;
+        let core = &self.core;
+        if let Some(len) = set.size {
+            let opened = match set.handle.map(|handle| core.files.get(handle)).transpose()? {
+                // What is open is stored when it is closed.
+                Some(open) => {
+                    core.truncate(&open.file, len, caller.uid != 0)?;
+                    None
+                }
+                None => Some(self.open_row(core.row(number)?, OpenFlags::WRONLY, caller)?),
+            };
+            if let Some(Opened { handle, .. }) = opened {
+                let open = core.files.get(handle)?;
+                let cut = core
+                    .truncate(&open.file, len, caller.uid != 0)
+                    .and_then(|()| core.fail(core.store_file(&open.file, true)));
+                self.release(number, handle);
+                cut?;
+            }
+        }
+        if sets_more_than_size(set) {
+            core.set_attributes_of(number, set)?;
+        }
+        Ok(core.entry(&core.row_soon(number)?))
+    }
+
+    fn make(&self, caller: Caller, parent: u64, name: &[u8], new: NewNode) -> Result<Entry> {
+        self.changeable(parent)?;
+        let (row, _) = self.core.make_node(caller, parent, name, new, &[], false)?;
+        Ok(self.core.entry(&row))
+    }
+
+    fn symlink(&self, caller: Caller, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry> {
+        self.changeable(parent)?;
+        let new = NewNode { kind: FileKind::Symlink, mode: 0o777, umask: 0, rdev: 0 };
+        let (row, _) = self.core.make_node(caller, parent, name, new, target, false)?;
+        Ok(self.core.entry(&row))
+    }
+
+    fn link(&self, _: Caller, number: u64, parent: u64, name: &[u8]) -> Result<Entry> {
+        self.changeable(parent)?;
+        if self.other(number).is_some() {
+            return Err(Errno::XDEV);
+        }
+        let row = self.core.link_node(number, parent, name)?;
+        Ok(self.core.entry(&row))
+    }
+
+    fn create(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        new: NewNode,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        self.changeable(parent)?;
+        let exclusive = flags.contains(OFlags::EXCL);
+        let (row, made) = self.core.make_node(caller, parent, name, new, &[], !exclusive)?;
+        // Of what was just made there is nothing to cut.
+        let flags = if made { flags.difference(OFlags::TRUNC) } else { flags };
+        let number = row.number;
+        let opened = self.open_row(row, flags, caller)?;
+        let row = self.core.row_soon(number)?;
+        Ok((self.core.entry(&row), opened))
+    }
+
+    fn create_nameless(&self, _: Caller, _: u64, _: NewNode, _: OpenFlags) -> Result<(Entry, Opened)> {
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn unlink(&self, _: Caller, parent: u64, name: &[u8]) -> Result<()> {
+        self.changeable(parent)?;
+        self.core.unlink_node(parent, name, false)
+    }
+
+    fn remove_dir(&self, _: Caller, parent: u64, name: &[u8]) -> Result<()> {
+        self.changeable(parent)?;
+        self.core.unlink_node(parent, name, true)
+    }
+
+    fn rename(&self, _: Caller, from: (u64, &[u8]), to: (u64, &[u8]), flags: RenameFlags) -> Result<()> {
+        self.changeable(from.0)?;
+        if self.other(to.0).is_some() {
+            return Err(Errno::XDEV);
+        }
+        self.core.rename_node(from, to, flags)
+    }
+
+    fn write(
+        &self,
+        _: Caller,
+        number: u64,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        drop_set_id: bool,
+    ) -> Result<()> {
+        self.changeable(number)?;
+        self.core.write_file(&*self.core.files.get(handle)?, offset, data, drop_set_id)
+    }
+
+    fn allocate(&self, caller: Caller, part: Part, len: u64, mode: FallocateFlags) -> Result<()> {
+        self.changeable(part.number)?;
+        let core = &self.core;
+        let open = core.files.get(part.handle)?;
+        if !open.writes {
+            return Err(Errno::BADF);
+        }
+        let end = part.offset.checked_add(len).filter(|end| *end <= LEN_MAX).ok_or(Errno::FBIG)?;
+        let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
+        let zeroes = match mode.difference(FallocateFlags::KEEP_SIZE) {
+            rest if rest.is_empty() => false,
+            FallocateFlags::PUNCH_HOLE if keeps_size => true,
+            FallocateFlags::ZERO_RANGE => true,
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let (now_len, end) = {
+            let len = open.file.read().map.len();
+            (len, if keeps_size { end.min(len) } else { end })
+        };
+        if zeroes && part.offset < end {
+            let _room = core.room(0)?;
+            let mut state = open.file.write();
+            let (inode, offset, len) = (part.number, part.offset, end - part.offset);
+            let appended = core.append(&Operation::Zero { inode, offset, len }, &[])?;
+            state.map.zero(offset, len, &appended);
+            Core::wrote(&mut state, appended.time, false);
+            state.drops_rights |= caller.uid != 0;
+        } else if end > now_len {
+            core.truncate(&open.file, end, caller.uid != 0)?;
+        }
+        Ok(())
+    }
+
+    fn copy_range(&self, _: Caller, _: Part, _: Part, _: u64) -> Result<u64> {
+        // The kernel reads and writes then.
+        Err(Errno::OPNOTSUPP)
+    }
+
+    fn set_xattr(&self, _: Caller, number: u64, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+        self.changeable(number)?;
+        self.core.set_xattr_of(number, name, value, flags)
+    }
+
+    fn remove_xattr(&self, _: Caller, number: u64, name: &[u8]) -> Result<()> {
+        self.changeable(number)?;
+        self.core.remove_xattr_of(number, name)
+    }
+}

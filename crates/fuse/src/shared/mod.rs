@@ -1,0 +1,179 @@
+//! A tree that other hosts change at the same time: a POSIX file system over a store whose metadata lies in PostgreSQL.
+//!
+//! ```text
+//!   names, attributes ──► one transaction of the database, then the answer
+//!   bytes             ──► staging log of this mount ──close, fsync──► cut, hash, dedup, compress, pack ──► one transaction
+//!   lookup, stat by name, open ──► the database, each time
+//! ```
+//!
+//! **Nothing is believed.** The mount owns nothing, so it keeps nothing that it would have to be told about: a kernel may rely on no name and no attribute, and
+//! asks again each time; each answer is what the database says then. So there is no feed of changes that could lose one, and nothing to wait for. What
+//! is kept: bytes of files, as long as the content is the same (its root tells); and attributes of what is open, for a second.
+//!
+//! **Names and attributes** are changed by one transaction each, which states what it went out from ([`Change::Expect`], [`Change::Swap`]). If another host was
+//! faster, the database refuses it, and it is looked and decided again: so `O_EXCL`, `mkdir`, `link` and `rename` are exclusive among all hosts, and no
+//! host's `chmod` undoes another's.
+//!
+//! **Bytes** that are written lie in this mount's log until the file is closed or synced (or the log is half full), and nobody else sees them. Then they are stored, and
+//! the content becomes the file's, if it is still the one that they were written over. If it is not, what was written is laid over the new one and stored
+//! again: byte by byte the last close wins, and what was only appended follows the new end. The log is no promise: when the mount is killed, it goes with it.
+//!
+//! **The session** has a lease, which the server judges. Every transaction locks the session's row; once it was fenced, everything fails with `ESTALE`.
+//!
+//! Locks, in the order they are taken: the turn to store; a file's state; the maps of what is open and known, for a moment.
+//!
+//! | file | holds |
+//! | --- | --- |
+//! | `core.rs` | what all operations share: rows, transactions, room in the log |
+//! | `file.rs` | an open file: what is committed, and what is staged over it |
+//! | `names.rs`, `attributes.rs` | the operations that are transactions |
+//! | `store.rs` | from the log to the store |
+//! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of these |
+//!
+//! [`Change::Expect`]: outrigger_store::meta::Change::Expect
+//! [`Change::Swap`]: outrigger_store::meta::Change::Swap
+
+mod attributes;
+mod core;
+mod file;
+mod filesystem;
+mod names;
+mod store;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outrigger_store::meta::SessionKind;
+use outrigger_store::ops::View;
+use outrigger_store::staging::{self, Log};
+use outrigger_store::tree::Overrides;
+use outrigger_store::{Error, ErrorKind, Result, Store};
+
+use self::core::Core;
+use crate::live::{STAGING_BYTES, STAGING_BYTES_MIN};
+use crate::measures::{Status, Watched};
+use crate::report::Reports;
+use crate::view::ahead::ReadAhead;
+use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
+
+/// How to mount a store that other hosts write to.
+#[derive(Clone, Debug)]
+pub struct SharedOptions {
+    /// Bytes of the staging log at most.
+    pub staging_bytes: u64,
+    /// Threads that cut, hash and compress.
+    pub write_threads: usize,
+    /// Threads that decode ahead of reads in order.
+    pub ahead_threads: usize,
+    /// Show `.snapshots` in the root.
+    pub snapshots: bool,
+    /// See [`ReadOptions::tame_snapshots`].
+    pub tame_snapshots: bool,
+    /// How everything is stored, whatever the policies say.
+    pub overrides: Overrides,
+}
+
+impl SharedOptions {
+    /// Defaults, for a machine with so many threads to use.
+    pub fn new(threads: usize) -> Self {
+        Self {
+            staging_bytes: STAGING_BYTES,
+            write_threads: threads,
+            ahead_threads: threads,
+            snapshots: true,
+            tame_snapshots: false,
+            overrides: Overrides::default(),
+        }
+    }
+
+    fn log(&self, store: &Store) -> staging::Options {
+        let capacity = self.staging_bytes.max(STAGING_BYTES_MIN);
+        let segment_len = (capacity / 8).clamp(4 << 20, 32 << 20);
+        staging::Options { segment_len, capacity, ..staging::Options::new(store.config.id) }
+    }
+}
+
+/// See the module.
+pub struct SharedVolume {
+    core: Arc<Core>,
+    snapshots: Option<ReadVolume>,
+    dir: PathBuf,
+}
+
+impl SharedVolume {
+    /// Opens the tree for changes.
+    ///
+    /// # Errors
+    /// `Invalid` for a store of one machine, `Denied` where the role may only read, and those of the store.
+    pub fn open(store: Arc<Store>, options: SharedOptions, reports: Reports) -> Result<Self> {
+        if !store.is_shared() {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                "only a store in PostgreSQL can be written to by several mounts",
+            ));
+        }
+        store.packs.set_cache_bytes(FRAMES_BYTES);
+        let session = store.session(SessionKind::Writer, "mount")?;
+        let reports = Arc::new(reports);
+        let above = store.dir().join("mounts");
+        sweep(&above, &store, &options);
+        let dir = above.join(format!("{:x}", session.id().0));
+        let (log, _) = Log::open(&dir, options.log(&store), &mut |_| Ok(()))?;
+        let ahead = ReadAhead::start(&store, options.ahead_threads)?;
+        let snapshots = options.snapshots.then(|| {
+            let view = View::live(&store, "mount")?;
+            let options =
+                ReadOptions { snapshots: true, tame_snapshots: options.tame_snapshots, ahead_threads: 0 };
+            ReadVolume::new(Arc::clone(&store), view, options, Reports::shared(&reports))
+        });
+        let snapshots = snapshots.transpose()?;
+        let core = Arc::new(Core::new(store, session, log, ahead, options, reports));
+        Ok(Self { core, snapshots, dir })
+    }
+
+    /// Stores everything that was written and not stored yet.
+    ///
+    /// # Errors
+    /// Those of the store; what could not be stored stays staged.
+    pub fn store_all(&self) -> Result<()> {
+        self.core.store_all()
+    }
+
+    /// Stores everything, and removes the log. Nothing may be open any more.
+    ///
+    /// # Errors
+    /// Those of the store: what could not be stored is lost.
+    pub fn close(&self) -> Result<()> {
+        let stored = self.core.store_all();
+        self.core.log.discard(self.core.log.last())?;
+        // Mostly gone with the log; what is left is the next mount's to sweep.
+        let _ = std::fs::remove_dir_all(&self.dir);
+        stored
+    }
+}
+
+/// Removes the logs of mounts that are no more: nothing in them was promised.
+fn sweep(above: &Path, store: &Store, options: &SharedOptions) {
+    for entry in std::fs::read_dir(above).into_iter().flatten().flatten() {
+        // Another mount's is busy. One that is damaged is nobody's either.
+        let opened = Log::open(&entry.path(), options.log(store), &mut |_| Ok(()));
+        if !matches!(&opened, Err(error) if error.kind() == ErrorKind::Busy) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+impl Watched for SharedVolume {
+    fn watch(&self, status: &mut Status) {
+        let core = &self.core;
+        let fill = core.log.fill();
+        status.staging_used_bytes = fill.used;
+        status.staging_capacity_bytes = fill.capacity;
+        status.waiting_operations = fill.waiting as u64;
+        status.dirty_inodes = core.dirty().len() as u64;
+        let snapshots = self.snapshots.as_ref().map_or(0, ReadVolume::handles_open);
+        status.open_handles = (core.files.len() + core.dirs.len() + snapshots) as u64;
+        core.counters.watch(status);
+        core.store.packs.watch(status);
+    }
+}

@@ -1,0 +1,223 @@
+//! Names: making, linking, removing, moving. Each is one transaction that says what it went out from; it is answered when it is committed.
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_store::meta::{Change, Inode};
+use outrigger_store::{Error, ErrorKind};
+use rustix::fs::RenameFlags;
+use rustix::io::Errno;
+
+use super::core::{Core, TRIES, now};
+use crate::fs::{Caller, NewNode, Result};
+use crate::live::names::{TARGET_MAX, check_name, inherit};
+
+/// A name must stand for this.
+fn expect(parent: u64, name: &[u8], inode: Option<u64>) -> Change {
+    Change::Expect { parent, name: name.to_vec(), inode }
+}
+
+/// A directory has other entries.
+fn touched(inode: u64, time: Time) -> Change {
+    Change::Touch { inode, modified: true, time }
+}
+
+/// An inode has other names.
+fn renamed(inode: u64, time: Time) -> Change {
+    Change::Touch { inode, modified: false, time }
+}
+
+fn is_directory(row: &Inode) -> bool {
+    row.attributes.kind == FileKind::Directory
+}
+
+impl Core {
+    /// The error number, where the store says `Exists` of a directory that has entries.
+    fn refused(&self, error: &Error) -> Errno {
+        if error.kind() == ErrorKind::Exists { Errno::NOTEMPTY } else { self.reports.errno(error) }
+    }
+
+    /// Makes something that is not there; with something of that name and `open` it is that, and `false`.
+    pub fn make_node(
+        &self,
+        caller: Caller,
+        parent: u64,
+        name: &[u8],
+        new: NewNode,
+        target: &[u8],
+        open: bool,
+    ) -> Result<(Inode, bool)> {
+        check_name(name)?;
+        if target.len() > TARGET_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
+        let above = self.row_soon(parent)?;
+        if !is_directory(&above) {
+            return Err(Errno::NOTDIR);
+        }
+        let number = self.next_inode()?;
+        let attributes = inherit(&above.attributes, caller, new, target);
+        for _ in 0..TRIES {
+            let put = Change::Put {
+                parent,
+                name: name.to_vec(),
+                inode: number,
+                attributes: attributes.clone(),
+                root: Root::Empty,
+                stamp: 0,
+                replace: false,
+            };
+            let changes = vec![expect(parent, name, None), put, touched(parent, attributes.mtime)];
+            match self.commit(changes) {
+                Ok(Some(())) => {
+                    self.forget_row(parent);
+                    let row = Inode { number, attributes, root: Root::Empty, links: 1, stamp: 0 };
+                    self.remember_own(&row, Some(parent));
+                    return Ok((row, true));
+                }
+                Ok(None) if !open => return Err(Errno::EXIST),
+                Ok(None) => {
+                    // It may have gone again by now.
+                    if let Some(row) = self.look(parent, name)? {
+                        return Ok((row, false));
+                    }
+                }
+                Err(error) => return Err(self.refused(&error)),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// Gives a file one more name.
+    pub fn link_node(&self, number: u64, parent: u64, name: &[u8]) -> Result<Inode> {
+        check_name(name)?;
+        let row = self.row(number)?;
+        if is_directory(&row) {
+            return Err(Errno::PERM);
+        }
+        if row.links == 0 {
+            return Err(Errno::NOENT);
+        }
+        let time = now();
+        let link = Change::Link { parent, name: name.to_vec(), inode: number };
+        let changes = vec![expect(parent, name, None), link, touched(parent, time), renamed(number, time)];
+        match self.commit(changes) {
+            Ok(Some(())) => {}
+            Ok(None) => return Err(Errno::EXIST),
+            Err(error) => return Err(self.refused(&error)),
+        }
+        self.forget_row(parent);
+        self.row(number)
+    }
+
+    /// Removes a name; of a directory only with `directory`, and only when it is empty.
+    pub fn unlink_node(&self, parent: u64, name: &[u8], directory: bool) -> Result<()> {
+        if name == b"." {
+            return Err(Errno::INVAL);
+        }
+        for _ in 0..TRIES {
+            let row = self.look(parent, name)?.ok_or(Errno::NOENT)?;
+            match (is_directory(&row), directory) {
+                (true, false) => return Err(Errno::ISDIR),
+                (false, true) => return Err(Errno::NOTDIR),
+                _ => {}
+            }
+            self.keep_content(&row)?;
+            let time = now();
+            let remove = Change::Remove { parent, name: name.to_vec(), recursive: false };
+            let changes = vec![
+                expect(parent, name, Some(row.number)),
+                remove,
+                touched(parent, time),
+                renamed(row.number, time),
+            ];
+            match self.commit(changes) {
+                Ok(Some(())) => {
+                    self.forget_row(parent);
+                    self.lost_name(&row);
+                    return Ok(());
+                }
+                Ok(None) => {}
+                Err(error) => return Err(self.refused(&error)),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// Moves a name.
+    pub fn rename_node(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: RenameFlags) -> Result<()> {
+        check_name(to.1)?;
+        // Exchanging two names would take a change that no engine has yet.
+        if flags.intersects(!RenameFlags::NOREPLACE) {
+            return Err(Errno::INVAL);
+        }
+        for _ in 0..TRIES {
+            let moved = self.look(from.0, from.1)?.ok_or(Errno::NOENT)?;
+            let replaced = self.look(to.0, to.1)?;
+            if let Some(replaced) = &replaced {
+                if flags.contains(RenameFlags::NOREPLACE) {
+                    return Err(Errno::EXIST);
+                }
+                if replaced.number == moved.number {
+                    // Two names of one file, or the same one: both stay.
+                    return Ok(());
+                }
+                match (is_directory(&moved), is_directory(replaced)) {
+                    (true, false) => return Err(Errno::NOTDIR),
+                    (false, true) => return Err(Errno::ISDIR),
+                    _ => {}
+                }
+                self.keep_content(replaced)?;
+            }
+            let time = now();
+            let rename = Change::Rename {
+                parent: from.0,
+                name: from.1.to_vec(),
+                new_parent: to.0,
+                new_name: to.1.to_vec(),
+            };
+            let mut changes = vec![
+                expect(from.0, from.1, Some(moved.number)),
+                expect(to.0, to.1, replaced.as_ref().map(|row| row.number)),
+                rename,
+                touched(from.0, time),
+                touched(to.0, time),
+                renamed(moved.number, time),
+            ];
+            changes.extend(replaced.iter().map(|row| renamed(row.number, time)));
+            match self.commit(changes) {
+                Ok(Some(())) => {
+                    for number in [from.0, to.0, moved.number] {
+                        self.forget_row(number);
+                    }
+                    replaced.iter().for_each(|row| self.lost_name(row));
+                    return Ok(());
+                }
+                Ok(None) => {}
+                Err(error) => return Err(self.refused(&error)),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// A file that is open here and is about to lose its last name: its content must stay until this mount ends.
+    fn keep_content(&self, row: &Inode) -> Result<()> {
+        if row.links == 1 && row.root != Root::Empty && self.open.get(row.number).is_some() {
+            self.fail(self.session.pin_root(&row.root))?;
+        }
+        Ok(())
+    }
+
+    /// An inode has a name less than in this row.
+    fn lost_name(&self, row: &Inode) {
+        self.forget_row(row.number);
+        if let Some(file) = self.open.get(row.number) {
+            let mut state = file.write();
+            state.edition += 1;
+            if row.links <= 1 {
+                state.lose();
+            } else {
+                state.row.links = row.links - 1;
+            }
+        }
+    }
+}

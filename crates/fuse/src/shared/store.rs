@@ -1,0 +1,304 @@
+//! From the log to the store: what close and fsync wait for.
+//!
+//! One at a time has the turn; it takes along what all who wait for it want stored, in one batch, so that many closes are one transaction. A batch:
+//!
+//! 1. of each file a copy is taken of what is staged, and of the row that it lies over;
+//! 2. a writer cuts, hashes, compresses, packs; when its packs are durable, one transaction gives every file its content, if its row is what it was;
+//! 3. the files give up what was stored, and the log the segments that nothing needs.
+//!
+//! If a row is not what it was, none of the batch has happened. Whoever waits for such a file has it read again, its bytes laid over what is there now, and
+//! stored alone, until that succeeds. What was cut and packed is not lost: it is found again.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::Attributes;
+use outrigger_store::meta::ROOT_INODE;
+use outrigger_store::staging::Piece;
+use outrigger_store::tree::{Policies, WritePolicy};
+use outrigger_store::write::{
+    CommitWhen, Content, FileItem, Item, Oracle, PartSource, Parts, Progress, Target, WriteOptions, Writer,
+};
+use outrigger_store::{Error, ErrorKind, Result};
+
+use super::core::{Core, TRIES};
+use super::file::File;
+use crate::live::file::read_noted;
+use crate::live::plan::plan;
+use crate::measures::{Histogram, Status};
+use crate::view::content::StoredFile;
+
+/// How long it may be unknown which packs other hosts have made: what is in them is stored once more until then.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+
+/// Who stores, and what others wait for.
+#[derive(Default)]
+pub(super) struct Turn {
+    /// When other hosts' packs were last asked for.
+    turn: Mutex<Option<Instant>>,
+    waiting: Mutex<Vec<Arc<File>>>,
+    relieving: Mutex<()>,
+}
+
+/// What has happened since the mount began.
+#[derive(Default)]
+pub(super) struct Counters {
+    stored: AtomicU64,
+    new: AtomicU64,
+    destaged: AtomicU64,
+    failures: AtomicU64,
+    outside: AtomicU64,
+    took: Histogram,
+}
+
+impl Counters {
+    fn add(counter: &AtomicU64, value: u64) {
+        counter.fetch_add(value, Ordering::Relaxed);
+    }
+
+    pub fn watch(&self, status: &mut Status) {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        status.destaged_bytes = of(&self.destaged);
+        status.new_bytes = of(&self.new);
+        status.stored_bytes = of(&self.stored);
+        status.destage_failures = of(&self.failures);
+        status.outside_changes = of(&self.outside);
+        (status.destage_last_seconds, status.destage_longest_seconds) = self.took.last_and_longest();
+        status.destage_seconds = self.took.spread();
+    }
+}
+
+/// A file as it was when its batch was cut.
+struct Cut {
+    file: Arc<File>,
+    sequence: u64,
+    pieces: Vec<(Range<u64>, Piece)>,
+    staged: u64,
+    was: (Attributes, Root),
+    attributes: Attributes,
+    keep: bool,
+}
+
+impl Core {
+    /// Stores what was written to a file. With `closes`, what is stored is what the file was at a close.
+    ///
+    /// # Errors
+    /// Those of the store; then it stays staged.
+    pub fn store_file(self: &Arc<Self>, file: &Arc<File>, closes: bool) -> Result<()> {
+        self.turn.waiting.lock().expect("no panic while held").push(Arc::clone(file));
+        let mut turn = self.turn.turn.lock().expect("no panic while held");
+        let mut waiting = std::mem::take(&mut *self.turn.waiting.lock().expect("no panic while held"));
+        for tries in 0..TRIES {
+            if is_stored(file) {
+                break;
+            }
+            if tries > 0 {
+                // The others see to theirs.
+                waiting.truncate(0);
+            }
+            waiting.retain(|other| !Arc::ptr_eq(other, file) && !is_stored(other));
+            waiting.dedup_by(|one, other| Arc::ptr_eq(one, other));
+            waiting.push(Arc::clone(file));
+            match self.batch(&mut turn, &waiting) {
+                Err(error) if matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound) => {
+                    Counters::add(&self.counters.outside, 1);
+                    self.refresh(file)?;
+                }
+                done => done?,
+            }
+        }
+        if !is_stored(file) {
+            return Err(Error::new(ErrorKind::Busy, "other hosts change this file all the time"));
+        }
+        if closes {
+            file.write().is_version = true;
+        }
+        Ok(())
+    }
+
+    /// Stores everything that can be.
+    ///
+    /// # Errors
+    /// The first one; what could not be stored stays staged.
+    pub fn store_all(self: &Arc<Self>) -> Result<()> {
+        let files = self.dirty();
+        // Most of it at once.
+        self.turn.waiting.lock().expect("no panic while held").extend(files.iter().cloned());
+        files.iter().try_for_each(|file| self.store_file(file, false))
+    }
+
+    /// Makes room in the log, unless somebody is at it.
+    pub fn relieve(self: &Arc<Self>) -> crate::fs::Result<()> {
+        match self.turn.relieving.try_lock() {
+            Ok(_alone) => self.fail(self.store_all()),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Reads a file's row again.
+    fn refresh(&self, file: &Arc<File>) -> Result<()> {
+        let row = self.store.meta.inode(outrigger_store::meta::At::Now, file.number)?;
+        let mut state = file.write();
+        match row {
+            Some(row) => state.take(&row, &self.budget),
+            None => state.lose(),
+        }
+        Ok(())
+    }
+
+    fn batch(
+        self: &Arc<Self>,
+        turn: &mut MutexGuard<'_, Option<Instant>>,
+        files: &[Arc<File>],
+    ) -> Result<()> {
+        self.session.check()?;
+        let began = Instant::now();
+        if turn.is_none_or(|at| at.elapsed() >= FOLLOW_EVERY) {
+            self.session.follow()?;
+            self.store.refresh_index()?;
+            **turn = Some(Instant::now());
+        }
+        let cuts: Vec<Cut> = files.iter().map(|file| self.cut(file)).collect();
+        let done = self.write(&cuts);
+        match &done {
+            Ok(roots) => {
+                for cut in &cuts {
+                    self.settle(cut, roots)?;
+                }
+                Counters::add(&self.counters.destaged, cuts.iter().map(|cut| cut.staged).sum());
+                self.counters.took.note(began.elapsed());
+                self.log.remove_dead(self.log.last())?;
+            }
+            Err(error) => {
+                cuts.iter().for_each(|cut| cut.file.write().is_committing = false);
+                let is_ours = !matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound);
+                Counters::add(&self.counters.failures, is_ours.into());
+            }
+        }
+        done.map(drop)
+    }
+
+    fn cut(&self, file: &Arc<File>) -> Cut {
+        let mut state = file.write();
+        state.is_committing = true;
+        Cut {
+            file: Arc::clone(file),
+            // What is written to this file from now on has a later one.
+            sequence: self.log.last(),
+            pieces: state.map.pieces(0..u64::MAX).collect(),
+            staged: state.map.staged_bytes(),
+            was: (state.row.attributes.clone(), state.row.root.clone()),
+            attributes: state.attributes(),
+            keep: state.is_version && state.row.root != Root::Empty,
+        }
+    }
+
+    /// Writes and commits; returns what each inode's content is.
+    fn write(self: &Arc<Self>, cuts: &[Cut]) -> Result<HashMap<u64, Root>> {
+        let policies = Policies::load(&self.store)?.with(self.options.overrides);
+        let options = WriteOptions {
+            threads: self.options.write_threads,
+            chunk_max: policies.chunk_max()?,
+            commit: CommitWhen::AtTheEnd,
+        };
+        let progress = Arc::new(Progress::default());
+        let mut writer = Writer::start(&self.store, &self.session, &options, &progress);
+        for cut in cuts {
+            let submitted = self.item(cut, &policies).and_then(|item| writer.submit(item));
+            if let Err(error) = submitted {
+                // The committer knows better what was wrong, if it has stopped.
+                return match (error.kind(), writer.finish()) {
+                    (ErrorKind::Cancelled, Err(better)) => Err(better),
+                    _ => Err(error),
+                };
+            }
+        }
+        let summary = writer.finish()?;
+        Counters::add(&self.counters.stored, summary.progress.bytes_stored);
+        Counters::add(&self.counters.new, summary.progress.bytes_new);
+        Ok(summary.nodes.into_iter().collect())
+    }
+
+    fn item(self: &Arc<Self>, cut: &Cut, policies: &Policies) -> Result<Item> {
+        let inode = cut.file.number;
+        let parent = self.parent_of(inode);
+        let policy = self.policy_of(policies, parent)?;
+        let root = Arc::new(cut.was.1.clone());
+        let planned = plan(&self.reader(), &root, &cut.pieces, policy.chunker)?;
+        let source = Arc::new(Noted { core: Arc::clone(self), root, pieces: cut.pieces.clone() });
+        Ok(Item::File(FileItem {
+            to: Target::Swap { inode, parent, was: Box::new(cut.was.clone()), keep: cut.keep },
+            attributes: cut.attributes.clone(),
+            content: Content::Parts(Parts { parts: planned.parts, source }),
+            chunker: policy.chunker,
+            codec: policy.codec,
+            dedup: policy.dedup,
+            frame: None,
+            oracle: Oracle::Off,
+        }))
+    }
+
+    fn policy_of(&self, policies: &Policies, directory: u64) -> Result<WritePolicy> {
+        const DEPTH_MAX: usize = 4096;
+        let mut above = vec![directory];
+        while !policies.is_empty()
+            && let Some(&at) = above.last()
+            && at != ROOT_INODE
+            && above.len() < DEPTH_MAX
+            && let Some(parent) = self.store.meta.parent_of(at)?
+        {
+            above.push(parent);
+        }
+        above.push(ROOT_INODE);
+        above.dedup();
+        above.iter().rev().try_fold(policies.store_default(), |policy, inode| policies.below(policy, *inode))
+    }
+
+    /// Gives up what was stored of a file.
+    fn settle(&self, cut: &Cut, roots: &HashMap<u64, Root>) -> Result<()> {
+        let number = cut.file.number;
+        let root = roots.get(&number).cloned();
+        let mut state = cut.file.write();
+        state.is_committing = false;
+        let root = root.ok_or_else(|| {
+            Error::new(ErrorKind::Io, format!("the writer does not say what inode {number} became"))
+        })?;
+        state.edition += 1;
+        state.map.settle(cut.sequence, root.len());
+        state.stored = Arc::new(StoredFile::new(root.clone(), &self.budget));
+        state.row.attributes = cut.attributes.clone();
+        state.row.root = root;
+        state.is_version = false;
+        if state.map.is_clean() {
+            (state.written, state.drops_rights, state.only_appended) = (None, false, false);
+        }
+        let row = state.row.clone();
+        drop(state);
+        self.remember_own(&row, None);
+        Ok(())
+    }
+}
+
+/// Nothing of it is staged, or nobody can come by it any more.
+fn is_stored(file: &File) -> bool {
+    let state = file.read();
+    state.is_removed || !state.is_dirty()
+}
+
+/// The bytes of a cut.
+struct Noted {
+    core: Arc<Core>,
+    root: Arc<Root>,
+    pieces: Vec<(Range<u64>, Piece)>,
+}
+
+impl PartSource for Noted {
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let core = &self.core;
+        read_noted(&core.log, &core.reader(), &self.root, &self.pieces, offset, buf)
+    }
+}

@@ -1,0 +1,155 @@
+//! Changes of jobs that come with a commit.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tokio_postgres::types::Type;
+
+use super::super::connection::Query;
+use super::super::transaction::Tx;
+use super::super::{counters, reclaim, row};
+use super::{Lock, hold_all, set_state, state_of};
+use crate::error::ErrorKind;
+use crate::meta::change::row::root_column;
+use crate::meta::fault::{Outcome, refuse};
+use crate::meta::jobs::{JobChange, JobId, JobState, job_holder};
+use crate::meta::{Change, SessionId};
+
+/// Splits of a job that an attempt of this session still has: split → attempt.
+type Current = BTreeMap<u64, u64>;
+
+/// Applies them, in order; the session is known to be live.
+pub(in super::super) fn apply(tx: &mut Tx<'_>, session: SessionId, changes: &[Change]) -> Outcome<()> {
+    let changes: Vec<&JobChange> = changes
+        .iter()
+        .filter_map(|change| match change {
+            Change::Job(change) => Some(change),
+            _ => None,
+        })
+        .collect();
+    let jobs: BTreeSet<JobId> = changes
+        .iter()
+        .filter_map(|change| match change {
+            JobChange::Output { job, .. } | JobChange::Finish { job, .. } => Some(*job),
+            JobChange::Publish { .. } => None,
+        })
+        .collect();
+    for job in jobs {
+        records(tx, session, job, &changes)?;
+    }
+    for change in changes {
+        if let JobChange::Publish { job, why } = change {
+            publish(tx, *job, why)?;
+        }
+    }
+    Ok(())
+}
+
+/// What attempts at splits of one job have done.
+fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChange]) -> Outcome<()> {
+    let mut wanted = BTreeSet::new();
+    for change in changes {
+        if let JobChange::Output { job: of, split, .. } | JobChange::Finish { job: of, split, .. } = change
+            && *of == job
+        {
+            wanted.insert(*split as i64);
+        }
+    }
+    let mut current = current(tx, session, job, wanted.into_iter().collect())?;
+    let id = job.0 as i64;
+    // By split, attempt and name: what is written last counts.
+    let mut outputs = BTreeMap::new();
+    let (mut ended, mut logs): (Vec<i64>, Vec<Option<Vec<u8>>>) = Default::default();
+    for change in changes {
+        match change {
+            JobChange::Output { job: of, split, attempt, name, root }
+                if *of == job && current.get(split) == Some(attempt) =>
+            {
+                outputs.insert((*split, *attempt, name.as_slice()), root_column(root));
+            }
+            JobChange::Finish { job: of, split, attempt, log }
+                if *of == job && current.get(split) == Some(attempt) =>
+            {
+                // What comes after the end of an attempt is none of its.
+                current.remove(split);
+                ended.push(*split as i64);
+                logs.push((!log.is_empty()).then(|| log.clone()));
+            }
+            _ => {}
+        }
+    }
+    if !outputs.is_empty() {
+        let (mut splits, mut attempts, mut sums, mut names, mut roots) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for ((split, attempt, name), root) in outputs {
+            sums.push(row::output_sum([id, split as i64, attempt as i64], name, root.as_deref()));
+            splits.push(split as i64);
+            attempts.push(attempt as i64);
+            names.push(name.to_vec());
+            roots.push(root);
+        }
+        hold_all(tx, &job_holder(job), roots.iter().flatten().cloned().collect());
+        let sql = "INSERT INTO @job_output (job, split, attempt, sum, name, root) \
+                   SELECT $1, * FROM unnest($2::int8[], $3::int8[], $4::int4[], $5::bytea[], $6::bytea[]) \
+                   ON CONFLICT (job, split, attempt, name) DO UPDATE SET sum = excluded.sum, root = excluded.root";
+        let query = Query::new(sql).int(id).ints(splits).ints(attempts).with(sums, Type::INT4_ARRAY);
+        tx.later(query.with(names, Type::BYTEA_ARRAY).with(roots, Type::BYTEA_ARRAY));
+    }
+    if !ended.is_empty() {
+        let sql = "UPDATE @job_split s SET state = 2, why = '', log = f.log \
+                   FROM unnest($2::int8[], $3::bytea[]) AS f (number, log) WHERE s.job = $1 AND s.number = f.number";
+        tx.later(Query::new(sql).int(id).ints(ended).with(logs, Type::BYTEA_ARRAY));
+    }
+    Ok(())
+}
+
+/// Which of these splits are still the session's, locked.
+fn current(tx: &mut Tx<'_>, session: SessionId, job: JobId, wanted: Vec<i64>) -> Outcome<Current> {
+    let running = "SELECT 1 FROM @job WHERE id = $1 AND state = 1 FOR SHARE";
+    let splits = "SELECT number, attempt FROM @job_split WHERE job = $1 AND number = ANY ($2) AND session = $3 \
+                  AND state = 1 ORDER BY number FOR UPDATE";
+    let id = job.0 as i64;
+    let answers = tx.run(vec![
+        Query::new(running).int(id),
+        Query::new(splits).int(id).ints(wanted).int(session.0 as i64),
+    ])?;
+    if answers[0].first().is_none() {
+        return Ok(Current::new());
+    }
+    let mut current = Current::new();
+    for row in &answers[1].rows {
+        current.insert(row.try_get::<_, i64>(0)? as u64, row.try_get::<_, i64>(1)? as u64);
+    }
+    Ok(current)
+}
+
+fn publish(tx: &mut Tx<'_>, job: JobId, why: &str) -> Outcome<()> {
+    // With the job's row locked nobody else changes its splits, and the next statement sees what was changed until then.
+    let state = state_of(tx, job, Lock::Update)?;
+    let unfinished = "SELECT EXISTS (SELECT 1 FROM @job_split WHERE job = $1 AND state < 2)";
+    let answer = tx.one(Query::new(unfinished).int(job.0 as i64))?;
+    if state != JobState::Running || counters::row(&answer)?.try_get(0)? {
+        let why = format!("job {job} was cancelled, or another process has taken it over");
+        return Err(refuse(ErrorKind::Fenced, why));
+    }
+    set_state(tx, job, JobState::Done, why);
+    // From now on the tree keeps what is to be kept.
+    reclaim::let_go(tx, &job_holder(job), None);
+    tx.later(Query::new("DELETE FROM @job_output WHERE job = $1").int(job.0 as i64));
+    clear_inputs(tx, job)
+}
+
+/// The roots of a job's inputs go; its rows are written whole, as they end with a checksum.
+fn clear_inputs(tx: &mut Tx<'_>, job: JobId) -> Outcome<()> {
+    let id = job.0 as i64;
+    let answer = tx.one(Query::new("SELECT number, path FROM @job_input WHERE job = $1").int(id))?;
+    let (mut numbers, mut sums) = (Vec::new(), Vec::new());
+    for found in &answer.rows {
+        let (number, path): (i32, &[u8]) = (found.try_get(0)?, found.try_get(1)?);
+        sums.push(row::input_sum(id, number.into(), path, None));
+        numbers.push(number);
+    }
+    let sql = "UPDATE @job_input i SET root = NULL, sum = n.sum FROM unnest($2::int4[], $3::int4[]) AS n (number, sum) \
+               WHERE i.job = $1 AND i.number = n.number";
+    tx.later(Query::new(sql).int(id).with(numbers, Type::INT4_ARRAY).with(sums, Type::INT4_ARRAY));
+    Ok(())
+}

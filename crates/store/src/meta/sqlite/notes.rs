@@ -1,0 +1,111 @@
+//! What runners keep beside jobs, in tables that the first note makes.
+
+use std::collections::HashMap;
+
+use rusqlite::Connection;
+
+use crate::error::ErrorKind;
+use crate::meta::fault::{Outcome, refuse};
+use crate::meta::jobs::{Note, Seen};
+
+/// The tables, for `check` too.
+pub(super) const SCHEMA: &str = include_str!("notes.sql");
+
+/// Whether there ever was a note.
+pub(super) fn exist(db: &Connection) -> rusqlite::Result<bool> {
+    db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'job_note'")?.exists([])
+}
+
+fn prepare(db: &Connection) -> Outcome<()> {
+    if !exist(db)? {
+        db.execute_batch(SCHEMA)?;
+    }
+    Ok(())
+}
+
+pub(super) fn notes(db: &Connection, kind: &str) -> Outcome<Vec<Note>> {
+    if !exist(db)? {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT name, value, changed FROM job_note WHERE kind = ?1 ORDER BY name";
+    let mut statement = db.prepare_cached(sql)?;
+    let notes = statement.query_map([kind], |row| {
+        Ok(Note { name: row.get(0)?, value: row.get(1)?, changed: row.get::<_, i64>(2)? as u64 })
+    })?;
+    Ok(notes.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn set(db: &Connection, now: u64, kind: &str, name: &str, value: Option<&str>) -> Outcome<()> {
+    prepare(db)?;
+    match value {
+        None => {
+            db.prepare_cached("DELETE FROM job_note WHERE kind = ?1 AND name = ?2")?.execute((kind, name))?
+        }
+        Some(value) => db
+            .prepare_cached(
+                "INSERT OR REPLACE INTO job_note (kind, name, value, changed) VALUES (?1, ?2, ?3, ?4)",
+            )?
+            .execute((kind, name, value, now as i64))?,
+    };
+    Ok(())
+}
+
+pub(super) fn add(db: &Connection, now: u64, kind: &str, name: &str, value: &str) -> Outcome<bool> {
+    prepare(db)?;
+    let made = db
+        .prepare_cached(
+            "INSERT OR IGNORE INTO job_note (kind, name, value, changed) VALUES (?1, ?2, ?3, ?4)",
+        )?
+        .execute((kind, name, value, now as i64))?;
+    Ok(made == 1)
+}
+
+pub(super) fn seen(db: &Connection, rule: &str) -> Outcome<HashMap<u64, String>> {
+    if !exist(db)? {
+        return Ok(HashMap::new());
+    }
+    let mut statement = db.prepare_cached("SELECT inode, mark FROM job_seen WHERE rule = ?1")?;
+    let seen = statement.query_map([rule], |row| Ok((row.get::<_, i64>(0)? as u64, row.get(1)?)))?;
+    Ok(seen.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Refuses with `Exists` unless what the rule has seen is what `seen` says it was.
+pub(super) fn see(db: &Connection, seen: &Seen) -> Outcome<()> {
+    prepare(db)?;
+    let Seen { rule, inode, before, mark } = seen;
+    let inode = *inode as i64;
+    let changed = match before {
+        None => db
+            .prepare_cached("INSERT OR IGNORE INTO job_seen (rule, inode, mark) VALUES (?1, ?2, ?3)")?
+            .execute((rule, inode, mark))?,
+        Some(before) => db
+            .prepare_cached("UPDATE job_seen SET mark = ?3 WHERE rule = ?1 AND inode = ?2 AND mark = ?4")?
+            .execute((rule, inode, mark, before))?,
+    };
+    if changed == 1 {
+        return Ok(());
+    }
+    Err(refuse(ErrorKind::Exists, "another agent has seen this already"))
+}
+
+pub(super) fn see_all(db: &Connection, seen: &[Seen]) -> Outcome<()> {
+    prepare(db)?;
+    let mut insert =
+        db.prepare_cached("INSERT OR IGNORE INTO job_seen (rule, inode, mark) VALUES (?1, ?2, ?3)")?;
+    let mut update =
+        db.prepare_cached("UPDATE job_seen SET mark = ?3 WHERE rule = ?1 AND inode = ?2 AND mark = ?4")?;
+    for Seen { rule, inode, before, mark } in seen {
+        match before {
+            None => insert.execute((rule, *inode as i64, mark))?,
+            Some(before) => update.execute((rule, *inode as i64, mark, before))?,
+        };
+    }
+    Ok(())
+}
+
+pub(super) fn forget_seen(db: &Connection, rule: &str) -> Outcome<()> {
+    if exist(db)? {
+        db.prepare_cached("DELETE FROM job_seen WHERE rule = ?1")?.execute([rule])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! Who uses a store just now, and what waits to be done: for those who run it.
+
+use std::collections::BTreeMap;
+
+use crate::error::Result;
+use crate::meta::{PackState, SessionKind, SessionRow};
+use crate::session::is_gone;
+use crate::store::Store;
+
+/// How a session stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Standing {
+    /// It renews its lease.
+    Live,
+    /// It is of this host, and its process is gone: the next collector here ends it.
+    Gone,
+    /// Its lease is over, by the database's clock: the next collector anywhere ends it.
+    Over,
+}
+
+/// One session.
+#[derive(Clone, Debug)]
+pub struct SessionStatus {
+    /// Its number.
+    pub id: u64,
+    /// What it is there for.
+    pub kind: SessionKind,
+    /// How it stands.
+    pub standing: Standing,
+    /// Where its process runs.
+    pub host: String,
+    /// Its process there.
+    pub process: String,
+    /// What it is doing: a command's name.
+    pub what: String,
+    /// Generations that others have acknowledged and it has not: a collector waits for it.
+    pub lag: u64,
+}
+
+/// Packs in one state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PacksStatus {
+    /// How many.
+    pub packs: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Sessions that are not over, by their numbers.
+    pub sessions: Vec<SessionStatus>,
+    /// Packs by their state.
+    pub packs: BTreeMap<&'static str, PacksStatus>,
+    /// Who holds contents besides sessions: mounts, mostly.
+    pub holders: Vec<String>,
+    /// Snapshots.
+    pub snapshots: u64,
+    /// Bytes that the database takes; 0 when that cannot be found out.
+    pub database_bytes: u64,
+    /// What is wrong with the packs' place just now.
+    pub trouble: Option<String>,
+}
+
+/// Asks the database.
+///
+/// # Errors
+/// When it does not answer.
+pub fn status(store: &Store) -> Result<Status> {
+    let rows = store.meta.sessions()?;
+    let acknowledged = |row: &SessionRow| Some(row.acknowledged).filter(|number| *number != u64::MAX);
+    let newest = rows.iter().filter_map(acknowledged).max().unwrap_or(0);
+    let locks = store.locks_dir();
+    let sessions = rows.iter().map(|row| {
+        // The lock's name, the host, the process and the command.
+        let mut words = row.description.splitn(4, ' ').skip(1).map(str::to_owned);
+        let mut word = || words.next().unwrap_or_default();
+        let standing = match (row.lease_is_over, is_gone(row, Some(&locks))) {
+            (true, _) => Standing::Over,
+            (false, true) => Standing::Gone,
+            (false, false) => Standing::Live,
+        };
+        let lag = newest - acknowledged(row).unwrap_or(newest);
+        let (id, kind) = (row.id.0, row.kind);
+        SessionStatus { id, kind, standing, host: word(), process: word(), what: word(), lag }
+    });
+    let sessions = sessions.collect();
+    let mut packs = BTreeMap::<_, PacksStatus>::new();
+    for row in store.meta.packs()? {
+        let state = match row.state {
+            PackState::Writing => "writing",
+            PackState::Sealed => "sealed",
+            PackState::Live => "live",
+            PackState::Condemned => "condemned",
+            PackState::Dead => "dead",
+        };
+        let of = packs.entry(state).or_default();
+        of.packs += 1;
+        of.bytes += row.bytes;
+    }
+    Ok(Status {
+        sessions,
+        packs,
+        holders: store.meta.holders()?,
+        snapshots: store.meta.snapshots()?.len() as u64,
+        database_bytes: store.database_bytes(),
+        trouble: store.backend.trouble(),
+    })
+}

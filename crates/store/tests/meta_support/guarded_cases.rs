@@ -1,0 +1,106 @@
+//! What the documentation says of `Change::Expect`, `Change::Swap` and `Change::Touch`.
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
+use outrigger_store::ErrorKind;
+use outrigger_store::meta::{At, Change, Inode, ROOT_INODE};
+
+use super::{Fixture, commit, dir, dump, file, kind, root};
+
+const R: u64 = ROOT_INODE;
+
+fn numbers(engine: &Fixture) {
+    engine.meta.raise_counters(1, 10_000, 1).unwrap();
+}
+
+fn expect(parent: u64, name: &str, inode: Option<u64>) -> Change {
+    Change::Expect { parent, name: name.as_bytes().to_vec(), inode }
+}
+
+fn inode(engine: &Fixture, number: u64) -> Inode {
+    engine.meta.inode(At::Now, number).unwrap().unwrap()
+}
+
+fn swap(was: &Inode, attributes: &Attributes, root: &Root, keep: bool) -> Change {
+    let before = Box::new((was.attributes.clone(), was.root.clone()));
+    let (attributes, root) = (attributes.clone(), root.clone());
+    Change::Swap { inode: was.number, parent: R, was: before, attributes, root, keep }
+}
+
+pub fn a_name_that_is_not_as_expected_refuses_the_commit(engine: &Fixture) {
+    numbers(engine);
+    let writer = engine.writer();
+    engine.commit(writer, vec![expect(R, "a", None), file(R, "a", 10, 1), expect(R, "a", Some(10))]).unwrap();
+    let before = dump(&*engine.meta, At::Now);
+    for refused in [
+        vec![expect(R, "a", None), file(R, "a", 11, 2)],
+        vec![file(R, "b", 11, 2), expect(R, "a", Some(11))],
+        vec![file(R, "b", 11, 2), expect(R, "c", Some(10))],
+    ] {
+        assert_eq!(kind(engine.commit(writer, refused)), ErrorKind::Changed);
+    }
+    assert_eq!(kind(engine.commit(writer, vec![expect(99, "a", None)])), ErrorKind::NotFound);
+    assert_eq!(kind(engine.commit(writer, vec![expect(R, "..", None)])), ErrorKind::Invalid);
+    assert_eq!(dump(&*engine.meta, At::Now), before, "all of it or nothing");
+}
+
+pub fn what_was_seen_is_exchanged_and_nothing_else(engine: &Fixture) {
+    numbers(engine);
+    let writer = engine.writer();
+    engine.commit(writer, vec![file(R, "a", 10, 1), dir(R, "d", 11)]).unwrap();
+    let first = inode(engine, 10);
+    let longer = Attributes { mode: 0o600, ..first.attributes.clone() };
+    engine.commit(writer, vec![swap(&first, &longer, &root(2), true)]).unwrap();
+    let second = inode(engine, 10);
+    assert_eq!((&second.attributes, &second.root, second.stamp), (&longer, &root(2), 0));
+    assert_eq!(engine.meta.versions(10).unwrap().len(), 1, "kept as asked for");
+    // Whoever saw the first one comes too late, whatever part of it is another.
+    for (seen, new) in [(&first, root(3)), (&Inode { root: first.root.clone(), ..second.clone() }, root(3))] {
+        assert_eq!(kind(engine.commit(writer, vec![swap(seen, &longer, &new, true)])), ErrorKind::Changed);
+    }
+    engine.commit(writer, vec![swap(&second, &longer, &root(4), false)]).unwrap();
+    assert_eq!(engine.meta.versions(10).unwrap().len(), 1, "replaced as asked for");
+    let directory = inode(engine, 11);
+    let as_file = Attributes { kind: first.attributes.kind, ..directory.attributes.clone() };
+    let wrong = swap(&directory, &as_file, &Root::Empty, false);
+    assert_eq!(kind(engine.commit(writer, vec![wrong])), ErrorKind::Invalid);
+    let gone = Inode { number: 12, ..second };
+    assert_eq!(kind(engine.commit(writer, vec![swap(&gone, &longer, &root(2), false)])), ErrorKind::NotFound);
+    // Of two that saw the same, on two connections, one wins.
+    let (seen, other) = (inode(engine, 10), engine.another());
+    let another = other.open_session(outrigger_store::meta::SessionKind::Writer, "b", 1000).unwrap().0;
+    commit(&*other, another, vec![swap(&seen, &longer, &root(5), false)], 8).unwrap();
+    assert_eq!(kind(engine.commit(writer, vec![swap(&seen, &longer, &root(6), false)])), ErrorKind::Changed);
+    assert_eq!(inode(engine, 10).root, root(5));
+    engine.meta.create_snapshot("s", 9, &[]).unwrap();
+    let epoch = engine.meta.snapshots().unwrap()[0].epoch;
+    let seen = inode(engine, 10);
+    engine.commit(writer, vec![swap(&seen, &first.attributes, &root(7), false)]).unwrap();
+    assert_eq!(
+        engine.meta.inode(At::Epoch(epoch), 10).unwrap().unwrap().root,
+        root(5),
+        "snapshots are exact"
+    );
+}
+
+pub fn times_of_change_never_go_back(engine: &Fixture) {
+    numbers(engine);
+    let writer = engine.writer();
+    engine.commit(writer, vec![dir(R, "d", 11)]).unwrap();
+    let time = |secs| Time { secs, nanos: 5 };
+    let touch = |modified, secs| Change::Touch { inode: 11, modified, time: time(secs) };
+    let times = || {
+        let attributes = inode(engine, 11).attributes;
+        (attributes.mtime, attributes.times.unwrap())
+    };
+    let base = inode(engine, 11).attributes.mtime;
+    engine.commit(writer, vec![touch(false, base.secs + 10)]).unwrap();
+    let atime = base;
+    assert_eq!(times(), (base, OtherTimes { atime, ctime: time(base.secs + 10) }));
+    engine.commit(writer, vec![touch(true, base.secs + 20)]).unwrap();
+    let at = time(base.secs + 20);
+    assert_eq!(times(), (at, OtherTimes { atime, ctime: at }));
+    engine.commit(writer, vec![touch(true, base.secs + 15), touch(false, base.secs)]).unwrap();
+    assert_eq!(times(), (at, OtherTimes { atime, ctime: at }));
+    engine.commit(writer, vec![Change::Touch { inode: 12, modified: true, time: at }]).unwrap();
+}

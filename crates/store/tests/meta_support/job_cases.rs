@@ -1,0 +1,291 @@
+//! What the documentation of `Jobs` says: claims, attempts that are fenced, publication, notes.
+
+use std::collections::BTreeSet;
+
+use outrigger_store::ErrorKind;
+use outrigger_store::meta::jobs::{
+    Claimed, JobChange, JobId, JobInput, JobState, Jobs, NewJob, NewSplit, Seen, SplitState, job_holder,
+};
+use outrigger_store::meta::{At, Change, ROOT_INODE, SessionId};
+
+use super::{Fixture, LEASE, file, kind, root};
+
+fn jobs(engine: &Fixture) -> &dyn Jobs {
+    engine.meta.jobs().expect("every engine has jobs")
+}
+
+fn make(engine: &Fixture, splits: u64) -> JobId {
+    let inputs = [(&b"a/\xff"[..], 1), (b"b", 0)]
+        .map(|(path, seed)| JobInput { path: path.to_vec(), root: root(seed) });
+    let splits =
+        (0..splits).map(|number| NewSplit { input: Some(0), from: number * 10, to: number * 10 + 10 });
+    let job = NewJob {
+        spec: "what \u{1} to do".into(),
+        inputs: inputs.into(),
+        splits: splits.collect(),
+        seen: None,
+    };
+    jobs(engine).create_job(&job).unwrap()
+}
+
+fn output(job: JobId, claimed: &Claimed, name: &str, seed: u8) -> Change {
+    let Claimed { number: split, attempt, .. } = *claimed;
+    Change::Job(JobChange::Output { job, split, attempt, name: name.into(), root: root(seed) })
+}
+
+fn finish(job: JobId, claimed: &Claimed) -> Change {
+    let Claimed { number: split, attempt, .. } = *claimed;
+    Change::Job(JobChange::Finish { job, split, attempt, log: b"said".to_vec() })
+}
+
+fn publish(job: JobId) -> Change {
+    Change::Job(JobChange::Publish { job, why: "it is done".into() })
+}
+
+fn claim(engine: &Fixture, session: SessionId, job: JobId, limit: usize) -> Vec<Claimed> {
+    jobs(engine).claim_splits(session, job, limit, 2, None).unwrap().claimed
+}
+
+fn states(engine: &Fixture, job: JobId) -> Vec<SplitState> {
+    jobs(engine).splits(job).unwrap().into_iter().map(|split| split.state).collect()
+}
+
+fn numbers(claimed: &[Claimed]) -> Vec<u64> {
+    claimed.iter().map(|claimed| claimed.number).collect()
+}
+
+pub fn a_job_reads_back_and_holds_its_inputs(engine: &Fixture) {
+    assert!(jobs(engine).jobs(9).unwrap().is_empty());
+    assert!(jobs(engine).job(JobId(1)).unwrap().is_none());
+    let (first, second) = (make(engine, 3), make(engine, 0));
+    assert!(second > first);
+    let row = jobs(engine).job(first).unwrap().unwrap();
+    assert_eq!(
+        (row.state, row.spec.as_str(), row.splits),
+        (JobState::Waiting, "what \u{1} to do", [3, 0, 0, 0])
+    );
+    let listed: Vec<JobId> = jobs(engine).jobs(9).unwrap().into_iter().map(|row| row.id).collect();
+    assert_eq!(listed, [second, first]);
+    assert_eq!(jobs(engine).jobs(1).unwrap().len(), 1);
+    let inputs = jobs(engine).inputs(first).unwrap();
+    assert_eq!((inputs[0].path.as_slice(), &inputs[0].root), (&b"a/\xff"[..], &root(1)));
+    assert_eq!((inputs[1].path.as_slice(), &inputs[1].root), (&b"b"[..], &root(0)));
+    let split = jobs(engine).split(first, 2).unwrap().unwrap();
+    assert_eq!(
+        (split.number, split.range, split.attempt),
+        (2, NewSplit { input: Some(0), from: 20, to: 30 }, 0)
+    );
+    assert!(jobs(engine).split(first, 3).unwrap().is_none());
+    assert_eq!(engine.meta.held(&job_holder(first)).unwrap(), [root(1)]);
+    assert!(jobs(engine).end_job(second, JobState::Cancelled, "not needed").unwrap());
+    let open: Vec<JobId> = jobs(engine).open_jobs().unwrap().into_iter().map(|row| row.id).collect();
+    assert_eq!(open, [first]);
+    assert_eq!(kind(jobs(engine).forget_job(first)), ErrorKind::Busy);
+    jobs(engine).forget_job(second).unwrap();
+    assert_eq!(kind(jobs(engine).forget_job(second)), ErrorKind::NotFound);
+    assert!(make(engine, 1) > second, "numbers are never used twice");
+}
+
+pub fn a_published_job_shows_all_at_once_and_lets_go(engine: &Fixture) {
+    let (job, session) = (make(engine, 2), engine.writer());
+    engine.meta.reserve_inodes(9).unwrap();
+    let claimed = claim(engine, session, job, 9);
+    assert_eq!(numbers(&claimed), [0, 1]);
+    assert_eq!(jobs(engine).job(job).unwrap().unwrap().state, JobState::Running);
+    let first =
+        vec![output(job, &claimed[0], "0", 5), output(job, &claimed[0], "0", 6), finish(job, &claimed[0])];
+    engine.commit(session, first).unwrap();
+    let early = vec![file(ROOT_INODE, "out", 5, 6), publish(job)];
+    assert_eq!(kind(engine.commit(session, early)), ErrorKind::Fenced, "a split is running");
+    assert!(engine.meta.lookup(At::Now, ROOT_INODE, b"out").unwrap().is_none());
+    // What comes after the end of an attempt is none of its.
+    let late =
+        vec![output(job, &claimed[1], "0", 7), finish(job, &claimed[1]), output(job, &claimed[1], "1", 8)];
+    engine.commit(session, late).unwrap();
+    let outputs = jobs(engine).outputs(job).unwrap();
+    let outputs: Vec<_> = outputs.iter().map(|out| (out.split, out.name.as_slice(), &out.root)).collect();
+    assert_eq!(outputs, [(0, &b"0"[..], &root(6)), (1, b"0", &root(7))]);
+    assert_eq!(jobs(engine).split(job, 1).unwrap().unwrap().log, b"said");
+    let held: BTreeSet<String> =
+        engine.meta.held(&job_holder(job)).unwrap().iter().map(|root| format!("{root:?}")).collect();
+    for seed in [1, 6, 7] {
+        assert!(held.contains(&format!("{:?}", root(seed))), "{seed} is held");
+    }
+    engine.commit(session, vec![file(ROOT_INODE, "out", 5, 6), publish(job)]).unwrap();
+    assert_eq!(engine.meta.lookup(At::Now, ROOT_INODE, b"out").unwrap().unwrap().root, root(6));
+    let row = jobs(engine).job(job).unwrap().unwrap();
+    assert_eq!((row.state, row.why.as_str()), (JobState::Done, "it is done"));
+    assert_eq!(engine.meta.holders().unwrap(), [""; 0]);
+    assert!(jobs(engine).outputs(job).unwrap().is_empty());
+    assert_eq!(jobs(engine).inputs(job).unwrap()[0].root, root(0), "what is not held is not shown");
+    // Once.
+    assert_eq!(kind(engine.commit(session, vec![publish(job)])), ErrorKind::Fenced);
+    assert_eq!(kind(jobs(engine).retry_job(job)), ErrorKind::Invalid);
+    assert!(!jobs(engine).claim_splits(session, job, 1, 2, None).unwrap().open);
+}
+
+pub fn a_split_whose_session_is_over_is_taken_and_the_late_one_is_ignored(engine: &Fixture) {
+    let (job, slow, other) = (make(engine, 2), engine.writer(), engine.writer());
+    let first = claim(engine, slow, job, 1);
+    let second = jobs(engine).claim_splits(other, job, 9, 2, None).unwrap();
+    assert_eq!((numbers(&second.claimed), second.elsewhere), (vec![1], 1), "the first one is in good hands");
+    // The lease ends it; the other one's was renewed.
+    engine.pass(u64::from(LEASE) - 1);
+    engine.meta.renew(other, LEASE).unwrap();
+    engine.pass(2);
+    let taken = claim(engine, other, job, 9);
+    assert_eq!((numbers(&taken), taken[0].attempt), (vec![0], first[0].attempt + 1));
+    assert_eq!(kind(engine.commit(slow, vec![finish(job, &first[0])])), ErrorKind::Fenced);
+    assert_eq!(kind(jobs(engine).claim_splits(slow, job, 1, 2, None)), ErrorKind::Fenced);
+    // Neither may the new one speak for the old attempt, nor anybody for another's split.
+    let third = engine.writer();
+    engine.commit(other, vec![output(job, &first[0], "0", 5), finish(job, &first[0])]).unwrap();
+    engine.commit(third, vec![output(job, &taken[0], "0", 5), finish(job, &taken[0])]).unwrap();
+    assert!(!jobs(engine).fail_split(job, &first[0], 1, "late", b"").unwrap());
+    jobs(engine).give_back_splits(job, &first).unwrap();
+    assert_eq!(states(engine, job), [SplitState::Running; 2]);
+    assert!(jobs(engine).outputs(job).unwrap().is_empty());
+    engine.commit(other, vec![output(job, &taken[0], "0", 6), finish(job, &taken[0])]).unwrap();
+    assert_eq!(jobs(engine).outputs(job).unwrap()[0].root, root(6));
+    // A fence frees at once what a lease would free in time.
+    engine.meta.fence(other).unwrap();
+    let last = claim(engine, third, job, 9);
+    assert_eq!((numbers(&last), last[0].attempt), (vec![1], 2));
+}
+
+pub fn a_split_that_takes_its_runners_with_it_is_set_aside(engine: &Fixture) {
+    let job = make(engine, 1);
+    for attempt in 1..=2 {
+        let session = engine.writer();
+        assert_eq!(claim(engine, session, job, 1)[0].attempt, attempt);
+        engine.meta.fence(session).unwrap();
+    }
+    let session = engine.writer();
+    assert!(claim(engine, session, job, 1).is_empty());
+    assert_eq!(states(engine, job), [SplitState::SetAside]);
+    assert!(jobs(engine).split(job, 0).unwrap().unwrap().why.contains("as often as it was tried"));
+    assert!(jobs(engine).end_job(job, JobState::Failed, "it \0 failed").unwrap());
+    jobs(engine).retry_job(job).unwrap();
+    assert_eq!(claim(engine, session, job, 1)[0].attempt, 3);
+}
+
+pub fn failures_are_counted_and_what_was_not_begun_is_not(engine: &Fixture) {
+    let (job, session) = (make(engine, 2), engine.writer());
+    let claimed = claim(engine, session, job, 2);
+    jobs(engine).give_back_splits(job, &claimed).unwrap();
+    assert_eq!(states(engine, job), [SplitState::Waiting; 2]);
+    for (attempt, aside) in [(2, false), (3, true)] {
+        let only = jobs(engine).claim_splits(session, job, 9, 2, Some(&[1])).unwrap().claimed;
+        assert_eq!((numbers(&only), only[0].attempt), (vec![1], attempt), "none but those that are wanted");
+        engine.commit(session, vec![output(job, &only[0], "0", 9)]).unwrap();
+        assert_eq!(jobs(engine).fail_split(job, &only[0], 2, "no \0 luck", b"\0log").unwrap(), aside);
+    }
+    let split = jobs(engine).split(job, 1).unwrap().unwrap();
+    assert_eq!((split.state, split.log.as_slice()), (SplitState::SetAside, &b"\0log"[..]));
+    assert!(split.why.contains("luck"));
+    assert!(jobs(engine).outputs(job).unwrap().is_empty(), "a failed attempt has none");
+    assert_eq!(states(engine, job), [SplitState::Waiting, SplitState::SetAside]);
+}
+
+pub fn a_cancelled_job_voids_its_attempts_and_a_retry_keeps_what_is_done(engine: &Fixture) {
+    let (job, session) = (make(engine, 3), engine.writer());
+    let claimed = claim(engine, session, job, 2);
+    engine.commit(session, vec![output(job, &claimed[0], "0", 4), finish(job, &claimed[0])]).unwrap();
+    assert!(jobs(engine).end_job(job, JobState::Cancelled, "enough").unwrap());
+    assert!(!jobs(engine).end_job(job, JobState::Failed, "again").unwrap());
+    engine.commit(session, vec![finish(job, &claimed[1])]).unwrap();
+    use SplitState::{Done, Running, Waiting};
+    assert_eq!(states(engine, job), [Done, Waiting, Waiting]);
+    assert!(claim(engine, session, job, 9).is_empty());
+    assert_eq!(kind(engine.commit(session, vec![publish(job)])), ErrorKind::Fenced);
+    jobs(engine).retry_job(job).unwrap();
+    let again = claim(engine, session, job, 1);
+    assert!(again[0].number == 1 && again[0].attempt > claimed[1].attempt);
+    assert_eq!(states(engine, job), [Done, Running, Waiting]);
+    assert_eq!(jobs(engine).outputs(job).unwrap().len(), 1);
+    jobs(engine).end_job(job, JobState::Failed, "").unwrap();
+    jobs(engine).forget_job(job).unwrap();
+    assert_eq!(engine.meta.holders().unwrap(), [""; 0]);
+}
+
+pub fn runners_that_claim_at_once_share_the_splits(engine: &Fixture) {
+    const SPLITS: u64 = 120;
+    let job = make(engine, SPLITS);
+    let taken: Vec<Vec<u64>> = std::thread::scope(|scope| {
+        let runner = |_: usize| {
+            scope.spawn(move || {
+                let meta = engine.another();
+                let session = super::writer(&*meta);
+                let mut mine = Vec::new();
+                loop {
+                    let claims = meta.jobs().unwrap().claim_splits(session, job, 3, 2, None).unwrap();
+                    if claims.claimed.is_empty() {
+                        return mine;
+                    }
+                    let changes = claims
+                        .claimed
+                        .iter()
+                        .flat_map(|split| [output(job, split, "0", 9), finish(job, split)]);
+                    super::commit(&*meta, session, changes.collect(), 7).unwrap();
+                    mine.extend(numbers(&claims.claimed));
+                }
+            })
+        };
+        let runners: Vec<_> = (0..4).map(runner).collect();
+        runners.into_iter().map(|runner| runner.join().unwrap()).collect()
+    });
+    let mut all: Vec<u64> = taken.into_iter().flatten().collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..SPLITS).collect::<Vec<_>>(), "each once");
+    assert_eq!(jobs(engine).outputs(job).unwrap().len() as u64, SPLITS);
+    // All of them try to publish: one does.
+    let published = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(move || {
+                    let meta = engine.another();
+                    super::commit(&*meta, super::writer(&*meta), vec![publish(job)], 7).is_ok()
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).filter(|done| *done).count()
+    });
+    assert_eq!(published, 1);
+}
+
+pub fn notes_are_kept_by_kind_and_name(engine: &Fixture) {
+    assert!(jobs(engine).notes("rule").unwrap().is_empty());
+    assert!(jobs(engine).add_note("rule", "b", "1").unwrap());
+    assert!(!jobs(engine).add_note("rule", "b", "2").unwrap());
+    jobs(engine).set_note("rule", "a", Some("3")).unwrap();
+    jobs(engine).set_note("rule", "a", Some("4")).unwrap();
+    jobs(engine).set_note("other", "a", Some("5")).unwrap();
+    let notes = jobs(engine).notes("rule").unwrap();
+    let notes: Vec<_> = notes.iter().map(|note| (note.name.as_str(), note.value.as_str())).collect();
+    assert_eq!(notes, [("a", "4"), ("b", "1")]);
+    jobs(engine).set_note("rule", "a", None).unwrap();
+    assert_eq!(jobs(engine).notes("rule").unwrap().len(), 1);
+}
+
+pub fn what_a_rule_has_seen_makes_one_job(engine: &Fixture) {
+    let seen = |inode, before: Option<&str>, mark: &str| Seen {
+        rule: "r".into(),
+        inode,
+        before: before.map(Into::into),
+        mark: mark.into(),
+    };
+    let fire = |seen: Seen| jobs(engine).create_job(&NewJob { seen: Some(seen), ..NewJob::default() });
+    jobs(engine).see(&[seen(1, None, "a"), seen(2, None, "b")]).unwrap();
+    jobs(engine).see(&[seen(1, None, "z"), seen(2, Some("x"), "z"), seen(2, Some("b"), "y")]).unwrap();
+    assert_eq!(kind(fire(seen(1, None, "c"))), ErrorKind::Exists);
+    assert_eq!(kind(fire(seen(1, Some("x"), "c"))), ErrorKind::Exists);
+    fire(seen(1, Some("a"), "c")).unwrap();
+    assert_eq!(kind(fire(seen(1, Some("a"), "c"))), ErrorKind::Exists, "another agent was first");
+    fire(seen(3, None, "d")).unwrap();
+    let mut now: Vec<_> = jobs(engine).seen("r").unwrap().into_iter().collect();
+    now.sort();
+    assert_eq!(now, [(1, "c".to_string()), (2, "y".to_string()), (3, "d".to_string())]);
+    assert_eq!(jobs(engine).jobs(9).unwrap().len(), 2);
+    jobs(engine).forget_seen("r").unwrap();
+    assert!(jobs(engine).seen("r").unwrap().is_empty());
+}
