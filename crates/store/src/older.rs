@@ -115,10 +115,7 @@ pub(crate) fn describe(lost: &[PackId]) -> String {
     let named: Vec<String> = lost.iter().take(NAMED).map(PackId::to_string).collect();
     let more = if lost.len() > NAMED { ", …" } else { "" };
     let (noun, verb, it) = if lost.len() == 1 { ("pack", "is", "it") } else { ("packs", "are", "them") };
-    format!(
-        "{BEGINS}{noun} {}{more} {verb} whole, and it does not know what {verb} in {it}",
-        named.join(", ")
-    )
+    format!("{BEGINS}{noun} {}{more} {verb} whole, and it does not know what is in {it}", named.join(", "))
 }
 
 /// What to do about it.

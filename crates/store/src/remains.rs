@@ -29,11 +29,12 @@ pub(crate) fn of_a_store(dir: &Path) -> Result<Option<String>> {
         found.push(format!("a database ({DATABASE_FILE})"));
     }
     let aside = format!("{DATABASE_FILE}.damaged-");
-    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        if name == DAMAGED_DIR || name.to_string_lossy().starts_with(&aside) {
-            found.push(name.to_string_lossy().into_owned());
-        }
+    let names = || std::fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    if names().any(|name| name.to_string_lossy().starts_with(&aside)) {
+        found.push("databases that were set aside".to_string());
+    }
+    if names().any(|name| name == DAMAGED_DIR) {
+        found.push("packs that were set aside".to_string());
     }
     Ok((!found.is_empty()).then(|| found.join(" and ")))
 }

@@ -269,6 +269,43 @@ impl Drop for Session {
     }
 }
 
+/// Lock files looked at when a session opens, at most.
+const LOCKS_MAX: usize = 256;
+/// A lock file younger than this may be one that is just being made: between its making and its locking lie microseconds.
+const LOCK_AGE_MIN: Duration = Duration::from_secs(60);
+
+/// Removes lock files that killed sessions left behind, and ends these sessions: a file that can be locked is nobody's (rule 11). Failures do not
+/// matter: the files are small, and the collector ends such sessions too.
+pub(crate) fn remove_old_locks(meta: &dyn Meta, locks: &Path) {
+    let Ok(entries) = std::fs::read_dir(locks) else { return };
+    let is_old = |entry: &std::fs::DirEntry| {
+        let modified = entry.metadata().and_then(|metadata| metadata.modified()).ok();
+        let age = modified.and_then(|modified| std::time::SystemTime::now().duration_since(modified).ok());
+        age.is_some_and(|age| age >= LOCK_AGE_MIN)
+    };
+    let mut sessions = None;
+    for entry in entries.flatten().take(LOCKS_MAX) {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != "lock") || !is_old(&entry) {
+            continue;
+        }
+        let Ok(file) = File::open(&path) else { continue };
+        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
+            continue;
+        }
+        // Its row, if it has one still, names it first.
+        if sessions.is_none() {
+            sessions = meta.sessions().ok();
+        }
+        let Some(rows) = &sessions else { return };
+        let name = entry.file_name().to_string_lossy().trim_end_matches(".lock").to_string();
+        let of_it = rows.iter().filter(|row| row.description.split(' ').next() == Some(&name));
+        if of_it.map(|row| meta.fence(row.id)).all(|fenced| fenced.is_ok()) {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
+}
+
 /// Rule 11: true when `session` certainly has no process any more: its lease is over, or its lock file can be locked.
 pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
     if session.lease_is_over {

@@ -18,7 +18,7 @@ use crate::meta::{Meta, OpenMode, PackRow, PackState, PostgresMeta, SessionKind,
 use crate::older;
 use crate::read::packs::PackReader;
 use crate::remains;
-use crate::session::{Session, is_gone};
+use crate::session::{Session, is_gone, remove_old_locks};
 use crate::shared::{self, Shared};
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
 
@@ -324,7 +324,9 @@ impl Store {
         if kind == SessionKind::Writer && self.backend.lists_cheaply() {
             older::raise_counters(&*self.meta, &*self.backend)?;
         }
-        Session::open(&self.meta, kind, Some(&self.locks_dir()), what)
+        let locks = self.locks_dir();
+        remove_old_locks(&*self.meta, &locks);
+        Session::open(&self.meta, kind, Some(&locks), what)
     }
 
     /// Opens a session that is the collector: while it is, nobody else takes packs away. One that was killed is succeeded at once. Also says how

@@ -1,7 +1,7 @@
 //! Where packs lie: one small trait for production, tests in memory, fault injection and crash recording alike.
 //!
 //! A pack is written once, front to back, by one [`PackWriter`], and is immutable and durable once
-//! [`PackWriter::seal`] has returned. A writer that is dropped unsealed may leave an unfinished pack behind, which is
+//! [`PackWriter::seal`] has returned. A writer that is dropped unsealed takes its unfinished pack away where it can; one that is killed leaves it behind, and it is
 //! swept when its session's intent is swept. Packs are read by ranges, by any number of threads.
 //!
 //! [`open`] makes the engine that a [`Location`] names. Above it, nothing knows which one it is.

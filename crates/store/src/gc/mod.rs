@@ -44,7 +44,7 @@ use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{PackRow, PackState, SessionKind};
 use crate::older;
-use crate::session::{Session, is_gone};
+use crate::session::{Session, is_gone, remove_old_locks};
 use crate::store::Store;
 
 /// Between two looks at who has acknowledged.
@@ -99,7 +99,7 @@ fn clean_up(store: &Store, options: &GcOptions, report: &mut GcReport) -> Result
     let committed = rows.iter().filter(|row| is_committed(row));
     (report.packs_after, report.bytes_after) =
         committed.fold((0, 0), |(packs, bytes), row| (packs + 1, bytes + row.bytes));
-    sweep::remove_old_locks(store);
+    remove_old_locks(&*store.meta, &store.locks_dir());
     if report.packs_buried > 0 {
         store.index.flush()?;
         store.index.merge()?;

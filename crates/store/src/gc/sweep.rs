@@ -1,9 +1,6 @@
-//! What lies about: packs of sessions that are over, objects of dead packs, objects without a row, old lock files (rules 15 and 22).
+//! What lies about: packs of sessions that are over, objects of dead packs, objects without a row (rules 15 and 22).
 //!
 //! All of it may be done by anyone, any number of times: nothing here needs the collector's lease.
-
-use std::fs::File;
-use std::time::{Duration, SystemTime};
 
 use outrigger_format::PackId;
 
@@ -13,9 +10,6 @@ use crate::error::Result;
 use crate::meta::{PackRow, PackState, SessionKind};
 use crate::session::is_gone;
 use crate::store::Store;
-
-/// A lock file younger than this may belong to a session that is just being opened.
-const LOCK_AGE_MIN: Duration = Duration::from_secs(3600);
 
 /// Removes the objects of packs that have been dead for the grace period, and then their rows. A row whose session is not over stays.
 pub(super) fn unlink_dead(
@@ -66,31 +60,6 @@ pub(super) fn remove_strays(
         report.bytes_freed += len;
     }
     Ok(())
-}
-
-/// Removes lock files that killed sessions left behind. Failures do not matter: they are small.
-pub(super) fn remove_old_locks(store: &Store) {
-    let Ok(entries) = std::fs::read_dir(store.locks_dir()) else { return };
-    for entry in entries.flatten() {
-        let path = entry.path();
-        let modified = entry.metadata().and_then(|metadata| metadata.modified()).ok();
-        let age = modified.and_then(|modified| SystemTime::now().duration_since(modified).ok());
-        if path.extension().is_none_or(|extension| extension != "lock")
-            || age.is_none_or(|age| age < LOCK_AGE_MIN)
-        {
-            continue;
-        }
-        let Ok(file) = File::open(&path) else { continue };
-        if rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_err() {
-            continue;
-        }
-        let name = entry.file_name().to_string_lossy().trim_end_matches(".lock").to_string();
-        // Its row, if it has one still, names it first.
-        let Ok(sessions) = store.meta.sessions() else { return };
-        if !sessions.iter().any(|row| row.description.starts_with(&name)) {
-            let _ = std::fs::remove_file(&path);
-        }
-    }
 }
 
 /// The session that is collecting now, for a dry run, which must not look while packs move.

@@ -135,7 +135,7 @@ impl<T> Explain<T> for Outcome<T> {
             Fault::Store(error) => error.context(what),
             // What SQLite says of columns by their numbers helps nobody.
             Fault::Sqlite(error) if is_of_a_value(&error) => Error::damaged(format!(
-                "{what}: a row of the metadata database holds something that cannot be there; `check` names what is damaged, `recover` rebuilds it from the packs"
+                "{what}: a row of the metadata database holds something that cannot be there; `outrigger check` names what is damaged, `outrigger recover` rebuilds it from the packs"
             )),
             Fault::Sqlite(error) if error.sqlite_error_code() == Some(ErrorCode::NotADatabase) => {
                 Error::damaged(format!(

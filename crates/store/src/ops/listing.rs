@@ -29,7 +29,7 @@ impl Ancestors {
             return Ok(());
         }
         Err(Error::damaged(format!(
-            "directory {directory} of the stored tree lies below itself; `check` names what is damaged, `recover` rebuilds the database"
+            "directory {directory} of the stored tree lies below itself; `outrigger check` names what is damaged, `outrigger recover` rebuilds the database"
         )))
     }
 

@@ -37,7 +37,7 @@ use std::thread::JoinHandle;
 
 use outrigger_format::PackId;
 use rustix::fd::OwnedFd;
-use rustix::fs::{Advice, FallocateFlags, OFlags};
+use rustix::fs::{Advice, AtFlags, FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::Shared;
@@ -234,6 +234,8 @@ pub(super) struct PackFile {
     stage: Stage,
     /// Bytes in the stage.
     staged: usize,
+    /// The file and its name are durable.
+    is_sealed: bool,
 }
 
 impl PackFile {
@@ -241,7 +243,7 @@ impl PackFile {
         let stage = shared.stages.take();
         let end =
             End { file, id, shared: Arc::clone(&shared), written: 0, reserved: 0, path: Path::Undecided };
-        Self { id, shared, holder: Holder::Appender(end), stage, staged: 0 }
+        Self { id, shared, holder: Holder::Appender(end), stage, staged: 0, is_sealed: false }
     }
 
     /// Hands the full stage to the writing thread, starting it if this is the first, and begins another.
@@ -307,14 +309,21 @@ impl PackWriter for PackFile {
     fn seal(mut self: Box<Self>) -> Result<()> {
         let end = self.end()?;
         let staged = self.staged;
-        end.seal(&self.stage.bytes()[..staged])
+        end.seal(&self.stage.bytes()[..staged])?;
+        self.is_sealed = true;
+        Ok(())
     }
 }
 
 impl Drop for PackFile {
     fn drop(&mut self) {
-        // Nobody may write to the file once its owner is gone: it may be removed next.
+        // Nobody may write to the file once its owner is gone: it is removed next.
         drop(self.end());
+        if !self.is_sealed {
+            // It was made by this writer (`O_EXCL`), and nothing can refer to it. Its room is needed most when it was the room that was missing; what
+            // remains of it after a failure is swept with its intent.
+            let _ = rustix::fs::unlinkat(&self.shared.packs, super::relative(self.id), AtFlags::empty());
+        }
         self.shared.stages.give(std::mem::take(&mut self.stage));
     }
 }
