@@ -184,14 +184,6 @@ impl Session {
         self.shared.take_generation()
     }
 
-    /// Keeps a content that is committed just now until this session ends; see [`Meta::pin_root`].
-    ///
-    /// # Errors
-    /// Those of the database.
-    pub fn pin_root(&self, root: &Root) -> Result<()> {
-        self.shared.meta.pin_root(self.shared.id, root)
-    }
-
     /// Pins something; see [`Meta::pin`].
     ///
     /// # Errors

@@ -60,6 +60,7 @@ conformance! {
         a_name_that_is_not_as_expected_refuses_the_commit
         what_was_seen_is_exchanged_and_nothing_else
         times_of_change_never_go_back
+        a_content_is_pinned_with_the_removal_of_its_last_name
     }
     reclaim_cases {
         sessions_have_leases_that_their_work_renews

@@ -8,22 +8,43 @@ use rustix::io::Errno;
 
 use super::core::{Core, TRIES, now};
 use crate::fs::{Result, SetAttr};
-use crate::live::attributes::{apply, check_xattr, put_xattr, set_xattr};
+use crate::live::attributes::{apply, check_xattr, drop_privileges, put_xattr, set_xattr};
 
 impl Core {
-    /// Changes attributes.
-    fn change(&self, number: u64, change: impl Fn(&mut Attributes) -> Result<()>) -> Result<Inode> {
+    /// Changes attributes. If that sets the time of the last modification (`times`), it holds, although something that was written before will be stored later.
+    /// Likewise the rights: those that go with what was written go before the change, so that rights that are set now stay.
+    fn change(
+        &self,
+        number: u64,
+        times: bool,
+        change: impl Fn(&mut Attributes) -> Result<()>,
+    ) -> Result<Inode> {
         let mut row = self.row_soon(number)?;
         for _ in 0..TRIES {
+            let open = self.open.get(number);
             if row.links == 0
-                && let Some(file) = self.open.get(number)
+                && let Some(file) = &open
             {
                 // Nobody else can come by it.
                 let mut state = file.write();
-                change(&mut state.row.attributes)?;
+                let mut attributes = state.row.attributes.clone();
+                if state.drops_rights {
+                    drop_privileges(&mut attributes);
+                }
+                change(&mut attributes)?;
+                state.row.attributes = attributes;
+                let written = state.written;
+                state.changed(written, times);
                 return Ok(state.row.clone());
             }
+            let seen = open.as_ref().map(|file| {
+                let state = file.read();
+                (state.edition, state.written, state.drops_rights)
+            });
             let mut attributes = row.attributes.clone();
+            if seen.is_some_and(|(_, _, drops)| drops) {
+                drop_privileges(&mut attributes);
+            }
             change(&mut attributes)?;
             let swap = Change::Swap {
                 inode: number,
@@ -36,12 +57,26 @@ impl Core {
             match self.commit(vec![swap]) {
                 Ok(Some(())) => {
                     row.attributes = attributes;
-                    if let Some(file) = self.open.get(number) {
-                        let mut state = file.write();
-                        state.edition += 1;
+                    let Some((file, (edition, written, _))) = open.zip(seen) else {
+                        // Another change of this host may have come after this one.
+                        self.forget_row(number);
+                        return Ok(row);
+                    };
+                    let mut state = file.write();
+                    state.changed(written, times);
+                    let is_newest = state.edition == edition;
+                    state.edition += 1;
+                    if !is_newest {
+                        // Which one came last, the database says.
+                        self.forget_row(number);
+                    } else if state.is_committing {
+                        // The content is that batch's to tell.
+                        state.row.attributes = row.attributes.clone();
+                        self.forget_row(number);
+                    } else {
                         state.take(&row, &self.budget);
+                        self.remember_own(&row, None);
                     }
-                    self.remember_own(&row, None);
                     return Ok(row);
                 }
                 Ok(None) => {}
@@ -56,23 +91,16 @@ impl Core {
     /// `chmod`, `chown`, `utimensat`.
     pub fn set_attributes_of(&self, number: u64, set: &SetAttr) -> Result<Inode> {
         let present = now();
-        let row = self.change(number, |attributes| {
+        self.change(number, set.mtime.is_some(), |attributes| {
             apply(attributes, set, present);
             Ok(())
-        })?;
-        if set.mtime.is_some()
-            && let Some(file) = self.open.get(number)
-        {
-            // What was said holds, although something that was written before will be stored later.
-            file.write().written = None;
-        }
-        Ok(row)
+        })
     }
 
     pub fn set_xattr_of(&self, number: u64, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         check_xattr(name, value)?;
         let present = now();
-        self.change(number, |attributes| {
+        self.change(number, false, |attributes| {
             let (mode, kept) = set_xattr(attributes, name, value, flags)?;
             attributes.mode = mode;
             put_xattr(&mut attributes.xattrs, name, kept);
@@ -84,7 +112,7 @@ impl Core {
 
     pub fn remove_xattr_of(&self, number: u64, name: &[u8]) -> Result<()> {
         let present = now();
-        self.change(number, |attributes| {
+        self.change(number, false, |attributes| {
             if !attributes.xattrs.iter().any(|(key, _)| key == name) {
                 return Err(Errno::NODATA);
             }

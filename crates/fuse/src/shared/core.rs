@@ -180,6 +180,14 @@ impl Core {
         self.remember(row, parent, now);
     }
 
+    /// An inode has another directory.
+    pub fn moved(&self, number: u64, parent: u64) {
+        if let Some(known) = self.known.lock().expect("no panic while held").get_mut(&number) {
+            known.parent = parent;
+        }
+        self.forget_row(number);
+    }
+
     /// It is not known any more what an inode's row says.
     pub fn forget_row(&self, number: u64) {
         self.changes.fetch_add(1, Ordering::SeqCst);
@@ -239,14 +247,15 @@ impl Core {
         let bytes = bytes as u64 + RECORD_ROOM;
         let fill = self.log.fill();
         if fill.used + fill.reserved > fill.capacity / 2 {
-            self.relieve()?;
+            self.relieve();
         }
         match self.log.reserve(bytes, Some(PATIENCE)) {
             Err(error) if error.kind() == ErrorKind::Busy => {
-                self.fail(self.store_all())?;
+                // What of it could be stored has made room, whatever became of the rest.
+                let stored = self.store_all();
                 match self.log.reserve(bytes, Some(PATIENCE)) {
-                    // Files without a name fill it: nothing of them can be stored.
-                    Err(error) if error.kind() == ErrorKind::Busy => Err(Errno::NOSPC),
+                    // If there was no error, files without a name fill it: nothing of them can be stored.
+                    Err(error) if error.kind() == ErrorKind::Busy => self.fail(stored).and(Err(Errno::NOSPC)),
                     reserved => self.fail(reserved),
                 }
             }

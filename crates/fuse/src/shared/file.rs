@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
 use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
@@ -34,6 +35,8 @@ pub(super) struct State {
     pub only_appended: bool,
     /// It has no name any more: nobody else can come by it, and nothing of it is stored.
     pub is_removed: bool,
+    /// The content that it had when this host removed its last name, and that is pinned since.
+    pinned: Option<Root>,
     /// What is staged is being committed: until that has ended, the database says either.
     pub is_committing: bool,
     /// The committed content was once the file's at a close: a version worth keeping.
@@ -53,6 +56,7 @@ impl File {
             drops_rights: false,
             only_appended: false,
             is_removed: false,
+            pinned: None,
             is_committing: false,
             is_version: true,
             edition: 0,
@@ -68,6 +72,12 @@ impl File {
     pub fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().expect("no panic while it is held")
     }
+
+    /// Nothing of it is staged, or nobody can come by it any more.
+    pub fn is_stored(&self) -> bool {
+        let state = self.read();
+        state.is_removed || !state.is_dirty()
+    }
 }
 
 impl State {
@@ -76,19 +86,53 @@ impl State {
         if self.is_committing || self.is_removed {
             return;
         }
-        if *self.stored.root() != row.root {
-            // Somebody else stored another content.
-            self.stored = Arc::new(StoredFile::new(row.root.clone(), budget));
-            self.map.rebase(row.root.len(), self.only_appended);
-            self.is_version = true;
-        }
+        self.lie_over(&row.root, budget);
         self.row = row.clone();
     }
 
-    /// It has no name any more.
+    /// What is staged lies over this content from now on.
+    fn lie_over(&mut self, root: &Root, budget: &Arc<Budget>) {
+        if *self.stored.root() != *root {
+            // Somebody else stored another content.
+            self.stored = Arc::new(StoredFile::new(root.clone(), budget));
+            self.map.rebase(root.len(), self.only_appended);
+            self.is_version = true;
+        }
+    }
+
+    /// It has no name any more, and never will have one again: the inode is gone. Its number is not given to another one.
     pub fn lose(&mut self) {
         self.is_removed = true;
         self.row.links = 0;
+    }
+
+    /// This host has taken its last name, when it was what `row` says, and has pinned the content of that.
+    pub fn lose_pinned(&mut self, row: &Inode, budget: &Arc<Budget>) {
+        self.pinned = Some(row.root.clone());
+        self.row.attributes = row.attributes.clone();
+        self.lose();
+        self.settle_pinned(budget);
+    }
+
+    /// What is read is what is pinned, unless it is not known yet what a batch has made of the content.
+    pub fn settle_pinned(&mut self, budget: &Arc<Budget>) {
+        if !self.is_committing
+            && let Some(root) = self.pinned.clone()
+        {
+            self.lie_over(&root, budget);
+            self.row.root = root;
+        }
+    }
+
+    /// Attributes were set, when `written` was the time of the last write: what was written until then says nothing of rights any more, and with `times`
+    /// nothing of the time.
+    pub fn changed(&mut self, written: Option<Time>, times: bool) {
+        if self.written == written {
+            self.drops_rights = false;
+            if times {
+                self.written = None;
+            }
+        }
     }
 
     /// Something of it is not stored.
@@ -112,13 +156,33 @@ impl State {
     }
 }
 
+/// Files of which one may be removed while another is opened.
+const GATES: usize = 32;
+
 /// The files that are open.
 #[derive(Default)]
-pub(super) struct Files(Mutex<HashMap<u64, Arc<File>>>);
+pub(super) struct Files {
+    open: Mutex<HashMap<u64, Arc<File>>>,
+    gates: [RwLock<()>; GATES],
+}
 
 impl Files {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<File>>> {
-        self.0.lock().expect("no panic while held")
+        self.open.lock().expect("no panic while held")
+    }
+
+    fn gate(&self, number: u64) -> &RwLock<()> {
+        &self.gates[(number % GATES as u64) as usize]
+    }
+
+    /// Held from before a file's row is read until it is among the open ones.
+    pub fn opening(&self, number: u64) -> RwLockReadGuard<'_, ()> {
+        self.gate(number).read().expect("no panic while held")
+    }
+
+    /// Held from before it is decided whether a file that loses a name is open, until it has lost it: so nobody has opened it meanwhile, as it was before.
+    pub fn removing(&self, number: u64) -> RwLockWriteGuard<'_, ()> {
+        self.gate(number).write().expect("no panic while held")
     }
 
     pub fn get(&self, number: u64) -> Option<Arc<File>> {
@@ -134,14 +198,19 @@ impl Files {
         (Arc::clone(file), was_open)
     }
 
-    /// One handle less. The last one takes the file out, and `true` is the answer.
+    /// One handle less; the last one takes the file out. `false`, and nothing has happened, if with that something would be lost that is not stored.
     pub fn close(&self, file: &File) -> bool {
         let mut files = self.lock();
-        let is_last = file.handles.fetch_sub(1, Ordering::Relaxed) == 1;
+        // Whoever adds one, or takes one, holds the lock; and without a handle nobody writes.
+        let is_last = file.handles.load(Ordering::Relaxed) == 1;
+        if is_last && !file.is_stored() {
+            return false;
+        }
+        file.handles.fetch_sub(1, Ordering::Relaxed);
         if is_last {
             files.remove(&file.number);
         }
-        is_last
+        true
     }
 
     /// All of them.

@@ -51,17 +51,26 @@ impl SharedVolume {
         Opened { handle, flushes: writes, keep_cache }
     }
 
-    /// Opens a file whose row was just read.
-    fn open_row(&self, row: Inode, flags: OpenFlags, caller: Caller) -> Result<Opened> {
+    /// Opens a file; its row, if it was just made.
+    fn open_file(
+        &self,
+        number: u64,
+        made: Option<Inode>,
+        flags: OpenFlags,
+        caller: Caller,
+    ) -> Result<Opened> {
         let core = &self.core;
-        Core::require_file(&row)?;
-        let number = row.number;
-        let (file, was_open) = core.open.open(number, || File::new(row, core.log.usage(), &core.budget));
+        let (file, was_open) = {
+            let _gate = core.open.opening(number);
+            let row = made.map_or_else(|| core.row(number), Ok)?;
+            Core::require_file(&row)?;
+            core.open.open(number, || File::new(row, core.log.usage(), &core.budget))
+        };
         let truncates = flags.contains(OFlags::TRUNC);
         let begun = (if was_open { core.row(number).map(drop) } else { Ok(()) })
             .and_then(|()| if truncates { core.truncate(&file, 0, caller.uid != 0) } else { Ok(()) });
         if let Err(errno) = begun {
-            core.open.close(&file);
+            core.close_file(&file);
             return Err(errno);
         }
         Ok(self.opened(file, flags))
@@ -106,10 +115,14 @@ impl Core {
         }
         self.fail(self.session.check())?;
         let _room = self.room(0)?;
-        let mut state = file.write();
-        let appended = self.append(&Operation::Truncate { inode: file.number, len }, &[])?;
+        self.truncate_in(file.number, &mut file.write(), len, drops)
+    }
+
+    /// As [`Core::truncate`], of a file whose state is held, with room in the log.
+    fn truncate_in(&self, inode: u64, state: &mut State, len: u64, drops: bool) -> Result<()> {
+        let appended = self.append(&Operation::Truncate { inode, len }, &[])?;
         state.map.truncate(len, &appended);
-        Self::wrote(&mut state, appended.time, false);
+        Self::wrote(state, appended.time, false);
         state.drops_rights |= drops;
         Ok(())
     }
@@ -263,7 +276,7 @@ impl FileSystem for SharedVolume {
         if let Some(other) = self.other(number) {
             return other.open(caller, number, flags);
         }
-        self.open_row(self.core.row(number)?, flags, caller)
+        self.open_file(number, None, flags, caller)
     }
 
     fn read(&self, number: u64, handle: Handle, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
@@ -300,7 +313,7 @@ impl FileSystem for SharedVolume {
             // Pages of a mapping come after the last descriptor was closed. Nobody is there to be told of an error but whoever runs the mount.
             let _ = self.core.fail(self.core.store_file(&open.file, true));
         }
-        self.core.open.close(&open.file);
+        self.core.close_file(&open.file);
     }
 
     fn fsync(&self, number: u64, handle: Handle, _: bool) -> Result<()> {
@@ -369,7 +382,7 @@ impl FileSystem for SharedVolume {
                     core.truncate(&open.file, len, caller.uid != 0)?;
                     None
                 }
-                None => Some(self.open_row(core.row(number)?, OpenFlags::WRONLY, caller)?),
+                None => Some(self.open_file(number, None, OpenFlags::WRONLY, caller)?),
             };
             if let Some(Opened { handle, .. }) = opened {
                 let open = core.files.get(handle)?;
@@ -380,10 +393,11 @@ impl FileSystem for SharedVolume {
                 cut?;
             }
         }
-        if sets_more_than_size(set) {
-            core.set_attributes_of(number, set)?;
-        }
-        Ok(core.entry(&core.row_soon(number)?))
+        let row = match sets_more_than_size(set) {
+            true => core.set_attributes_of(number, set)?,
+            false => core.row_soon(number)?,
+        };
+        Ok(core.entry(&row))
     }
 
     fn make(&self, caller: Caller, parent: u64, name: &[u8], new: NewNode) -> Result<Entry> {
@@ -422,7 +436,8 @@ impl FileSystem for SharedVolume {
         // Of what was just made there is nothing to cut.
         let flags = if made { flags.difference(OFlags::TRUNC) } else { flags };
         let number = row.number;
-        let opened = self.open_row(row, flags, caller)?;
+        // One that was there and is gone by now is `ESTALE`: the kernel looks again, and asks again.
+        let opened = self.open_file(number, made.then_some(row), flags, caller)?;
         let row = self.core.row_soon(number)?;
         Ok((self.core.entry(&row), opened))
     }
@@ -477,20 +492,20 @@ impl FileSystem for SharedVolume {
             FallocateFlags::ZERO_RANGE => true,
             _ => return Err(Errno::OPNOTSUPP),
         };
-        let (now_len, end) = {
-            let len = open.file.read().map.len();
-            (len, if keeps_size { end.min(len) } else { end })
-        };
+        core.fail(core.session.check())?;
+        let _room = core.room(0)?;
+        // Held from reading the length until it is set: it only grows here.
+        let mut state = open.file.write();
+        let now_len = state.map.len();
+        let end = if keeps_size { end.min(now_len) } else { end };
         if zeroes && part.offset < end {
-            let _room = core.room(0)?;
-            let mut state = open.file.write();
             let (inode, offset, len) = (part.number, part.offset, end - part.offset);
             let appended = core.append(&Operation::Zero { inode, offset, len }, &[])?;
             state.map.zero(offset, len, &appended);
             Core::wrote(&mut state, appended.time, false);
             state.drops_rights |= caller.uid != 0;
         } else if end > now_len {
-            core.truncate(&open.file, end, caller.uid != 0)?;
+            core.truncate_in(part.number, &mut state, end, caller.uid != 0)?;
         }
         Ok(())
     }

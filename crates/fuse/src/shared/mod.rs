@@ -20,7 +20,8 @@
 //!
 //! **The session** has a lease, which the server judges. Every transaction locks the session's row; once it was fenced, everything fails with `ESTALE`.
 //!
-//! Locks, in the order they are taken: the turn to store; a file's state; the maps of what is open and known, for a moment.
+//! Locks, in the order they are taken: the gate of opening and removing; the turn to store; the map of what is open, for a moment; a file's state; the map of
+//! what is known, for a moment.
 //!
 //! | file | holds |
 //! | --- | --- |
@@ -154,11 +155,22 @@ impl SharedVolume {
 
 /// Removes the logs of mounts that are no more: nothing in them was promised.
 fn sweep(above: &Path, store: &Store, options: &SharedOptions) {
-    for entry in std::fs::read_dir(above).into_iter().flatten().flatten() {
-        // Another mount's is busy. One that is damaged is nobody's either.
-        let opened = Log::open(&entry.path(), options.log(store), &mut |_| Ok(()));
-        if !matches!(&opened, Err(error) if error.kind() == ErrorKind::Busy) {
-            let _ = std::fs::remove_dir_all(entry.path());
+    // First the directories, then the sessions: a mount's session is there before its directory is.
+    let found: Vec<_> = std::fs::read_dir(above).into_iter().flatten().flatten().collect();
+    let Ok(sessions) = store.meta.sessions() else { return };
+    for entry in found {
+        let name = entry.file_name();
+        let number = name.to_str().and_then(|name| u64::from_str_radix(name, 16).ok());
+        if sessions.iter().any(|session| Some(session.id.0) == number) {
+            continue;
+        }
+        match Log::open(&entry.path(), options.log(store), &mut |_| Ok(())) {
+            // It stays locked while it is removed.
+            Ok(_locked) => drop(std::fs::remove_dir_all(entry.path())),
+            // Nobody reads it any more, and it was locked when that was found.
+            Err(error) if error.kind() == ErrorKind::Damaged => drop(std::fs::remove_dir_all(entry.path())),
+            // One whose session is over, and which does not know yet, is busy. Of others nothing is known.
+            Err(_) => {}
         }
     }
 }

@@ -50,7 +50,8 @@ impl Core {
         if target.len() > TARGET_MAX {
             return Err(Errno::NAMETOOLONG);
         }
-        let above = self.row_soon(parent)?;
+        // Asked now: what is inherited may have been set elsewhere just before.
+        let above = self.row(parent)?;
         if !is_directory(&above) {
             return Err(Errno::NOTDIR);
         }
@@ -121,15 +122,12 @@ impl Core {
                 (false, true) => return Err(Errno::NOTDIR),
                 _ => {}
             }
-            self.keep_content(&row)?;
+            let _gate = self.open.removing(row.number);
             let time = now();
             let remove = Change::Remove { parent, name: name.to_vec(), recursive: false };
-            let changes = vec![
-                expect(parent, name, Some(row.number)),
-                remove,
-                touched(parent, time),
-                renamed(row.number, time),
-            ];
+            let mut changes = vec![expect(parent, name, Some(row.number))];
+            changes.extend(self.pin(&row));
+            changes.extend([remove, touched(parent, time), renamed(row.number, time)]);
             match self.commit(changes) {
                 Ok(Some(())) => {
                     self.forget_row(parent);
@@ -166,8 +164,8 @@ impl Core {
                     (false, true) => return Err(Errno::ISDIR),
                     _ => {}
                 }
-                self.keep_content(replaced)?;
             }
+            let _gate = replaced.as_ref().map(|row| self.open.removing(row.number));
             let time = now();
             let rename = Change::Rename {
                 parent: from.0,
@@ -178,17 +176,14 @@ impl Core {
             let mut changes = vec![
                 expect(from.0, from.1, Some(moved.number)),
                 expect(to.0, to.1, replaced.as_ref().map(|row| row.number)),
-                rename,
-                touched(from.0, time),
-                touched(to.0, time),
-                renamed(moved.number, time),
             ];
+            changes.extend(replaced.as_ref().and_then(|row| self.pin(row)));
+            changes.extend([rename, touched(from.0, time), touched(to.0, time), renamed(moved.number, time)]);
             changes.extend(replaced.iter().map(|row| renamed(row.number, time)));
             match self.commit(changes) {
                 Ok(Some(())) => {
-                    for number in [from.0, to.0, moved.number] {
-                        self.forget_row(number);
-                    }
+                    [from.0, to.0].into_iter().for_each(|number| self.forget_row(number));
+                    self.moved(moved.number, to.0);
                     replaced.iter().for_each(|row| self.lost_name(row));
                     return Ok(());
                 }
@@ -199,22 +194,21 @@ impl Core {
         Err(Errno::BUSY)
     }
 
-    /// A file that is open here and is about to lose its last name: its content must stay until this mount ends.
-    fn keep_content(&self, row: &Inode) -> Result<()> {
-        if row.links == 1 && row.root != Root::Empty && self.open.get(row.number).is_some() {
-            self.fail(self.session.pin_root(&row.root))?;
-        }
-        Ok(())
+    /// Of a file that is open here and is about to lose a name: the commit goes through only if it has as many names as in this row, and its content. So what
+    /// [`Core::lost_name`] concludes is so; and if it is the last name, the content stays until this mount ends.
+    fn pin(&self, row: &Inode) -> Option<Change> {
+        let Inode { number, links, ref root, .. } = *row;
+        self.open.get(number).map(|_| Change::Pin { inode: number, links, root: root.clone() })
     }
 
-    /// An inode has a name less than in this row.
+    /// An inode has a name less than in this row, by a commit with what [`Core::pin`] says. The gate has kept others from opening it meanwhile.
     fn lost_name(&self, row: &Inode) {
         self.forget_row(row.number);
         if let Some(file) = self.open.get(row.number) {
             let mut state = file.write();
             state.edition += 1;
             if row.links <= 1 {
-                state.lose();
+                state.lose_pinned(row, &self.budget);
             } else {
                 state.row.links = row.links - 1;
             }

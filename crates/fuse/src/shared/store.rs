@@ -6,10 +6,12 @@
 //! 2. a writer cuts, hashes, compresses, packs; when its packs are durable, one transaction gives every file its content, if its row is what it was;
 //! 3. the files give up what was stored, and the log the segments that nothing needs.
 //!
-//! If a row is not what it was, none of the batch has happened. Whoever waits for such a file has it read again, its bytes laid over what is there now, and
-//! stored alone, until that succeeds. What was cut and packed is not lost: it is found again.
+//! If a row is not what it was, or a file cannot be stored, none of the batch has happened. Then each who waits stores its own file alone: if another host has changed that,
+//! it is read again, its bytes are laid over what is there now, and so on until that succeeds. What was cut and packed is not lost: it is found again.
+//!
+//! A file that is closed and cannot be stored stays among the open ones, and is tried again with what is stored later.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -35,6 +37,12 @@ use crate::view::content::StoredFile;
 /// How long it may be unknown which packs other hosts have made: what is in them is stored once more until then.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
+/// How often it is tried again to store what could not be when it was closed.
+const RETRY_EVERY: Duration = Duration::from_secs(5);
+/// How much longer than before a file waits that other hosts have changed again, and how often that grows.
+const PAUSE: Duration = Duration::from_millis(1);
+const PAUSES_MAX: u32 = 50;
+
 /// Who stores, and what others wait for.
 #[derive(Default)]
 pub(super) struct Turn {
@@ -42,6 +50,20 @@ pub(super) struct Turn {
     turn: Mutex<Option<Instant>>,
     waiting: Mutex<Vec<Arc<File>>>,
     relieving: Mutex<()>,
+    left: Mutex<Left>,
+}
+
+impl Turn {
+    fn waiting(&self) -> MutexGuard<'_, Vec<Arc<File>>> {
+        self.waiting.lock().expect("no panic while held")
+    }
+}
+
+/// Files that are closed, and of which something could not be stored. Each has kept a handle.
+#[derive(Default)]
+struct Left {
+    files: Vec<Arc<File>>,
+    tried: Option<Instant>,
 }
 
 /// What has happened since the mount began.
@@ -81,6 +103,7 @@ struct Cut {
     was: (Attributes, Root),
     attributes: Attributes,
     keep: bool,
+    edition: u64,
 }
 
 impl Core {
@@ -89,35 +112,49 @@ impl Core {
     /// # Errors
     /// Those of the store; then it stays staged.
     pub fn store_file(self: &Arc<Self>, file: &Arc<File>, closes: bool) -> Result<()> {
-        self.turn.waiting.lock().expect("no panic while held").push(Arc::clone(file));
-        let mut turn = self.turn.turn.lock().expect("no panic while held");
-        let mut waiting = std::mem::take(&mut *self.turn.waiting.lock().expect("no panic while held"));
-        for tries in 0..TRIES {
-            if is_stored(file) {
-                break;
-            }
-            if tries > 0 {
-                // The others see to theirs.
-                waiting.truncate(0);
-            }
-            waiting.retain(|other| !Arc::ptr_eq(other, file) && !is_stored(other));
-            waiting.dedup_by(|one, other| Arc::ptr_eq(one, other));
-            waiting.push(Arc::clone(file));
-            match self.batch(&mut turn, &waiting) {
-                Err(error) if matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound) => {
-                    Counters::add(&self.counters.outside, 1);
-                    self.refresh(file)?;
-                }
-                done => done?,
-            }
-        }
-        if !is_stored(file) {
-            return Err(Error::new(ErrorKind::Busy, "other hosts change this file all the time"));
-        }
+        let stored = self.store_one(file);
+        self.store_left();
+        stored?;
         if closes {
             file.write().is_version = true;
         }
         Ok(())
+    }
+
+    fn store_one(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        self.turn.waiting().push(Arc::clone(file));
+        for tries in 0..TRIES {
+            // Who comes between has the turn, and this one is not in its way.
+            std::thread::sleep(PAUSE * tries.saturating_sub(1).min(PAUSES_MAX));
+            let mut turn = self.turn.turn.lock().expect("no panic while held");
+            if file.is_stored() {
+                self.turn.waiting().retain(|other| !Arc::ptr_eq(other, file));
+                return Ok(());
+            }
+            // After an error each goes alone, as it may have been another file's.
+            let mut files = if tries == 0 { std::mem::take(&mut *self.turn.waiting()) } else { Vec::new() };
+            let mut numbers = HashSet::from([file.number]);
+            files.retain(|other| !other.is_stored() && numbers.insert(other.number));
+            files.push(Arc::clone(file));
+            let before = file.read().row.root.clone();
+            let Err(error) = self.batch(&mut turn, &files) else { return Ok(()) };
+            drop(turn);
+            let is_outside = matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound);
+            Counters::add(&self.counters.outside, is_outside.into());
+            if !is_outside && error.kind() != ErrorKind::Damaged {
+                if files.len() > 1 {
+                    continue;
+                }
+                return Err(error);
+            }
+            // Another host may have stored another content, and a collector taken this one.
+            self.refresh(file)?;
+            let is_same = !file.is_stored() && file.read().row.root == before;
+            if is_same && error.kind() != ErrorKind::Changed && files.len() == 1 {
+                return Err(error);
+            }
+        }
+        Err(Error::new(ErrorKind::Busy, "other hosts change this file all the time"))
     }
 
     /// Stores everything that can be.
@@ -127,15 +164,49 @@ impl Core {
     pub fn store_all(self: &Arc<Self>) -> Result<()> {
         let files = self.dirty();
         // Most of it at once.
-        self.turn.waiting.lock().expect("no panic while held").extend(files.iter().cloned());
-        files.iter().try_for_each(|file| self.store_file(file, false))
+        self.turn.waiting().extend(files.iter().cloned());
+        let mut first = Ok(());
+        for file in &files {
+            let stored = self.store_file(file, false);
+            // Without the session nothing can be.
+            let goes_on = stored.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::Fenced);
+            first = first.and(stored);
+            if !goes_on {
+                break;
+            }
+        }
+        first
     }
 
-    /// Makes room in the log, unless somebody is at it.
-    pub fn relieve(self: &Arc<Self>) -> crate::fs::Result<()> {
-        match self.turn.relieving.try_lock() {
-            Ok(_alone) => self.fail(self.store_all()),
-            Err(_) => Ok(()),
+    /// Makes room in the log, unless somebody is at it. There is some still, so nobody has to fail if it cannot be done.
+    pub fn relieve(self: &Arc<Self>) {
+        if let Ok(_alone) = self.turn.relieving.try_lock() {
+            let _ = self.fail(self.store_all());
+        }
+    }
+
+    /// One handle of a file less. If it is the last one, and something of it could not be stored, the file stays, and that is tried again later.
+    pub fn close_file(&self, file: &Arc<File>) {
+        if !self.open.close(file) {
+            let mut left = self.turn.left.lock().expect("no panic while held");
+            left.tried = Some(Instant::now());
+            left.files.push(Arc::clone(file));
+        }
+    }
+
+    /// Tries again to store what was left when it was closed, unless that was a moment ago.
+    fn store_left(self: &Arc<Self>) {
+        let files = {
+            let mut left = self.turn.left.lock().expect("no panic while held");
+            if left.files.is_empty() || left.tried.is_some_and(|at| at.elapsed() < RETRY_EVERY) {
+                return;
+            }
+            left.tried = Some(Instant::now());
+            std::mem::take(&mut left.files)
+        };
+        for file in files {
+            let _ = self.fail(self.store_one(&file));
+            self.close_file(&file);
         }
     }
 
@@ -174,7 +245,11 @@ impl Core {
                 self.log.remove_dead(self.log.last())?;
             }
             Err(error) => {
-                cuts.iter().for_each(|cut| cut.file.write().is_committing = false);
+                for cut in &cuts {
+                    let mut state = cut.file.write();
+                    state.is_committing = false;
+                    state.settle_pinned(&self.budget);
+                }
                 let is_ours = !matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound);
                 Counters::add(&self.counters.failures, is_ours.into());
             }
@@ -194,6 +269,7 @@ impl Core {
             was: (state.row.attributes.clone(), state.row.root.clone()),
             attributes: state.attributes(),
             keep: state.is_version && state.row.root != Root::Empty,
+            edition: state.edition,
         }
     }
 
@@ -267,26 +343,27 @@ impl Core {
         let root = root.ok_or_else(|| {
             Error::new(ErrorKind::Io, format!("the writer does not say what inode {number} became"))
         })?;
-        state.edition += 1;
         state.map.settle(cut.sequence, root.len());
         state.stored = Arc::new(StoredFile::new(root.clone(), &self.budget));
-        state.row.attributes = cut.attributes.clone();
+        // Else they were set again after the commit, by this host.
+        let is_newest = state.edition == cut.edition;
+        state.edition += 1;
+        if is_newest {
+            state.row.attributes = cut.attributes.clone();
+        }
         state.row.root = root;
         state.is_version = false;
         if state.map.is_clean() {
             (state.written, state.drops_rights, state.only_appended) = (None, false, false);
         }
-        let row = state.row.clone();
-        drop(state);
-        self.remember_own(&row, None);
+        state.settle_pinned(&self.budget);
+        if is_newest {
+            self.remember_own(&state.row, None);
+        } else {
+            self.forget_row(number);
+        }
         Ok(())
     }
-}
-
-/// Nothing of it is staged, or nobody can come by it any more.
-fn is_stored(file: &File) -> bool {
-    let state = file.read();
-    state.is_removed || !state.is_dirty()
 }
 
 /// The bytes of a cut.

@@ -20,7 +20,7 @@ pub const USER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 pub struct Cluster {
     pub server: &'static Server,
     pub schema: String,
-    packs: TempDir,
+    pub packs: TempDir,
     pub said: Arc<Mutex<Vec<String>>>,
 }
 

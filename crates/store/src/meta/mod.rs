@@ -222,7 +222,7 @@ pub enum Change {
         new_name: Vec<u8>,
     },
     /// Nothing, if `name` stands for `inode` just now (`None`: for nothing); else the commit is refused (`Changed`). For who decided on what was read
-    /// before, on a store that others change too. This and the two below go by their order, with those above.
+    /// before, on a store that others change too. This and the three below go by their order, with those above.
     Expect {
         /// Directory.
         parent: u64,
@@ -255,6 +255,16 @@ pub enum Change {
         modified: bool,
         /// When.
         time: Time,
+    },
+    /// Nothing, if the inode has so many names and this content just now; else the commit is refused (`Changed`, also when it is gone). If that is one name, the
+    /// content is kept from being reclaimed for as long as the session lasts: of a file that is open and loses its last name in this commit.
+    Pin {
+        /// The inode.
+        inode: u64,
+        /// Names that it must have.
+        links: u32,
+        /// Content that it must have.
+        root: Root,
     },
     /// Makes `name` stand for `inode`, or for nothing, whatever it stood for before. This and [`Change::Node`] are for those who own the tree
     /// and know its state, as a mount does: applying them twice is the same as once. Only the state at the end of the commit counts: an
@@ -316,6 +326,16 @@ pub struct Commit {
     pub changes: Vec<Change>,
     /// When, nanoseconds since 1970.
     pub time: u64,
+}
+
+impl Commit {
+    /// Contents that are to be pinned to the session, as said by [`Change::Pin`], if the changes apply.
+    pub(crate) fn pinned(&self) -> impl Iterator<Item = &Root> {
+        self.changes.iter().filter_map(|change| match change {
+            Change::Pin { links: 1, root, .. } => Some(root),
+            _ => None,
+        })
+    }
 }
 
 /// What a commit did.
@@ -466,17 +486,6 @@ pub trait Meta: Send + Sync {
     /// # Errors
     /// `NotFound` when it is not there, `Fenced`.
     fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)>;
-    /// Keeps a content that is committed just now from being reclaimed for as long as `session` lasts: an open file may lose its last name.
-    ///
-    /// # Errors
-    /// `Fenced`; `Invalid` where the engine does not do this.
-    fn pin_root(&self, session: SessionId, root: &Root) -> Result<()> {
-        let _ = (session, root);
-        Err(crate::error::Error::new(
-            crate::error::ErrorKind::Invalid,
-            "this metadata engine pins no contents",
-        ))
-    }
     /// Keeps `roots` from being reclaimed until `holder` (a name; not empty) releases them, whatever becomes of sessions: for the staging log
     /// of a mount, which outlives its process. Those that it holds already it holds once. The caller sees to it that what they refer to is
     /// committed, and cannot be reclaimed before this returns.

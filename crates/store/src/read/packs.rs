@@ -90,10 +90,15 @@ enum Slot {
 struct Promise<'a> {
     reader: &'a PackReader,
     key: (PackId, u16),
+    is_kept: bool,
 }
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
+        if self.is_kept {
+            // What is there by now may be another's.
+            return;
+        }
         // No panic happens while the lock is held; but this may run in one.
         let mut cache = self.reader.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(Slot::Loading) = cache.slots.get(&self.key) {
@@ -353,7 +358,7 @@ impl PackReader {
         }
         guard.slots.insert(key, Slot::Loading);
         drop(guard);
-        let promise = Promise { reader: self, key };
+        let mut promise = Promise { reader: self, key, is_kept: false };
         // Each chunk is verified before it is handed out: the frame's own checksum would say the same once more.
         let frame = self.load_as(pack, footer, number, Trust::Chunks)?;
         let mut cache = self.cache.lock().expect("no panic while held");
@@ -362,8 +367,9 @@ impl PackReader {
         let slot = Slot::Ready { frame: Arc::clone(&frame), used: cache.clock, awaited };
         cache.slots.insert(key, slot);
         cache.evict(self.cache_bytes.load(Ordering::Relaxed));
+        promise.is_kept = true;
         drop(cache);
-        drop(promise);
+        self.loaded.notify_all();
         Ok(frame)
     }
 

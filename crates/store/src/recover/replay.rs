@@ -323,6 +323,7 @@ fn describe(change: &Change) -> String {
         Change::Node { inode, .. }
         | Change::Swap { inode, .. }
         | Change::Touch { inode, .. }
+        | Change::Pin { inode, .. }
         | Change::Orphan { inode, .. } => return format!("setting inode {inode}"),
         Change::Job(_) => return "a job".to_string(),
     };

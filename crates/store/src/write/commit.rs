@@ -303,6 +303,7 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
         | Change::Expect { .. }
         | Change::Swap { .. }
         | Change::Touch { .. }
+        | Change::Pin { .. }
         | Change::Orphan { .. }
         | Change::Job(_) => {}
     }
@@ -346,6 +347,10 @@ fn record_of(change: &Change) -> Option<Record> {
         Change::Swap { inode, parent, attributes, root, keep, .. } => {
             Record::Node { inode, parent, attributes, root, keep }
         }
-        Change::Expect { .. } | Change::Touch { .. } | Change::Orphan { .. } | Change::Job(_) => return None,
+        Change::Expect { .. }
+        | Change::Touch { .. }
+        | Change::Pin { .. }
+        | Change::Orphan { .. }
+        | Change::Job(_) => return None,
     })
 }

@@ -1,4 +1,4 @@
-//! What the documentation says of `Change::Expect`, `Change::Swap` and `Change::Touch`.
+//! What the documentation says of `Change::Expect`, `Change::Swap`, `Change::Touch` and `Change::Pin`.
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
@@ -103,4 +103,39 @@ pub fn times_of_change_never_go_back(engine: &Fixture) {
     engine.commit(writer, vec![touch(true, base.secs + 15), touch(false, base.secs)]).unwrap();
     assert_eq!(times(), (at, OtherTimes { atime, ctime: at }));
     engine.commit(writer, vec![Change::Touch { inode: 12, modified: true, time: at }]).unwrap();
+}
+
+/// The contents that a collector would keep.
+fn roots(engine: &Fixture) -> Vec<Root> {
+    let mut roots = Vec::new();
+    engine
+        .meta
+        .visit_roots(&mut |root| {
+            roots.push(root);
+            Ok(())
+        })
+        .unwrap();
+    roots
+}
+
+pub fn a_content_is_pinned_with_the_removal_of_its_last_name(engine: &Fixture) {
+    numbers(engine);
+    let writer = engine.writer();
+    let pin = |links, content| Change::Pin { inode: 10, links, root: root(content) };
+    let remove = |name: &str| Change::Remove { parent: R, name: name.as_bytes().to_vec(), recursive: false };
+    engine.commit(writer, vec![file(R, "a", 10, 1)]).unwrap();
+    engine.commit(writer, vec![Change::Link { parent: R, name: b"b".to_vec(), inode: 10 }]).unwrap();
+    for other in [pin(1, 1), pin(3, 1), pin(2, 2)] {
+        assert_eq!(kind(engine.commit(writer, vec![other, remove("a")])), ErrorKind::Changed);
+    }
+    engine.commit(writer, vec![pin(2, 1), remove("a")]).unwrap();
+    assert_eq!(roots(engine), [root(1)], "it has another name: nothing but that keeps it");
+    assert_eq!(kind(engine.commit(writer, vec![pin(2, 1), remove("b")])), ErrorKind::Changed);
+    assert_eq!(roots(engine), [root(1)], "what was refused pins nothing");
+    engine.commit(writer, vec![pin(1, 1), remove("b")]).unwrap();
+    assert_eq!(roots(engine), [root(1)], "the session keeps it");
+    assert_eq!(kind(engine.commit(writer, vec![pin(1, 1)])), ErrorKind::Changed, "it is gone");
+    assert_eq!(engine.findings(), [""; 0]);
+    engine.meta.close_session(writer).unwrap();
+    assert_eq!(roots(engine), []);
 }

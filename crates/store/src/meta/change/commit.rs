@@ -70,6 +70,19 @@ fn apply<R: Rows>(editor: &mut Editor<R>, change: &Change) -> Outcome<()> {
             let number = editor.resolve(*inode)?;
             editor.touch(number, *modified, *time)
         }
+        Change::Pin { inode, links, root } => {
+            let number = editor.resolve(*inode)?;
+            match editor.stored(number)? {
+                Some(old)
+                    if old.links == i64::from(*links)
+                        && old.content.root == super::row::root_column(root) =>
+                {
+                    // The engine pins it, in this transaction.
+                    Ok(())
+                }
+                _ => Err(refuse(ErrorKind::Changed, format!("another client has changed inode {inode}"))),
+            }
+        }
         Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } => Err(exact::mixed()),
         // No part of the tree: the engine has seen to it.
         Change::Job(_) => Ok(()),

@@ -7,7 +7,7 @@ use super::connection::Query;
 use super::sessions::{self, REQUIRE_LIVE};
 use super::transaction::Tx;
 use super::working::Working;
-use super::{counters, jobs, packs};
+use super::{counters, jobs, packs, snapshots};
 use crate::error::ErrorKind;
 use crate::meta::change::totals::{Retained, TotalsDelta};
 use crate::meta::change::{Editor, Start, apply_all};
@@ -56,6 +56,7 @@ pub(super) fn commit(tx: &mut Tx<'_>, session: SessionId, commit: &Commit) -> Ou
     apply_all(&mut editor, &commit.changes)?;
     let (mut working, totals, done) = editor.finish();
     working.flush();
+    commit.pinned().for_each(|root| snapshots::later_pin_root(tx, session, root));
     if totals != TotalsDelta::default() {
         let sql = "UPDATE @total SET files = files + $2, directories = directories + $3, others = others + $4, \
                    bytes = bytes + $5 WHERE slot = $1";

@@ -282,10 +282,6 @@ impl Meta for PostgresMeta {
         self.write("pinning", gate, |tx| snapshots::pin(tx, session, target))
     }
 
-    fn pin_root(&self, session: SessionId, root: &Root) -> Result<()> {
-        self.write("pinning a content", Gate::Shared, |tx| snapshots::pin_root(tx, session, root))
-    }
-
     fn purge_history(&self) -> Result<u64> {
         const BATCH: i64 = 20_000;
         let mut total = 0;

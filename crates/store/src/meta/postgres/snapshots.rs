@@ -86,18 +86,12 @@ fn pin_version(tx: &mut Tx<'_>, session: SessionId, inode: u64, number: u64) -> 
     Ok(root)
 }
 
-fn later_pin_root(tx: &mut Tx<'_>, session: SessionId, root: &Root) {
+/// Pins a content that this transaction has found to be committed, and locked.
+pub(super) fn later_pin_root(tx: &mut Tx<'_>, session: SessionId, root: &Root) {
     if let Some(bytes) = root_column(root) {
         let sql = "INSERT INTO @pin_root (session, root) VALUES ($1, $2)";
         tx.later(Query::new(sql).int(session.0 as i64).bytes(bytes));
     }
-}
-
-/// Pins a content.
-pub(super) fn pin_root(tx: &mut Tx<'_>, session: SessionId, root: &Root) -> Outcome<()> {
-    sessions::require_live(tx, session)?;
-    later_pin_root(tx, session, root);
-    Ok(())
 }
 
 /// No snapshot and no pin looks at the row's epochs. New ones never will: they begin after every row of the history has ended.

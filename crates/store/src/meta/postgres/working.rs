@@ -306,7 +306,9 @@ impl Wanted {
                     wanted.directories.extend([*inode as i64, *parent as i64]);
                 }
                 Change::Expect { parent, name, .. } => wanted.entry(*parent, name),
-                Change::Swap { inode, .. } | Change::Touch { inode, .. } => wanted.inodes.push(*inode as i64),
+                Change::Swap { inode, .. } | Change::Touch { inode, .. } | Change::Pin { inode, .. } => {
+                    wanted.inodes.push(*inode as i64);
+                }
                 Change::Orphan { .. } | Change::Job(_) => {}
             }
         }

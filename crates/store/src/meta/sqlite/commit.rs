@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::policies::any_versions_policy;
 use super::rows::SqliteRows;
 use super::state::{add_totals, counter, retained};
-use super::{jobs, packs, sessions};
+use super::{jobs, packs, sessions, snapshots};
 use crate::error::ErrorKind;
 use crate::meta::change::{Editor, Start, apply_all};
 use crate::meta::fault::{Outcome, refuse};
@@ -43,5 +43,6 @@ pub(super) fn commit(
     apply_all(&mut editor, &commit.changes)?;
     let (_, totals, done) = editor.finish();
     add_totals(connection, totals)?;
+    commit.pinned().try_for_each(|root| snapshots::pin_root(connection, session, root))?;
     Ok(done)
 }

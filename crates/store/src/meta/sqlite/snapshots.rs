@@ -123,12 +123,18 @@ fn pin_version(connection: &Connection, session: SessionId, inode: u64, number: 
         .optional()?;
     let missing = || refuse(ErrorKind::NotFound, format!("inode {inode} has no version {number}"));
     let root = root.ok_or_else(missing)?;
-    if let Some(bytes) = row::root_column(&root) {
+    pin_root(connection, session, &root)?;
+    Ok(root)
+}
+
+/// Pins a content that this transaction has found to be committed.
+pub(super) fn pin_root(connection: &Connection, session: SessionId, root: &Root) -> Outcome<()> {
+    if let Some(bytes) = row::root_column(root) {
         connection
             .prepare_cached("INSERT INTO pin_root VALUES (?1, ?2) ON CONFLICT DO NOTHING")?
             .execute((session.0 as i64, bytes))?;
     }
-    Ok(root)
+    Ok(())
 }
 
 /// A table of this many traits is small enough to leave alone.
