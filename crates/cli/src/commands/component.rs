@@ -32,6 +32,7 @@ pub enum ComponentCommand {
     /// Keep programs; one that has the name of another takes its place, which becomes an earlier version
     Add(AddArgs),
     /// Show those that are kept, with the BLAKE3 hash of their content
+    #[command(after_help = "Examples:\n  outrigger component list\n  outrigger component list --json")]
     List,
 }
 

@@ -52,8 +52,10 @@ pub struct NodeArgs {
 #[derive(Subcommand)]
 pub enum NodeCommand {
     /// Show the agents that are running, and what they work on
+    #[command(after_help = "Examples:\n  outrigger node list\n  outrigger node list --json")]
     List,
     /// Have an agent finish the splits that it runs, leave the rest to others, and end
+    #[command(after_help = "Examples:\n  outrigger node drain rack7\n  outrigger node drain rack7 --wait")]
     Drain {
         /// The agent's name
         name: String,

@@ -33,23 +33,30 @@ pub enum RuleCommand {
     /// Make a rule
     Add(Box<AddArgs>),
     /// Show all rules
+    #[command(after_help = "Examples:\n  outrigger rule list\n  outrigger rule list --json")]
     List,
     /// Remove a rule; jobs that it has made go on
+    #[command(after_help = "Examples:\n  outrigger rule remove thumbnails")]
     Remove {
         /// The rule's name
         name: String,
     },
     /// Have a rule stand still; what comes meanwhile waits
+    #[command(after_help = "Examples:\n  outrigger rule pause thumbnails")]
     Pause {
         /// The rule's name
         name: String,
     },
     /// Have it go on, with what came meanwhile first
+    #[command(after_help = "Examples:\n  outrigger rule resume thumbnails")]
     Resume {
         /// The rule's name
         name: String,
     },
     /// The jobs that a rule has made, newest first, and the files of which it could make none
+    #[command(
+        after_help = "Examples:\n  outrigger rule log thumbnails\n  outrigger rule log thumbnails --limit 3 --json"
+    )]
     Log {
         /// The rule's name
         name: String,
