@@ -8,8 +8,9 @@ use std::path::Path;
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
+use outrigger_store::meta::At;
 use outrigger_store::meta::jobs::JobInput;
-use outrigger_store::meta::{At, Meta};
+use outrigger_store::ops::View;
 use outrigger_store::read::Reader;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
@@ -97,11 +98,12 @@ fn hash_of(store: &Store, root: &Root) -> Result<String> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// If `spec` runs a component (`@NAME`, `@NAME:HASH`), notes which, and returns its content, which the job must have as its last input.
+/// If `spec` runs a component (`@NAME`, `@NAME:HASH`), notes which, and returns its content, which the job must have as its last input. The
+/// content stays for as long as `view` lives, by when somebody must hold it.
 ///
 /// # Errors
 /// `NotFound` when it is not kept, or not with this hash.
-pub fn settle(store: &Store, at: At, spec: &mut Spec) -> Result<Option<JobInput>> {
+pub fn settle(store: &Store, view: &View, spec: &mut Spec) -> Result<Option<JobInput>> {
     let Some(asked) = spec.program.first().and_then(|word| word.strip_prefix('@')).map(str::to_string) else {
         return Ok(None);
     };
@@ -119,12 +121,12 @@ pub fn settle(store: &Store, at: At, spec: &mut Spec) -> Result<Option<JobInput>
         );
         Error::new(ErrorKind::NotFound, why)
     };
-    let inode = find(&*store.meta, at, &path)?.filter(|inode| inode.attributes.kind == FileKind::File);
+    let inode = find(&*store.meta, view.at, &path)?.filter(|inode| inode.attributes.kind == FileKind::File);
     let inode = inode.ok_or_else(|| missing(""))?;
     let mut hash = hash_of(store, &inode.root)?;
     let mut root = inode.root;
     if !hash.starts_with(&wanted.to_ascii_lowercase()) {
-        let earlier = earlier(store, &*store.meta, inode.number, &wanted.to_ascii_lowercase())?;
+        let earlier = earlier(store, view, inode.number, &wanted.to_ascii_lowercase())?;
         (hash, root) =
             earlier.ok_or_else(|| missing(&format!(" with hash {wanted}, nor an earlier version of it")))?;
     }
@@ -133,11 +135,17 @@ pub fn settle(store: &Store, at: At, spec: &mut Spec) -> Result<Option<JobInput>
     Ok(Some(JobInput { path: path.to_bytes(), root }))
 }
 
-fn earlier(store: &Store, meta: &dyn Meta, inode: u64, wanted: &str) -> Result<Option<(String, Root)>> {
-    for version in meta.versions(inode)? {
-        let hash = hash_of(store, &version.root)?;
+fn earlier(store: &Store, view: &View, inode: u64, wanted: &str) -> Result<Option<(String, Root)>> {
+    for version in store.meta.versions(inode)? {
+        // Earlier versions are not part of the tree that the view holds still, and looking through one takes a while: without a pin, a newer one
+        // could trim it meanwhile, and a collector take what is returned here.
+        let root = match view.version(store, inode, version.number) {
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            pinned => pinned?,
+        };
+        let hash = hash_of(store, &root)?;
         if hash.starts_with(wanted) {
-            return Ok(Some((hash, version.root)));
+            return Ok(Some((hash, root)));
         }
     }
     Ok(None)

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use outrigger_store::meta::SessionKind;
 use outrigger_store::meta::jobs::{JobId, JobRow, SplitState};
+use outrigger_store::meta::{SessionKind, SessionRow};
 use outrigger_store::session::{Session, is_gone};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -31,9 +31,11 @@ use crate::spec::Spec;
 pub(crate) const SAID: &str = " node ";
 /// The kind of note that asks an agent to stop.
 const DRAIN: &str = "drain";
+/// The kind of note by which an agent has its name: the number of its session.
+const NAMED: &str = "agent";
 /// How often open jobs are looked for when there are none.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A job that could not be run here is left alone for this long.
+/// A job that could not be run here is left alone for this long; so is everything, after an error that has to do with no job.
 const REST: Duration = Duration::from_secs(10);
 
 /// How an agent works.
@@ -60,6 +62,10 @@ pub enum Event<'a> {
     Fired(&'a str, JobId),
     /// It cannot run a job; others may.
     Refused(JobId, &'a Error),
+    /// A rule cannot do all that it should.
+    Trouble(&'a str, &'a Error),
+    /// It could not do anything just now, and tries again in a while.
+    Rests(&'a Error),
 }
 
 /// An agent that lives.
@@ -140,10 +146,12 @@ pub fn drain(store: &Store, name: &str) -> Result<()> {
     store.jobs()?.set_note(DRAIN, name, Some(""))
 }
 
-/// Runs an agent until `stop` is set, somebody drains it, or (if it is told so) there is nothing to do.
+/// Runs an agent until `stop` is set, somebody drains it, or (if it is told so) there is nothing to do. What fails once it runs, a database that is away among it, it
+/// tries again.
 ///
 /// # Errors
-/// `Invalid` for a name that cannot be one, `Exists` when an agent of that name lives, and failures of the store. Jobs that fail are none.
+/// `Invalid` for a name that cannot be one, `Exists` when an agent of that name lives, and failures of the store at the beginning; those that come later if it is
+/// to end when there is nothing to do. Jobs that fail are none.
 pub fn run(
     store: &Arc<Store>,
     options: &NodeOptions<'_>,
@@ -165,13 +173,31 @@ pub fn run(
             resting: HashMap::new(),
         };
         let mut work = || -> Result<()> {
+            let mut told = String::new();
             while !stop.load(Ordering::Relaxed) {
                 // A host that slept has lost it, and what it had claimed; it is an agent like any other when it wakes.
-                if session.check().is_err() {
-                    session = register(store, options)?;
-                }
-                if agent.round(tell)? {
-                    continue;
+                let registered = match session.check() {
+                    Ok(()) => Ok(()),
+                    Err(_) => register(store, options).map(|again| session = again),
+                };
+                match registered.and_then(|()| agent.round(tell)) {
+                    Ok(did) => {
+                        told.clear();
+                        if did {
+                            continue;
+                        }
+                    }
+                    Err(error) if options.until_idle => return Err(error),
+                    // Every other agent would meet the same, and end as well.
+                    Err(error) => {
+                        let why = error.to_string();
+                        if why != told {
+                            tell(Event::Rests(&error));
+                            told = why;
+                        }
+                        rest(stop);
+                        continue;
+                    }
                 }
                 if options.until_idle {
                     return Ok(());
@@ -186,9 +212,19 @@ pub fn run(
         let _ = asker.join();
         worked
     });
+    let id = session.id().0.to_string();
     drop(session);
-    store.jobs()?.set_note(DRAIN, &options.name, None)?;
+    let jobs = store.jobs()?;
+    jobs.set_note(DRAIN, &options.name, None)?;
+    jobs.change_note(NAMED, &options.name, &id, None)?;
     worked
+}
+
+fn rest(stop: &AtomicBool) {
+    let until = Instant::now() + REST;
+    while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+        std::thread::park_timeout(LOOK_EVERY);
+    }
 }
 
 fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session>> {
@@ -199,15 +235,28 @@ fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session
         return Err(Error::new(ErrorKind::Invalid, why));
     }
     runner::fence_the_dead(store)?;
+    let taken = |by: String| {
+        let why = format!("an agent `{name}` is running already{by}; give this one another name with --name");
+        Error::new(ErrorKind::Exists, why)
+    };
     if let Some(other) = nodes(store)?.into_iter().find(|node| node.name == *name) {
-        let why = format!(
-            "an agent `{name}` is running already (process {} on {}); give this one another name with --name",
-            other.process, other.host
-        );
-        return Err(Error::new(ErrorKind::Exists, why));
+        return Err(taken(format!(" (process {} on {})", other.process, other.host)));
     }
     // It reads: no collector ever waits for it.
-    store.session(SessionKind::Reader, &format!("node {name} slots={}", options.slots))
+    let session = store.session(SessionKind::Reader, &format!("node {name} slots={}", options.slots))?;
+    // Two that begin at once have both got here. A claim is worth as much as the session that it names.
+    let (jobs, own, locks) = (store.jobs()?, session.id().0.to_string(), store.locks_dir());
+    while !jobs.add_note(NAMED, name, &own)? {
+        let Some(claim) = jobs.notes(NAMED)?.into_iter().find(|note| note.name == *name) else { continue };
+        let holds = |row: &SessionRow| row.id.0.to_string() == claim.value && !is_gone(row, Some(&locks));
+        if store.meta.sessions()?.iter().any(holds) {
+            return Err(taken(String::new()));
+        }
+        if jobs.change_note(NAMED, name, &claim.value, Some(&own))? {
+            break;
+        }
+    }
+    Ok(session)
 }
 
 fn ask_for_drain(store: &Store, name: &str, stop: &AtomicBool, done: &AtomicBool) {
@@ -235,9 +284,9 @@ struct Agent<'a> {
 impl Agent<'_> {
     /// Looks at all open jobs once, and runs what it can. True when there was something.
     fn round(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<bool> {
-        for (rule, job) in self.rules.look(self.store)? {
-            tell(Event::Fired(&rule, job));
-        }
+        let looked = self.rules.look(self.store)?;
+        looked.made.iter().for_each(|(rule, job)| tell(Event::Fired(rule, *job)));
+        looked.trouble.iter().for_each(|(rule, error)| tell(Event::Trouble(rule, error)));
         let mut open = self.store.jobs()?.open_jobs()?;
         open.reverse();
         self.fits.retain(|job, _| open.iter().any(|row| row.id == *job));
@@ -246,8 +295,19 @@ impl Agent<'_> {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
-            if self.resting.get(&row.id).is_some_and(|until| *until > Instant::now()) || !self.wants(&row)? {
+            if self.resting.get(&row.id).is_some_and(|until| *until > Instant::now()) {
                 continue;
+            }
+            match self.wants(&row) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) => return Err(error),
+                // What is wrong with this one's rows must not keep all others waiting.
+                Err(error) => {
+                    self.resting.insert(row.id, Instant::now() + REST);
+                    tell(Event::Refused(row.id, &error));
+                    continue;
+                }
             }
             did = true;
             tell(Event::Began(row.id));

@@ -77,7 +77,15 @@ pub fn submit(
     make(store, &view, spec, found, with, splits, None)
 }
 
-/// As [`submit`], for files that were found already, in a view of the store; for a rule that has `seen` one of them.
+/// What a job has of the rule that makes it.
+pub(crate) struct Fired {
+    /// The file that the rule has seen.
+    pub seen: Seen,
+    /// The content of the rule's component, if it has one.
+    pub component: Option<JobInput>,
+}
+
+/// As [`submit`], for files that were found already, in a view of the store; for a rule that has seen one of them.
 pub(crate) fn make(
     store: &Arc<Store>,
     view: &View,
@@ -85,13 +93,16 @@ pub(crate) fn make(
     mut found: Vec<Found>,
     with: &[String],
     splits: Splits,
-    seen: Option<Seen>,
+    fired: Option<Fired>,
 ) -> Result<JobId> {
     let cuts = cut(spec, &found, splits)?;
     check_targets(&*store.meta, spec, &found, &cuts)?;
     let mut spec = spec.clone();
     settle_program(&mut spec)?;
-    let component = component::settle(store, view.at, &mut spec)?;
+    let (seen, component) = match fired {
+        Some(Fired { seen, component }) => (Some(seen), component),
+        None => (None, component::settle(store, view, &mut spec)?),
+    };
     if spec.records == Records::Bam {
         let indexes = found.iter().map(|found| index_of(&*store.meta, view.at, &found.path));
         let indexes = indexes.collect::<Result<Vec<_>>>()?;
@@ -125,12 +136,13 @@ fn index_of(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Found> {
     Err(Error::new(ErrorKind::Invalid, why))
 }
 
-/// A program that lies on this host is named so that every process here finds it, and no other host looks for it.
+/// A program that lies on this host is named so that every process here finds it, and no other host looks for it. Where it is said on which host it
+/// lies that stays: an agent anywhere makes the jobs of a rule, and what lies on its own host by that name is another program.
 ///
 /// # Errors
 /// `NotFound` when it is not there.
 pub fn settle_program(spec: &mut Spec) -> Result<()> {
-    if spec.brings_program() {
+    if spec.host.is_none() && spec.brings_program() {
         let program = spec.program[0].clone();
         let path = std::fs::canonicalize(&program).context(|| format!("the program {program}"))?;
         spec.program[0] = path.into_os_string().into_string().map_err(|path| {

@@ -9,15 +9,14 @@
 //!
 //! What this cannot tell: files that came and went between two looks, contents that were replaced before the next look, and who read what.
 
-use std::collections::HashMap;
+mod watch;
+
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use outrigger_store::meta::jobs::{JobId, Seen};
+use outrigger_store::meta::jobs::{JobId, Note, Seen};
 use outrigger_store::meta::{At, Inode};
 use outrigger_store::ops::View;
-use outrigger_store::tree::find;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store, clock};
 use serde::{Deserialize, Serialize};
 
@@ -26,16 +25,13 @@ use crate::inputs::{Found, StoreGlob};
 use crate::pattern::Pattern;
 use crate::plan::{self, Splits};
 use crate::spec::Spec;
-use crate::template::{self, Subject, expand};
+
+pub use watch::{Looked, Watcher};
 
 /// The kind of note that a rule is.
 const RULE: &str = "rule";
 /// The kind of note that says why a rule made no job of a file.
 const REFUSED: &str = "rule-refused";
-/// How often the tree is looked at, if that is quick …
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// … and how many times longer than a look the pause is at least.
-const PAUSE_FACTOR: u32 = 10;
 
 /// What a rule waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -77,7 +73,7 @@ impl fmt::Display for Trigger {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Rule {
     /// Tells it from others that had its name.
-    id: String,
+    pub id: String,
     /// Which files.
     pub glob: String,
     /// What of them.
@@ -106,13 +102,24 @@ pub struct Refused {
 /// # Errors
 /// Those of the database; `Newer` for a rule of another version of this program.
 pub fn list(store: &Store) -> Result<Vec<(String, Rule)>> {
-    let newer = |name: &str| {
-        Error::new(ErrorKind::Newer, format!("rule `{name}` was made by another version of this program"))
-    };
-    let decode = |name: String, text: &str| {
-        serde_json::from_str(text).map_err(|error| newer(&name).caused_by(error)).map(|rule| (name, rule))
-    };
-    store.jobs()?.notes(RULE)?.into_iter().map(|note| decode(note.name, &note.value)).collect()
+    store.jobs()?.notes(RULE)?.iter().map(|note| Ok((note.name.clone(), decode(note)?))).collect()
+}
+
+fn decode(note: &Note) -> Result<Rule> {
+    serde_json::from_str(&note.value).map_err(|error| {
+        let why = format!("rule `{}` was made by another version of this program", note.name);
+        Error::new(ErrorKind::Newer, why).caused_by(error)
+    })
+}
+
+/// Who holds the content of a rule's component.
+fn holder(rule: &Rule) -> String {
+    format!("rule:{}", rule.id)
+}
+
+/// What the names of notes on files of which a rule made no job begin with.
+fn refused_of(rule: &Rule) -> String {
+    format!("{}/", rule.id)
 }
 
 fn encode(rule: &Rule) -> Result<String> {
@@ -150,9 +157,9 @@ pub fn add(
     let parsed = StoreGlob::parse(glob)?;
     spec.check()?;
     plan::settle_program(&mut spec)?;
-    // Pinned: the rule goes on with this content, whatever becomes of the component's name.
-    component::settle(store, At::Now, &mut spec)?;
-    spec.component = None;
+    // The component's content stays while this lives, by when the rule holds it: it goes on with that, whatever becomes of the name.
+    let view = View::open(store, "rule", None)?;
+    let component = component::settle(store, &view, &mut spec)?;
     spec.rule = Some(name.to_string());
     let id = format!("{name}#{}", clock::now_nanos());
     let splits = match splits {
@@ -167,23 +174,39 @@ pub fn add(
             files(store, &parsed)?.iter().map(|found| seen(&rule, &found.inode, None)).collect();
         there.chunks(10_000).try_for_each(|some| jobs.see(some))?;
     }
-    if !jobs.add_note(RULE, name, &encode(&rule)?)? {
+    let text = encode(&rule)?;
+    if !jobs.add_note(RULE, name, &text)? {
         jobs.forget_seen(&rule.id)?;
         let why = format!("there is a rule `{name}` already; `outrigger rule remove {name}` removes it");
         return Err(Error::new(ErrorKind::Exists, why));
     }
+    // After the note: were this process to end here, the rule would look for its component by name, while a hold without a rule would last for ever.
+    if let Some(component) = component {
+        store.meta.hold(&holder(&rule), &[component.root])?;
+        if !jobs.notes(RULE)?.iter().any(|note| note.name == name && is(&rule, note)) {
+            store.meta.release(&holder(&rule), None)?;
+        }
+        view.check()?;
+    }
     Ok(())
 }
 
-fn one(store: &Store, name: &str) -> Result<Rule> {
-    let found = list(store)?.into_iter().find(|(other, _)| other == name);
+/// Whether it is this rule, and not another of its name.
+fn is(rule: &Rule, note: &Note) -> bool {
+    decode(note).is_ok_and(|other| other.id == rule.id)
+}
+
+/// A rule, and its text as it is kept.
+fn one(store: &Store, name: &str) -> Result<(Rule, String)> {
+    let found = store.jobs()?.notes(RULE)?.into_iter().find(|note| note.name == name);
     let missing = || {
         Error::new(
             ErrorKind::NotFound,
             format!("there is no rule `{name}`; `outrigger rule list` shows them"),
         )
     };
-    found.map(|(_, rule)| rule).ok_or_else(missing)
+    let note = found.ok_or_else(missing)?;
+    Ok((decode(&note)?, note.value))
 }
 
 /// Removes a rule; jobs that it made stay.
@@ -191,10 +214,18 @@ fn one(store: &Store, name: &str) -> Result<Rule> {
 /// # Errors
 /// `NotFound`.
 pub fn remove(store: &Store, name: &str) -> Result<()> {
-    let (rule, jobs) = (one(store, name)?, store.jobs()?);
-    jobs.set_note(RULE, name, None)?;
+    let jobs = store.jobs()?;
+    let rule = loop {
+        let (rule, text) = one(store, name)?;
+        // Before the note, by which it is found: were this process to end in between, the rule could be removed again.
+        store.meta.release(&holder(&rule), None)?;
+        // Not another one that has its name by now.
+        if jobs.change_note(RULE, name, &text, None)? {
+            break rule;
+        }
+    };
     jobs.forget_seen(&rule.id)?;
-    for note in jobs.notes(REFUSED)?.iter().filter(|note| note.name.starts_with(&format!("{}/", rule.id))) {
+    for note in jobs.notes(REFUSED)?.iter().filter(|note| note.name.starts_with(&refused_of(&rule))) {
         jobs.set_note(REFUSED, &note.name, None)?;
     }
     Ok(())
@@ -205,8 +236,13 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
 /// # Errors
 /// `NotFound`.
 pub fn pause(store: &Store, name: &str, paused: bool) -> Result<()> {
-    let rule = Rule { paused, ..one(store, name)? };
-    store.jobs()?.set_note(RULE, name, Some(&encode(&rule)?))
+    loop {
+        let (rule, text) = one(store, name)?;
+        // Only what was read: a rule that was removed meanwhile must not come back, having seen nothing.
+        if store.jobs()?.change_note(RULE, name, &text, Some(&encode(&Rule { paused, ..rule })?))? {
+            return Ok(());
+        }
+    }
 }
 
 /// Jobs that a rule made, newest first, and files of which it made none.
@@ -214,12 +250,11 @@ pub fn pause(store: &Store, name: &str, paused: bool) -> Result<()> {
 /// # Errors
 /// `NotFound`.
 pub fn log(store: &Store, name: &str, limit: usize) -> Result<(Vec<JobId>, Vec<Refused>)> {
-    let rule = one(store, name)?;
+    let (rule, _) = one(store, name)?;
     let jobs = store.jobs()?;
     let of_rule = |text: &str| Spec::decode(text).is_ok_and(|spec| spec.rule.as_deref() == Some(name));
     let made = jobs.jobs(usize::MAX)?.into_iter().filter(|row| of_rule(&row.spec)).map(|row| row.id);
-    let refused =
-        jobs.notes(REFUSED)?.into_iter().filter(|note| note.name.starts_with(&format!("{}/", rule.id)));
+    let refused = jobs.notes(REFUSED)?.into_iter().filter(|note| note.name.starts_with(&refused_of(&rule)));
     let refused = refused.map(|note| Refused { why: note.value, when: note.changed });
     Ok((made.take(limit).collect(), refused.collect()))
 }
@@ -238,95 +273,6 @@ fn files(store: &Store, glob: &StoreGlob) -> Result<Vec<Found>> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Invalid) => Ok(Vec::new()),
         found => found,
     }
-}
-
-/// Looks for what rules wait for, for an agent.
-#[derive(Default)]
-pub struct Watcher {
-    next: Option<Instant>,
-}
-
-impl Watcher {
-    /// Looks, if it is time to; returns the jobs that were made, with their rules' names.
-    ///
-    /// # Errors
-    /// Failures of the store. What is wrong with one rule or file is noted, and is in its log.
-    pub fn look(&mut self, store: &Arc<Store>) -> Result<Vec<(String, JobId)>> {
-        let began = Instant::now();
-        if self.next.is_some_and(|next| began < next) {
-            return Ok(Vec::new());
-        }
-        let mut made = Vec::new();
-        for (name, rule) in list(store)?.into_iter().filter(|(_, rule)| !rule.paused) {
-            for job in fire(store, &rule)? {
-                made.push((name.clone(), job));
-            }
-        }
-        self.next = Some(Instant::now() + LOOK_EVERY.max(began.elapsed() * PAUSE_FACTOR));
-        Ok(made)
-    }
-}
-
-fn fire(store: &Arc<Store>, rule: &Rule) -> Result<Vec<JobId>> {
-    let jobs = store.jobs()?;
-    // Before the tree: see above.
-    let known: HashMap<u64, String> = jobs.seen(&rule.id)?;
-    let Ok(glob) = StoreGlob::parse(&rule.glob) else { return Ok(Vec::new()) };
-    let is_new = |inode: &Inode| match known.get(&inode.number) {
-        None => true,
-        Some(before) => rule.on == Trigger::Close && *before != mark(inode),
-    };
-    let new: Vec<Found> = files(store, &glob)?.into_iter().filter(|found| is_new(&found.inode)).collect();
-    if new.is_empty() {
-        return Ok(Vec::new());
-    }
-    // What is read from here on stays until the jobs hold it. It may be newer than what was just found.
-    let view = View::open(store, "rules", None)?;
-    let mut made = Vec::new();
-    for Found { path, .. } in new {
-        let Some(inode) = find(&*store.meta, view.at, &path)?.filter(&is_new) else { continue };
-        let seen = seen(rule, &inode, known.get(&inode.number).cloned());
-        let found = Found { path: path.clone(), inode };
-        let tried = no_loop(rule, &glob, &found).and_then(|()| {
-            let splits = rule.splits.map_or(Splits::Auto, Splits::Count);
-            plan::make(store, &view, &rule.spec, vec![found], &rule.with, splits, Some(seen.clone()))
-        });
-        match tried {
-            Ok(job) => made.push(job),
-            // Another agent was first.
-            Err(error) if error.kind() == ErrorKind::Exists => {}
-            Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound) => {
-                jobs.set_note(
-                    REFUSED,
-                    &format!("{}/{}", rule.id, seen.inode),
-                    Some(&format!("{path}: {error}")),
-                )?;
-                jobs.see(&[seen])?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    view.check()?;
-    Ok(made)
-}
-
-/// Refuses a job whose output would set off the rule that made it.
-fn no_loop(rule: &Rule, glob: &StoreGlob, found: &Found) -> Result<()> {
-    for output in &rule.spec.outputs {
-        let subject = Subject { path: Some(&found.path), input: 0, split: Some(0) };
-        let mut target = expand(&output.template, &subject)?;
-        if template::is_directory(&output.template) {
-            target = target.join(b"x");
-        }
-        if glob.matches(&target) {
-            let why = format!(
-                "its output `{target}` would set off the same rule again: put it where `{}` does not match",
-                rule.glob
-            );
-            return Err(Error::new(ErrorKind::Invalid, why));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

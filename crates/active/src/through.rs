@@ -96,7 +96,7 @@ pub fn run(
     let splits = vec![split; if raw.is_some() { 2 } else { 1 }];
     // Pinned until the job has it.
     let view = View::open(store, "run", None)?;
-    let inputs: Vec<JobInput> = component::settle(store, view.at, &mut spec)?.into_iter().collect();
+    let inputs: Vec<JobInput> = component::settle(store, &view, &mut spec)?.into_iter().collect();
     let job = store.jobs()?.create_job(&NewJob { spec: spec.encode()?, inputs, splits, seen: None })?;
     view.check()?;
     drop(view);

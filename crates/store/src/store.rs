@@ -309,9 +309,13 @@ impl Store {
     /// Its jobs.
     ///
     /// # Errors
-    /// `Invalid` where the metadata engine has none.
+    /// `Invalid` where there are none.
     pub fn jobs(&self) -> Result<&dyn Jobs> {
-        let none = || Error::new(ErrorKind::Invalid, "this metadata engine keeps no jobs");
+        let none = || {
+            let why = "this store has no place for jobs yet: an earlier version of this program made it; it gets one when somebody who may write to it opens it \
+                       (`outrigger jobs`, as such a user)";
+            Error::new(ErrorKind::Invalid, why)
+        };
         self.meta.jobs().ok_or_else(none)
     }
 

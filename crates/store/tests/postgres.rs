@@ -76,6 +76,11 @@ fn a_store_from_before_jobs_gets_them_when_it_is_opened() {
     let tables = ["job", "job_input", "job_split", "job_output", "job_note", "job_seen"];
     let drops = tables.map(|table| format!("DROP TABLE {schema}.{table}")).join("; ");
     server.sql(&format!("{drops}; UPDATE {schema}.about SET version = 1"));
+    // Who may only read reads it as it is.
+    let reader = PostgresMeta::open(Location::parse(&url).unwrap(), true).unwrap();
+    assert_eq!((paths(&reader, At::Now), reader.check().unwrap()), (vec!["/f".to_string()], Vec::new()));
+    assert!(Meta::jobs(&reader).is_none());
+    drop(reader);
     // Of several that come at once one does it.
     std::thread::scope(|scope| {
         for thread in [0; 3].map(|_| scope.spawn(|| drop(open(&url)))) {

@@ -5,79 +5,86 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use outrigger_format::{Entry, PackId, Root};
 use outrigger_store::meta::jobs::{JobId, NewSplit};
 use outrigger_store::read::Reader;
-use outrigger_store::{Result, Store};
+use outrigger_store::{Error, ErrorKind, Result, Store};
 
 /// Chunks of a split that are looked up, about.
 const SAMPLES: u64 = 16;
 /// Splits that are looked at; of a job with more, the rest is taken as it comes.
 const SPLITS_MAX: usize = 10_000;
+/// How long a job may be kept waiting for this.
+const LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// The splits of which this host holds more than half, rising.
-///
-/// # Errors
-/// Those of the database and of reading manifests.
-pub(super) fn local_splits(store: &Arc<Store>, job: JobId, roots: &[Arc<Root>]) -> Result<Vec<u64>> {
-    let Some(pack) = store.committed_packs()?.first().copied() else { return Ok(Vec::new()) };
-    if store.backend.locate(pack)?.is_empty() {
-        return Ok(Vec::new());
-    }
+/// The splits of which this host holds more than half, rising, as far as that can be found out soon: it is only an order, so what fails or takes long is left
+/// out, and these splits are taken as they come.
+pub(super) fn local_splits(store: &Arc<Store>, job: JobId, roots: &[Arc<Root>]) -> Vec<u64> {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let splits: Vec<NewSplit> =
-        store.jobs()?.splits(job)?.into_iter().take(SPLITS_MAX).map(|split| split.range).collect();
-    let locate = |pack| store.backend.locate(pack);
-    splits_on(store, &splits, roots, &host, &locate)
+    let Ok(splits) = store.jobs().and_then(|jobs| jobs.splits(job)) else { return Vec::new() };
+    let mut look = Look { store, host: &host, known: HashMap::new(), until: Instant::now() + LOOK_MAX };
+    let mut local = Vec::new();
+    for split in splits.iter().take(SPLITS_MAX) {
+        let Some(root) = split.range.input.and_then(|input| roots.get(input as usize)) else { continue };
+        match look.has_most(root, split.range) {
+            Ok(true) => local.push(split.number),
+            Ok(false) => {}
+            // The engine does not know, or time is up.
+            Err(error) if error.kind() == ErrorKind::Cancelled => break,
+            Err(_) => {}
+        }
+    }
+    local
 }
 
-/// As [`local_splits`], for `host`, by what `locate` says.
-///
-/// # Errors
-/// Those of `locate` and of reading manifests.
-fn splits_on(
-    store: &Store,
-    splits: &[NewSplit],
-    roots: &[Arc<Root>],
-    host: &str,
-    locate: &dyn Fn(PackId) -> Result<Vec<String>>,
-) -> Result<Vec<u64>> {
-    let mut known: HashMap<PackId, bool> = HashMap::new();
-    let mut here = |pack: PackId| -> Result<bool> {
-        if let Some(here) = known.get(&pack) {
-            return Ok(*here);
-        }
-        // The first one is who reads are sent to.
-        let first = locate(pack)?.into_iter().next();
-        let is = first.is_some_and(|first| is_same_host(&first, host));
-        known.insert(pack, is);
-        Ok(is)
-    };
-    let reader = Reader::new(store);
-    let mut local = Vec::new();
-    for (number, split) in splits.iter().enumerate() {
-        let Some(root) = split.input.and_then(|input| roots.get(input as usize)) else { continue };
+struct Look<'a> {
+    store: &'a Store,
+    host: &'a str,
+    /// Packs that were asked for, and whether they are here.
+    known: HashMap<PackId, bool>,
+    until: Instant,
+}
+
+impl Look<'_> {
+    /// Whether this host has more than half of a split.
+    fn has_most(&mut self, root: &Root, split: NewSplit) -> Result<bool> {
+        let reader = Reader::new(self.store);
         let (mut bytes, mut bytes_here) = (0u64, 0u64);
         let step = (split.to.saturating_sub(split.from) / SAMPLES).max(1);
         let mut at = split.from;
         while at < split.to {
+            if Instant::now() >= self.until {
+                return Err(Error::new(ErrorKind::Cancelled, "that took long enough"));
+            }
             reader.entries(root, at, at + 1, &mut |_, entry| {
                 if let Entry::Chunk { fingerprint, len } = entry
-                    && let Some(place) = store.index.resolve(&fingerprint, |_| true)?
+                    && let Some(place) = self.store.index.resolve(&fingerprint, |_| true)?
                 {
                     bytes += u64::from(len);
-                    bytes_here += if here(place.pack)? { u64::from(len) } else { 0 };
+                    bytes_here += if self.has(place.pack)? { u64::from(len) } else { 0 };
                 }
                 Ok(false)
             })?;
             at += step;
         }
-        if bytes_here * 2 > bytes {
-            local.push(number as u64);
-        }
+        Ok(bytes_here * 2 > bytes)
     }
-    Ok(local)
+
+    fn has(&mut self, pack: PackId) -> Result<bool> {
+        if let Some(here) = self.known.get(&pack) {
+            return Ok(*here);
+        }
+        let hosts = self.store.backend.locate(pack)?;
+        // The first one is who reads are sent to.
+        let Some(first) = hosts.first() else {
+            return Err(Error::new(ErrorKind::Cancelled, "this engine does not know who holds what"));
+        };
+        let is = is_same_host(first, self.host);
+        self.known.insert(pack, is);
+        Ok(is)
+    }
 }
 
 /// Hosts are named with or without their domains.

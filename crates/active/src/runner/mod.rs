@@ -185,7 +185,7 @@ fn work(
     let scratch = Scratch::new()?;
     sandbox.hand_over(scratch.path())?;
     let missing = sandbox.missing.clone();
-    let local = locality::local_splits(store, job, &inputs.roots)?;
+    let local = locality::local_splits(store, job, &inputs.roots);
     let shared = Arc::new(Shared {
         store: Arc::clone(store),
         job,

@@ -122,6 +122,8 @@ fn tell(context: &Context, store: &Store, event: &Event<'_>) {
         }
         Event::Fired(rule, job) => say(context, &format!("rule {rule}: made job {job}")),
         Event::Refused(job, error) => complain(&format!("job {job} cannot be run here: {error}")),
+        Event::Trouble(rule, error) => complain(&format!("rule {rule}: {error}")),
+        Event::Rests(error) => complain(&format!("nothing can be done just now: {error}; it is tried again")),
     }
 }
 

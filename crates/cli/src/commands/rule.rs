@@ -24,7 +24,7 @@ Examples:
 
 Rules are carried out by agents (`outrigger node`): as long as none is running, what comes waits. close: a file has a content that the rule has not seen; create: a file is there
 that it has not seen. Both are seen when they have become part of the tree, by looking about once a second: what came and went in between is not seen, two contents in
-between are one, and a file in a mount may be seen before its writer has closed it, and again when there is more. Files that are there when a rule is made do not count, unless --existing.";
+between are one, and a file in a mount may be seen before its writer has closed it, and by close again when there is more; create waits an hour for the content of an empty file. Files that are there when a rule is made do not count, unless --existing.";
 
 /// Have a program run by itself for every file that comes
 #[derive(Subcommand)]

@@ -145,10 +145,23 @@ fn an_agent_of_another_host_is_given_up_when_its_lease_is_over() {
     // Its lock files lie in another host's cache directory, so nobody here can see that it is dead.
     let mut far = Site::spawn(site.command_at("far", &["node", "--name", "far", "--slots", "1"]));
     site.until(|| site.done(&["node", "list"]).text().contains("far"));
-    let job = site.queue("6", &ran, "sleep 0.3;");
+    // All but the first split wait, so the far one cannot end the second before it is killed. Its program outlives it, but not this test's directory.
+    let go = site.place.path("go");
+    let waits = format!(
+        "until [ $AS_SPLIT = 0 -o -e {} -o ! -e {} ]; do sleep 0.02; done;",
+        go.display(),
+        ran.display()
+    );
+    let job = site.queue("6", &ran, &waits);
     site.until(|| begun(&ran).len() > 1);
     far.kill().unwrap();
     far.wait().unwrap();
+    // However slow this machine is.
+    server.sql(&format!(
+        "UPDATE {schema}.session SET lease_until = lease_until + 3600000000000 \
+         WHERE id IN (SELECT session FROM {schema}.job_split WHERE state = 1)"
+    ));
+    std::fs::write(&go, "").unwrap();
     let mut near = site.agent("near", "2");
     site.until(|| {
         site.splits(&job, "done") + site.splits(&job, "running") == 6 && site.splits(&job, "waiting") == 0
@@ -168,6 +181,27 @@ fn an_agent_of_another_host_is_given_up_when_its_lease_is_over() {
     assert!(!site.done(&["node", "list"]).text().contains("far"));
     site.done(&["node", "drain", "near", "--wait"]);
     assert!(near.wait().unwrap().success());
+}
+
+#[test]
+fn an_agent_outlives_a_database_that_does_not_answer_it() {
+    let Some(site) = Site::postgres() else { return };
+    let (server, schema) = site.postgres.as_ref().unwrap();
+    let text = site.put_numbers(10);
+    let mut agent = site.command(&["node", "--name", "patient"]);
+    let says = site.place.path("says");
+    agent.stdin(Stdio::null()).stdout(Stdio::null()).stderr(std::fs::File::create(&says).unwrap());
+    let mut agent = agent.spawn().unwrap();
+    site.until(|| site.done(&["node", "list"]).text().contains("patient"));
+    server.sql(&format!("ALTER TABLE {schema}.job RENAME TO job_away"));
+    site.until(|| std::fs::read_to_string(&says).unwrap().contains("it is tried again"));
+    assert!(agent.try_wait().unwrap().is_none());
+    server.sql(&format!("ALTER TABLE {schema}.job_away RENAME TO job"));
+    let job = site.queue("1", &site.place.path("ran"), "");
+    site.done(&["job", "wait", &job, "--timeout", "60"]);
+    assert_eq!(site.done(&["cat", "out"]).text(), text);
+    site.done(&["node", "drain", "patient", "--wait"]);
+    assert!(agent.wait().unwrap().success());
 }
 
 #[test]

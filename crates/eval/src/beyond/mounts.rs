@@ -227,29 +227,33 @@ pub fn side_by_side(lab: &Lab) -> Result<Outcome, Failed> {
     let (bytes, writes) = lab.scale.pick((1 << 20, 20), (32 << 20, 1_000), (256 << 20, 20_000));
     let work = Work { tree: &tree, tar: &tar, bytes, writes };
     let rounds = lab.scale.pick(1, 3, 5);
-    let (mut outcome, mut series) = (Outcome::default(), Vec::new());
-    let mut times_of = |system: System, outcome: &mut Outcome| -> Result<(), Failed> {
-        let mut times: [Vec<f64>; 5] = Default::default();
-        for _ in 0..rounds {
+    let mut outcome = Outcome::default();
+    let mut systems: Vec<(System, [Vec<f64>; 5])> =
+        System::ALL.into_iter().map(|system| (system, Default::default())).collect();
+    // In turns, so that a machine that becomes slower does so for all of them.
+    for _ in 0..rounds {
+        let mut there = Vec::new();
+        for (system, mut times) in systems {
             let room = lab.room()?;
             let mounted = match Mounted::new(lab, system, room.path()) {
                 Err(Failed::Missing(why)) if system != System::Ours => {
                     outcome.note(format!("Left out: {} ({why}).", system.name()));
-                    return Ok(());
+                    continue;
                 }
                 mounted => mounted?,
             };
             let measured = measure(&mounted.dir, &work)?;
             times.iter_mut().zip(measured).for_each(|(times, time)| times.push(time));
             mounted.end()?;
+            there.push((system, times));
         }
+        systems = there;
+    }
+    let mut series = Vec::new();
+    for (system, times) in systems {
         let mut line = Series::measured(system.name());
         times.into_iter().enumerate().for_each(|(at, times)| line.push(at as f64, Spread::of(times)));
         series.push(line);
-        Ok(())
-    };
-    for system in System::ALL {
-        times_of(system, &mut outcome)?;
     }
     let find = |name: &str, at: usize| {
         series.iter().find(|line: &&Series| line.name == name).map(|line| line.points[at].y)

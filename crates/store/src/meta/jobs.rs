@@ -295,10 +295,14 @@ pub trait Jobs: Send + Sync {
     fn set_note(&self, kind: &str, name: &str, value: Option<&str>) -> Result<()>;
     /// Makes a note, unless there is one of that name. Returns whether it was made.
     fn add_note(&self, kind: &str, name: &str, value: &str) -> Result<bool>;
+    /// Sets a note to `to`, or removes it (`None`), if it is `was`. Returns whether it was.
+    fn change_note(&self, kind: &str, name: &str, was: &str, to: Option<&str>) -> Result<bool>;
     /// What a rule has seen: inode → mark.
     fn seen(&self, rule: &str) -> Result<HashMap<u64, String>>;
     /// A rule has seen these, and nothing comes of it. Where it has seen something else than [`Seen::before`] says, that stays.
     fn see(&self, seen: &[Seen]) -> Result<()>;
     /// A rule has seen nothing.
     fn forget_seen(&self, rule: &str) -> Result<()>;
+    /// A rule has not seen these files.
+    fn forget_inodes(&self, rule: &str, inodes: &[u64]) -> Result<()>;
 }

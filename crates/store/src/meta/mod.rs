@@ -425,6 +425,8 @@ pub trait Meta: Send + Sync {
     /// Rule 8, in one transaction: condemned packs among `relied` become live again, the session has acknowledged the current
     /// generation, and that is returned.
     fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation>;
+    /// The current generation's number.
+    fn generation(&self) -> Result<u64>;
     /// Ends a session, if it is not over yet: its row is over, its pins go; packs it left `Writing` or `Sealed` await [`Meta::sweep_packs`].
     fn close_session(&self, session: SessionId) -> Result<()>;
     /// Ends another's session whose lease is over or whose process is known to be gone (the caller vouches for it).

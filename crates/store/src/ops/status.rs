@@ -33,7 +33,7 @@ pub struct SessionStatus {
     pub process: String,
     /// What it is doing: a command's name.
     pub what: String,
-    /// Generations that others have acknowledged and it has not: a collector waits for it.
+    /// Generations that it has not acknowledged: a collector waits for it.
     pub lag: u64,
 }
 
@@ -70,7 +70,8 @@ pub struct Status {
 pub fn status(store: &Store) -> Result<Status> {
     let rows = store.meta.sessions()?;
     let acknowledged = |row: &SessionRow| Some(row.acknowledged).filter(|number| *number != u64::MAX);
-    let newest = rows.iter().filter_map(acknowledged).max().unwrap_or(0);
+    // After the rows, so that nobody can be ahead of it. Not the newest that anybody has acknowledged: one writer alone that hangs has no other to be behind.
+    let newest = store.meta.generation()?;
     let locks = store.locks_dir();
     let sessions = rows.iter().map(|row| {
         // The lock's name, the host, the process and the command.
@@ -81,7 +82,7 @@ pub fn status(store: &Store) -> Result<Status> {
             (false, true) => Standing::Gone,
             (false, false) => Standing::Live,
         };
-        let lag = newest - acknowledged(row).unwrap_or(newest);
+        let lag = newest.saturating_sub(acknowledged(row).unwrap_or(newest));
         let (id, kind) = (row.id.0, row.kind);
         SessionStatus { id, kind, standing, host: word(), process: word(), what: word(), lag }
     });

@@ -265,6 +265,14 @@ pub fn notes_are_kept_by_kind_and_name(engine: &Fixture) {
     assert_eq!(notes, [("a", "4"), ("b", "1")]);
     jobs(engine).set_note("rule", "a", None).unwrap();
     assert_eq!(jobs(engine).notes("rule").unwrap().len(), 1);
+    // Changed only by who knows what it is.
+    let change = |name, was, to| jobs(engine).change_note("rule", name, was, to).unwrap();
+    assert!(!change("b", "2", Some("3")) && !change("a", "4", Some("5")) && !change("b", "2", None));
+    assert_eq!(jobs(engine).notes("rule").unwrap()[0].value, "1");
+    assert!(change("b", "1", Some("3")));
+    assert_eq!(jobs(engine).notes("rule").unwrap()[0].value, "3");
+    assert!(change("b", "3", None));
+    assert!(jobs(engine).notes("rule").unwrap().is_empty());
 }
 
 pub fn what_a_rule_has_seen_makes_one_job(engine: &Fixture) {
@@ -286,6 +294,9 @@ pub fn what_a_rule_has_seen_makes_one_job(engine: &Fixture) {
     now.sort();
     assert_eq!(now, [(1, "c".to_string()), (2, "y".to_string()), (3, "d".to_string())]);
     assert_eq!(jobs(engine).jobs(9).unwrap().len(), 2);
+    jobs(engine).forget_inodes("other", &[1]).unwrap();
+    jobs(engine).forget_inodes("r", &[3, 1, 9]).unwrap();
+    assert_eq!(jobs(engine).seen("r").unwrap().into_iter().collect::<Vec<_>>(), [(2, "y".to_string())]);
     jobs(engine).forget_seen("r").unwrap();
     assert!(jobs(engine).seen("r").unwrap().is_empty());
 }

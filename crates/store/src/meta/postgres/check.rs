@@ -115,7 +115,7 @@ fn rows(
 }
 
 /// Returns what is wrong, in words.
-pub(super) fn check(connection: &mut Connection) -> Outcome<Vec<String>> {
+pub(super) fn check(connection: &mut Connection, has_jobs: bool) -> Outcome<Vec<String>> {
     use outrigger_format::catalogue::FileKind;
     let mut found = Vec::new();
     let (mut kinds, mut bytes) = ([0u64; 3], 0u64);
@@ -159,7 +159,9 @@ pub(super) fn check(connection: &mut Connection) -> Outcome<Vec<String>> {
     })?;
     rows(connection, packs::EVERY, &mut found, |row| packs::read(row).map(drop))?;
     let mut kind = Kind::default();
-    jobs::check(connection, &mut |finding| kind.add(finding))?;
+    if has_jobs {
+        jobs::check(connection, &mut |finding| kind.add(finding))?;
+    }
     kind.end(&mut found);
     for rule in RULES {
         let mut kind = Kind::default();

@@ -60,6 +60,8 @@ pub struct PostgresMeta {
     transactions: Transactions,
     config: String,
     read_only: bool,
+    /// Not in a store of an earlier version that nobody who may write has opened since.
+    has_jobs: bool,
 }
 
 impl PostgresMeta {
@@ -91,11 +93,11 @@ impl PostgresMeta {
 
     fn finish(transactions: Transactions, read_only: bool) -> Result<Self> {
         let read_only = read_only || !open::may_write(&transactions)?;
-        let config = open::recognise(&transactions, !read_only)?;
+        let (config, has_jobs) = open::recognise(&transactions, !read_only)?;
         if !read_only {
             open::require_durable(&transactions)?;
         }
-        Ok(Self { transactions, config, read_only })
+        Ok(Self { transactions, config, read_only, has_jobs })
     }
 
     /// The configuration's text.
@@ -174,6 +176,13 @@ impl Meta for PostgresMeta {
     fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation> {
         self.write("acknowledging a generation", Gate::Shared, |tx| {
             sessions::acknowledge(tx, session, relied)
+        })
+    }
+
+    fn generation(&self) -> Result<u64> {
+        let query = Query::new("SELECT generation FROM @state");
+        self.read("reading the generation", &query, |answer| {
+            Ok(counters::row(answer)?.try_get::<_, i64>(0)? as u64)
         })
     }
 
@@ -364,7 +373,7 @@ impl Meta for PostgresMeta {
     }
 
     fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
-        Some(self)
+        self.has_jobs.then_some(self as &dyn super::jobs::Jobs)
     }
 
     fn counters(&self) -> Result<Counters> {
@@ -385,7 +394,7 @@ impl Meta for PostgresMeta {
     }
 
     fn check(&self) -> Result<Vec<String>> {
-        self.transactions.read("checking the metadata", check::check)
+        self.transactions.read("checking the metadata", |connection| check::check(connection, self.has_jobs))
     }
 
     fn tidy(&self) -> Result<()> {

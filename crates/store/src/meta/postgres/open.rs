@@ -144,8 +144,12 @@ fn require_server(connection: &mut Connection) -> Outcome<()> {
     Ok(())
 }
 
-/// Checks that there is a store that this program knows; an older schema is brought up to date if `may_write`. Returns its configuration.
-pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<String> {
+/// The first version with jobs.
+const VERSION_JOBS: i32 = 2;
+
+/// Checks that there is a store that this program knows; an older schema is brought up to date if `may_write`. Returns its configuration, and whether it has
+/// tables for jobs.
+pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<(String, bool)> {
     let location = &transactions.pool.location;
     let what = format!("metadata in {location}");
     let found = transactions.on_connection(&what, |connection| {
@@ -183,7 +187,7 @@ pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<
         }
         migrated.explain(&what)?;
     }
-    Ok(found.config)
+    Ok((found.config, may_write || found.version >= VERSION_JOBS))
 }
 
 /// Whether this role may change the store, and this server be changed.

@@ -19,7 +19,8 @@ CREATE TABLE @job_input (
     PRIMARY KEY (job, number)
 );
 
--- Whoever changes a row has the job's row locked for share, so that none changes beside the end of the job, which has it locked for update.
+-- Whoever claims a row or finishes it has the job's row locked for share, so that this does not happen beside the end of the job, which has it locked for
+-- update. A row that goes back from running, because its attempt failed or was not begun, needs only its own lock: see jobs/mod.rs.
 CREATE TABLE @job_split (
     job      bigint NOT NULL,
     number   bigint NOT NULL,

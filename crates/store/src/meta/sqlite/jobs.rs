@@ -439,6 +439,10 @@ impl Jobs for SqliteMeta {
         self.write("making a note", |db| notes::add(db, self.now(), kind, name, value))
     }
 
+    fn change_note(&self, kind: &str, name: &str, was: &str, to: Option<&str>) -> Result<bool> {
+        self.write("changing a note", |db| notes::change(db, self.now(), (kind, name), was, to))
+    }
+
     fn seen(&self, rule: &str) -> Result<std::collections::HashMap<u64, String>> {
         self.read("reading what a rule has seen", |db| notes::seen(db, rule))
     }
@@ -449,5 +453,9 @@ impl Jobs for SqliteMeta {
 
     fn forget_seen(&self, rule: &str) -> Result<()> {
         self.write("forgetting what a rule has seen", |db| notes::forget_seen(db, rule))
+    }
+
+    fn forget_inodes(&self, rule: &str, inodes: &[u64]) -> Result<()> {
+        self.write("forgetting files that are gone", |db| notes::forget_inodes(db, rule, inodes))
     }
 }

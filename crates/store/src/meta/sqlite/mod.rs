@@ -209,6 +209,10 @@ impl Meta for SqliteMeta {
         self.write("acknowledging a generation", |db| sessions::acknowledge(db, self.now(), session, relied))
     }
 
+    fn generation(&self) -> Result<u64> {
+        self.read_once("reading the generation", |db| Ok(state::counter(db, "generation")? as u64))
+    }
+
     fn close_session(&self, session: SessionId) -> Result<()> {
         self.write("closing a session", |db| sessions::end(db, session))
     }

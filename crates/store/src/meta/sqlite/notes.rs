@@ -60,6 +60,29 @@ pub(super) fn add(db: &Connection, now: u64, kind: &str, name: &str, value: &str
     Ok(made == 1)
 }
 
+pub(super) fn change(
+    db: &Connection,
+    now: u64,
+    (kind, name): (&str, &str),
+    was: &str,
+    to: Option<&str>,
+) -> Outcome<bool> {
+    if !exist(db)? {
+        return Ok(false);
+    }
+    let changed = match to {
+        None => db
+            .prepare_cached("DELETE FROM job_note WHERE kind = ?1 AND name = ?2 AND value = ?3")?
+            .execute((kind, name, was))?,
+        Some(to) => db
+            .prepare_cached(
+                "UPDATE job_note SET value = ?4, changed = ?5 WHERE kind = ?1 AND name = ?2 AND value = ?3",
+            )?
+            .execute((kind, name, was, to, now as i64))?,
+    };
+    Ok(changed == 1)
+}
+
 pub(super) fn seen(db: &Connection, rule: &str) -> Outcome<HashMap<u64, String>> {
     if !exist(db)? {
         return Ok(HashMap::new());
@@ -106,6 +129,16 @@ pub(super) fn see_all(db: &Connection, seen: &[Seen]) -> Outcome<()> {
 pub(super) fn forget_seen(db: &Connection, rule: &str) -> Outcome<()> {
     if exist(db)? {
         db.prepare_cached("DELETE FROM job_seen WHERE rule = ?1")?.execute([rule])?;
+    }
+    Ok(())
+}
+
+pub(super) fn forget_inodes(db: &Connection, rule: &str, inodes: &[u64]) -> Outcome<()> {
+    if exist(db)? {
+        let mut delete = db.prepare_cached("DELETE FROM job_seen WHERE rule = ?1 AND inode = ?2")?;
+        for inode in inodes {
+            delete.execute((rule, *inode as i64))?;
+        }
     }
     Ok(())
 }

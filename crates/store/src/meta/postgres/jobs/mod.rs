@@ -1,8 +1,11 @@
 //! Jobs in PostgreSQL, as in SQLite (`sqlite/jobs.rs`); runners on any number of hosts share them.
 //!
-//! **Locks**, in this order: the session's row for key share (a fence deletes it), the job's row, rows of splits. Whoever claims splits or records what
-//! an attempt did has the job's row for share; whoever ends the job, publishes it or has it run again has it for update, and so sees every split as it
+//! **Locks**, in this order: the session's row for key share (a fence deletes it), the job's row, rows of splits. Whoever claims splits or records that
+//! an attempt succeeded has the job's row for share; whoever ends the job, publishes it or has it run again has it for update, and so sees every split as it
 //! is and will stay. Two runners that claim at once take different splits: each skips the rows that the other has locked.
+//! Who records that an attempt failed, or gives splits back, has only the rows of these splits: both leave a running split waiting or set aside. Until they
+//! are through the split is running, so that nobody publishes; the end of a job waits for the row, and then finds nothing to void; and after the end
+//! their attempt is not the newest any more.
 //! A record that comes too late finds its split's row changed, because the split is looked for again once its lock is had.
 
 mod apply;
@@ -234,6 +237,10 @@ impl Jobs for PostgresMeta {
         self.write("making a note", Gate::Open, |tx| notes::add(tx, kind, name, value))
     }
 
+    fn change_note(&self, kind: &str, name: &str, was: &str, to: Option<&str>) -> Result<bool> {
+        self.write("changing a note", Gate::Open, |tx| notes::change(tx, (kind, name), was, to))
+    }
+
     fn seen(&self, rule: &str) -> Result<std::collections::HashMap<u64, String>> {
         self.read("reading what a rule has seen", &Query::new(notes::SEEN).text(rule), notes::read_seen)
     }
@@ -248,6 +255,16 @@ impl Jobs for PostgresMeta {
     fn forget_seen(&self, rule: &str) -> Result<()> {
         self.write("forgetting what a rule has seen", Gate::Open, |tx| {
             tx.later(Query::new("DELETE FROM @job_seen WHERE rule = $1").text(rule));
+            Ok(())
+        })
+    }
+
+    fn forget_inodes(&self, rule: &str, inodes: &[u64]) -> Result<()> {
+        let mut inodes: Vec<i64> = inodes.iter().map(|inode| *inode as i64).collect();
+        inodes.sort_unstable();
+        self.write("forgetting files that are gone", Gate::Open, |tx| {
+            let sql = "DELETE FROM @job_seen WHERE rule = $1 AND inode = ANY ($2)";
+            tx.later(Query::new(sql).text(rule).ints(inodes.clone()));
             Ok(())
         })
     }

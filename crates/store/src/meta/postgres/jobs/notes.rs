@@ -47,6 +47,28 @@ pub(super) fn add(tx: &mut Tx<'_>, kind: &str, name: &str, value: &str) -> Outco
     Ok(tx.one(Query::new(sql).text(kind).text(name).text(value))?.affected == 1)
 }
 
+pub(super) fn change(
+    tx: &mut Tx<'_>,
+    (kind, name): (&str, &str),
+    was: &str,
+    to: Option<&str>,
+) -> Outcome<bool> {
+    let query = match to {
+        None => Query::new("DELETE FROM @job_note WHERE kind = $1 AND name = $2 AND value = $3"),
+        Some(_) => Query::new(concat!(
+            "UPDATE @job_note SET value = $4, changed = ",
+            sessions::now!(),
+            " WHERE kind = $1 AND name = $2 AND value = $3"
+        )),
+    };
+    let query = query.text(kind).text(name).text(was);
+    let query = match to {
+        None => query,
+        Some(to) => query.text(to),
+    };
+    Ok(tx.one(query)?.affected == 1)
+}
+
 /// Refuses with `Exists` unless what the rule has seen is what `seen` says it was. Two that see the same meet in the row.
 pub(super) fn see(tx: &mut Tx<'_>, seen: &Seen) -> Outcome<()> {
     let query = match &seen.before {

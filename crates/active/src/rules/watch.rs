@@ -1,0 +1,266 @@
+//! What agents do with rules: they look for what has come, and make jobs of it.
+//!
+//! What is wrong with one rule (its component is gone, or damaged; it was made by a newer program) is noted, and the others go on. Nothing counts as seen of
+//! which no job could be made for such a reason, so nothing is lost when it is mended. A file of which the rule itself can make no job does count: it would be
+//! refused again at every look.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_format::catalogue::Time;
+use outrigger_store::meta::jobs::{JobId, JobInput, JobState, Seen};
+use outrigger_store::meta::{At, Inode};
+use outrigger_store::ops::View;
+use outrigger_store::tree::find;
+use outrigger_store::{Error, ErrorKind, Result, Store, clock};
+
+use super::{REFUSED, RULE, Rule, Trigger, decode, files, holder, mark, refused_of, seen};
+use crate::component;
+use crate::inputs::{Found, StoreGlob};
+use crate::plan::{self, Fired, Splits};
+use crate::template::{self, Subject, expand};
+
+/// How often the tree is looked at, if that is quick …
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// … and how many times longer than a look the pause is at least.
+const PAUSE_FACTOR: u32 = 10;
+/// How often each agent forgets files that are gone …
+const TIDY_EVERY: Duration = Duration::from_secs(60);
+/// … and how many at once it asks for, at most.
+const TIDY_MAX: usize = 1000;
+/// A mount of a shared store makes a file when it is opened, and gives it its content when it is closed. So `create` waits this long, in seconds, for the content
+/// of an empty file, which may come from far.
+const EMPTY_SECS: i64 = 3600;
+
+/// What a look came to.
+#[derive(Default)]
+pub struct Looked {
+    /// Jobs that were made, with their rules' names.
+    pub made: Vec<(String, JobId)>,
+    /// Rules that could not do all they should, and why; each once for as long as it stays so.
+    pub trouble: Vec<(String, Error)>,
+}
+
+/// Looks for what rules wait for, for an agent.
+#[derive(Default)]
+pub struct Watcher {
+    next: Option<Instant>,
+    /// What was wrong with each rule at the last look; empty: nothing.
+    trouble: HashMap<String, String>,
+    /// When what is gone is looked for next, by rule.
+    tidy: HashMap<String, Instant>,
+}
+
+impl Watcher {
+    /// Looks, if it is time to.
+    ///
+    /// # Errors
+    /// Failures of the database. What is wrong with one rule or file is noted, and is in its log.
+    pub fn look(&mut self, store: &Arc<Store>) -> Result<Looked> {
+        let began = Instant::now();
+        let mut looked = Looked::default();
+        if self.next.is_some_and(|next| began < next) {
+            return Ok(looked);
+        }
+        for note in store.jobs()?.notes(RULE)? {
+            let (name, rule) = (note.name.clone(), decode(&note));
+            let fired = match &rule {
+                Ok(rule) if rule.paused => continue,
+                Ok(rule) => {
+                    let mut made = Vec::new();
+                    let fired = self.fire(store, rule, &mut made);
+                    looked.made.extend(made.into_iter().map(|job| (name.clone(), job)));
+                    fired
+                }
+                Err(_) => Ok(()),
+            };
+            let (key, fired) = match rule {
+                Ok(rule) => (format!("{}{RULE}", refused_of(&rule)), fired),
+                Err(error) => (String::new(), Err(error)),
+            };
+            let why = fired.as_ref().err().map(ToString::to_string).unwrap_or_default();
+            if self.trouble.get(&name) == Some(&why) {
+                continue;
+            }
+            if !key.is_empty() {
+                store.jobs()?.set_note(REFUSED, &key, Some(&*why).filter(|why| !why.is_empty()))?;
+            }
+            looked.trouble.extend(fired.err().map(|error| (name.clone(), error)));
+            self.trouble.insert(name, why);
+        }
+        self.next = Some(Instant::now() + LOOK_EVERY.max(began.elapsed() * PAUSE_FACTOR));
+        Ok(looked)
+    }
+
+    /// Makes the jobs of one rule; those that were made before something went wrong are in `made`, too.
+    fn fire(&mut self, store: &Arc<Store>, rule: &Rule, made: &mut Vec<JobId>) -> Result<()> {
+        let jobs = store.jobs()?;
+        // Before the tree: see above.
+        let known: HashMap<u64, String> = jobs.seen(&rule.id)?;
+        let Ok(glob) = StoreGlob::parse(&rule.glob) else { return Ok(()) };
+        let now = Time::from_nanos(clock::now_nanos());
+        let is_new = |inode: &Inode| match (known.get(&inode.number), rule.on) {
+            (None, Trigger::Create) => !awaits_content(inode, now),
+            (None, Trigger::Close) => true,
+            (Some(_), Trigger::Create) => false,
+            (Some(before), Trigger::Close) => *before != mark(inode),
+        };
+        let found = files(store, &glob)?;
+        if self.tidy.get(&rule.id).is_none_or(|next| *next <= Instant::now()) {
+            tidy(store, rule, &known, &found)?;
+            self.tidy.insert(rule.id.clone(), Instant::now() + TIDY_EVERY);
+        }
+        let new: Vec<Found> = found.into_iter().filter(|found| is_new(&found.inode)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        // What is read from here on stays until the jobs hold it. It may be newer than what was just found.
+        let view = View::open(store, "rules", None)?;
+        let (rule_as_run, component) = with_component(store, rule, &view)?;
+        let mut ended = Ok(());
+        for Found { path, .. } in new {
+            let inode = match find(&*store.meta, view.at, &path) {
+                Ok(inode) => inode.filter(&is_new),
+                Err(error) => {
+                    ended = Err(error);
+                    break;
+                }
+            };
+            let Some(inode) = inode else { continue };
+            let seen = seen(rule, &inode, known.get(&inode.number).cloned());
+            let found = Found { path: path.clone(), inode };
+            let tried = no_loop(rule, &glob, &found).and_then(|()| {
+                let splits = rule.splits.map_or(Splits::Auto, Splits::Count);
+                let fired = Fired { seen: seen.clone(), component: component.clone() };
+                plan::make(store, &view, &rule_as_run.spec, vec![found], &rule.with, splits, Some(fired))
+            });
+            match tried {
+                Ok(job) => made.push(job),
+                // Another agent was first.
+                Err(error) if error.kind() == ErrorKind::Exists => {}
+                Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound) => {
+                    refuse(store, rule, seen, &format!("{path}: {error}"))?;
+                }
+                Err(error) => {
+                    // Not seen: it is tried again at the next look. What is wrong with one file's rows need not be with the next one's.
+                    let goes_on = matches!(error.kind(), ErrorKind::Damaged | ErrorKind::Newer);
+                    ended = Err(error.context(&path));
+                    if !goes_on {
+                        break;
+                    }
+                }
+            }
+        }
+        if component.is_some() {
+            unmake_if_removed(store, rule, made)?;
+        }
+        ended
+    }
+}
+
+/// The rule with the component that it names, and the content of that: what the rule holds or, if it does not (it was made by an earlier version of this
+/// program), what is kept by that name and hash.
+fn with_component(store: &Store, rule: &Rule, view: &View) -> Result<(Rule, Option<JobInput>)> {
+    let mut rule = rule.clone();
+    if let Some(component) = &rule.spec.component
+        && let Some(root) = store.meta.held(&holder(&rule))?.into_iter().next()
+    {
+        let path = component::path(&component.name)?.to_bytes();
+        return Ok((rule, Some(JobInput { path, root })));
+    }
+    let component = component::settle(store, view, &mut rule.spec)?;
+    Ok((rule, component))
+}
+
+/// A rule that is removed lets go of its component. If that was while jobs were made of it, the content may be gone that they were given.
+fn unmake_if_removed(store: &Store, rule: &Rule, made: &mut Vec<JobId>) -> Result<()> {
+    let jobs = store.jobs()?;
+    if made.is_empty() || jobs.notes(RULE)?.iter().any(|note| super::is(rule, note)) {
+        return Ok(());
+    }
+    for job in made.drain(..) {
+        if jobs.end_job(job, JobState::Cancelled, "its rule was removed while it was made")? {
+            jobs.forget_job(job)?;
+        }
+    }
+    Ok(())
+}
+
+/// Notes why there is no job of a content, and that it has been seen.
+fn refuse(store: &Store, rule: &Rule, seen: Seen, why: &str) -> Result<()> {
+    let jobs = store.jobs()?;
+    jobs.set_note(REFUSED, &format!("{}{}", refused_of(rule), seen.inode), Some(why))?;
+    jobs.see(&[seen])
+}
+
+/// Whether a file may be one that somebody has just opened to write.
+fn awaits_content(inode: &Inode, now: Time) -> bool {
+    let attributes = &inode.attributes;
+    let changed = attributes.times.as_ref().map_or(attributes.mtime, |times| times.ctime);
+    inode.root.is_empty() && now.secs.saturating_sub(changed.secs) < EMPTY_SECS
+}
+
+/// Forgets what the rule has seen of files that are gone, and why it made no job of them. One that was moved to where the glob does not match is not gone: a
+/// look beside a move within the glob may see neither name, and the file must not come again at the next.
+fn tidy(store: &Store, rule: &Rule, known: &HashMap<u64, String>, found: &[Found]) -> Result<()> {
+    let listed: HashSet<u64> = found.iter().map(|found| found.inode.number).collect();
+    let mut gone = Vec::new();
+    for &number in known.keys().filter(|number| !listed.contains(number)).take(TIDY_MAX) {
+        // It was there when it was seen, and a number is never used twice.
+        if store.meta.inode(At::Now, number)?.is_none() {
+            gone.push(number);
+        }
+    }
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let jobs = store.jobs()?;
+    jobs.forget_inodes(&rule.id, &gone)?;
+    let names: HashSet<String> = gone.iter().map(|number| format!("{}{number}", refused_of(rule))).collect();
+    for note in jobs.notes(REFUSED)?.iter().filter(|note| names.contains(&note.name)) {
+        jobs.set_note(REFUSED, &note.name, None)?;
+    }
+    Ok(())
+}
+
+/// Refuses a job whose output would set off the rule that made it.
+fn no_loop(rule: &Rule, glob: &StoreGlob, found: &Found) -> Result<()> {
+    for output in &rule.spec.outputs {
+        let subject = Subject { path: Some(&found.path), input: 0, split: Some(0) };
+        let mut target = expand(&output.template, &subject)?;
+        if template::is_directory(&output.template) {
+            target = target.join(b"x");
+        }
+        if glob.matches(&target) {
+            let why = format!(
+                "its output `{target}` would set off the same rule again: put it where `{}` does not match",
+                rule.glob
+            );
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_format::Root;
+    use outrigger_format::catalogue::{FileKind, OtherTimes};
+    use outrigger_store::local::put::made_now;
+
+    use super::*;
+
+    #[test]
+    fn an_empty_file_counts_when_nobody_has_given_it_a_content_for_long() {
+        let now = Time { secs: 1_000_000, nanos: 0 };
+        let empty = |changed: i64| {
+            let mut attributes = made_now(FileKind::File, 0o600);
+            attributes.times = Some(OtherTimes { atime: now, ctime: Time { secs: changed, nanos: 0 } });
+            Inode { number: 7, attributes, root: Root::Empty, links: 1, stamp: 0 }
+        };
+        assert!(awaits_content(&empty(now.secs), now) && awaits_content(&empty(now.secs - 3599), now));
+        assert!(awaits_content(&empty(now.secs + 90), now), "another host's clock");
+        assert!(!awaits_content(&empty(now.secs - 3600), now) && !awaits_content(&empty(-5), now));
+    }
+}
