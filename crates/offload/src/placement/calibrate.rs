@@ -345,7 +345,6 @@ mod tests {
             for bytes in [4096, 256 << 10, case.max_bytes().min(2 << 20)] {
                 let draft = case.draft(&runtime, bytes).expect("a task");
                 assert_eq!(draft.work().class().to_string(), case.name(), "{bytes}");
-                draft.work().check().expect("valid");
             }
             assert_eq!(Case::parse(&case.name()).expect("its own name").name(), case.name());
         }
