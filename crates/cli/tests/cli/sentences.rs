@@ -1,6 +1,7 @@
 //! What is said where something else is to be done, or has to be waited for.
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -32,14 +33,12 @@ fn a_long_wait_for_the_database_is_told_of() {
     let place = Place::new();
     let database = outrigger_store::testing::database(&place.path("store/meta.db")).unwrap();
     database.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let child = place.command(&["ls"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // What is said cannot be waited for here without reading it: the lock goes once something was, or after long.
-    let mut child = child;
-    let mut stderr = child.stderr.take().unwrap();
-    let mut said = [0; 200];
-    let read = std::io::Read::read(&mut stderr, &mut said).unwrap();
+    let mut child = place.command(&["ls"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The lock goes once a whole line was said: a sentence may come in several writes.
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut said = String::new();
+    stderr.read_line(&mut said).unwrap();
     database.execute_batch("ROLLBACK").unwrap();
-    let said = String::from_utf8_lossy(&said[..read]).into_owned();
     assert!(said.contains("waiting for another process, which has the metadata database locked"), "{said}");
     let until = Instant::now() + Duration::from_secs(60);
     while child.try_wait().unwrap().is_none() && Instant::now() < until {
