@@ -1,9 +1,6 @@
 //! Programs over stored data, on the command line.
 
-use std::io::Write as _;
-use std::process::Stdio;
-
-use crate::run::Place;
+use crate::run::{Place, fed};
 
 /// Trusted programs need no bubblewrap.
 const RUN: [&str; 3] = ["run", "--sandbox", "off"];
@@ -140,8 +137,8 @@ fn a_detached_job_is_waited_for_cancelled_and_retried() {
 #[test]
 fn a_stream_is_stored_and_processed_at_once() {
     let place = Place::new();
-    let mut child = place
-        .command(&run_args(&[
+    let said = fed(
+        place.command(&run_args(&[
             "--pattern",
             "1W->2W",
             "--in",
@@ -154,12 +151,9 @@ fn a_stream_is_stored_and_processed_at_once() {
             "tr",
             "a-z",
             "A-Z",
-        ]))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(b"some text\n").unwrap();
-    assert!(child.wait().unwrap().success());
+        ])),
+        b"some text\n",
+    );
+    assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(place.done(&["cat", "raw/text", "up"]).text(), "some text\nSOME TEXT\n");
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Stdio;
 
-use crate::run::Said;
+use crate::run::{Said, fed};
 use crate::site::Site;
 
 fn begun(ran: &Path) -> Vec<u64> {
@@ -215,8 +215,8 @@ fn jobs_work_over_a_shared_store_without_agents() {
     assert!(fails.code == 1 && fails.err.contains("set aside"), "{}", fails.err);
     site.done(&["job", "forget", "2"]);
     // A stream, its raw file and what a program makes of it.
-    let mut child = site
-        .command(&[
+    let said = fed(
+        site.command(&[
             "run",
             "--sandbox",
             "off",
@@ -232,13 +232,10 @@ fn jobs_work_over_a_shared_store_without_agents() {
             "tr",
             "a-z",
             "A-Z",
-        ])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"text\n").unwrap();
-    assert!(child.wait().unwrap().success());
+        ]),
+        b"text\n",
+    );
+    assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(site.done(&["cat", "raw", "up"]).text(), "text\nTEXT\n");
     let job = site.queue("4", &site.place.path("ran"), "");
     site.done(&["job", "wait", &job, "--timeout", "60"]);

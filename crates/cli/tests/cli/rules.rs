@@ -1,9 +1,9 @@
 //! Rules, and components kept in the store, over both metadata engines.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::run::Said;
+use crate::run::{Said, fed};
 use crate::site::Site;
 
 #[test]
@@ -184,8 +184,8 @@ fn the_components_of_the_library_do_what_they_say() {
     run(&["--in", "d/n", "--out", "index", "--records", "lines", "--splits", "3", "--", "@index"]);
     assert_eq!(site.done(&["cat", "index"]).text(), "1\t0\n3.5\t4\n-1\t10\n");
     // A stream can go through one, too.
-    let mut child = site
-        .command(&[
+    let said = fed(
+        site.command(&[
             "run",
             "--sandbox",
             "off",
@@ -198,13 +198,10 @@ fn the_components_of_the_library_do_what_they_say() {
             "--",
             "@scale",
             "3",
-        ])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"5\n").unwrap();
-    assert!(child.wait().unwrap().success());
+        ]),
+        b"5\n",
+    );
+    assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(site.done(&["cat", "streamed"]).text(), "15\n");
     if !Path::new("/dev/fuse").exists() {
         println!("the archive was not made: there is no /dev/fuse");

@@ -38,6 +38,17 @@ impl From<Output> for Said {
     }
 }
 
+/// What a command says that gets `input` on its standard input.
+pub fn fed(mut command: Command, input: &[u8]) -> Said {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A command that fails early does not read it all.
+    let _ = stdin.write_all(input);
+    drop(stdin);
+    child.wait_with_output().unwrap().into()
+}
+
 impl Place {
     /// An empty workplace.
     pub fn empty() -> Self {
@@ -101,18 +112,7 @@ impl Place {
 
     /// Runs a command with something on its standard input.
     pub fn feed(&self, args: &[&str], input: &[u8]) -> Said {
-        let mut child = self
-            .command(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        // A command that fails early does not read it all.
-        let _ = stdin.write_all(input);
-        drop(stdin);
-        child.wait_with_output().unwrap().into()
+        fed(self.command(args), input)
     }
 
     /// Runs a command that must succeed.

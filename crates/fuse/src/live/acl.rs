@@ -1,78 +1,43 @@
 //! Access control lists, as far as a file system has to understand them: the kernel checks them, but what a new file inherits, and how lists
 //! and permission bits follow each other, is ours.
-//!
-//! The value of `system.posix_acl_access` and `_default` is what the kernel calls `posix_acl_xattr`: a version (4 bytes), then 8 bytes an entry:
-//! tag (2), permissions (2), user or group (4), all little-endian.
+//! How they are written down: [`outrigger_store::local::acl`].
 
 use outrigger_format::catalogue::Xattrs;
+use outrigger_store::local::acl::{self, AclEntry, Tag, encode};
+pub(crate) use outrigger_store::local::acl::{ACCESS, DEFAULT};
 use rustix::io::Errno;
 
 use crate::fs::Result;
 
-pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
-
-const VERSION: u32 = 2;
-const USER_OBJ: u16 = 0x01;
-const GROUP_OBJ: u16 = 0x04;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
-
-#[derive(Clone, Copy)]
-struct Item {
-    tag: u16,
-    permissions: u16,
-    id: u32,
-}
-
-fn decode(value: &[u8]) -> Result<Vec<Item>> {
-    let (version, items) = value.split_first_chunk::<4>().ok_or(Errno::INVAL)?;
-    if u32::from_le_bytes(*version) != VERSION || items.len() % 8 != 0 {
-        return Err(Errno::INVAL);
-    }
-    let item = |bytes: &[u8]| Item {
-        tag: u16::from_le_bytes([bytes[0], bytes[1]]),
-        permissions: u16::from_le_bytes([bytes[2], bytes[3]]) & 7,
-        id: u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
-    };
-    Ok(items.chunks_exact(8).map(item).collect())
-}
-
-fn encode(items: &[Item]) -> Vec<u8> {
-    let mut out = VERSION.to_le_bytes().to_vec();
-    for item in items {
-        out.extend_from_slice(&item.tag.to_le_bytes());
-        out.extend_from_slice(&item.permissions.to_le_bytes());
-        out.extend_from_slice(&item.id.to_le_bytes());
-    }
-    out
+fn decode(value: &[u8]) -> Result<Vec<AclEntry>> {
+    acl::decode(value).ok_or(Errno::INVAL)
 }
 
 /// True when permission bits say all of it.
-fn is_minimal(items: &[Item]) -> bool {
-    items.iter().all(|item| matches!(item.tag, USER_OBJ | GROUP_OBJ | OTHER))
+fn is_minimal(items: &[AclEntry]) -> bool {
+    items.iter().all(|item| matches!(item.tag, Tag::Owner | Tag::OwningGroup | Tag::Other))
 }
 
 /// The tag that the group's permission bits stand for.
-fn group_class(items: &[Item]) -> u16 {
-    if items.iter().any(|item| item.tag == MASK) { MASK } else { GROUP_OBJ }
+fn group_class(items: &[AclEntry]) -> Tag {
+    if items.iter().any(|item| item.tag == Tag::Mask) { Tag::Mask } else { Tag::OwningGroup }
 }
 
 /// The nine permission bits that belong to a list.
-fn bits(items: &[Item]) -> u32 {
+fn bits(items: &[AclEntry]) -> u32 {
     let class = group_class(items);
     let of =
-        |tag: u16| items.iter().find(|item| item.tag == tag).map_or(0, |item| u32::from(item.permissions));
-    of(USER_OBJ) << 6 | of(class) << 3 | of(OTHER)
+        |tag: Tag| items.iter().find(|item| item.tag == tag).map_or(0, |item| u32::from(item.permissions));
+    of(Tag::Owner) << 6 | of(class) << 3 | of(Tag::Other)
 }
 
 /// Changes the entries that permission bits stand for.
-fn apply(items: &mut [Item], change: impl Fn(u16, u16) -> u16) {
+fn apply(items: &mut [AclEntry], change: impl Fn(u16, u16) -> u16) {
     let class = group_class(items);
     for item in items {
         let shift = match item.tag {
-            USER_OBJ => 6,
-            OTHER => 0,
+            Tag::Owner => 6,
+            Tag::Other => 0,
             tag if tag == class => 3,
             _ => continue,
         };
@@ -127,14 +92,19 @@ fn get<'a>(xattrs: &'a Xattrs, name: &[u8]) -> Option<&'a [u8]> {
 mod tests {
     use super::*;
 
-    fn item(tag: u16, permissions: u16) -> Item {
-        Item { tag, permissions, id: u32::MAX }
+    fn item(tag: Tag, permissions: u16) -> AclEntry {
+        AclEntry { tag, permissions, id: u32::MAX }
     }
 
     fn list(mask: u16) -> Vec<u8> {
-        const USER: u16 = 0x02;
-        let named = Item { tag: USER, permissions: 7, id: 1000 };
-        encode(&[item(USER_OBJ, 7), named, item(GROUP_OBJ, 5), item(MASK, mask), item(OTHER, 0)])
+        let named = AclEntry { tag: Tag::User, permissions: 7, id: 1000 };
+        encode(&[
+            item(Tag::Owner, 7),
+            named,
+            item(Tag::OwningGroup, 5),
+            item(Tag::Mask, mask),
+            item(Tag::Other, 0),
+        ])
     }
 
     #[test]
@@ -160,7 +130,7 @@ mod tests {
         let mut xattrs = vec![(ACCESS.to_vec(), kept.unwrap())];
         follow_mode(&mut xattrs, 0o4741);
         assert_eq!(bits(&decode(&xattrs[0].1).unwrap()), 0o741);
-        let minimal = encode(&[item(USER_OBJ, 6), item(GROUP_OBJ, 4), item(OTHER, 4)]);
+        let minimal = encode(&[item(Tag::Owner, 6), item(Tag::OwningGroup, 4), item(Tag::Other, 4)]);
         assert_eq!(set_access(&minimal, 0).unwrap(), (0o644, None));
         assert!(set_access(b"junk", 0).is_err() && set_access(&[9; 12], 0).is_err());
     }

@@ -147,12 +147,7 @@ impl Core {
         }
         let end = offset.checked_add(len).filter(|end| *end <= LEN_MAX).ok_or(Errno::FBIG)?;
         let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
-        let zeroes = match mode.difference(FallocateFlags::KEEP_SIZE) {
-            rest if rest.is_empty() => false,
-            FallocateFlags::PUNCH_HOLE if keeps_size => true,
-            FallocateFlags::ZERO_RANGE => true,
-            _ => return Err(Errno::OPNOTSUPP),
-        };
+        let zeroes = zeroes(mode)?;
         let node = &file.node;
         let _room = self.room(0)?;
         let _gate = self.enter();
@@ -287,6 +282,19 @@ impl Core {
         state.modified(appended.time);
         self.world.mark(node);
         Ok(())
+    }
+}
+
+/// Whether an allocation is to leave zeroes, holes among them, or only to make room.
+///
+/// # Errors
+/// `EOPNOTSUPP` for what else the kernel may ask.
+pub(crate) fn zeroes(mode: FallocateFlags) -> Result<bool> {
+    match mode.difference(FallocateFlags::KEEP_SIZE) {
+        rest if rest.is_empty() => Ok(false),
+        FallocateFlags::PUNCH_HOLE if mode.contains(FallocateFlags::KEEP_SIZE) => Ok(true),
+        FallocateFlags::ZERO_RANGE => Ok(true),
+        _ => Err(Errno::OPNOTSUPP),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::fs::{
 use crate::view::{FOREVER, ReadVolume, SNAPSHOTS_NAME, hidden, number};
 
 /// Opened for writing.
-fn writes(flags: OpenFlags) -> bool {
+pub(crate) fn writes(flags: OpenFlags) -> bool {
     flags.intersection(OFlags::RWMODE) != OFlags::RDONLY
 }
 

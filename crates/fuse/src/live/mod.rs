@@ -28,7 +28,7 @@ mod destage;
 mod destager;
 mod directory;
 pub(crate) mod file;
-mod filesystem;
+pub(crate) mod filesystem;
 mod gate;
 mod hold;
 mod nameless;
@@ -121,11 +121,16 @@ impl LiveOptions {
     }
 
     fn log(&self, store: &Store) -> staging::Options {
-        let capacity = self.staging_bytes.max(STAGING_BYTES_MIN);
-        // Small segments are given back early; but each costs a file.
-        let segment_len = (capacity / 8).clamp(4 << 20, 32 << 20);
-        staging::Options { segment_len, capacity, ..staging::Options::new(store.config.id) }
+        log_options(self.staging_bytes, store)
     }
+}
+
+/// The log of a mount that has so many bytes for staging.
+pub(crate) fn log_options(staging_bytes: u64, store: &Store) -> staging::Options {
+    let capacity = staging_bytes.max(STAGING_BYTES_MIN);
+    // Small segments are given back early; but each costs a file.
+    let segment_len = (capacity / 8).clamp(4 << 20, 32 << 20);
+    staging::Options { segment_len, capacity, ..staging::Options::new(store.config.id) }
 }
 
 /// Where the mount of the store in directory `store` stages. While this is there, a mount is at work, or has ended without unmounting: the database

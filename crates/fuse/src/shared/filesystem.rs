@@ -21,14 +21,10 @@ use crate::fs::{
     ROOT, Result, Seek, SetAttr, Statfs, TakeEntry,
 };
 use crate::live::attributes::sets_more_than_size;
-use crate::live::file::{LEN_MAX, WRITE_MAX};
+use crate::live::file::{LEN_MAX, WRITE_MAX, zeroes};
+use crate::live::filesystem::writes;
 use crate::view::directory::StoredDir;
 use crate::view::{ReadVolume, SNAPSHOTS_NAME, hidden, number};
-
-/// Opened for writing.
-fn writes(flags: OpenFlags) -> bool {
-    flags.intersection(OFlags::RWMODE) != OFlags::RDONLY
-}
 
 impl SharedVolume {
     /// The volume that shows this number, if it is one of a snapshot.
@@ -486,12 +482,7 @@ impl FileSystem for SharedVolume {
         }
         let end = part.offset.checked_add(len).filter(|end| *end <= LEN_MAX).ok_or(Errno::FBIG)?;
         let keeps_size = mode.contains(FallocateFlags::KEEP_SIZE);
-        let zeroes = match mode.difference(FallocateFlags::KEEP_SIZE) {
-            rest if rest.is_empty() => false,
-            FallocateFlags::PUNCH_HOLE if keeps_size => true,
-            FallocateFlags::ZERO_RANGE => true,
-            _ => return Err(Errno::OPNOTSUPP),
-        };
+        let zeroes = zeroes(mode)?;
         core.fail(core.session.check())?;
         let _room = core.room(0)?;
         // Held from reading the length until it is set: it only grows here.

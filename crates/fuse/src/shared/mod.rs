@@ -51,7 +51,7 @@ use outrigger_store::tree::Overrides;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use self::core::Core;
-use crate::live::{STAGING_BYTES, STAGING_BYTES_MIN};
+use crate::live::{STAGING_BYTES, log_options};
 use crate::measures::{Status, Watched};
 use crate::report::Reports;
 use crate::view::ahead::ReadAhead;
@@ -88,9 +88,7 @@ impl SharedOptions {
     }
 
     fn log(&self, store: &Store) -> staging::Options {
-        let capacity = self.staging_bytes.max(STAGING_BYTES_MIN);
-        let segment_len = (capacity / 8).clamp(4 << 20, 32 << 20);
-        staging::Options { segment_len, capacity, ..staging::Options::new(store.config.id) }
+        log_options(self.staging_bytes, store)
     }
 }
 

@@ -4,6 +4,7 @@ mod arenas;
 mod background;
 mod signals;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -250,10 +251,17 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
     drop(server);
     context.settle(&store);
     offload::remember(&store);
-    if let Err(error) = stored {
-        let text = format!(
+    let stored = stored.map_err(|error| {
+        format!(
             "what was written is staged, but could not be stored: {error}; mount again, or run any command on the store"
-        );
+        )
+    });
+    ended(detach, stored, served)
+}
+
+/// What a mount that was unmounted came to.
+fn ended(detach: bool, stored: Result<(), String>, served: io::Result<()>) -> Outcome {
+    if let Err(text) = stored {
         if detach {
             syslog::log(&text);
         }
@@ -292,15 +300,9 @@ fn serve_shared(context: &Context, plan: &Plan, detach: bool, threads: usize, re
     offload::remember(&store);
     // Other hosts would wait for the end of its lease; who waits for a signal keeps it open.
     interrupt::close_sessions(&store);
-    if let Err(error) = stored {
-        let text = format!("what was written last could not be stored, and is lost: {error}");
-        if detach {
-            syslog::log(&text);
-        }
-        return Err(Failure::failed(text));
-    }
-    served.map_err(|error| Failure::io("the mount has ended", &error))?;
-    Ok(Exit::Done)
+    let stored =
+        stored.map_err(|error| format!("what was written last could not be stored, and is lost: {error}"));
+    ended(detach, stored, served)
 }
 
 /// Listens for those who ask for metrics, before anything is mounted: then an address that cannot be had is said on the terminal.
