@@ -77,7 +77,9 @@ const RECOVER: &str = "; `outrigger recover` rebuilds it from the packs";
 fn advice(kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::Busy => "; another process is using it, try again in a moment",
-        ErrorKind::Full => "; free some space and run the command again, what was committed stays",
+        ErrorKind::Full => {
+            "; free some space (`outrigger gc` gives back what an unfinished command wrote) and run the command again, what was committed stays"
+        }
         ErrorKind::Damaged => {
             "; `outrigger check --read-data` lists all damage, `check --repair` mends what can be mended"
         }

@@ -14,8 +14,8 @@ use crate::exit::Failure;
 
 /// Writes a message to standard error.
 pub fn complain(message: &str) {
-    // There is nobody to tell when this fails.
-    let _ = writeln!(io::stderr(), "outrigger: {message}");
+    // In one write, so that a line does not mix with another process's. There is nobody to tell when this fails.
+    let _ = io::stderr().write_all(format!("outrigger: {message}\n").as_bytes());
 }
 
 /// Standard output; knows whether a person reads it.
