@@ -67,6 +67,12 @@ impl Error {
         self.kind
     }
 
+    /// The same again, for another who is refused because of it.
+    #[must_use]
+    pub fn again(&self) -> Self {
+        Self::new(self.kind, self.to_string())
+    }
+
     /// Puts `context` before what is said already.
     #[must_use]
     pub fn context(mut self, context: impl fmt::Display) -> Self {

@@ -11,7 +11,7 @@ use outrigger_format::{
 };
 
 use crate::backend::{Backend, PackWriter};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{Meta, PackRow, PackState, SessionId};
 use crate::older;
 use crate::store::Store;
@@ -39,6 +39,8 @@ pub(crate) struct OpenPack {
     footer: FooterBuilder,
     raw_bytes: u64,
     sequences: Vec<u64>,
+    /// Why it cannot be finished: several threads append, and each is told the cause.
+    failure: Option<Error>,
 }
 
 /// A pack that nothing is appended to any more, and that is being made durable.
@@ -106,7 +108,7 @@ impl PackSink {
         };
         self.header.clear();
         header.encode(&mut self.header);
-        open.writer.append(&[IoSlice::new(&self.header), IoSlice::new(frame.stored)])?;
+        open.write(&[IoSlice::new(&self.header), IoSlice::new(frame.stored)])?;
         open.footer.push(open.offset as u32, frame.kind, frame.fingerprints);
         open.offset += (self.header.len() + frame.stored.len()) as u64;
         open.raw_bytes += header.raw_len() as u64;
@@ -146,6 +148,7 @@ impl PackSink {
             footer: FooterBuilder::default(),
             raw_bytes: 0,
             sequences: Vec::new(),
+            failure: None,
         })
     }
 
@@ -168,10 +171,17 @@ impl PackSink {
 }
 
 impl OpenPack {
+    fn write(&mut self, parts: &[IoSlice<'_>]) -> Result<()> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.again());
+        }
+        self.writer.append(parts).inspect_err(|error| self.failure = Some(error.again()))
+    }
+
     /// Writes footer and trailer, and begins to make the pack durable.
     pub(crate) fn finish(mut self) -> Result<SealingPack> {
         let (footer, bytes) = std::mem::take(&mut self.footer).finish(self.id, self.offset as u32);
-        self.writer.append(&[IoSlice::new(&bytes)])?;
+        self.write(&[IoSlice::new(&bytes)])?;
         self.offset += bytes.len() as u64;
         self.writer.finish()?;
         Ok(SealingPack { pack: self, footer: Arc::new(footer) })

@@ -15,49 +15,109 @@ const BITS: u32 = 25;
 
 /// Converts in place.
 pub(super) fn convert(bytes: &mut [u8], direction: Direction) {
-    let mut at = 0;
-    while let Some((operand, value)) = next_operand(bytes, at) {
-        at = operand + 4;
+    let mut walk = Walk::default();
+    while let Some((operand, value)) = walk.next_operand(bytes) {
         if is_near(value) {
+            let end = operand + 4;
             let moved = match direction {
-                Direction::Apply => value.wrapping_add(at as i32),
-                Direction::Undo => value.wrapping_sub(at as i32),
+                Direction::Apply => value.wrapping_add(end as i32),
+                Direction::Undo => value.wrapping_sub(end as i32),
             };
-            bytes[operand..at].copy_from_slice(&ring(moved).to_le_bytes());
+            bytes[operand..end].copy_from_slice(&ring(moved).to_le_bytes());
         }
     }
 }
 
 /// The share of `bytes` that [`convert`] would convert.
 pub(super) fn density(bytes: &[u8]) -> f32 {
-    let (mut at, mut near) = (0, 0);
-    while let Some((operand, value)) = next_operand(bytes, at) {
-        at = operand + 4;
+    let (mut walk, mut near) = (Walk::default(), 0);
+    while let Some((_, value)) = walk.next_operand(bytes) {
         near += usize::from(is_near(value));
     }
     (4 * near) as f32 / bytes.len().max(1) as f32
 }
 
-/// The first operand of an instruction to look at that begins at `from` or later: where it is, and what it is.
-fn next_operand(bytes: &[u8], from: usize) -> Option<(usize, i32)> {
-    let mut at = from;
-    loop {
-        // The last byte before the operand: a call's or jump's opcode, or what follows the opcode of the others. Opcodes are too
-        // frequent to stop at.
-        let last = next_mark(bytes, at)?;
-        let is_one = bytes[last] & 0xfe == 0xe8
-            || last > from
-                && match bytes[last - 1] {
-                    0x8b | 0x8d => true,
-                    0xff => matches!(bytes[last], 0x15 | 0x25),
-                    _ => false,
-                };
-        at = last + 1;
-        if is_one {
-            let field = bytes.get(at..at + 4)?;
-            return Some((at, i32::from_le_bytes([field[0], field[1], field[2], field[3]])));
+/// Bytes that are looked at together.
+const BLOCK: usize = 64;
+
+/// Goes from operand to operand. What it has passed may change meanwhile, what is ahead may not.
+#[derive(Default)]
+struct Walk {
+    /// The end of the last operand: an instruction begins here at the earliest.
+    from: usize,
+    /// How far the marks go.
+    seen: usize,
+    marks: Marks,
+}
+
+/// Where in a block the last byte before an operand may be, a bit for each byte: the opcode of a call or jump, and the second byte of the others.
+#[derive(Clone, Copy, Default)]
+struct Marks {
+    one: u64,
+    two: u64,
+}
+
+impl Walk {
+    /// The next operand: where it is, and what it is.
+    fn next_operand(&mut self, bytes: &[u8]) -> Option<(usize, i32)> {
+        loop {
+            // Of the block before `seen`, what begins at `from` or later. Before the first block there are no marks.
+            let block = self.seen.saturating_sub(BLOCK);
+            let behind = self.from.saturating_sub(block) as u32;
+            let ahead = u64::MAX.checked_shl(behind).unwrap_or(0);
+            // An instruction of two bytes has its second one later than that.
+            let later = if self.from >= block { ahead.wrapping_shl(1) } else { ahead };
+            let found = self.marks.one & ahead | self.marks.two & later;
+            if found != 0 {
+                let operand = block + found.trailing_zeros() as usize + 1;
+                let field = bytes.get(operand..)?.first_chunk()?;
+                self.from = operand + 4;
+                return Some((operand, i32::from_le_bytes(*field)));
+            }
+            if self.seen >= bytes.len() {
+                return None;
+            }
+            self.marks = Marks::of(bytes, self.seen);
+            self.seen += BLOCK;
         }
     }
+}
+
+impl Marks {
+    /// Those of the block that begins at `start`, which may be the last.
+    fn of(bytes: &[u8], start: usize) -> Self {
+        match bytes[start..].first_chunk() {
+            Some(block) => Self::in_block(block, &bytes[..start]),
+            None => {
+                let (rest, mut block) = (&bytes[start..], [0; BLOCK]);
+                block[..rest.len()].copy_from_slice(rest);
+                Self::in_block(&block, &bytes[..start])
+            }
+        }
+    }
+
+    fn in_block(block: &[u8; BLOCK], before: &[u8]) -> Self {
+        let mut earlier = [before.last().copied().unwrap_or(0); BLOCK];
+        earlier[1..].copy_from_slice(&block[..BLOCK - 1]);
+        let one = bits(|n| block[n] & 0xfe == 0xe8);
+        // Without branches, for all bytes alike: the compiler makes vectors of it.
+        let two = bits(|n| {
+            let relative = ((earlier[n] == 0x8b) | (earlier[n] == 0x8d)) & (block[n] & 0xc7 == 0x05);
+            let through = (earlier[n] == 0xff) & ((block[n] == 0x15) | (block[n] == 0x25));
+            relative | through
+        });
+        Self { one, two }
+    }
+}
+
+/// The places of a block for which `is` holds, a bit each.
+#[inline(always)]
+fn bits(is: impl Fn(usize) -> bool) -> u64 {
+    let flags: [u8; BLOCK] = std::array::from_fn(|n| u8::from(is(n)));
+    // The product brings the lowest bits of eight bytes together in the highest byte.
+    let gather = |eight: &[u8; 8]| u64::from_le_bytes(*eight).wrapping_mul(0x0102_0408_1020_4080) >> 56;
+    let words = flags.as_chunks::<8>().0.iter().enumerate();
+    words.fold(0, |found, (n, eight)| found | gather(eight) << (8 * n))
 }
 
 fn ring(value: i32) -> i32 {
@@ -66,32 +126,6 @@ fn ring(value: i32) -> i32 {
 
 fn is_near(value: i32) -> bool {
     ring(value) == value
-}
-
-/// The first byte from `from` on that may be the last before an operand: eight at a time.
-fn next_mark(bytes: &[u8], from: usize) -> Option<usize> {
-    let mut at = from;
-    let mut words = bytes.get(from..)?.chunks_exact(8);
-    for eight in words.by_ref() {
-        let word = u64::from_le_bytes(std::array::from_fn(|byte| eight[byte]));
-        let found = is_zero((word & every(0xfe)) ^ every(0xe8)) | is_zero((word & every(0xc7)) ^ every(0x05));
-        if found != 0 {
-            return Some(at + found.trailing_zeros() as usize / 8);
-        }
-        at += 8;
-    }
-    let is_mark = |byte: &u8| byte & 0xfe == 0xe8 || byte & 0xc7 == 0x05;
-    words.remainder().iter().position(is_mark).map(|more| at + more)
-}
-
-fn every(byte: u8) -> u64 {
-    u64::from(byte) * 0x0101_0101_0101_0101
-}
-
-/// The highest bit of each byte that is zero.
-fn is_zero(word: u64) -> u64 {
-    let low = every(0x7f);
-    !(((word & low) + low) | word | low)
 }
 
 #[cfg(test)]
@@ -134,19 +168,54 @@ mod tests {
         }
     }
 
-    #[test]
-    fn marks_are_found_at_every_place() {
-        for len in 0..40 {
-            for place in 0..len {
-                for mark in [0xe8, 0xe9, 0x05, 0x0d, 0x3d, 0x25] {
-                    let mut bytes = vec![0x7f; len];
-                    bytes[place] = mark;
-                    for from in 0..=len {
-                        let expected = (from <= place).then_some(place);
-                        assert_eq!(next_mark(&bytes, from), expected, "{mark:02x} at {place} of {len}");
-                    }
+    /// The walk, byte by byte.
+    fn by_bytes(bytes: &[u8]) -> Vec<usize> {
+        let (mut from, mut at, mut operands) = (0, 0, Vec::new());
+        while at < bytes.len() {
+            let is_one = bytes[at] & 0xfe == 0xe8;
+            let is_two = at > from
+                && match bytes[at - 1] {
+                    0x8b | 0x8d => bytes[at] & 0xc7 == 0x05,
+                    0xff => matches!(bytes[at], 0x15 | 0x25),
+                    _ => false,
+                };
+            at += 1;
+            if is_one || is_two {
+                if at + 4 > bytes.len() {
+                    break;
                 }
+                operands.push(at);
+                at += 4;
+                from = at;
             }
+        }
+        operands
+    }
+
+    #[test]
+    fn operands_are_found_at_every_place() {
+        let mut state = 1_u32;
+        for len in (0..300).chain([1000, 5000]) {
+            // Mostly bytes that matter, so that instructions lie close, within each other's operands, and across blocks.
+            let bytes: Vec<u8> = std::iter::repeat_with(|| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                [0xe8, 0xe9, 0x8b, 0x8d, 0xff, 0x05, 0x3d, 0x15, 0x25, 0, 0, 0x90, 0x90, 0x48, 0x7f, 0xc3]
+                    [(state >> 28) as usize]
+            })
+            .take(len)
+            .collect();
+            let mut walk = Walk::default();
+            let found: Vec<usize> =
+                std::iter::from_fn(|| walk.next_operand(&bytes).map(|(operand, _)| operand)).collect();
+            assert_eq!(found, by_bytes(&bytes), "{len} bytes");
+        }
+        for (at, mark) in
+            [&[0xe8][..], &[0x8b, 0x05], &[0xff, 0x25]].into_iter().cycle().take(300).enumerate()
+        {
+            let mut bytes = vec![0x90; 320];
+            bytes[at..at + mark.len()].copy_from_slice(mark);
+            let found = Walk::default().next_operand(&bytes).map(|(operand, _)| operand);
+            assert_eq!(found, Some(at + mark.len()).filter(|operand| operand + 4 <= bytes.len()));
         }
     }
 }
