@@ -12,6 +12,7 @@ mod error;
 pub mod gc;
 pub mod index;
 pub mod local;
+pub mod loose;
 pub mod meta;
 mod older;
 pub mod ops;

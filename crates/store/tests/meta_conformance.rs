@@ -76,6 +76,13 @@ conformance! {
         a_lost_database_is_filled_again
         upkeep_changes_nothing_that_can_be_seen
     }
+    loose_cases {
+        loose_chunks_come_with_the_commit_that_needs_them
+        a_loose_chunk_is_packed_by_its_owner_and_once
+        what_sessions_that_are_over_have_left_is_taken_over
+        loose_chunks_are_listed_in_parts
+        commits_that_add_the_same_chunks_at_once_both_have_them
+    }
     job_cases {
         a_job_reads_back_and_holds_its_inputs
         a_published_job_shows_all_at_once_and_lets_go

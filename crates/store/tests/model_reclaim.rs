@@ -170,6 +170,57 @@ fn holds_for_inheritance() {
     );
 }
 
+/// Small files that are closed with rows for their chunks, removed, and closed again; packers that find a chunk in a pack, or pack it, and are killed, fenced and succeeded.
+#[test]
+fn holds_for_rows() {
+    let world = Reclaim {
+        old: [0b01, 0b10],
+        closed: 0b10,
+        plans: [[0b10, 0b10], [0, 0]],
+        packers: 0b01,
+        removable: 0b11,
+        refresh: true,
+        kill_writers: true,
+        kill_collectors: true,
+        fence_running: true,
+        generations: 2,
+        leases: 2,
+        ..Reclaim::default()
+    };
+    explore("rows, one packer, two runs", world.clone());
+    explore(
+        "rows of two files, one packer",
+        Reclaim {
+            packs: vec![],
+            closed: 0b11,
+            plans: [[0b11, 0b01], [0, 0]],
+            generations: 1,
+            ..world.clone()
+        },
+    );
+    let two = Reclaim {
+        plans: [[0b10, 0], [0b10, 0]],
+        packers: 0b11,
+        kill_collectors: false,
+        generations: 1,
+        leases: 1,
+        ..world.clone()
+    };
+    explore("rows, two packers", two);
+    // One that packs, and one that stores the same.
+    explore(
+        "rows, a packer and a writer",
+        Reclaim {
+            plans: [[0b10, 0], [0b10, 0]],
+            removable: 0b01_0010,
+            kill_collectors: false,
+            generations: 1,
+            leases: 1,
+            ..world
+        },
+    );
+}
+
 /// The other way to acknowledge: wait for what is in flight, or resolve it again. It holds as well, and costs more.
 #[test]
 fn holds_for_waiting_acknowledgements() {
@@ -267,6 +318,14 @@ fn every_rule_is_needed() {
     let swept = "no pack of a live session is swept";
     let unread = "a pinned reader can read";
     let group = || Reclaim { packs: vec![], old: [0, 0], plans: [[0b01, 0b11], [0, 0]], ..base() };
+    let rows = || Reclaim {
+        old: [0b01, 0b10],
+        closed: 0b10,
+        plans: [[0b10, 0], [0, 0]],
+        packers: 0b01,
+        removable: 0b10,
+        ..base()
+    };
     let stories = [
         (Broken::NoAckWait, lost, 12, base()),
         (Broken::NoRemark, lost, 13, base()),
@@ -323,6 +382,9 @@ fn every_rule_is_needed() {
         (Broken::UnlinkBeforeDead, "a live pack has its object", 9, base()),
         (Broken::ReadUnpinned, unread, 13, Reclaim { reader: true, removable: 0b01, ..base() }),
         (Broken::ReadOnce, unread, 14, Reclaim { reader: true, ..base() }),
+        (Broken::RowSeenBefore, lost, 16, rows()),
+        (Broken::AckWithoutReprieve, lost, 16, rows()),
+        (Broken::CondemnedHitsCount, lost, 14, rows()),
     ];
     let mut wrong = Vec::new();
     for (broken, property, length, world) in stories {

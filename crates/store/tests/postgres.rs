@@ -73,13 +73,13 @@ fn a_store_from_before_jobs_gets_them_when_it_is_opened() {
     meta.reserve_inodes(9).unwrap();
     commit(&meta, writer(&meta), vec![file(R, "f", 5, 1)], 1).unwrap();
     drop(meta);
-    let tables = ["job", "job_input", "job_split", "job_output", "job_note", "job_seen"];
+    let tables = ["job", "job_input", "job_split", "job_output", "job_note", "job_seen", "loose"];
     let drops = tables.map(|table| format!("DROP TABLE {schema}.{table}")).join("; ");
     server.sql(&format!("{drops}; UPDATE {schema}.about SET version = 1"));
     // Who may only read reads it as it is.
     let reader = PostgresMeta::open(Location::parse(&url).unwrap(), true).unwrap();
     assert_eq!((paths(&reader, At::Now), reader.check().unwrap()), (vec!["/f".to_string()], Vec::new()));
-    assert!(Meta::jobs(&reader).is_none());
+    assert!(Meta::jobs(&reader).is_none() && Meta::loose(&reader).is_none());
     drop(reader);
     // Of several that come at once one does it.
     std::thread::scope(|scope| {
@@ -91,6 +91,7 @@ fn a_store_from_before_jobs_gets_them_when_it_is_opened() {
     assert_eq!(paths(&meta, At::Now), ["/f"]);
     let job = meta.create_job(&NewJob::default()).unwrap();
     assert!(meta.job(job).unwrap().is_some());
+    assert!(Meta::loose(&meta).is_some());
     assert_eq!(meta.check().unwrap(), [""; 0]);
 }
 

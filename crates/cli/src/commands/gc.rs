@@ -110,6 +110,10 @@ fn describe(report: &GcReport, secs: f64) -> String {
         size(report.bytes_copied),
         duration(secs)
     );
+    if report.chunks_packed > 0 {
+        let chunks = counted(report.chunks_packed, "chunk", "chunks");
+        text += &format!("packed {chunks} of small files that ended mounts had left in the database\n");
+    }
     if report.packs_waiting > 0 {
         text += &format!(
             "{} for the end of their grace period; run it again then\n",

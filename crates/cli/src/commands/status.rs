@@ -83,6 +83,11 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     text += &format!("snapshots  {}\n", count(status.snapshots));
     let held = status.holders.len() as u64;
     text += &format!("held       {} besides sessions\n", counted(held, "holder", "holders"));
+    if status.loose_chunks > 0 {
+        let chunks = counted(status.loose_chunks, "chunk", "chunks");
+        text +=
+            &format!("to pack    {chunks} of small files in the database, {}\n", size(status.loose_bytes));
+    }
     text += "\npacks              count        bytes\n";
     for (state, packs) in &status.packs {
         text += &format!("  {state:11} {:>10}  {:>11}\n", count(packs.packs), size(packs.bytes));
@@ -127,6 +132,8 @@ fn json(store: &Store, status: &Status) -> Object {
         .with("packs_trouble", status.trouble.clone())
         .with("snapshots", status.snapshots)
         .with("holders", status.holders.clone())
+        .with("loose_chunks", status.loose_chunks)
+        .with("loose_bytes", status.loose_bytes)
         .with("packs", packs)
         .with("sessions", sessions)
 }

@@ -12,6 +12,7 @@ use outrigger_format::{Entry, Fingerprint, Node, PackId, Root};
 
 use super::report::{CheckProgress, add};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::gc::without_loose;
 use crate::meta::PackRow;
 use crate::read::Reader;
 use crate::read::manifest::NodeSource;
@@ -85,7 +86,7 @@ pub(super) fn follow(store: &Store, threads: usize, progress: &CheckProgress) ->
     Ok(Followed { rows, bad_nodes, missing })
 }
 
-/// Chunks of packs that were committed between the index's refresh and the database's state are there after all.
+/// Chunks of packs that were committed between the index's refresh and the database's state are there after all; loose ones too, and what was packed since.
 fn recheck(store: &Store, rows: &[PackRow], missing: &mut HashSet<Fingerprint>) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
@@ -103,6 +104,7 @@ fn recheck(store: &Store, rows: &[PackRow], missing: &mut HashSet<Fingerprint>) 
             missing.remove(fingerprint);
         }
     }
+    *missing = without_loose(store, missing.drain().collect())?.into_iter().collect();
     Ok(())
 }
 

@@ -125,9 +125,12 @@ fn check_content(
     index::check_against_footers(store, &followed.rows, dropped, &mut report)?;
     let (leftovers, unknown) = check_objects(store, &mut report)?;
 
+    let mut bad: BadChunks = BadChunks::new();
+    if options.read_data {
+        check_loose(store, progress, &mut bad, &mut report)?;
+    }
     // Findings of the packs come after those so far, in their order; then nodes, then missing chunks.
     let first = report.findings.len();
-    let mut bad: BadChunks = BadChunks::new();
     for (number, found) in found.iter().enumerate() {
         found.bad.iter().for_each(|fingerprint| bad.entry(*fingerprint).or_default().push(first + number));
         report.findings.push(found.finding.clone());
@@ -187,6 +190,26 @@ fn check_content(
         }
     }
     Ok(report)
+}
+
+/// Compares the chunks that lie in the database with their names.
+fn check_loose(
+    store: &Store,
+    progress: &CheckProgress,
+    bad: &mut BadChunks,
+    report: &mut CheckReport,
+) -> Result<()> {
+    let Some(loose) = store.meta.loose() else { return Ok(()) };
+    let advice = store.database_advice();
+    loose.visit_loose(&mut |chunk| {
+        report::add(&progress.chunks, 1);
+        if outrigger_offload::hash(store.config.fingerprint, &chunk.bytes) != chunk.fingerprint {
+            let what = format!("metadata: chunk {} is not what was written; {advice}", chunk.fingerprint);
+            bad.entry(chunk.fingerprint).or_default().push(report.findings.len());
+            report.findings.push(Finding::damage(FindingKind::Database, what));
+        }
+        Ok(())
+    })
 }
 
 fn node_findings(

@@ -77,14 +77,13 @@ impl Marker {
             job.close();
             job.mark_chunks(&chunks)?;
             job.work();
-            job.finish().and_then(|(chunks, nodes)| {
-                match chunks.first().copied().or(nodes.first().map(|node| node.0)) {
-                    Some(fingerprint) => Err(Error::damaged(format!(
-                        "chunk {fingerprint}, which a stored file needs, is in no pack; `check` names the file"
-                    ))),
-                    None => Ok(()),
-                }
-            })?;
+            let (chunks, nodes) = job.finish()?;
+            let chunks = without_loose(store, chunks)?;
+            if let Some(fingerprint) = chunks.first().copied().or(nodes.first().map(|node| node.0)) {
+                return Err(Error::damaged(format!(
+                    "chunk {fingerprint}, which a stored file needs, is in no pack; `check` names the file"
+                )));
+            }
         }
         Ok(rows)
     }
@@ -167,6 +166,23 @@ impl Marker {
         }
         Ok(())
     }
+}
+
+/// Those of the chunks that are needed and lie in no pack of the snapshot which are not loose, and have not been packed since either: the packs of that are no candidates, as
+/// the snapshot does not have them.
+pub(crate) fn without_loose(store: &Store, mut chunks: Vec<Fingerprint>) -> Result<Vec<Fingerprint>> {
+    let Some(meta) = store.meta.loose().filter(|_| !chunks.is_empty()) else { return Ok(chunks) };
+    let loose = meta.loose_among(&chunks)?;
+    chunks.retain(|chunk| !loose.contains(chunk));
+    if !chunks.is_empty() {
+        let committed: HashSet<PackId> = store.committed_packs()?.into_iter().collect();
+        store.refresh_index()?;
+        let mut found = Vec::new();
+        store.index.resolve_batch(&chunks, |pack| committed.contains(&pack), &mut found)?;
+        let mut found = found.into_iter();
+        chunks.retain(|_| found.next().flatten().is_none());
+    }
+    Ok(chunks)
 }
 
 /// A chunk's mark must not go to a pack that is not there while a good copy of it is taken for garbage.

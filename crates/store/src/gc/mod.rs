@@ -5,6 +5,7 @@
 //! | step | rules | file |
 //! | --- | --- | --- |
 //! | fence sessions without a process, become the collector, sweep what they left | 11, 14, 15 | `sweep.rs` |
+//! | pack what sessions that are over have left in the database | | `crate::loose` |
 //! | drop history that no snapshot sees; write the catalogue anew if it has grown | | `catalogue.rs`, `rewrite.rs` |
 //! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `walk.rs`, `bits.rs` |
 //! | judge the packs, condemn those worth emptying | 17 | `plan.rs`, `recompress.rs` |
@@ -37,11 +38,13 @@ use outrigger_format::PackId;
 pub(crate) use self::catalogue::compact as write_catalogue_anew;
 use self::copy::Copier;
 use self::mark::Marker;
+pub(crate) use self::mark::without_loose;
 use self::recompress::Targets;
 pub use self::recompress::{Recompress, RecompressReport, recompress};
 pub use self::report::{GcOptions, GcProgress, GcReport};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::loose;
 use crate::meta::{PackRow, PackState, SessionKind};
 use crate::older;
 use crate::session::{Session, is_gone, remove_old_locks};
@@ -190,6 +193,12 @@ impl Run<'_> {
         report.packs_swept = store.meta.sweep_packs(clock::now_nanos())?;
         sweep::remove_strays(store, strays, options, report)?;
         sweep::unlink_dead(store, &store.meta.packs()?, options, report)?;
+        match loose::pack_left(store, options.threads()) {
+            Ok(packed) => report.chunks_packed = packed,
+            // They stay where they are.
+            Err(error) if error.kind() == ErrorKind::Damaged => report.unreadable.push(error.to_string()),
+            Err(error) => return Err(error),
+        }
         report.history_rows = store.meta.purge_history()?;
         let mut marker = Marker::default();
         marker.superseded = catalogue::compact_if_grown(store, session, options, progress, report)?;

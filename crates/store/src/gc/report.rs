@@ -84,6 +84,8 @@ pub struct GcReport {
     pub sessions_fenced: u64,
     /// Uncommitted packs of sessions that are over.
     pub packs_swept: u64,
+    /// Chunks that sessions that are over had left in the database, and that were packed.
+    pub chunks_packed: u64,
     /// Packs that were to be emptied.
     pub packs_condemned: u64,
     /// Of these: taken back because a session came to rely on them.

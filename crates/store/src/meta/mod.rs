@@ -10,6 +10,7 @@
 mod change;
 mod fault;
 pub mod jobs;
+pub mod loose;
 mod postgres;
 mod sqlite;
 
@@ -307,6 +308,8 @@ pub enum Change {
     },
     /// A change of a job; goes with changes that go by their order. The catalogue does not have it.
     Job(jobs::JobChange),
+    /// A change of a loose chunk; goes with changes that go by their order. The catalogue does not have it.
+    Loose(loose::LooseChange),
 }
 
 /// Who holds the content of an inode without names.
@@ -535,6 +538,11 @@ pub trait Meta: Send + Sync {
     fn jobs(&self) -> Option<&dyn jobs::Jobs> {
         None
     }
+
+    // ---- loose chunks ---------------------------------------------------------------------------------------------
+
+    /// The loose chunks; `None` in a store of an earlier version that nobody who may write has opened since, which has none.
+    fn loose(&self) -> Option<&dyn loose::Loose>;
 
     // ---- upkeep ---------------------------------------------------------------------------------------------------
 

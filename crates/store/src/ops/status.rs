@@ -53,6 +53,10 @@ pub struct Status {
     pub sessions: Vec<SessionStatus>,
     /// Packs by their state.
     pub packs: BTreeMap<&'static str, PacksStatus>,
+    /// Chunks of small files that lie in the database until they are packed …
+    pub loose_chunks: u64,
+    /// … and their bytes.
+    pub loose_bytes: u64,
     /// Who holds contents besides sessions: mounts, mostly.
     pub holders: Vec<String>,
     /// Snapshots.
@@ -100,9 +104,12 @@ pub fn status(store: &Store) -> Result<Status> {
         of.packs += 1;
         of.bytes += row.bytes;
     }
+    let loose = store.meta.loose().map(|loose| loose.loose_owners()).transpose()?.unwrap_or_default();
     Ok(Status {
         sessions,
         packs,
+        loose_chunks: loose.iter().map(|owner| owner.chunks).sum(),
+        loose_bytes: loose.iter().map(|owner| owner.bytes).sum(),
         holders: store.meta.holders()?,
         snapshots: store.meta.snapshots()?.len() as u64,
         database_bytes: store.database_bytes(),

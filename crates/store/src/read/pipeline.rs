@@ -34,6 +34,11 @@ impl<'a> Reader<'a> {
         Self { meta, index: &store.index, packs: &store.packs, fingerprint }
     }
 
+    /// The function that names the store's chunks.
+    pub fn fingerprint_kind(&self) -> FingerprintKind {
+        self.fingerprint
+    }
+
     /// Appends the verified bytes of a chunk to `out`.
     ///
     /// # Errors
@@ -70,6 +75,10 @@ impl<'a> Reader<'a> {
         loop {
             let place = self.index.resolve(fingerprint, |pack| !bad.contains(&pack))?;
             let Some(place) = place else {
+                // In this order: a chunk leaves the database when its pack is committed, so what is neither here nor there was packed in between.
+                if let Some(bytes) = self.loose(fingerprint, &mut first)? {
+                    return take(&bytes);
+                }
                 if first.is_none() && refreshes < REFRESHES {
                     refreshes += 1;
                     refresh_index(self.meta, self.index)?;
@@ -99,6 +108,19 @@ impl<'a> Reader<'a> {
                 fetched => return fetched,
             }
         }
+    }
+
+    /// The verified bytes of a chunk that lies in the database; one that is not what it should be is `bad`, if nothing was before.
+    fn loose(&self, fingerprint: &Fingerprint, bad: &mut Option<Error>) -> Result<Option<Vec<u8>>> {
+        let Some(loose) = self.meta.loose() else { return Ok(None) };
+        let Some(bytes) = loose.loose_chunk(fingerprint)? else { return Ok(None) };
+        if outrigger_offload::hash(self.fingerprint, &bytes) == *fingerprint {
+            return Ok(Some(bytes));
+        }
+        bad.get_or_insert_with(|| {
+            Error::damaged(format!("chunk {fingerprint}: the database has other bytes for it"))
+        });
+        Ok(None)
     }
 
     fn fetch<T>(

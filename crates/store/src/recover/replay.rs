@@ -326,6 +326,7 @@ fn describe(change: &Change) -> String {
         | Change::Pin { inode, .. }
         | Change::Orphan { inode, .. } => return format!("setting inode {inode}"),
         Change::Job(_) => return "a job".to_string(),
+        Change::Loose(_) => return "a loose chunk".to_string(),
     };
     format!("{what} `{}`", crate::tree::show(name))
 }

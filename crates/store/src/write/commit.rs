@@ -305,7 +305,8 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
         | Change::Touch { .. }
         | Change::Pin { .. }
         | Change::Orphan { .. }
-        | Change::Job(_) => {}
+        | Change::Job(_)
+        | Change::Loose(_) => {}
     }
 }
 
@@ -351,6 +352,7 @@ fn record_of(change: &Change) -> Option<Record> {
         | Change::Touch { .. }
         | Change::Pin { .. }
         | Change::Orphan { .. }
-        | Change::Job(_) => return None,
+        | Change::Job(_)
+        | Change::Loose(_) => return None,
     })
 }

@@ -73,16 +73,34 @@ pub(super) struct CutFile {
 impl CutFile {
     /// The ranges of the buffer that are cut by themselves.
     fn extents(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let Range { start, end } = self.data;
-        let middle = match self.chunker {
-            // Data that begins within a block: the rest of that block first.
-            ChunkerSpec::Fixed { size } if !self.offset.is_multiple_of(size.into()) => {
-                end.min(start + (size as usize - (self.offset % u64::from(size)) as usize))
-            }
-            _ => start,
-        };
-        [start..middle, middle..end].into_iter().filter(|extent| !extent.is_empty())
+        extents(self.data.clone(), self.offset, self.chunker)
     }
+}
+
+/// The ranges of `data` that are cut by themselves, if it begins at `offset` of its file.
+fn extents(
+    data: Range<usize>,
+    offset: u64,
+    chunker: ChunkerSpec,
+) -> impl Iterator<Item = Range<usize>> + use<> {
+    let Range { start, end } = data;
+    let middle = match chunker {
+        // Data that begins within a block: the rest of that block first.
+        ChunkerSpec::Fixed { size } if !offset.is_multiple_of(size.into()) => {
+            end.min(start + (size as usize - (offset % u64::from(size)) as usize))
+        }
+        _ => start,
+    };
+    [start..middle, middle..end].into_iter().filter(|extent| !extent.is_empty())
+}
+
+/// Where the chunks of `data` lie in it, if it begins at `offset` of its file, and is cut afresh.
+pub(super) fn cut_here(data: &[u8], offset: u64, chunker: ChunkerSpec) -> Vec<Range<usize>> {
+    let (mut chunks, mut scratch) = (Vec::new(), Scratch::default());
+    for extent in extents(0..data.len(), offset, chunker) {
+        cut(&data[extent.clone()], extent.start, chunker, &mut scratch, &mut chunks);
+    }
+    chunks.iter().map(|chunk| chunk.start as usize..(chunk.start + chunk.len) as usize).collect()
 }
 
 /// A worker's reusable memory.

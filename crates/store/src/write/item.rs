@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use outrigger_format::catalogue::{Attributes, Time, Xattrs};
 use outrigger_format::checksum;
-use outrigger_format::{ChunkerSpec, CodecChoice, Root};
+use outrigger_format::{ChunkerSpec, CodecChoice, Fingerprint, Root};
 use outrigger_offload::Compression;
 
 use super::oracle::Oracle;
@@ -14,6 +14,7 @@ use crate::error::Result;
 use crate::local::Extent;
 use crate::meta::Change;
 use crate::meta::jobs::{JobChange, JobId};
+use crate::meta::loose::LooseChange;
 
 /// One thing to write.
 pub enum Item {
@@ -105,6 +106,11 @@ pub enum Target {
         /// See [`JobChange::Output`].
         name: Vec<u8>,
     },
+    /// A [`LooseChange::Packed`]: the content is a loose chunk's bytes, and must be cut into that one chunk.
+    Packed {
+        /// The chunk.
+        fingerprint: Fingerprint,
+    },
 }
 
 impl Target {
@@ -123,6 +129,7 @@ impl Target {
             Self::Output { job, split, attempt, name } => {
                 Change::Job(JobChange::Output { job, split, attempt, name, root })
             }
+            Self::Packed { fingerprint } => Change::Loose(LooseChange::Packed { fingerprint }),
         }
     }
 }
@@ -155,7 +162,7 @@ pub struct Parts {
 }
 
 /// A part of [`Parts`].
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Part {
     /// The entries of `root` in `from..to`. Both must be boundaries of entries, or lie in a hole; else the writer fails with `Invalid`. No
     /// chunk is read, and of the manifest the nodes at both ends only. The caller vouches that `root` stays rooted until the commit

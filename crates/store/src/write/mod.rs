@@ -38,6 +38,7 @@ mod bytes;
 mod catalogue;
 mod commit;
 mod compare;
+mod compose;
 mod dedup;
 mod devices;
 mod framer;
@@ -59,6 +60,7 @@ mod worker;
 pub(crate) use catalogue::META_CODEC;
 pub use catalogue::append_records;
 pub use commit::{CommitTotals, CommitWhen};
+pub use compose::{Composed, compose};
 pub(crate) use devices::has_use_for_table_cache;
 pub(crate) use item::hinted;
 pub use item::{

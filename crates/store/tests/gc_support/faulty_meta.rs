@@ -51,6 +51,11 @@ macro_rules! pass_on {
 }
 
 impl Meta for FaultyMeta {
+    /// Not counted: what is tested has none.
+    fn loose(&self) -> Option<&dyn outrigger_store::meta::loose::Loose> {
+        self.inner.loose()
+    }
+
     /// By a thread of its own, at any time: not counted, so that runs are alike.
     fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
         self.inner.renew(session, lease_secs)

@@ -4,6 +4,7 @@
 pub mod exact_cases;
 pub mod guarded_cases;
 pub mod job_cases;
+pub mod loose_cases;
 pub mod model;
 pub mod reclaim_cases;
 pub mod tree_cases;

@@ -178,9 +178,11 @@ impl Model {
             Change::Expect { .. } | Change::Swap { .. } | Change::Touch { .. } | Change::Pin { .. } => {
                 Err(ErrorKind::Invalid)
             }
-            Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } | Change::Job(_) => {
-                Err(ErrorKind::Invalid)
-            }
+            Change::Name { .. }
+            | Change::Node { .. }
+            | Change::Orphan { .. }
+            | Change::Job(_)
+            | Change::Loose(_) => Err(ErrorKind::Invalid),
         }
     }
 

@@ -105,7 +105,9 @@ impl Reclaim {
                 }
             }
             Step::Mark => {
-                self.mark(world, &mut me, self.collector_roots(world));
+                let roots = self.collector_roots(world);
+                self.mark(world, &mut me, roots);
+                me.loose = elements(roots).filter(|&c| me.mark[c] == 0).fold(0, |set, c| set | bit(c));
                 me.victims = self.worth_reclaiming(world, &me);
                 me.phase = Phase::Marked;
                 if me.victims == 0 {
@@ -124,8 +126,10 @@ impl Reclaim {
             Step::SeeAcks => me.phase = Phase::Acked,
             Step::MarkAgain => {
                 if !self.broken(Broken::NoRemark) {
-                    self.mark(world, &mut me, self.collector_roots(world));
+                    let roots = self.collector_roots(world) & !me.loose;
+                    self.mark(world, &mut me, roots);
                 }
+                me.loose = 0;
                 me.victims = world.condemned();
                 me.phase = if me.mark.iter().any(|&p| me.victims & bit(p as usize) & !1 != 0) {
                     Phase::Remarked

@@ -63,6 +63,8 @@ pub enum Broken {
     ReadUnpinned,
     /// A reader takes a pack that is gone for damage.
     ReadOnce,
+    /// A content that is closed adds no row for a chunk that had one when somebody looked.
+    RowSeenBefore,
 }
 
 /// How a session may acknowledge while it relies on condemned packs.
@@ -83,6 +85,10 @@ pub struct Reclaim {
     pub old: [u8; OLD],
     /// Chunks of each writer's files (0: no such file).
     pub plans: [[u8; FILES]; WRITERS],
+    /// Old versions that are not there at first, and may be closed on a shared mount whenever they are not: with rows for their chunks.
+    pub closed: u8,
+    /// Writers that pack rows: a file of such a one is those of its chunks, and its commit removes them.
+    pub packers: u8,
     /// Old and new versions that may be removed.
     pub removable: u8,
     /// Whether there is a reader.
@@ -124,6 +130,8 @@ impl Default for Reclaim {
             packs: vec![0b11],
             old: [0b01, 0],
             plans: [[0b10, 0], [0, 0]],
+            closed: 0,
+            packers: 0,
             removable: 0,
             reader: false,
             inherit: false,
@@ -155,6 +163,8 @@ pub enum Step {
     Collector(usize, collector::Step),
     /// A session's row is fenced: its lease ran out, or its process is dead.
     Fence(usize),
+    /// Transaction: a small file is closed; what of it is in no row is added, for this writer to pack.
+    CloseFile(usize, usize),
     /// A version is removed from the name space.
     Remove(usize),
     /// The object of a dead pack is unlinked, by anyone.
@@ -203,9 +213,9 @@ impl Model for Reclaim {
             world.packs[i + 1] = Pack { row: Row::Live, owner: 0, object: Object::Sealed, held };
             world.ever_live |= bit(i + 1);
         }
-        for (version, &chunks) in world.versions.iter_mut().zip(&self.old) {
-            version.current = chunks != 0;
-            version.existed = chunks != 0;
+        for (number, (version, &chunks)) in world.versions.iter_mut().zip(&self.old).enumerate() {
+            version.current = chunks != 0 && self.closed & bit(number) == 0;
+            version.existed = version.current;
         }
         vec![world]
     }
@@ -233,6 +243,11 @@ impl Model for Reclaim {
                 steps.push(Step::Remove(v));
             }
         }
+        for v in elements(self.closed).filter(|&v| !world.versions[v].current) {
+            for w in elements(self.packers).filter(|&w| world.sessions[w] != Session::None) {
+                steps.push(Step::CloseFile(v, w));
+            }
+        }
         for (p, pack) in world.packs.iter().enumerate() {
             let may_go = pack.row == Row::Dead
                 || (self.broken(Broken::UnlinkBeforeDead)
@@ -255,6 +270,19 @@ impl Model for Reclaim {
                     next.reader = Reader::Idle;
                 }
             }
+            Step::CloseFile(v, w) => {
+                for c in elements(self.chunks_of(v)) {
+                    let seen = self.broken(Broken::RowSeenBefore) && next.ever_row & bit(c) != 0;
+                    if next.rows[c] == 0 && !seen {
+                        next.rows[c] = w as u8 + 1;
+                    }
+                    if self.broken(Broken::RowSeenBefore) {
+                        next.ever_row |= bit(c);
+                    }
+                }
+                next.versions[v].current = true;
+                next.versions[v].existed = true;
+            }
             Step::Remove(v) => next.versions[v].current = false,
             Step::Unlink(p) => next.packs[p].object = Object::Gone,
         }
@@ -269,7 +297,7 @@ impl Model for Reclaim {
     fn properties(&self) -> Vec<Property<Self>> {
         let mut all = vec![
             Property::always("no committed data is lost", |m: &Self, w: &World| {
-                m.roots(w) & !m.present(w) == 0
+                m.roots(w) & !m.present(w) & !w.loose() == 0
             }),
             Property::always("a pinned reader can read", |_, w: &World| w.reader != Reader::Failed),
             Property::always("dead is for ever", |_, w: &World| {

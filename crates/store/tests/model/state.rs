@@ -205,6 +205,8 @@ pub struct Collector {
     pub victims: u8,
     /// The place that counts for each marked chunk (0: not marked).
     pub mark: [u8; CHUNKS],
+    /// Chunks that were needed at the first mark and in no pack: they are not looked for again, as their roots have been seen.
+    pub loose: u8,
     /// The pack it copies into (0: none).
     pub copy: u8,
 }
@@ -212,7 +214,8 @@ pub struct Collector {
 impl Hash for Collector {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let [a, b] = self.mark;
-        let bytes = [self.phase as u8, self.token, self.generation, self.victims, a, b, self.copy, 0];
+        let bytes =
+            [self.phase as u8, self.token, self.generation, self.victims, a, b, self.copy, self.loose];
         hasher.write_u64(u64::from_le_bytes(bytes));
     }
 }
@@ -224,6 +227,10 @@ pub struct World {
     pub packs: [Pack; PACKS],
     /// Version table.
     pub versions: [Version; VERSIONS],
+    /// Chunks that lie in the database: the writer that is to pack each, + 1 (0: no row).
+    pub rows: [u8; CHUNKS],
+    /// For a broken rule only: chunks that ever had a row.
+    pub ever_row: u8,
     /// Session table: the writers, then the reader.
     pub sessions: [Session; WRITERS + 1],
     /// `session.acked` of the writers.
@@ -302,6 +309,11 @@ impl World {
         } else {
             self.sessions[pack.owner as usize] == Session::Live
         }
+    }
+
+    /// Chunks that lie in the database.
+    pub fn loose(&self) -> u8 {
+        (0..CHUNKS).filter(|&c| self.rows[c] != 0).fold(0, |set, c| set | bit(c))
     }
 
     /// A session ends or is fenced: its pins count no more.

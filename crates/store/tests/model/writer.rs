@@ -30,6 +30,8 @@ pub enum Step {
     RefreshRead,
     /// Install what was read.
     RefreshInstall,
+    /// Transaction: rows of sessions that are over become this one's.
+    Adopt,
     /// Transaction: the session ends.
     Close,
     /// The process is killed.
@@ -45,7 +47,13 @@ impl Reclaim {
             Process::Down => return,
             Process::Up => {}
         }
-        if let Some((file, chunk)) = self.next_chunk(me, w) {
+        let packs = self.packers & bit(w) != 0;
+        if packs && world.rows.iter().any(|&owner| self.is_left(world, owner)) {
+            step(Step::Adopt);
+        }
+        let next = self.next_chunk(me, w);
+        // A packer takes what it has read in a row of its own.
+        if let Some((file, chunk)) = next.filter(|&(_, chunk)| !packs || world.rows[chunk] == w as u8 + 1) {
             if self.inherit && me.place[file].iter().all(|&p| matches!(p, UNRESOLVED | INHERITED)) {
                 for v in (0..OLD).filter(|&v| self.old[v] & bit(chunk) != 0) {
                     let there = world.versions[v].current
@@ -169,6 +177,24 @@ impl Reclaim {
                     world.packs[id].object = Object::Sealed;
                 }
             }
+            Step::Commit(file) if self.packers & bit(w) != 0 => {
+                let mut packed = elements(self.plans[w][file]);
+                if packed.all(|c| world.rows[c] == w as u8 + 1) {
+                    self.commit_packs(world, w);
+                    elements(self.plans[w][file]).for_each(|c| world.rows[c] = 0);
+                }
+                // Refused or not: it begins anew with what it finds in rows then.
+                let me = &mut world.writers[w];
+                me.done |= bit(file);
+                me.place[file] = [UNRESOLVED; CHUNKS];
+            }
+            Step::Adopt => {
+                for c in 0..CHUNKS {
+                    if self.is_left(world, world.rows[c]) {
+                        world.rows[c] = w as u8 + 1;
+                    }
+                }
+            }
             Step::Commit(file) => {
                 let sealed =
                     world.packs_where(|p| p.row == Row::Writing && p.object == Object::Sealed) & me.mine;
@@ -227,6 +253,22 @@ impl Reclaim {
             }
             Step::Kill => world.stop_writer(w),
         }
+    }
+
+    /// Own packs that are sealed become live, and usable.
+    fn commit_packs(&self, world: &mut World, w: usize) {
+        let mine = world.writers[w].mine;
+        let sealed = world.packs_where(|p| p.row == Row::Writing && p.object == Object::Sealed) & mine;
+        for p in elements(sealed) {
+            world.packs[p].row = Row::Live;
+        }
+        world.writers[w].mine &= !sealed;
+        world.writers[w].usable |= sealed;
+    }
+
+    /// Whether a row is of a session that is over.
+    fn is_left(&self, world: &World, owner: u8) -> bool {
+        owner != 0 && world.sessions[owner as usize - 1] == Session::Over
     }
 
     /// The packs that uncommitted files of writer `w` rely on: hits, and its own packs once they are committed.

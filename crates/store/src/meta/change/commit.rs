@@ -85,7 +85,7 @@ fn apply<R: Rows>(editor: &mut Editor<R>, change: &Change) -> Outcome<()> {
         }
         Change::Name { .. } | Change::Node { .. } | Change::Orphan { .. } => Err(exact::mixed()),
         // No part of the tree: the engine has seen to it.
-        Change::Job(_) => Ok(()),
+        Change::Job(_) | Change::Loose(_) => Ok(()),
     }
 }
 

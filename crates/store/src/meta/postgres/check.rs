@@ -1,8 +1,9 @@
 //! Checking the database: every row against its checksum, then what the tables must satisfy together.
 
 use super::connection::{Connection, Query};
+use super::open::Tables;
 use super::row::{self, former_columns, require, stored_columns};
-use super::{counters, jobs, packs, reclaim};
+use super::{counters, jobs, loose, packs, reclaim};
 use crate::meta::fault::{Fault, Outcome};
 
 /// Findings of one kind that are listed; more are only counted.
@@ -115,7 +116,7 @@ fn rows(
 }
 
 /// Returns what is wrong, in words.
-pub(super) fn check(connection: &mut Connection, has_jobs: bool) -> Outcome<Vec<String>> {
+pub(super) fn check(connection: &mut Connection, tables: Tables) -> Outcome<Vec<String>> {
     use outrigger_format::catalogue::FileKind;
     let mut found = Vec::new();
     let (mut kinds, mut bytes) = ([0u64; 3], 0u64);
@@ -159,11 +160,12 @@ pub(super) fn check(connection: &mut Connection, has_jobs: bool) -> Outcome<Vec<
     })?;
     rows(connection, packs::EVERY, &mut found, |row| packs::read(row).map(drop))?;
     let mut kind = Kind::default();
-    if has_jobs {
+    if tables.has_jobs {
         jobs::check(connection, &mut |finding| kind.add(finding))?;
     }
     kind.end(&mut found);
-    for rule in RULES {
+    let loose: &[&'static str] = if tables.has_loose { &[loose::RULE] } else { &[] };
+    for rule in RULES.iter().chain(loose) {
         let mut kind = Kind::default();
         connection.stream(&Query::new(rule), |row| {
             kind.add(row.try_get(0)?);

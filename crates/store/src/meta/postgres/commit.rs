@@ -7,7 +7,7 @@ use super::connection::Query;
 use super::sessions::{self, REQUIRE_LIVE};
 use super::transaction::Tx;
 use super::working::Working;
-use super::{counters, jobs, packs, snapshots};
+use super::{counters, jobs, loose, packs, snapshots};
 use crate::error::ErrorKind;
 use crate::meta::change::totals::{Retained, TotalsDelta};
 use crate::meta::change::{Editor, Start, apply_all};
@@ -36,6 +36,9 @@ pub(super) fn commit(tx: &mut Tx<'_>, session: SessionId, commit: &Commit) -> Ou
     packs::make_live(tx, session, &commit.packs)?;
     if commit.changes.iter().any(|change| matches!(change, Change::Job(_))) {
         jobs::apply(tx, session, &commit.changes)?;
+    }
+    if commit.changes.iter().any(|change| matches!(change, Change::Loose(_))) {
+        loose::apply(tx, session, &commit.changes)?;
     }
     let row = counters::row(&answers[1])?;
     let start = Start {

@@ -14,6 +14,7 @@
 //! | `commit.rs`, `working.rs`, `flush.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); writing them |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs/`, `schema_jobs.sql` | jobs |
+//! | `loose.rs`, `schema_loose.sql` | loose chunks |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
 
 mod check;
@@ -23,6 +24,7 @@ mod counters;
 mod flush;
 mod jobs;
 mod location;
+mod loose;
 mod open;
 mod packs;
 mod policies;
@@ -36,17 +38,18 @@ mod transaction;
 mod tree;
 mod working;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 
-use outrigger_format::{PackId, PackKind, Root};
+use outrigger_format::{Fingerprint, PackId, PackKind, Root};
 use tokio_postgres::types::Type;
 
 use self::connection::{Answer, Query};
 use self::pool::Pool;
 use self::transaction::{Gate, Transactions, Tx};
 use super::fault::{Explain as _, Outcome};
+use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::{
     At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId,
     SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
@@ -60,8 +63,8 @@ pub struct PostgresMeta {
     transactions: Transactions,
     config: String,
     read_only: bool,
-    /// Not in a store of an earlier version that nobody who may write has opened since.
-    has_jobs: bool,
+    /// What there is; less in a store of an earlier version that nobody who may write has opened since.
+    tables: open::Tables,
 }
 
 impl PostgresMeta {
@@ -93,11 +96,11 @@ impl PostgresMeta {
 
     fn finish(transactions: Transactions, read_only: bool) -> Result<Self> {
         let read_only = read_only || !open::may_write(&transactions)?;
-        let (config, has_jobs) = open::recognise(&transactions, !read_only)?;
+        let (config, tables) = open::recognise(&transactions, !read_only)?;
         if !read_only {
             open::require_durable(&transactions)?;
         }
-        Ok(Self { transactions, config, read_only, has_jobs })
+        Ok(Self { transactions, config, read_only, tables })
     }
 
     /// The configuration's text.
@@ -373,7 +376,11 @@ impl Meta for PostgresMeta {
     }
 
     fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
-        self.has_jobs.then_some(self as &dyn super::jobs::Jobs)
+        self.tables.has_jobs.then_some(self as &dyn super::jobs::Jobs)
+    }
+
+    fn loose(&self) -> Option<&dyn Loose> {
+        self.tables.has_loose.then_some(self as &dyn Loose)
     }
 
     fn counters(&self) -> Result<Counters> {
@@ -394,7 +401,7 @@ impl Meta for PostgresMeta {
     }
 
     fn check(&self) -> Result<Vec<String>> {
-        self.transactions.read("checking the metadata", |connection| check::check(connection, self.has_jobs))
+        self.transactions.read("checking the metadata", |connection| check::check(connection, self.tables))
     }
 
     fn tidy(&self) -> Result<()> {
@@ -407,5 +414,32 @@ impl Meta for PostgresMeta {
             }
             Ok(())
         })
+    }
+}
+
+impl Loose for PostgresMeta {
+    fn loose_chunk(&self, fingerprint: &Fingerprint) -> Result<Option<Vec<u8>>> {
+        self.read("reading a loose chunk", &loose::chunk(fingerprint), loose::read_chunk)
+    }
+
+    fn loose_among(&self, fingerprints: &[Fingerprint]) -> Result<HashSet<Fingerprint>> {
+        self.read("looking for loose chunks", &loose::among(fingerprints), loose::read_among)
+    }
+
+    fn loose_of(&self, session: SessionId, after: u64, bytes: u64) -> Result<Vec<LooseRow>> {
+        self.read("listing loose chunks", &loose::of(session, after, bytes), loose::read_of)
+    }
+
+    fn loose_owners(&self) -> Result<Vec<LooseOwner>> {
+        self.list("counting loose chunks", loose::OWNERS, loose::read_owner)
+    }
+
+    fn visit_loose(&self, visit: &mut dyn FnMut(LooseChunk) -> Result<()>) -> Result<()> {
+        let what = "reading loose chunks";
+        self.transactions.read_through(what, |connection| loose::visit(connection, visit))
+    }
+
+    fn adopt_loose(&self, session: SessionId) -> Result<u64> {
+        self.write("taking loose chunks over", Gate::Shared, |tx| loose::adopt(tx, session))
     }
 }

@@ -11,7 +11,8 @@ use crate::meta::change::row::{Content, Special, root_attributes};
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
 
 /// What makes each version of the schema from the one before.
-const MIGRATIONS: &[&str] = &[include_str!("schema_1.sql"), include_str!("schema_jobs.sql")];
+const MIGRATIONS: &[&str] =
+    &[include_str!("schema_1.sql"), include_str!("schema_jobs.sql"), include_str!("schema_loose.sql")];
 /// The newest one.
 const VERSION: i32 = MIGRATIONS.len() as i32;
 /// Older servers lack what the statements use.
@@ -146,10 +147,18 @@ fn require_server(connection: &mut Connection) -> Outcome<()> {
 
 /// The first version with jobs.
 const VERSION_JOBS: i32 = 2;
+/// The first version with loose chunks.
+const VERSION_LOOSE: i32 = 3;
 
-/// Checks that there is a store that this program knows; an older schema is brought up to date if `may_write`. Returns its configuration, and whether it has
-/// tables for jobs.
-pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<(String, bool)> {
+/// Which tables there are that an earlier version has not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Tables {
+    pub has_jobs: bool,
+    pub has_loose: bool,
+}
+
+/// Checks that there is a store that this program knows; an older schema is brought up to date if `may_write`. Returns its configuration, and what it has.
+pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<(String, Tables)> {
     let location = &transactions.pool.location;
     let what = format!("metadata in {location}");
     let found = transactions.on_connection(&what, |connection| {
@@ -187,7 +196,8 @@ pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<
         }
         migrated.explain(&what)?;
     }
-    Ok((found.config, may_write || found.version >= VERSION_JOBS))
+    let version = if may_write { VERSION } else { found.version };
+    Ok((found.config, Tables { has_jobs: version >= VERSION_JOBS, has_loose: version >= VERSION_LOOSE }))
 }
 
 /// Whether this role may change the store, and this server be changed.

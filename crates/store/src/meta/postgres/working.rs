@@ -309,7 +309,7 @@ impl Wanted {
                 Change::Swap { inode, .. } | Change::Touch { inode, .. } | Change::Pin { inode, .. } => {
                     wanted.inodes.push(*inode as i64);
                 }
-                Change::Orphan { .. } | Change::Job(_) => {}
+                Change::Orphan { .. } | Change::Job(_) | Change::Loose(_) => {}
             }
         }
         wanted.directories.sort_unstable();

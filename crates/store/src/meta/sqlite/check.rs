@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rusqlite::{Connection, OptionalExtension as _};
 
-use super::{jobs, notes, row, sums};
+use super::{jobs, loose, notes, row, sums};
 use crate::meta::ROOT_INODE;
 use crate::meta::fault::Outcome;
 
@@ -95,6 +95,9 @@ pub(super) fn check(connection: &Connection) -> Outcome<Vec<String>> {
                 findings(connection, query, &mut found)?;
             }
         }
+        if loose::exist(connection)? {
+            findings(connection, loose::RULE, &mut found)?;
+        }
         for rule in RULES {
             findings(connection, rule, &mut found)?;
         }
@@ -139,6 +142,9 @@ fn schema(connection: &Connection, found: &mut Vec<String>) -> Outcome<()> {
     }
     if notes::exist(connection)? {
         wanted.execute_batch(notes::SCHEMA)?;
+    }
+    if loose::exist(connection)? {
+        wanted.execute_batch(loose::SCHEMA)?;
     }
     let (wanted, have) = (objects(&wanted)?, objects(connection)?);
     for (name, sql) in &wanted {

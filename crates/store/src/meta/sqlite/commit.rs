@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use super::policies::any_versions_policy;
 use super::rows::SqliteRows;
 use super::state::{add_totals, counter, retained};
-use super::{jobs, packs, sessions, snapshots};
+use super::{jobs, loose, packs, sessions, snapshots};
 use crate::error::ErrorKind;
 use crate::meta::change::{Editor, Start, apply_all};
 use crate::meta::fault::{Outcome, refuse};
@@ -27,8 +27,10 @@ pub(super) fn commit(
         return Ok(Committed { generation, ..Committed::default() });
     }
     for change in &commit.changes {
-        if let Change::Job(change) = change {
-            jobs::apply(connection, now, session, change)?;
+        match change {
+            Change::Job(change) => jobs::apply(connection, now, session, change)?,
+            Change::Loose(change) => loose::apply(connection, session, change)?,
+            _ => {}
         }
     }
     let start = Start {

@@ -16,11 +16,13 @@
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs.rs`, `jobs.sql` | jobs, in tables of their own |
 //! | `notes.rs`, `notes.sql` | what runners keep beside them, likewise |
+//! | `loose.rs`, `loose.sql` | loose chunks, likewise |
 //! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
 
 mod check;
 mod commit;
 mod jobs;
+mod loose;
 mod notes;
 mod open;
 mod packs;
@@ -35,17 +37,18 @@ mod statements;
 mod sums;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outrigger_format::{PackId, PackKind, Root};
+use outrigger_format::{Fingerprint, PackId, PackKind, Root};
 use rusqlite::{Connection, TransactionBehavior};
 
 use self::snapshots::PurgePosition;
 use super::fault::{Explain as _, Outcome};
+use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::{
     At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId,
     SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
@@ -373,6 +376,10 @@ impl Meta for SqliteMeta {
         Some(self)
     }
 
+    fn loose(&self) -> Option<&dyn Loose> {
+        Some(self)
+    }
+
     fn counters(&self) -> Result<Counters> {
         self.read_once("reading counters", |db| Ok(state::counters(db)?))
     }
@@ -409,5 +416,31 @@ impl Meta for SqliteMeta {
             Ok(())
         };
         tidy().explain(what)
+    }
+}
+
+impl Loose for SqliteMeta {
+    fn loose_chunk(&self, fingerprint: &Fingerprint) -> Result<Option<Vec<u8>>> {
+        self.read_once("reading a loose chunk", |db| loose::chunk(db, fingerprint))
+    }
+
+    fn loose_among(&self, fingerprints: &[Fingerprint]) -> Result<HashSet<Fingerprint>> {
+        self.read("looking for loose chunks", |db| loose::among(db, fingerprints))
+    }
+
+    fn loose_of(&self, session: SessionId, after: u64, bytes: u64) -> Result<Vec<LooseRow>> {
+        self.read("listing loose chunks", |db| loose::of(db, session, after, bytes))
+    }
+
+    fn loose_owners(&self) -> Result<Vec<LooseOwner>> {
+        self.read("counting loose chunks", loose::owners)
+    }
+
+    fn visit_loose(&self, visit: &mut dyn FnMut(LooseChunk) -> Result<()>) -> Result<()> {
+        self.read("reading loose chunks", |db| loose::visit(db, visit))
+    }
+
+    fn adopt_loose(&self, session: SessionId) -> Result<u64> {
+        self.write("taking loose chunks over", |db| loose::adopt(db, self.now(), session))
     }
 }

@@ -1,0 +1,186 @@
+//! Small contents without a pack of their own: committed as rows of the database, and packed together later.
+//!
+//! ```text
+//!  close ─▶ write::compose ─▶ commit: rows of new chunks + the files' roots, one transaction      (who closes waits for this)
+//!                                                  │
+//!            of this session, or of one that is over ─▶ pack: Writer ─▶ packs durable ─▶ packs live + rows gone, one transaction
+//! ```
+//!
+//! **The order of [`commit`].** Which chunks are stored is looked up first; what is found is relied on until the transaction (rules 4 and 7 of
+//! `docs/decisions/0003-reclaim-protocol.md`). The transaction adds rows for the others and gives the files their roots. It is durable when it returns, and with it the file: nothing else
+//! was promised, and nothing else has to be synced.
+//!
+//! **The order of [`pack`].** Rows are read, and compared with their names; the pipeline deduplicates and packs them like any data; when the packs are durable, one transaction makes them live and removes the
+//! rows. It is refused whole unless every row is there and this session's. So a crash before it leaves the rows, and a pack that is swept; one after it, nothing to do. A pack that a chunk was found
+//! in instead is relied on until then, as for a file that is committed.
+//!
+//! **Two packers** never have the same row: a row is its session's, and others take it over only when that session's row is gone, for which its transactions have to be.
+
+use std::sync::Arc;
+
+use outrigger_format::catalogue::{Attributes, FileKind};
+use outrigger_format::{ChunkerSpec, Fingerprint};
+
+use crate::clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::loose::{Loose, LooseChange, LooseChunk, LooseRow};
+use crate::meta::{Change, Commit, SessionId, SessionKind};
+use crate::session::Session;
+use crate::store::Store;
+use crate::write::{CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer};
+
+/// New bytes of a content that is committed as rows, at most.
+pub const NEW_BYTES_MAX: u64 = 32 << 10;
+
+/// Raw bytes that are packed at once, about: they are in memory.
+const PACK_BYTES: u64 = 16 << 20;
+
+/// Commits `changes`, in one transaction with `chunks`, which they may refer to. Chunks that no pack has become rows, which `owner` is to pack; returns the bytes of these.
+///
+/// A session has one writer at a time, and this is one.
+///
+/// # Errors
+/// Those of [`crate::meta::Meta::commit`]; then nothing has changed.
+pub fn commit(
+    store: &Store,
+    session: &Session,
+    owner: SessionId,
+    mut changes: Vec<Change>,
+    mut chunks: Vec<LooseChunk>,
+) -> Result<u64> {
+    chunks.sort_unstable_by_key(|chunk| chunk.fingerprint);
+    chunks.dedup_by_key(|chunk| chunk.fingerprint);
+    // As a writer: packs that one before has left behind count in lookups, and become live with this.
+    let (before, packs) = session.resume();
+    let done = before + changes.len() as u64;
+    let fingerprints: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
+    let mut places = Vec::new();
+    session.rely(done, |usable| {
+        store.index.resolve_batch(&fingerprints, usable, &mut places)?;
+        Ok(places.iter().flatten().map(|place| place.pack))
+    })?;
+    let mut bytes = 0;
+    let new = chunks.into_iter().zip(&places).filter(|(_, place)| place.is_none());
+    changes.extend(new.map(|(chunk, _)| {
+        bytes += chunk.bytes.len() as u64;
+        Change::Loose(LooseChange::Add { chunk, owner })
+    }));
+    let commit = Commit { packs, changes, time: clock::now_nanos() };
+    session.commit(done, &commit.packs, || store.meta.commit(session.id(), &commit))?;
+    Ok(bytes)
+}
+
+/// Packs the rows of `session`, which has no other writer, and returns how many there were.
+///
+/// # Errors
+/// `Damaged` names rows that are not what they should be, when all others are packed; they stay. Else those of the store; what was packed until then stays packed.
+pub fn pack(store: &Store, session: &Arc<Session>, threads: usize) -> Result<u64> {
+    let Some(loose) = store.meta.loose() else { return Ok(0) };
+    let (mut packed, mut after, mut damaged) = (0, 0, Vec::new());
+    loop {
+        let rows = loose.loose_of(session.id(), after, PACK_BYTES)?;
+        let Some(last) = rows.last() else { break };
+        after = last.number;
+        let (whole, bad): (Vec<LooseRow>, Vec<LooseRow>) =
+            rows.into_iter().partition(|row| is_whole(store, &row.chunk));
+        damaged.extend(bad.into_iter().map(|row| row.chunk.fingerprint.to_string()));
+        packed += whole.len() as u64;
+        if !whole.is_empty() {
+            pack_rows(store, session, whole, threads)?;
+        }
+    }
+    if damaged.is_empty() {
+        return Ok(packed);
+    }
+    let what = format!(
+        "the database has other bytes for the chunks {}; `outrigger check --read-data` names the files",
+        damaged.join(", ")
+    );
+    Err(Error::damaged(what))
+}
+
+fn is_whole(store: &Store, chunk: &LooseChunk) -> bool {
+    outrigger_offload::hash(store.config.fingerprint, &chunk.bytes) == chunk.fingerprint
+}
+
+fn pack_rows(store: &Store, session: &Arc<Session>, rows: Vec<LooseRow>, threads: usize) -> Result<()> {
+    // What others have packed meanwhile is not packed again.
+    session.follow()?;
+    store.refresh_index()?;
+    // Longer than any chunk: each is cut into itself.
+    let longest = rows.iter().map(|row| row.chunk.bytes.len()).max().unwrap_or_default().max(512);
+    let options = WriteOptions { threads, chunk_max: longest, commit: CommitWhen::AtTheEnd };
+    let mut writer = Writer::start(store, session, &options, &Arc::new(Progress::default()));
+    for LooseRow { chunk, .. } in rows {
+        let item = FileItem {
+            to: Target::Packed { fingerprint: chunk.fingerprint },
+            attributes: no_attributes(),
+            content: Content::Bytes(chunk.bytes),
+            chunker: ChunkerSpec::Fixed { size: longest as u32 },
+            codec: chunk.codec.into(),
+            dedup: true,
+            frame: None,
+            oracle: Oracle::Off,
+        };
+        if let Err(error) = writer.submit(Item::File(item)) {
+            // The committer knows better what was wrong, if it has stopped.
+            return match (error.kind(), writer.finish()) {
+                (ErrorKind::Cancelled, Err(better)) => Err(better),
+                _ => Err(error),
+            };
+        }
+    }
+    writer.finish().map(drop)
+}
+
+/// A chunk has none.
+fn no_attributes() -> Attributes {
+    Attributes {
+        kind: FileKind::File,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        mtime: Default::default(),
+        rdev: 0,
+        target: Vec::new(),
+        xattrs: Vec::new(),
+        times: None,
+    }
+}
+
+/// Takes over for `session` what sessions that are over have left, after ending those whose process is gone; returns how many chunks that are.
+///
+/// # Errors
+/// Those of the database.
+pub fn take_over(store: &Store, session: &Session) -> Result<u64> {
+    match store.meta.loose() {
+        Some(loose) if has_left(store, loose)? => loose.adopt_loose(session.id()),
+        _ => Ok(0),
+    }
+}
+
+/// Packs what sessions that are over have left, in a session of its own; returns how many chunks that were.
+///
+/// # Errors
+/// Those of [`pack`].
+pub fn pack_left(store: &Store, threads: usize) -> Result<u64> {
+    match store.meta.loose() {
+        Some(loose) if has_left(store, loose)? => {
+            let session = store.session(SessionKind::Writer, "packing")?;
+            loose.adopt_loose(session.id())?;
+            pack(store, &session, threads)
+        }
+        _ => Ok(0),
+    }
+}
+
+/// Whether there are rows of sessions that are over.
+fn has_left(store: &Store, loose: &dyn Loose) -> Result<bool> {
+    let owners = loose.loose_owners()?;
+    if owners.is_empty() {
+        return Ok(false);
+    }
+    store.fence_gone()?;
+    let live = store.meta.sessions()?;
+    Ok(owners.iter().any(|owner| live.iter().all(|session| session.id != owner.session)))
+}

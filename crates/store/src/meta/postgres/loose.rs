@@ -1,0 +1,149 @@
+//! Loose chunks.
+//!
+//! **Beside each other.** Of two commits that add the same chunk the second one waits for the first. One that finds the chunk there relies on its row for as long as the transaction
+//! lasts, without locking it: if the row's owner packs it meanwhile, the pack is live when the row is gone; and no collector can choose what it looks at between the two, as both hold the gate.
+//! Rows are added in the order of their names, so that commits do not wait for each other in a circle.
+
+use std::collections::{BTreeMap, HashSet};
+
+use outrigger_format::{CodecChoice, Fingerprint};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::connection::{Answer, Connection, Query};
+use super::sessions;
+use super::transaction::Tx;
+use crate::error::{ErrorKind, Result};
+use crate::meta::fault::{Fault, Outcome, refuse};
+use crate::meta::loose::{LooseChange, LooseChunk, LooseOwner, LooseRow};
+use crate::meta::{Change, SessionId};
+
+/// Rows that are looked at for one answer, at most.
+const ROWS_MAX: i64 = 16 << 10;
+
+/// A row that cannot be one; for `check`.
+pub(super) const RULE: &str = "SELECT 'loose chunk ' || number || ' is none' FROM @loose \
+     WHERE octet_length(fingerprint) <> 32 OR octet_length(bytes) = 0";
+
+fn names<'a>(fingerprints: impl Iterator<Item = &'a Fingerprint>) -> Vec<Vec<u8>> {
+    fingerprints.map(|fingerprint| fingerprint.0.to_vec()).collect()
+}
+
+/// Applies the changes of a commit; the session is known to be live.
+pub(super) fn apply(tx: &mut Tx<'_>, session: SessionId, changes: &[Change]) -> Outcome<()> {
+    let (mut packed, mut added) = (HashSet::new(), BTreeMap::new());
+    for change in changes {
+        match change {
+            Change::Loose(LooseChange::Packed { fingerprint }) => drop(packed.insert(*fingerprint)),
+            Change::Loose(LooseChange::Add { chunk, owner }) => {
+                added.entry(chunk.fingerprint.0).or_insert((chunk, *owner));
+            }
+            _ => {}
+        }
+    }
+    if !packed.is_empty() {
+        let sql = "DELETE FROM @loose WHERE fingerprint = ANY ($2) AND session = $1";
+        let query = Query::new(sql).int(session.0 as i64).with(names(packed.iter()), Type::BYTEA_ARRAY);
+        let gone = tx.one(query)?.affected;
+        if gone != packed.len() as u64 {
+            let why = format!(
+                "{} of {} chunks are not ones that session {} is to pack",
+                packed.len() as u64 - gone,
+                packed.len(),
+                session.0
+            );
+            return Err(refuse(ErrorKind::Changed, why));
+        }
+    }
+    if added.is_empty() {
+        return Ok(());
+    }
+    let mut owners = Vec::with_capacity(added.len());
+    let (mut fingerprints, mut codecs, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
+    for (fingerprint, (chunk, owner)) in added {
+        fingerprints.push(fingerprint.to_vec());
+        owners.push(owner.0 as i64);
+        codecs.push(chunk.codec.to_string());
+        bytes.push(chunk.bytes.clone());
+    }
+    let sql = "INSERT INTO @loose (fingerprint, session, codec, bytes) \
+               SELECT * FROM unnest($1::bytea[], $2::int8[], $3::text[], $4::bytea[]) ON CONFLICT DO NOTHING";
+    let query = Query::new(sql).with(fingerprints, Type::BYTEA_ARRAY).ints(owners);
+    tx.later(query.with(codecs, Type::TEXT_ARRAY).with(bytes, Type::BYTEA_ARRAY));
+    Ok(())
+}
+
+/// For the bytes of one chunk.
+pub(super) fn chunk(fingerprint: &Fingerprint) -> Query {
+    Query::new("SELECT bytes FROM @loose WHERE fingerprint = $1").bytes(fingerprint.0.to_vec())
+}
+
+/// What [`chunk`] says.
+pub(super) fn read_chunk(answer: &Answer) -> Outcome<Option<Vec<u8>>> {
+    Ok(answer.first().map(|row| row.try_get(0)).transpose()?)
+}
+
+/// For those of `fingerprints` that are loose.
+pub(super) fn among(fingerprints: &[Fingerprint]) -> Query {
+    let sql = "SELECT fingerprint FROM @loose WHERE fingerprint = ANY ($1)";
+    Query::new(sql).with(names(fingerprints.iter()), Type::BYTEA_ARRAY)
+}
+
+fn fingerprint(row: &Row, column: usize) -> Outcome<Fingerprint> {
+    let bytes: &[u8] = row.try_get(column)?;
+    let name = bytes.try_into().map_err(|_| refuse(ErrorKind::Damaged, "the name of a loose chunk"))?;
+    Ok(Fingerprint(name))
+}
+
+/// What [`among`] says.
+pub(super) fn read_among(answer: &Answer) -> Outcome<HashSet<Fingerprint>> {
+    answer.rows.iter().map(|row| fingerprint(row, 0)).collect()
+}
+
+/// For the oldest rows of `session` above number `after`.
+pub(super) fn of(session: SessionId, after: u64, bytes: u64) -> Query {
+    let sql = "SELECT number, fingerprint, codec, bytes FROM (SELECT number, fingerprint, codec, bytes, \
+               sum(octet_length(bytes)) OVER (ORDER BY number) - octet_length(bytes) AS before FROM \
+               (SELECT * FROM @loose WHERE session = $1 AND number > $2 ORDER BY number LIMIT $4) o) n \
+               WHERE before <= $3 ORDER BY number";
+    Query::new(sql).int(session.0 as i64).int(after as i64).int(bytes as i64).int(ROWS_MAX)
+}
+
+fn read(row: &Row) -> Outcome<LooseRow> {
+    let codec: &str = row.try_get(2)?;
+    let codec = CodecChoice::parse(codec).map_err(|error| refuse(ErrorKind::Damaged, error.to_string()))?;
+    let chunk = LooseChunk { fingerprint: fingerprint(row, 1)?, codec, bytes: row.try_get(3)? };
+    Ok(LooseRow { number: row.try_get::<_, i64>(0)? as u64, chunk })
+}
+
+/// What [`of`] says.
+pub(super) fn read_of(answer: &Answer) -> Outcome<Vec<LooseRow>> {
+    answer.rows.iter().map(read).collect()
+}
+
+/// Who has rows, for [`read_owner`].
+pub(super) const OWNERS: &str = "SELECT session, count(*), sum(octet_length(bytes))::bigint FROM @loose \
+     GROUP BY session ORDER BY session";
+
+/// A row of [`OWNERS`].
+pub(super) fn read_owner(row: &Row) -> Outcome<LooseOwner> {
+    let number = |column: usize| row.try_get::<_, i64>(column).map(|value| value as u64);
+    Ok(LooseOwner { session: SessionId(number(0)?), chunks: number(1)?, bytes: number(2)? })
+}
+
+/// Every row.
+pub(super) fn visit(
+    connection: &mut Connection,
+    each: &mut dyn FnMut(LooseChunk) -> Result<()>,
+) -> Outcome<()> {
+    let query = Query::new("SELECT number, fingerprint, codec, bytes FROM @loose");
+    connection.stream(&query, |row| Ok::<(), Fault>(each(read(row)?.chunk)?))
+}
+
+/// Rows of sessions that are over become this one's.
+pub(super) fn adopt(tx: &mut Tx<'_>, session: SessionId) -> Outcome<u64> {
+    sessions::require_live(tx, session)?;
+    // Who fences a session waits for its transactions: where its row is gone, what it was packing has been committed, or never will be.
+    let sql = "UPDATE @loose SET session = $1 WHERE session NOT IN (SELECT id FROM @session)";
+    Ok(tx.one(Query::new(sql).int(session.0 as i64))?.affected)
+}

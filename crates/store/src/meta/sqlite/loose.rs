@@ -1,0 +1,133 @@
+//! Loose chunks, in a table that the first one makes.
+
+use std::collections::HashSet;
+
+use outrigger_format::{CodecChoice, Fingerprint};
+use rusqlite::{Connection, OptionalExtension as _, Row};
+
+use super::sessions;
+use crate::error::{ErrorKind, Result};
+use crate::meta::SessionId;
+use crate::meta::fault::{Outcome, refuse};
+use crate::meta::loose::{LooseChange, LooseChunk, LooseOwner, LooseRow};
+
+/// The table, for `check` too.
+pub(super) const SCHEMA: &str = include_str!("loose.sql");
+
+/// A row that cannot be one; for `check`.
+pub(super) const RULE: &str = "SELECT 'loose chunk ' || number || ' is none' FROM loose \
+     WHERE length(fingerprint) <> 32 OR length(bytes) = 0";
+
+/// Whether there ever was one.
+pub(super) fn exist(db: &Connection) -> rusqlite::Result<bool> {
+    db.prepare_cached("SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'loose'")?.exists([])
+}
+
+/// Applies a change in the transaction of its commit; the session is known to be live.
+pub(super) fn apply(db: &Connection, session: SessionId, change: &LooseChange) -> Outcome<()> {
+    match change {
+        LooseChange::Add { chunk: LooseChunk { fingerprint, codec, bytes }, owner } => {
+            if !exist(db)? {
+                db.execute_batch(SCHEMA)?;
+            }
+            let sql = "INSERT INTO loose (fingerprint, session, codec, bytes) VALUES (?1, ?2, ?3, ?4) \
+                       ON CONFLICT DO NOTHING";
+            db.prepare_cached(sql)?.execute((fingerprint.0, owner.0 as i64, codec.to_string(), bytes))?;
+            Ok(())
+        }
+        LooseChange::Packed { fingerprint } => {
+            let gone = match exist(db)? {
+                true => db
+                    .prepare_cached("DELETE FROM loose WHERE fingerprint = ?1 AND session = ?2")?
+                    .execute((fingerprint.0, session.0 as i64))?,
+                false => 0,
+            };
+            if gone == 1 {
+                return Ok(());
+            }
+            let why = format!("chunk {fingerprint} is not one that session {} is to pack", session.0);
+            Err(refuse(ErrorKind::Changed, why))
+        }
+    }
+}
+
+pub(super) fn chunk(db: &Connection, fingerprint: &Fingerprint) -> Outcome<Option<Vec<u8>>> {
+    if !exist(db)? {
+        return Ok(None);
+    }
+    let mut statement = db.prepare_cached("SELECT bytes FROM loose WHERE fingerprint = ?1")?;
+    Ok(statement.query_row([fingerprint.0], |row| row.get(0)).optional()?)
+}
+
+pub(super) fn among(db: &Connection, fingerprints: &[Fingerprint]) -> Outcome<HashSet<Fingerprint>> {
+    let mut found = HashSet::new();
+    if exist(db)? {
+        let mut statement = db.prepare_cached("SELECT 1 FROM loose WHERE fingerprint = ?1")?;
+        for fingerprint in fingerprints {
+            if statement.exists([fingerprint.0])? {
+                found.insert(*fingerprint);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A row with the columns number, fingerprint, codec, bytes.
+fn read(row: &Row<'_>) -> Outcome<LooseRow> {
+    let codec: String = row.get(2)?;
+    let codec = CodecChoice::parse(&codec).map_err(|error| refuse(ErrorKind::Damaged, error.to_string()))?;
+    let chunk = LooseChunk { fingerprint: Fingerprint(row.get(1)?), codec, bytes: row.get(3)? };
+    Ok(LooseRow { number: row.get::<_, i64>(0)? as u64, chunk })
+}
+
+pub(super) fn of(db: &Connection, session: SessionId, after: u64, bytes: u64) -> Outcome<Vec<LooseRow>> {
+    let mut found = Vec::new();
+    if !exist(db)? {
+        return Ok(found);
+    }
+    let sql = "SELECT number, fingerprint, codec, bytes FROM loose WHERE session = ?1 AND number > ?2 ORDER BY number";
+    let mut statement = db.prepare_cached(sql)?;
+    let mut rows = statement.query([session.0 as i64, after as i64])?;
+    let mut sum = 0;
+    while sum <= bytes
+        && let Some(row) = rows.next()?
+    {
+        let row = read(row)?;
+        sum += row.chunk.bytes.len() as u64;
+        found.push(row);
+    }
+    Ok(found)
+}
+
+pub(super) fn owners(db: &Connection) -> Outcome<Vec<LooseOwner>> {
+    if !exist(db)? {
+        return Ok(Vec::new());
+    }
+    let sql = "SELECT session, count(*), sum(length(bytes)) FROM loose GROUP BY session ORDER BY session";
+    let mut statement = db.prepare_cached(sql)?;
+    let owners = statement.query_map([], |row| {
+        let number = |column: usize| row.get::<_, i64>(column).map(|value| value as u64);
+        Ok(LooseOwner { session: SessionId(number(0)?), chunks: number(1)?, bytes: number(2)? })
+    })?;
+    Ok(owners.collect::<rusqlite::Result<_>>()?)
+}
+
+pub(super) fn visit(db: &Connection, each: &mut dyn FnMut(LooseChunk) -> Result<()>) -> Outcome<()> {
+    if exist(db)? {
+        let mut statement = db.prepare_cached("SELECT number, fingerprint, codec, bytes FROM loose")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            each(read(row)?.chunk)?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn adopt(db: &Connection, now: u64, session: SessionId) -> Outcome<u64> {
+    sessions::require_live(db, now, session)?;
+    if !exist(db)? {
+        return Ok(0);
+    }
+    let sql = "UPDATE loose SET session = ?1 WHERE session NOT IN (SELECT id FROM session)";
+    Ok(db.prepare_cached(sql)?.execute([session.0 as i64])? as u64)
+}
