@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::copy::CopyNote;
 use crate::error::Result;
 use crate::meta::{PackState, SessionKind, SessionRow};
 use crate::session::is_gone;
@@ -61,6 +62,8 @@ pub struct Status {
     pub database_bytes: u64,
     /// What is wrong with the packs' place just now.
     pub trouble: Option<String>,
+    /// What it is a copy of, as long as nobody has written to it by itself.
+    pub copy: Option<CopyNote>,
 }
 
 /// Asks the database.
@@ -100,7 +103,10 @@ pub fn status(store: &Store) -> Result<Status> {
         of.packs += 1;
         of.bytes += row.bytes;
     }
+    let note = CopyNote::read(&*store.meta)?;
+    let given_out = store.meta.counters()?;
     Ok(Status {
+        copy: note.filter(|note| note.counters() == given_out),
         sessions,
         packs,
         holders: store.meta.holders()?,

@@ -16,8 +16,10 @@
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs.rs`, `jobs.sql` | jobs, in tables of their own |
 //! | `notes.rs`, `notes.sql` | what runners keep beside them, likewise |
+//! | `carry.rs` | rows for another engine, and from one |
 //! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
 
+mod carry;
 mod check;
 mod commit;
 mod jobs;
