@@ -25,13 +25,15 @@ need:
 release: need
 	$(CARGO) build --release -p outrigger -p outrigger-workload
 
-# The program with its manual, the C library with its header and its pkg-config file.
+# The program with its manual and units for systemd, the C library with its header and its pkg-config file.
 install: release
 	$(CARGO) build --release -p outrigger-capi
 	DESTDIR=$(DESTDIR) scripts/install-library.sh $(TARGET)/release $(PREFIX)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 755 $(TARGET)/release/outrigger $(DESTDIR)$(PREFIX)/bin/
 	$(TARGET)/release/outrigger man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	for unit in systemd/*; do sed 's|/usr/local/bin|$(PREFIX)/bin|' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/}; done
 
 # The C header, after a change of crates/capi.
 header: need

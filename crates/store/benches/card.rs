@@ -76,7 +76,9 @@ fn main() {
         let codec = format!("gzip:{level}@qat");
         // What it is shown: computed by software, and kept. Which files share a frame depends on which thread was first, so it is shown several puts.
         standin.set("record", 1);
-        (0..if full { RECORDED } else { 1 }).for_each(|_| drop(bench.put(&codec, Some(&standin))));
+        for _ in 0..if full { RECORDED } else { 1 } {
+            bench.put(&codec, Some(&standin));
+        }
         standin.set("record", 0);
         standin.set("rate", RATE);
         let before = (standin.get("calls"), standin.get("replayed"));

@@ -107,26 +107,25 @@ pub(crate) fn refuse(store: &Store) -> Result<Vec<PackId>> {
     Err(Error::damaged(format!("{}; nothing was reclaimed. {}", describe(&lost), advice(store))))
 }
 
-/// How [`describe`] begins.
-pub(crate) const BEGINS: &str = "the database is an older copy of itself that was put back: ";
-
 /// What [`Unknown::lost`] means, in a clause.
 pub(crate) fn describe(lost: &[PackId]) -> String {
     let named: Vec<String> = lost.iter().take(NAMED).map(PackId::to_string).collect();
     let more = if lost.len() > NAMED { ", …" } else { "" };
     let (noun, verb, it) = if lost.len() == 1 { ("pack", "is", "it") } else { ("packs", "are", "them") };
-    format!("{BEGINS}{noun} {}{more} {verb} whole, and it does not know what is in {it}", named.join(", "))
+    format!(
+        "the database is an older copy of itself that was put back: {noun} {}{more} {verb} whole, and it does not know what is in {it}",
+        named.join(", ")
+    )
 }
 
 /// What to do about it.
 pub(crate) fn advice(store: &Store) -> String {
-    match store.is_shared() {
-        true => "Restore the newest copy of the database there is; what that does not know, `check --repair` moves aside".to_string(),
-        false => format!(
-            "Rebuild the database from the packs with `outrigger -s {} recover`; until then they are all kept",
-            store.name().display()
-        ),
-    }
+    // A URL has characters that shells know.
+    let quote = if store.is_shared() { "'" } else { "" };
+    format!(
+        "Rebuild the database from the packs with `outrigger -s {quote}{}{quote} recover`; until then they are all kept",
+        store.name().display()
+    )
 }
 
 fn is_uncommitted(row: &PackRow) -> bool {

@@ -6,8 +6,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outrigger_format::StoreId;
-
 use crate::config::StoreConfig;
 use crate::error::{Context as _, Error, ErrorKind, Result};
 use crate::meta::{Location, PostgresMeta, is_postgres_url};
@@ -28,22 +26,28 @@ pub(crate) struct Shared {
     pub dir: PathBuf,
 }
 
-/// Makes a store at `url`.
-pub(crate) fn init(url: &str, config: &StoreConfig) -> Result<Shared> {
-    let location = Location::parse(url)?;
+/// Fails for what hosts cannot share.
+pub(crate) fn require_shareable(config: &StoreConfig) -> Result<()> {
     if !config.fingerprint.is_trusted() {
         let why = "a store that hosts share needs fingerprints that do not collide: use blake3 or sha256";
         return Err(Error::new(ErrorKind::Invalid, why));
     }
     if config.packs.is_none() {
-        let why = "say where packs lie, so that all hosts reach them: `init --packs URL`, with file:/DIR, s3://… or rados://…";
+        let why = "say where packs lie, so that all hosts reach them: `--packs URL` (`init --packs URL`), with file:/DIR, s3://… or rados://…";
         return Err(Error::new(ErrorKind::Invalid, why));
     }
+    Ok(())
+}
+
+/// Makes a store at `url`.
+pub(crate) fn init(url: &str, config: &StoreConfig) -> Result<Shared> {
+    let location = Location::parse(url)?;
+    require_shareable(config)?;
     // Before anything is made: a refusal must leave nothing behind.
     if PostgresMeta::is_at(location.clone())? {
         return Err(Error::new(ErrorKind::Exists, format!("there is a store already in {location}")));
     }
-    let dir = make_cache_dir(config.id)?;
+    let dir = make_cache_dir(config)?;
     config.claim_packs(&dir)?;
     let meta = PostgresMeta::create(location, &config.to_text())?;
     Ok(Shared { meta: Arc::new(meta), config: config.clone(), dir })
@@ -53,21 +57,29 @@ pub(crate) fn init(url: &str, config: &StoreConfig) -> Result<Shared> {
 pub(crate) fn open(url: &str, read_only: bool) -> Result<Shared> {
     let meta = PostgresMeta::open(Location::parse(url)?, read_only)?;
     let config = StoreConfig::from_text(meta.config())?;
-    let dir = make_cache_dir(config.id)?;
+    let dir = make_cache_dir(&config)?;
     Ok(Shared { meta: Arc::new(meta), config, dir })
 }
 
-/// `$OUTRIGGER_CACHE/ID`, else `$XDG_CACHE_HOME/outrigger/ID`, else `~/.cache/outrigger/ID`.
-fn cache_dir(id: StoreId, variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
+/// What a host's directory for a store is called: by its id, and by where its packs lie. A copy of a store has the store's id, and once both are written to
+/// the number of a pack means another one in each.
+fn cache_name(config: &StoreConfig) -> String {
+    let packs = config.packs.as_ref().map(ToString::to_string).unwrap_or_default();
+    format!("{}-{:08x}", config.id, outrigger_format::checksum(&[packs.as_bytes()]) as u32)
+}
+
+/// `$OUTRIGGER_CACHE/NAME`, else `$XDG_CACHE_HOME/outrigger/NAME`, else `~/.cache/outrigger/NAME`.
+fn cache_dir(name: &str, variable: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let above = variable("OUTRIGGER_CACHE")
         .or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("outrigger")))
         .or_else(|| variable("HOME").map(|home| home.join(".cache/outrigger")))?;
-    Some(above.join(id.to_string()))
+    Some(above.join(name))
 }
 
-fn make_cache_dir(id: StoreId) -> Result<PathBuf> {
+/// The directory for what this host keeps of a store, made.
+pub(crate) fn make_cache_dir(config: &StoreConfig) -> Result<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let dir = cache_dir(id, variable).ok_or_else(|| {
+    let dir = cache_dir(&cache_name(config), variable).ok_or_else(|| {
         let why = "there is no place for this host's index and lock files: set OUTRIGGER_CACHE to a local directory";
         Error::new(ErrorKind::Invalid, why)
     })?;
@@ -89,15 +101,28 @@ mod tests {
 
     #[test]
     fn a_hosts_own_files_lie_where_the_environment_says() {
-        let id = StoreId([7; 16]);
         let dir = |names: &[&str]| {
-            let dir = cache_dir(id, |name| names.contains(&name).then(|| PathBuf::from(format!("/{name}"))));
-            dir.map(|dir| dir.display().to_string().replace(&id.to_string(), "ID"))
+            let dir =
+                cache_dir("NAME", |name| names.contains(&name).then(|| PathBuf::from(format!("/{name}"))));
+            dir.map(|dir| dir.display().to_string())
         };
-        assert_eq!(dir(&["OUTRIGGER_CACHE", "HOME"]).unwrap(), "/OUTRIGGER_CACHE/ID");
-        assert_eq!(dir(&["XDG_CACHE_HOME", "HOME"]).unwrap(), "/XDG_CACHE_HOME/outrigger/ID");
-        assert_eq!(dir(&["HOME"]).unwrap(), "/HOME/.cache/outrigger/ID");
+        assert_eq!(dir(&["OUTRIGGER_CACHE", "HOME"]).unwrap(), "/OUTRIGGER_CACHE/NAME");
+        assert_eq!(dir(&["XDG_CACHE_HOME", "HOME"]).unwrap(), "/XDG_CACHE_HOME/outrigger/NAME");
+        assert_eq!(dir(&["HOME"]).unwrap(), "/HOME/.cache/outrigger/NAME");
         assert_eq!(dir(&[]), None);
+    }
+
+    #[test]
+    fn a_copy_has_a_directory_of_its_own() {
+        let at = |packs: &str| {
+            let packs = Some(crate::backend::Location::parse(packs).unwrap());
+            StoreConfig { packs, ..crate::config::Profile::Default.config().unwrap() }
+        };
+        let one = at("file:/mnt/one");
+        let other = StoreConfig { packs: at("file:/mnt/other").packs, ..one.clone() };
+        assert!(cache_name(&one).starts_with(&one.id.to_string()));
+        assert_ne!(cache_name(&one), cache_name(&other));
+        assert_eq!(cache_name(&one), cache_name(&one.clone()));
     }
 
     #[test]

@@ -220,6 +220,11 @@ impl Store {
         &self.name
     }
 
+    /// The database, if it is not in the store's directory.
+    pub(crate) fn postgres(&self) -> Option<&PostgresMeta> {
+        self.postgres.as_deref()
+    }
+
     /// True when other hosts may use it at the same time.
     pub fn is_shared(&self) -> bool {
         self.postgres.is_some()
@@ -247,7 +252,10 @@ impl Store {
     /// What to do when the database is damaged.
     pub fn database_advice(&self) -> String {
         match &self.postgres {
-            Some(_) => "restore the database from a backup".to_owned(),
+            Some(_) => format!(
+                "restore the database from a backup, or rebuild it with `outrigger -s '{}' recover`",
+                self.name.display()
+            ),
             None => format!("rebuild it with `outrigger -s {} recover`", self.dir.display()),
         }
     }

@@ -13,6 +13,7 @@ use gc_support::{collect, committed, put_bytes, read, remove, scratch, small_pac
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use outrigger_format::{ChunkerSpec, CodecChoice, PackKind, Root};
 use outrigger_store::check::{CheckOptions, CheckProgress, CheckReport, check};
+use outrigger_store::copy::{CopyOptions, CopyProgress, copy};
 use outrigger_store::loose::{self, NEW_BYTES_MAX};
 use outrigger_store::meta::{At, Change, ROOT_INODE, SessionId, SessionKind};
 use outrigger_store::read::Reader;
@@ -252,6 +253,43 @@ fn a_collector_leaves_them_to_their_session_and_packs_those_of_one_that_is_over(
         files.iter().for_each(|(name, _)| remove(&store, name).unwrap());
         collect(&place.open(), &thorough()).unwrap();
         assert_eq!(committed(&store).iter().filter(|pack| pack.kind == PackKind::Data).count(), 0);
+    }
+}
+
+#[test]
+fn a_copy_has_what_is_not_packed_yet_and_packs_it_itself() {
+    for place in places() {
+        let store = place.open();
+        let files = small(0..40);
+        let (session, packer) = (writer(&store), writer(&store));
+        close(&store, &session, packer.id(), &files).unwrap();
+        let chunks = rows(&store);
+        let (directory, shared) = (scratch(), scratch());
+        let mut copies = vec![(directory.path().join("copy"), None)];
+        if let Some(server) = Server::shared() {
+            let packs = format!("file:{}", shared.path().join("packs").display());
+            let packs = outrigger_store::backend::Location::parse(&packs).unwrap();
+            copies.push((server.url(&server.fresh()).into(), Some(packs)));
+        }
+        for (to, packs) in copies {
+            let options = CopyOptions { to: to.clone(), packs, threads: 2, verify: true };
+            // Once more changes nothing, and is no trouble.
+            for _ in 0..2 {
+                let report = copy(&store, &options, &CopyProgress::default()).unwrap();
+                assert_eq!((report.problems.len(), report.files), (0, files.len() as u64));
+            }
+            let copied = Store::open(&to, false).unwrap();
+            assert_eq!((rows(&copied), committed(&copied).len()), (chunks, 0));
+            is_all_there(&copied, &files);
+            let report = collect(&copied, &thorough()).unwrap();
+            assert_eq!((report.chunks_packed, rows(&copied)), (chunks, 0));
+            is_all_there(&copied, &files);
+            assert_eq!(checked(&copied).findings, []);
+            let dir = copied.dir().to_path_buf();
+            drop(copied);
+            let _ = std::fs::remove_dir_all(dir);
+        }
+        assert_eq!(rows(&store), chunks);
     }
 }
 

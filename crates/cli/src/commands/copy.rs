@@ -1,17 +1,18 @@
 //! `copy`: a store into another place, on any engine; `--follow` keeps the copy up to date.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use outrigger_store::Store;
 use outrigger_store::backend::Location;
 use outrigger_store::copy::{CopyOptions, CopyProgress, CopyReport, copy};
+use outrigger_store::{Error, ErrorKind, Store};
 
 use super::{Context, beside};
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::interrupt;
 use crate::output::{complain, count, counted, print_report, print_text, size};
 use crate::progress::{Bar, duration};
 
@@ -19,21 +20,24 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger copy ./store /mnt/backup/store                     to another disk
   outrigger copy ./store ./big --packs 's3://bucket/store?endpoint=http://gateway:7480'
-  outrigger copy ./store ./big --packs rados://pool/store      out of this machine
-  outrigger copy ./big ./small                                 and back
+  outrigger copy ./store ./big --packs rados://pool/store      packs out of this machine
+  outrigger copy ./store 'postgres://me@db/data?schema=team' --packs s3://bucket/team
+                                                               all of it: many hosts share the copy
+  outrigger copy 'postgres://me@db/data?schema=team' ./small   and back
   outrigger copy ./store ./replica --follow 60                 every minute what has changed
 
-Packs go over as they are, each checked on its way; versions, snapshots and policies come with them. Interrupted, the same command goes
-on where it was. The copy is the same store in another place: use one of the two from then on. A copy that was written to is refused by
-the next copy into it.";
+Packs go over as they are, each checked on its way; versions, snapshots, policies and rules come with them. Writers of the source go on. Interrupted,
+the same command goes on where it was. The copy is the same store in another place: use one of the two from then on. A copy that was written to is
+refused by the next copy into it. With --follow every round copies the state of one moment, says how old that is, and tries again when the source or
+the copy does not answer; `outrigger status` of the copy says how far it is behind.";
 
-/// Copy a store to another place, on any engine for packs
+/// Copy a store to another place, with its packs and its metadata on any engine
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CopyArgs {
-    /// The store's directory
+    /// The store: its directory, or the URL of its database
     source: PathBuf,
-    /// The copy's directory: new, or that of an earlier copy
+    /// The copy: a directory or postgres://user@host/database?schema=NAME; new, or that of an earlier copy
     destination: PathBuf,
     /// Where the copy's packs go: file:/DIR, s3://BUCKET/PREFIX?endpoint=URL or rados://POOL/NAMESPACE; into its directory if not given
     #[arg(long, value_name = "URL")]
@@ -46,22 +50,56 @@ pub struct CopyArgs {
     follow: Option<u64>,
 }
 
-pub fn run(context: &Context, args: CopyArgs) -> Outcome {
-    let packs = args.packs.as_deref().map(Location::parse).transpose()?;
-    let options = CopyOptions { to: args.destination, packs, threads: context.threads, verify: args.verify };
-    loop {
-        let exit = once(context, &args.source, &options)?;
-        match args.follow {
-            Some(secs) if exit == Exit::Done => std::thread::sleep(Duration::from_secs(secs.max(1))),
-            _ => return Ok(exit),
-        }
+/// Why a round failed.
+struct Failed {
+    failure: Failure,
+    /// It may succeed when it is tried again.
+    passes: bool,
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        let passes = matches!(
+            error.kind(),
+            ErrorKind::Busy | ErrorKind::Io | ErrorKind::Fenced | ErrorKind::Changed | ErrorKind::Full
+        );
+        Self { failure: error.into(), passes }
     }
 }
 
-fn once(context: &Context, source: &std::path::Path, options: &CopyOptions) -> Outcome {
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        let passes = failure.exit == Exit::Failed;
+        Self { failure, passes }
+    }
+}
+
+pub fn run(context: &Context, args: CopyArgs) -> Outcome {
+    let packs = args.packs.as_deref().map(Location::parse).transpose()?;
+    let options = CopyOptions { to: args.destination, packs, threads: context.threads, verify: args.verify };
+    let mut round = 0u64;
+    loop {
+        match (once(context, &args.source, &options, round == 0), args.follow) {
+            (Ok(Exit::Done), Some(_)) => round += 1,
+            (Ok(exit), _) => return Ok(exit),
+            // What fails from the beginning is said at once: most likely it was meant otherwise.
+            (Err(failed), Some(secs)) if failed.passes && round > 0 => {
+                complain(&format!("{}; trying again in {} s", failed.failure.message, secs.max(1)));
+            }
+            (Err(failed), _) => return Err(failed.failure),
+        }
+        std::thread::sleep(Duration::from_secs(args.follow.unwrap_or_default().max(1)));
+    }
+}
+
+fn once(context: &Context, source: &Path, options: &CopyOptions, is_first: bool) -> Result<Exit, Failed> {
     let started = Instant::now();
     beside::stored(source, context.threads)?;
     let store = Store::open(source, false)?;
+    if is_first {
+        // Sessions of later rounds, too, are this process's.
+        interrupt::arm(&store, "what was copied stays, the same command goes on from there");
+    }
     let progress = Arc::new(CopyProgress::default());
     let shown = Arc::clone(&progress);
     let bar = Bar::with(context.quiet, move |elapsed| {
@@ -107,8 +145,13 @@ fn describe(report: &CopyReport, secs: f64) -> String {
             counted(report.files, "file", "files"),
             counted(report.snapshots, "snapshot", "snapshots")
         );
+        text += &format!(", as of {} ago", duration(report.behind_ms as f64 / 1000.0));
+        if report.packs_behind > 0 {
+            let packs = counted(report.packs_behind, "pack", "packs");
+            text += &format!(", {packs} ({}) behind", size(report.bytes_behind));
+        }
     } else {
-        text += "; the copy is not whole, and not a store yet";
+        text += "; the copy is not whole, and has not been changed but for packs";
     }
     format!("{text}, in {}\n", duration(secs))
 }

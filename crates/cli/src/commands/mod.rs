@@ -35,6 +35,7 @@ pub mod shell;
 pub mod snapshot;
 pub mod stats;
 pub mod status;
+mod status_text;
 pub mod unmount;
 pub mod versions;
 

@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use clap::Args;
 use outrigger_store::backend::Location;
-use outrigger_store::recover::{RecoverProgress, RecoverReport, adopt, recover};
+use outrigger_store::recover::{RecoverProgress, RecoverReport, adopt, recover, recover_shared};
 use outrigger_store::shared;
 
 use super::Context;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Outcome};
 use crate::output::{complain, count, counted, print_report, print_text};
 use crate::progress::Bar;
 
@@ -17,28 +17,28 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger -s ./store recover
   outrigger -s ./new recover --packs 's3://bucket/store?endpoint=http://gateway:7480'     the directory is lost as a whole
+  outrigger -s 'postgres://me@db/data?schema=team' recover                                the database is older than its packs
+  outrigger -s 'postgres://me@db/data?schema=team' recover --packs s3://bucket/team       the database is lost
 
 Every commit is also written into packs, so files, versions and snapshots come back as they were. The old database, if
-there is one, is moved aside, never deleted. Exit code 3 says that something could not be recovered; it is named.";
+there is one, is moved aside, never deleted: a file beside the new one, in PostgreSQL a schema whose name says so. What is in use is
+refused. Jobs, rules and what was granted to roles are not in the packs. Exit code 3 says that something could not be recovered; it is named.";
 
 /// Rebuild a lost or damaged database from the packs
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RecoverArgs {
-    /// Make the store's directory anew, for the packs at this place
+    /// The packs lie at this place, and what knew that is lost: make the store's directory, or its schema, anew
     #[arg(long, value_name = "URL")]
     packs: Option<String>,
 }
 
 pub fn run(context: &Context, args: RecoverArgs) -> Outcome {
     let dir = context.store_dir()?;
-    if shared::url(dir).is_some() {
-        return Err(Failure::usage(
-            "recover rebuilds the database of a store in a directory; one in PostgreSQL is restored from its backups",
-        ));
-    }
-    if let Some(packs) = args.packs.as_deref().map(Location::parse).transpose()? {
-        adopt(dir, &packs)?;
+    let packs = args.packs.as_deref().map(Location::parse).transpose()?;
+    let url = shared::url(dir);
+    if let (None, Some(packs)) = (url, &packs) {
+        adopt(dir, packs)?;
     }
     let progress = Arc::new(RecoverProgress::default());
     let shown = Arc::clone(&progress);
@@ -52,7 +52,10 @@ pub fn run(context: &Context, args: RecoverArgs) -> Outcome {
             get(&shown.blocks_expected)
         )
     });
-    let report = recover(dir, &progress);
+    let report = match url {
+        Some(url) => recover_shared(url, packs.as_ref(), &progress),
+        None => recover(dir, &progress),
+    };
     drop(bar);
     let report = report?;
     if context.json {

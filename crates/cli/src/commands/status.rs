@@ -1,21 +1,29 @@
 //! `status`: who uses a store just now, and what waits to be done.
 
+use std::sync::{Arc, Mutex};
+
 use clap::Args;
 use outrigger_fuse::control::Client;
-use outrigger_fuse::live;
+use outrigger_fuse::{live, measures};
+use outrigger_store::copy::CopyNote;
 use outrigger_store::meta::SessionKind;
 use outrigger_store::ops::status::{SessionStatus, Standing, Status, status};
-use outrigger_store::{Store, shared};
+use outrigger_store::{Store, clock, shared};
 use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
-use super::Context;
-use crate::exit::{Exit, Outcome};
-use crate::output::{Object, count, counted, print_json, print_text, size};
+use super::{Context, status_text};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::exporter::{Address, Exporter};
+use crate::output::{Object, count, counted, print_json, print_text, rfc3339_nanos, size};
+use crate::progress::duration;
 
 const EXAMPLES: &str = "\
 Examples:
   outrigger status
   outrigger status --json | jq '.sessions[] | select(.standing != \"live\")'
+  outrigger status --metrics 127.0.0.1:9465      goes on, with numbers for Prometheus at http://127.0.0.1:9465/metrics
 
 A session is live while it renews its lease; gone, if its process ran on this host and has ended; over, if its lease has run out. The next `outrigger gc`
 ends those that are gone or over. Packs that are dead are removed by a later `gc`, when their grace period is over.";
@@ -26,7 +34,11 @@ ends those that are gone or over. Packs that are dead are removed by a later `gc
 /// wait for a mount.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub struct StatusArgs {}
+pub struct StatusArgs {
+    /// Go on, and hand out numbers for Prometheus under /metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. No other machine is served: put a proxy before it
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
+    metrics: Option<Address>,
+}
 
 /// Whether this host's mount of a store in a directory answers.
 fn mount_of(context: &Context) -> Result<Option<&'static str>, crate::exit::Failure> {
@@ -41,7 +53,10 @@ fn mount_of(context: &Context) -> Result<Option<&'static str>, crate::exit::Fail
     }))
 }
 
-pub fn run(context: &Context, _: &StatusArgs) -> Outcome {
+pub fn run(context: &Context, args: &StatusArgs) -> Outcome {
+    if let Some(address) = &args.metrics {
+        return serve(context, address);
+    }
     let store = Store::open(context.store_dir()?, true)?;
     let (status, mount) = (status(&store)?, mount_of(context)?);
     if context.json {
@@ -52,7 +67,41 @@ pub fn run(context: &Context, _: &StatusArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-fn kind(session: &SessionStatus) -> &'static str {
+/// Which file the database of a store in a directory is; a copy or a recovery puts another in its place.
+fn database_file(store: &Store) -> Option<u64> {
+    let path = store.dir().join(outrigger_store::DATABASE_FILE);
+    std::fs::metadata(path).ok().map(|file| std::os::unix::fs::MetadataExt::ino(&file))
+}
+
+/// Hands out numbers until a signal comes.
+fn serve(context: &Context, address: &Address) -> Outcome {
+    let dir = context.store_dir()?.to_path_buf();
+    let store = Store::open(&dir, true)?;
+    let refused =
+        |error: &std::io::Error| Failure::io(format!("cannot hand out metrics at {address}"), error);
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| refused(&error))?;
+    let mut exporter = Exporter::bind(address).map_err(|error| refused(&error))?;
+    let opened = Mutex::new((database_file(&store), store));
+    let render = move || {
+        let mut opened = opened.lock().ok()?;
+        let file = database_file(&opened.1);
+        // Where the database lies elsewhere there is no such file, neither time.
+        if file != opened.0
+            && let Ok(store) = Store::open(&dir, true)
+        {
+            *opened = (file, store);
+        }
+        Some(status_text::exposition(&opened.1))
+    };
+    exporter.start(measures::CONTENT_TYPE, Arc::new(render)).map_err(|error| refused(&error))?;
+    if !context.quiet {
+        print_text(&format!("metrics at {address}; Ctrl-C ends it\n"))?;
+    }
+    let _ = signals.forever().next();
+    Ok(Exit::Done)
+}
+
+pub(super) fn kind(session: &SessionStatus) -> &'static str {
     match session.kind {
         SessionKind::Writer => "writer",
         SessionKind::Reader => "reader",
@@ -60,7 +109,7 @@ fn kind(session: &SessionStatus) -> &'static str {
     }
 }
 
-fn standing(session: &SessionStatus) -> &'static str {
+pub(super) fn standing(session: &SessionStatus) -> &'static str {
     match session.standing {
         Standing::Live => "live",
         Standing::Gone => "gone",
@@ -79,6 +128,10 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     text += &format!("trouble    {}\n", status.trouble.as_deref().unwrap_or("none"));
     if let Some(mount) = mount {
         text += &format!("mount      {mount}\n");
+    }
+    if let Some(copy) = &status.copy {
+        let behind = duration(behind_ms(copy) as f64 / 1000.0);
+        text += &format!("copy       of {}, as of {behind} ago\n", copy.source);
     }
     text += &format!("snapshots  {}\n", count(status.snapshots));
     let held = status.holders.len() as u64;
@@ -100,6 +153,11 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
         text += &format!("  {id:>6}  {kind:9}  {standing:4}  {what} on {host}, process {process}{lag}\n");
     }
     text
+}
+
+/// How old the state is that a copy has, milliseconds.
+pub(super) fn behind_ms(copy: &CopyNote) -> u64 {
+    clock::now_nanos().saturating_sub(copy.as_of) / 1_000_000
 }
 
 fn engine(store: &Store) -> &'static str {
@@ -130,6 +188,9 @@ fn json(store: &Store, status: &Status) -> Object {
         .with("database_bytes", status.database_bytes)
         .with("packs_at", packs_at(store))
         .with("packs_trouble", status.trouble.clone())
+        .with("copy_of", status.copy.as_ref().map(|copy| copy.source.clone()))
+        .with("copy_as_of", status.copy.as_ref().map(|copy| rfc3339_nanos(copy.as_of)))
+        .with("copy_behind_ms", status.copy.as_ref().map(behind_ms))
         .with("snapshots", status.snapshots)
         .with("holders", status.holders.clone())
         .with("loose_chunks", status.loose_chunks)

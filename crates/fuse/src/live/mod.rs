@@ -45,7 +45,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use outrigger_store::meta::{ORPHAN, SessionKind};
+use outrigger_store::meta::{MOUNT_HOLDER as HOLDER, ORPHAN, SessionKind};
 use outrigger_store::ops::View;
 use outrigger_store::staging::{self, Log, Usage};
 use outrigger_store::tree::Overrides;
@@ -62,8 +62,6 @@ use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 pub use self::destager::Paused;
 pub use self::hold::{Held, Stale};
 
-/// Who holds roots for the log, in the database.
-const HOLDER: &str = "mount";
 /// Room for staging unless said otherwise: twice the largest batch that a device takes.
 pub const STAGING_BYTES: u64 = 256 << 20;
 /// The least room for staging.

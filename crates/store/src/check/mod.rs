@@ -28,7 +28,7 @@ use outrigger_format::{Fingerprint, PackId};
 use crate::config::CONFIG_FILE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{PackRow, PackState};
-use crate::older::{self, Unknown};
+use crate::older;
 use crate::session::Session;
 use crate::store::Store;
 use affected::BadChunks;
@@ -123,7 +123,7 @@ fn check_content(
     let mut found = found?;
     found.sort_by_key(|found| (found.finding.pack.clone(), found.finding.frame));
     index::check_against_footers(store, &followed.rows, dropped, &mut report)?;
-    let (leftovers, unknown) = check_objects(store, &mut report)?;
+    let leftovers = check_objects(store, &mut report)?;
 
     let mut bad: BadChunks = BadChunks::new();
     if options.read_data {
@@ -177,12 +177,6 @@ fn check_content(
         }
         repair::replace_lost_catalogue(store, session, &found, &mut report.findings[first..])?;
         repair::remove_leftovers(store, &leftovers, &mut report.findings)?;
-        // No `recover` brings them into a database elsewhere: they are kept for a person.
-        if store.is_shared() && !unknown.lost.is_empty() {
-            unknown.lost.iter().try_for_each(|id| store.backend.set_aside(*id))?;
-            let about = report.findings.iter_mut().filter(|finding| finding.what.starts_with(older::BEGINS));
-            about.for_each(|finding| finding.mended = true);
-        }
         if report.findings.iter().any(|finding| finding.kind == FindingKind::Index) {
             repair::drop_index(store)?;
             let about = report.findings.iter_mut().filter(|finding| finding.kind == FindingKind::Index);
@@ -269,7 +263,7 @@ fn node_reads(store: &Store, fingerprint: &Fingerprint) -> bool {
 }
 
 /// Objects and rows that do not belong together; returns the rows that a repair sweeps: none while the database is older than its packs.
-fn check_objects(store: &Store, report: &mut CheckReport) -> Result<(Vec<PackRow>, Unknown)> {
+fn check_objects(store: &Store, report: &mut CheckReport) -> Result<Vec<PackRow>> {
     let unknown = older::evidence(store)?;
     let rows = store.meta.packs()?;
     let is_older = !unknown.lost.is_empty();
@@ -294,7 +288,7 @@ fn check_objects(store: &Store, report: &mut CheckReport) -> Result<(Vec<PackRow
         finding.mendable = !is_older;
         report.findings.push(finding);
     }
-    Ok((if is_older { Vec::new() } else { leftovers }, unknown))
+    Ok(if is_older { Vec::new() } else { leftovers })
 }
 
 /// True for errors that are findings, not ends.

@@ -72,6 +72,12 @@ impl Journal {
         written.context(|| format!("cannot write {FILE}"))
     }
 
+    /// Forgets packs that are not there, and takes over what is known otherwise. Not written: it is found out again.
+    pub(super) fn reconcile(&mut self, there: &HashSet<PackId>, also: impl Iterator<Item = PackId>) {
+        self.done.retain(|id| there.contains(id));
+        self.done.extend(also);
+    }
+
     /// Forgets all packs but these.
     pub(super) fn retain(&mut self, known: &HashSet<PackId>) -> Result<()> {
         self.done.retain(|id| known.contains(id));

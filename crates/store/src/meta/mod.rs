@@ -7,6 +7,7 @@
 //! that, the first change to a row copies it to the history with the epochs it was valid in, and later changes update
 //! in place. [`At::Epoch`] therefore reads the tree exactly as it was.
 
+mod carry;
 mod change;
 mod fault;
 pub mod jobs;
@@ -22,6 +23,7 @@ use outrigger_format::{PackId, PackKind, Root};
 use crate::error::Result;
 
 pub use postgres::{Location, PostgresMeta, TlsMode, is_postgres_url};
+pub(crate) use postgres::{Unfinished, look};
 pub(crate) use sqlite::is_unused_database;
 pub(crate) use sqlite::register_functions;
 pub use sqlite::{Clock, OpenMode, SqliteMeta};
@@ -319,6 +321,9 @@ pub fn orphan_holder(inode: u64) -> String {
 
 /// What the names of all such holders begin with.
 pub const ORPHAN: &str = "orphan:";
+
+/// Who holds what the log of a mount refers to.
+pub const MOUNT_HOLDER: &str = "mount";
 
 /// What one transaction makes visible: all of it or nothing.
 #[derive(Clone, Debug, Default)]

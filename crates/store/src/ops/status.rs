@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::copy::CopyNote;
 use crate::error::Result;
 use crate::meta::{PackState, SessionKind, SessionRow};
 use crate::session::is_gone;
@@ -65,6 +66,8 @@ pub struct Status {
     pub database_bytes: u64,
     /// What is wrong with the packs' place just now.
     pub trouble: Option<String>,
+    /// What it is a copy of, as long as nobody has written to it by itself.
+    pub copy: Option<CopyNote>,
 }
 
 /// Asks the database.
@@ -105,7 +108,10 @@ pub fn status(store: &Store) -> Result<Status> {
         of.bytes += row.bytes;
     }
     let loose = store.meta.loose().map(|loose| loose.loose_owners()).transpose()?.unwrap_or_default();
+    let note = CopyNote::read(&*store.meta)?;
+    let given_out = store.meta.counters()?;
     Ok(Status {
+        copy: note.filter(|note| note.counters() == given_out),
         sessions,
         packs,
         loose_chunks: loose.iter().map(|owner| owner.chunks).sum(),

@@ -1,4 +1,4 @@
-//! `recover`: makes a new database from the packs alone.
+//! `recover`: makes a new database from the packs alone, in a store's directory or, where hosts share it, in PostgreSQL (`shared.rs`).
 //!
 //! ```text
 //!   survey.rs   every object: header, footer, catalogue blocks; what has no footer is kept for salvage
@@ -17,6 +17,7 @@
 
 mod exact;
 mod replay;
+mod shared;
 mod survey;
 
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ use std::sync::atomic::AtomicU64;
 use outrigger_format::PackId;
 use serde::Serialize;
 
-use crate::backend::{self, Access, Location};
+use crate::backend::{self, Access, Backend, Location};
 use crate::check::salvage;
 use crate::clock;
 use crate::config::{CONFIG_FILE, StoreConfig};
@@ -36,6 +37,7 @@ use crate::older::PACK_ID_GAP;
 use crate::remains;
 use crate::session::Session;
 use crate::store::{DATABASE_FILE, Store, create_private_dir, write_durably};
+pub use shared::recover_shared;
 use survey::Survey;
 
 /// The new database's name until it is whole.
@@ -60,7 +62,7 @@ pub struct RecoverReport {
     pub files: u64,
     /// Directories there are now.
     pub directories: u64,
-    /// Where the old database is now, if there was one.
+    /// Where the old database is now, if there was one: its file, or in PostgreSQL the name of its schema.
     pub old_database: Option<PathBuf>,
     /// What could not be recovered, in sentences.
     pub problems: Vec<String>,
@@ -96,24 +98,8 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
     remove_database(&dir.join(UNFINISHED))?;
     let meta: Arc<dyn Meta> = Arc::new(SqliteMeta::open(&dir.join(UNFINISHED), OpenMode::Create)?);
     let backend = config.open_packs(dir, Access::default())?;
-    let survey = survey::survey(&backend, &config, progress, &mut report)?;
-    meta.raise_counters(next_pack(&survey), 0, 0)?;
-    meta.adopt_packs(&survey.whole)?;
-    report.packs = survey.whole.len() as u64;
-
     let text = config.to_text();
-    let store = Store::assemble(dir, config, Arc::clone(&meta), Arc::clone(&backend), false)?;
-    let session = Session::open(&meta, SessionKind::Writer, None, "recover")?;
-    let mut blocks = survey.blocks;
-    let moved = salvage_torn(&store, &session, &survey.torn, &mut blocks, &mut report)?;
-    replay::replay(&store, &session, blocks, progress, &mut report)?;
-    let totals = meta.totals()?;
-    (report.files, report.directories) = (totals.files, totals.directories);
-    report.snapshots = meta.snapshots()?.len() as u64;
-    drop(session);
-    meta.tidy()?;
-    drop((store, meta));
-
+    let moved = rebuild(dir, config, meta, None, &backend, progress, &mut report)?;
     if is_new {
         remains::set_aside(dir)?;
         write_durably(dir, CONFIG_FILE, text.as_bytes())?;
@@ -123,6 +109,35 @@ pub fn recover(dir: &Path, progress: &RecoverProgress) -> Result<RecoverReport> 
         backend.set_aside(id)?;
     }
     Ok(report)
+}
+
+/// Fills the empty database `meta` with what the packs in `backend` tell; `dir` is this host's directory for the store, `locks` the one for the lock file of
+/// the session that does it, if others must see that. Returns the packs to move aside when the database has its place. Closes the database.
+fn rebuild(
+    dir: &Path,
+    config: StoreConfig,
+    meta: Arc<dyn Meta>,
+    locks: Option<&Path>,
+    backend: &Arc<dyn Backend>,
+    progress: &RecoverProgress,
+    report: &mut RecoverReport,
+) -> Result<Vec<PackId>> {
+    let survey = survey::survey(backend, &config, progress, report)?;
+    meta.raise_counters(next_pack(&survey), 0, 0)?;
+    meta.adopt_packs(&survey.whole)?;
+    report.packs = survey.whole.len() as u64;
+
+    let store = Store::assemble(dir, config, Arc::clone(&meta), Arc::clone(backend), false)?;
+    let session = Session::open(&meta, SessionKind::Writer, locks, "recover")?;
+    let mut blocks = survey.blocks;
+    let moved = salvage_torn(&store, &session, &survey.torn, &mut blocks, report)?;
+    replay::replay(&store, &session, blocks, progress, report)?;
+    let totals = meta.totals()?;
+    (report.files, report.directories) = (totals.files, totals.directories);
+    report.snapshots = meta.snapshots()?.len() as u64;
+    drop(session);
+    meta.tidy()?;
+    Ok(moved)
 }
 
 /// What the store is; the flag says that its `store.toml` is lost or damaged, and this was made from the packs.
@@ -154,6 +169,16 @@ pub fn adopt(dir: &Path, location: &Location) -> Result<()> {
     if dir.join(CONFIG_FILE).exists() {
         return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", dir.display())));
     }
+    let config = noted(location)?;
+    create_private_dir(dir).context(|| format!("cannot create {}", dir.display()))?;
+    for name in ["index", "sessions"] {
+        create_private_dir(&dir.join(name)).context(|| format!("cannot create {}", dir.display()))?;
+    }
+    write_durably(dir, CONFIG_FILE, config.to_text().as_bytes())
+}
+
+/// What is noted beside the packs at `location`: the store that they are of.
+fn noted(location: &Location) -> Result<StoreConfig> {
     let none = || Error::new(ErrorKind::NotFound, format!("{location} holds no store's packs"));
     let claim =
         backend::open(location, Access { create: false, read_only: true })?.claimed()?.ok_or_else(none)?;
@@ -164,11 +189,7 @@ pub fn adopt(dir: &Path, location: &Location) -> Result<()> {
         let why = format!("the packs at {location} are noted to lie at {noted}; name them so");
         return Err(Error::new(ErrorKind::Invalid, why));
     }
-    create_private_dir(dir).context(|| format!("cannot create {}", dir.display()))?;
-    for name in ["index", "sessions"] {
-        create_private_dir(&dir.join(name)).context(|| format!("cannot create {}", dir.display()))?;
-    }
-    write_durably(dir, CONFIG_FILE, claim.as_bytes())
+    Ok(config)
 }
 
 fn next_pack(survey: &Survey) -> u64 {

@@ -50,7 +50,7 @@ const SCHEMA: &str = "outrigger";
 /// Connections, if the URL does not say.
 const CONNECTIONS: usize = 8;
 /// Names in PostgreSQL are at most this long, bytes.
-const NAME_MAX: usize = 63;
+pub(super) const NAME_MAX: usize = 63;
 const HELP: &str = "use postgres://user@host:port/database?schema=NAME";
 
 /// True for what is meant as the URL of a PostgreSQL database.

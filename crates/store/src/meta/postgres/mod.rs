@@ -15,12 +15,15 @@
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs/`, `schema_jobs.sql` | jobs |
 //! | `loose.rs`, `schema_loose.sql` | loose chunks |
+//! | `carry.rs`, `exchange.rs` | taking over a copy's rows; putting a recovered database in the place of the old one |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
 
+mod carry;
 mod check;
 mod commit;
 mod connection;
 mod counters;
+mod exchange;
 mod flush;
 mod jobs;
 mod location;
@@ -56,7 +59,10 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Result};
 
+pub(crate) use self::exchange::{Unfinished, look};
 pub use self::location::{Location, TlsMode, is_postgres_url};
+#[cfg(test)]
+pub(super) use self::open::VERSION as SCHEMAS;
 
 /// The metadata engine in a PostgreSQL database.
 pub struct PostgresMeta {
@@ -74,7 +80,7 @@ impl PostgresMeta {
     /// `Exists` when there is one already; those of [`PostgresMeta::open`].
     pub fn create(location: Location, config: &str) -> Result<Self> {
         let transactions = Transactions::new(Pool::new(location)?);
-        open::create(&transactions, config)?;
+        open::create(&transactions, config, &mut |_| Ok(()))?;
         Self::finish(transactions, false)
     }
 

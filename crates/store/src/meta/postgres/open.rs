@@ -14,18 +14,18 @@ use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
 const MIGRATIONS: &[&str] =
     &[include_str!("schema_1.sql"), include_str!("schema_jobs.sql"), include_str!("schema_loose.sql")];
 /// The newest one.
-const VERSION: i32 = MIGRATIONS.len() as i32;
+pub(in crate::meta) const VERSION: i32 = MIGRATIONS.len() as i32;
 /// Older servers lack what the statements use.
 const SERVER_MIN: i32 = 130_000;
 
 /// What a store says of itself.
 pub(super) struct About {
-    version: i32,
+    pub version: i32,
     pub config: String,
 }
 
 /// Reads it; `None` when there is no store in the schema.
-fn about(connection: &mut Connection) -> Outcome<Option<About>> {
+pub(super) fn about(connection: &mut Connection) -> Outcome<Option<About>> {
     let table = connection.text("@about");
     let there = connection.query(&Query::new("SELECT to_regclass($1) IS NOT NULL").text(&table))?;
     if !super::counters::row(&there)?.try_get::<_, bool>(0)? {
@@ -45,8 +45,12 @@ pub(super) fn is_there(transactions: &Transactions) -> Result<bool> {
     Ok(about(&mut connection).explain(&what)?.is_some())
 }
 
-/// Makes the schema with an empty tree, and the configuration in it: all of it or nothing.
-pub(super) fn create(transactions: &Transactions, config: &str) -> Result<()> {
+/// Makes the schema with an empty tree, and the configuration in it, and has it filled: all of it or nothing.
+pub(super) fn create(
+    transactions: &Transactions,
+    config: &str,
+    fill: &mut dyn FnMut(&mut Connection) -> Outcome<()>,
+) -> Result<()> {
     let location = &transactions.pool.location;
     let what = format!("creating a store in {location}");
     let mut connection = transactions.pool.get().map_err(|error| error.context(&what))?;
@@ -81,6 +85,7 @@ pub(super) fn create(transactions: &Transactions, config: &str) -> Result<()> {
                 .text(config),
         )?;
         make_root(&mut connection)?;
+        fill(&mut connection)?;
         connection.script("COMMIT")?;
         Ok(true)
     };
@@ -133,6 +138,32 @@ fn make_root(connection: &mut Connection) -> Outcome<()> {
     Ok(())
 }
 
+/// Fails unless this role could make a store here, on a server that is new enough.
+pub(super) fn require_room(transactions: &Transactions) -> Result<()> {
+    let location = &transactions.pool.location;
+    let what = format!("creating a store in {location}");
+    // Temporary tables: rows are taken over by way of them.
+    let sql = "SELECT has_database_privilege(current_database(), 'TEMPORARY'), \
+               CASE WHEN to_regnamespace($1) IS NULL THEN has_database_privilege(current_database(), 'CREATE') \
+               ELSE has_schema_privilege(to_regnamespace($1)::oid, 'CREATE') END";
+    let schema = format!("\"{}\"", location.schema);
+    let (temporary, create) = transactions.on_connection(&what, |connection| {
+        require_server(connection)?;
+        let answer = connection.query(&Query::new(sql).text(&schema))?;
+        let row = super::counters::row(&answer)?;
+        Ok((row.try_get::<_, bool>(0)?, row.try_get::<_, bool>(1)?))
+    })?;
+    if temporary && create {
+        return Ok(());
+    }
+    let right = if create { "TEMPORARY" } else { "CREATE" };
+    let why = format!(
+        "{what}: {0} may not do that; grant it (GRANT {right} ON DATABASE {1} TO {0})",
+        location.user, location.database
+    );
+    Err(Error::new(ErrorKind::Denied, why))
+}
+
 fn require_server(connection: &mut Connection) -> Outcome<()> {
     let answer = connection.query(&Query::new(
         "SELECT current_setting('server_version_num')::int, current_setting('server_version')",
@@ -168,7 +199,10 @@ pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<
     let found = found.ok_or_else(|| {
         Error::new(
             ErrorKind::NotFound,
-            format!("{location} has no store; make one with `outrigger -s '{location}' init --packs URL`"),
+            format!(
+                "{location} has no store; make one with `outrigger -s '{location}' init --packs URL`; if it had one, `recover --packs URL` rebuilds \
+                 that from its packs"
+            ),
         )
     })?;
     if found.version > VERSION {

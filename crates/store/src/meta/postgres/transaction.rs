@@ -325,9 +325,14 @@ impl Transactions {
         })
     }
 
+    /// The statement by which a transaction takes the gate for itself alone.
+    pub fn lock(&self) -> String {
+        format!("SELECT pg_advisory_xact_lock({})", self.gate)
+    }
+
     /// Waits until all transactions that hold the gate now have ended.
     pub fn barrier(&self, what: &str) -> Result<()> {
-        let script = format!("BEGIN; SELECT pg_advisory_xact_lock({}); COMMIT", self.gate);
+        let script = format!("BEGIN; {}; COMMIT", self.lock());
         self.on_connection(what, |connection| Ok(connection.script(&script)?))
     }
 }

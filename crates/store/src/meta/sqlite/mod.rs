@@ -17,8 +17,10 @@
 //! | `jobs.rs`, `jobs.sql` | jobs, in tables of their own |
 //! | `notes.rs`, `notes.sql` | what runners keep beside them, likewise |
 //! | `loose.rs`, `loose.sql` | loose chunks, likewise |
+//! | `carry.rs` | rows for another engine, and from one |
 //! | `snapshots.rs`, `policies.rs`, `state.rs`, `check.rs` | the rest |
 
+mod carry;
 mod check;
 mod commit;
 mod jobs;

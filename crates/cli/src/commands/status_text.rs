@@ -1,0 +1,79 @@
+//! A store's standing as Prometheus reads it: what `status --metrics` hands out.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use outrigger_store::Store;
+use outrigger_store::ops::status::{Status, status};
+
+use super::status::{behind_ms, kind, standing};
+
+/// Families of numbers as they grow.
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, name: &str, help: &str) {
+        let _ = write!(self.0, "# HELP outrigger_store_{name} {help}\n# TYPE outrigger_store_{name} gauge\n");
+    }
+
+    fn value(&mut self, name: &str, labels: &str, value: u64) {
+        let _ = writeln!(self.0, "outrigger_store_{name}{labels} {value}");
+    }
+
+    fn one(&mut self, name: &str, help: &str, value: u64) {
+        self.family(name, help);
+        self.value(name, "", value);
+    }
+}
+
+/// What there is to say of `store` just now; when its database does not answer, only that.
+pub fn exposition(store: &Store) -> String {
+    let asked = status(store).and_then(|status| Ok((status, store.meta.totals()?)));
+    let mut text = Text::default();
+    text.one("up", "Whether the store's database answers.", u64::from(asked.is_ok()));
+    let Ok((status, totals)) = asked else { return text.0 };
+    text.one("files", "Regular files in the tree.", totals.files);
+    text.one("directories", "Directories in the tree.", totals.directories);
+    text.one("content_bytes", "Sum of the files' lengths.", totals.bytes);
+    text.one("snapshots", "Snapshots.", status.snapshots);
+    text.one("database_bytes", "What the database takes.", status.database_bytes);
+    let trouble = u64::from(status.trouble.is_some());
+    text.one("packs_trouble", "Whether something is wrong with the packs' place.", trouble);
+    text.one("holders", "Who holds contents besides sessions.", status.holders.len() as u64);
+    packs(&mut text, &status);
+    sessions(&mut text, &status);
+    if let Some(copy) = &status.copy {
+        let help = "Of a copy: how old the state of its source is that it has.";
+        text.family("copy_behind_seconds", help);
+        let millis = behind_ms(copy);
+        let _ =
+            writeln!(text.0, "outrigger_store_copy_behind_seconds {}.{:03}", millis / 1000, millis % 1000);
+    }
+    text.0
+}
+
+fn packs(text: &mut Text, status: &Status) {
+    let state = |state: &str| format!("{{state=\"{state}\"}}");
+    text.family("packs", "Packs by their state.");
+    for (name, of) in &status.packs {
+        text.value("packs", &state(name), of.packs);
+    }
+    text.family("pack_bytes", "Bytes of packs by their state.");
+    for (name, of) in &status.packs {
+        text.value("pack_bytes", &state(name), of.bytes);
+    }
+}
+
+fn sessions(text: &mut Text, status: &Status) {
+    let mut counts = BTreeMap::new();
+    for session in &status.sessions {
+        *counts.entry((kind(session), standing(session))).or_default() += 1;
+    }
+    text.family("sessions", "Sessions by what they are for and how they stand.");
+    for ((kind, standing), count) in counts {
+        text.value("sessions", &format!("{{kind=\"{kind}\",standing=\"{standing}\"}}"), count);
+    }
+    let lag = status.sessions.iter().map(|session| session.lag).max().unwrap_or(0);
+    text.one("session_lag", "Generations that the slowest session is behind the collector.", lag);
+}

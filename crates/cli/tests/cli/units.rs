@@ -1,0 +1,121 @@
+//! The units in `systemd/` say what the program understands; and what `status --metrics` hands out.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::copies::World;
+use crate::run::Place;
+
+struct Served(Child);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts a command that hands out metrics at `socket`, once it does.
+fn serve(mut command: Command, socket: &Path) -> Served {
+    let child = Served(command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap());
+    let until = Instant::now() + Duration::from_secs(30);
+    while UnixStream::connect(socket).is_err() {
+        assert!(Instant::now() < until, "nobody listens");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child
+}
+
+fn scrape(socket: &Path) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+    text
+}
+
+#[track_caller]
+fn value(metrics: &str, name: &str) -> f64 {
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in\n{metrics}")).parse().unwrap()
+}
+
+#[test]
+fn a_stores_numbers_are_handed_out_until_a_signal() {
+    let place = Place::new();
+    place.write("a", b"content");
+    place.done(&["put", "a"]);
+    let socket = place.path("numbers");
+    let address = format!("unix:{}", socket.display());
+    let mut served = serve(place.command(&["status", "--metrics", &address]), &socket);
+    let metrics = scrape(&socket);
+    assert_eq!(value(&metrics, "outrigger_store_up"), 1.0);
+    assert_eq!(value(&metrics, "outrigger_store_files"), 1.0);
+    assert_eq!(value(&metrics, "outrigger_store_content_bytes"), 7.0);
+    assert_eq!(value(&metrics, "outrigger_store_snapshots"), 0.0);
+    assert_eq!(value(&metrics, "outrigger_store_packs_trouble"), 0.0);
+    assert!(value(&metrics, "outrigger_store_packs{state=\"live\"}") >= 1.0);
+    assert!(value(&metrics, "outrigger_store_pack_bytes{state=\"live\"}") >= 1.0);
+    // What happens meanwhile is seen, also when another database takes the place of this one.
+    place.done(&["snapshot", "create", "s"]);
+    assert_eq!(value(&scrape(&socket), "outrigger_store_snapshots"), 1.0);
+    place.done(&["recover"]);
+    place.done(&["snapshot", "create", "t"]);
+    assert_eq!(value(&scrape(&socket), "outrigger_store_snapshots"), 2.0);
+    let pid = rustix::process::Pid::from_child(&served.0);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(served.0.wait().unwrap().code(), Some(0));
+    assert!(!socket.exists());
+    let said = place.code(2, &["status", "--metrics", "0.0.0.0:9465"]);
+    assert!(said.err.contains("a proxy before it"), "{}", said.err);
+}
+
+#[test]
+fn a_copys_numbers_say_how_far_it_is_behind() {
+    let Some(world) = World::new() else { return };
+    world.done(&["-s", "a", "init"]);
+    world.fill("a");
+    let b = world.url();
+    world.done(&["copy", "a", &b, "--packs", &world.dir_at("packs")]);
+    let socket = world.place.path("numbers");
+    let address = format!("unix:{}", socket.display());
+    let _served = serve(world.command(&["-s", &b, "status", "--metrics", &address]), &socket);
+    let first = value(&scrape(&socket), "outrigger_store_copy_behind_seconds");
+    std::thread::sleep(Duration::from_millis(20));
+    let later = value(&scrape(&socket), "outrigger_store_copy_behind_seconds");
+    assert!(first > 0.0 && later > first, "{first}, {later}");
+    // Its database is away, then there again.
+    let schema = b.rsplit_once("schema=").unwrap().1;
+    world.server.sql(&format!("ALTER SCHEMA {schema} RENAME TO {schema}_away"));
+    let metrics = scrape(&socket);
+    assert_eq!(value(&metrics, "outrigger_store_up"), 0.0);
+    assert!(!metrics.contains("outrigger_store_files"), "{metrics}");
+    world.server.sql(&format!("ALTER SCHEMA {schema}_away RENAME TO {schema}"));
+    assert_eq!(value(&scrape(&socket), "outrigger_store_up"), 1.0);
+}
+
+/// Every command and option that a unit names, the program knows.
+#[test]
+fn units_say_what_the_program_understands() {
+    let place = Place::empty();
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd");
+    let mut commands = 0;
+    for unit in std::fs::read_dir(dir).unwrap() {
+        let text = std::fs::read_to_string(unit.unwrap().path()).unwrap();
+        for line in text.lines().filter_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/outrigger ")) {
+            let words: Vec<&str> = line.split(' ').collect();
+            let command = words.iter().find(|word| !word.starts_with("--")).unwrap();
+            let help = place.done(&[*command, "--help"]).text();
+            for option in words.iter().filter(|word| word.starts_with("--")) {
+                let is_known = help.split_whitespace().any(|word| word.trim_end_matches(',') == *option);
+                assert!(is_known, "{option} of {line}");
+            }
+            commands += 1;
+        }
+    }
+    assert_eq!(commands, 4);
+}

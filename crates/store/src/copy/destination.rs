@@ -1,0 +1,242 @@
+//! Where a copy goes: a directory, or a schema of PostgreSQL. What is there, what must not be there, and how a finished database takes its place.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outrigger_format::PackId;
+
+use super::journal::{self, Journal};
+use super::note::CopyNote;
+use super::{CopyOptions, UNFINISHED, frozen, is_committed};
+use crate::backend::{Access, Backend};
+use crate::config::{CONFIG_FILE, StoreConfig};
+use crate::error::{Context, Error, ErrorKind, Result};
+use crate::meta::{Counters, Location, Meta, OpenMode, PackRow, PostgresMeta, SqliteMeta};
+use crate::session::is_gone;
+use crate::shared;
+use crate::store::{DATABASE_FILE, Store, create_private_dir, write_durably};
+
+/// See the module.
+pub(super) struct Destination {
+    /// As the user names it.
+    name: PathBuf,
+    /// Where journal and unfinished database lie: the copy's directory, or what this host keeps of the copy.
+    pub dir: PathBuf,
+    /// What the copy is to be.
+    pub config: StoreConfig,
+    /// It is one already: an earlier copy.
+    pub is_store: bool,
+    database: Database,
+}
+
+enum Database {
+    /// In the directory.
+    File,
+    /// In PostgreSQL; the store that is there.
+    Postgres(Location, Option<Box<PostgresMeta>>),
+}
+
+impl Destination {
+    /// Looks what is there, and makes the directory.
+    ///
+    /// # Errors
+    /// `Invalid` and `Exists` for what cannot be a copy of `store`; `Denied`; those of connecting.
+    pub fn open(store: &Store, options: &CopyOptions) -> Result<Self> {
+        let to = options.to.as_path();
+        let Some(url) = shared::url(to) else {
+            refuse_itself(store, to)?;
+            let config = config_of_copy(store, options, StoreConfig::find(to)?)?;
+            let is_store = to.join(CONFIG_FILE).exists();
+            create_private_dir(to).context(|| format!("cannot create {}", to.display()))?;
+            for name in ["index", "sessions"] {
+                create_private_dir(&to.join(name)).context(|| format!("cannot create {}", to.display()))?;
+            }
+            if !is_store {
+                refuse_foreign(to)?;
+            }
+            let (name, dir) = (to.to_path_buf(), to.to_path_buf());
+            return Ok(Self { name, dir, config, is_store, database: Database::File });
+        };
+        let location = Location::parse(url)?;
+        let there = match PostgresMeta::is_at(location.clone())? {
+            true => Some(PostgresMeta::open(location.clone(), false)?),
+            false => None,
+        };
+        if there.as_ref().is_some_and(PostgresMeta::is_read_only) {
+            let why = format!("{location} may only be read by this role, or the server is a standby");
+            return Err(Error::new(ErrorKind::Denied, why));
+        }
+        let its_config = there.as_ref().map(|meta| StoreConfig::from_text(meta.config())).transpose()?;
+        let config = config_of_copy(store, options, its_config)?;
+        shared::require_shareable(&config)?;
+        if there.is_none() {
+            PostgresMeta::could_be_made(&location)?;
+        }
+        let dir = shared::make_cache_dir(&config)?;
+        let is_store = there.is_some();
+        let name = to.to_path_buf();
+        Ok(Self { name, dir, config, is_store, database: Database::Postgres(location, there.map(Box::new)) })
+    }
+
+    /// Where the state is frozen until all that it refers to is there.
+    pub fn unfinished(&self) -> PathBuf {
+        self.dir.join(UNFINISHED)
+    }
+
+    /// Its packs, in a place that is noted to be this copy's.
+    pub fn packs(&self, journal: &mut Journal) -> Result<Arc<dyn Backend>> {
+        if !self.is_store {
+            if self.config.packs.is_none() {
+                self.config.claim_packs(&self.dir)?;
+            } else if journal.is_new() {
+                // Written before the claim, so that what is claimed is ours when this is interrupted.
+                self.config.claim_packs(&self.dir)?;
+                journal.claimed()?;
+            }
+        }
+        let create = !self.is_store && self.config.packs.is_none();
+        self.config.open_uncached(&self.dir, Access { create, read_only: false })
+    }
+
+    /// Fails when the copy has a history of its own; says which packs its database knows to be whole.
+    ///
+    /// # Errors
+    /// `Exists`.
+    pub fn require_copy(&self, journal: &Journal) -> Result<Vec<PackRow>> {
+        if !self.is_store {
+            return Ok(Vec::new());
+        }
+        let own = |why: &str| {
+            let name = self.name.display();
+            Error::new(ErrorKind::Exists, format!("{name} {why}: it is a store of its own now"))
+        };
+        match &self.database {
+            Database::File => {
+                let meta = SqliteMeta::open(&self.dir.join(DATABASE_FILE), OpenMode::ReadOnly)?;
+                let rows: Vec<PackRow> = meta.packs()?.into_iter().filter(is_committed).collect();
+                match rows.iter().find(|row| !journal.has(row.id)) {
+                    None => Ok(rows),
+                    Some(row) => {
+                        let id = row.id;
+                        Err(own(&format!("has been written to by itself (pack {id} was not copied there)")))
+                    }
+                }
+            }
+            Database::Postgres(_, None) => Ok(Vec::new()),
+            Database::Postgres(_, Some(meta)) => {
+                let note = CopyNote::read(&**meta)?.ok_or_else(|| own("was not made by `copy`"))?;
+                if meta.counters()? != note.counters() {
+                    return Err(own("has been written to by itself"));
+                }
+                Ok(meta.packs()?.into_iter().filter(is_committed).collect())
+            }
+        }
+    }
+
+    /// The frozen state, to which all packs are there, becomes the copy's.
+    ///
+    /// Order: the database is durable under its name before the configuration makes a directory a store; in PostgreSQL rows and configuration
+    /// are one transaction.
+    pub fn take(&self, state: SqliteMeta) -> Result<()> {
+        match &self.database {
+            Database::File => {
+                state.tidy()?;
+                drop(state);
+                take_name(&self.dir)?;
+                write_durably(&self.dir, CONFIG_FILE, self.config.to_text().as_bytes())
+            }
+            Database::Postgres(location, None) => {
+                let meta = PostgresMeta::create_from(location.clone(), &self.config.to_text(), &state)?;
+                self.settle(&meta, state)
+            }
+            Database::Postgres(_, Some(meta)) => {
+                // Of this host, and without a process.
+                let locks = self.dir.join("sessions");
+                for row in meta.sessions()?.iter().filter(|row| is_gone(row, Some(&locks))) {
+                    meta.fence(row.id)?;
+                }
+                let note = CopyNote::read(&**meta)?;
+                let expected: Option<Counters> = note.map(|note| note.counters());
+                let gone =
+                    || Error::new(ErrorKind::Exists, "the copy's note of what it is a copy of is gone");
+                meta.take_over(&state, &expected.ok_or_else(gone)?)?;
+                self.settle(meta, state)
+            }
+        }
+    }
+
+    fn settle(&self, meta: &PostgresMeta, state: SqliteMeta) -> Result<()> {
+        drop(state);
+        frozen::remove(&self.unfinished())?;
+        // Statistics; without them it is slower, no more.
+        let _ = meta.tidy();
+        Ok(())
+    }
+}
+
+/// Packs of `rows` that are known to be whole in the copy: those that are there, and in its journal, or, with the same length, in its database.
+pub(super) fn reconcile(journal: &mut Journal, rows: &[PackRow], known: &[PackRow], there: &[PackId]) {
+    let there: HashSet<PackId> = there.iter().copied().collect();
+    let known: HashSet<(PackId, u64)> = known.iter().map(|row| (row.id, row.bytes)).collect();
+    let also = rows.iter().filter(|row| known.contains(&(row.id, row.bytes)) && there.contains(&row.id));
+    journal.reconcile(&there, also.map(|row| row.id));
+}
+
+fn refuse_itself(store: &Store, to: &Path) -> Result<()> {
+    let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
+    if same(store.dir(), to) {
+        return Err(Error::new(ErrorKind::Invalid, "source and copy are the same directory"));
+    }
+    Ok(())
+}
+
+/// The source's configuration, with the copy's place for packs.
+fn config_of_copy(store: &Store, options: &CopyOptions, there: Option<StoreConfig>) -> Result<StoreConfig> {
+    let packs = match (&there, &options.packs) {
+        (Some(there), None) => there.packs.clone(),
+        (_, packs) => packs.clone(),
+    };
+    if packs.is_some() && packs == store.config.packs {
+        let why = "the copy's packs would lie where the source's do; name another place";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    let config = StoreConfig { packs, ..store.config.clone() };
+    if there.is_some_and(|there| there != config) {
+        let why = format!(
+            "{} is another store, or its packs lie elsewhere; name a new directory, or another schema",
+            options.to.display()
+        );
+        return Err(Error::new(ErrorKind::Exists, why));
+    }
+    Ok(config)
+}
+
+/// Fails when a directory that is no store yet holds anything but an unfinished copy.
+fn refuse_foreign(to: &Path) -> Result<()> {
+    let ours = [DATABASE_FILE, UNFINISHED, "packs", "index", "sessions", "cache", journal::FILE];
+    for entry in std::fs::read_dir(to).context(|| format!("cannot list {}", to.display()))?.flatten() {
+        let name = entry.file_name();
+        if !name.to_str().is_some_and(|name| ours.iter().any(|ours| name.starts_with(ours))) {
+            let why = format!("{} is not empty (it has {name:?}); name a new directory", to.display());
+            return Err(Error::new(ErrorKind::Exists, why));
+        }
+    }
+    Ok(())
+}
+
+/// The finished database takes its name, over that of the copy before.
+fn take_name(to: &Path) -> Result<()> {
+    let (new, name) = (to.join(UNFINISHED), to.join(DATABASE_FILE));
+    crate::recover::refuse_in_use(to)?;
+    // The index was built for what was there before; it is made anew from the footers.
+    let _ = std::fs::remove_file(to.join("index").join("CURRENT"));
+    for suffix in ["-wal", "-shm"] {
+        let mut log = name.as_os_str().to_owned();
+        log.push(suffix);
+        let _ = std::fs::remove_file(log);
+    }
+    std::fs::rename(&new, &name).context(|| format!("cannot rename {}", new.display()))?;
+    frozen::remove(&new)?;
+    std::fs::File::open(to).and_then(|dir| dir.sync_all()).context(|| format!("cannot sync {}", to.display()))
+}

@@ -1,0 +1,57 @@
+//! What a copy's database says of itself: what it is a copy of, and of when. Written into the frozen state, so it comes with the rows.
+//!
+//! It also has what the source had given out by then. A database that has given out more since was written to by itself, which nothing
+//! else tells: both stores give out the same numbers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Context as _, Error, ErrorKind, Result};
+use crate::meta::{Counters, Meta};
+
+/// Where the note is, among what is kept beside jobs.
+const KIND: &str = "copy";
+const NAME: &str = "of";
+
+/// See the module.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyNote {
+    /// The source, as it was named.
+    pub source: String,
+    /// The moment whose state this is, nanoseconds since 1970, by the clock of the host that copied.
+    pub as_of: u64,
+    next_pack: u64,
+    next_inode: u64,
+    next_sequence: u64,
+}
+
+impl CopyNote {
+    /// Of a state of `source` that was frozen in `meta`.
+    pub(super) fn of(source: &str, as_of: u64, meta: &dyn Meta) -> Result<Self> {
+        let Counters { next_pack, next_inode, next_sequence } = meta.counters()?;
+        Ok(Self { source: source.to_owned(), as_of, next_pack, next_inode, next_sequence })
+    }
+
+    /// Writes it.
+    pub(super) fn write(&self, meta: &dyn Meta) -> Result<()> {
+        let jobs = meta.jobs().ok_or_else(|| Error::new(ErrorKind::Invalid, "no place for notes"))?;
+        let text = serde_json::to_string(self).map_err(std::io::Error::other);
+        let text = text.context(|| "the copy's note".to_owned())?;
+        jobs.set_note(KIND, NAME, Some(text.as_str()))
+    }
+
+    /// The note in a database, if there is one. One of a later program that this one does not understand counts as none.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub(crate) fn read(meta: &dyn Meta) -> Result<Option<Self>> {
+        let Some(jobs) = meta.jobs() else { return Ok(None) };
+        let notes = jobs.notes(KIND)?;
+        let note = notes.iter().find(|note| note.name == NAME);
+        Ok(note.and_then(|note| serde_json::from_str(&note.value).ok()))
+    }
+
+    /// What the database had given out when it was copied.
+    pub(crate) fn counters(&self) -> Counters {
+        Counters { next_pack: self.next_pack, next_inode: self.next_inode, next_sequence: self.next_sequence }
+    }
+}

@@ -1,0 +1,376 @@
+//! What a database holds, table by table, so that another engine can take it over: for `copy`.
+//!
+//! The state that is copied is frozen in an SQLite database of its own, so that nobody waits while packs go over. Into that, PostgreSQL writes
+//! its rows (`postgres/carry.rs`); out of it, PostgreSQL takes them. A row is a list of SQLite's values, in PostgreSQL's columns: the two engines'
+//! tables differ in how they keep attributes and checksums, and in nothing else that is carried.
+//!
+//! Not carried: sessions, their pins, and what connections remember; a copy has none. Snapshots, counters and totals are [`Rest`].
+
+use rusqlite::types::Value;
+
+use super::SnapshotRow;
+use super::fault::{Outcome, refuse};
+use crate::error::ErrorKind;
+
+/// What is in a column.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::meta) enum Kind {
+    /// A bigint.
+    Big,
+    /// An int.
+    Small,
+    /// An int with the bits of a u32.
+    Bits,
+    /// Bytes.
+    Bytes,
+    /// A text.
+    Text,
+}
+
+/// A table that is carried.
+pub(in crate::meta) struct Table {
+    pub name: &'static str,
+    /// All columns, but those that an engine makes of the others.
+    pub columns: &'static [(&'static str, Kind)],
+    /// PostgreSQL's primary key.
+    pub key: &'static [&'static str],
+    /// Columns in the order in which PostgreSQL's checksum takes them; none, if it has no checksum.
+    pub summed: &'static [&'static str],
+    /// A column that only PostgreSQL has, and what makes it, as a clause about a row `n`.
+    pub made: Option<(&'static str, &'static str)>,
+    /// Numbered by PostgreSQL itself.
+    pub is_numbered: bool,
+}
+
+use Kind::{Big, Bits, Bytes, Small, Text};
+
+const PLAIN: Table = Table { name: "", columns: &[], key: &[], summed: &[], made: None, is_numbered: false };
+
+/// All tables that are carried.
+pub(in crate::meta) const TABLES: &[Table] = &[
+    Table {
+        name: "inode",
+        columns: &[
+            ("number", Big),
+            ("epoch", Big),
+            ("version", Big),
+            ("mtime_secs", Big),
+            ("time", Big),
+            ("stamp", Big),
+            ("mtime_nanos", Small),
+            ("mode", Small),
+            ("uid", Bits),
+            ("gid", Bits),
+            ("links", Small),
+            ("device", Big),
+            ("target", Bytes),
+            ("xattrs", Bytes),
+            ("root", Bytes),
+            ("times", Bytes),
+        ],
+        key: &["number"],
+        summed: &[
+            "number",
+            "epoch",
+            "version",
+            "time",
+            "mtime_secs",
+            "mtime_nanos",
+            "stamp",
+            "links",
+            "mode",
+            "uid",
+            "gid",
+            "device",
+            "target",
+            "xattrs",
+            "root",
+            "times",
+        ],
+        ..PLAIN
+    },
+    Table {
+        name: "inode_old",
+        columns: &[
+            ("number", Big),
+            ("epoch_from", Big),
+            ("epoch_to", Big),
+            ("mtime_secs", Big),
+            ("stamp", Big),
+            ("mtime_nanos", Small),
+            ("mode", Small),
+            ("uid", Bits),
+            ("gid", Bits),
+            ("links", Small),
+            ("device", Big),
+            ("target", Bytes),
+            ("xattrs", Bytes),
+            ("root", Bytes),
+            ("times", Bytes),
+        ],
+        key: &["number", "epoch_from"],
+        summed: &[
+            "number",
+            "epoch_from",
+            "epoch_to",
+            "mtime_secs",
+            "mtime_nanos",
+            "stamp",
+            "links",
+            "mode",
+            "uid",
+            "gid",
+            "device",
+            "target",
+            "xattrs",
+            "root",
+            "times",
+        ],
+        ..PLAIN
+    },
+    Table {
+        name: "dentry",
+        columns: &[("parent", Big), ("name", Bytes), ("inode", Big), ("epoch", Big)],
+        key: &["parent", "name"],
+        summed: &["parent", "name", "inode", "epoch"],
+        ..PLAIN
+    },
+    Table {
+        name: "dentry_old",
+        columns: &[("parent", Big), ("name", Bytes), ("epoch_from", Big), ("epoch_to", Big), ("inode", Big)],
+        key: &["parent", "name", "epoch_from"],
+        summed: &["parent", "name", "inode", "epoch_from", "epoch_to"],
+        ..PLAIN
+    },
+    Table {
+        name: "directory",
+        columns: &[("inode", Big), ("parent", Big)],
+        key: &["inode"],
+        summed: &["inode", "parent"],
+        ..PLAIN
+    },
+    Table {
+        name: "version",
+        columns: &[
+            ("inode", Big),
+            ("number", Big),
+            ("time", Big),
+            ("mtime_secs", Big),
+            ("mtime_nanos", Small),
+            ("root", Bytes),
+        ],
+        key: &["inode", "number"],
+        summed: &["inode", "number", "time", "mtime_secs", "mtime_nanos", "root"],
+        ..PLAIN
+    },
+    Table {
+        name: "policy",
+        columns: &[("inode", Big), ("key", Text), ("value", Text)],
+        key: &["inode", "key"],
+        ..PLAIN
+    },
+    Table {
+        name: "held",
+        columns: &[("holder", Text), ("root", Bytes)],
+        key: &["holder", "digest"],
+        summed: &["holder", "root"],
+        made: Some(("digest", "sha256(n.root)")),
+        ..PLAIN
+    },
+    Table {
+        name: "pack",
+        columns: &[
+            ("id", Big),
+            ("session", Big),
+            ("bytes", Big),
+            ("raw_bytes", Big),
+            ("chunks", Big),
+            ("generation", Big),
+            ("dead_since", Big),
+            ("kind", Small),
+            ("state", Small),
+        ],
+        key: &["id"],
+        ..PLAIN
+    },
+    Table {
+        name: "job",
+        columns: &[
+            ("id", Big),
+            ("created", Big),
+            ("changed", Big),
+            ("state", Small),
+            ("spec", Text),
+            ("why", Text),
+        ],
+        key: &["id"],
+        is_numbered: true,
+        ..PLAIN
+    },
+    Table {
+        name: "job_input",
+        columns: &[("job", Big), ("number", Small), ("path", Bytes), ("root", Bytes)],
+        key: &["job", "number"],
+        summed: &["job", "number", "path", "root"],
+        ..PLAIN
+    },
+    Table {
+        name: "job_split",
+        columns: &[
+            ("job", Big),
+            ("number", Big),
+            ("first", Big),
+            ("after", Big),
+            ("attempt", Big),
+            ("tries", Big),
+            ("session", Big),
+            ("input", Small),
+            ("state", Small),
+            ("why", Text),
+            ("log", Bytes),
+        ],
+        key: &["job", "number"],
+        ..PLAIN
+    },
+    Table {
+        name: "job_output",
+        columns: &[("job", Big), ("split", Big), ("attempt", Big), ("name", Bytes), ("root", Bytes)],
+        key: &["job", "split", "attempt", "name"],
+        summed: &["job", "split", "attempt", "name", "root"],
+        ..PLAIN
+    },
+    Table {
+        name: "job_note",
+        columns: &[("kind", Text), ("name", Text), ("changed", Big), ("value", Text)],
+        key: &["kind", "name"],
+        ..PLAIN
+    },
+    Table {
+        name: "job_seen",
+        columns: &[("rule", Text), ("inode", Big), ("mark", Text)],
+        key: &["rule", "inode"],
+        ..PLAIN
+    },
+    // A copy has no session of their owners' numbers, so whoever looks there first packs them.
+    Table {
+        name: "loose",
+        columns: &[("fingerprint", Bytes), ("session", Big), ("codec", Text), ("bytes", Bytes)],
+        key: &["fingerprint"],
+        ..PLAIN
+    },
+];
+
+/// Tables whose content is not carried, or is [`Rest`], or made anew.
+#[cfg(test)]
+pub(in crate::meta) const OTHERS: &[&str] = &[
+    "about",
+    "state",
+    "counter",
+    "total",
+    "lane",
+    "traits",
+    "snapshot",
+    "snapshot_tag",
+    "session",
+    "pin",
+    "pin_root",
+];
+
+/// Columns that each engine fills in when a row comes, and that need not be the same.
+#[cfg(test)]
+const OWN: &[(&str, &str)] = &[("loose", "number")];
+
+impl Table {
+    /// Where a column is in a row.
+    pub fn position(&self, column: &str) -> Option<usize> {
+        self.columns.iter().position(|(name, _)| *name == column)
+    }
+}
+
+/// A value that cannot be in a column.
+pub(in crate::meta) fn misplaced(table: &Table, column: usize) -> super::fault::Fault {
+    let name = table.columns.get(column).map_or("?", |(name, _)| name);
+    refuse(ErrorKind::Damaged, format!("column {name} of table {} holds what cannot be there", table.name))
+}
+
+/// The rows, one after the other: table by table, in the order of [`TABLES`].
+pub(in crate::meta) type Each<'a> = &'a mut dyn FnMut(Vec<Value>) -> Outcome<()>;
+
+/// What is no row of a table that is carried.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(in crate::meta) struct Rest {
+    pub epoch: i64,
+    pub generation: i64,
+    pub next_inode: i64,
+    pub next_pack: i64,
+    pub next_session: i64,
+    pub next_sequence: i64,
+    /// Files, directories, others, and the sum of the files' lengths (its bits).
+    pub totals: [i64; 4],
+    /// Oldest first.
+    pub snapshots: Vec<SnapshotRow>,
+    /// The number of the job made last.
+    pub last_job: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tables that a schema makes.
+    fn made(schema: &str) -> impl Iterator<Item = &str> {
+        let lines = schema.lines().filter_map(|line| line.strip_prefix("CREATE TABLE "));
+        lines.filter_map(|rest| rest.trim_start_matches('@').split([' ', '(']).next())
+    }
+
+    #[test]
+    fn every_table_is_carried_or_left_on_purpose() {
+        let schemas = [
+            include_str!("postgres/schema_1.sql"),
+            include_str!("postgres/schema_jobs.sql"),
+            include_str!("postgres/schema_loose.sql"),
+            include_str!("sqlite/loose.sql"),
+            include_str!("sqlite/schema.sql"),
+            include_str!("sqlite/jobs.sql"),
+            include_str!("sqlite/notes.sql"),
+        ];
+        let versions = super::super::postgres::SCHEMAS;
+        assert_eq!(versions, 3, "a new schema: is what it makes carried by `copy`? Name it here, too");
+        for name in schemas.into_iter().flat_map(made) {
+            let is_carried = TABLES.iter().any(|table| table.name == name);
+            assert!(is_carried != OTHERS.contains(&name), "table {name}");
+        }
+    }
+
+    #[test]
+    fn every_column_is_carried() {
+        let schema = [
+            include_str!("postgres/schema_1.sql"),
+            include_str!("postgres/schema_jobs.sql"),
+            include_str!("postgres/schema_loose.sql"),
+        ]
+        .concat();
+        for table in TABLES {
+            let (_, rest) = schema.split_once(&format!("CREATE TABLE @{} (", table.name)).unwrap();
+            let (body, _) = rest.split_once("\n)").unwrap();
+            let columns = body.lines().map(str::trim).filter(|line| !line.is_empty());
+            let columns: Vec<&str> = columns
+                .filter(|line| !line.starts_with("PRIMARY KEY") && !line.starts_with("--"))
+                .map(|line| line.split(' ').next().unwrap())
+                .collect();
+            for column in &columns {
+                let is_made = table.made.is_some_and(|(name, _)| name == *column);
+                let is_own = OWN.contains(&(table.name, column));
+                let is_known = table.position(column).is_some() || is_made || is_own || *column == "sum";
+                assert!(is_known, "{}.{column}", table.name);
+            }
+            let wanted = table.columns.len()
+                + OWN.iter().filter(|(of, _)| *of == table.name).count()
+                + usize::from(table.made.is_some())
+                + usize::from(!table.summed.is_empty());
+            assert_eq!(columns.len(), wanted, "{}", table.name);
+            assert!(table.summed.is_empty() || table.summed.len() == table.columns.len(), "{}", table.name);
+            assert!(table.summed.iter().all(|column| table.position(column).is_some()), "{}", table.name);
+        }
+    }
+}

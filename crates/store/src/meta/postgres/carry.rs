@@ -1,0 +1,494 @@
+//! Rows into the database in which a state is frozen, and out of it (`meta/carry.rs`).
+//!
+//! **Taking over** changes what differs and nothing else, so that a replica that is brought up to date every minute is not written anew every
+//! minute. All rows go into temporary tables first; then three statements a table remove, change and add rows. All of it is one
+//! transaction, alone: who reads sees the copy as it was or as it is.
+
+use std::sync::LazyLock;
+
+use rusqlite::types::Value;
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::connection::{Answer, Connection, Query};
+use super::location::Location;
+use super::pool::Pool;
+use super::row::{Sum, require};
+use super::transaction::{Gate, Transactions};
+use super::{PostgresMeta, counters, open, sessions, snapshots};
+use crate::error::{ErrorKind, Result};
+use crate::meta::carry::{Kind, Rest, TABLES, Table, misplaced};
+use crate::meta::fault::{Outcome, refuse};
+use crate::meta::{Counters, SqliteMeta};
+
+/// Rows of one statement, and about how many bytes of them.
+const BATCH_ROWS: usize = 5_000;
+const BATCH_BYTES: usize = 4 << 20;
+
+/// For transactions that look at whole tables: there the planner knows best. Between two statements rows are read of a file, which may take a while.
+const SETTINGS: [&str; 4] = [
+    "SET LOCAL enable_hashjoin = on",
+    "SET LOCAL enable_mergejoin = on",
+    "SET LOCAL enable_seqscan = on",
+    "SET LOCAL idle_in_transaction_session_timeout = '5min'",
+];
+
+/// The statements about one table.
+struct Statements {
+    /// Every row, the checksum last.
+    read: String,
+    /// Makes the temporary table.
+    stage: String,
+    /// Puts rows there: columns as `$1` …, the checksum last.
+    fill: String,
+    count: String,
+    /// Removes rows that are not there.
+    gone: String,
+    /// Changes those that differ.
+    changed: String,
+    /// Adds those that are new.
+    new: String,
+}
+
+static STATEMENTS: LazyLock<Vec<Statements>> = LazyLock::new(|| TABLES.iter().map(Statements::of).collect());
+
+fn array(kind: Kind) -> (&'static str, Type) {
+    match kind {
+        Kind::Big => ("int8[]", Type::INT8_ARRAY),
+        Kind::Small | Kind::Bits => ("int4[]", Type::INT4_ARRAY),
+        Kind::Bytes => ("bytea[]", Type::BYTEA_ARRAY),
+        Kind::Text => ("text[]", Type::TEXT_ARRAY),
+    }
+}
+
+impl Statements {
+    fn of(table: &Table) -> Self {
+        let name = table.name;
+        let mut kinds: Vec<Kind> = table.columns.iter().map(|(_, kind)| *kind).collect();
+        let mut given: Vec<&str> = table.columns.iter().map(|(name, _)| *name).collect();
+        if !table.summed.is_empty() {
+            kinds.push(Kind::Small);
+            given.push("sum");
+        }
+        let mut all = given.clone();
+        let mut values: Vec<String> = given.iter().map(|column| format!("n.{column}")).collect();
+        if let Some((column, clause)) = table.made {
+            all.push(column);
+            values.push(clause.to_owned());
+        }
+        let arrays = kinds.iter().zip(1..).map(|(kind, number)| format!("${number}::{}", array(*kind).0));
+        let arrays = arrays.collect::<Vec<_>>().join(", ");
+        let (given, filled, into) = (given.join(", "), values.join(", "), all.join(", "));
+        let same: Vec<String> = table.key.iter().map(|column| format!("n.{column} = t.{column}")).collect();
+        let same = same.join(" AND ");
+        let others: Vec<&str> = all.iter().copied().filter(|column| !table.key.contains(column)).collect();
+        let of = |row: &str, columns: &[&str]| {
+            columns.iter().map(|column| format!("{row}.{column}")).collect::<Vec<_>>().join(", ")
+        };
+        let set: Vec<String> = others.iter().map(|column| format!("{column} = n.{column}")).collect();
+        let numbered = if table.is_numbered { " OVERRIDING SYSTEM VALUE" } else { "" };
+        Self {
+            read: format!("SELECT {given} FROM @{name}"),
+            stage: format!(
+                "CREATE TEMPORARY TABLE taken_{name} ON COMMIT DROP AS SELECT {into} FROM @{name} WITH NO DATA"
+            ),
+            fill: format!(
+                "INSERT INTO taken_{name} ({into}) SELECT {filled} FROM unnest({arrays}) AS n ({given})"
+            ),
+            count: format!("ANALYZE taken_{name}"),
+            gone: format!(
+                "DELETE FROM @{name} t WHERE NOT EXISTS (SELECT 1 FROM taken_{name} n WHERE {same})"
+            ),
+            changed: format!(
+                "UPDATE @{name} t SET {} FROM taken_{name} n WHERE {same} AND ({}) IS DISTINCT FROM ({})",
+                set.join(", "),
+                of("t", &others),
+                of("n", &others)
+            ),
+            new: format!(
+                "INSERT INTO @{name} ({into}){numbered} SELECT {} FROM taken_{name} n \
+                 WHERE NOT EXISTS (SELECT 1 FROM @{name} t WHERE {same})",
+                of("n", &all)
+            ),
+        }
+    }
+}
+
+/// The checksum of a row.
+fn sum(table: &Table, values: &[Value]) -> i32 {
+    let mut sum = Sum::new();
+    for column in table.summed {
+        let at = table.position(column).unwrap_or(usize::MAX);
+        let is_number = !matches!(table.columns.get(at), Some((_, Kind::Bytes | Kind::Text)));
+        sum = match values.get(at) {
+            Some(Value::Integer(value)) => sum.int(*value),
+            Some(Value::Blob(bytes)) => sum.bytes(Some(bytes)),
+            Some(Value::Text(text)) => sum.text(text),
+            // The number of what is no device.
+            _ if is_number => sum.int(-1),
+            _ => sum.bytes(None),
+        };
+    }
+    sum.end()
+}
+
+/// The values of a row of [`Statements::read`].
+fn values(table: &Table, row: &Row) -> Outcome<Vec<Value>> {
+    let mut values = Vec::with_capacity(table.columns.len());
+    for (at, (_, kind)) in table.columns.iter().enumerate() {
+        let value = match kind {
+            Kind::Big => row.try_get::<_, Option<i64>>(at)?.map(Value::Integer),
+            Kind::Small => row.try_get::<_, Option<i32>>(at)?.map(|value| Value::Integer(value.into())),
+            Kind::Bits => {
+                let bits = row.try_get::<_, Option<i32>>(at)?;
+                bits.map(|value| Value::Integer(value.cast_unsigned().into()))
+            }
+            Kind::Bytes => row.try_get::<_, Option<Vec<u8>>>(at)?.map(Value::Blob),
+            Kind::Text => row.try_get::<_, Option<String>>(at)?.map(Value::Text),
+        };
+        values.push(value.unwrap_or(Value::Null));
+    }
+    if !table.summed.is_empty() {
+        let kept = row.try_get(table.columns.len())?;
+        let what = || {
+            let key = table.key.iter().filter_map(|column| values.get(table.position(column)?));
+            let key: Vec<String> = key.map(shown).collect();
+            format!("a row of table {} ({}) is not what was written", table.name, key.join(", "))
+        };
+        require(kept, sum(table, &values), what)?;
+    }
+    Ok(values)
+}
+
+/// A value in a message.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "nothing".to_owned(),
+        Value::Integer(number) => number.to_string(),
+        Value::Real(number) => number.to_string(),
+        Value::Text(text) => format!("`{text}`"),
+        Value::Blob(bytes) => format!("`{}`", crate::tree::show(bytes)),
+    }
+}
+
+/// Values of one column, for a statement over arrays.
+enum Column {
+    Big(Vec<Option<i64>>),
+    Small(Vec<Option<i32>>),
+    Bytes(Vec<Option<Vec<u8>>>),
+    Text(Vec<Option<String>>),
+}
+
+/// Rows for a statement over arrays.
+struct Batch {
+    columns: Vec<Column>,
+    rows: usize,
+    bytes: usize,
+}
+
+impl Batch {
+    fn new(table: &Table) -> Self {
+        let column = |kind: &Kind| match kind {
+            Kind::Big => Column::Big(Vec::new()),
+            Kind::Small | Kind::Bits => Column::Small(Vec::new()),
+            Kind::Bytes => Column::Bytes(Vec::new()),
+            Kind::Text => Column::Text(Vec::new()),
+        };
+        let mut columns: Vec<Column> = table.columns.iter().map(|(_, kind)| column(kind)).collect();
+        if !table.summed.is_empty() {
+            columns.push(Column::Small(Vec::new()));
+        }
+        Self { columns, rows: 0, bytes: 0 }
+    }
+
+    fn push(&mut self, table: &Table, mut values: Vec<Value>) -> Outcome<()> {
+        if !table.summed.is_empty() {
+            values.push(Value::Integer(sum(table, &values).into()));
+        }
+        for (at, (column, value)) in self.columns.iter_mut().zip(values).enumerate() {
+            self.bytes += 16;
+            match (column, value) {
+                (Column::Big(column), Value::Integer(value)) => column.push(Some(value)),
+                (Column::Big(column), Value::Null) => column.push(None),
+                // The bits of a u32, too.
+                (Column::Small(column), Value::Integer(value))
+                    if (i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(&value) =>
+                {
+                    column.push(Some(value as i32));
+                }
+                (Column::Small(column), Value::Null) => column.push(None),
+                (Column::Bytes(column), Value::Blob(bytes)) => {
+                    self.bytes += bytes.len();
+                    column.push(Some(bytes));
+                }
+                (Column::Bytes(column), Value::Null) => column.push(None),
+                (Column::Text(column), Value::Text(text)) => {
+                    self.bytes += text.len();
+                    column.push(Some(text));
+                }
+                (Column::Text(column), Value::Null) => column.push(None),
+                _ => return Err(misplaced(table, at)),
+            }
+        }
+        self.rows += 1;
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.rows >= BATCH_ROWS || self.bytes >= BATCH_BYTES
+    }
+
+    fn into_query(self, sql: &'static str) -> Query {
+        self.columns.into_iter().fold(Query::new(sql), |query, column| match column {
+            Column::Big(values) => query.with(values, Type::INT8_ARRAY),
+            Column::Small(values) => query.with(values, Type::INT4_ARRAY),
+            Column::Bytes(values) => query.with(values, Type::BYTEA_ARRAY),
+            Column::Text(values) => query.with(values, Type::TEXT_ARRAY),
+        })
+    }
+}
+
+/// The number of the job made last; `$1` is its table. Who may only read tables may not look at what numbers them.
+const LAST_JOB: &str = "SELECT coalesce(CASE WHEN has_sequence_privilege(s.name, 'SELECT') \
+    THEN pg_sequence_last_value(s.name::regclass) END, (SELECT max(id) FROM @job), 0)::bigint \
+    FROM (SELECT pg_get_serial_sequence($1, 'id') AS name) s";
+/// Has the next job get a higher number than `$2`; without the right to say so, than all that are there.
+const RAISE_JOB: &str = "SELECT setval(s.name::regclass, greatest($2, coalesce(pg_sequence_last_value(s.name::regclass), 0))) \
+    FROM (SELECT pg_get_serial_sequence($1, 'id') AS name) s \
+    WHERE has_sequence_privilege(s.name, 'SELECT') AND has_sequence_privilege(s.name, 'UPDATE')";
+
+fn read_rest(connection: &mut Connection, has_jobs: bool) -> Outcome<Rest> {
+    let answer = connection.query(&Query::new("SELECT epoch, generation FROM @state"))?;
+    let state = counters::row(&answer)?;
+    let next = counters::read_next(&connection.query(&Query::new(counters::NEXT))?)?;
+    let sessions = connection.query(&Query::new("SELECT value FROM @counter WHERE name = 'next_session'"))?;
+    let totals = counters::read_totals(&connection.query(&Query::new(counters::TOTALS))?)?;
+    let snapshots = connection.query(&Query::new(snapshots::ALL))?;
+    let last_job = if has_jobs {
+        let table = connection.text("@job");
+        counters::row(&connection.query(&Query::new(LAST_JOB).text(&table))?)?.try_get(0)?
+    } else {
+        0
+    };
+    Ok(Rest {
+        epoch: state.try_get(0)?,
+        generation: state.try_get(1)?,
+        next_inode: next.next_inode as i64,
+        next_pack: next.next_pack as i64,
+        next_session: counters::row(&sessions)?.try_get(0)?,
+        next_sequence: next.next_sequence as i64,
+        totals: [totals.files, totals.directories, totals.others, totals.bytes].map(|total| total as i64),
+        snapshots: snapshots.rows.iter().map(snapshots::read).collect::<Outcome<_>>()?,
+        last_job,
+    })
+}
+
+/// Runs statements in the transaction in which rows are taken over.
+type Run<'r> = &'r mut dyn FnMut(Vec<Query>) -> Outcome<Vec<Answer>>;
+
+/// Makes the tables say what `from` says.
+fn take(run: Run<'_>, schema: &str, from: &SqliteMeta) -> Outcome<()> {
+    run(SETTINGS.into_iter().map(Query::new).collect())?;
+    for (table, sql) in TABLES.iter().zip(&*STATEMENTS) {
+        run(vec![Query::new(&sql.stage)])?;
+        let mut batch = Batch::new(table);
+        from.each_row(table, &mut |values| {
+            batch.push(table, values)?;
+            if batch.is_full() {
+                let full = std::mem::replace(&mut batch, Batch::new(table));
+                run(vec![full.into_query(&sql.fill)])?;
+            }
+            Ok(())
+        })?;
+        if batch.rows > 0 {
+            run(vec![batch.into_query(&sql.fill)])?;
+        }
+        run([&sql.count, &sql.gone, &sql.changed, &sql.new].map(|sql| Query::new(sql)).into())?;
+    }
+    take_rest(run, schema, &from.rest()?)
+}
+
+fn take_rest(run: Run<'_>, schema: &str, rest: &Rest) -> Outcome<()> {
+    let answers = run(vec![Query::new(counters::TOTALS), Query::new(snapshots::ALL)])?;
+    let [totals, there] = &answers[..] else {
+        return Err(refuse(ErrorKind::Damaged, "two questions have two answers"));
+    };
+    let mut queries: Vec<Query> =
+        ["DELETE FROM @session", "DELETE FROM @pin", "DELETE FROM @pin_root"].map(Query::new).into();
+    let sql = "UPDATE @state SET epoch = $1, generation = greatest(generation, $2), collector = NULL";
+    queries.push(Query::new(sql).int(rest.epoch).int(rest.generation));
+    for (name, value) in [
+        ("next_inode", rest.next_inode),
+        ("next_pack", rest.next_pack),
+        ("next_session", rest.next_session),
+        ("next_sequence", rest.next_sequence),
+    ] {
+        let sql = "UPDATE @counter SET value = greatest(value, $2) WHERE name = $1";
+        queries.push(Query::new(sql).text(name).int(value));
+    }
+    let now = counters::read_totals(totals)?;
+    if [now.files, now.directories, now.others, now.bytes].map(|total| total as i64) != rest.totals {
+        queries.push(Query::new("UPDATE @total SET files = 0, directories = 0, others = 0, bytes = 0"));
+        let [files, directories, others, bytes] = rest.totals;
+        // Modulo 2^64, as the sum of what commits add.
+        let sql = "UPDATE @total SET files = $1, directories = $2, others = $3, bytes = $4 WHERE slot = 0";
+        queries.push(Query::new(sql).int(files).int(directories).int(others).int(bytes));
+    }
+    let there: Vec<_> = there.rows.iter().map(snapshots::read).collect::<Outcome<_>>()?;
+    if there != rest.snapshots {
+        queries.push(Query::new("DELETE FROM @snapshot"));
+        for snapshot in &rest.snapshots {
+            let sql = "INSERT INTO @snapshot (epoch, name, time, tags) VALUES ($1, $2, $3, $4)";
+            let query = Query::new(sql).int(snapshot.epoch as i64).text(&snapshot.name);
+            let query = query.int(snapshot.time as i64);
+            queries.push(query.with(snapshot.tags.clone(), Type::TEXT_ARRAY));
+        }
+    }
+    if rest.last_job > 0 {
+        // Not undone with the transaction, which does no harm.
+        queries.push(Query::new(RAISE_JOB).text(&format!("\"{schema}\".job")).int(rest.last_job));
+    }
+    run(queries)?;
+    Ok(())
+}
+
+impl PostgresMeta {
+    /// Fails unless a store could be made at `location`, by this role and on this server: to be told before much is copied.
+    ///
+    /// # Errors
+    /// `Denied`, `Invalid`; those of connecting.
+    pub(crate) fn could_be_made(location: &Location) -> Result<()> {
+        let transactions = Transactions::new(Pool::new(location.clone())?);
+        open::require_room(&transactions)?;
+        open::require_durable(&transactions)
+    }
+
+    /// Writes the state of one moment into a database that was just made; without sessions and their pins.
+    ///
+    /// # Errors
+    /// Those of both; `Damaged` when a row is not what was written.
+    pub(crate) fn carry_into(&self, to: &SqliteMeta) -> Result<()> {
+        self.transactions.read_through("copying the metadata", |connection| {
+            let rest = read_rest(connection, self.tables.has_jobs)?;
+            to.fill(|filler| {
+                for (table, sql) in TABLES.iter().zip(&*STATEMENTS) {
+                    let is_missing = table.name.starts_with("job") && !self.tables.has_jobs
+                        || table.name == "loose" && !self.tables.has_loose;
+                    if is_missing {
+                        continue;
+                    }
+                    let query = Query::new(&sql.read);
+                    connection.stream(&query, |row| filler.row(table, values(table, row)?))?;
+                }
+                filler.rest(&rest)
+            })?;
+            Ok(())
+        })
+    }
+
+    /// Makes a store at `location` with the state that `from` holds: it is there as a whole, or not at all.
+    ///
+    /// # Errors
+    /// As [`PostgresMeta::create`].
+    pub(crate) fn create_from(location: Location, config: &str, from: &SqliteMeta) -> Result<Self> {
+        let schema = location.schema.clone();
+        let transactions = Transactions::new(Pool::new(location)?);
+        open::create(&transactions, config, &mut |connection| {
+            take(&mut |queries| Ok(connection.together(None, &queries, None)?), &schema, from)
+        })?;
+        Self::finish(transactions, false)
+    }
+
+    /// Replaces the store's state by the one that `from` holds, all of it or nothing, if nobody uses the store, and it has given out `expected`.
+    ///
+    /// # Errors
+    /// `Busy` when a session is live, `Exists` when something else was given out.
+    pub(crate) fn take_over(&self, from: &SqliteMeta, expected: &Counters) -> Result<()> {
+        let schema = &self.location().schema;
+        self.write("bringing the copy up to date", Gate::Alone, |tx| {
+            for row in &tx.one(Query::new(sessions::ALL))?.rows {
+                let session = sessions::read(row)?;
+                if !session.lease_is_over {
+                    let who = session.description.split_once(' ').map_or("", |(_, rest)| rest);
+                    let why = format!(
+                        "the copy is in use (session {}: {who}); end that, or read the copy as a role that may only read",
+                        session.id.0
+                    );
+                    return Err(refuse(ErrorKind::Busy, why));
+                }
+            }
+            let given_out = counters::read_next(&tx.one(Query::new(counters::NEXT))?)?;
+            if given_out != *expected {
+                return Err(refuse(ErrorKind::Exists, "the copy was written to by itself meanwhile"));
+            }
+            take(&mut |queries| tx.run(queries), schema, from)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::change::row::{Content, Special};
+    use crate::meta::postgres::row::{
+        Stored, Traits, directory_sum, former_name_sum, former_sum, held_sum, inode_sum, input_sum, name_sum,
+        output_sum, version_sum,
+    };
+    use outrigger_format::catalogue::Time;
+
+    fn table(name: &str) -> &'static Table {
+        TABLES.iter().find(|table| table.name == name).unwrap()
+    }
+
+    fn ints<const N: usize>(numbers: [i64; N]) -> Vec<Value> {
+        numbers.into_iter().map(Value::Integer).collect()
+    }
+
+    fn blob(bytes: &[u8]) -> Value {
+        Value::Blob(bytes.to_vec())
+    }
+
+    #[test]
+    fn checksums_are_those_of_the_engine() {
+        for (special, device, target) in [
+            (Special::None, Value::Null, Value::Null),
+            (Special::Device(7), Value::Integer(7), Value::Null),
+            (Special::Target(b"t".to_vec()), Value::Null, blob(b"t")),
+        ] {
+            let inode = Stored {
+                number: 1,
+                epoch: 2,
+                links: 3,
+                version: 4,
+                time: 5,
+                stamp: 6,
+                mode: 7,
+                content: Content {
+                    traits: Traits { mode: 7, uid: 4_000_000_000, gid: 9, xattrs: Some(b"x".to_vec()) },
+                    mtime: Time { secs: 10, nanos: 11 },
+                    special,
+                    root: None,
+                    times: Some(b"u".to_vec()),
+                },
+            };
+            let rest = [device, target, blob(b"x"), Value::Null, blob(b"u")];
+            let row = [ints([1, 2, 4, 10, 5, 6, 11, 7, 4_000_000_000, 9, 3]), rest.to_vec()].concat();
+            assert_eq!(sum(table("inode"), &row), inode_sum(&inode));
+            let row = [ints([1, 2, 8, 10, 6, 11, 7, 4_000_000_000, 9, 3]), rest.to_vec()].concat();
+            assert_eq!(sum(table("inode_old"), &row), former_sum(&inode, 8));
+        }
+        let row = [ints([1]), vec![blob(b"name")], ints([2, 3])].concat();
+        assert_eq!(sum(table("dentry"), &row), name_sum(1, b"name", 2, 3));
+        let row = [ints([1]), vec![blob(b"name")], ints([3, 4, 2])].concat();
+        assert_eq!(sum(table("dentry_old"), &row), former_name_sum(1, b"name", 2, (3, 4)));
+        assert_eq!(sum(table("directory"), &ints([1, 2])), directory_sum(1, 2));
+        let row = [ints([1, 2, 3, 4, 5]), vec![Value::Null]].concat();
+        assert_eq!(sum(table("version"), &row), version_sum(1, 2, 3, Time { secs: 4, nanos: 5 }, None));
+        let row = vec![Value::Text("who".into()), blob(b"root")];
+        assert_eq!(sum(table("held"), &row), held_sum("who", b"root"));
+        let row = [ints([1, 2]), vec![blob(b"path"), blob(b"root")]].concat();
+        assert_eq!(sum(table("job_input"), &row), input_sum(1, 2, b"path", Some(b"root")));
+        let row = [ints([1, 2, 3]), vec![blob(b"name"), Value::Null]].concat();
+        assert_eq!(sum(table("job_output"), &row), output_sum([1, 2, 3], b"name", None));
+    }
+}
