@@ -339,3 +339,83 @@ fn a_server_that_is_killed_while_mounts_write_comes_back_to_all_that_was_closed(
     host.done(&["check", "--read-data"]);
     drop(host);
 }
+
+/// Committed packs, and loose chunks.
+fn packs_and_loose(host: &Host) -> (u64, u64) {
+    let status = host.done(&["status", "--json"]).json();
+    let committed = status["packs"].as_array().unwrap().iter();
+    let committed = committed.filter(|packs| packs["state"] == "live" || packs["state"] == "condemned");
+    (committed.map(|packs| packs["packs"].as_u64().unwrap()).sum(), status["loose_chunks"].as_u64().unwrap())
+}
+
+#[test]
+fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
+    let Some(shared) = Shared::new() else { return };
+    let (mut one, two) = (shared.mount(), shared.mount());
+    let tree = one.place.path("tree");
+    source_tree(&tree, &TreeOptions::new(11, 150)).unwrap();
+    copy(&tree, &one.path("tree"));
+    let of_last = |number: u32| format!("the content of file {number}");
+    // Killed before it has packed the last ones: if it was faster, once more.
+    let mut loose = 0;
+    for round in 0..20 {
+        for number in 0..100 {
+            one.write(&format!("last{number}"), format!("round {round}"));
+            one.write(&format!("last{number}"), of_last(number));
+        }
+        one.child.kill().unwrap();
+        one.child.wait().unwrap();
+        assert!(Command::new("umount").arg("-l").arg(one.place.path("mnt")).status().unwrap().success());
+        loose = packs_and_loose(&two).1;
+        if loose > 0 {
+            break;
+        }
+        one.child = start(&one.place, &one.url);
+    }
+    assert!(loose > 0, "it always was faster");
+    // They lie in the database, and whoever reads finds them there.
+    for number in 0..100 {
+        two.must_read(&format!("last{number}"), of_last(number));
+    }
+    assert_eq!(compare_trees(&tree, &two.path("tree")).unwrap(), []);
+    assert!(two.done(&["status"]).text().contains("of small files in the database"));
+    assert_eq!(two.done(&["cat", "last7"]).text(), of_last(7));
+    two.done(&["get", "last99", two.place.path("got").to_str().unwrap()]);
+    assert_eq!(fs::read_to_string(two.place.path("got")).unwrap(), of_last(99));
+    let archive = two.done(&["export", "last5"]).out;
+    assert!(archive.windows(21).any(|part| part == &of_last(5).as_bytes()[..21]));
+    two.done(&["check", "--read-data"]);
+    // Another host packs them when its leases are over.
+    let Shared { server, schema, .. } = &shared;
+    server.sql(&format!(
+        "UPDATE {schema}.session SET lease_until = 1 WHERE description LIKE '% {} %'",
+        one.child.id()
+    ));
+    let report = two.done(&["gc", "--json"]).json();
+    assert!(report["chunks_packed"].as_u64().is_some(), "{report}");
+    // Unless the other mount was faster, which does it, too.
+    let until = Instant::now() + Duration::from_secs(60);
+    let packs = loop {
+        let (packs, loose) = packs_and_loose(&two);
+        if loose == 0 {
+            break packs;
+        }
+        assert!(Instant::now() < until, "{loose} chunks are not packed");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert!(packs < 30, "{packs} packs");
+    one.child = start(&one.place, &one.url);
+    for host in [&one, &two] {
+        for number in 0..100 {
+            host.must_read(&format!("last{number}"), of_last(number));
+        }
+    }
+    assert_eq!(compare_trees(&tree, &one.path("tree")).unwrap(), []);
+    // An unmount leaves nothing to pack.
+    one.write("more", "of it");
+    one.done(&["unmount", "mnt"]);
+    assert!(one.child.wait().unwrap().success());
+    assert_eq!(packs_and_loose(&two).1, 0);
+    two.must_read("more", "of it");
+    shared.check(&two);
+}

@@ -100,6 +100,7 @@ table! {
     destaged_bytes: Counter, Whole; "Bytes of staged data that were stored";
     new_bytes: Counter, Whole; "Bytes of them that the store did not have yet, before compression";
     stored_bytes: Counter, Whole; "Bytes of the packs that were written for them";
+    unpacked_bytes: Gauge, Whole; "Bytes of small files that lie in the database of a shared store until this mount packs them";
     invalidated_bytes: Counter, Whole; "Bytes that were written again while they were being stored";
     destage_failures: Counter, Whole; "Batches that could not be stored; they are tried again";
     destage_last_seconds: Gauge, Seconds; "How long the last batch took";

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::SharedOptions;
 use super::file::{File, Files, State};
+use super::packer::Packer;
 use super::store::{Counters, Turn};
 use crate::fs::{Attr, Entry, Result, Statfs};
 use crate::report::Reports;
@@ -72,6 +73,7 @@ pub(super) struct Core {
     inodes: Mutex<Range<u64>>,
     statfs: Mutex<Option<(Instant, Statfs)>>,
     pub turn: Turn,
+    pub packer: Packer,
     pub counters: Counters,
 }
 
@@ -79,6 +81,7 @@ impl Core {
     pub fn new(
         store: Arc<Store>,
         session: Arc<Session>,
+        packer: Packer,
         log: Log,
         ahead: ReadAhead,
         options: SharedOptions,
@@ -100,6 +103,7 @@ impl Core {
             inodes: Mutex::new(0..0),
             statfs: Mutex::default(),
             turn: Turn::default(),
+            packer,
             counters: Counters::default(),
         }
     }

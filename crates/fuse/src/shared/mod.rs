@@ -3,6 +3,7 @@
 //! ```text
 //!   names, attributes ──► one transaction of the database, then the answer
 //!   bytes             ──► staging log of this mount ──close, fsync──► cut, hash, dedup, compress, pack ──► one transaction
+//!                                                                └──► small ones: cut, hash ──► one transaction, with the bytes ──later──► packed together
 //!   lookup, stat by name, open ──► the database, each time
 //! ```
 //!
@@ -29,6 +30,7 @@
 //! | `file.rs` | an open file: what is committed, and what is staged over it |
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
 //! | `store.rs` | from the log to the store |
+//! | `packer.rs` | what small files have left in the database, into packs |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of these |
 //!
 //! [`Change::Expect`]: outrigger_store::meta::Change::Expect
@@ -39,6 +41,7 @@ mod core;
 mod file;
 mod filesystem;
 mod names;
+mod packer;
 mod store;
 
 use std::path::{Path, PathBuf};
@@ -51,6 +54,7 @@ use outrigger_store::tree::Overrides;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use self::core::Core;
+use self::packer::Packer;
 use crate::live::{STAGING_BYTES, log_options};
 use crate::measures::{Status, Watched};
 use crate::report::Reports;
@@ -126,7 +130,8 @@ impl SharedVolume {
             ReadVolume::new(Arc::clone(&store), view, options, Reports::shared(&reports))
         });
         let snapshots = snapshots.transpose()?;
-        let core = Arc::new(Core::new(store, session, log, ahead, options, reports));
+        let packer = Packer::start(&store, options.write_threads, &reports)?;
+        let core = Arc::new(Core::new(store, session, packer, log, ahead, options, reports));
         Ok(Self { core, snapshots, dir })
     }
 
@@ -138,12 +143,13 @@ impl SharedVolume {
         self.core.store_all()
     }
 
-    /// Stores everything, and removes the log. Nothing may be open any more.
+    /// Stores everything, packs what small files left in the database, and removes the log. Nothing may be open any more.
     ///
     /// # Errors
-    /// Those of the store: what could not be stored is lost.
+    /// Those of the store: what could not be stored is lost. What could not be packed is not: another mount or `gc` does it.
     pub fn close(&self) -> Result<()> {
         let stored = self.core.store_all();
+        self.core.packer.finish();
         self.core.log.discard(self.core.log.last())?;
         // Mostly gone with the log; what is left is the next mount's to sweep.
         let _ = std::fs::remove_dir_all(&self.dir);
@@ -184,6 +190,7 @@ impl Watched for SharedVolume {
         let snapshots = self.snapshots.as_ref().map_or(0, ReadVolume::handles_open);
         status.open_handles = (core.files.len() + core.dirs.len() + snapshots) as u64;
         core.counters.watch(status);
+        status.unpacked_bytes = core.packer.waiting();
         core.store.packs.watch(status);
     }
 }

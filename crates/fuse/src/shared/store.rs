@@ -3,11 +3,13 @@
 //! One at a time has the turn; it takes along what all who wait for it want stored, in one batch, so that many closes are one transaction. A batch:
 //!
 //! 1. of each file a copy is taken of what is staged, and of the row that it lies over;
-//! 2. a writer cuts, hashes, compresses, packs; when its packs are durable, one transaction gives every file its content, if its row is what it was;
-//! 3. the files give up what was stored, and the log the segments that nothing needs.
+//! 2. small contents are cut and hashed in memory, and do not wait for packs: see 4. Of the others a writer cuts, hashes, compresses, packs; when its packs are durable, one transaction
+//!    gives every file its content, if its row is what it was;
+//! 3. the files give up what was stored, and the log the segments that nothing needs;
+//! 4. the small ones likewise, with a transaction that also adds their new chunks to the database ([`outrigger_store::loose`]). `packer.rs` packs these later.
 //!
-//! If a row is not what it was, or a file cannot be stored, none of the batch has happened. Then each who waits stores its own file alone: if another host has changed that,
-//! it is read again, its bytes are laid over what is there now, and so on until that succeeds. What was cut and packed is not lost: it is found again.
+//! If a row is not what it was, or a file cannot be stored, none of the large or none of the small ones have been stored. Then each who waits stores its own file alone, if it has not been: if another host has
+//! changed that, it is read again, its bytes are laid over what is there now, and so on until that succeeds. What was cut and packed is not lost: it is found again.
 //!
 //! A file that is closed and cannot be stored stays among the open ones, and is tried again with what is stored later.
 
@@ -19,11 +21,13 @@ use std::time::{Duration, Instant};
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
-use outrigger_store::meta::ROOT_INODE;
+use outrigger_store::loose::{self, NEW_BYTES_MAX};
+use outrigger_store::meta::{Change, ROOT_INODE};
 use outrigger_store::staging::Piece;
 use outrigger_store::tree::{Policies, WritePolicy};
 use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Oracle, PartSource, Parts, Progress, Target, WriteOptions, Writer,
+    CommitWhen, Composed, Content, FileItem, Item, Oracle, PartSource, Parts, Progress, Target, WriteOptions,
+    Writer, compose,
 };
 use outrigger_store::{Error, ErrorKind, Result};
 
@@ -42,6 +46,8 @@ const RETRY_EVERY: Duration = Duration::from_secs(5);
 /// How much longer than before a file waits that other hosts have changed again, and how often that grows.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSES_MAX: u32 = 50;
+/// Bytes of small contents in one batch: of more, packs are made at once, as they are not small any more.
+const SMALL_BATCH_MAX: u64 = 1 << 20;
 
 /// Who stores, and what others wait for.
 #[derive(Default)]
@@ -236,15 +242,12 @@ impl Core {
         let cuts: Vec<Cut> = files.iter().map(|file| self.cut(file)).collect();
         let done = self.write(&cuts);
         match &done {
-            Ok(roots) => {
-                for cut in &cuts {
-                    self.settle(cut, roots)?;
-                }
-                Counters::add(&self.counters.destaged, cuts.iter().map(|cut| cut.staged).sum());
+            Ok(()) => {
                 self.counters.took.note(began.elapsed());
                 self.log.remove_dead(self.log.last())?;
             }
             Err(error) => {
+                // For those that were stored it changes nothing.
                 for cut in &cuts {
                     let mut state = cut.file.write();
                     state.is_committing = false;
@@ -254,7 +257,7 @@ impl Core {
                 Counters::add(&self.counters.failures, is_ours.into());
             }
         }
-        done.map(drop)
+        done
     }
 
     fn cut(&self, file: &Arc<File>) -> Cut {
@@ -273,19 +276,39 @@ impl Core {
         }
     }
 
-    /// Writes and commits; returns what each inode's content is.
-    fn write(self: &Arc<Self>, cuts: &[Cut]) -> Result<HashMap<u64, Root>> {
+    /// Writes, commits and settles.
+    fn write(self: &Arc<Self>, cuts: &[Cut]) -> Result<()> {
         let policies = Policies::load(&self.store)?.with(self.options.overrides);
-        let options = WriteOptions {
-            threads: self.options.write_threads,
-            chunk_max: policies.chunk_max()?,
-            commit: CommitWhen::AtTheEnd,
-        };
+        let items = cuts.iter().map(|cut| self.item(cut, &policies)).collect::<Result<Vec<_>>>()?;
+        let (mut small, mut large) = (Vec::new(), Vec::new());
+        let bytes = cuts.iter().map(|cut| cut.staged).filter(|staged| *staged <= NEW_BYTES_MAX).sum::<u64>();
+        let composes = bytes <= SMALL_BATCH_MAX && self.packer.has_room();
+        for (cut, item) in cuts.iter().zip(items) {
+            let composed = match composes {
+                true => compose(&self.reader(), &item, NEW_BYTES_MAX)?,
+                false => None,
+            };
+            match composed {
+                Some(composed) => small.push((cut, composed)),
+                None => large.push((cut, item)),
+            }
+        }
+        self.write_large(large, policies.chunk_max()?)?;
+        self.write_small(small)
+    }
+
+    /// Through the pipeline, into packs.
+    fn write_large(&self, large: Vec<(&Cut, FileItem)>, chunk_max: usize) -> Result<()> {
+        if large.is_empty() {
+            return Ok(());
+        }
+        let options =
+            WriteOptions { threads: self.options.write_threads, chunk_max, commit: CommitWhen::AtTheEnd };
         let progress = Arc::new(Progress::default());
         let mut writer = Writer::start(&self.store, &self.session, &options, &progress);
-        for cut in cuts {
-            let submitted = self.item(cut, &policies).and_then(|item| writer.submit(item));
-            if let Err(error) = submitted {
+        let (cuts, items): (Vec<&Cut>, Vec<FileItem>) = large.into_iter().unzip();
+        for item in items {
+            if let Err(error) = writer.submit(Item::File(item)) {
                 // The committer knows better what was wrong, if it has stopped.
                 return match (error.kind(), writer.finish()) {
                     (ErrorKind::Cancelled, Err(better)) => Err(better),
@@ -296,17 +319,52 @@ impl Core {
         let summary = writer.finish()?;
         Counters::add(&self.counters.stored, summary.progress.bytes_stored);
         Counters::add(&self.counters.new, summary.progress.bytes_new);
-        Ok(summary.nodes.into_iter().collect())
+        let mut roots: HashMap<u64, Root> = summary.nodes.into_iter().collect();
+        for cut in cuts {
+            let number = cut.file.number;
+            let root = roots.remove(&number).ok_or_else(|| {
+                Error::new(ErrorKind::Io, format!("the writer does not say what inode {number} became"))
+            })?;
+            self.settle(cut, root);
+        }
+        Ok(())
     }
 
-    fn item(self: &Arc<Self>, cut: &Cut, policies: &Policies) -> Result<Item> {
+    /// Into the database, with the new chunks.
+    fn write_small(&self, small: Vec<(&Cut, Composed)>) -> Result<()> {
+        if small.is_empty() {
+            return Ok(());
+        }
+        let (mut changes, mut chunks, mut settled) = (Vec::new(), Vec::new(), Vec::new());
+        for (cut, composed) in small {
+            changes.push(Change::Swap {
+                inode: cut.file.number,
+                parent: self.parent_of(cut.file.number),
+                was: Box::new(cut.was.clone()),
+                attributes: cut.attributes.clone(),
+                root: composed.root.clone(),
+                keep: cut.keep,
+            });
+            chunks.extend(composed.chunks);
+            settled.push((cut, composed.root));
+        }
+        // One that is over is as good: what is its is taken over.
+        let owner = self.packer.session();
+        let bytes = loose::commit(&self.store, &self.session, owner, changes, chunks)?;
+        self.packer.note(bytes);
+        Counters::add(&self.counters.new, bytes);
+        settled.into_iter().for_each(|(cut, root)| self.settle(cut, root));
+        Ok(())
+    }
+
+    fn item(self: &Arc<Self>, cut: &Cut, policies: &Policies) -> Result<FileItem> {
         let inode = cut.file.number;
         let parent = self.parent_of(inode);
         let policy = self.policy_of(policies, parent)?;
         let root = Arc::new(cut.was.1.clone());
         let planned = plan(&self.reader(), &root, &cut.pieces, policy.chunker)?;
         let source = Arc::new(Noted { core: Arc::clone(self), root, pieces: cut.pieces.clone() });
-        Ok(Item::File(FileItem {
+        Ok(FileItem {
             to: Target::Swap { inode, parent, was: Box::new(cut.was.clone()), keep: cut.keep },
             attributes: cut.attributes.clone(),
             content: Content::Parts(Parts { parts: planned.parts, source }),
@@ -315,7 +373,7 @@ impl Core {
             dedup: policy.dedup,
             frame: None,
             oracle: Oracle::Off,
-        }))
+        })
     }
 
     fn policy_of(&self, policies: &Policies, directory: u64) -> Result<WritePolicy> {
@@ -335,14 +393,11 @@ impl Core {
     }
 
     /// Gives up what was stored of a file.
-    fn settle(&self, cut: &Cut, roots: &HashMap<u64, Root>) -> Result<()> {
+    fn settle(&self, cut: &Cut, root: Root) {
         let number = cut.file.number;
-        let root = roots.get(&number).cloned();
+        Counters::add(&self.counters.destaged, cut.staged);
         let mut state = cut.file.write();
         state.is_committing = false;
-        let root = root.ok_or_else(|| {
-            Error::new(ErrorKind::Io, format!("the writer does not say what inode {number} became"))
-        })?;
         state.map.settle(cut.sequence, root.len());
         state.stored = Arc::new(StoredFile::new(root.clone(), &self.budget));
         // Else they were set again after the commit, by this host.
@@ -362,7 +417,6 @@ impl Core {
         } else {
             self.forget_row(number);
         }
-        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 mod faults;
 mod hosts;
 mod random;
+mod small;
 
 use std::sync::Barrier;
 

@@ -1,0 +1,225 @@
+//! Packing in the background what closes have left in the database.
+//!
+//! One thread, with a session of its own: rows of small files are its session's ([`outrigger_store::loose`]), so that no other mount packs them while it lives, and who closes never
+//! waits for a pack. It packs when enough has gathered, when nothing has come for a moment, when the oldest has waited for long, and at the unmount; now and then it also looks for what
+//! sessions that are over have left. Where it cannot pack, the rows stay, and it tries again. If its session is over, it ends: new contents get packs of their own from then on,
+//! and the rows are for another one.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use outrigger_store::meta::{SessionId, SessionKind};
+use outrigger_store::session::Session;
+use outrigger_store::{Context as _, ErrorKind, Result, Store, loose};
+
+use crate::report::Reports;
+
+/// Bytes that are packed at once when they have gathered.
+const ENOUGH: u64 = 8 << 20;
+/// Nothing has come for so long.
+const QUIET: Duration = Duration::from_secs(2);
+/// The oldest has waited for so long.
+const LONG: Duration = Duration::from_secs(20);
+/// Bytes that may wait: beyond them contents get packs of their own, so that the database does not grow when packing is slow.
+const WAITING_MAX: u64 = 64 << 20;
+/// How often it is looked for what others have left.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// How long after a failure it is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(super) struct Packer {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    store: Arc<Store>,
+    session: Arc<Session>,
+    threads: usize,
+    reports: Arc<Reports>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Bytes that wait, and since when.
+    waiting: u64,
+    oldest: Option<Instant>,
+    newest: Option<Instant>,
+    /// It is not tried before.
+    not_before: Option<Instant>,
+    /// When it was last looked for what others have left.
+    looked: Option<Instant>,
+    ending: Option<Ending>,
+    /// The session is over.
+    is_over: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    /// What waits is packed first.
+    Pack,
+    Leave,
+}
+
+impl Packer {
+    /// Starts the thread.
+    pub fn start(store: &Arc<Store>, threads: usize, reports: &Arc<Reports>) -> Result<Self> {
+        let session = store.session(SessionKind::Writer, "packing")?;
+        let (store, reports) = (Arc::clone(store), Arc::clone(reports));
+        let (state, changed) = Default::default();
+        let shared = Arc::new(Shared { store, session, threads, reports, state, changed });
+        let working = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name("packer".to_string()).spawn(move || working.work());
+        let thread = thread.context(|| "cannot start a thread".to_string())?;
+        Ok(Self { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Whether there may be more; else contents get packs of their own.
+    pub fn has_room(&self) -> bool {
+        let state = self.shared.lock();
+        state.waiting <= WAITING_MAX && !state.is_over && state.ending.is_none()
+    }
+
+    /// Whose rows new ones are.
+    pub fn session(&self) -> SessionId {
+        self.shared.session.id()
+    }
+
+    /// So many bytes were committed for it.
+    pub fn note(&self, bytes: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let mut state = self.shared.lock();
+        let now = Instant::now();
+        state.waiting += bytes;
+        state.oldest.get_or_insert(now);
+        state.newest = Some(now);
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Bytes that wait.
+    pub fn waiting(&self) -> u64 {
+        self.shared.lock().waiting
+    }
+
+    /// Packs what waits, and ends. What cannot be packed stays for another one.
+    pub fn finish(&self) {
+        self.end(Ending::Pack);
+    }
+
+    fn end(&self, ending: Ending) {
+        self.shared.lock().ending.get_or_insert(ending);
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.lock().expect("no panic while held").take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Packer {
+    fn drop(&mut self) {
+        self.end(Ending::Leave);
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while held")
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            let (ending, now) = (state.ending, Instant::now());
+            if ending == Some(Ending::Leave) {
+                return;
+            }
+            let looks = state.looked.is_none_or(|at| now.duration_since(at) >= LOOK_EVERY);
+            let pause = if looks { Duration::ZERO } else { state.pause(now) };
+            if ending.is_none() && !pause.is_zero() {
+                state = self.changed.wait_timeout(state, pause).expect("no panic while held").0;
+                continue;
+            }
+            if looks {
+                state.looked = Some(now);
+            }
+            let before = state.waiting;
+            drop(state);
+            let done = self.pack(looks && ending.is_none());
+            state = self.lock();
+            match done {
+                Ok(()) => {
+                    state.waiting -= before;
+                    state.not_before = None;
+                    state.oldest = (state.waiting > 0).then_some(now);
+                }
+                // The mount says so itself, when something is asked of it.
+                Err(error) if error.kind() == ErrorKind::Fenced => state.is_over = true,
+                Err(error) => {
+                    self.reports
+                        .errno_of_our_own(&error.context("packing small files, which are in the database"));
+                    state.not_before = Some(now + RETRY);
+                }
+            }
+            if ending.is_some() || state.is_over {
+                return;
+            }
+        }
+    }
+
+    fn pack(&self, looks: bool) -> Result<()> {
+        if looks {
+            loose::take_over(&self.store, &self.session)?;
+        }
+        loose::pack(&self.store, &self.session, self.threads).map(drop)
+    }
+}
+
+impl State {
+    /// How long there is nothing to do, if nothing comes.
+    fn pause(&self, now: Instant) -> Duration {
+        let look = self.looked.map_or(Duration::ZERO, |at| LOOK_EVERY.saturating_sub(now.duration_since(at)));
+        let (Some(oldest), Some(newest)) = (self.oldest, self.newest) else { return look };
+        let mut due = (oldest + LONG).min(newest + QUIET);
+        if self.waiting >= ENOUGH {
+            due = now;
+        }
+        let due = due.max(self.not_before.unwrap_or(now));
+        look.min(due.saturating_duration_since(now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_packs_what_is_enough_or_quiet_or_old_and_not_right_after_a_failure() {
+        let now = Instant::now() + Duration::from_secs(1000);
+        let ago = |secs| now.checked_sub(Duration::from_secs(secs));
+        let state = |waiting, oldest, newest| State {
+            waiting,
+            oldest: ago(oldest),
+            newest: ago(newest),
+            looked: ago(0),
+            ..State::default()
+        };
+        assert_eq!(
+            State { looked: ago(1), ..State::default() }.pause(now),
+            LOOK_EVERY - Duration::from_secs(1)
+        );
+        assert_eq!(State::default().pause(now), Duration::ZERO, "first it looks for what others left");
+        assert_eq!(state(1, 1, 0).pause(now), QUIET);
+        assert_eq!(state(1, 5, 2).pause(now), Duration::ZERO, "nothing has come for a while");
+        assert_eq!(state(1, 20, 0).pause(now), Duration::ZERO, "the first one has waited for long");
+        assert_eq!(state(ENOUGH, 1, 0).pause(now), Duration::ZERO, "enough");
+        let failed = State { not_before: Some(now + RETRY), ..state(ENOUGH, 30, 30) };
+        assert_eq!(failed.pause(now), RETRY);
+    }
+}
