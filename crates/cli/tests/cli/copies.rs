@@ -151,7 +151,8 @@ fn a_store_outgrows_its_machine_and_comes_back() {
     let Some(world) = World::new() else { return };
     world.done(&["-s", "a", "init", "--pack-size", "1M"]);
     world.fill("a");
-    let (b, c) = (world.url(), world.url());
+    // One of them as behind a pooler that gives every transaction another connection.
+    let (b, c) = (format!("{}&pooling=transaction", world.url()), world.url());
     let said = world.code(2, &["copy", "a", &b]);
     assert!(said.err.contains("--packs"), "{}", said.err);
     let report = world.done(&["copy", "a", &b, "--packs", &world.s3_at("b"), "--json"]).json();
@@ -194,9 +195,19 @@ fn a_copy_in_postgresql_is_brought_up_to_date() {
     let copy = ["copy", &a, &b, "--packs", &world.dir_at("packs-b"), "--json"];
     world.done(&copy);
     assert_eq!(world.about(&b), world.about(&a));
-    // Nothing, then little.
+    // Nothing: and no row is written again, nor even locked.
+    let schema = b.rsplit_once("schema=").unwrap().1;
+    let written = ["inode", "dentry", "inode_old", "version", "pack"].map(|table| {
+        format!(
+            "(SELECT string_agg(concat(xmin, ' ', xmax, ' ', ctid), ',' ORDER BY ctid) FROM {schema}.{table})"
+        )
+    });
+    let written = || world.server.sql(&format!("SELECT md5(concat({}))", written.join(", ")));
+    let before = written();
     let report = world.done(&copy[..3]).text();
     assert!(report.starts_with("copied 0 packs"), "{report}");
+    assert_eq!(written(), before);
+    // Then little.
     world.place.write("second/new", noise(8, 400_000));
     world.done(&["-s", &a, "put", "second", "--to", "/tree"]);
     world.done(&["-s", &a, "snapshot", "create", "two"]);
@@ -230,7 +241,6 @@ fn a_copy_in_postgresql_is_brought_up_to_date() {
     assert!(status["copy_behind_ms"].as_u64().is_some(), "{status}");
     assert!(world.done(&["-s", &b, "status"]).text().contains("copy       of postgres://"));
     // In use, it is not changed under its user.
-    let schema = b.rsplit_once("schema=").unwrap().1;
     let session = format!(
         "{schema}.session VALUES (1000000, 1, 60, 9223372036854775807, 9000000000000000000, 'x host 1 mount')"
     );
