@@ -9,6 +9,7 @@ mod cluster;
 mod codecs;
 mod demo;
 mod experiments;
+mod following;
 mod history;
 mod live;
 mod load;
