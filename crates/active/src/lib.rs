@@ -9,6 +9,8 @@
 //!                          the store's write pipeline ▶ private contents ▶ runner/publish.rs: one transaction
 //! ```
 //!
+//! Files that programs write in a mount are followed while they are written: `written/`.
+//!
 //! Runners share a job's splits: those of one process, and those of agents (`node.rs`) on any number of hosts.
 //!
 //! `docs/active-storage.md` is for users; `docs/decisions/0011-active-storage.md` says why it is so.
@@ -30,3 +32,4 @@ pub mod sandbox;
 pub mod spec;
 pub mod template;
 pub mod through;
+pub mod written;

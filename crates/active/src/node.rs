@@ -4,7 +4,8 @@
 //!  register: a session whose description says `node NAME slots=N` ─ its lease is the node's
 //!     │ each round
 //!     ├─▶ rules.rs: files that rules wait for become jobs
-//!     └─▶ open jobs, oldest first ─ runner/: claims splits that nobody has ─ whoever finds none left publishes
+//!     ├─▶ open jobs, oldest first, one at a time ─ runner/: claims splits that nobody has ─ whoever finds none left publishes
+//!     └─▶ jobs whose file is still being written: each in a thread of its own, as long as its writer takes
 //!  beside it a thread asks whether somebody wants it to drain
 //! ```
 //!
@@ -15,6 +16,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Scope, ScopedJoinHandle, Thread};
 use std::time::{Duration, Instant};
 
 use outrigger_store::meta::jobs::{JobId, JobRow, SplitState};
@@ -26,6 +28,7 @@ use crate::progress::Counters;
 use crate::rules::Watcher;
 use crate::runner::{self, Report, RunOptions, runner_of};
 use crate::spec::Spec;
+use crate::written::Quiet;
 
 /// What the description of an agent's session has before its name.
 pub(crate) const SAID: &str = " node ";
@@ -37,6 +40,8 @@ const NAMED: &str = "agent";
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A job that could not be run here is left alone for this long; so is everything, after an error that has to do with no job.
 const REST: Duration = Duration::from_secs(10);
+/// Files that are followed at once at most while they are written: they take a thread each, and mostly wait.
+const FOLLOWED_MAX: usize = 32;
 
 /// How an agent works.
 pub struct NodeOptions<'a> {
@@ -47,7 +52,7 @@ pub struct NodeOptions<'a> {
     /// Threads of the write pipelines, together.
     pub threads: usize,
     /// See [`RunOptions::before_publish`].
-    pub before_publish: &'a dyn Fn() -> Result<Box<dyn std::any::Any>>,
+    pub before_publish: Quiet<'a>,
     /// True: it ends when there is nothing to do.
     pub until_idle: bool,
 }
@@ -171,6 +176,9 @@ pub fn run(
             rules: Watcher::default(),
             fits: HashMap::new(),
             resting: HashMap::new(),
+            scope,
+            running: Vec::new(),
+            main: std::thread::current(),
         };
         let mut work = || -> Result<()> {
             let mut told = String::new();
@@ -181,10 +189,10 @@ pub fn run(
                     Err(_) => register(store, options).map(|again| session = again),
                 };
                 match registered.and_then(|()| agent.round(tell)) {
-                    Ok(did) => {
+                    Ok(works) => {
                         told.clear();
-                        if did {
-                            continue;
+                        if options.until_idle && !works {
+                            return Ok(());
                         }
                     }
                     Err(error) if options.until_idle => return Err(error),
@@ -199,14 +207,12 @@ pub fn run(
                         continue;
                     }
                 }
-                if options.until_idle {
-                    return Ok(());
-                }
                 std::thread::park_timeout(LOOK_EVERY);
             }
             Ok(())
         };
         let worked = work();
+        agent.reap(true, tell);
         done.store(true, Ordering::Relaxed);
         asker.thread().unpark();
         let _ = asker.join();
@@ -270,27 +276,70 @@ fn ask_for_drain(store: &Store, name: &str, stop: &AtomicBool, done: &AtomicBool
     }
 }
 
-struct Agent<'a> {
-    store: &'a Arc<Store>,
-    options: &'a NodeOptions<'a>,
-    stop: &'a Arc<AtomicBool>,
+struct Agent<'scope, 'env> {
+    store: &'env Arc<Store>,
+    options: &'env NodeOptions<'env>,
+    stop: &'env Arc<AtomicBool>,
     rules: Watcher,
     /// Jobs that were looked into: whether they can be run here.
-    fits: HashMap<JobId, bool>,
+    fits: HashMap<JobId, Fits>,
     /// Jobs that could not be run here just now.
     resting: HashMap<JobId, Instant>,
+    scope: &'scope Scope<'scope, 'env>,
+    running: Vec<Running<'scope>>,
+    /// The thread that is woken when one of these has ended.
+    main: Thread,
 }
 
-impl Agent<'_> {
-    /// Looks at all open jobs once, and runs what it can. True when there was something.
+/// A job that is run here.
+struct Running<'scope> {
+    job: JobId,
+    /// It was begun while its file was still being written, and takes as long as the writer does.
+    follows: bool,
+    thread: ScopedJoinHandle<'scope, Result<Report>>,
+    has_ended: Arc<AtomicBool>,
+}
+
+/// What an agent can do for a job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fits {
+    /// Nothing.
+    No,
+    /// Run it.
+    Runs,
+    /// Run it, also while its file is still being written.
+    Follows,
+}
+
+/// Runs a job as an agent does.
+fn run_job(
+    store: &Arc<Store>,
+    options: &NodeOptions<'_>,
+    stop: &Arc<AtomicBool>,
+    job: JobId,
+    slots: usize,
+) -> Result<Report> {
+    let options = RunOptions {
+        slots,
+        threads: options.threads,
+        before_publish: options.before_publish,
+        drain: Some(Arc::clone(stop)),
+        leave_rest: true,
+    };
+    runner::run(store, job, &options, &Arc::new(Counters::default()))
+}
+
+impl Agent<'_, '_> {
+    /// Looks at all open jobs once, and begins what it can: of those over stored files one at a time, and beside it files that are being written. True when it has
+    /// something to do.
     fn round(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<bool> {
+        self.reap(false, tell);
         let looked = self.rules.look(self.store)?;
         looked.made.iter().for_each(|(rule, job)| tell(Event::Fired(rule, *job)));
         looked.trouble.iter().for_each(|(rule, error)| tell(Event::Trouble(rule, error)));
         let mut open = self.store.jobs()?.open_jobs()?;
         open.reverse();
         self.fits.retain(|job, _| open.iter().any(|row| row.id == *job));
-        let mut did = false;
         for row in open {
             if self.stop.load(Ordering::Relaxed) {
                 break;
@@ -299,38 +348,59 @@ impl Agent<'_> {
                 continue;
             }
             match self.wants(&row) {
-                Ok(true) => {}
-                Ok(false) => continue,
+                Ok(Some(follows)) => {
+                    tell(Event::Began(row.id));
+                    self.begin(row.id, follows);
+                }
+                Ok(None) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) => return Err(error),
                 // What is wrong with this one's rows must not keep all others waiting.
-                Err(error) => {
-                    self.resting.insert(row.id, Instant::now() + REST);
-                    tell(Event::Refused(row.id, &error));
-                    continue;
-                }
-            }
-            did = true;
-            tell(Event::Began(row.id));
-            let options = RunOptions {
-                slots: self.options.slots,
-                threads: self.options.threads,
-                before_publish: self.options.before_publish,
-                drain: Some(Arc::clone(self.stop)),
-                leave_rest: true,
-            };
-            match runner::run(self.store, row.id, &options, &Arc::new(Counters::default())) {
-                Ok(report) => tell(Event::Ended(&report)),
                 Err(error) => {
                     self.resting.insert(row.id, Instant::now() + REST);
                     tell(Event::Refused(row.id, &error));
                 }
             }
         }
-        Ok(did)
+        Ok(!self.running.is_empty())
     }
 
-    /// Whether there is something to do for this job that can be done here.
-    fn wants(&mut self, row: &JobRow) -> Result<bool> {
+    fn begin(&mut self, job: JobId, follows: bool) {
+        let (store, options, stop) = (self.store, self.options, self.stop);
+        let slots = if follows { 1 } else { options.slots };
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let tells = Tells { main: self.main.clone(), has_ended: Arc::clone(&has_ended) };
+        let thread = self.scope.spawn(move || {
+            let _tells = tells;
+            run_job(store, options, stop, job, slots)
+        });
+        self.running.push(Running { job, follows, thread, has_ended });
+    }
+
+    /// Tells of jobs that are run no more; with `all`, waits for them.
+    fn reap(&mut self, all: bool, tell: &mut dyn FnMut(Event<'_>)) {
+        let running = std::mem::take(&mut self.running).into_iter();
+        let has_ended = |one: &Running<'_>| all || one.has_ended.load(Ordering::SeqCst);
+        let (ended, left): (Vec<_>, Vec<_>) = running.partition(has_ended);
+        self.running = left;
+        for Running { job, thread, .. } in ended {
+            let ran = thread.join().unwrap_or_else(|_| {
+                Err(Error::new(ErrorKind::Io, "the thread that ran it panicked: please report this"))
+            });
+            match ran {
+                Ok(report) => tell(Event::Ended(&report)),
+                Err(error) => {
+                    self.resting.insert(job, Instant::now() + REST);
+                    tell(Event::Refused(job, &error));
+                }
+            }
+        }
+    }
+
+    /// Whether there is something to do for this job that can be done here now; and if so, whether its file is still being written.
+    fn wants(&mut self, row: &JobRow) -> Result<Option<bool>> {
+        if self.running.iter().any(|one| one.job == row.id) {
+            return Ok(None);
+        }
         let fits = match self.fits.get(&row.id) {
             Some(fits) => *fits,
             None => {
@@ -339,16 +409,43 @@ impl Agent<'_> {
                     .ok()
                     .filter(|spec| spec.host.as_ref().is_none_or(|host| *host == self::host()));
                 let fits = match here {
-                    Some(spec) => self.store.jobs()?.inputs(row.id)?.len() > spec.inputs_besides(),
-                    None => false,
+                    Some(spec) if self.store.jobs()?.inputs(row.id)?.len() <= spec.inputs_besides() => {
+                        Fits::No
+                    }
+                    Some(spec) if spec.written.is_some() => Fits::Follows,
+                    Some(_) => Fits::Runs,
+                    None => Fits::No,
                 };
                 self.fits.insert(row.id, fits);
                 fits
             }
         };
-        if !fits {
-            return Ok(false);
+        if fits == Fits::No {
+            return Ok(None);
         }
-        Ok(row.splits[SplitState::Waiting as usize] > 0 || runner_of(self.store, row.id)?.is_none())
+        let is_open = || -> Result<bool> {
+            Ok(self.store.jobs()?.split(row.id, 0)?.is_some_and(|split| split.range.is_open()))
+        };
+        let follows = fits == Fits::Follows && is_open()?;
+        let most = if follows { FOLLOWED_MAX } else { 1 };
+        if self.running.iter().filter(|one| one.follows == follows).count() >= most {
+            return Ok(None);
+        }
+        let is_left =
+            row.splits[SplitState::Waiting as usize] > 0 || runner_of(self.store, row.id)?.is_none();
+        Ok(is_left.then_some(follows))
+    }
+}
+
+/// Tells the agent's thread that the one that has it ends, however it does.
+struct Tells {
+    main: Thread,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        self.has_ended.store(true, Ordering::SeqCst);
+        self.main.unpark();
     }
 }

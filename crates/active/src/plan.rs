@@ -63,7 +63,10 @@ pub fn submit(
     spec.check()?;
     store.require_writable()?;
     if spec.pattern.needs_writer() {
-        let why = format!("{} is for a file that is being written: see `outrigger put --help`", spec.pattern);
+        let why = format!(
+            "{} is for a file that is being written: give --in - and a stream, or --follow and a file of a mount",
+            spec.pattern
+        );
         return Err(Error::new(ErrorKind::Invalid, why));
     }
     let view = View::open(store, "run", None)?;
@@ -195,7 +198,7 @@ pub(crate) fn subject_path(pattern: Pattern, split: &NewSplit, paths: &[StorePat
 }
 
 /// Refuses a job whose outputs would overwrite each other, or a directory.
-fn check_targets(meta: &dyn Meta, spec: &Spec, found: &[Found], cuts: &[NewSplit]) -> Result<()> {
+pub(crate) fn check_targets(meta: &dyn Meta, spec: &Spec, found: &[Found], cuts: &[NewSplit]) -> Result<()> {
     let paths: Vec<StorePath> = found.iter().map(|found| found.path.clone()).collect();
     for output in &spec.outputs {
         let (mut taken, mut last) = (BTreeSet::new(), None);

@@ -7,6 +7,8 @@
 //! **Why no stale look can fire.** Marks are read before the tree is, and a mark moves on only from what was read. So the tree that is compared with a mark is
 //! never older than it, and if another agent has moved the mark meanwhile, the job is refused.
 //!
+//! Rules for files that are *being* written (`write`) are none of the agents': a mount makes their jobs ([`crate::written`]).
+//!
 //! What this cannot tell: files that came and went between two looks, contents that were replaced before the next look, and who read what.
 
 mod watch;
@@ -25,7 +27,9 @@ use crate::inputs::{Found, StoreGlob};
 use crate::pattern::Pattern;
 use crate::plan::{self, Splits};
 use crate::spec::Spec;
+use crate::written;
 
+pub(crate) use watch::with_component;
 pub use watch::{Looked, Watcher};
 
 /// The kind of note that a rule is.
@@ -40,10 +44,12 @@ pub enum Trigger {
     Create,
     /// A file with a new content, those that were not there among them.
     Close,
+    /// A file that is made in a mount, from then on until it is closed.
+    Write,
 }
 
 impl Trigger {
-    /// Parses `create`, `close`.
+    /// Parses `create`, `close`, `write`.
     ///
     /// # Errors
     /// `Invalid`; for `read` with the reason.
@@ -51,10 +57,11 @@ impl Trigger {
         let why = match text {
             "create" => return Ok(Self::Create),
             "close" => return Ok(Self::Close),
+            "write" => return Ok(Self::Write),
             "read" => {
-                "nothing in the store tells who reads a file, so there can be no rule for it; use create or close"
+                "nothing in the store tells who reads a file, so there can be no rule for it; use create, close or write"
             }
-            _ => "use create or close",
+            _ => "use create, close or write",
         };
         Err(Error::new(ErrorKind::Invalid, format!("`{text}`: {why}")))
     }
@@ -65,6 +72,7 @@ impl fmt::Display for Trigger {
         f.write_str(match self {
             Self::Create => "create",
             Self::Close => "close",
+            Self::Write => "write",
         })
     }
 }
@@ -103,6 +111,29 @@ pub struct Refused {
 /// Those of the database; `Newer` for a rule of another version of this program.
 pub fn list(store: &Store) -> Result<Vec<(String, Rule)>> {
     store.jobs()?.notes(RULE)?.iter().map(|note| Ok((note.name.clone(), decode(note)?))).collect()
+}
+
+/// Those that this version of the program understands.
+pub(crate) fn list_known(store: &Store) -> Result<Vec<(String, Rule)>> {
+    let notes = store.jobs()?.notes(RULE)?.into_iter();
+    Ok(notes.filter_map(|note| Some((note.name.clone(), decode(&note).ok()?))).collect())
+}
+
+/// Notes why a rule makes no job of a file.
+pub(crate) fn refuse_file(store: &Store, rule: &Rule, inode: u64, why: &str) -> Result<()> {
+    store.jobs()?.set_note(REFUSED, &format!("{}{inode}", refused_of(rule)), Some(why))
+}
+
+/// A rule for one file, the next that matches `glob` and is written: as a mount is told of it.
+///
+/// # Errors
+/// `Invalid` when it makes no sense.
+pub fn for_one_file(glob: &str, with: Vec<String>, mut spec: Spec) -> Result<String> {
+    StoreGlob::parse(glob)?;
+    written::settle_spec(&mut spec)?;
+    plan::settle_program(&mut spec)?;
+    let (id, glob) = (format!("#{}", clock::now_nanos()), glob.to_string());
+    encode(&Rule { id, glob, on: Trigger::Write, spec, with, splits: None, paused: false })
 }
 
 fn decode(note: &Note) -> Result<Rule> {
@@ -144,13 +175,20 @@ pub fn add(
     if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c)) {
         return invalid(format!("`{name}` cannot be a rule's name: use letters, digits and -._"));
     }
-    if !matches!(spec.pattern, Pattern::ReadToFile | Pattern::ReadToNothing | Pattern::FileToMany) {
+    if on == Trigger::Write {
+        if store.is_shared() {
+            return invalid("a mount of a store in PostgreSQL cannot have programs read what is being written: use --on close".into());
+        }
+        if existing || !matches!(splits, Splits::Auto | Splits::Count(1)) {
+            return invalid("--on write is for files that are made from now on, each read by one program: leave --existing and --splits away".into());
+        }
+        written::settle_spec(&mut spec)?;
+    } else if !matches!(spec.pattern, Pattern::ReadToFile | Pattern::ReadToNothing | Pattern::FileToMany) {
         let why = match spec.pattern {
             Pattern::ManyToFile => "a rule runs for one file at a time, so it cannot join many",
-            Pattern::WriteToFile => {
-                "what is written is visible before a rule sees it; use `run --in -`, or 1R->1W"
+            _ => {
+                "with create and close a file has been stored when a rule sees it; use --on write, or 1R->1W and 1R->0"
             }
-            _ => "a rule sees a file when it has been stored; use 1R->1W or 1R->0",
         };
         return invalid(format!("{}: {why}", spec.pattern));
     }
@@ -168,7 +206,7 @@ pub fn add(
     };
     let rule = Rule { id, glob: glob.to_string(), on, spec, with, splits, paused: false };
     let jobs = store.jobs()?;
-    if !existing {
+    if !existing && on != Trigger::Write {
         // Before the rule is there: what comes meanwhile is new when it is looked for.
         let there: Vec<Seen> =
             files(store, &parsed)?.iter().map(|found| seen(&rule, &found.inode, None)).collect();
@@ -281,7 +319,7 @@ mod tests {
 
     #[test]
     fn triggers_are_read_and_read_is_refused_with_the_reason() {
-        for trigger in [Trigger::Create, Trigger::Close] {
+        for trigger in [Trigger::Create, Trigger::Close, Trigger::Write] {
             assert_eq!(Trigger::parse(&trigger.to_string()).unwrap(), trigger);
         }
         assert!(Trigger::parse("read").unwrap_err().to_string().contains("who reads"));

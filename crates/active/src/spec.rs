@@ -9,6 +9,7 @@ use crate::pattern::Pattern;
 use crate::records::Records;
 use crate::sandbox::Mode;
 use crate::template;
+use crate::written::{Attach, Written};
 
 /// One output of a component.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -52,6 +53,12 @@ pub struct Spec {
     /// The rule that made it.
     #[serde(default)]
     pub rule: Option<String>,
+    /// The file that it reads while it is written, if it does.
+    #[serde(default)]
+    pub written: Option<Written>,
+    /// How close it is to who writes that.
+    #[serde(default)]
+    pub attach: Attach,
     /// True: what was set aside does not fail the job; inputs that it belongs to have no output.
     pub skip: bool,
 }
@@ -73,6 +80,8 @@ impl Spec {
             host: None,
             component: None,
             rule: None,
+            written: None,
+            attach: Attach::default(),
             skip: false,
         }
     }

@@ -8,23 +8,34 @@
 //! | `pause` | `ok` once that is so, and nothing more will be stored until `release` or the end of the connection: for a client that takes a snapshot. Changes go on |
 //! | `hold` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store |
 //! | `release` | `ok` once the mount has forgotten what it knew, and changes go on |
+//! | `follow INODE FROM` | of a file that is being written, the bytes from FROM on as far as they are there: `data LENGTH` and so many bytes; `nothing` when there was none for a while; `closed` when nobody writes it (any more) |
+//! | `rules` | `ok` once the mount knows which files are to be followed as the store says now |
+//! | `next RULE` | `job NUMBER` once a file was made that the rule (JSON in a line) wants, and that job reads; the rule is forgotten with that, or with the connection |
 //! | `status` | how the mount fares ([`measures`]), as JSON |
 //!
 //! or `error`, a kind and a sentence. Only who may write to the store's directory can connect.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
+use outrigger_store::meta::jobs::JobId;
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::fs::Counted;
-use crate::live::LiveVolume;
+use crate::live::{BLOCK, Followed, LiveVolume};
 use crate::measures;
 
 const SOCKET: &str = "mount.sock";
+/// How long a follower waits for bytes before it is asked whether it still wants them.
+const FOLLOW_WAIT: Duration = Duration::from_millis(500);
+/// How often it is looked whether who waits for a file is still there.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What the kernel should forget after another process has changed the store.
 pub type Forget = dyn Fn(&crate::live::Stale) + Send + Sync;
@@ -111,6 +122,12 @@ fn serve(counted: &Counted<LiveVolume>, stream: UnixStream, forget: &Forget) -> 
                     answer(&mut answers, stale.map(|_| "ok".to_string()))?;
                 }
             }
+            "rules" => answer(&mut answers, volume.refresh_follows().map(|()| "ok".to_string()))?,
+            line if line.starts_with("follow ") => follow(volume, line, &mut answers)?,
+            line if line.starts_with("next ") => {
+                let Some(job) = next(volume, line, &answers) else { return Ok(()) };
+                answer(&mut answers, job.map(|job| format!("job {job}")))?;
+            }
             _ => {
                 let error =
                     Error::new(ErrorKind::Invalid, "the mount does not understand this; is it an older one?");
@@ -119,6 +136,49 @@ fn serve(counted: &Counted<LiveVolume>, stream: UnixStream, forget: &Forget) -> 
         }
     }
     Ok(())
+}
+
+/// Answers a follower.
+fn follow(volume: &LiveVolume, line: &str, answers: &mut UnixStream) -> io::Result<()> {
+    let mut words = line.split(' ').skip(1).map(str::parse::<u64>);
+    let (Some(Ok(inode)), Some(Ok(from)), None) = (words.next(), words.next(), words.next()) else {
+        let error = Error::new(ErrorKind::Invalid, "it is `follow INODE FROM`");
+        return answer(answers, Err(error));
+    };
+    match volume.follow(inode, from, FOLLOW_WAIT) {
+        Ok(Followed::Data(bytes)) => {
+            writeln!(answers, "data {}", bytes.len())?;
+            answers.write_all(&bytes)
+        }
+        Ok(Followed::Nothing) => answer(answers, Ok("nothing".to_string())),
+        Ok(Followed::Closed) => answer(answers, Ok("closed".to_string())),
+        Err(error) => answer(answers, Err(error)),
+    }
+}
+
+/// Waits for a file that a rule wants; `None` when nobody waits for it any more.
+fn next(volume: &LiveVolume, line: &str, client: &UnixStream) -> Option<Result<JobId>> {
+    let expected = match volume.expect_file(line.strip_prefix("next ").unwrap_or_default()) {
+        Ok(expected) => expected,
+        Err(error) => return Some(Err(error)),
+    };
+    loop {
+        match expected.job.recv_timeout(LOOK_EVERY) {
+            Ok(job) => return Some(Ok(job)),
+            Err(RecvTimeoutError::Timeout) if has_hung_up(client) => return None,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                return Some(Err(Error::new(ErrorKind::Cancelled, "the file's job could not be made")));
+            }
+        }
+    }
+}
+
+fn has_hung_up(client: &UnixStream) -> bool {
+    let hung = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+    let mut looked = [PollFd::new(client, hung)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut looked, Some(&at_once)).is_ok() && looked[0].revents().intersects(hung)
 }
 
 fn answer(stream: &mut UnixStream, what: Result<String>) -> io::Result<()> {
@@ -168,6 +228,29 @@ impl Client {
                 let (kind, text) = error.split_once(' ').unwrap_or(("Io", error));
                 Err(Error::new(kind_named(kind), format!("the mount of this store: {text}")))
             }
+        }
+    }
+
+    /// The next bytes of a file that is being written.
+    ///
+    /// # Errors
+    /// What the mount says, and `Io` when it has gone.
+    pub fn follow(&mut self, inode: u64, from: u64) -> Result<Followed> {
+        let answer = self.ask(&format!("follow {inode} {from}"))?;
+        match (answer.as_str(), answer.strip_prefix("data ").map(str::parse::<usize>)) {
+            ("nothing", _) => Ok(Followed::Nothing),
+            ("closed", _) => Ok(Followed::Closed),
+            (_, Some(Ok(len))) if len as u64 <= BLOCK => {
+                let mut bytes = vec![0; len];
+                self.stream
+                    .read_exact(&mut bytes)
+                    .context(|| "the mount of this store has ended".to_string())?;
+                Ok(Followed::Data(bytes))
+            }
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("the mount's answer `{answer}` is not understood"),
+            )),
         }
     }
 

@@ -47,6 +47,11 @@ impl Reports {
         self.errno(&error.context(what))
     }
 
+    /// Tells something that is no error.
+    pub fn note(&self, message: String) {
+        self.say(message);
+    }
+
     fn say(&self, message: String) {
         let mut told = self.told.lock().expect("no panic while held");
         if told.contains(&message) {

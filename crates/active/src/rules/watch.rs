@@ -67,6 +67,8 @@ impl Watcher {
             let (name, rule) = (note.name.clone(), decode(&note));
             let fired = match &rule {
                 Ok(rule) if rule.paused => continue,
+                // Its files are seen by the mount that they are written in.
+                Ok(rule) if rule.on == Trigger::Write => continue,
                 Ok(rule) => {
                     let mut made = Vec::new();
                     let fired = self.fire(store, rule, &mut made);
@@ -103,7 +105,7 @@ impl Watcher {
         let is_new = |inode: &Inode| match (known.get(&inode.number), rule.on) {
             (None, Trigger::Create) => !awaits_content(inode, now),
             (None, Trigger::Close) => true,
-            (Some(_), Trigger::Create) => false,
+            (Some(_), Trigger::Create) | (_, Trigger::Write) => false,
             (Some(before), Trigger::Close) => *before != mark(inode),
         };
         let found = files(store, &glob)?;
@@ -161,7 +163,7 @@ impl Watcher {
 
 /// The rule with the component that it names, and the content of that: what the rule holds or, if it does not (it was made by an earlier version of this
 /// program), what is kept by that name and hash.
-fn with_component(store: &Store, rule: &Rule, view: &View) -> Result<(Rule, Option<JobInput>)> {
+pub(crate) fn with_component(store: &Store, rule: &Rule, view: &View) -> Result<(Rule, Option<JobInput>)> {
     let mut rule = rule.clone();
     if let Some(component) = &rule.spec.component
         && let Some(root) = store.meta.held(&holder(&rule))?.into_iter().next()

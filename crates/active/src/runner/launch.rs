@@ -19,6 +19,7 @@ use crate::mount::InputsMount;
 use crate::records::Records;
 use crate::sandbox::Places;
 use crate::spec::Spec;
+use crate::written;
 
 /// A job's inputs, as they were when it was made.
 pub(crate) struct Inputs {
@@ -138,6 +139,11 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
     let given = shared.feed.lock().expect("no panic while held").take();
     let feed = match given {
         Some(feed) => feed,
+        None if claimed.range.is_open() => {
+            let lost =
+                || Error::new(ErrorKind::Damaged, format!("job {} does not say what it follows", shared.job));
+            written::feed(shared, spec.written.ok_or_else(lost)?, claimed)
+        }
         None if spec.wants_files() => Feed::Nothing,
         None => match (claimed.range.input, ranges.as_slice()) {
             (Some(input), [range]) if spec.records == Records::Bam => {
@@ -160,13 +166,22 @@ fn ranges(shared: &Shared, claimed: &Claimed) -> Result<Vec<Range>> {
     let range = |input: usize, from: u64, to: u64| -> Result<Range> {
         let lost = || Error::new(ErrorKind::Damaged, format!("job {} has no input {input}", shared.job));
         let (path, root) = paths.get(input).zip(roots.get(input)).ok_or_else(lost)?;
-        Ok(Range { root: Arc::clone(root), from, to, path: path.to_string().into() })
+        let path = path.to_string().into();
+        if input == 0 && shared.spec.written.is_some() {
+            // It was open when the job was begun here, perhaps.
+            let now = shared.store.jobs()?.inputs(shared.job)?.into_iter().next().ok_or_else(lost)?;
+            return Ok(Range { root: Arc::new(now.root), from, to, path });
+        }
+        Ok(Range { root: Arc::clone(root), from, to, path })
     };
     let Some(input) = claimed.range.input else {
         return (0..roots.len()).map(|input| range(input, 0, roots[input].len())).collect();
     };
     let reader = Reader::new(&shared.store);
     let whole = range(input as usize, 0, 0)?;
+    if claimed.range.is_open() {
+        return Ok(vec![whole]);
+    }
     let from = shared.spec.records.start_at(&reader, &whole.root, claimed.range.from)?;
     let to = shared.spec.records.start_at(&reader, &whole.root, claimed.range.to)?;
     Ok(vec![Range { from, to, ..whole }])
@@ -230,6 +245,10 @@ fn environment(shared: &Shared, claimed: &Claimed, ranges: &[Range]) -> Vec<(&'s
     ];
     if let ([_], Some(range)) = (ranges, first) {
         variables.push(("AS_INPUT", range.path.to_string().into()));
+        // Nobody knows yet where a file ends that is being written.
+        if claimed.range.is_open() {
+            return variables;
+        }
         variables.push(("AS_OFFSET", number(range.from)));
         variables.push(("AS_LENGTH", number(range.to - range.from)));
     }

@@ -35,6 +35,7 @@ use crate::progress::Counters;
 use crate::sandbox::Sandbox;
 use crate::spec::{Output, Spec};
 use crate::through::RAW;
+use crate::written::Quiet;
 
 use launch::Inputs;
 use scratch::Scratch;
@@ -48,7 +49,7 @@ pub struct RunOptions<'a> {
     /// Threads of the write pipelines, together.
     pub threads: usize,
     /// Makes others stand still while outputs become visible, as long as what it returns lives: a mount that owns the store, for example.
-    pub before_publish: &'a dyn Fn() -> Result<Box<dyn std::any::Any>>,
+    pub before_publish: Quiet<'a>,
     /// Once it is set no more splits are begun: those that run are finished, and the job is left to others.
     pub drain: Option<Arc<AtomicBool>>,
     /// What others have is left to them: do not wait for it.
@@ -207,7 +208,7 @@ fn work(
     let slots = options.slots.clamp(1, most);
     let threads = (options.threads / slots).max(2);
     loop {
-        run_slots(&shared, slots, threads)?;
+        run_slots(&shared, slots, threads, options.before_publish)?;
         before_end()?;
         if let Some((row, files)) = finish(&shared, options, fed)? {
             drop(mounted);
@@ -218,11 +219,11 @@ fn work(
 }
 
 /// Runs splits until there is nothing left to claim.
-fn run_slots(shared: &Shared, slots: usize, threads: usize) -> Result<()> {
+fn run_slots(shared: &Shared, slots: usize, threads: usize, quiet: Quiet<'_>) -> Result<()> {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let monitor = scope.spawn(|| watch_job(shared, &done));
-        let running: Vec<_> = (0..slots).map(|_| scope.spawn(|| slot::run(shared, threads))).collect();
+        let running: Vec<_> = (0..slots).map(|_| scope.spawn(|| slot::run(shared, threads, quiet))).collect();
         let mut ran = Ok(());
         for slot in running {
             let ended = slot

@@ -26,6 +26,7 @@ use crate::attempt::{Ended, OutputStream, read_up_to};
 use crate::progress::Counters;
 use crate::spec::Output;
 use crate::template;
+use crate::written::{self, GAVE_BACK, Quiet};
 
 /// Outputs up to this many bytes do not stream.
 const SMALL: usize = 1 << 20;
@@ -38,6 +39,8 @@ const CLAIM_FOR: Duration = Duration::from_millis(500);
 
 struct Slot<'a> {
     shared: &'a Shared,
+    /// For the input of a mount that has gone.
+    quiet: Quiet<'a>,
     jobs: &'a dyn Jobs,
     session: Arc<Session>,
     threads: usize,
@@ -51,10 +54,10 @@ struct Slot<'a> {
 ///
 /// # Errors
 /// Failures of the store; attempts that fail are no such.
-pub(super) fn run(shared: &Shared, threads: usize) -> Result<()> {
+pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<()> {
     let session = shared.store.session(SessionKind::Writer, &described(shared.job))?;
     let (jobs, policies) = (shared.store.jobs()?, Policies::load(&shared.store)?);
-    let mut slot = Slot { shared, jobs, session, threads, policies, writer: None, unrecorded: 0 };
+    let mut slot = Slot { shared, quiet, jobs, session, threads, policies, writer: None, unrecorded: 0 };
     let (mut at_once, mut local) = (1, shared.local.as_slice());
     loop {
         if shared.is_draining() {
@@ -124,6 +127,9 @@ impl Slot<'_> {
         if shared.spec.program.is_empty() {
             return self.joined(claimed);
         }
+        if self.settled_lost(claimed)? {
+            return Ok(());
+        }
         let Begun { attempt, mut stdout, work } = match launch::begin(shared, claimed) {
             Ok(begun) => begun,
             Err(error) => return self.failed(claimed, &error.to_string(), &[]),
@@ -158,6 +164,12 @@ impl Slot<'_> {
             finished.recv().unwrap_or_else(|_| Ended { result: Err("stopped".into()), log: Vec::new() })
         };
         if let Err(why) = &ended.result {
+            if why == GAVE_BACK {
+                return self.jobs.give_back_splits(shared.job, std::slice::from_ref(claimed));
+            }
+            if self.settled_lost(claimed)? {
+                return Ok(());
+            }
             return self.failed(claimed, why, &ended.log);
         }
         if let Some(name) = wanted.filter(|_| !large) {
@@ -172,6 +184,23 @@ impl Slot<'_> {
             shared.spare.lock().expect("no panic while held").push(work);
         }
         Ok(())
+    }
+
+    /// True: the split's input was being written in a mount that has gone, and was closed with what that left. The split is to be claimed again.
+    fn settled_lost(&self, claimed: &Claimed) -> Result<bool> {
+        let (store, job) = (&self.shared.store, self.shared.job);
+        let Some(written) = self.shared.spec.written.filter(|_| claimed.range.is_open()) else {
+            return Ok(false);
+        };
+        if !written::is_lost(store, written)? {
+            return Ok(false);
+        }
+        // Not if the mount closed it before it went: then this attempt has failed as any other.
+        let is_open = self.jobs.split(job, claimed.number)?.is_some_and(|split| split.range.is_open());
+        if is_open {
+            written::settle_lost(store, job, written, self.quiet)?;
+        }
+        Ok(is_open)
     }
 
     /// What the program left in its directory becomes its named outputs.

@@ -202,6 +202,8 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     let jobs = store.jobs()?;
     let inputs = jobs.inputs(row.id)?;
     let aside = set_aside(&store, row.id)?;
+    let follows = Spec::decode(&row.spec).is_ok_and(|spec| spec.written.is_some());
+    let is_open = follows && jobs.split(row.id, 0)?.is_some_and(|split| split.range.is_open());
     if context.json {
         let input = |input: &outrigger_store::meta::jobs::JobInput| {
             serde_json::Value::from(
@@ -213,7 +215,8 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
             .map(|aside| Object::new().with("split", aside.split).with("why", aside.why.clone()).into())
             .collect();
         let inputs: Vec<_> = inputs.iter().map(input).collect();
-        print_json(about(&row).with("inputs", inputs).with("set_aside", aside))?;
+        let object = about(&row).with("inputs", inputs).with("being_written", is_open);
+        print_json(object.with("set_aside", aside))?;
         return Ok(Exit::Done);
     }
     let [waiting, running, done, set_aside] = row.splits.map(count);
@@ -230,7 +233,9 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
         }
     }
     text += &format!("  inputs    {}", count(inputs.len() as u64));
-    if row.state != JobState::Done {
+    if is_open {
+        text += ", still being written";
+    } else if row.state != JobState::Done {
         text += &format!(", {}", size(inputs.iter().map(|input| input.root.len()).sum()));
     }
     text += "\n";

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use outrigger_active::node::nodes;
 use outrigger_active::rules::{self, Trigger};
 use outrigger_format::catalogue::Time;
+use outrigger_fuse::control::Client;
 use outrigger_store::Store;
 
 use super::Context;
@@ -18,13 +19,15 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger rule add shrink --on close --in 'scans/**/*.tif' --out 'small/{stem}.zst' -- zstd
   outrigger rule add tell --on create --in 'inbox/*' --pattern '1R->0' --net -- ./announce
+  outrigger rule add means --on write --in 'raw/*.csv' --pattern '1W->2W' --out 'means/{stem}' -- awk -F, '{s+=$2} END {print s/NR}'
   outrigger rule list
   outrigger rule log shrink
   outrigger rule pause shrink; outrigger rule resume shrink
 
 Rules are carried out by agents (`outrigger node`): as long as none is running, what comes waits. close: a file has a content that the rule has not seen; create: a file is there
 that it has not seen. Both are seen when they have become part of the tree, by looking about once a second: what came and went in between is not seen, two contents in
-between are one, and a file in a mount may be seen before its writer has closed it, and by close again when there is more; create waits an hour for the content of an empty file. Files that are there when a rule is made do not count, unless --existing.";
+between are one, and a file in a mount may be seen before its writer has closed it, and by close again when there is more; create waits an hour for the content of an empty file. Files that are there when a rule is made do not count, unless --existing.
+write: a file is made in a mount; its program reads it while it is written (1W->2W, 1W->1W, 1W->0, 1W->#W), and sees its end when the writer has closed it.";
 
 /// Have a program run by itself for every file that comes
 #[derive(Subcommand)]
@@ -72,7 +75,7 @@ pub enum RuleCommand {
 pub struct AddArgs {
     /// What it is called
     name: String,
-    /// What it waits for: close (a new content) or create (a new file)
+    /// What it waits for: close (a new content), create (a new file) or write (a file that is made in a mount, and read while it is written)
     #[arg(long, value_name = "EVENT", value_parser = trigger)]
     on: Trigger,
     /// Which files, as a glob
@@ -93,15 +96,25 @@ pub fn run(context: &Context, command: RuleCommand) -> Outcome {
     match command {
         RuleCommand::Add(args) => add(context, *args),
         RuleCommand::List => list(context),
-        RuleCommand::Remove { name } => Ok(rules::remove(&writable(context)?, &name).map(|()| Exit::Done)?),
-        RuleCommand::Pause { name } => {
-            Ok(rules::pause(&writable(context)?, &name, true).map(|()| Exit::Done)?)
-        }
+        RuleCommand::Remove { name } => changed(&writable(context)?, |store| rules::remove(store, &name)),
+        RuleCommand::Pause { name } => changed(&writable(context)?, |store| rules::pause(store, &name, true)),
         RuleCommand::Resume { name } => {
-            Ok(rules::pause(&writable(context)?, &name, false).map(|()| Exit::Done)?)
+            changed(&writable(context)?, |store| rules::pause(store, &name, false))
         }
         RuleCommand::Log { name, limit } => log(context, &name, limit),
     }
+}
+
+/// Changes rules, and has a mount that is at work know it.
+fn changed(store: &Store, change: impl FnOnce(&Store) -> outrigger_store::Result<()>) -> Outcome {
+    change(store)?;
+    // One that does not answer finds out within a second, or has no rules.
+    if !store.is_shared()
+        && let Ok(Some(mut mount)) = Client::connect(store.name())
+    {
+        let _ = mount.ask("rules");
+    }
+    Ok(Exit::Done)
 }
 
 fn add(context: &Context, args: AddArgs) -> Outcome {
@@ -109,7 +122,7 @@ fn add(context: &Context, args: AddArgs) -> Outcome {
     let store = Arc::new(context.open()?);
     let AddArgs { name, on, input, existing, work } = args;
     let (spec, splits) = (work.spec()?, work.splits);
-    rules::add(&store, &name, on, (&input, work.with), spec, splits, existing)?;
+    changed(&store, |_| rules::add(&store, &name, on, (&input, work.with), spec, splits, existing))?;
     if nodes(&store)?.is_empty() && !context.quiet {
         complain("no agent is running; what the rule waits for is done when one is: `outrigger node`");
     }

@@ -12,10 +12,13 @@ use outrigger_active::pattern::Pattern;
 use outrigger_active::plan::{Splits, settle_program, submit};
 use outrigger_active::progress::{Counters, View};
 use outrigger_active::records::Records;
+use outrigger_active::rules::for_one_file;
 use outrigger_active::runner::{self, Report, RunOptions};
 use outrigger_active::sandbox::Mode;
 use outrigger_active::spec::Spec;
 use outrigger_active::through::keep_raw;
+use outrigger_active::written::Attach;
+use outrigger_fuse::control::Client;
 use outrigger_store::Store;
 use outrigger_store::meta::jobs::{JobId, JobState};
 use outrigger_store::tree::show;
@@ -37,6 +40,7 @@ Examples:
       sh -c 'awk \"NF==3\" RS=\"\\n\" | tee \"$AS_OUTPUT_good\" >/dev/null; : > \"$AS_OUTPUT_bad\"'
   pg_dump db | outrigger run --pattern '1W->1W' --in - --out dumps/db.zst -- zstd
   sensor | outrigger run --pattern '1W->2W' --in - --to raw.csv --out means.csv -- awk -F, '{s+=$2} END {print s/NR}'
+  outrigger run --pattern '1W->2W' --in 'raw/*.csv' --out 'means/{stem}' --follow -- awk -F, '{s+=$2} END {print s/NR}'
   outrigger run --in 'reads/*.bam' --out 'unmapped/{stem}.sam' --records bam --splits 8 -- samtools view -f 4 -
   outrigger run --in 'n/*' --out 'scaled/{name}' --records lines -- @scale 2.5    a component: see `outrigger component --help`
   outrigger run --pattern '#W->1W' --in 'parts/*' --out all.txt               joins them; no data is read
@@ -57,6 +61,9 @@ pub struct RunArgs {
     /// With --in -: where the raw data is stored too (1W->2W, 1W->0, 1W->#W)
     #[arg(long, value_name = "PATH")]
     to: Option<String>,
+    /// With a 1W pattern: wait for a file of this name to be made in the store's mount, and read it while it is written; one file, the first that matches
+    #[arg(long, conflicts_with = "to")]
+    follow: bool,
     /// Splits that run at once [default: one a processor]
     #[arg(long, value_name = "N")]
     slots: Option<usize>,
@@ -70,7 +77,7 @@ pub struct RunArgs {
 /// What to do with inputs, for `run` and for rules.
 #[derive(Args)]
 pub struct WorkArgs {
-    /// Where input comes from and output goes: 1R->1W, 1R->0, 1W->#W or #W->1W
+    /// Where input comes from and output goes: 1R->1W, 1R->0, 1W->#W or #W->1W, of a file that is being written 1W->2W, 1W->1W, 1W->0 or 1W->#W
     #[arg(long, default_value = "1R->1W", value_parser = pattern)]
     pattern: Pattern,
     /// What the output is called, with {path}, {dir}, {name}, {stem}, {ext}, {input} and {split}; NAME=TEMPLATE is the file $AS_OUTPUT_NAME;
@@ -97,6 +104,10 @@ pub struct WorkArgs {
     /// How strictly the program is kept in: strict refuses where this machine lacks a means, best does what it can, off does nothing
     #[arg(long, default_value = "strict", value_parser = sandbox)]
     sandbox: Mode,
+    /// For a file that is written in a mount: beside never keeps its writer waiting; with path it waits when it is more than 64 MiB ahead of the program, so that what
+    /// that reads is still in memory (for ten seconds at most, if the program reads nothing)
+    #[arg(long, default_value = "beside", value_name = "beside|path", value_parser = attach)]
+    attach: Attach,
     /// Let it use the network
     #[arg(long)]
     net: bool,
@@ -129,6 +140,7 @@ impl WorkArgs {
         spec.env = self.env.clone();
         spec.sandbox = self.sandbox;
         spec.net = self.net;
+        spec.attach = self.attach;
         spec.tries = self.tries;
         spec.skip = self.keep_going;
         Ok(spec)
@@ -151,6 +163,10 @@ fn sandbox(text: &str) -> Result<Mode, String> {
     Mode::parse(text).map_err(|error| error.to_string())
 }
 
+fn attach(text: &str) -> Result<Attach, String> {
+    Attach::parse(text).map_err(|error| error.to_string())
+}
+
 fn variable(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
     if name.is_empty() || name.contains('\0') || value.contains('\0') {
@@ -163,8 +179,11 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
     let started = Instant::now();
     let mut spec = args.work.spec()?;
     let written = args.inputs == ["-"];
+    if args.follow {
+        return follow(context, &args, spec);
+    }
     if !written && (spec.pattern.needs_writer() || args.to.is_some()) {
-        let why = "is for a file that is being written: give it on standard input, with --in -";
+        let why = "is for a file that is being written: give it on standard input, with --in -, or name one of a mount, with --follow";
         let what = if args.to.is_some() { "--to".to_string() } else { spec.pattern.to_string() };
         return Err(Failure::usage(format!("{what} {why}")));
     }
@@ -184,6 +203,39 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
         return detach(context, job, args.slots, served);
     }
     go(context, &store, job, args.slots, started)
+}
+
+/// Waits for a file that is made in the mount, and runs the job that reads it while it is written.
+fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
+    let [glob] = args.inputs.as_slice() else {
+        return Err(Failure::usage("--follow waits for one file: give --in once"));
+    };
+    if glob == "-" {
+        return Err(Failure::usage("--in - is followed as it comes: leave --follow away"));
+    }
+    outrigger_active::sandbox::Sandbox::find(spec.sandbox)?;
+    let rule = for_one_file(glob, args.work.with.clone(), spec)?;
+    let store = Arc::new(context.open()?);
+    let mount = if store.is_shared() { None } else { Client::connect(store.name())? };
+    let Some(mut mount) = mount else {
+        return Err(Failure::failed(
+            "no mount of this store is at work in which a file could be written: begin it with `outrigger mount DIR`; a stream can be given with --in -",
+        ));
+    };
+    let answer = mount.ask(&format!("next {rule}"))?;
+    let started = Instant::now();
+    let number = answer.strip_prefix("job ").and_then(|number| number.parse().ok()).map(JobId);
+    let job =
+        number.ok_or_else(|| Failure::failed(format!("the mount's answer `{answer}` is not understood")))?;
+    if args.detach {
+        let row = store.jobs()?.job(job)?;
+        let served = match row.map(|row| Spec::decode(&row.spec)).transpose()? {
+            Some(spec) => is_served(&store, &spec)?,
+            None => true,
+        };
+        return detach(context, job, args.slots, served);
+    }
+    go(context, &store, job, Some(1), started)
 }
 
 /// Runs a job over standard input while it comes.

@@ -10,6 +10,7 @@ mod codecs;
 mod copies;
 mod demo;
 mod experiments;
+mod following;
 mod full;
 mod history;
 mod live;

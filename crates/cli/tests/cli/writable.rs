@@ -11,9 +11,9 @@ use outrigger_workload::TreeOptions;
 use crate::run::Place;
 
 /// A workplace with a store that is mounted on `mnt` by a child, which is killed when this is dropped.
-struct Mounts {
-    place: Place,
-    child: Child,
+pub struct Mounts {
+    pub place: Place,
+    pub child: Child,
 }
 
 impl Drop for Mounts {
@@ -44,7 +44,7 @@ fn mount_with(place: &Place, options: &[&str]) -> Child {
 
 impl Mounts {
     /// `None` where FUSE cannot be used.
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
             println!("skipped: /dev/fuse cannot be opened: {error}");
             return None;
@@ -57,13 +57,13 @@ impl Mounts {
     }
 
     /// Ends the process as a crash would.
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         assert!(Command::new("umount").arg("-l").arg(self.place.path("mnt")).status().unwrap().success());
     }
 
-    fn mount(&mut self) {
+    pub fn mount(&mut self) {
         self.child = mount(&self.place);
     }
 }

@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use super::LiveOptions;
 use super::destager::Control;
 use super::directory::LiveDir;
+use super::follow::Following;
 use super::gate::Gate;
 use super::node::{Node, State};
 use super::tree::Tree;
@@ -64,6 +65,7 @@ pub(super) struct Core {
     statfs: Mutex<Option<(Instant, Statfs)>>,
     pub ahead: ReadAhead,
     pub control: Control,
+    pub following: Following,
     pub counters: Counters,
 }
 
@@ -119,6 +121,7 @@ impl Core {
             statfs: Mutex::default(),
             ahead,
             control: Control::default(),
+            following: Following::default(),
             counters: Counters::default(),
         }
     }
@@ -230,11 +233,19 @@ impl Core {
 
     /// What `stat` says of something.
     pub fn entry(&self, seen: &Seen) -> Entry {
-        let attr = match seen {
-            Seen::Node(node) => self.attr(node),
-            Seen::Row(row) => attr::attr(row.number, row, attr::allocated(&self.reader(), &row.root)),
-        };
-        Entry { attr, valid: FOREVER }
+        match seen {
+            Seen::Node(node) => self.entry_of(node),
+            Seen::Row(row) => {
+                let attr = attr::attr(row.number, row, attr::allocated(&self.reader(), &row.root));
+                Entry { attr, valid: FOREVER }
+            }
+        }
+    }
+
+    /// What `stat` says of a node. The name of one that is followed may vanish without the kernel's doing.
+    pub fn entry_of(&self, node: &Node) -> Entry {
+        let valid = if node.read().open.is_some() { Duration::ZERO } else { FOREVER };
+        Entry { attr: self.attr(node), valid }
     }
 
     /// What `stat` says of a node.
@@ -250,7 +261,7 @@ impl Core {
             },
             _ => 0,
         };
-        attr::shown(node.number, &state.attributes, state.links, state.len(), allocated)
+        attr::shown(node.number, &state.attributes, state.links_shown(), state.len(), allocated)
     }
 
     /// Bytes that are not in holes; `None` while those of the committed content are not counted.
@@ -278,7 +289,7 @@ impl Core {
         let base = attr::allocated(&self.reader(), state.file.stored.root());
         state.file.allocated = Some(base);
         let allocated = self.allocated(&state).unwrap_or(base);
-        attr::shown(node.number, &state.attributes, state.links, state.len(), allocated)
+        attr::shown(node.number, &state.attributes, state.links_shown(), state.len(), allocated)
     }
 }
 

@@ -34,8 +34,8 @@ pub(super) enum Select {
     Batch,
     /// What has not been written for a while.
     Idle,
-    /// One that has no name yet.
-    Nameless(u64),
+    /// One, with a name or without.
+    One(u64),
 }
 
 /// What the destager is asked for, and how it fares.
@@ -101,6 +101,11 @@ impl Control {
         self.state.lock().expect("no panic while held").failed.map(|(errno, _)| errno)
     }
 
+    /// The turn to store something: nobody else does as long as this is kept.
+    pub fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().expect("no panic while held")
+    }
+
     /// Ends the destager's thread.
     pub fn stop(&self) {
         self.state.lock().expect("no panic while held").stop = true;
@@ -154,7 +159,7 @@ impl Core {
     /// # Errors
     /// Those of the store; what could not be destaged stays staged.
     pub fn destage(self: &Arc<Self>, select: Select) -> Result<()> {
-        let _turn = self.control.turn.lock().expect("no panic while held");
+        let _turn = self.control.turn();
         self.batch(select, None)
     }
 
@@ -210,7 +215,7 @@ impl Core {
     pub fn barrier(self: &Arc<Self>) -> Result<Barrier<'_>> {
         // Most of it while changes go on.
         self.flush()?;
-        let turn = self.control.turn.lock().expect("no panic while held");
+        let turn = self.control.turn();
         let gate = self.gate.close();
         self.batch(Select::All, Some(&gate))?;
         Ok(Barrier { _gate: gate, _turn: turn })
@@ -223,7 +228,7 @@ impl Core {
     pub fn pause(self: &Arc<Self>) -> Result<Paused<'_>> {
         // Most of it first, so that the log has room while this lasts.
         self.flush()?;
-        let turn = self.control.turn.lock().expect("no panic while held");
+        let turn = self.control.turn();
         self.batch(Select::All, None)?;
         Ok(Paused { _turn: turn })
     }
@@ -238,14 +243,14 @@ impl Core {
         for (node, is_orphan) in dirty.iter().filter(|(node, _)| node.kind == FileKind::File) {
             let state = node.read();
             let file = &state.file;
-            let spared = *is_orphan && !matches!(select, Select::Batch | Select::Nameless(_));
+            let spared = *is_orphan && !matches!(select, Select::Batch | Select::One(_));
             if file.map.is_clean() || spared {
                 continue;
             }
             let staged = file.map.staged_bytes();
             let is_due = match select {
                 Select::All => true,
-                Select::Nameless(number) => node.number == number,
+                Select::One(number) => node.number == number,
                 Select::Batch => file.map.oldest_segment().is_some_and(|segment| segment <= oldest),
                 Select::Idle => {
                     let patience = if file.in_place { 4 * idle } else { idle };

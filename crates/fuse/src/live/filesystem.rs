@@ -9,8 +9,10 @@ use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::LiveVolume;
-use super::core::OpenFile;
+use super::core::{Core, OpenFile};
 use super::directory::LiveDir;
+use super::follow::Wanted;
+use super::names::check_name;
 use super::node::Node;
 use super::world::Seen;
 use crate::fs::{
@@ -52,13 +54,39 @@ impl LiveVolume {
         Ok(Opened { handle, flushes: false, keep_cache })
     }
 
-    /// The kernel has forgotten what has no name: unless it is open, nobody can come by it any more, and it leaves memory.
-    fn bury(&self, node: &Arc<Node>) {
-        let mut tree = self.core.tree_mut();
+    /// Makes a file that is followed and that nobody is to see.
+    fn create_hidden(
+        &self,
+        caller: Caller,
+        (parent, name): (u64, &[u8]),
+        new: NewNode,
+        flags: OpenFlags,
+        wanted: Box<dyn Wanted>,
+    ) -> Result<(Entry, Opened)> {
+        check_name(name)?;
+        let node = self.core.make_nameless(caller, parent, new)?;
+        node.write().may_be_named = false;
+        let opened = self.opened(Arc::clone(&node), flags)?;
+        let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted);
+        let named = self.core.world.fail(begun).and_then(|()| self.core.hide(&node, parent, name));
+        if let Err(errno) = named {
+            // Its jobs, if they were made, fail, and it goes with its handle.
+            self.core.give_up_hidden(&node);
+            node.write().is_forgotten = true;
+            self.release(node.number, opened.handle);
+            return Err(errno);
+        }
+        Ok((self.core.entry_of(&node), opened))
+    }
+}
+
+impl Core {
+    /// What has no name leaves memory, unless it is open: nobody can come by it any more once the kernel has forgotten it, which it has, or `anyhow`.
+    pub fn bury_if_unused(&self, node: &Arc<Node>, anyhow: bool) {
+        let mut tree = self.tree_mut();
         let mut state = node.write();
-        state.is_forgotten = true;
-        if state.links == 0 && !node.is_open() {
-            self.core.world.bury(node, &mut state);
+        if state.links == 0 && !node.is_open() && (state.is_forgotten || anyhow) {
+            self.world.bury(node, &mut state);
             tree.nodes.remove(&node.number);
         }
     }
@@ -70,6 +98,9 @@ impl FileSystem for LiveVolume {
             Effort::Sync | Effort::Copy => Keeps::Waiting,
             // All of these may change something, and then wait for room in the log, or for a snapshot.
             Effort::Names | Effort::Write { .. } | Effort::Flush if self.core.may_wait() => Keeps::Waiting,
+            // Making a file that a program is to read makes its job, too.
+            Effort::Names if self.core.following.is_any() => Keeps::Waiting,
+            Effort::Write { .. } if self.core.following.may_wait() => Keeps::Waiting,
             Effort::Flush => Keeps::Shortly,
             Effort::Names | Effort::Read { .. } | Effort::Write { .. } => effort.usual(),
         }
@@ -97,7 +128,8 @@ impl FileSystem for LiveVolume {
         if let Some(node) = known
             && node.read().links == 0
         {
-            self.bury(&node);
+            node.write().is_forgotten = true;
+            self.core.bury_if_unused(&node, false);
         }
     }
 
@@ -186,13 +218,14 @@ impl FileSystem for LiveVolume {
         let Some(file) = self.core.files.take(handle) else { return };
         let last = file.node.closed(file.writes);
         let mut state = file.node.write();
-        if !file.node.has_writers() && state.file.map.is_clean() {
-            state.file.is_version = true;
+        if !file.node.has_writers() {
+            state.file.is_version |= state.file.map.is_clean();
+            self.core.writers_left(&mut state);
         }
         let is_gone = last && state.links == 0 && state.is_forgotten;
         drop(state);
         if is_gone {
-            self.bury(&file.node);
+            self.core.bury_if_unused(&file.node, false);
         }
     }
 
@@ -286,6 +319,13 @@ impl FileSystem for LiveVolume {
     ) -> Result<(Entry, Opened)> {
         self.changeable(parent)?;
         let exclusive = flags.contains(OFlags::EXCL);
+        let wanted = self.core.wanted(parent, name)?;
+        let wanted = match wanted {
+            Some(wanted) if wanted.hides() && !self.core.is_taken(parent, name)? => {
+                return self.create_hidden(caller, (parent, name), new, flags, wanted);
+            }
+            wanted => wanted,
+        };
         let (node, made) = self.core.make_node(caller, parent, name, new, &[], !exclusive)?;
         if !made {
             match node.kind {
@@ -297,8 +337,23 @@ impl FileSystem for LiveVolume {
                 self.core.truncate_opened(&node, caller)?;
             }
         }
-        let entry = Entry { attr: self.core.attr(&node), valid: FOREVER };
-        Ok((entry, self.opened(node, flags)?))
+        let opened = self.opened(Arc::clone(&node), flags)?;
+        if made && let Some(wanted) = wanted {
+            let begun = if wanted.hides() {
+                // It was there, so that its name could not be hidden, and was removed before it was opened.
+                Err(Errno::BUSY)
+            } else {
+                let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted);
+                self.core.world.fail(begun)
+            };
+            if let Err(errno) = begun {
+                // A program that was to read it would never hear of it.
+                let _ = self.core.unlink_node(parent, name, false);
+                self.release(node.number, opened.handle);
+                return Err(errno);
+            }
+        }
+        Ok((self.core.entry_of(&node), opened))
     }
 
     fn create_nameless(
@@ -342,7 +397,9 @@ impl FileSystem for LiveVolume {
         drop_set_id: bool,
     ) -> Result<()> {
         self.changeable(number)?;
-        self.core.write_file(&*self.core.files.get(handle)?, offset, data, drop_set_id)
+        let file = self.core.files.get(handle)?;
+        self.core.wait_for_followers(&file.node, offset, data.len(), file.appends);
+        self.core.write_file(&file, offset, data, drop_set_id)
     }
 
     fn allocate(&self, caller: Caller, part: Part, len: u64, mode: FallocateFlags) -> Result<()> {

@@ -17,6 +17,7 @@
 //! | `names.rs`, `nameless.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
 //! | `destager.rs`, `cut.rs`, `destage.rs`, `plan.rs` | when and how from the log to the store; what of a file must be cut again |
 //! | `replay.rs` | the log of a mount that was killed |
+//! | `open.rs`, `follow.rs`, `places.rs` | programs that read files while they are written |
 //! | `hold.rs`, `status.rs` | for commands beside the mount |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of all these |
 
@@ -29,11 +30,14 @@ mod destager;
 mod directory;
 pub(crate) mod file;
 pub(crate) mod filesystem;
+mod follow;
 mod gate;
 mod hold;
 mod nameless;
 pub(crate) mod names;
 mod node;
+mod open;
+mod places;
 pub(crate) mod plan;
 mod replay;
 mod status;
@@ -60,6 +64,7 @@ use crate::view::ahead::ReadAhead;
 use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 
 pub use self::destager::Paused;
+pub use self::follow::{BLOCK, Expected, Followed, Follows, NOTHING_MORE, Wanted};
 pub use self::hold::{Held, Stale};
 
 /// Room for staging unless said otherwise: twice the largest batch that a device takes.
@@ -240,7 +245,9 @@ impl LiveVolume {
     /// # Errors
     /// Those of the store; what could not be stored stays staged, for the next mount.
     pub fn close(&self) -> Result<()> {
+        let ended = self.end_following();
         self.stop();
+        ended?;
         self.core.world.bury_all(&mut self.core.tree_mut());
         self.core.flush()?;
         self.core.release_orphans()?;
@@ -249,6 +256,7 @@ impl LiveVolume {
     }
 
     fn stop(&self) {
+        self.stop_closer();
         self.core.control.stop();
         if let Some(thread) = self.destager.lock().expect("no panic while held").take() {
             let _ = thread.join();

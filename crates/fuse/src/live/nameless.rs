@@ -56,7 +56,7 @@ impl Core {
                 (Arc::clone(&state.file.stored), said_bytes(&state))
             };
             if said > SAID_MAX {
-                self.world.fail(self.destage(Select::Nameless(node.number)))?;
+                self.world.fail(self.destage(Select::One(node.number)))?;
                 continue;
             }
             let _room = self.room(said as usize + name.len())?;

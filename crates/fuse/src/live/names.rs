@@ -102,6 +102,12 @@ impl Core {
         let tree = &mut *self.tree_mut();
         let above = self.world.directory_in(tree, parent)?;
         let node = self.world.child_in(tree, parent, name)?.ok_or(Errno::NOENT)?;
+        if tree.hidden(parent, name).is_some() && !directory {
+            // Its writer gives it up: nobody else has ever seen it.
+            tree.show(parent, name, node.number);
+            self.give_up_hidden(&node);
+            return Ok(());
+        }
         match (node.is_directory(), directory) {
             (true, false) => return Err(Errno::ISDIR),
             (false, true) => return Err(Errno::NOTDIR),
@@ -126,6 +132,10 @@ impl Core {
         let from_dir = self.world.directory_in(tree, from.0)?;
         let to_dir = self.world.directory_in(tree, to.0)?;
         let moved = self.world.child_in(tree, from.0, from.1)?.ok_or(Errno::NOENT)?;
+        if tree.hidden(from.0, from.1).or(tree.hidden(to.0, to.1)).is_some() {
+            // What takes the place of what is being written there has its name already.
+            return Err(Errno::BUSY);
+        }
         let replaced = self.world.child_in(tree, to.0, to.1)?;
         if moved.is_directory() && from.0 != to.0 && self.is_within(tree, to.0, moved.number)? {
             return Err(Errno::INVAL);

@@ -13,6 +13,7 @@ use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
 
+use super::open::Open;
 use crate::view::content::{Budget, StoredFile};
 
 /// See the module.
@@ -49,6 +50,8 @@ pub(super) struct State {
     pub is_buried: bool,
     /// Content; of files only.
     pub file: File,
+    /// Programs read it while it is written.
+    pub open: Option<Box<Open>>,
 }
 
 /// A file's content.
@@ -115,6 +118,7 @@ impl Node {
                 is_forgotten: false,
                 is_buried: false,
                 file,
+                open: None,
             },
         )
     }
@@ -142,6 +146,7 @@ impl Node {
                 is_forgotten: false,
                 is_buried: false,
                 file,
+                open: None,
             },
         )
     }
@@ -203,6 +208,9 @@ impl State {
         self.links = row.links;
         if *self.file.stored.root() != row.root {
             self.file = File::new(row.root, usage, budget);
+            if let Some(open) = &mut self.open {
+                open.prefix.replaced();
+            }
         }
         self.changed = false;
         self.edition += 1;
@@ -236,6 +244,11 @@ impl State {
     pub fn times_mut(&mut self) -> &mut OtherTimes {
         let mtime = self.attributes.mtime;
         self.attributes.times.get_or_insert(OtherTimes { atime: mtime, ctime: mtime })
+    }
+
+    /// Names, as they are shown: one that only this mount knows is one, too.
+    pub fn links_shown(&self) -> u32 {
+        self.links.max(self.open.as_ref().is_some_and(|open| open.is_hidden).into())
     }
 
     /// Bytes of a file, or of a symlink's target.

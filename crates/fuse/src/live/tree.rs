@@ -38,6 +38,8 @@ pub(super) struct Tree {
     /// How many names are staged.
     staged: usize,
     generation: u64,
+    /// Names that only this mount knows, of files whose writers nobody is to see at work.
+    hidden: HashMap<(u64, Vec<u8>), u64>,
     /// Directories that were moved or made since the last commit → the directory they are in.
     pub parents: HashMap<u64, u64>,
 }
@@ -46,6 +48,32 @@ impl Tree {
     /// What is staged of a name.
     pub fn staged(&self, parent: u64, name: &[u8]) -> Option<Staged> {
         self.names.get(&parent)?.get(name).copied()
+    }
+
+    /// Gives a file a name that only this mount knows.
+    pub fn hide(&mut self, parent: u64, name: &[u8], inode: u64) {
+        self.hidden.insert((parent, name.to_vec()), inode);
+    }
+
+    /// Takes such a name away.
+    pub fn show(&mut self, parent: u64, name: &[u8], inode: u64) {
+        let place = (parent, name.to_vec());
+        if self.hidden.get(&place) == Some(&inode) {
+            self.hidden.remove(&place);
+        }
+    }
+
+    /// What such a name stands for.
+    pub fn hidden(&self, parent: u64, name: &[u8]) -> Option<&Arc<Node>> {
+        if self.hidden.is_empty() {
+            return None;
+        }
+        self.nodes.get(self.hidden.get(&(parent, name.to_vec()))?)
+    }
+
+    /// There are such names in this directory.
+    pub fn hides_in(&self, parent: u64) -> bool {
+        self.hidden.keys().any(|(directory, _)| *directory == parent)
     }
 
     /// What is staged of a directory's names after `after`, in their order.

@@ -94,6 +94,9 @@ impl World {
 
     /// As [`World::lookup_in`], with the store's error.
     pub fn find_in(&self, tree: &Tree, parent: u64, name: &[u8]) -> outrigger_store::Result<Option<Seen>> {
+        if let Some(node) = tree.hidden(parent, name) {
+            return Ok(Some(Seen::Node(Arc::clone(node))));
+        }
         if let Some(staged) = tree.staged(parent, name) {
             let Some((number, _)) = staged.target else { return Ok(None) };
             if let Some(node) = tree.nodes.get(&number) {
@@ -127,7 +130,8 @@ impl World {
 
     /// True when a directory has no entries, with the tree held.
     pub fn is_empty_in(&self, tree: &Tree, directory: u64) -> Result<bool> {
-        if tree.staged_after(directory, None).any(|(_, staged)| staged.target.is_some()) {
+        let is_named = tree.staged_after(directory, None).any(|(_, staged)| staged.target.is_some());
+        if is_named || tree.hides_in(directory) {
             return Ok(false);
         }
         const PAGE: usize = 256;
@@ -217,6 +221,9 @@ impl World {
         }
         let mut state = node.write();
         state.parent = to.0.number;
+        if let Some(open) = &mut state.open {
+            open.place = (to.0.number, to.1.to_vec());
+        }
         state.changed_at(time);
         state.edited();
         drop(state);

@@ -12,6 +12,9 @@
 //!                  └──── retry ───────┘
 //! ```
 //!
+//! An input may still be *open*: a file that somebody is writing. Its split has no end yet ([`OPEN_END`]) and reads the file where it is written; once the file
+//! has its content, [`Jobs::close_input`] says so, and from then on the split is like any other.
+//!
 //! The roots of a job's inputs and of what its attempts wrote are held (see [`Meta::hold`](super::Meta::hold)) by [`job_holder`] until the job
 //! has ended for good, so that no collector takes them, whatever becomes of sessions.
 
@@ -24,6 +27,9 @@ use crate::error::Result;
 
 /// Why a split is set aside that took its runners with it.
 pub(crate) const GIVEN_UP: &str = "the process that ran it ended, as often as it was tried";
+
+/// Where a split ends whose input is still being written.
+pub const OPEN_END: u64 = i64::MAX as u64;
 
 /// A job's number; rises, never used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -123,8 +129,15 @@ pub struct NewSplit {
     pub input: Option<u32>,
     /// Nominal first byte.
     pub from: u64,
-    /// Nominal first byte after.
+    /// Nominal first byte after; [`OPEN_END`] while nobody knows.
     pub to: u64,
+}
+
+impl NewSplit {
+    /// Its input is still being written.
+    pub fn is_open(&self) -> bool {
+        self.to == OPEN_END
+    }
 }
 
 /// A job as the database knows it.
@@ -276,6 +289,10 @@ pub trait Jobs: Send + Sync {
     fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool>;
     /// Gives splits back that were claimed and not begun: they count as not tried.
     fn give_back_splits(&self, job: JobId, claimed: &[Claimed]) -> Result<()>;
+    /// The first input of a job was open, and has its content now: that is held, and the splits of it end where it does. With `again`, what attempts at them have
+    /// read is not what the file became: they are void, and the splits wait, as if they had not been tried. The caller vouches that the content is rooted until
+    /// this returns. Returns false, and changes nothing, if the input was not open any more, or the job is done or gone.
+    fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool>;
     /// Ends a job that is not done as `Failed` or `Cancelled`. Returns false when it has ended already.
     fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool>;
     /// Has a failed or cancelled job wait again: what is finished stays, what was set aside is tried again.

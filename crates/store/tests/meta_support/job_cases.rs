@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::jobs::{
-    Claimed, JobChange, JobId, JobInput, JobState, Jobs, NewJob, NewSplit, Seen, SplitState, job_holder,
+    Claimed, JobChange, JobId, JobInput, JobState, Jobs, NewJob, NewSplit, OPEN_END, Seen, SplitState,
+    job_holder,
 };
 use outrigger_store::meta::{At, Change, ROOT_INODE, SessionId};
 
@@ -206,6 +207,56 @@ pub fn a_cancelled_job_voids_its_attempts_and_a_retry_keeps_what_is_done(engine:
     jobs(engine).end_job(job, JobState::Failed, "").unwrap();
     jobs(engine).forget_job(job).unwrap();
     assert_eq!(engine.meta.holders().unwrap(), [""; 0]);
+}
+
+pub fn an_open_input_is_closed_once_and_what_was_read_too_early_is_void(engine: &Fixture) {
+    let open = || {
+        let job = NewJob {
+            inputs: vec![JobInput { path: b"raw/\xff".to_vec(), root: root(0) }],
+            splits: vec![NewSplit { input: Some(0), from: 0, to: OPEN_END }],
+            ..NewJob::default()
+        };
+        jobs(engine).create_job(&job).unwrap()
+    };
+    let range = |job| jobs(engine).split(job, 0).unwrap().unwrap().range;
+    let (session, first, second) = (engine.writer(), open(), open());
+    assert!(range(first).is_open());
+    // An attempt that has read what the file became stays.
+    let claimed = claim(engine, session, first, 1);
+    assert!(claimed[0].range.is_open());
+    assert!(jobs(engine).close_input(first, &root(7), false).unwrap());
+    assert_eq!((range(first).is_open(), range(first).to), (false, root(7).len()));
+    assert_eq!(jobs(engine).inputs(first).unwrap()[0].root, root(7));
+    assert_eq!(engine.meta.held(&job_holder(first)).unwrap(), [root(7)]);
+    assert!(!jobs(engine).close_input(first, &root(8), true).unwrap(), "once");
+    assert_eq!(jobs(engine).inputs(first).unwrap()[0].root, root(7));
+    engine.commit(session, vec![output(first, &claimed[0], "0", 5), finish(first, &claimed[0])]).unwrap();
+    assert_eq!(states(engine, first), [SplitState::Done]);
+    engine.commit(session, vec![publish(first)]).unwrap();
+    assert_eq!(engine.meta.check().unwrap(), [""; 0]);
+    // One that has read something else is void, also if it was through; it has cost no try.
+    for ended in [false, true] {
+        let job = if ended { open() } else { second };
+        let early = claim(engine, session, job, 1);
+        if ended {
+            engine.commit(session, vec![output(job, &early[0], "0", 5), finish(job, &early[0])]).unwrap();
+        }
+        assert!(jobs(engine).close_input(job, &root(9), true).unwrap());
+        assert_eq!(states(engine, job), [SplitState::Waiting]);
+        engine.commit(session, vec![output(job, &early[0], "0", 6), finish(job, &early[0])]).unwrap();
+        assert!(!jobs(engine).fail_split(job, &early[0], 1, "late", b"").unwrap());
+        assert_eq!(states(engine, job), [SplitState::Waiting]);
+        let again = jobs(engine).claim_splits(session, job, 1, 1, None).unwrap().claimed;
+        assert!(again[0].attempt > early[0].attempt + 1 && again[0].range.to == root(9).len());
+        assert!(jobs(engine).outputs(job).unwrap().is_empty());
+    }
+    // One that has failed may be closed, so that it can be tried again; what is gone cannot.
+    let failed = open();
+    jobs(engine).end_job(failed, JobState::Failed, "").unwrap();
+    assert!(jobs(engine).close_input(failed, &root(3), false).unwrap());
+    assert_eq!(jobs(engine).inputs(failed).unwrap()[0].root, root(3));
+    jobs(engine).forget_job(failed).unwrap();
+    assert!(!jobs(engine).close_input(failed, &root(3), false).unwrap());
 }
 
 pub fn runners_that_claim_at_once_share_the_splits(engine: &Fixture) {

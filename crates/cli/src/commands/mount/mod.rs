@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
+use outrigger_active::written::Maker;
 use outrigger_format::ChunkerSpec;
 use outrigger_fuse::control::Server;
 use outrigger_fuse::fs::{Counted, FileSystem};
@@ -231,6 +232,7 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
     if recovered.records > 0 {
         complain(&format!("an earlier mount was not unmounted: {}", beside::told(recovered)));
     }
+    volume.set_follows(Arc::new(Maker::new(&store)))?;
     let mount = mount_options(plan, threads);
     let counted = Arc::new(Counted::new(Arc::clone(&volume)));
     let mounted =

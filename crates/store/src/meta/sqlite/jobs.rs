@@ -1,5 +1,6 @@
 //! Jobs in SQLite. Their tables are made by the first job; until then reading finds none.
 
+use outrigger_format::Root;
 use rusqlite::{Connection, OptionalExtension as _, Row};
 
 use super::{SqliteMeta, notes, reclaim, row, sessions, sums};
@@ -8,7 +9,7 @@ use crate::meta::SessionId;
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::jobs::{
     Claimed, Claims, GIVEN_UP, JobChange, JobId, JobInput, JobRow, JobState, Jobs, NewJob, NewSplit, Note,
-    OutputRow, Seen, SplitRow, SplitState, job_holder,
+    OPEN_END, OutputRow, Seen, SplitRow, SplitState, job_holder,
 };
 
 /// The tables, for `check` too.
@@ -260,6 +261,32 @@ fn give_back(db: &Connection, job: JobId, claimed: &[Claimed]) -> Outcome<()> {
     Ok(())
 }
 
+fn close_input(db: &Connection, job: JobId, root: &Root, again: bool) -> Outcome<bool> {
+    match state_of(db, job) {
+        Ok(JobState::Done) => return Ok(false),
+        Err(Fault::Store(error)) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        other => drop(other?),
+    }
+    let id = job.0 as i64;
+    let closed = db
+        .prepare_cached("UPDATE job_split SET after = ?2 WHERE job = ?1 AND input = 0 AND after = ?3")?
+        .execute((id, root.len() as i64, OPEN_END as i64))?;
+    if closed == 0 {
+        return Ok(false);
+    }
+    db.prepare_cached("UPDATE job_input SET root = ?2 WHERE job = ?1 AND number = 0")?
+        .execute((id, row::root_column(root)))?;
+    reclaim::hold(db, &job_holder(job), std::slice::from_ref(root))?;
+    if again {
+        // Whoever runs one finds its token void.
+        db.prepare_cached(
+            "UPDATE job_split SET state = 0, attempt = attempt + 1, tries = 0 WHERE job = ?1 AND input = 0 AND state IN (1, 2)",
+        )?
+        .execute([id])?;
+    }
+    Ok(true)
+}
+
 fn end(db: &Connection, now: u64, job: JobId, state: JobState, why: &str) -> Outcome<bool> {
     if !matches!(state_of(db, job)?, JobState::Waiting | JobState::Running) {
         return Ok(false);
@@ -413,6 +440,10 @@ impl Jobs for SqliteMeta {
 
     fn give_back_splits(&self, job: JobId, claimed: &[Claimed]) -> Result<()> {
         self.write("giving splits back", |db| give_back(db, job, claimed))
+    }
+
+    fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool> {
+        self.write("closing a job's input", |db| close_input(db, job, root, again))
     }
 
     fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool> {

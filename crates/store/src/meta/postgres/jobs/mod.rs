@@ -20,11 +20,12 @@ use super::{reclaim, row, sessions};
 use crate::error::{ErrorKind, Result};
 use crate::meta::SessionId;
 use crate::meta::change::row::root_column;
-use crate::meta::fault::{Outcome, refuse};
+use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::jobs::{
-    Claimed, Claims, JobId, JobInput, JobRow, JobState, Jobs, NewJob, Note, OutputRow, Seen, SplitRow,
-    job_holder,
+    Claimed, Claims, JobId, JobInput, JobRow, JobState, Jobs, NewJob, Note, OPEN_END, OutputRow, Seen,
+    SplitRow, job_holder,
 };
+use outrigger_format::Root;
 use tokio_postgres::types::Type;
 
 pub(super) use apply::apply;
@@ -108,6 +109,34 @@ fn hold_all(tx: &mut Tx<'_>, holder: &str, mut roots: Vec<Vec<u8>>) {
     let sql = "INSERT INTO @held (holder, digest, sum, root) SELECT $1, sha256(r.root), r.sum, r.root \
                FROM unnest($2::int4[], $3::bytea[]) AS r (sum, root) ON CONFLICT DO NOTHING";
     tx.later(Query::new(sql).text(holder).with(sums, Type::INT4_ARRAY).with(roots, Type::BYTEA_ARRAY));
+}
+
+fn close_input(tx: &mut Tx<'_>, job: JobId, root: &Root, again: bool) -> Outcome<bool> {
+    match state_of(tx, job, Lock::Update) {
+        Ok(JobState::Done) => return Ok(false),
+        Err(Fault::Store(error)) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        other => drop(other?),
+    }
+    let id = job.0 as i64;
+    let sql = "UPDATE @job_split SET after = $2 WHERE job = $1 AND input = 0 AND after = $3 RETURNING number";
+    let answer = tx.one(Query::new(sql).int(id).int(root.len() as i64).int(OPEN_END as i64))?;
+    if answer.first().is_none() {
+        return Ok(false);
+    }
+    let answer = tx.one(Query::new("SELECT path FROM @job_input WHERE job = $1 AND number = 0").int(id))?;
+    let path: Vec<u8> = super::counters::row(&answer)?.try_get(0)?;
+    let column = root_column(root);
+    let sum = row::input_sum(id, 0, &path, column.as_deref());
+    let sql = "UPDATE @job_input SET root = $2, sum = $3 WHERE job = $1 AND number = 0";
+    tx.later(Query::new(sql).int(id).with(column.clone(), Type::BYTEA).with(sum, Type::INT4));
+    hold_all(tx, &job_holder(job), column.into_iter().collect());
+    if again {
+        // Whoever runs one finds its token void.
+        let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1, tries = 0 \
+                   WHERE job = $1 AND input = 0 AND state IN (1, 2)";
+        tx.later(Query::new(sql).int(id));
+    }
+    Ok(true)
 }
 
 fn end(tx: &mut Tx<'_>, job: JobId, state: JobState, why: &str) -> Outcome<bool> {
@@ -208,6 +237,10 @@ impl Jobs for PostgresMeta {
             claim::give_back(tx, job, claimed);
             Ok(())
         })
+    }
+
+    fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool> {
+        self.write("closing a job's input", Gate::Shared, |tx| close_input(tx, job, root, again))
     }
 
     fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool> {

@@ -1,0 +1,426 @@
+//! Programs on files while they are written in a mount: each pattern, and what follows from each end, by killing what it names. Where FUSE cannot be used, they
+//! say so and pass.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::run::Said;
+use crate::writable::Mounts;
+
+/// A mount with a directory `raw` in it, and agents that are killed when this is dropped.
+struct Site {
+    mounts: Mounts,
+    agents: Vec<Child>,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for agent in &mut self.agents {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+}
+
+impl Site {
+    fn new() -> Option<Self> {
+        let mounts = Mounts::new()?;
+        fs::create_dir(mounts.place.path("mnt/raw")).unwrap();
+        Some(Self { mounts, agents: Vec::new() })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.mounts.place.path(name)
+    }
+
+    #[track_caller]
+    fn done(&self, args: &[&str]) -> Said {
+        self.mounts.place.done(args)
+    }
+
+    /// A rule for what is written below `raw`, whose program says in the file `mark` what it has read so far.
+    fn rule(&self, pattern: &str, more: &[&str], script: &str) {
+        let head = [
+            "rule",
+            "add",
+            "r",
+            "--quiet",
+            "--on",
+            "write",
+            "--in",
+            "raw/*",
+            "--sandbox",
+            "off",
+            "--pattern",
+            pattern,
+        ];
+        self.done(&[&head[..], more, &["--", "sh", "-c", script]].concat());
+    }
+
+    /// A program that passes its input on in capitals, and leaves a copy of it in `mark` as it comes.
+    fn script(&self) -> String {
+        format!("tee -a {} | tr a-z A-Z", self.path("mark").display())
+    }
+
+    fn agent(&mut self, name: &str) {
+        let mut command = self.mounts.place.command(&["node", "--name", name, "--slots", "2"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.agents.push(command.spawn().unwrap());
+        self.until(|| self.done(&["node", "list"]).text().contains(name));
+    }
+
+    #[track_caller]
+    fn until(&self, mut is: impl FnMut() -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is() {
+            assert!(Instant::now() < end, "it never came to be\n{}", self.jobs());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn jobs(&self) -> String {
+        self.mounts.place.run(&["jobs"]).text()
+    }
+
+    fn until_read(&self, text: &str) {
+        self.until(|| fs::read_to_string(self.path("mark")).is_ok_and(|read| read.ends_with(text)));
+    }
+
+    fn create(&self, name: &str) -> File {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(self.path("mnt/raw").join(name))
+            .unwrap()
+    }
+
+    /// Waits for the end of a job; its exit code.
+    fn wait(&self, job: &str) -> Said {
+        self.mounts.place.run(&["job", "wait", job, "--timeout", "60"])
+    }
+
+    fn is_there(&self, path: &str) -> bool {
+        self.mounts.place.run(&["cat", path]).code == 0
+    }
+}
+
+#[test]
+fn a_program_reads_a_file_while_it_is_written_and_sees_its_end_when_it_is_closed() {
+    let Some(mut site) = Site::new() else { return };
+    site.rule("1W->2W", &["--out", "up/{name}"], &site.script());
+    site.agent("one");
+    let mut file = site.create("a");
+    file.write_all(b"first ").unwrap();
+    site.until_read("first ");
+    // Flushed, synced and looked at by others: none of these is its end.
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(site.path("mnt/raw/a")).unwrap(), b"first ");
+    file.try_clone().unwrap().write_all(b"second").unwrap();
+    site.until_read("second");
+    assert!(!site.is_there("up/a"));
+    drop(file);
+    assert_eq!(site.wait("1").code, 0);
+    assert_eq!(site.done(&["cat", "up/a", "raw/a"]).text(), "FIRST SECONDfirst second");
+    assert_eq!(fs::read(site.path("mnt/up/a")).unwrap(), b"FIRST SECOND");
+    // Two at once, by one agent; one is written by a process that is killed, which closes its files.
+    let (mut b, mut c) = (site.create("b"), site.create("c"));
+    b.write_all(b"b of two").unwrap();
+    site.until_read("b of two");
+    c.write_all(b"c of two").unwrap();
+    site.until_read("c of two");
+    drop((b, c));
+    let script = format!("exec > {}; echo killed; exec sleep 100", site.path("mnt/raw/d").display());
+    let mut writer = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    site.until_read("killed\n");
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    for job in ["2", "3", "4"] {
+        assert_eq!(site.wait(job).code, 0, "{}", site.jobs());
+    }
+    assert_eq!(site.done(&["cat", "up/b", "up/c", "up/d"]).text(), "B OF TWOC OF TWOKILLED\n");
+    // What the rule does not name, and what is rewritten, makes no job; nor does anything when the rule is gone.
+    fs::write(site.path("mnt/other"), "x").unwrap();
+    fs::write(site.path("mnt/raw/a"), "x").unwrap();
+    site.done(&["rule", "remove", "r"]);
+    fs::write(site.path("mnt/raw/e"), "x").unwrap();
+    assert_eq!(site.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len(), 4);
+    site.done(&["node", "drain", "one", "--wait"]);
+    site.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn a_file_that_changes_where_it_was_read_is_processed_again_as_it_became() {
+    let Some(mut site) = Site::new() else { return };
+    site.rule("1W->2W", &["--out", "up/{name}", "--tries", "1"], &site.script());
+    site.agent("one");
+    let file = site.create("a");
+    file.write_all_at(b"wrong text", 0).unwrap();
+    site.until_read("wrong text");
+    file.write_all_at(b"right", 0).unwrap();
+    drop(file);
+    assert_eq!(site.wait("1").code, 0, "{}", site.jobs());
+    assert_eq!(site.done(&["cat", "up/a"]).text(), "RIGHT TEXT");
+    // Written in no order, it is read when it is closed, or as far as there is no gap.
+    let file = site.create("b");
+    file.write_all_at(b"end", 7).unwrap();
+    file.write_all_at(b"mid ", 3).unwrap();
+    file.write_all_at(b"be ", 0).unwrap();
+    site.until_read("be mid end");
+    drop(file);
+    assert_eq!(site.wait("2").code, 0, "{}", site.jobs());
+    assert_eq!(site.done(&["cat", "up/b"]).text(), "BE MID END");
+    // By a mapping, which the kernel writes as it likes.
+    let script = "import mmap,sys\nf=open(sys.argv[1],'w+b'); f.truncate(3<<20); m=mmap.mmap(f.fileno(),3<<20)\n\
+                  for p in list(range(700,-1,-7))+[i for i in range(768) if i%7]: m[p*4096:p*4096+1]=b'x'\n\
+                  m.flush(); m.close(); f.close()";
+    let at = site.path("mnt/raw/c");
+    let mapped = Command::new("python3").args(["-c", script]).arg(&at).stderr(Stdio::null()).status();
+    if !mapped.is_ok_and(|status| status.success()) {
+        println!("no mapping was tried: python3 could not make one here");
+        return;
+    }
+    assert_eq!(site.wait("3").code, 0, "{}", site.jobs());
+    let raw = site.done(&["cat", "raw/c"]).out;
+    let up = site.done(&["cat", "up/c"]).out;
+    assert!(raw.len() == 3 << 20 && raw.to_ascii_uppercase() == up);
+}
+
+#[test]
+fn a_program_that_fails_or_a_writer_that_gives_up_leaves_no_output() {
+    let Some(mut site) = Site::new() else { return };
+    let script = format!("{}; test ! -e {}", site.script(), site.path("fail").display());
+    site.rule("1W->2W", &["--out", "up/{name}"], &script);
+    site.agent("one");
+    fs::write(site.path("fail"), "").unwrap();
+    let mut file = site.create("a");
+    file.write_all(b"text").unwrap();
+    site.until_read("text");
+    drop(file);
+    assert_eq!(site.wait("1").code, 1);
+    assert!(!site.is_there("up/a"));
+    assert_eq!(site.done(&["cat", "raw/a"]).text(), "text", "the file stays");
+    // What failed can be tried again, over what was written.
+    fs::remove_file(site.path("fail")).unwrap();
+    site.done(&["job", "retry", "1"]);
+    assert_eq!(site.done(&["cat", "up/a"]).text(), "TEXT");
+    let mut file = site.create("b");
+    file.write_all(b"more text").unwrap();
+    site.until_read("more text");
+    rustix::fs::fsetxattr(&file, "user.outrigger.abort", b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    drop(file);
+    let said = site.wait("2");
+    assert_eq!(said.code, 1, "{}", said.err);
+    site.until(|| !site.path("mnt/raw/b").exists());
+    assert!(!site.is_there("up/b") && !site.is_there("raw/b"));
+    // A program that has read enough succeeds as any other does.
+    site.done(&["rule", "remove", "r"]);
+    site.rule("1W->2W", &["--out", "up/{name}"], "head -c 3");
+    let mut file = site.create("c");
+    file.write_all(b"enough and more").unwrap();
+    drop(file);
+    assert_eq!(site.wait("3").code, 0, "{}", site.jobs());
+    assert_eq!(site.done(&["cat", "up/c"]).text(), "eno");
+    // A job that is cancelled stops while its file is still being written.
+    let file = site.create("d");
+    site.until(|| site.done(&["job", "show", "4", "--json"]).json()["splits_running"] == 1);
+    site.done(&["job", "cancel", "4"]);
+    site.until(|| site.done(&["node", "list"]).text().contains("idle"));
+    drop(file);
+    assert!(!site.is_there("up/d"));
+}
+
+#[test]
+fn when_the_mount_is_killed_the_program_gets_what_it_had_acknowledged() {
+    let Some(mut site) = Site::new() else { return };
+    site.rule("1W->2W", &["--out", "up/{name}"], &site.script());
+    site.agent("one");
+    let mut file = site.create("a");
+    file.write_all(b"acknowledged").unwrap();
+    site.until_read("acknowledged");
+    site.mounts.kill();
+    drop(file);
+    assert_eq!(site.wait("1").code, 0, "{}", site.jobs());
+    assert_eq!(site.done(&["cat", "up/a", "raw/a"]).text(), "ACKNOWLEDGEDacknowledged");
+    // Again, with a new mount that knows nothing of the file, and without an agent until then.
+    site.done(&["node", "drain", "one", "--wait"]);
+    site.mounts.mount();
+    let mut file = site.create("b");
+    file.write_all(b"as well").unwrap();
+    site.mounts.kill();
+    drop(file);
+    site.mounts.mount();
+    site.agent("two");
+    assert_eq!(site.wait("2").code, 0, "{}", site.jobs());
+    assert_eq!(site.done(&["cat", "up/b"]).text(), "AS WELL");
+    site.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn when_the_agent_is_killed_another_begins_anew() {
+    let Some(mut site) = Site::new() else { return };
+    site.rule("1W->2W", &["--out", "up/{name}"], &site.script());
+    // Nobody is there yet: the job waits, and the mount has all of the file.
+    let mut file = site.create("a");
+    file.write_all(b"one ").unwrap();
+    site.agent("first");
+    site.until_read("one ");
+    site.agents[0].kill().unwrap();
+    site.agents[0].wait().unwrap();
+    file.write_all(b"two ").unwrap();
+    fs::write(site.path("mark"), "").unwrap();
+    site.agent("second");
+    site.until_read("one two ");
+    file.write_all(b"three").unwrap();
+    drop(file);
+    assert_eq!(site.wait("1").code, 0, "{}", site.jobs());
+    assert_eq!(site.done(&["cat", "up/a"]).text(), "ONE TWO THREE");
+    // What nobody followed is processed when somebody comes; what is drained leaves its file to others.
+    let mut file = site.create("b");
+    file.write_all(b"b").unwrap();
+    site.until_read("b");
+    site.done(&["node", "drain", "second", "--wait"]);
+    drop(file);
+    fs::write(site.path("mnt/raw/c"), "c").unwrap();
+    site.done(&["node", "--until-idle"]);
+    assert_eq!(site.done(&["cat", "up/b", "up/c"]).text(), "BC");
+}
+
+#[test]
+fn what_is_processed_in_its_place_is_never_seen_raw() {
+    let Some(mut site) = Site::new() else { return };
+    let script = format!("{}; test ! -e {}", site.script(), site.path("fail").display());
+    site.rule("1W->1W", &[], &script);
+    site.agent("one");
+    let mut file = site.create("a");
+    file.write_all(b"raw text").unwrap();
+    site.until_read("raw text");
+    assert_eq!(file.metadata().unwrap().len(), 8);
+    let listed = || fs::read_dir(site.path("mnt/raw")).unwrap().count();
+    assert!(listed() == 0 && !site.is_there("raw/a"));
+    drop(file);
+    assert_eq!(site.wait("1").code, 0, "{}", site.jobs());
+    assert_eq!(site.done(&["cat", "raw/a"]).text(), "RAW TEXT");
+    site.until(|| fs::read(site.path("mnt/raw/a")).is_ok_and(|bytes| bytes == b"RAW TEXT"));
+    // By `cp`, which looks at what it has made.
+    fs::write(site.path("plain"), "copied").unwrap();
+    assert!(
+        Command::new("cp")
+            .arg("-p")
+            .args([site.path("plain"), site.path("mnt/raw/b")])
+            .status()
+            .unwrap()
+            .success()
+    );
+    assert_eq!(site.wait("2").code, 0, "{}", site.jobs());
+    assert_eq!(site.done(&["cat", "raw/b"]).text(), "COPIED");
+    // A program that fails: nothing is there, and what was written is kept for another try.
+    fs::write(site.path("fail"), "").unwrap();
+    fs::write(site.path("mnt/raw/c"), "kept").unwrap();
+    assert_eq!(site.wait("3").code, 1);
+    assert!(!site.is_there("raw/c") && !site.path("mnt/raw/c").exists());
+    site.done(&["gc"]);
+    fs::remove_file(site.path("fail")).unwrap();
+    site.done(&["job", "retry", "3"]);
+    assert_eq!(site.done(&["cat", "raw/c"]).text(), "KEPT");
+    // The mount is killed: nothing was ever there, and the job says why.
+    let mut file = site.create("d");
+    file.write_all(b"lost").unwrap();
+    site.until_read("lost");
+    site.mounts.kill();
+    drop(file);
+    let said = site.wait("4");
+    assert!(
+        said.code == 1 && site.done(&["job", "show", "4"]).text().contains("writer was lost"),
+        "{}",
+        said.err
+    );
+    assert!(!site.is_there("raw/d"));
+    site.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn a_program_in_the_path_or_beside_it_gets_the_same() {
+    let Some(mut site) = Site::new() else { return };
+    let text: String = (0..2_000_000).map(|number| format!("{number:09}\n")).collect();
+    fs::write(site.path("text"), text.repeat(4)).unwrap();
+    // More than a writer may be ahead.
+    for (job, attach) in [("1", "path"), ("2", "beside")] {
+        site.rule(
+            "1W->0",
+            &["--attach", attach],
+            &format!("sleep 1; b3sum > {0} || sha256sum > {0}", site.path(attach).display()),
+        );
+        if site.agents.is_empty() {
+            site.agent("one");
+        }
+        fs::copy(site.path("text"), site.path("mnt/raw").join(attach)).unwrap();
+        assert_eq!(site.wait(job).code, 0, "{}", site.jobs());
+        site.done(&["rule", "remove", "r"]);
+    }
+    let sums = ["path", "beside"].map(|attach| fs::read(site.path(attach)).unwrap());
+    assert!(!sums[0].is_empty() && sums[0] == sums[1]);
+    assert!(fs::read(site.path("mnt/raw/path")).unwrap() == fs::read(site.path("text")).unwrap());
+}
+
+#[test]
+fn a_run_that_follows_waits_for_one_file_and_ends_as_its_job_does() {
+    let Some(site) = Site::new() else { return };
+    let run = |pattern: &str, more: &[&str]| {
+        let head = ["run", "--follow", "--sandbox", "off", "--pattern", pattern, "--in", "raw/*.csv"];
+        let args = [&head[..], more, &["--", "tr", "a-z", "A-Z"]].concat();
+        let mut command = site.mounts.place.command(&args);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().unwrap()
+    };
+    let waits = run("1W->2W", &["--out", "up/{name}"]);
+    // It is there once the mount makes a job of a file.
+    let mut made = 0;
+    site.until(|| {
+        made += 1;
+        fs::write(site.path("mnt/raw").join(format!("{made}.csv")), format!("text {made}")).unwrap();
+        site.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len() == 1
+    });
+    let said = Said::from(waits.wait_with_output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(site.done(&["cat", &format!("up/{made}.csv")]).text(), format!("TEXT {made}"));
+    fs::write(site.path("mnt/raw/later.csv"), "x").unwrap();
+    assert_eq!(site.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len(), 1, "one file");
+    for (args, says) in [
+        (&["--pattern", "1R->1W", "--in", "x", "--out", "y"][..], "stored files"),
+        (&["--pattern", "1W->0", "--in", "x", "--records", "lines"], "split"),
+        (&["--pattern", "1W->0", "--in", "x", "--in", "y"], "once"),
+        (&["--pattern", "1W->0", "--in", "-"], "leave --follow away"),
+    ] {
+        let args = [&["run", "--follow", "--sandbox", "off"][..], args, &["--", "cat"]].concat();
+        let said = site.mounts.place.run(&args);
+        assert!(said.code == 2 && said.err.contains(says), "{args:?}: {}", said.err);
+    }
+    for (args, says) in [
+        (&["--on", "write", "--pattern", "1R->0"][..], "stored files"),
+        (&["--on", "write", "--pattern", "1W->0", "--existing"], "--existing"),
+        (&["--on", "close", "--pattern", "1W->0"], "--on write"),
+    ] {
+        let args = [&["rule", "add", "r", "--in", "x"][..], args, &["--", "cat"]].concat();
+        let said = site.mounts.place.run(&args);
+        assert!(said.code == 2 && said.err.contains(says), "{args:?}: {}", said.err);
+    }
+    site.done(&["unmount", "mnt"]);
+    let said = site.mounts.place.run(&[
+        "run",
+        "--follow",
+        "--pattern",
+        "1W->0",
+        "--in",
+        "x",
+        "--sandbox",
+        "off",
+        "--",
+        "cat",
+    ]);
+    assert!(said.code == 1 && said.err.contains("outrigger mount"), "{}", said.err);
+}

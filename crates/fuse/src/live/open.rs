@@ -1,0 +1,221 @@
+//! A file that is being written, as programs see it that read it meanwhile.
+//!
+//! They are given its *prefix*: the bytes that were written without a gap since the file was empty, in the order of the file, however they were written.
+//! What they were given they cannot be asked to forget, so a change of it *spoils* what they did: it has to be done again, over what the file
+//! becomes. Comparing the bytes would need them once more; doing it again is always right.
+//!
+//! All of this is under the lock of the file's node, together with the file's map: a block is handed out, and a byte of it is written, in one order or the
+//! other. A block is counted as handed out before it is read: whoever writes to it from then on spoils it, whichever bytes were read.
+
+use std::ops::Range;
+
+use outrigger_store::meta::jobs::JobId;
+
+/// Ranges beyond a gap that are remembered. With more of them the prefix stops growing at one that was forgotten, until the file is closed.
+const BEYOND_MAX: usize = 64;
+
+/// How the writing of a file has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// Not yet.
+    Open,
+    /// The last handle that could write was released.
+    Closed,
+    /// Likewise, and its writer had said that it is worth nothing.
+    Aborted,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Open {
+    pub prefix: Prefix,
+    pub end: End,
+    /// Who reads it.
+    pub jobs: Vec<JobId>,
+    /// Directory and name.
+    pub place: (u64, Vec<u8>),
+    /// Nobody is to see what is written: what the program makes of it takes its name.
+    pub is_hidden: bool,
+    /// How many bytes the writer may be ahead of its readers; `None`: as many as it likes.
+    pub ahead: Option<u64>,
+}
+
+/// What of a file can be handed out, and what has been.
+#[derive(Debug, Default)]
+pub(super) struct Prefix {
+    end: u64,
+    /// What was written beyond it: apart from each other, rising.
+    beyond: Vec<Range<u64>>,
+    consumed: u64,
+    spoilt: bool,
+}
+
+impl Prefix {
+    /// These bytes were written.
+    pub fn wrote(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        self.changed(range.start);
+        if range.start > self.end {
+            return self.note(range);
+        }
+        self.end = self.end.max(range.end);
+        let reached = self.beyond.iter().take_while(|known| known.start <= self.end).count();
+        if let Some(last) = self.beyond.drain(..reached).next_back() {
+            self.end = self.end.max(last.end);
+        }
+    }
+
+    fn note(&mut self, range: Range<u64>) {
+        // Those that it touches become one with it.
+        let from = self.beyond.partition_point(|known| known.end < range.start);
+        let to = self.beyond.partition_point(|known| known.start <= range.end);
+        let (mut start, mut end) = (range.start, range.end);
+        let touched = &self.beyond[from..to];
+        if let (Some(first), Some(last)) = (touched.first(), touched.last()) {
+            (start, end) = (start.min(first.start), end.max(last.end));
+        }
+        self.beyond.splice(from..to, std::iter::once(start..end));
+        self.beyond.truncate(BEYOND_MAX);
+    }
+
+    /// The file was cut to this length. One that is made longer so has a gap.
+    pub fn cut(&mut self, len: u64) {
+        self.changed(len);
+        self.end = self.end.min(len);
+        self.beyond.retain_mut(|known| {
+            known.end = known.end.min(len);
+            !known.is_empty()
+        });
+    }
+
+    /// Something at this byte or beyond was changed that does not count as written: a hole, zeroes.
+    pub fn changed(&mut self, from: u64) {
+        self.spoilt |= from < self.consumed;
+    }
+
+    /// All of it was changed.
+    pub fn replaced(&mut self) {
+        self.spoilt |= self.consumed > 0;
+        (self.end, self.beyond) = (0, Vec::new());
+    }
+
+    /// Hands out up to `most` bytes from byte `from` on.
+    pub fn hand_out(&mut self, from: u64, most: u64) -> Range<u64> {
+        let range = from..self.end.min(from.saturating_add(most)).max(from);
+        if !range.is_empty() {
+            self.consumed = self.consumed.max(range.end);
+        }
+        range
+    }
+
+    /// First byte that was not handed out.
+    pub fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// What was handed out was changed afterwards.
+    pub fn is_spoilt(&self) -> bool {
+        self.spoilt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same, byte by byte.
+    #[derive(Default)]
+    struct Model {
+        written: Vec<bool>,
+        consumed: usize,
+        spoilt: bool,
+    }
+
+    impl Model {
+        fn prefix(&self) -> usize {
+            self.written.iter().take_while(|written| **written).count()
+        }
+
+        fn change(&mut self, from: usize) {
+            self.spoilt |= from < self.consumed;
+        }
+    }
+
+    #[test]
+    fn a_prefix_grows_as_a_byte_by_byte_model_says() {
+        let mut state = 88_172_645_463_325_252u64;
+        let mut below = |limit: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % limit as u64) as usize
+        };
+        let (mut spoilt, mut grown) = (0, 0);
+        for round in 0..3000 {
+            let (mut prefix, mut model) = (Prefix::default(), Model::default());
+            model.written.resize(120, false);
+            for step in 0..40 {
+                match below(12) {
+                    0 => {
+                        let len = below(110);
+                        prefix.cut(len as u64);
+                        model.change(len);
+                        model.written[len..].fill(false);
+                    }
+                    1 => {
+                        let from = below(110);
+                        prefix.changed(from as u64);
+                        model.change(from);
+                    }
+                    2..=4 => {
+                        let (from, most) = (below(100), below(20));
+                        let range = prefix.hand_out(from as u64, most as u64);
+                        let end = model.prefix().min(from + most).max(from);
+                        assert_eq!(range, from as u64..end as u64, "round {round}, step {step}");
+                        if end > from {
+                            model.consumed = model.consumed.max(end);
+                        }
+                    }
+                    _ => {
+                        // Most go on where the prefix ends, or it would hardly grow.
+                        let from = if below(3) > 0 { model.prefix().min(100) } else { below(100) };
+                        let len = below(20);
+                        prefix.wrote(from as u64..(from + len) as u64);
+                        if len > 0 {
+                            model.change(from);
+                        }
+                        model.written[from..from + len].fill(true);
+                    }
+                }
+                assert_eq!(prefix.end, model.prefix() as u64, "round {round}, step {step}: {prefix:?}");
+                assert_eq!(prefix.is_spoilt(), model.spoilt, "round {round}, step {step}: {prefix:?}");
+                assert_eq!(prefix.consumed(), model.consumed as u64);
+            }
+            spoilt += usize::from(model.spoilt);
+            grown += usize::from(model.prefix() > 0);
+        }
+        // Or the rounds say nothing.
+        assert!(spoilt > 500 && spoilt < 2990 && grown > 500, "{spoilt} spoilt, {grown} grown");
+    }
+
+    #[test]
+    fn ranges_beyond_a_gap_are_few_and_forgetting_some_hands_out_less_never_more() {
+        let mut prefix = Prefix::default();
+        for number in (1..=200).rev() {
+            prefix.wrote(number * 10..number * 10 + 5);
+        }
+        assert_eq!(prefix.beyond.len(), BEYOND_MAX);
+        // The gaps are closed one after the other, up to what was remembered.
+        for number in 0..200 {
+            prefix.wrote(number * 10..number * 10 + 10);
+            assert!(prefix.end <= (number + 1) * 10 + 5, "{prefix:?}");
+        }
+        assert_eq!(prefix.end, 2000);
+        prefix.hand_out(0, u64::MAX);
+        assert_eq!((prefix.consumed(), prefix.is_spoilt()), (2000, false));
+        prefix.replaced();
+        assert!(prefix.is_spoilt() && prefix.hand_out(0, 10).is_empty());
+    }
+}
