@@ -54,7 +54,7 @@ impl LiveVolume {
         Ok(Opened { handle, flushes: false, keep_cache })
     }
 
-    /// Makes a file that is followed and that nobody is to see.
+    /// Makes a file that is followed and that nobody is to see; `None` if nobody wants it after all.
     fn create_hidden(
         &self,
         caller: Caller,
@@ -62,21 +62,25 @@ impl LiveVolume {
         new: NewNode,
         flags: OpenFlags,
         wanted: Box<dyn Wanted>,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<Option<(Entry, Opened)>> {
         check_name(name)?;
         let node = self.core.make_nameless(caller, parent, new)?;
         node.write().may_be_named = false;
         let opened = self.opened(Arc::clone(&node), flags)?;
         let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted);
-        let named = self.core.world.fail(begun).and_then(|()| self.core.hide(&node, parent, name));
-        if let Err(errno) = named {
-            // Its jobs, if they were made, fail, and it goes with its handle.
-            self.core.give_up_hidden(&node);
-            node.write().is_forgotten = true;
-            self.release(node.number, opened.handle);
-            return Err(errno);
+        let is_followed = node.read().open.is_some();
+        let named = match self.core.world.fail(begun) {
+            Ok(()) if is_followed => self.core.hide(&node, parent, name),
+            begun => begun,
+        };
+        if is_followed && named.is_ok() {
+            return Ok(Some((self.core.entry_of(&node), opened)));
         }
-        Ok((self.core.entry_of(&node), opened))
+        // Its jobs, if they were made, fail, and it goes with its handle.
+        self.core.give_up_hidden(&node);
+        node.write().is_forgotten = true;
+        self.release(node.number, opened.handle);
+        named.map(|()| None)
     }
 }
 
@@ -319,13 +323,14 @@ impl FileSystem for LiveVolume {
     ) -> Result<(Entry, Opened)> {
         self.changeable(parent)?;
         let exclusive = flags.contains(OFlags::EXCL);
-        let wanted = self.core.wanted(parent, name)?;
-        let wanted = match wanted {
-            Some(wanted) if wanted.hides() && !self.core.is_taken(parent, name)? => {
-                return self.create_hidden(caller, (parent, name), new, flags, wanted);
-            }
-            wanted => wanted,
-        };
+        let mut wanted = self.core.wanted(parent, name)?;
+        if wanted.as_ref().is_some_and(|wanted| wanted.hides())
+            && !self.core.is_taken(parent, name)?
+            && let Some(hides) = wanted.take()
+            && let Some(made) = self.create_hidden(caller, (parent, name), new, flags, hides)?
+        {
+            return Ok(made);
+        }
         let (node, made) = self.core.make_node(caller, parent, name, new, &[], !exclusive)?;
         if !made {
             match node.kind {
