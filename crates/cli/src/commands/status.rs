@@ -28,6 +28,8 @@ Examples:
 A session is live while it renews its lease; gone, if its process ran on this host and has ended; over, if its lease has run out. The next `outrigger gc`
 ends those that are gone or over. Packs that are dead are removed by a later `gc`, when their grace period is over.";
 
+const METRICS_HELP: &str = "Go on, and hand out numbers for Prometheus under /metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. No other machine is served: put a proxy before it";
+
 /// Show who uses the store just now, and what waits to be done
 ///
 /// Sessions with their hosts and leases, packs by their state, what holds contents, and what is wrong with the packs' place. It changes nothing, and does not
@@ -35,8 +37,7 @@ ends those that are gone or over. Packs that are dead are removed by a later `gc
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
-    /// Go on, and hand out numbers for Prometheus under /metrics: unix:/PATH, 127.0.0.1:PORT or [::1]:PORT. No other machine is served: put a proxy before it
-    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
+    #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
     metrics: Option<Address>,
 }
 

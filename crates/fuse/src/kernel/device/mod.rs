@@ -55,12 +55,13 @@ impl Device {
     /// Waits for a request and puts it into `room`; `None` once the mount is gone.
     ///
     /// # Errors
-    /// When the connection was aborted.
+    /// When the device fails.
     pub fn receive<'r>(&self, room: &'r mut [u8]) -> io::Result<Option<&'r [u8]>> {
         loop {
             return match rustix::io::read(&self.file, &mut *room) {
                 Ok(len) => Ok(Some(&room[..len])),
-                Err(Errno::NODEV) => Ok(None),
+                // The second is for who was just being given a request when the mount went.
+                Err(Errno::NODEV | Errno::CONNABORTED) => Ok(None),
                 // Whoever asked has given up before it was read, or a signal came.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
                 Err(errno) => Err(errno.into()),

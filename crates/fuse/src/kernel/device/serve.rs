@@ -15,7 +15,7 @@ const HEAD_ROOM: usize = 4096;
 /// Serves until the mount is gone.
 ///
 /// # Errors
-/// When the connection was aborted, or the kernel says what cannot be.
+/// When the device fails, or the kernel says what cannot be.
 pub fn serve<F: FileSystem>(fs: &F, device: &Device) -> io::Result<()> {
     // Once for all requests: fresh memory for each would cost page faults.
     let (mut room, mut bytes) = (vec![0; REQUEST_BYTES as usize + HEAD_ROOM], Vec::new());
