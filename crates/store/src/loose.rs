@@ -82,7 +82,7 @@ pub fn pack(store: &Store, session: &Arc<Session>, threads: usize) -> Result<u64
         let Some(last) = rows.last() else { break };
         after = last.number;
         let (whole, bad): (Vec<LooseRow>, Vec<LooseRow>) =
-            rows.into_iter().partition(|row| is_whole(store, &row.chunk));
+            rows.into_iter().partition(|row| row.chunk.is_whole(store.config.fingerprint));
         damaged.extend(bad.into_iter().map(|row| row.chunk.fingerprint.to_string()));
         packed += whole.len() as u64;
         if !whole.is_empty() {
@@ -97,10 +97,6 @@ pub fn pack(store: &Store, session: &Arc<Session>, threads: usize) -> Result<u64
         damaged.join(", ")
     );
     Err(Error::damaged(what))
-}
-
-fn is_whole(store: &Store, chunk: &LooseChunk) -> bool {
-    outrigger_offload::hash(store.config.fingerprint, &chunk.bytes) == chunk.fingerprint
 }
 
 fn pack_rows(store: &Store, session: &Arc<Session>, rows: Vec<LooseRow>, threads: usize) -> Result<()> {

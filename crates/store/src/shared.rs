@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::config::StoreConfig;
 use crate::error::{Context as _, Error, ErrorKind, Result};
 use crate::meta::{Location, PostgresMeta, is_postgres_url};
-use crate::store::create_private_dir;
+use crate::store::{OWN_DIRS, create_private_dir};
 
 /// The URL, if a store is named by one.
 pub fn url(store: &Path) -> Option<&str> {
@@ -83,7 +83,7 @@ pub(crate) fn make_cache_dir(config: &StoreConfig) -> Result<PathBuf> {
         let why = "there is no place for this host's index and lock files: set OUTRIGGER_CACHE to a local directory";
         Error::new(ErrorKind::Invalid, why)
     })?;
-    for name in ["index", "sessions"] {
+    for name in OWN_DIRS {
         let path = dir.join(name);
         create_private_dir(&path).context(|| {
             format!(

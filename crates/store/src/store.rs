@@ -25,6 +25,9 @@ use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
 /// The database's name in a store directory.
 pub const DATABASE_FILE: &str = "meta.db";
 
+/// What a host keeps of a store in directories: runs of the index, lock files of its sessions.
+pub(crate) const OWN_DIRS: [&str; 2] = ["index", "sessions"];
+
 /// An open store. Cheap to share by reference between threads.
 pub struct Store {
     dir: PathBuf,
@@ -102,7 +105,7 @@ impl Store {
                 _ => {}
             }
         }
-        for name in ["index", "sessions"] {
+        for name in OWN_DIRS {
             create_private_dir(&dir.join(name)).context(at)?;
         }
         config.claim_packs(dir)?;
@@ -368,6 +371,13 @@ impl Store {
     }
 }
 
+/// Makes the directory of a store that is to be, and what is in it but packs, database and configuration.
+pub(crate) fn create_store_dirs(dir: &Path) -> Result<()> {
+    let at = || format!("cannot create {}", dir.display());
+    create_private_dir(dir).context(at)?;
+    OWN_DIRS.iter().try_for_each(|name| create_private_dir(&dir.join(name)).context(at))
+}
+
 /// Tools that copy trees (version control, object stores) drop empty directories. Those without which nothing is lost are made again.
 fn make_directories(dir: &Path, config: &StoreConfig, meta: &SqliteMeta) -> Result<()> {
     let make = |name: &str| {
@@ -379,7 +389,7 @@ fn make_directories(dir: &Path, config: &StoreConfig, meta: &SqliteMeta) -> Resu
             .and_then(|()| sync_dir(dir))
             .context(|| format!("cannot create {}", path.display()))
     };
-    for name in ["index", "sessions"] {
+    for name in OWN_DIRS {
         make(name)?;
     }
     let packs = dir.join("packs");

@@ -11,7 +11,7 @@ use outrigger_store::testing::s3::{ACCESS_KEY, HttpFault, S3Server};
 use outrigger_workload::compare_trees;
 use outrigger_workload::postgres::{ABSENT, Server};
 
-use crate::run::{Place, Said};
+use crate::run::{Place, Said, noise};
 
 /// One server for these tests; `None`, said aloud, when PostgreSQL is not installed.
 fn postgres() -> Option<&'static Server> {
@@ -132,17 +132,6 @@ impl World {
         self.done(&[&["-s", store, "get"], args, &[to.to_str().unwrap()]].concat());
         assert_eq!(compare_trees(tree, &to).unwrap(), [], "{store} {args:?}");
     }
-}
-
-pub fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(&(state >> 11).to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }
 
 /// A directory, then PostgreSQL with packs in an object store, then PostgreSQL with a shared directory, then a directory again.

@@ -6,7 +6,7 @@ use std::process::Command;
 use outrigger_store::testing::s3::{ACCESS_KEY, HttpFault, S3Server};
 use outrigger_workload::compare_trees;
 
-use crate::run::{Place, Said};
+use crate::run::{Place, Said, noise};
 
 const SECRET: &str = "do-not-say-this";
 
@@ -73,17 +73,6 @@ impl Remote {
 #[track_caller]
 fn same(a: &Path, b: &Path) {
     assert_eq!(compare_trees(a, b).unwrap(), []);
-}
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(&(state >> 11).to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }
 
 #[test]

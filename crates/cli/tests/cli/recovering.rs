@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use outrigger_store::testing::s3::HttpFault;
 
-use crate::copies::{World, noise};
+use crate::copies::World;
+use crate::run::noise;
 
 fn schema(url: &str) -> &str {
     url.rsplit_once("schema=").unwrap().1

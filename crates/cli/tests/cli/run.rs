@@ -49,6 +49,18 @@ pub fn fed(mut command: Command, input: &[u8]) -> Said {
     child.wait_with_output().unwrap().into()
 }
 
+/// Bytes that cannot be compressed, the same for the same seed.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.extend_from_slice(&(state >> 11).to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
 impl Place {
     /// An empty workplace.
     pub fn empty() -> Self {

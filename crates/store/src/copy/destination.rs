@@ -15,7 +15,7 @@ use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{Counters, Location, Meta, OpenMode, PackRow, PostgresMeta, SqliteMeta};
 use crate::session::is_gone;
 use crate::shared;
-use crate::store::{DATABASE_FILE, Store, create_private_dir, write_durably};
+use crate::store::{DATABASE_FILE, Store, create_store_dirs, write_durably};
 
 /// See the module.
 pub(super) struct Destination {
@@ -48,10 +48,7 @@ impl Destination {
             refuse_itself(store, to)?;
             let config = config_of_copy(store, options, StoreConfig::find(to)?)?;
             let is_store = to.join(CONFIG_FILE).exists();
-            create_private_dir(to).context(|| format!("cannot create {}", to.display()))?;
-            for name in ["index", "sessions"] {
-                create_private_dir(&to.join(name)).context(|| format!("cannot create {}", to.display()))?;
-            }
+            create_store_dirs(to)?;
             if !is_store {
                 refuse_foreign(to)?;
             }

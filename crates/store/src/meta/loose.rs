@@ -10,7 +10,7 @@
 
 use std::collections::HashSet;
 
-use outrigger_format::{CodecChoice, Fingerprint};
+use outrigger_format::{CodecChoice, Fingerprint, FingerprintKind};
 
 use super::SessionId;
 use crate::error::Result;
@@ -24,6 +24,13 @@ pub struct LooseChunk {
     pub codec: CodecChoice,
     /// Its bytes.
     pub bytes: Vec<u8>,
+}
+
+impl LooseChunk {
+    /// Its bytes are what its name says, which the function `kind` made.
+    pub fn is_whole(&self, kind: FingerprintKind) -> bool {
+        outrigger_offload::hash(kind, &self.bytes) == self.fingerprint
+    }
 }
 
 /// A chunk in its row.

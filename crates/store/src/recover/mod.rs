@@ -36,7 +36,7 @@ use crate::meta::{Commit, Meta, OpenMode, SessionKind, SqliteMeta};
 use crate::older::PACK_ID_GAP;
 use crate::remains;
 use crate::session::Session;
-use crate::store::{DATABASE_FILE, Store, create_private_dir, write_durably};
+use crate::store::{DATABASE_FILE, Store, create_store_dirs, write_durably};
 pub use shared::recover_shared;
 use survey::Survey;
 
@@ -170,10 +170,7 @@ pub fn adopt(dir: &Path, location: &Location) -> Result<()> {
         return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", dir.display())));
     }
     let config = noted(location)?;
-    create_private_dir(dir).context(|| format!("cannot create {}", dir.display()))?;
-    for name in ["index", "sessions"] {
-        create_private_dir(&dir.join(name)).context(|| format!("cannot create {}", dir.display()))?;
-    }
+    create_store_dirs(dir)?;
     write_durably(dir, CONFIG_FILE, config.to_text().as_bytes())
 }
 

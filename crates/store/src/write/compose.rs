@@ -2,7 +2,7 @@
 //!
 //! For contents whose chunks are committed as rows ([`crate::loose`]). What comes out is what the pipeline would have stored, so it finds these chunks again, and they those that it stored.
 
-use outrigger_format::{Entry, INLINE_ENTRIES_MAX, Root};
+use outrigger_format::{CodecChoice, Entry, INLINE_ENTRIES_MAX, Root};
 use outrigger_offload::Compression;
 
 use super::ingest::cut_here;
@@ -36,7 +36,8 @@ pub fn compose(reader: &Reader<'_>, file: &FileItem, new_max: u64) -> Result<Opt
     if !is_usual || new.sum::<u64>() > new_max {
         return Ok(None);
     }
-    let mut composing = Composing { entries: Vec::with_capacity(INLINE_ENTRIES_MAX), chunks: Vec::new() };
+    let mut composing =
+        Composing { codec: codec.codec, entries: Vec::with_capacity(INLINE_ENTRIES_MAX), chunks: Vec::new() };
     for part in parts {
         let fits = match part {
             Part::Hole { len } => composing.push(Entry::Hole { len: *len }),
@@ -47,13 +48,14 @@ pub fn compose(reader: &Reader<'_>, file: &FileItem, new_max: u64) -> Result<Opt
             return Ok(None);
         }
     }
-    let Composing { entries, chunks } = composing;
+    let Composing { entries, chunks, .. } = composing;
     let root = if entries.is_empty() { Root::Empty } else { Root::Inline(entries) };
     Ok(Some(Composed { root, chunks }))
 }
 
 /// What there is so far. Its methods are false when it cannot be had so.
 struct Composing {
+    codec: CodecChoice,
     entries: Vec<Entry>,
     chunks: Vec<LooseChunk>,
 }
@@ -104,13 +106,12 @@ impl Composing {
     ) -> Result<bool> {
         let mut bytes = vec![0; len as usize];
         source.read_at(offset, &mut bytes)?;
-        let codec = hinted(file.codec, &file.attributes.xattrs).codec;
         for range in cut_here(&bytes, offset, file.chunker) {
             let fingerprint = outrigger_offload::hash(reader.fingerprint_kind(), &bytes[range.clone()]);
             if !self.push(Entry::Chunk { fingerprint, len: range.len() as u32 }) {
                 return Ok(false);
             }
-            self.chunks.push(LooseChunk { fingerprint, codec, bytes: bytes[range].to_vec() });
+            self.chunks.push(LooseChunk { fingerprint, codec: self.codec, bytes: bytes[range].to_vec() });
         }
         Ok(true)
     }
