@@ -73,13 +73,24 @@ fn a_store_from_before_jobs_gets_them_when_it_is_opened() {
     meta.reserve_inodes(9).unwrap();
     commit(&meta, writer(&meta), vec![file(R, "f", 5, 1)], 1).unwrap();
     drop(meta);
-    let tables = ["job", "job_input", "job_split", "job_output", "job_note", "job_seen", "loose"];
+    let tables = [
+        "job",
+        "job_input",
+        "job_split",
+        "job_output",
+        "job_note",
+        "job_seen",
+        "loose",
+        "file_lock",
+        "file_lock_wait",
+    ];
     let drops = tables.map(|table| format!("DROP TABLE {schema}.{table}")).join("; ");
     server.sql(&format!("{drops}; UPDATE {schema}.about SET version = 1"));
     // Who may only read reads it as it is.
     let reader = PostgresMeta::open(Location::parse(&url).unwrap(), true).unwrap();
     assert_eq!((paths(&reader, At::Now), reader.check().unwrap()), (vec!["/f".to_string()], Vec::new()));
     assert!(Meta::jobs(&reader).is_none() && Meta::loose(&reader).is_none());
+    assert!(reader.file_locks().is_none());
     drop(reader);
     // Of several that come at once one does it.
     std::thread::scope(|scope| {
@@ -93,6 +104,27 @@ fn a_store_from_before_jobs_gets_them_when_it_is_opened() {
     assert!(meta.job(job).unwrap().is_some());
     assert!(Meta::loose(&meta).is_some());
     assert_eq!(meta.check().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_store_from_before_locks_gets_them_when_it_is_opened() {
+    let Some(server) = Server::shared() else { return };
+    let schema = server.fresh();
+    let url = server.url(&schema);
+    let meta = create(&url);
+    meta.reserve_inodes(9).unwrap();
+    commit(&meta, writer(&meta), vec![file(R, "f", 5, 1)], 1).unwrap();
+    drop(meta);
+    let sql = "DROP TABLE @file_lock; DROP TABLE @file_lock_wait; UPDATE @about SET version = 3";
+    server.sql(&sql.replace('@', &format!("{schema}.")));
+    let reader = PostgresMeta::open(Location::parse(&url).unwrap(), true).unwrap();
+    assert!(reader.file_locks().is_none());
+    assert_eq!((paths(&reader, At::Now), reader.check().unwrap()), (vec!["/f".to_string()], Vec::new()));
+    drop(reader);
+    let meta = open(&url);
+    assert_eq!(meta.file_locks().unwrap().lock_counts().unwrap(), []);
+    meta.fence(writer(&meta)).unwrap();
+    assert_eq!((paths(&meta, At::Now), meta.check().unwrap()), (vec!["/f".to_string()], Vec::new()));
 }
 
 #[test]
@@ -111,6 +143,14 @@ fn harm_is_found() {
         ("UPDATE @held SET root = '\\x0107'", "held"),
         ("UPDATE @job_input SET path = 'other'", "input 0 of job 1 is not what was written"),
         ("INSERT INTO @policy VALUES (5, 'codec', 'lz4')", "policy codec is set on inode 5"),
+        (
+            "INSERT INTO @file_lock VALUES (5, 1, 1, 9, 8, 0, 0, 0)",
+            "lock of session 1 on inode 5 cannot be one",
+        ),
+        (
+            "INSERT INTO @file_lock VALUES (5, 99, 1, 8, 9, 0, 0, 0)",
+            "lock on inode 5 is of session 99, which is over",
+        ),
     ] {
         let schema = server.fresh();
         let meta = create(&server.url(&schema));

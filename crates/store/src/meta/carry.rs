@@ -274,6 +274,8 @@ pub(in crate::meta) const OTHERS: &[&str] = &[
     "session",
     "pin",
     "pin_root",
+    "file_lock",
+    "file_lock_wait",
 ];
 
 /// Columns that each engine fills in when a row comes, and that need not be the same.
@@ -329,13 +331,14 @@ mod tests {
             include_str!("postgres/schema_1.sql"),
             include_str!("postgres/schema_jobs.sql"),
             include_str!("postgres/schema_loose.sql"),
+            include_str!("postgres/schema_locks.sql"),
             include_str!("sqlite/loose.sql"),
             include_str!("sqlite/schema.sql"),
             include_str!("sqlite/jobs.sql"),
             include_str!("sqlite/notes.sql"),
         ];
         let versions = super::super::postgres::SCHEMAS;
-        assert_eq!(versions, 3, "a new schema: is what it makes carried by `copy`? Name it here, too");
+        assert_eq!(versions, 4, "a new schema: is what it makes carried by `copy`? Name it here, too");
         for name in schemas.into_iter().flat_map(made) {
             let is_carried = TABLES.iter().any(|table| table.name == name);
             assert!(is_carried != OTHERS.contains(&name), "table {name}");

@@ -11,6 +11,7 @@ mod carry;
 mod change;
 mod fault;
 pub mod jobs;
+pub mod locks;
 pub mod loose;
 mod postgres;
 mod sqlite;
@@ -548,6 +549,13 @@ pub trait Meta: Send + Sync {
 
     /// The loose chunks; `None` in a store of an earlier version that nobody who may write has opened since, which has none.
     fn loose(&self) -> Option<&dyn loose::Loose>;
+
+    // ---- locks on files -------------------------------------------------------------------------------------------
+
+    /// The locks on files, where an engine has them: PostgreSQL's has. A store in a directory is mounted by one process at a time, whose kernel keeps them.
+    fn file_locks(&self) -> Option<&dyn locks::FileLocks> {
+        None
+    }
 
     // ---- upkeep ---------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ pub struct SessionStatus {
     pub what: String,
     /// Generations that it has not acknowledged: a collector waits for it.
     pub lag: u64,
+    /// Locks on files that its programs hold.
+    pub locks: u64,
 }
 
 /// Packs in one state.
@@ -80,6 +82,7 @@ pub fn status(store: &Store) -> Result<Status> {
     // After the rows, so that nobody can be ahead of it. Not the newest that anybody has acknowledged: one writer alone that hangs has no other to be behind.
     let newest = store.meta.generation()?;
     let locks = store.locks_dir();
+    let held = store.meta.file_locks().map(|locks| locks.lock_counts()).transpose()?.unwrap_or_default();
     let sessions = rows.iter().map(|row| {
         // The lock's name, the host, the process and the command.
         let mut words = row.description.splitn(4, ' ').skip(1).map(str::to_owned);
@@ -90,8 +93,9 @@ pub fn status(store: &Store) -> Result<Status> {
             (false, false) => Standing::Live,
         };
         let lag = newest.saturating_sub(acknowledged(row).unwrap_or(newest));
+        let locks = held.iter().find(|(session, _)| *session == row.id).map_or(0, |(_, count)| *count);
         let (id, kind) = (row.id.0, row.kind);
-        SessionStatus { id, kind, standing, host: word(), process: word(), what: word(), lag }
+        SessionStatus { id, kind, standing, host: word(), process: word(), what: word(), lag, locks }
     });
     let sessions = sessions.collect();
     let mut packs = BTreeMap::<_, PacksStatus>::new();

@@ -313,8 +313,15 @@ fn take_rest(run: Run<'_>, schema: &str, rest: &Rest) -> Outcome<()> {
     let [totals, there] = &answers[..] else {
         return Err(refuse(ErrorKind::Damaged, "two questions have two answers"));
     };
-    let mut queries: Vec<Query> =
-        ["DELETE FROM @session", "DELETE FROM @pin", "DELETE FROM @pin_root"].map(Query::new).into();
+    let mut queries: Vec<Query> = [
+        "DELETE FROM @session",
+        "DELETE FROM @pin",
+        "DELETE FROM @pin_root",
+        "DELETE FROM @file_lock",
+        "DELETE FROM @file_lock_wait",
+    ]
+    .map(Query::new)
+    .into();
     let sql = "UPDATE @state SET epoch = $1, generation = greatest(generation, $2), collector = NULL";
     queries.push(Query::new(sql).int(rest.epoch).int(rest.generation));
     for (name, value) in [

@@ -3,7 +3,7 @@
 use super::connection::{Connection, Query};
 use super::open::Tables;
 use super::row::{self, former_columns, require, stored_columns};
-use super::{counters, jobs, loose, packs, reclaim};
+use super::{counters, jobs, locks, loose, packs, reclaim};
 use crate::meta::fault::{Fault, Outcome};
 
 /// Findings of one kind that are listed; more are only counted.
@@ -165,7 +165,8 @@ pub(super) fn check(connection: &mut Connection, tables: Tables) -> Outcome<Vec<
     }
     kind.end(&mut found);
     let loose: &[&'static str] = if tables.has_loose { &[loose::RULE] } else { &[] };
-    for rule in RULES.iter().chain(loose) {
+    let locks = if tables.has_locks { locks::RULES } else { &[] };
+    for rule in RULES.iter().chain(loose).chain(locks) {
         let mut kind = Kind::default();
         connection.stream(&Query::new(rule), |row| {
             kind.add(row.try_get(0)?);

@@ -15,6 +15,7 @@
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs/`, `schema_jobs.sql` | jobs |
 //! | `loose.rs`, `schema_loose.sql` | loose chunks |
+//! | `locks.rs`, `schema_locks.sql` | locks on files |
 //! | `carry.rs`, `exchange.rs` | taking over a copy's rows; putting a recovered database in the place of the old one |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
 
@@ -27,6 +28,7 @@ mod exchange;
 mod flush;
 mod jobs;
 mod location;
+mod locks;
 mod loose;
 mod open;
 mod packs;
@@ -52,6 +54,7 @@ use self::connection::{Answer, Query};
 use self::pool::Pool;
 use self::transaction::{Gate, Transactions, Tx};
 use super::fault::{Explain as _, Outcome};
+use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, Taken, Wait};
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::{
     At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId,
@@ -389,6 +392,10 @@ impl Meta for PostgresMeta {
         self.tables.has_loose.then_some(self as &dyn Loose)
     }
 
+    fn file_locks(&self) -> Option<&dyn FileLocks> {
+        self.tables.has_locks.then_some(self as &dyn FileLocks)
+    }
+
     fn counters(&self) -> Result<Counters> {
         self.read("reading counters", &Query::new(counters::NEXT), counters::read_next)
     }
@@ -447,5 +454,69 @@ impl Loose for PostgresMeta {
 
     fn adopt_loose(&self, session: SessionId) -> Result<u64> {
         self.write("taking loose chunks over", Gate::Shared, |tx| loose::adopt(tx, session))
+    }
+}
+
+impl FileLocks for PostgresMeta {
+    // None goes through the gate: nothing of the tree changes.
+    fn take_lock(&self, session: SessionId, inode: u64, lock: &Lock, wait: Option<Wait>) -> Result<Taken> {
+        let keys = self.lock_keys();
+        loop {
+            let taken = self.write("taking a lock on a file", Gate::Open, |tx| {
+                locks::take(tx, &keys, session, inode, lock, wait)
+            })?;
+            let Taken::No(blockers) = &taken else { return Ok(taken) };
+            let over: HashSet<SessionId> =
+                blockers.iter().filter(|blocker| blocker.is_over).map(|blocker| blocker.session).collect();
+            if over.is_empty() {
+                return Ok(taken);
+            }
+            over.into_iter().try_for_each(|session| self.fence(session))?;
+        }
+    }
+
+    fn lock_blockers(
+        &self,
+        session: SessionId,
+        inode: u64,
+        lock: &Lock,
+        wait: Option<Wait>,
+    ) -> Result<Vec<Blocker>> {
+        let query = locks::blockers(session, inode, lock, wait);
+        self.read("looking for locks on a file", &query, |answer| {
+            locks::read_blockers(session, lock, wait, answer)
+        })
+    }
+
+    fn release_lock(
+        &self,
+        session: SessionId,
+        inode: u64,
+        family: LockFamily,
+        owner: u64,
+        range: LockRange,
+    ) -> Result<bool> {
+        let keys = self.lock_keys();
+        let lock = Lock { family, owner, range, mode: LockMode::Shared, process: 0 };
+        self.write("giving up a lock on a file", Gate::Open, |tx| {
+            locks::release(tx, &keys, session, inode, &lock)
+        })
+    }
+
+    fn stop_waiting(&self, session: SessionId, ticket: u64) -> Result<()> {
+        self.write("giving up a wait for a lock", Gate::Open, |tx| {
+            locks::stop_waiting(tx, session, ticket);
+            Ok(())
+        })
+    }
+
+    fn lock_counts(&self) -> Result<Vec<(SessionId, u64)>> {
+        self.list("counting locks on files", locks::COUNTS, locks::read_count)
+    }
+}
+
+impl PostgresMeta {
+    fn lock_keys(&self) -> locks::Keys<'_> {
+        locks::Keys { schema: &self.location().schema }
     }
 }

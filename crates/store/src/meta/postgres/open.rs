@@ -11,8 +11,12 @@ use crate::meta::change::row::{Content, Special, root_attributes};
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
 
 /// What makes each version of the schema from the one before.
-const MIGRATIONS: &[&str] =
-    &[include_str!("schema_1.sql"), include_str!("schema_jobs.sql"), include_str!("schema_loose.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("schema_1.sql"),
+    include_str!("schema_jobs.sql"),
+    include_str!("schema_loose.sql"),
+    include_str!("schema_locks.sql"),
+];
 /// The newest one.
 pub(in crate::meta) const VERSION: i32 = MIGRATIONS.len() as i32;
 /// Older servers lack what the statements use.
@@ -180,12 +184,15 @@ fn require_server(connection: &mut Connection) -> Outcome<()> {
 const VERSION_JOBS: i32 = 2;
 /// The first version with loose chunks.
 const VERSION_LOOSE: i32 = 3;
+/// The first version with locks on files.
+const VERSION_LOCKS: i32 = 4;
 
 /// Which tables there are that an earlier version has not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Tables {
     pub has_jobs: bool,
     pub has_loose: bool,
+    pub has_locks: bool,
 }
 
 /// Checks that there is a store that this program knows; an older schema is brought up to date if `may_write`. Returns its configuration, and what it has.
@@ -231,7 +238,12 @@ pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<
         migrated.explain(&what)?;
     }
     let version = if may_write { VERSION } else { found.version };
-    Ok((found.config, Tables { has_jobs: version >= VERSION_JOBS, has_loose: version >= VERSION_LOOSE }))
+    let tables = Tables {
+        has_jobs: version >= VERSION_JOBS,
+        has_loose: version >= VERSION_LOOSE,
+        has_locks: version >= VERSION_LOCKS,
+    };
+    Ok((found.config, tables))
 }
 
 /// Whether this role may change the store, and this server be changed.

@@ -145,12 +145,14 @@ pub(super) fn acknowledge(tx: &mut Tx<'_>, session: SessionId, relied: &[PackId]
     Ok(generation)
 }
 
-/// Ends a session, if it is not over yet. What it left uncommitted stays its own until it is swept.
+/// Ends a session, if it is not over yet. What it left uncommitted stays its own until it is swept. Its locks on files go: its row first, which waits for its transactions.
 pub(super) fn end(tx: &mut Tx<'_>, session: SessionId) {
     for sql in [
         "DELETE FROM @session WHERE id = $1",
         "DELETE FROM @pin WHERE session = $1",
         "DELETE FROM @pin_root WHERE session = $1",
+        "DELETE FROM @file_lock WHERE session = $1",
+        "DELETE FROM @file_lock_wait WHERE session = $1",
         "UPDATE @state SET collector = NULL WHERE collector = $1",
     ] {
         tx.later(Query::new(sql).int(session.0 as i64));

@@ -1,0 +1,311 @@
+//! Locks on files.
+//!
+//! **Beside each other.** What is decided on a file's locks is decided with an advisory lock on that file held until the transaction ends, taken by a statement of its own before the rows are read. Not
+//! on the inode's row, which commits lock: a lock must not wait for what is being stored, and a file that has lost its last name has none. Who begins to wait for a range holds a second one, of all who do, taken after
+//! the first, so that of several who would close a circle each sees those before it.
+//!
+//! A transaction that takes or gives up a lock has its session's row locked, as every transaction of a session. So has one that commits: a session whose lease is over is fenced, which waits for both, before its locks
+//! are anybody else's.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::connection::{Answer, Query};
+use super::counters;
+use super::sessions::{self, now};
+use super::transaction::Tx;
+use crate::error::ErrorKind;
+use crate::meta::SessionId;
+use crate::meta::fault::{Outcome, refuse};
+use crate::meta::locks::{Blocker, LOCK_END, Lock, LockFamily, LockMode, LockRange, Owned, Taken, Wait};
+
+/// Keys of advisory locks. A database may hold several stores.
+pub(super) struct Keys<'s> {
+    pub schema: &'s str,
+}
+
+impl Keys<'_> {
+    fn file(&self, inode: u64) -> Query {
+        let key = [b"outrigger file lock".as_slice(), self.schema.as_bytes(), &inode.to_le_bytes()];
+        Self::lock(outrigger_format::checksum(&key))
+    }
+
+    fn waits(&self) -> Query {
+        Self::lock(outrigger_format::checksum(&[b"outrigger lock waits", self.schema.as_bytes()]))
+    }
+
+    fn lock(key: u64) -> Query {
+        Query::new("SELECT pg_advisory_xact_lock($1)").int(key as i64)
+    }
+}
+
+/// A row that cannot be one; for `check`.
+pub(super) const RULES: &[&str] = &[
+    "SELECT 'lock of session ' || session || ' on inode ' || inode || ' cannot be one' FROM @file_lock \
+     WHERE first < 0 OR last < first OR family NOT IN (0, 1) OR mode NOT IN (0, 1)",
+    "SELECT DISTINCT 'lock on inode ' || inode || ' is of session ' || session || ', which is over' FROM @file_lock \
+     WHERE session NOT IN (SELECT id FROM @session)",
+];
+
+/// What touches a range, held or waited for by whomever; of what is waited for, what has been for longer than ticket `$6` of session `$5`. For [`read`].
+const AROUND: &str = concat!(
+    "SELECT l.session, l.owner, l.first, l.last, l.process, l.mode, coalesce(s.lease_until <= ",
+    now!(),
+    ", true), false FROM @file_lock l LEFT JOIN @session s ON s.id = l.session \
+     WHERE l.inode = $1 AND l.family = $2 AND l.first <= $4 AND l.last >= $3 \
+     UNION ALL \
+     SELECT w.session, w.owner, w.first, w.last, w.process, w.mode, false, true FROM @file_lock_wait w \
+     JOIN @session s ON s.id = w.session AND s.lease_until > ",
+    now!(),
+    " WHERE w.inode = $1 AND w.family = $2 AND w.first <= $4 AND w.last >= $3 AND w.number < \
+     coalesce((SELECT number FROM @file_lock_wait WHERE session = $5 AND ticket = $6), 9223372036854775807)"
+);
+
+fn around(session: SessionId, inode: u64, lock: &Lock, wait: Option<Wait>) -> Query {
+    let range = lock.range.with_neighbours();
+    // No wait has this number.
+    let ticket = wait.map_or(-1, |wait| wait.ticket as i64);
+    let query = Query::new(AROUND).int(inode as i64).with(lock.family as i32, Type::INT4);
+    query.int(range.first as i64).int(range.last as i64).int(session.0 as i64).int(ticket)
+}
+
+fn read(row: &Row, family: LockFamily) -> Outcome<Blocker> {
+    let number = |column: usize| row.try_get::<_, i64>(column).map(|value| value as u64);
+    let mode = match row.try_get::<_, i32>(5)? {
+        0 => LockMode::Shared,
+        1 => LockMode::Exclusive,
+        mode => return Err(refuse(ErrorKind::Damaged, format!("mode {mode} of a lock"))),
+    };
+    let range = LockRange { first: number(2)?, last: number(3)? };
+    let lock = Lock { family, owner: number(1)?, range, mode, process: number(4)? as u32 };
+    let session = SessionId(number(0)?);
+    Ok(Blocker { session, lock, is_over: row.try_get(6)?, is_waiting: row.try_get(7)? })
+}
+
+/// What the owner has around the range, and what of others is in its way.
+fn divide(
+    session: SessionId,
+    lock: &Lock,
+    wait: Option<Wait>,
+    rows: &[Row],
+) -> Outcome<(Vec<Lock>, Vec<Blocker>)> {
+    let all = rows.iter().map(|row| read(row, lock.family)).collect::<Outcome<Vec<_>>>()?;
+    let (mine, mut others): (Vec<Blocker>, Vec<Blocker>) =
+        all.into_iter().partition(|one| (one.session, one.lock.owner) == (session, lock.owner));
+    let mine: Vec<Lock> = mine.into_iter().filter(|one| !one.is_waiting).map(|one| one.lock).collect();
+    // Who has something here already goes before all who wait: they may be waiting for that.
+    let gives_way = wait.is_some_and(|wait| wait.gives_way) && mine.is_empty();
+    others.retain(|other| other.lock.excludes(lock) && (gives_way || !other.is_waiting));
+    // Always the same order, as they are compared with those of another time.
+    others.sort_unstable_by_key(|other| {
+        (other.is_waiting, other.lock.range.first, other.session, other.lock.owner)
+    });
+    Ok((mine, others))
+}
+
+fn check(range: LockRange) -> Outcome<()> {
+    if range.first > range.last || range.last > LOCK_END {
+        return Err(refuse(ErrorKind::Invalid, format!("no lock can be on bytes {range:?}")));
+    }
+    Ok(())
+}
+
+/// For what is in the way of a lock.
+pub(super) fn blockers(session: SessionId, inode: u64, lock: &Lock, wait: Option<Wait>) -> Query {
+    around(session, inode, lock, wait)
+}
+
+/// What [`blockers`] says.
+pub(super) fn read_blockers(
+    session: SessionId,
+    lock: &Lock,
+    wait: Option<Wait>,
+    answer: &Answer,
+) -> Outcome<Vec<Blocker>> {
+    Ok(divide(session, lock, wait, &answer.rows)?.1)
+}
+
+/// Takes a lock, if nothing is in its way. Sessions that are over are not ended here: that takes a transaction of its own.
+pub(super) fn take(
+    tx: &mut Tx<'_>,
+    keys: &Keys<'_>,
+    session: SessionId,
+    inode: u64,
+    lock: &Lock,
+    wait: Option<Wait>,
+) -> Outcome<Taken> {
+    check(lock.range)?;
+    let queries = vec![
+        Query::new(sessions::REQUIRE_LIVE).int(session.0 as i64),
+        keys.file(inode),
+        around(session, inode, lock, wait),
+    ];
+    let answers = tx.run(queries)?;
+    sessions::live(tx, session, &answers[0])?;
+    let (mine, others) = divide(session, lock, wait, &answers[2].rows)?;
+    if others.is_empty() {
+        exchange(tx, session, inode, lock, &mine, Some(lock.mode));
+        if let Some(wait) = wait {
+            forget_wait(tx, session, wait.ticket);
+        }
+        return Ok(Taken::Yes);
+    }
+    let Some(wait) = wait else { return Ok(Taken::No(others)) };
+    if others.iter().any(|other| other.is_over) {
+        return Ok(Taken::No(others));
+    }
+    let mut holders = BTreeSet::new();
+    match lock.family {
+        // Who waits to change what it has would keep another one who does the same waiting, and both for ever.
+        LockFamily::Whole => {
+            exchange(tx, session, inode, lock, &mine, None);
+        }
+        LockFamily::Ranges => {
+            let held = others.iter().filter(|other| !other.is_waiting);
+            holders.extend(held.map(|other| (other.session.0 as i64, other.lock.owner as i64)));
+            if closes_circle(tx, keys, session, lock.owner, &holders)? {
+                forget_wait(tx, session, wait.ticket);
+                return Ok(Taken::Deadlock);
+            }
+        }
+    }
+    record_wait(tx, session, inode, lock, wait.ticket, &holders);
+    Ok(Taken::No(others))
+}
+
+/// Makes the rows of an owner say that the lock's range has this mode. `mine` is what it has around that.
+fn exchange(
+    tx: &mut Tx<'_>,
+    session: SessionId,
+    inode: u64,
+    lock: &Lock,
+    mine: &[Lock],
+    mode: Option<LockMode>,
+) -> usize {
+    let before = Owned::new(mine.iter().map(|held| (held.range, held.mode)).collect());
+    let mut after = before.clone();
+    after.set(lock.range, mode);
+    let (before, after) = (before.ranges(), after.ranges());
+    let gone = before.iter().filter(|held| !after.contains(held)).map(|(range, _)| range.first as i64);
+    let gone: Vec<i64> = gone.collect();
+    let whose = |query: Query| {
+        let query = query.int(inode as i64).with(lock.family as i32, Type::INT4);
+        query.int(session.0 as i64).int(lock.owner as i64)
+    };
+    if !gone.is_empty() {
+        let sql = "DELETE FROM @file_lock WHERE inode = $1 AND family = $2 AND session = $3 AND owner = $4 AND first = ANY ($5)";
+        tx.later(whose(Query::new(sql)).ints(gone));
+    }
+    let new: Vec<_> = after.iter().filter(|held| !before.contains(held)).collect();
+    if !new.is_empty() {
+        let sql = "INSERT INTO @file_lock (inode, family, session, owner, process, first, last, mode) \
+                   SELECT $1, $2, $3, $4, $5, n.* FROM unnest($6::int8[], $7::int8[], $8::int4[]) n";
+        let query = whose(Query::new(sql)).int(i64::from(lock.process));
+        let query = query.ints(new.iter().map(|(range, _)| range.first as i64).collect());
+        let query = query.ints(new.iter().map(|(range, _)| range.last as i64).collect());
+        let modes: Vec<i32> = new.iter().map(|(_, mode)| *mode as i32).collect();
+        tx.later(query.with(modes, Type::INT4_ARRAY));
+    }
+    after.len()
+}
+
+/// Whether one of `holders` waits, itself or by way of others, for this owner.
+fn closes_circle(
+    tx: &mut Tx<'_>,
+    keys: &Keys<'_>,
+    session: SessionId,
+    owner: u64,
+    holders: &BTreeSet<(i64, i64)>,
+) -> Outcome<bool> {
+    let sql = concat!(
+        "SELECT w.session, w.owner, w.sessions, w.owners FROM @file_lock_wait w \
+         JOIN @session s ON s.id = w.session AND s.lease_until > ",
+        now!(),
+        " WHERE w.family = 0"
+    );
+    let answers = tx.run(vec![keys.waits(), Query::new(sql)])?;
+    let mut waits: BTreeMap<(i64, i64), Vec<(i64, i64)>> = BTreeMap::new();
+    for row in &answers[1].rows {
+        let (sessions, owners): (Vec<i64>, Vec<i64>) = (row.try_get(2)?, row.try_get(3)?);
+        let for_whom = sessions.into_iter().zip(owners);
+        waits.entry((row.try_get(0)?, row.try_get(1)?)).or_default().extend(for_whom);
+    }
+    let own = (session.0 as i64, owner as i64);
+    let (mut seen, mut next) = (HashSet::new(), holders.iter().copied().collect::<Vec<_>>());
+    while let Some(who) = next.pop() {
+        if who == own {
+            return Ok(true);
+        }
+        if seen.insert(who) {
+            next.extend(waits.get(&who).into_iter().flatten());
+        }
+    }
+    Ok(false)
+}
+
+fn record_wait(
+    tx: &mut Tx<'_>,
+    session: SessionId,
+    inode: u64,
+    lock: &Lock,
+    ticket: u64,
+    holders: &BTreeSet<(i64, i64)>,
+) {
+    // Its number stays, and with it its place among those who wait.
+    let sql = "INSERT INTO @file_lock_wait (session, ticket, inode, owner, first, last, process, family, mode, sessions, owners) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
+               ON CONFLICT (session, ticket) DO UPDATE SET sessions = excluded.sessions, owners = excluded.owners";
+    let query = Query::new(sql).int(session.0 as i64).int(ticket as i64).int(inode as i64);
+    let query = query.int(lock.owner as i64).int(lock.range.first as i64).int(lock.range.last as i64);
+    let query = query.int(i64::from(lock.process)).with(lock.family as i32, Type::INT4);
+    let query = query.with(lock.mode as i32, Type::INT4);
+    let query = query.ints(holders.iter().map(|(session, _)| *session).collect());
+    tx.later(query.ints(holders.iter().map(|(_, owner)| *owner).collect()));
+}
+
+fn forget_wait(tx: &mut Tx<'_>, session: SessionId, ticket: u64) {
+    let sql = "DELETE FROM @file_lock_wait WHERE session = $1 AND ticket = $2";
+    tx.later(Query::new(sql).int(session.0 as i64).int(ticket as i64));
+}
+
+/// Lets go of what an owner has in `lock`'s range. Returns whether it has something else.
+pub(super) fn release(
+    tx: &mut Tx<'_>,
+    keys: &Keys<'_>,
+    session: SessionId,
+    inode: u64,
+    lock: &Lock,
+) -> Outcome<bool> {
+    check(lock.range)?;
+    let sql =
+        "SELECT count(*) FROM @file_lock WHERE inode = $1 AND family = $2 AND session = $3 AND owner = $4";
+    let count = Query::new(sql).int(inode as i64).with(lock.family as i32, Type::INT4);
+    let queries = vec![
+        Query::new(sessions::REQUIRE_LIVE).int(session.0 as i64),
+        keys.file(inode),
+        around(session, inode, lock, None),
+        count.int(session.0 as i64).int(lock.owner as i64),
+    ];
+    let answers = tx.run(queries)?;
+    sessions::live(tx, session, &answers[0])?;
+    let (mine, _) = divide(session, lock, None, &answers[2].rows)?;
+    let count: i64 = counters::row(&answers[3])?.try_get(0)?;
+    let left = exchange(tx, session, inode, lock, &mine, None);
+    Ok(count as usize - mine.len() + left > 0)
+}
+
+/// A wait is over.
+pub(super) fn stop_waiting(tx: &mut Tx<'_>, session: SessionId, ticket: u64) {
+    forget_wait(tx, session, ticket);
+}
+
+/// How many each session holds, for [`read_count`].
+pub(super) const COUNTS: &str = "SELECT session, count(*) FROM @file_lock GROUP BY session ORDER BY session";
+
+/// A row of [`COUNTS`].
+pub(super) fn read_count(row: &Row) -> Outcome<(SessionId, u64)> {
+    let number = |column: usize| row.try_get::<_, i64>(column).map(|value| value as u64);
+    Ok((SessionId(number(0)?), number(1)?))
+}
