@@ -10,18 +10,24 @@
 //! `release`. `flush` is the end of one descriptor: an implementation that delays writes reports their errors there and in `fsync`. A file
 //! without names lives until its last handle is released.
 //!
+//! **Locks** are the kernel's affair, unless the file system says that it keeps them ([`FileSystem::keeps_locks`]): then none is known to the kernel, and what ends a lock must be seen here. Those on ranges that a
+//! process has end when it closes any descriptor of the file ([`FileSystem::closed_by`]), all others with the handle by which they were taken.
+//!
 //! What changes something has a default that answers `EROFS`, so that an implementation for reading implements reading only. [`Counted`]
 //! has to pass on every one of them.
 
 mod counted;
 mod effort;
+mod locks;
 mod types;
 
+use outrigger_store::meta::locks::Lock;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 pub use counted::Counted;
 pub use effort::{Effort, Keeps};
+pub use locks::{Answer, LockRequest, Unlock};
 pub use types::{
     Attr, Caller, DirEntry, Entry, Found, Handle, NewNode, OpenFlags, Opened, Part, Result, Seek, SetAttr,
     SetTime, Statfs, TakeEntry,
@@ -45,6 +51,11 @@ pub trait FileSystem: Send + Sync + 'static {
     /// True when what it shows changes without the kernel's doing: then a kernel drops what it has cached of a file whose length or modification time is another one
     /// than it knew.
     fn changes_elsewhere(&self) -> bool {
+        false
+    }
+
+    /// True when it keeps the locks of programs (`fcntl`, `flock`), for all who see the same files. Else the kernel does, among the processes of this machine.
+    fn keeps_locks(&self) -> bool {
         false
     }
 
@@ -121,6 +132,37 @@ pub trait FileSystem: Send + Sync + 'static {
     fn fsync_dir(&self, number: u64, handle: Handle) -> Result<()> {
         let _ = (number, handle);
         Ok(())
+    }
+
+    // ---- locks ----------------------------------------------------------------------------------------------------
+
+    /// A lock of somebody else that is in the way of this one; its process is 0 unless that is one of this machine.
+    fn locked_by(&self, number: u64, lock: &Lock) -> Result<Option<Lock>> {
+        let _ = (number, lock);
+        Err(Errno::NOSYS)
+    }
+
+    /// Takes a lock, in place of what its owner has in the range. `answer` is told when that is done or cannot be: `EAGAIN` where others' locks are in the way and the asker does not
+    /// wait, `EDEADLK` where it would for ever, `EINTR` after [`interrupt`](Self::interrupt). Never waits itself.
+    fn lock(&self, number: u64, asked: &LockRequest, answer: Answer) {
+        let _ = (number, asked);
+        answer.give(Err(Errno::NOSYS));
+    }
+
+    /// Gives locks up.
+    fn unlock(&self, number: u64, unlock: &Unlock) -> Result<()> {
+        let _ = (number, unlock);
+        Err(Errno::NOSYS)
+    }
+
+    /// Whoever asked for a lock by this number waits no longer. It may not have been heard of yet, or be answered already.
+    fn interrupt(&self, request: u64) {
+        let _ = request;
+    }
+
+    /// This owner has closed a descriptor of the file, after [`flush`](Self::flush): its locks on ranges end.
+    fn closed_by(&self, number: u64, owner: u64) {
+        let _ = (number, owner);
     }
 
     // ---- changing -------------------------------------------------------------------------------------------------

@@ -148,8 +148,11 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
     }
     text += &format!("\n{}\n", counted(status.sessions.len() as u64, "session", "sessions"));
     for session in &status.sessions {
-        let SessionStatus { id, host, process, what, lag, .. } = session;
-        let lag = if *lag > 0 { format!(", {lag} behind") } else { String::new() };
+        let SessionStatus { id, host, process, what, lag, locks, .. } = session;
+        let mut lag = if *lag > 0 { format!(", {lag} behind") } else { String::new() };
+        if *locks > 0 {
+            lag += &format!(", {}", counted(*locks, "lock", "locks"));
+        }
         let (kind, standing) = (kind(session), standing(session));
         text += &format!("  {id:>6}  {kind:9}  {standing:4}  {what} on {host}, process {process}{lag}\n");
     }
@@ -173,7 +176,7 @@ fn json(store: &Store, status: &Status) -> Object {
             let object = Object::new().with("id", session.id).with("kind", kind(session));
             let object = object.with("standing", standing(session)).with("lag", session.lag);
             let object = object.with("host", session.host.as_str()).with("process", session.process.as_str());
-            object.with("command", session.what.as_str()).into()
+            object.with("locks", session.locks).with("command", session.what.as_str()).into()
         })
         .collect();
     let packs: Vec<Value> = status

@@ -1,5 +1,7 @@
 //! A store in PostgreSQL that is mounted several times, by processes of their own: what they see of each other, and what is left of one that is killed.
 
+mod locks;
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

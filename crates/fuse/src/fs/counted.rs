@@ -6,11 +6,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use outrigger_store::meta::locks::Lock;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 
 use super::{
-    Caller, Effort, Entry, FileSystem, Found, Handle, Keeps, NewNode, OpenFlags, Opened, Part, Result, Seek,
-    SetAttr, Statfs, TakeEntry,
+    Answer, Caller, Effort, Entry, FileSystem, Found, Handle, Keeps, LockRequest, NewNode, OpenFlags, Opened,
+    Part, Result, Seek, SetAttr, Statfs, TakeEntry, Unlock,
 };
 use crate::measures::{Operation, Status, Tally, Watched};
 
@@ -67,8 +68,26 @@ impl<F: FileSystem> FileSystem for Counted<F> {
         self.inner.changes_elsewhere()
     }
 
+    fn keeps_locks(&self) -> bool {
+        self.inner.keeps_locks()
+    }
+
     fn forget(&self, number: u64, count: u64) {
         self.inner.forget(number, count);
+    }
+
+    /// What comes of it is told to whoever asked, and to nobody else.
+    fn lock(&self, number: u64, asked: &LockRequest, answer: Answer) {
+        self.tally.operation(Operation::Other);
+        self.inner.lock(number, asked, answer);
+    }
+
+    fn interrupt(&self, request: u64) {
+        self.inner.interrupt(request);
+    }
+
+    fn closed_by(&self, number: u64, owner: u64) {
+        self.inner.closed_by(number, owner);
     }
 
     fn release(&self, number: u64, handle: Handle) {
@@ -119,6 +138,8 @@ impl<F: FileSystem> FileSystem for Counted<F> {
         Other open(caller: Caller, number: u64, flags: OpenFlags) -> Opened;
         Other seek(number: u64, handle: Handle, offset: u64, to: Seek) -> u64;
         Other flush(caller: Caller, number: u64, handle: Handle) -> ();
+        Other locked_by(number: u64, lock: &Lock) -> Option<Lock>;
+        Other unlock(number: u64, unlock: &Unlock) -> ();
         Sync fsync(number: u64, handle: Handle, data_only: bool) -> ();
         Other open_dir(caller: Caller, number: u64) -> Opened;
         Other read_dir(number: u64, handle: Handle, offset: u64, attributes: bool, take: &mut TakeEntry<'_>) -> ();

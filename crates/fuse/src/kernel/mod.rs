@@ -7,6 +7,9 @@
 //! **Rings.** Where the kernel offers it, requests come through io_uring instead, to a thread on the processor that asked (`uring`). The handshake
 //! and what only the device brings stay with the device (`device`). The protocol is the same for both (`wire`).
 //!
+//! **Locks.** A file system that keeps programs' locks is served by the device, whatever there is: a request for a lock may wait for days, and would keep one of the few entries of a ring for as long.
+//! Such requests are handed over with a way to answer them later, from any thread (`device/serve.rs`).
+//!
 //! In both ways a thread that answers must not tell the kernel to forget what it has cached and wait for that: the kernel may be
 //! waiting for this very thread.
 //!
@@ -61,7 +64,7 @@ pub struct MountOptions {
 pub enum Transport {
     /// Through the device.
     Device,
-    /// Through io_uring, if the kernel offers it; else through the device.
+    /// Through io_uring, if the kernel offers it and the file system does not keep locks; else through the device.
     Rings,
 }
 
@@ -99,11 +102,12 @@ pub fn mount_by<F: FileSystem>(
     let device = Device::new(device);
     let mut rings = None;
     let accept = || {
-        rings = if transport == Transport::Rings { Rings::prepare(&fs).ok() } else { None };
+        let may = transport == Transport::Rings && !fs.keeps_locks();
+        rings = if may { Rings::prepare(&fs).ok() } else { None };
         rings.is_some()
     };
-    let others = fs.changes_elsewhere();
-    device::shake_hands(&device, options.check_permissions, others, accept).inspect_err(|_| {
+    let (others, locks) = (fs.changes_elsewhere(), fs.keeps_locks());
+    device::shake_hands(&device, options.check_permissions, others, locks, accept).inspect_err(|_| {
         // Nobody else would: what cannot be spoken to must not stay.
         let _ = mounts::unmount(point, true);
     })?;
@@ -148,7 +152,7 @@ impl<F: FileSystem> Mounted<F> {
         let rings = rings
             .map(|rings| Ok::<_, io::Error>(rings.start(device.as_fd().try_clone_to_owned()?)))
             .transpose()?;
-        let others = (1..threads).map(|_| device.another()).collect::<io::Result<Vec<_>>>()?;
+        let others = (1..threads).map(|_| device.another().map(Arc::new)).collect::<io::Result<Vec<_>>>()?;
         std::thread::Builder::new().name("mount-ready".to_string()).spawn(move || {
             // Comes back once a request was answered, by the threads below.
             let _ = rustix::fs::stat(&point);
@@ -157,7 +161,7 @@ impl<F: FileSystem> Mounted<F> {
         })?;
         std::thread::scope(|scope| {
             let mut serving = Vec::new();
-            for (at, device) in std::iter::once(&*device).chain(&others).enumerate() {
+            for (at, device) in std::iter::once(&device).chain(&others).enumerate() {
                 // One for each processor, if there is a choice; what is beyond that may run anywhere.
                 let cpu = cpus.get(at).copied().filter(|_| cpus.len() > 1);
                 let fs = &*fs;

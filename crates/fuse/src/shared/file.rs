@@ -43,6 +43,10 @@ pub(super) struct State {
     pub is_version: bool,
     /// Rises with everything that this host makes of it.
     pub edition: u64,
+    /// Rises with every content that another host has stored in place of one that was known here …
+    pub others: u64,
+    /// … and so far the kernel has forgotten what it had of those before.
+    pub dropped: u64,
 }
 
 impl File {
@@ -60,6 +64,8 @@ impl File {
             is_committing: false,
             is_version: true,
             edition: 0,
+            others: 0,
+            dropped: 0,
             row,
         };
         Self { number: state.row.number, state: RwLock::new(state), handles: AtomicU32::new(0) }
@@ -94,6 +100,7 @@ impl State {
     fn lie_over(&mut self, root: &Root, budget: &Arc<Budget>) {
         if *self.stored.root() != *root {
             // Somebody else stored another content.
+            self.others += 1;
             self.stored = Arc::new(StoredFile::new(root.clone(), budget));
             self.map.rebase(root.len(), self.only_appended);
             self.is_version = true;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use outrigger_format::catalogue::{FileKind, Time};
 use outrigger_format::staging::Operation;
 use outrigger_store::ErrorKind;
+use outrigger_store::meta::locks::{Lock, LockMode};
 use outrigger_store::meta::{At, Inode};
 use outrigger_store::staging::Piece;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
@@ -17,8 +18,8 @@ use super::SharedVolume;
 use super::core::{Core, OpenFile};
 use super::file::{File, State};
 use crate::fs::{
-    Caller, DirEntry, Effort, Entry, FileSystem, Found, Handle, Keeps, NewNode, OpenFlags, Opened, Part,
-    ROOT, Result, Seek, SetAttr, Statfs, TakeEntry,
+    Answer, Caller, DirEntry, Effort, Entry, FileSystem, Found, Handle, Keeps, LockRequest, NewNode,
+    OpenFlags, Opened, Part, ROOT, Result, Seek, SetAttr, Statfs, TakeEntry, Unlock,
 };
 use crate::live::attributes::sets_more_than_size;
 use crate::live::file::{LEN_MAX, WRITE_MAX, zeroes};
@@ -44,7 +45,8 @@ impl SharedVolume {
         };
         let appends = flags.contains(OFlags::APPEND);
         let handle = self.core.files.insert(OpenFile { file, writes, appends });
-        Opened { handle, flushes: writes, keep_cache }
+        // Of whoever reads, too: it may have locks, which end when it closes the file.
+        Opened { handle, flushes: true, keep_cache }
     }
 
     /// Opens a file; its row, if it was just made.
@@ -208,6 +210,10 @@ impl FileSystem for SharedVolume {
         true
     }
 
+    fn keeps_locks(&self) -> bool {
+        true
+    }
+
     fn lookup(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<Found> {
         if let Some(other) = self.other(parent) {
             return other.lookup(caller, parent, name);
@@ -309,7 +315,34 @@ impl FileSystem for SharedVolume {
             // Pages of a mapping come after the last descriptor was closed. Nobody is there to be told of an error but whoever runs the mount.
             let _ = self.core.fail(self.core.store_file(&open.file, true));
         }
+        self.locks.released(number, handle);
         self.core.close_file(&open.file);
+    }
+
+    fn locked_by(&self, number: u64, lock: &Lock) -> Result<Option<Lock>> {
+        if self.other(number).is_some() { Ok(None) } else { self.locks.in_the_way(number, lock) }
+    }
+
+    fn lock(&self, number: u64, asked: &LockRequest, answer: Answer) {
+        if self.other(number).is_none() {
+            return self.locks.take(number, asked, answer);
+        }
+        // Nobody changes a snapshot: all may read it at once, and nobody needs it alone.
+        answer.give(if asked.lock.mode == LockMode::Shared { Ok(()) } else { Err(Errno::NOLCK) });
+    }
+
+    fn unlock(&self, number: u64, unlock: &Unlock) -> Result<()> {
+        if self.other(number).is_some() { Ok(()) } else { self.locks.give_up(number, unlock) }
+    }
+
+    fn interrupt(&self, request: u64) {
+        self.locks.interrupt(request);
+    }
+
+    fn closed_by(&self, number: u64, owner: u64) {
+        if self.other(number).is_none() {
+            self.locks.closed_by(number, owner);
+        }
     }
 
     fn fsync(&self, number: u64, handle: Handle, _: bool) -> Result<()> {

@@ -30,6 +30,7 @@
 //! | `file.rs` | an open file: what is committed, and what is staged over it |
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
 //! | `store.rs` | from the log to the store |
+//! | `locks/` | locks of programs, among all hosts |
 //! | `packer.rs` | what small files have left in the database, into packs |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of these |
 //!
@@ -40,6 +41,7 @@ mod attributes;
 mod core;
 mod file;
 mod filesystem;
+mod locks;
 mod names;
 mod packer;
 mod store;
@@ -54,6 +56,7 @@ use outrigger_store::tree::Overrides;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use self::core::Core;
+use self::locks::Locks;
 use self::packer::Packer;
 use crate::live::{STAGING_BYTES, log_options};
 use crate::measures::{Status, Watched};
@@ -101,6 +104,7 @@ pub struct SharedVolume {
     core: Arc<Core>,
     snapshots: Option<ReadVolume>,
     dir: PathBuf,
+    locks: Locks,
 }
 
 impl SharedVolume {
@@ -132,7 +136,13 @@ impl SharedVolume {
         let snapshots = snapshots.transpose()?;
         let packer = Packer::start(&store, options.write_threads, &reports)?;
         let core = Arc::new(Core::new(store, session, packer, log, ahead, options, reports));
-        Ok(Self { core, snapshots, dir })
+        let locks = Locks::start(&core)?;
+        Ok(Self { core, snapshots, dir, locks })
+    }
+
+    /// How the kernel is made to forget what it has cached of a file that another host has changed. It is asked to by threads of this volume, which serve no requests.
+    pub fn forget_by(&self, forget: impl Fn(u64) + Send + Sync + 'static) {
+        self.locks.forget_by(Box::new(forget));
     }
 
     /// Stores everything that was written and not stored yet.
@@ -148,6 +158,7 @@ impl SharedVolume {
     /// # Errors
     /// Those of the store: what could not be stored is lost. What could not be packed is not: another mount or `gc` does it.
     pub fn close(&self) -> Result<()> {
+        self.locks.end();
         let stored = self.core.store_all();
         self.core.packer.finish();
         self.core.log.discard(self.core.log.last())?;

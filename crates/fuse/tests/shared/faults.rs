@@ -122,7 +122,7 @@ fn room_that_is_reserved_cuts_nothing_off() {
 }
 
 /// Makes other bytes of what lies in the middle of all packs; returns what makes it good again.
-fn damage(cluster: &Cluster) -> impl FnOnce() {
+pub fn damage(cluster: &Cluster) -> impl FnOnce() {
     let mut before = Vec::new();
     let mut above = vec![cluster.packs.path().to_path_buf()];
     while let Some(dir) = above.pop() {

@@ -3,6 +3,7 @@
 
 mod faults;
 mod hosts;
+mod locks;
 mod random;
 mod small;
 

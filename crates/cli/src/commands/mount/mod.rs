@@ -288,6 +288,8 @@ fn serve_shared(context: &Context, plan: &Plan, detach: bool, threads: usize, re
     let counted = Arc::new(Counted::new(Arc::clone(&volume)));
     let mounted =
         kernel::mount(Arc::clone(&counted), &plan.point, &mount).map_err(|error| refused(plan, &error))?;
+    let forget = mounted.forgetter();
+    volume.forget_by(move |inode| forget.forget(&Stale { inodes: vec![inode], ..Stale::default() }));
     let (_exporter, trace) = export(exporter, &counted)?;
     let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
     signals::unmount_on_signal(&plan.point, move || {

@@ -27,9 +27,11 @@ const INIT_OUT_BYTES: usize = 64;
 /// What can be agreed on: bits of two words, the second from bit 32 on.
 mod flag {
     pub const ASYNC_READ: u64 = 1 << 0;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
     pub const READDIRPLUS_AUTO: u64 = 1 << 14;
@@ -43,7 +45,7 @@ mod flag {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Waits for the kernel's `INIT` and answers it. `changes_elsewhere`: see [`FileSystem`](crate::fs::FileSystem). `rings` is asked, if the kernel offers to use them, whether to accept.
+/// Waits for the kernel's `INIT` and answers it. `changes_elsewhere`, `keeps_locks`: see [`FileSystem`](crate::fs::FileSystem). `rings` is asked, if the kernel offers to use them, whether to accept.
 ///
 /// # Errors
 /// When the kernel is too old, or the mount is gone.
@@ -51,6 +53,7 @@ pub fn shake_hands(
     device: &Device,
     check_permissions: bool,
     changes_elsewhere: bool,
+    keeps_locks: bool,
     rings: impl FnOnce() -> bool,
 ) -> io::Result<()> {
     let mut room = vec![0; REQUEST_BYTES as usize + PAGE as usize];
@@ -96,6 +99,9 @@ pub fn shake_hands(
         }
         if changes_elsewhere {
             wanted |= flag::AUTO_INVAL_DATA;
+        }
+        if keeps_locks {
+            wanted |= flag::POSIX_LOCKS | flag::FLOCK_LOCKS;
         }
         if offer.flags & flag::OVER_IO_URING != 0 && rings() {
             wanted |= flag::OVER_IO_URING;

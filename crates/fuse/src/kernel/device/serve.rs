@@ -1,12 +1,14 @@
 //! The life of a thread that serves the device.
 
 use std::io;
+use std::sync::Arc;
 
 use super::Device;
-use crate::fs::{FileSystem, Result};
+use crate::fs::{Answer, FileSystem, LockRequest, Result, Unlock};
 use crate::kernel::REQUEST_BYTES;
 use crate::kernel::wire::answer::answer;
-use crate::kernel::wire::opcode::{BATCH_FORGET, FORGET, NOTIFY_REPLY};
+use crate::kernel::wire::lock::Asked;
+use crate::kernel::wire::opcode::{BATCH_FORGET, FORGET, INTERRUPT, NOTIFY_REPLY, SETLK, SETLKW};
 use crate::kernel::wire::{Request, guarded};
 
 /// Room for a header and fixed fields beside the longest data.
@@ -16,7 +18,8 @@ const HEAD_ROOM: usize = 4096;
 ///
 /// # Errors
 /// When the device fails, or the kernel says what cannot be.
-pub fn serve<F: FileSystem>(fs: &F, device: &Device) -> io::Result<()> {
+pub fn serve<F: FileSystem>(fs: &F, device: &Arc<Device>) -> io::Result<()> {
+    let keeps_locks = fs.keeps_locks();
     // Once for all requests: fresh memory for each would cost page faults.
     let (mut room, mut bytes) = (vec![0; REQUEST_BYTES as usize + HEAD_ROOM], Vec::new());
     while let Some(message) = device.receive(&mut room)? {
@@ -25,6 +28,15 @@ pub fn serve<F: FileSystem>(fs: &F, device: &Device) -> io::Result<()> {
             // These have no answer.
             FORGET | BATCH_FORGET => drop(guarded(|| forget(fs, &request))),
             NOTIFY_REPLY => {}
+            // Needs no answer either. Without locks it is answered as what is not known: then no more come.
+            INTERRUPT if keeps_locks => drop(guarded(|| interrupt(fs, &request))),
+            SETLK | SETLKW if keeps_locks => {
+                // The way it came, at whatever time: only there the kernel looks for the request.
+                let back = Arc::clone(device);
+                let answer = Answer::new(move |done| back.answer(unique, done.map(|()| &[][..])));
+                // A panic drops the answer, which says so.
+                let _ = guarded(|| lock(fs, &request, unique, answer));
+            }
             _ => {
                 bytes.clear();
                 let done = guarded(|| answer(fs, &request, &mut bytes));
@@ -46,6 +58,33 @@ fn forget<F: FileSystem>(fs: &F, request: &Request<'_>) -> Result<()> {
     let mut rest = request.rest;
     for _ in 0..count {
         fs.forget(rest.u64()?, rest.u64()?);
+    }
+    Ok(())
+}
+
+/// Whoever waits for the answer to a request is not willing to any more.
+fn interrupt<F: FileSystem>(fs: &F, request: &Request<'_>) -> Result<()> {
+    let mut fields = request.fields;
+    fs.interrupt(fields.u64()?);
+    Ok(())
+}
+
+/// Takes a lock or gives one up. Only what is given up is answered from here.
+fn lock<F: FileSystem>(fs: &F, request: &Request<'_>, unique: u64, answer: Answer) -> Result<()> {
+    let asked = match Asked::new(request) {
+        Ok(asked) => asked,
+        Err(errno) => {
+            answer.give(Err(errno));
+            return Ok(());
+        }
+    };
+    let Asked { handle, lock, gives_up } = asked;
+    if gives_up {
+        let unlock = Unlock { family: lock.family, owner: lock.owner, range: lock.range };
+        answer.give(fs.unlock(request.number, &unlock));
+    } else {
+        let waits = request.opcode == SETLKW;
+        fs.lock(request.number, &LockRequest { handle, request: unique, lock, waits }, answer);
     }
     Ok(())
 }

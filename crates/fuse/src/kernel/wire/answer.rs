@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::super::convert::device;
 use super::decode::{Fields, Request};
 use super::encode::Encode as _;
+use super::lock::{Asked, in_the_way};
 use super::opcode::*;
 use crate::fs::{Effort, FileSystem, Found, NewNode, OpenFlags, Part, Result, Seek, SetAttr, SetTime};
 
@@ -93,7 +94,14 @@ pub fn answer<F: FileSystem>(fs: &F, request: &Request<'_>, out: &mut Vec<u8>) -
             )?;
         }
         REMOVEXATTR => fs.remove_xattr(caller, number, rest.name()?)?,
-        FLUSH => fs.flush(caller, number, head.u64()?)?,
+        FLUSH => {
+            let (handle, _, owner) = (head.u64()?, head.u64()?, head.u64()?);
+            let flushed = fs.flush(caller, number, handle);
+            // Whatever came of it.
+            fs.closed_by(number, owner);
+            flushed?;
+        }
+        GETLK => in_the_way(out, fs.locked_by(number, &Asked::new(request)?.lock)?),
         OPENDIR => out.opened(fs.open_dir(caller, number)?, true),
         READDIR | READDIRPLUS => {
             let Range { handle, offset, len } = Range::new(&mut head)?;

@@ -4,7 +4,7 @@
 //! piece, which is cut accordingly. An answer is appended to a vector; its header is the carrier's. [`answer::answer`] is the table of
 //! operations, in the order of the kernel's numbers.
 //!
-//! `FORGET`, `INTERRUPT` and `INIT` come through the device only, and are its affair.
+//! `FORGET`, `INTERRUPT` and `INIT` come through the device only, and are its affair. So are `SETLK` and `SETLKW`, whose answers may come much later ([`lock`]).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,6 +15,7 @@ use crate::fs::Result;
 pub mod answer;
 pub mod decode;
 pub mod encode;
+pub mod lock;
 pub mod opcode;
 
 pub use self::decode::Request;

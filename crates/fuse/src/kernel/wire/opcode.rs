@@ -28,8 +28,12 @@ pub const OPENDIR: u32 = 27;
 pub const READDIR: u32 = 28;
 pub const RELEASEDIR: u32 = 29;
 pub const FSYNCDIR: u32 = 30;
+pub const GETLK: u32 = 31;
+pub const SETLK: u32 = 32;
+pub const SETLKW: u32 = 33;
 pub const ACCESS: u32 = 34;
 pub const CREATE: u32 = 35;
+pub const INTERRUPT: u32 = 36;
 pub const DESTROY: u32 = 38;
 pub const NOTIFY_REPLY: u32 = 41;
 pub const BATCH_FORGET: u32 = 42;
@@ -45,11 +49,12 @@ pub fn fields_len(opcode: u32) -> Option<usize> {
     Some(match opcode {
         LOOKUP | READLINK | SYMLINK | UNLINK | RMDIR | STATFS | REMOVEXATTR | DESTROY => 0,
         FORGET | MKDIR | RENAME | LINK | OPEN | SETXATTR | GETXATTR | LISTXATTR | OPENDIR | ACCESS
-        | BATCH_FORGET => 8,
+        | BATCH_FORGET | INTERRUPT => 8,
         GETATTR | MKNOD | RENAME2 | FSYNC | FSYNCDIR | CREATE | TMPFILE => 16,
         RELEASE | RELEASEDIR | FLUSH | LSEEK => 24,
         FALLOCATE => 32,
         READ | WRITE | READDIR | READDIRPLUS => 40,
+        GETLK | SETLK | SETLKW => 48,
         COPY_FILE_RANGE => 56,
         INIT => 64,
         SETATTR => 88,
