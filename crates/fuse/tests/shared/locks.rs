@@ -175,7 +175,6 @@ fn who_waits_gets_it_when_it_is_free_or_gives_up() {
         assert!(matches!(waiter.recv_timeout(LONG).unwrap(), Err(Errno::IO | Errno::INTR)));
     }
     there.close().unwrap();
-    drop(here);
     assert_eq!(cluster.count("file_lock"), 0);
 }
 
