@@ -312,6 +312,26 @@ fn a_circle_of_waits_is_seen_by_the_last_one() {
     assert_eq!(take(range(2, 1), ticket(6, false)), Taken::Deadlock);
 }
 
+#[test]
+fn who_has_let_go_of_what_others_wait_for_is_in_no_circle_with_them() {
+    let Some(engine) = postgres() else { return };
+    let other = engine.another();
+    let (one, two) = (engine.writer(), writer(&*other));
+    let want = |meta: &dyn Meta, session, file: u64, wait| {
+        locks(meta).take_lock(session, file, &lock(1, 0, 9, Exclusive), wait).unwrap()
+    };
+    assert_eq!(want(&*engine.meta, one, 1, None), Taken::Yes);
+    assert_eq!(want(&*other, two, 2, None), Taken::Yes);
+    assert!(matches!(want(&*other, two, 1, ticket(1, true)), Taken::No(_)));
+    locks(&*engine.meta).release_lock(one, 1, LockFamily::Ranges, 1, LockRange::ALL).unwrap();
+    // The other one has not asked again yet.
+    assert!(matches!(want(&*engine.meta, one, 2, ticket(1, true)), Taken::No(_)));
+    assert_eq!(want(&*other, two, 1, ticket(1, true)), Taken::Yes);
+    // What the first one takes while it waits closes one as soon as it is waited for.
+    assert_eq!(want(&*engine.meta, one, 3, None), Taken::Yes);
+    assert_eq!(want(&*other, two, 3, ticket(2, true)), Taken::Deadlock);
+}
+
 /// Of clients that close a circle at the same moment exactly one is told.
 #[test]
 fn of_those_who_close_a_circle_at_once_one_is_told() {

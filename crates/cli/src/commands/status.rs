@@ -32,7 +32,7 @@ const METRICS_HELP: &str = "Go on, and hand out numbers for Prometheus under /me
 
 /// Show who uses the store just now, and what waits to be done
 ///
-/// Sessions with their hosts and leases, packs by their state, what holds contents, and what is wrong with the packs' place. It changes nothing, and does not
+/// Sessions with their hosts, leases and locks on files, packs by their state, what holds contents, and what is wrong with the packs' place. It changes nothing, and does not
 /// wait for a mount.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]

@@ -6,8 +6,8 @@
 //! **They live as long as their session.** Whoever finds a lock of a session whose lease is over, by the database's clock, ends that session first, as a collector does
 //! ([`Meta::fence`](super::Meta::fence)), and the locks go with it: so nothing that their holder was still committing comes after the next one has the lock.
 //!
-//! **Waiting** is the client's affair: it asks again. What it waits for is recorded, so that those who came later let it go first for a while, and so that it is seen when owners wait for each other in
-//! a circle. That is looked for whenever somebody begins to wait for somebody else, one after the other, so that the last one to close a circle is told, and nobody else.
+//! **Waiting** is the client's affair: it asks again, when [`FileLocks::lock_blockers`] says something else than before. What it waits for is recorded, so that those who came later let it go first for a while, and so that it is seen when owners
+//! wait for each other in a circle. That is looked for whenever somebody begins to wait for somebody else, one after the other, so that the last one to close a circle is told, and nobody else.
 
 use super::SessionId;
 use crate::error::Result;

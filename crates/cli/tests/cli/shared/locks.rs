@@ -1,6 +1,6 @@
 //! Locks through the kernel: processes in several mounts of a store, in `python3`, whose calls are the system's.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -48,6 +48,49 @@ except BlockingIOError:
     print("no", who)
 "#;
 
+/// Says what a mapping of the file shows: at first, and behind a lock whenever a line comes.
+const SHOW: &str = r#"
+import fcntl, mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+shown = mmap.mmap(fd, 8, prot=mmap.PROT_READ)
+print(shown[:8].decode(), flush=True)
+for _ in sys.stdin:
+    fcntl.lockf(fd, fcntl.LOCK_SH)
+    print(shown[:8].decode(), flush=True)
+    fcntl.lockf(fd, fcntl.LOCK_UN)
+"#;
+
+/// Writes each line that comes to the file behind a lock, at first by a call, then through a mapping; closes nothing.
+const WRITE: &str = r#"
+import fcntl, mmap, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+mapped = mmap.mmap(fd, 8)
+for at, line in enumerate(sys.stdin):
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    if at % 2 == 0:
+        os.pwrite(fd, line[:8].encode(), 0)
+    else:
+        mapped[:8] = line[:8].encode()
+        mapped.flush()
+    fcntl.lockf(fd, fcntl.LOCK_UN)
+    print("written", flush=True)
+"#;
+
+/// Takes a lock of the open file, and closes that when a line comes.
+const OPEN_FILE: &str = r#"
+import fcntl, os, struct, sys
+other = os.open(sys.argv[1], os.O_RDWR)
+fd = os.open(sys.argv[1], os.O_RDWR)
+asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+fcntl.fcntl(fd, fcntl.F_OFD_SETLK, asked)
+os.close(other)
+print("locked", flush=True)
+sys.stdin.readline()
+os.close(fd)
+print("closed", flush=True)
+sys.stdin.read()
+"#;
+
 /// Adds rows to a table, each in a transaction that reads what is there.
 const ROWS: &str = r#"
 import sqlite3, sys
@@ -93,6 +136,10 @@ fn tries(host: &Host, kind: &str, mode: &str, wanted: &str) {
     let mut child = python(host, TRY, &["f", kind, mode]);
     assert_eq!(says(&mut child), wanted);
     assert!(child.wait().unwrap().success());
+}
+
+fn tell(child: &mut Child, line: &str) {
+    writeln!(child.stdin.as_mut().unwrap(), "{line}").unwrap();
 }
 
 fn lets_go(mut child: Child) {
@@ -182,6 +229,36 @@ fn locks_exclude_in_all_mounts_and_who_waits_can_be_interrupted_and_killed() {
     two.done(&["unmount", "mnt"]);
     assert!(two.child.wait().unwrap().success());
     shared.check(&one);
+}
+
+#[test]
+fn what_a_kernel_has_mapped_is_what_was_written_under_the_lock_before() {
+    let Some(shared) = shared() else { return };
+    let (one, two) = (shared.mount(), shared.mount());
+    one.write("f", "content0");
+    let mut show = python(&two, SHOW, &["f"]);
+    assert_eq!(says(&mut show), "content0");
+    let mut write = python(&one, WRITE, &["f"]);
+    for round in 1..9 {
+        let text = format!("content{round}");
+        tell(&mut write, &text);
+        assert_eq!(says(&mut write), "written");
+        tell(&mut show, "");
+        assert_eq!(says(&mut show), text);
+    }
+    lets_go(write);
+    lets_go(show);
+    // A lock of an open file is not its process's: it ends with that file, and with nothing else.
+    let mut open = python(&one, OPEN_FILE, &["f"]);
+    assert_eq!(says(&mut open), "locked");
+    tries(&two, "lockf", "LOCK_EX", "no 0");
+    tell(&mut open, "");
+    assert_eq!(says(&mut open), "closed");
+    shared.has("file_lock", 0);
+    tries(&two, "lockf", "LOCK_EX", "yes nobody");
+    lets_go(open);
+    shared.has("file_lock", 0);
+    shared.check(&two);
 }
 
 #[test]

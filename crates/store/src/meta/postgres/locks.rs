@@ -7,7 +7,7 @@
 //! A transaction that takes or gives up a lock has its session's row locked, as every transaction of a session. So has one that commits: a session whose lease is over is fenced, which waits for both, before its locks
 //! are anybody else's.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
@@ -156,7 +156,6 @@ pub(super) fn take(
     if others.iter().any(|other| other.is_over) {
         return Ok(Taken::No(others));
     }
-    let mut holders = BTreeSet::new();
     match lock.family {
         // Who waits to change what it has would keep another one who does the same waiting, and both for ever.
         LockFamily::Whole => {
@@ -164,14 +163,14 @@ pub(super) fn take(
         }
         LockFamily::Ranges => {
             let held = others.iter().filter(|other| !other.is_waiting);
-            holders.extend(held.map(|other| (other.session.0 as i64, other.lock.owner as i64)));
-            if closes_circle(tx, keys, session, lock.owner, &holders)? {
+            let holders = held.map(|other| (other.session.0 as i64, other.lock.owner as i64)).collect();
+            if closes_circle(tx, keys, session, lock.owner, holders)? {
                 forget_wait(tx, session, wait.ticket);
                 return Ok(Taken::Deadlock);
             }
         }
     }
-    record_wait(tx, session, inode, lock, wait.ticket, &holders);
+    record_wait(tx, session, inode, lock, wait.ticket);
     Ok(Taken::No(others))
 }
 
@@ -211,29 +210,31 @@ fn exchange(
     after.len()
 }
 
+/// Who waits for whom just now: not for whom it waited when it last asked, as that one may have let go since, and be waiting itself.
+const WAITS: &str = concat!(
+    "SELECT w.session, w.owner, l.session, l.owner FROM @file_lock_wait w \
+     JOIN @session s ON s.id = w.session AND s.lease_until > ",
+    now!(),
+    " JOIN @file_lock l ON l.inode = w.inode AND l.family = w.family AND l.first <= w.last AND l.last >= w.first \
+     WHERE w.family = 0 AND (l.mode = 1 OR w.mode = 1) AND (l.session, l.owner) <> (w.session, w.owner)"
+);
+
 /// Whether one of `holders` waits, itself or by way of others, for this owner.
 fn closes_circle(
     tx: &mut Tx<'_>,
     keys: &Keys<'_>,
     session: SessionId,
     owner: u64,
-    holders: &BTreeSet<(i64, i64)>,
+    holders: Vec<(i64, i64)>,
 ) -> Outcome<bool> {
-    let sql = concat!(
-        "SELECT w.session, w.owner, w.sessions, w.owners FROM @file_lock_wait w \
-         JOIN @session s ON s.id = w.session AND s.lease_until > ",
-        now!(),
-        " WHERE w.family = 0"
-    );
-    let answers = tx.run(vec![keys.waits(), Query::new(sql)])?;
-    let mut waits: BTreeMap<(i64, i64), Vec<(i64, i64)>> = BTreeMap::new();
+    let answers = tx.run(vec![keys.waits(), Query::new(WAITS)])?;
+    let mut waits: HashMap<(i64, i64), Vec<(i64, i64)>> = HashMap::new();
     for row in &answers[1].rows {
-        let (sessions, owners): (Vec<i64>, Vec<i64>) = (row.try_get(2)?, row.try_get(3)?);
-        let for_whom = sessions.into_iter().zip(owners);
-        waits.entry((row.try_get(0)?, row.try_get(1)?)).or_default().extend(for_whom);
+        let for_whom = (row.try_get(2)?, row.try_get(3)?);
+        waits.entry((row.try_get(0)?, row.try_get(1)?)).or_default().push(for_whom);
     }
     let own = (session.0 as i64, owner as i64);
-    let (mut seen, mut next) = (HashSet::new(), holders.iter().copied().collect::<Vec<_>>());
+    let (mut seen, mut next) = (HashSet::new(), holders);
     while let Some(who) = next.pop() {
         if who == own {
             return Ok(true);
@@ -245,24 +246,14 @@ fn closes_circle(
     Ok(false)
 }
 
-fn record_wait(
-    tx: &mut Tx<'_>,
-    session: SessionId,
-    inode: u64,
-    lock: &Lock,
-    ticket: u64,
-    holders: &BTreeSet<(i64, i64)>,
-) {
-    // Its number stays, and with it its place among those who wait.
-    let sql = "INSERT INTO @file_lock_wait (session, ticket, inode, owner, first, last, process, family, mode, sessions, owners) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) \
-               ON CONFLICT (session, ticket) DO UPDATE SET sessions = excluded.sessions, owners = excluded.owners";
+fn record_wait(tx: &mut Tx<'_>, session: SessionId, inode: u64, lock: &Lock, ticket: u64) {
+    // One that is there stays, and with it its place among those who wait.
+    let sql = "INSERT INTO @file_lock_wait (session, ticket, inode, owner, first, last, process, family, mode) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) ON CONFLICT DO NOTHING";
     let query = Query::new(sql).int(session.0 as i64).int(ticket as i64).int(inode as i64);
     let query = query.int(lock.owner as i64).int(lock.range.first as i64).int(lock.range.last as i64);
     let query = query.int(i64::from(lock.process)).with(lock.family as i32, Type::INT4);
-    let query = query.with(lock.mode as i32, Type::INT4);
-    let query = query.ints(holders.iter().map(|(session, _)| *session).collect());
-    tx.later(query.ints(holders.iter().map(|(_, owner)| *owner).collect()));
+    tx.later(query.with(lock.mode as i32, Type::INT4));
 }
 
 fn forget_wait(tx: &mut Tx<'_>, session: SessionId, ticket: u64) {

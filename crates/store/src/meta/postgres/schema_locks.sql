@@ -13,7 +13,7 @@ CREATE TABLE @file_lock (
 );
 CREATE INDEX file_lock_of ON @file_lock (session);
 
--- Who waits for one, and for whom.
+-- Who waits for one. For whom, the rows above say.
 CREATE TABLE @file_lock_wait (
     session   bigint NOT NULL,
     ticket    bigint NOT NULL,           -- among those of the session
@@ -25,8 +25,6 @@ CREATE TABLE @file_lock_wait (
     process   bigint NOT NULL,
     family    int NOT NULL,
     mode      int NOT NULL,
-    sessions  bigint[] NOT NULL,         -- those of fcntl's that hold what it waits for …
-    owners    bigint[] NOT NULL,         -- … and their owners
     PRIMARY KEY (session, ticket)
 );
 CREATE INDEX file_lock_wait_for ON @file_lock_wait (inode);
