@@ -99,7 +99,7 @@ impl Files {
             mtime: time,
             ctime: time,
         };
-        Ok(Entry { attr, valid: FOREVER })
+        Ok(Entry::new(attr, FOREVER))
     }
 }
 

@@ -1,5 +1,7 @@
 //! The machine that a record is of.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// What decides how fast things are.
@@ -55,6 +57,29 @@ impl Machine {
             .map(|letter| if letter.is_ascii_alphanumeric() { letter.to_ascii_lowercase() } else { '-' })
             .collect();
         plain.split('-').filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-")
+    }
+
+    /// How many processors are busy, while the caller waits for so long; 0 where the system does not tell.
+    pub fn busy(wait: Duration) -> f64 {
+        // Ticks in which processors had nothing to do, and all. A guest's are in its host's.
+        let ticks = || -> Option<(u64, u64)> {
+            let stat = std::fs::read_to_string("/proc/stat").ok()?;
+            let numbers: Vec<u64> = stat
+                .lines()
+                .next()?
+                .split_whitespace()
+                .skip(1)
+                .take(8)
+                .filter_map(|word| word.parse().ok())
+                .collect();
+            Some((numbers.get(3)? + numbers.get(4)?, numbers.iter().sum()))
+        };
+        let before = ticks();
+        std::thread::sleep(wait);
+        let Some(((idle, all), (idle_now, all_now))) = before.zip(ticks()) else { return 0.0 };
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let passed = all_now.saturating_sub(all).max(1) as f64;
+        cpus * (1.0 - idle_now.saturating_sub(idle) as f64 / passed).clamp(0.0, 1.0)
     }
 
     /// As a heading has it.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use outrigger_eval::record::SCHEMA;
@@ -118,6 +118,8 @@ fn run_all(lab: &Lab, experiments: &[Experiment], records: &std::path::Path) -> 
     println!("{}", machine.describe());
     let (mut failed, begun) = (0, Instant::now());
     for (n, experiment) in experiments.iter().enumerate() {
+        // Nothing of this program runs now.
+        let others = Machine::busy(Duration::from_millis(500));
         let started = Instant::now();
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let result = (experiment.run)(lab).and_then(|outcome| outcome.check().map(|()| outcome));
@@ -134,6 +136,7 @@ fn run_all(lab: &Lab, experiments: &[Experiment], records: &std::path::Path) -> 
                     version: env!("CARGO_PKG_VERSION").to_string(),
                     commit: commit(),
                     machine: machine.clone(),
+                    others: Some(others),
                     load: load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
                     command: format!(
                         "{data}outrigger-eval run {} --scale {}",

@@ -28,8 +28,11 @@ pub struct Record {
     pub commit: String,
     /// Where.
     pub machine: Machine,
-    /// The load average of the last minute when it began.
+    /// The load average of the last minute when it began: what this program did before it is in that.
     pub load: f64,
+    /// Processors that others kept busy just before it began; older records do not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub others: Option<f64>,
     /// What repeats it.
     pub command: String,
     /// How long all of it took.

@@ -14,6 +14,7 @@ fn record(id: &str, machine: &Machine, outcome: Outcome) -> Record {
         commit: "abc".into(),
         machine: machine.clone(),
         load: 0.0,
+        others: None,
         command: format!("outrigger-eval run {id} --scale tiny"),
         seconds: 0.0,
         outcome,

@@ -30,7 +30,7 @@ use crate::store::Store;
 use crate::write::{CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer};
 
 /// New bytes of a content that is committed as rows, at most.
-pub const NEW_BYTES_MAX: u64 = 32 << 10;
+pub const NEW_BYTES_MAX: u64 = 128 << 10;
 
 /// Raw bytes that are packed at once, about: they are in memory.
 const PACK_BYTES: u64 = 16 << 20;

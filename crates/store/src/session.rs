@@ -112,6 +112,13 @@ impl Session {
         Ok(())
     }
 
+    /// A transaction of this session has failed: if that was because the session is over, [`Session::check`] says so from now on.
+    pub fn note(&self, error: &Error) {
+        if error.kind() == ErrorKind::Fenced {
+            self.shared.lost.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Rule 4: runs `lookup`, which is told which packs count and says which ones its answers lie in, and remembers that change
     /// `change` (0: the one being looked up for now) relies on them.
     ///
@@ -164,7 +171,7 @@ impl Session {
     /// Those of `commit`.
     pub fn commit<T>(&self, done: u64, packs: &[PackId], commit: impl FnOnce() -> Result<T>) -> Result<T> {
         let _turn = self.shared.turn.lock().expect("no panic while held");
-        let committed = commit()?;
+        let committed = commit().inspect_err(|error| self.note(error))?;
         let mut reliance = self.shared.reliance.lock().expect("no panic while held");
         for pack in packs {
             reliance.own.remove(pack);

@@ -58,6 +58,7 @@ conformance! {
     }
     guarded_cases {
         a_name_that_is_not_as_expected_refuses_the_commit
+        what_is_inherited_is_what_the_directory_has
         what_was_seen_is_exchanged_and_nothing_else
         times_of_change_never_go_back
         a_content_is_pinned_with_the_removal_of_its_last_name

@@ -99,9 +99,12 @@ fn machines(sections: &[Section<'_>]) -> Vec<String> {
     machines
 }
 
+/// Processors that others may keep busy before it is said.
+const OTHERS_MAX: f64 = 0.15;
+
 /// Whether others worked on the machine when it began.
 fn is_busy(record: &Record) -> bool {
-    record.load > record.machine.cpus as f64 * 0.75
+    record.others.is_some_and(|others| others > OTHERS_MAX)
 }
 
 /// What has to be said before any number, if others worked on a machine.
@@ -110,25 +113,28 @@ fn warning(sections: &[Section<'_>]) -> Option<String> {
     let busy = all().filter(|record| is_busy(record)).count();
     (busy > 0).then(|| {
         format!(
-            "{busy} of {} records were taken while others worked on the machine: processors look slower there than they are, the more the higher the load that \
-             is said with each. Counts (similarity, ratios, work done) are not touched by that.",
+            "{busy} of {} records were taken while others worked on the machine: processors look slower there than they are. What they took is said with \
+             each. Counts (similarity, ratios, work done) are not touched by that.",
             all().count()
         )
     })
 }
 
-/// `2026-11-22, short, commit abc, load 0.1`.
+/// `2026-11-22, short, commit abc, others 0.1`.
 fn told(record: &Record) -> String {
     let commit = if record.commit.is_empty() { String::new() } else { format!(", commit {}", record.commit) };
     format!(
-        "{}, {}, {} scale, version {}{commit}, load {:.1} when it began, {:.0} s",
+        "{}, {}, {} scale, version {}{commit}, {}, {:.0} s",
         record.machine.slug(),
         record.date,
         record.scale.name(),
         record.version,
-        record.load,
+        match record.others {
+            Some(others) => format!("others took {others:.2} of its processors when it began"),
+            None => format!("load {:.1} when it began", record.load),
+        },
         record.seconds
-    ) + if is_busy(record) { "; the machine was busy" } else { "" }
+    )
 }
 
 /// What every reader is told.

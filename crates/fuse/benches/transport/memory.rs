@@ -73,7 +73,7 @@ impl Memory {
             mtime,
             ctime,
         };
-        Ok(Entry { attr, valid: Duration::ZERO })
+        Ok(Entry::new(attr, Duration::ZERO))
     }
 }
 

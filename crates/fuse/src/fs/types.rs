@@ -52,13 +52,22 @@ pub struct Attr {
     pub ctime: Time,
 }
 
-/// Attributes, and how long the asker may rely on them (and on the name that led to them) without asking again.
+/// Attributes, and how long the asker may rely on them, and on the name that led to them, without asking again.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Entry {
     /// The attributes.
     pub attr: Attr,
     /// How long they hold.
     pub valid: Duration,
+    /// How long the name does.
+    pub name_valid: Duration,
+}
+
+impl Entry {
+    /// Attributes that hold as long as the name that led to them.
+    pub fn new(attr: Attr, valid: Duration) -> Self {
+        Self { attr, valid, name_valid: valid }
+    }
 }
 
 /// What a name stands for.

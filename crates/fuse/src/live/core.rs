@@ -237,7 +237,7 @@ impl Core {
             Seen::Node(node) => self.entry_of(node),
             Seen::Row(row) => {
                 let attr = attr::attr(row.number, row, attr::allocated(&self.reader(), &row.root));
-                Entry { attr, valid: FOREVER }
+                Entry::new(attr, FOREVER)
             }
         }
     }
@@ -245,7 +245,7 @@ impl Core {
     /// What `stat` says of a node. The name of one that is followed may vanish without the kernel's doing.
     pub fn entry_of(&self, node: &Node) -> Entry {
         let valid = if node.read().open.is_some() { Duration::ZERO } else { FOREVER };
-        Entry { attr: self.attr(node), valid }
+        Entry::new(self.attr(node), valid)
     }
 
     /// What `stat` says of a node.

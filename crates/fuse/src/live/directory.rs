@@ -101,7 +101,7 @@ impl Item {
                 let valid =
                     if allocated.is_some() { crate::view::FOREVER } else { std::time::Duration::ZERO };
                 let attr = attr::attr(row.number, row, allocated.unwrap_or(row.root.len()));
-                Some(Entry { attr, valid })
+                Some(Entry::new(attr, valid))
             }
             (None, _) => core.seen(self.number).ok().map(|seen| core.entry(&seen)),
         }

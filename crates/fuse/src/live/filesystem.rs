@@ -282,20 +282,20 @@ impl FileSystem for LiveVolume {
     fn set_attributes(&self, caller: Caller, number: u64, set: &SetAttr) -> Result<Entry> {
         self.changeable(number)?;
         let node = self.core.set_attributes_of(caller, number, set)?;
-        Ok(Entry { attr: self.core.attr(&node), valid: FOREVER })
+        Ok(Entry::new(self.core.attr(&node), FOREVER))
     }
 
     fn make(&self, caller: Caller, parent: u64, name: &[u8], new: NewNode) -> Result<Entry> {
         self.changeable(parent)?;
         let (node, _) = self.core.make_node(caller, parent, name, new, &[], false)?;
-        Ok(Entry { attr: self.core.attr(&node), valid: FOREVER })
+        Ok(Entry::new(self.core.attr(&node), FOREVER))
     }
 
     fn symlink(&self, caller: Caller, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry> {
         self.changeable(parent)?;
         let new = NewNode { kind: FileKind::Symlink, mode: 0o777, umask: 0, rdev: 0 };
         let (node, _) = self.core.make_node(caller, parent, name, new, target, false)?;
-        Ok(Entry { attr: self.core.attr(&node), valid: FOREVER })
+        Ok(Entry::new(self.core.attr(&node), FOREVER))
     }
 
     fn link(&self, _: Caller, number: u64, parent: u64, name: &[u8]) -> Result<Entry> {
@@ -310,7 +310,7 @@ impl FileSystem for LiveVolume {
         } else {
             self.core.link_node(number, parent, name)?
         };
-        Ok(Entry { attr: self.core.attr(&node), valid: FOREVER })
+        Ok(Entry::new(self.core.attr(&node), FOREVER))
     }
 
     fn create(
@@ -370,7 +370,7 @@ impl FileSystem for LiveVolume {
     ) -> Result<(Entry, Opened)> {
         self.changeable(parent)?;
         let node = self.core.make_nameless(caller, parent, new)?;
-        let entry = Entry { attr: self.core.attr(&node), valid: FOREVER };
+        let entry = Entry::new(self.core.attr(&node), FOREVER);
         Ok((entry, self.opened(node, flags)?))
     }
 

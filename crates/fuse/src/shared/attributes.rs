@@ -1,4 +1,6 @@
 //! Attributes: each change is one transaction, which is refused when another host has changed the row since it was read, and then made again.
+//!
+//! What a program sets of a file that it is just writing goes with what it writes, in the transaction of the close: nobody else sees these bytes before.
 
 use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::ErrorKind;
@@ -7,7 +9,7 @@ use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use super::core::{Core, TRIES, now};
-use crate::fs::{Result, SetAttr};
+use crate::fs::{Caller, Result, SetAttr};
 use crate::live::attributes::{apply, check_xattr, drop_privileges, put_xattr, set_xattr};
 
 impl Core {
@@ -28,6 +30,7 @@ impl Core {
                 // Nobody else can come by it.
                 let mut state = file.write();
                 let mut attributes = state.row.attributes.clone();
+                let edits = state.edit(&mut attributes);
                 if state.drops_rights {
                     drop_privileges(&mut attributes);
                 }
@@ -35,6 +38,7 @@ impl Core {
                 state.row.attributes = attributes;
                 let written = state.written;
                 state.changed(written, times);
+                state.edited(edits);
                 return Ok(state.row.clone());
             }
             let seen = open.as_ref().map(|file| {
@@ -42,6 +46,8 @@ impl Core {
                 (state.edition, state.written, state.drops_rights)
             });
             let mut attributes = row.attributes.clone();
+            // What waits for the close was said before this.
+            let edits = open.as_ref().map_or(0, |file| file.read().edit(&mut attributes));
             if seen.is_some_and(|(_, _, drops)| drops) {
                 drop_privileges(&mut attributes);
             }
@@ -64,6 +70,7 @@ impl Core {
                     };
                     let mut state = file.write();
                     state.changed(written, times);
+                    state.edited(edits);
                     let is_newest = state.edition == edition;
                     state.edition += 1;
                     if !is_newest {
@@ -89,12 +96,24 @@ impl Core {
     }
 
     /// `chmod`, `chown`, `utimensat`.
-    pub fn set_attributes_of(&self, number: u64, set: &SetAttr) -> Result<Inode> {
+    pub fn set_attributes_of(&self, caller: Caller, number: u64, set: &SetAttr) -> Result<Inode> {
         let present = now();
-        self.change(number, set.mtime.is_some(), |attributes| {
+        self.fail(self.session.check())?;
+        if let Some(file) = self.open.get(number) {
+            let mut state = file.write();
+            if state.is_written_by(caller) {
+                state.set_later(set, present);
+                return Ok(state.row.clone());
+            }
+        }
+        let row = self.change(number, set.mtime.is_some(), |attributes| {
             apply(attributes, set, present);
             Ok(())
-        })
+        })?;
+        if row.attributes.kind == FileKind::Directory {
+            self.note_touched(number, None);
+        }
+        Ok(row)
     }
 
     pub fn set_xattr_of(&self, number: u64, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {

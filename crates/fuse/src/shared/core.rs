@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use outrigger_format::Root;
-use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use outrigger_store::meta::{At, Change, Commit, Inode, ROOT_INODE};
 use outrigger_store::read::Reader;
 use outrigger_store::session::Session;
@@ -53,6 +53,14 @@ struct Known {
     row: Option<(Instant, Inode)>,
     /// The content that the kernel's cache holds bytes of.
     cached: Option<Root>,
+    /// Of a directory: a time that its times are not before, by a commit of this mount.
+    touched: Time,
+}
+
+impl Known {
+    fn new() -> Self {
+        Self { parent: ROOT_INODE, row: None, cached: None, touched: Time::default() }
+    }
 }
 
 /// See the module.
@@ -156,6 +164,15 @@ impl Core {
         self.row(number)
     }
 
+    /// The attributes in [`Core::row_soon`], with what goes with the close.
+    pub fn attributes_soon(&self, number: u64) -> Result<Attributes> {
+        let mut attributes = self.row_soon(number)?.attributes;
+        if let Some(file) = self.open.get(number) {
+            file.read().edit(&mut attributes);
+        }
+        Ok(attributes)
+    }
+
     /// What a name stands for now.
     pub fn look(&self, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
         let before = self.changes.load(Ordering::SeqCst);
@@ -169,8 +186,7 @@ impl Core {
     /// A row that was read when so many changes had been made here.
     fn remember(&self, row: &Inode, parent: Option<u64>, before: u64) {
         let mut known = self.known.lock().expect("no panic while held");
-        let known =
-            known.entry(row.number).or_insert_with(|| Known { parent: ROOT_INODE, row: None, cached: None });
+        let known = known.entry(row.number).or_insert_with(Known::new);
         known.parent = parent.unwrap_or(known.parent);
         // Else a change of ours may be younger.
         if self.changes.load(Ordering::SeqCst) == before {
@@ -198,6 +214,27 @@ impl Core {
         if let Some(known) = self.known.lock().expect("no panic while held").get_mut(&number) {
             known.row = None;
         }
+    }
+
+    /// Whether this mount has told the database that a directory had other entries at this time already.
+    pub fn is_touched(&self, number: u64, time: Time) -> bool {
+        let known = self.known.lock().expect("no panic while held");
+        known.get(&number).is_some_and(|known| known.touched == time)
+    }
+
+    /// This mount has told the database that a directory had other entries at this time; `None` if it has told something else of its times.
+    pub fn note_touched(&self, number: u64, time: Option<Time>) {
+        self.forget_row(number);
+        if let Some(known) = self.known.lock().expect("no panic while held").get_mut(&number) {
+            known.touched = time.unwrap_or_default();
+        }
+    }
+
+    /// How long what is remembered of an inode's row counts.
+    fn counts_for(&self, number: u64) -> Duration {
+        let known = self.known.lock().expect("no panic while held");
+        let at = known.get(&number).and_then(|known| known.row.as_ref()).map(|(at, _)| *at);
+        at.map_or(Duration::ZERO, |at| A_MOMENT.saturating_sub(at.elapsed()))
     }
 
     /// The kernel does not know it any more.
@@ -230,7 +267,10 @@ impl Core {
         match done {
             Ok(_) => Ok(Some(())),
             Err(error) if error.kind() == ErrorKind::Changed => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => {
+                self.session.note(&error);
+                Err(error)
+            }
         }
     }
 
@@ -290,8 +330,8 @@ impl Core {
             Some(state) if state.is_dirty() || state.is_committing || state.is_removed => self.attr(&state),
             _ => attr::attr(row.number, row, attr::allocated(&self.reader(), &row.root)),
         };
-        // Whoever asks next is told what is so then.
-        Entry { attr, valid: Duration::ZERO }
+        // Whoever looks for the name next is told what it stands for then.
+        Entry { attr, valid: self.counts_for(row.number), name_valid: Duration::ZERO }
     }
 
     fn attr(&self, state: &State) -> Attr {
@@ -308,7 +348,7 @@ impl Core {
             return self.entry(row);
         }
         let allocated = attr::allocated_at_once(&row.root).unwrap_or(row.root.len());
-        Entry { attr: attr::attr(row.number, row, allocated), valid: Duration::ZERO }
+        Entry::new(attr::attr(row.number, row, allocated), Duration::ZERO)
     }
 
     /// Room in the store, as it was a moment ago.

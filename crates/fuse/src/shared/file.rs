@@ -9,7 +9,8 @@ use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
 use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
 
-use crate::live::attributes::drop_privileges;
+use crate::fs::{Caller, SetAttr};
+use crate::live::attributes::{apply, drop_privileges};
 use crate::view::content::{Budget, StoredFile};
 
 /// See the module.
@@ -31,6 +32,12 @@ pub(super) struct State {
     pub written: Option<Time>,
     /// Set-id bits and capabilities go with what was written.
     pub drops_rights: bool,
+    /// What else was done to its attributes, in order, and goes with what was written.
+    edits: Vec<Edit>,
+    /// The process that opened it last to write, until it has closed it.
+    pub writer: Option<u32>,
+    /// It was made here, and not closed yet.
+    pub is_new: bool,
     /// All of what was written was appended.
     pub only_appended: bool,
     /// It has no name any more: nobody else can come by it, and nothing of it is stored.
@@ -43,10 +50,19 @@ pub(super) struct State {
     pub is_version: bool,
     /// Rises with everything that this host makes of it.
     pub edition: u64,
-    /// Rises with every content that another host has stored in place of one that was known here …
+    /// Rises with every content and all attributes that came from elsewhere, in place of what was known here and in the kernel …
     pub others: u64,
-    /// … and so far the kernel has forgotten what it had of those before.
+    /// … and so far the kernel has forgotten that.
     pub dropped: u64,
+}
+
+/// A change of attributes.
+#[derive(Clone)]
+enum Edit {
+    /// At this time.
+    Set(SetAttr, Time),
+    /// Something was written before: see [`State::drops_rights`].
+    DropRights,
 }
 
 impl File {
@@ -58,6 +74,9 @@ impl File {
             stored,
             written: None,
             drops_rights: false,
+            edits: Vec::new(),
+            writer: None,
+            is_new: false,
             only_appended: false,
             is_removed: false,
             pinned: None,
@@ -93,6 +112,7 @@ impl State {
             return;
         }
         self.lie_over(&row.root, budget);
+        self.others += u64::from(self.row.attributes != row.attributes);
         self.row = row.clone();
     }
 
@@ -144,16 +164,52 @@ impl State {
 
     /// Something of it is not stored.
     pub fn is_dirty(&self) -> bool {
-        !self.map.is_clean()
+        !self.map.is_clean() || !self.edits.is_empty()
+    }
+
+    /// The caller is just writing it, and will close it: what it sets of its attributes can go with that.
+    pub fn is_written_by(&self, caller: Caller) -> bool {
+        self.writer == Some(caller.pid) && self.row.links > 0 && (self.is_new || self.is_dirty())
+    }
+
+    /// Sets attributes when what was written is stored.
+    pub fn set_later(&mut self, set: &SetAttr, time: Time) {
+        if self.drops_rights {
+            self.edits.push(Edit::DropRights);
+        }
+        self.edits.push(Edit::Set(set.clone(), time));
+        self.changed(self.written, set.mtime.is_some());
+    }
+
+    /// Does to attributes what waits to be done to those of the file; returns how much that is.
+    pub fn edit(&self, attributes: &mut Attributes) -> usize {
+        for edit in &self.edits {
+            match edit {
+                Edit::Set(set, time) => apply(attributes, set, *time),
+                Edit::DropRights => drop(drop_privileges(attributes)),
+            }
+        }
+        self.edits.len()
+    }
+
+    /// How many changes of attributes wait.
+    pub fn waiting(&self) -> usize {
+        self.edits.len()
+    }
+
+    /// So much of what waited is in the row now.
+    pub fn edited(&mut self, edits: usize) {
+        self.edits.drain(..edits.min(self.edits.len()));
     }
 
     /// Attributes with what was written.
     pub fn attributes(&self) -> Attributes {
         let mut attributes = self.row.attributes.clone();
+        let edits = self.edit(&mut attributes);
         if let Some(time) = self.written {
             let before = attributes.mtime;
             let times = attributes.times.get_or_insert(OtherTimes { atime: before, ctime: before });
-            times.ctime = time;
+            times.ctime = if edits > 0 { time.max(times.ctime) } else { time };
             attributes.mtime = time;
         }
         if self.drops_rights {

@@ -58,6 +58,7 @@ impl SharedVolume {
         caller: Caller,
     ) -> Result<Opened> {
         let core = &self.core;
+        let is_new = made.is_some();
         let (file, was_open) = {
             let _gate = core.open.opening(number);
             let row = made.map_or_else(|| core.row(number), Ok)?;
@@ -70,6 +71,11 @@ impl SharedVolume {
         if let Err(errno) = begun {
             core.close_file(&file);
             return Err(errno);
+        }
+        if writes(flags) {
+            let mut state = file.write();
+            state.writer = Some(caller.pid);
+            state.is_new |= is_new;
         }
         Ok(self.opened(file, flags))
     }
@@ -258,7 +264,7 @@ impl FileSystem for SharedVolume {
         if hidden(caller, name) {
             return Err(Errno::NODATA);
         }
-        let xattrs = self.core.row_soon(number)?.attributes.xattrs;
+        let xattrs = self.core.attributes_soon(number)?.xattrs;
         xattrs.into_iter().find(|(key, _)| key == name).map(|(_, value)| value).ok_or(Errno::NODATA)
     }
 
@@ -266,7 +272,7 @@ impl FileSystem for SharedVolume {
         if let Some(other) = self.other(number) {
             return other.xattrs(caller, number);
         }
-        let keys = self.core.row_soon(number)?.attributes.xattrs.into_iter().map(|(key, _)| key);
+        let keys = self.core.attributes_soon(number)?.xattrs.into_iter().map(|(key, _)| key);
         Ok(keys.filter(|key| !hidden(caller, key)).collect())
     }
 
@@ -423,7 +429,7 @@ impl FileSystem for SharedVolume {
             }
         }
         let row = match sets_more_than_size(set) {
-            true => core.set_attributes_of(number, set)?,
+            true => core.set_attributes_of(caller, number, set)?,
             false => core.row_soon(number)?,
         };
         Ok(core.entry(&row))

@@ -16,9 +16,12 @@ fn expect(parent: u64, name: &[u8], inode: Option<u64>) -> Change {
     Change::Expect { parent, name: name.to_vec(), inode }
 }
 
-/// A directory has other entries.
-fn touched(inode: u64, time: Time) -> Change {
-    Change::Touch { inode, modified: true, time }
+/// How exactly a directory's times say when its entries changed, as kernels have it for local file systems: within a tick, one of many changes has to write them.
+const TICK: u32 = 10_000_000;
+
+/// The tick that a time is in.
+fn tick(time: Time) -> Time {
+    Time { nanos: time.nanos - time.nanos % TICK, ..time }
 }
 
 /// An inode has other names.
@@ -50,14 +53,14 @@ impl Core {
         if target.len() > TARGET_MAX {
             return Err(Errno::NAMETOOLONG);
         }
-        // Asked now: what is inherited may have been set elsewhere just before.
-        let above = self.row(parent)?;
-        if !is_directory(&above) {
-            return Err(Errno::NOTDIR);
-        }
+        // If what is inherited has been set elsewhere since, the commit is refused.
+        let mut above = self.row_soon(parent)?;
         let number = self.next_inode()?;
-        let attributes = inherit(&above.attributes, caller, new, target);
         for _ in 0..TRIES {
+            if !is_directory(&above) {
+                return Err(Errno::NOTDIR);
+            }
+            let attributes = inherit(&above.attributes, caller, new, target);
             let put = Change::Put {
                 parent,
                 name: name.to_vec(),
@@ -67,19 +70,22 @@ impl Core {
                 stamp: 0,
                 replace: false,
             };
-            let changes = vec![expect(parent, name, None), put, touched(parent, attributes.mtime)];
+            let like = Change::Like { inode: parent, attributes: Box::new(above.attributes) };
+            let mut changes = vec![expect(parent, name, None), like, put];
+            let touched = self.touch(&[parent], attributes.mtime, &mut changes);
             match self.commit(changes) {
                 Ok(Some(())) => {
-                    self.forget_row(parent);
+                    self.touched(touched);
                     let row = Inode { number, attributes, root: Root::Empty, links: 1, stamp: 0 };
                     self.remember_own(&row, Some(parent));
                     return Ok((row, true));
                 }
-                Ok(None) if !open => return Err(Errno::EXIST),
                 Ok(None) => {
-                    // It may have gone again by now.
-                    if let Some(row) = self.look(parent, name)? {
-                        return Ok((row, false));
+                    match self.look(parent, name)? {
+                        Some(_) if !open => return Err(Errno::EXIST),
+                        Some(row) => return Ok((row, false)),
+                        // It has gone again by now, or it was the directory.
+                        None => above = self.row(parent)?,
                     }
                 }
                 Err(error) => return Err(self.refused(&error)),
@@ -100,14 +106,30 @@ impl Core {
         }
         let time = now();
         let link = Change::Link { parent, name: name.to_vec(), inode: number };
-        let changes = vec![expect(parent, name, None), link, touched(parent, time), renamed(number, time)];
+        let mut changes = vec![expect(parent, name, None), link, renamed(number, time)];
+        let touched = self.touch(&[parent], time, &mut changes);
         match self.commit(changes) {
-            Ok(Some(())) => {}
+            Ok(Some(())) => self.touched(touched),
             Ok(None) => return Err(Errno::EXIST),
             Err(error) => return Err(self.refused(&error)),
         }
-        self.forget_row(parent);
         self.row(number)
+    }
+
+    /// Has the times of these directories set, but for those of which this mount knows that they say so already: who makes many entries does not wait for the row of
+    /// their directory each time, and nor does another who makes some there.
+    fn touch(&self, directories: &[u64], time: Time, changes: &mut Vec<Change>) -> (Vec<u64>, Time) {
+        let time = tick(time);
+        let wanted = directories.iter().copied().filter(|number| !self.is_touched(*number, time));
+        let touched: Vec<u64> = wanted.collect();
+        let touch = |&inode: &u64| Change::Touch { inode, modified: true, time };
+        changes.extend(touched.iter().map(touch));
+        (touched, time)
+    }
+
+    /// What [`Core::touch`] added has been committed.
+    fn touched(&self, (directories, time): (Vec<u64>, Time)) {
+        directories.into_iter().for_each(|number| self.note_touched(number, Some(time)));
     }
 
     /// Removes a name; of a directory only with `directory`, and only when it is empty.
@@ -127,10 +149,11 @@ impl Core {
             let remove = Change::Remove { parent, name: name.to_vec(), recursive: false };
             let mut changes = vec![expect(parent, name, Some(row.number))];
             changes.extend(self.pin(&row));
-            changes.extend([remove, touched(parent, time), renamed(row.number, time)]);
+            changes.extend([remove, renamed(row.number, time)]);
+            let touched = self.touch(&[parent], time, &mut changes);
             match self.commit(changes) {
                 Ok(Some(())) => {
-                    self.forget_row(parent);
+                    self.touched(touched);
                     self.lost_name(&row);
                     return Ok(());
                 }
@@ -178,11 +201,12 @@ impl Core {
                 expect(to.0, to.1, replaced.as_ref().map(|row| row.number)),
             ];
             changes.extend(replaced.as_ref().and_then(|row| self.pin(row)));
-            changes.extend([rename, touched(from.0, time), touched(to.0, time), renamed(moved.number, time)]);
+            changes.extend([rename, renamed(moved.number, time)]);
             changes.extend(replaced.iter().map(|row| renamed(row.number, time)));
+            let touched = self.touch(&[from.0, to.0], time, &mut changes);
             match self.commit(changes) {
                 Ok(Some(())) => {
-                    [from.0, to.0].into_iter().for_each(|number| self.forget_row(number));
+                    self.touched(touched);
                     self.moved(moved.number, to.0);
                     replaced.iter().for_each(|row| self.lost_name(row));
                     return Ok(());

@@ -38,7 +38,7 @@ use crate::live::plan::plan;
 use crate::measures::{Histogram, Status};
 use crate::view::content::StoredFile;
 
-/// How long it may be unknown which packs other hosts have made: what is in them is stored once more until then.
+/// How long it may be unknown which packs other hosts have made (what is in them is stored once more until then), and which policies they have set.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 /// How often it is tried again to store what could not be when it was closed.
@@ -52,11 +52,17 @@ const SMALL_BATCH_MAX: u64 = 1 << 20;
 /// Who stores, and what others wait for.
 #[derive(Default)]
 pub(super) struct Turn {
-    /// When other hosts' packs were last asked for.
-    turn: Mutex<Option<Instant>>,
+    turn: Mutex<Asked>,
     waiting: Mutex<Vec<Arc<File>>>,
     relieving: Mutex<()>,
     left: Mutex<Left>,
+}
+
+/// What the database said when it was last asked.
+#[derive(Default)]
+struct Asked {
+    at: Option<Instant>,
+    policies: Option<Policies>,
 }
 
 impl Turn {
@@ -108,6 +114,9 @@ struct Cut {
     staged: u64,
     was: (Attributes, Root),
     attributes: Attributes,
+    edits: usize,
+    /// Not only attributes were changed.
+    is_content: bool,
     keep: bool,
     edition: u64,
 }
@@ -122,7 +131,8 @@ impl Core {
         self.store_left();
         stored?;
         if closes {
-            file.write().is_version = true;
+            let mut state = file.write();
+            (state.is_version, state.is_new, state.writer) = (true, false, None);
         }
         Ok(())
     }
@@ -227,20 +237,21 @@ impl Core {
         Ok(())
     }
 
-    fn batch(
-        self: &Arc<Self>,
-        turn: &mut MutexGuard<'_, Option<Instant>>,
-        files: &[Arc<File>],
-    ) -> Result<()> {
+    fn batch(self: &Arc<Self>, asked: &mut Asked, files: &[Arc<File>]) -> Result<()> {
         self.session.check()?;
         let began = Instant::now();
-        if turn.is_none_or(|at| at.elapsed() >= FOLLOW_EVERY) {
-            self.session.follow()?;
-            self.store.refresh_index()?;
-            **turn = Some(Instant::now());
-        }
+        let policies = match asked.policies.take() {
+            Some(policies) if asked.at.is_some_and(|at| at.elapsed() < FOLLOW_EVERY) => policies,
+            _ => {
+                self.session.follow()?;
+                self.store.refresh_index()?;
+                asked.at = Some(Instant::now());
+                Policies::load(&self.store)?.with(self.options.overrides)
+            }
+        };
         let cuts: Vec<Cut> = files.iter().map(|file| self.cut(file)).collect();
-        let done = self.write(&cuts);
+        let done = self.write(&cuts, &policies);
+        asked.policies = Some(policies);
         match &done {
             Ok(()) => {
                 self.counters.took.note(began.elapsed());
@@ -263,6 +274,7 @@ impl Core {
     fn cut(&self, file: &Arc<File>) -> Cut {
         let mut state = file.write();
         state.is_committing = true;
+        let attributes = state.attributes();
         Cut {
             file: Arc::clone(file),
             // What is written to this file from now on has a later one.
@@ -270,20 +282,24 @@ impl Core {
             pieces: state.map.pieces(0..u64::MAX).collect(),
             staged: state.map.staged_bytes(),
             was: (state.row.attributes.clone(), state.row.root.clone()),
-            attributes: state.attributes(),
+            attributes,
+            edits: state.waiting(),
+            is_content: !state.map.is_clean(),
             keep: state.is_version && state.row.root != Root::Empty,
             edition: state.edition,
         }
     }
 
     /// Writes, commits and settles.
-    fn write(self: &Arc<Self>, cuts: &[Cut]) -> Result<()> {
-        let policies = Policies::load(&self.store)?.with(self.options.overrides);
-        let items = cuts.iter().map(|cut| self.item(cut, &policies)).collect::<Result<Vec<_>>>()?;
+    fn write(self: &Arc<Self>, cuts: &[Cut], policies: &Policies) -> Result<()> {
         let (mut small, mut large) = (Vec::new(), Vec::new());
+        let (cuts, same): (Vec<&Cut>, Vec<&Cut>) = cuts.iter().partition(|cut| cut.is_content);
+        let as_it_was = |cut: &Cut| Composed { root: cut.was.1.clone(), chunks: Vec::new() };
+        small.extend(same.into_iter().map(|cut| (cut, as_it_was(cut))));
+        let items = cuts.iter().map(|cut| self.item(cut, policies)).collect::<Result<Vec<_>>>()?;
         let bytes = cuts.iter().map(|cut| cut.staged).filter(|staged| *staged <= NEW_BYTES_MAX).sum::<u64>();
         let composes = bytes <= SMALL_BATCH_MAX && self.packer.has_room();
-        for (cut, item) in cuts.iter().zip(items) {
+        for (cut, item) in cuts.into_iter().zip(items) {
             let composed = match composes {
                 true => compose(&self.reader(), &item, NEW_BYTES_MAX)?,
                 false => None,
@@ -408,6 +424,7 @@ impl Core {
         }
         state.row.root = root;
         state.is_version = false;
+        state.edited(cut.edits);
         if state.map.is_clean() {
             (state.written, state.drops_rights, state.only_appended) = (None, false, false);
         }

@@ -161,14 +161,14 @@ impl ReadVolume {
 
     fn entry(&self, tree: &Tree, inode: &Inode) -> Result<Entry> {
         let attr = self.attr(tree, inode, attr::allocated(&self.reader(), &inode.root))?;
-        Ok(Entry { attr, valid: self.valid_in(tree) })
+        Ok(Entry::new(attr, self.valid_in(tree)))
     }
 
     /// As [`Self::entry`] for one of many: where finding the holes would take reading a manifest, they count as data, for no time at all.
     fn entry_at_once(&self, tree: &Tree, inode: &Inode) -> Result<Entry> {
         let allocated = attr::allocated_at_once(&inode.root);
         let valid = if allocated.is_some() { self.valid_in(tree) } else { Duration::ZERO };
-        Ok(Entry { attr: self.attr(tree, inode, allocated.unwrap_or(inode.root.len()))?, valid })
+        Ok(Entry::new(self.attr(tree, inode, allocated.unwrap_or(inode.root.len()))?, valid))
     }
 
     fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
@@ -179,7 +179,7 @@ impl ReadVolume {
         let root = self.inode(ROOT)?;
         let newest = self.snapshots()?.last().map(|snapshot| Time::from_nanos(snapshot.time));
         let attr = attr::directory(SNAPSHOTS, &root, newest.unwrap_or(root.attributes.mtime));
-        Ok(Entry { attr, valid: A_MOMENT })
+        Ok(Entry::new(attr, A_MOMENT))
     }
 
     /// The root of a snapshot; what its name stands for may change.
@@ -187,7 +187,7 @@ impl ReadVolume {
         let tree = self.trees.of_snapshot(snapshot);
         let root = self.fail(self.store.meta.inode(tree.at, ROOT_INODE))?;
         let entry = root.map(|root| self.entry(&tree, &root)).transpose()?;
-        Ok(entry.map(|entry| Entry { valid: A_MOMENT, ..entry }))
+        Ok(entry.map(|entry| Entry::new(entry.attr, A_MOMENT)))
     }
 
     fn lookup_snapshot(&self, name: &[u8]) -> Result<Found> {

@@ -85,7 +85,7 @@ fn entry(number: u64, kind: FileKind) -> Entry {
         ctime: time(1 << 33, 5),
     };
     // So short that the kernel asks again, and asks alike whatever the time of day.
-    Entry { attr, valid: Duration::ZERO }
+    Entry::new(attr, Duration::ZERO)
 }
 
 impl Recorder {

@@ -8,10 +8,11 @@ mod random;
 mod small;
 
 use std::sync::Barrier;
+use std::time::Duration;
 
 use hosts::{Cluster, USER};
 use outrigger_format::catalogue::Time;
-use outrigger_fuse::fs::{FileSystem, OpenFlags, ROOT, SetAttr, SetTime};
+use outrigger_fuse::fs::{Caller, FileSystem, OpenFlags, ROOT, SetAttr, SetTime};
 use outrigger_fuse::shared::SharedOptions;
 use outrigger_store::gc::{GcOptions, GcProgress, collect};
 use outrigger_workload::Rng;
@@ -213,10 +214,69 @@ fn attributes_that_several_set_do_not_undo_each_other() {
     // A directory changes with its entries.
     one.mkdir("d").unwrap();
     let before = two.stat("d").unwrap();
+    // Not within the same tick.
+    std::thread::sleep(Duration::from_millis(20));
     one.put("d/f", b"").unwrap();
     let after = two.stat("d").unwrap();
     let key = |time: Time| (time.secs, time.nanos);
     assert!(key(after.mtime) > key(before.mtime) && key(after.ctime) > key(before.ctime));
+    cluster.check();
+}
+
+#[test]
+fn what_a_program_sets_of_a_file_that_it_writes_is_there_with_its_close() {
+    let Some(cluster) = Cluster::new() else { return };
+    let (one, two) = (cluster.mount(), cluster.mount());
+    const OTHER: Caller = Caller { pid: 2, ..USER };
+    let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    let mtime = Time { secs: 1_000_000_000, nanos: 7 };
+    let times =
+        SetAttr { mtime: Some(SetTime::To(mtime)), atime: Some(SetTime::To(mtime)), ..SetAttr::default() };
+    // As tar does: nobody sees the bytes without the mode.
+    let open = one.open("f", RDWR | OFlags::CREATE | OFlags::EXCL).unwrap();
+    let number = open.number;
+    let before = two.stat("f").unwrap();
+    let set = |caller, set: &SetAttr| one.volume.set_attributes(caller, number, set).unwrap().attr;
+    set(USER, &mode(0o4600));
+    open.write(0, b"secret").unwrap();
+    let owner = SetAttr { uid: Some(7), gid: Some(8), ..SetAttr::default() };
+    // An owner that is changed takes set-id bits along, as does what was written by somebody who is not root.
+    let attr = set(USER, &owner);
+    assert_eq!((attr.mode, attr.uid, attr.gid, attr.size), (0o600, 7, 8, 6), "here it is seen at once");
+    set(USER, &mode(0o4640));
+    assert_eq!(set(USER, &times).mtime, mtime);
+    assert_eq!(two.stat("f").unwrap(), before, "nothing has been told yet");
+    open.sync().unwrap();
+    let attr = two.stat("f").unwrap();
+    assert_eq!((attr.mode, attr.uid, attr.mtime, attr.size), (0o4640, 7, mtime, 6));
+    // Written after the time was set: the time is that of the write.
+    open.write(6, b"!").unwrap();
+    set(USER, &mode(0o644));
+    // What another process does, others see at once, and in its order.
+    set(OTHER, &mode(0o604));
+    assert_eq!(two.stat("f").unwrap().mode, 0o604);
+    // Meanwhile another host sets something else: both are kept.
+    set(USER, &mode(0o666));
+    let group = SetAttr { gid: Some(9), ..SetAttr::default() };
+    two.volume.set_attributes(USER, number, &group).unwrap();
+    open.close().unwrap();
+    let attr = two.stat("f").unwrap();
+    assert_eq!((attr.mode, attr.uid, attr.gid, attr.size), (0o666, 7, 9, 7));
+    assert!(attr.mtime.secs > mtime.secs && two.cat("f").unwrap() == b"secret!");
+    // Of an empty file, too; and nothing waits for long when nothing is being written.
+    let open = one.open("g", RDWR | OFlags::CREATE | OFlags::EXCL).unwrap();
+    one.volume.set_attributes(USER, open.number, &times).unwrap();
+    open.close().unwrap();
+    assert_eq!(two.stat("g").unwrap().mtime, mtime);
+    let open = one.open("g", RDWR).unwrap();
+    one.chmod("g", 0o400).unwrap();
+    assert_eq!(two.stat("g").unwrap().mode, 0o400);
+    // A mount that is killed takes it along.
+    open.write(0, b"never").unwrap();
+    one.chmod("g", 0o444).unwrap();
+    drop(one);
+    let attr = two.stat("g").unwrap();
+    assert_eq!((attr.mode, attr.size, attr.mtime), (0o400, 0, mtime));
     cluster.check();
 }
 

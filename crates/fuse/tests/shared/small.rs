@@ -204,7 +204,7 @@ fn what_a_row_cannot_say_gets_packs() {
     assert_eq!((loose(&one), packs(&one) > 0), ((0, 0), true));
     let two = cluster.mount();
     let before = packs(&two);
-    two.put("large", &random(1, 40_000)).unwrap();
+    two.put("large", &random(1, 400_000)).unwrap();
     assert_eq!((loose(&two), packs(&two) > before), ((0, 0), true));
     let open = two.open("hole", RDWR | OFlags::CREATE).unwrap();
     open.write(1 << 20, b"behind a hole").unwrap();

@@ -12,7 +12,8 @@
 //!
 //! A place counts only in packs that were committed before the snapshot was taken. What is found in none of them (it was committed in
 //! between, or a damaged index run hid it) is put aside, and looked up again once the index covers all packs of the
-//! snapshot; what is still not there is damage, and ends the run.
+//! snapshot; what is still not there is loose (`crate::loose`), or has been packed since, or is damage, and ends the run. A node that is loose has no bit; what it names
+//! is marked all the same.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -77,9 +78,19 @@ impl Marker {
             job.close();
             job.mark_chunks(&chunks)?;
             job.work();
-            let (chunks, nodes) = job.finish()?;
+            let (mut chunks, mut nodes) = job.finish()?;
+            while !nodes.is_empty() {
+                let job = Job::new(store, self, progress);
+                let below = job.mark_below(nodes)?;
+                job.submit(Work::Nodes(below))?;
+                job.close();
+                job.work();
+                let aside = job.finish()?;
+                chunks.extend(aside.0);
+                nodes = aside.1;
+            }
             let chunks = without_loose(store, chunks)?;
-            if let Some(fingerprint) = chunks.first().copied().or(nodes.first().map(|node| node.0)) {
+            if let Some(fingerprint) = chunks.first() {
                 return Err(Error::damaged(format!(
                     "chunk {fingerprint}, which a stored file needs, is in no pack; `check` names the file"
                 )));

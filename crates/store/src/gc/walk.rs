@@ -3,6 +3,7 @@
 //! Whoever lists roots pushes them in batches, and waits while the stack is long. A thread takes the newest batch, marks what it names, and
 //! pushes the nodes below it; so the stack stays short. The first failure stops all.
 
+use std::collections::HashSet;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 use outrigger_format::{Entry, Fingerprint, Node, Place, Root};
@@ -10,6 +11,8 @@ use outrigger_format::{Entry, Fingerprint, Node, Place, Root};
 use super::mark::Marker;
 use super::report::GcProgress;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::read::Reader;
+use crate::read::manifest::NodeSource as _;
 use crate::read::packs::Wanted;
 use crate::store::Store;
 
@@ -167,6 +170,30 @@ impl<'a> Job<'a> {
             }
         }
         Ok(batches(below))
+    }
+
+    /// Marks what nodes name that lie in no pack of the snapshot: in the database, or in a pack that was committed since. Returns the nodes below them.
+    pub fn mark_below(&self, nodes: Vec<NodeRef>) -> Result<Vec<NodeRef>> {
+        let reader = Reader::new(self.store);
+        let (mut seen, mut below) = (HashSet::new(), Vec::new());
+        for (fingerprint, level, len) in nodes {
+            if !seen.insert(fingerprint) {
+                continue;
+            }
+            let what =
+                || format!("manifest node {fingerprint}, which a stored file needs; `check` names the file");
+            let bytes = reader.read_node(&fingerprint).context(what)?;
+            match Node::decode(&bytes, level, len).context(what)? {
+                Node::Leaf(entries) => {
+                    let chunks: Vec<Fingerprint> = entries.iter().filter_map(self::fingerprint).collect();
+                    self.mark_chunks(&chunks)?;
+                }
+                Node::Inner { level, children } => {
+                    below.extend(children.into_iter().map(|(child, len)| (child, level - 1, len)));
+                }
+            }
+        }
+        Ok(below)
     }
 
     fn read_node(&self, &(fingerprint, level, len): &NodeRef, place: Place) -> Result<Node> {

@@ -226,7 +226,7 @@ pub enum Change {
         new_name: Vec<u8>,
     },
     /// Nothing, if `name` stands for `inode` just now (`None`: for nothing); else the commit is refused (`Changed`). For who decided on what was read
-    /// before, on a store that others change too. This and the three below go by their order, with those above.
+    /// before, on a store that others change too. This and the four below go by their order, with those above.
     Expect {
         /// Directory.
         parent: u64,
@@ -234,6 +234,14 @@ pub enum Change {
         name: Vec<u8>,
         /// What it must stand for.
         inode: Option<u64>,
+    },
+    /// Nothing, if the inode has the mode, owner, group and extended attributes of these just now; else the commit is refused (`Changed`). For what is made in a
+    /// directory and takes over some of them.
+    Like {
+        /// The inode.
+        inode: u64,
+        /// Of which times do not count.
+        attributes: Box<Attributes>,
     },
     /// Sets attributes and content of an inode, if they are what the caller has seen; else the commit is refused (`Changed`; `NotFound` when it is gone).
     /// The stamp is cleared. What it is, a directory or not one, stays.

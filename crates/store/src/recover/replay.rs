@@ -322,6 +322,7 @@ fn describe(change: &Change) -> String {
         Change::Expect { name, .. } => ("expecting", name),
         Change::Node { inode, .. }
         | Change::Swap { inode, .. }
+        | Change::Like { inode, .. }
         | Change::Touch { inode, .. }
         | Change::Pin { inode, .. }
         | Change::Orphan { inode, .. } => return format!("setting inode {inode}"),

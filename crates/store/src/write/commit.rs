@@ -301,6 +301,7 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
         Change::Name { .. }
         | Change::Node { .. }
         | Change::Expect { .. }
+        | Change::Like { .. }
         | Change::Swap { .. }
         | Change::Touch { .. }
         | Change::Pin { .. }
@@ -349,6 +350,7 @@ fn record_of(change: &Change) -> Option<Record> {
             Record::Node { inode, parent, attributes, root, keep }
         }
         Change::Expect { .. }
+        | Change::Like { .. }
         | Change::Touch { .. }
         | Change::Pin { .. }
         | Change::Orphan { .. }

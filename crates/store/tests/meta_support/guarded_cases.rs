@@ -1,4 +1,4 @@
-//! What the documentation says of `Change::Expect`, `Change::Swap`, `Change::Touch` and `Change::Pin`.
+//! What the documentation says of `Change::Expect`, `Change::Like`, `Change::Swap`, `Change::Touch` and `Change::Pin`.
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
@@ -42,6 +42,37 @@ pub fn a_name_that_is_not_as_expected_refuses_the_commit(engine: &Fixture) {
     assert_eq!(kind(engine.commit(writer, vec![expect(99, "a", None)])), ErrorKind::NotFound);
     assert_eq!(kind(engine.commit(writer, vec![expect(R, "..", None)])), ErrorKind::Invalid);
     assert_eq!(dump(&*engine.meta, At::Now), before, "all of it or nothing");
+}
+
+pub fn what_is_inherited_is_what_the_directory_has(engine: &Fixture) {
+    numbers(engine);
+    let writer = engine.writer();
+    engine.commit(writer, vec![dir(R, "d", 10), dir(R, "e", 11)]).unwrap();
+    let like = |attributes: &Attributes| Change::Like { inode: 10, attributes: Box::new(attributes.clone()) };
+    let seen = inode(engine, 10).attributes;
+    // Times do not count, and it may be changed in the same commit.
+    let touch = Change::Touch { inode: 10, modified: true, time: Time { secs: 1 << 33, nanos: 0 } };
+    engine.commit(writer, vec![like(&seen), file(10, "a", 12, 1), touch.clone()]).unwrap();
+    engine.commit(writer, vec![like(&seen), file(10, "b", 13, 1)]).unwrap();
+    let changed = Attributes { mode: seen.mode ^ 0o2000, ..inode(engine, 10).attributes };
+    let others = [
+        Attributes { gid: seen.gid + 1, ..changed.clone() },
+        Attributes { xattrs: vec![(b"system.posix_acl_default".to_vec(), b"x".to_vec())], ..changed.clone() },
+        seen.clone(),
+    ];
+    engine.commit(writer, vec![swap(&inode(engine, 10), &changed, &Root::Empty, false)]).unwrap();
+    let before = dump(&*engine.meta, At::Now);
+    for other in &others {
+        let late = vec![file(10, "c", 14, 1), like(other), touch.clone()];
+        assert_eq!(kind(engine.commit(writer, late)), ErrorKind::Changed);
+    }
+    // It is not there at all.
+    engine.commit(writer, vec![Change::Remove { parent: R, name: b"e".to_vec(), recursive: false }]).unwrap();
+    let gone = Change::Like { inode: 11, attributes: Box::new(seen) };
+    assert_eq!(kind(engine.commit(writer, vec![gone])), ErrorKind::Changed);
+    engine.commit(writer, vec![dir(R, "e", 11)]).unwrap();
+    assert_eq!(dump(&*engine.meta, At::Now), before, "all of it or nothing");
+    engine.commit(writer, vec![like(&changed), file(10, "c", 14, 1)]).unwrap();
 }
 
 pub fn what_was_seen_is_exchanged_and_nothing_else(engine: &Fixture) {

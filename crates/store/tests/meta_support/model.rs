@@ -175,10 +175,12 @@ impl Model {
                 self.rename((parent, name), (new_parent, new_name), report)
             }
             // What these do has cases of its own: `guarded_cases.rs`.
-            Change::Expect { .. } | Change::Swap { .. } | Change::Touch { .. } | Change::Pin { .. } => {
-                Err(ErrorKind::Invalid)
-            }
-            Change::Name { .. }
+            Change::Expect { .. }
+            | Change::Like { .. }
+            | Change::Swap { .. }
+            | Change::Touch { .. }
+            | Change::Pin { .. }
+            | Change::Name { .. }
             | Change::Node { .. }
             | Change::Orphan { .. }
             | Change::Job(_)

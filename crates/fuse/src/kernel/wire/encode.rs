@@ -96,12 +96,13 @@ impl Encode for Vec<u8> {
     }
 
     fn entry(&mut self, entry: &Entry) {
-        let (generation, valid) = (0, entry.valid);
-        [entry.attr.number, generation, valid.as_secs(), valid.as_secs()]
+        let generation = 0;
+        let (name, attributes) = (entry.name_valid, entry.valid);
+        [entry.attr.number, generation, name.as_secs(), attributes.as_secs()]
             .into_iter()
             .for_each(|field| self.u64(field));
-        self.u32(valid.subsec_nanos());
-        self.u32(valid.subsec_nanos());
+        self.u32(name.subsec_nanos());
+        self.u32(attributes.subsec_nanos());
         self.attr(&entry.attr);
     }
 

@@ -62,6 +62,7 @@ fn apply<R: Rows>(editor: &mut Editor<R>, change: &Change) -> Outcome<()> {
             let parent = editor.directory(*parent)?;
             expect(editor, parent, name, *inode)
         }
+        Change::Like { inode, attributes } => like(editor, *inode, attributes),
         Change::Swap { inode, parent, was, attributes, root, keep } => {
             let keeper = keep.then_some(*parent as i64);
             swap(editor, *inode, was, (attributes, root), keeper)
@@ -133,6 +134,15 @@ fn expect<R: Rows>(editor: &mut Editor<R>, parent: i64, name: &[u8], inode: Opti
         return Ok(());
     }
     Err(told(editor, ErrorKind::Changed, parent, name, "another client has changed this name"))
+}
+
+fn like<R: Rows>(editor: &mut Editor<R>, inode: u64, attributes: &Attributes) -> Outcome<()> {
+    let number = editor.resolve(inode)?;
+    let expected = editor.arrival(attributes, &Root::Empty, 0)?;
+    match editor.rows.glance(number)? {
+        Some(old) if old.content.traits == expected.content.traits => Ok(()),
+        _ => Err(refuse(ErrorKind::Changed, format!("another client has changed inode {inode}"))),
+    }
 }
 
 fn swap<R: Rows>(

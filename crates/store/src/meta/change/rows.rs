@@ -38,6 +38,10 @@ pub(in crate::meta) trait Rows {
     // ---- inodes ----
     /// An inode.
     fn stored(&mut self, number: i64) -> Outcome<Option<Stored<Self::Traits>>>;
+    /// An inode as it is at some moment of the transaction, which need not be the last one: nothing of it is going to be changed.
+    fn glance(&mut self, number: i64) -> Outcome<Option<Stored<Self::Traits>>> {
+        self.stored(number)
+    }
     /// Makes an inode; false when its number is in use: then nothing has changed.
     fn insert_inode(&mut self, new: &Stored<Self::Traits>) -> Outcome<bool>;
     /// Sets every column of an inode that is there.

@@ -4,7 +4,7 @@
 use tokio_postgres::types::Type;
 
 use super::connection::Query;
-use super::sessions::{self, REQUIRE_LIVE};
+use super::sessions::{self, now};
 use super::transaction::Tx;
 use super::working::Working;
 use super::{counters, jobs, loose, packs, snapshots};
@@ -17,15 +17,22 @@ use crate::meta::{Change, Commit, Committed, SessionId, SessionKind};
 /// Rows over which the totals are spread.
 const SLOTS: i64 = 64;
 
-const START: &str = "SELECT s.epoch, s.generation, c.value, \
-    ARRAY (SELECT r.epoch FROM @retained r ORDER BY r.epoch), \
-    EXISTS (SELECT 1 FROM @policy p WHERE p.key = 'versions') \
-    FROM @state s, @counter c WHERE c.name = 'next_inode'";
+/// The session, as in [`sessions::REQUIRE_LIVE`], and what every commit goes out from, which changes behind the gate only.
+const START: &str = concat!(
+    "SELECT x.kind, x.lease_until > ",
+    now!(),
+    ", x.lease_until < ",
+    now!(),
+    " + x.lease_secs * 500000000::bigint, s.epoch, s.generation, c.value, \
+     ARRAY (SELECT r.epoch FROM @retained r ORDER BY r.epoch), \
+     EXISTS (SELECT 1 FROM @policy p WHERE p.key = 'versions') \
+     FROM @session x, @state s, @counter c WHERE x.id = $1 AND c.name = 'next_inode' FOR KEY SHARE OF x"
+);
 
 /// Applies `commit` in a transaction.
 pub(super) fn commit(tx: &mut Tx<'_>, session: SessionId, commit: &Commit) -> Outcome<Committed> {
     let (wanted, load) = Working::load(&commit.changes);
-    let mut queries = vec![Query::new(REQUIRE_LIVE).int(session.0 as i64), Query::new(START)];
+    let mut queries = vec![Query::new(START).int(session.0 as i64)];
     if !commit.changes.is_empty() {
         queries.extend(load);
     }
@@ -40,13 +47,13 @@ pub(super) fn commit(tx: &mut Tx<'_>, session: SessionId, commit: &Commit) -> Ou
     if commit.changes.iter().any(|change| matches!(change, Change::Loose(_))) {
         loose::apply(tx, session, &commit.changes)?;
     }
-    let row = counters::row(&answers[1])?;
+    let row = counters::row(&answers[0])?;
     let start = Start {
-        epoch: row.try_get(0)?,
-        generation: row.try_get::<_, i64>(1)? as u64,
-        next_inode: row.try_get(2)?,
-        retained: Retained(row.try_get(3)?),
-        any_versions_policy: row.try_get(4)?,
+        epoch: row.try_get(3)?,
+        generation: row.try_get::<_, i64>(4)? as u64,
+        next_inode: row.try_get(5)?,
+        retained: Retained(row.try_get(6)?),
+        any_versions_policy: row.try_get(7)?,
         time: commit.time,
     };
     if commit.changes.is_empty() {
@@ -54,7 +61,7 @@ pub(super) fn commit(tx: &mut Tx<'_>, session: SessionId, commit: &Commit) -> Ou
     }
     let slot = tx.lane().rem_euclid(SLOTS) as i32;
     let mut working = Working::new(tx);
-    working.loaded(wanted, &answers[2..])?;
+    working.loaded(wanted, &answers[1..])?;
     let mut editor = Editor::new(working, start);
     apply_all(&mut editor, &commit.changes)?;
     let (mut working, totals, done) = editor.finish();

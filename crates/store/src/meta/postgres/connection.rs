@@ -31,9 +31,10 @@ const TOGETHER: usize = 24;
 
 /// What every transaction that writes wants: waiting for others has an end, and one whose client has gone silent does not keep its
 /// locks. Rows are always found by keys, whatever the planner believes of how many there are; as it then believes that every statement costs
-/// very much, it would also have each compiled, which takes far longer than running it.
+/// very much, it would also have each compiled, which takes far longer than running it. And as they are found by keys always, a statement that was prepared is planned once.
 pub(super) const SETTINGS: &str = "SET LOCAL lock_timeout = '30s'; SET LOCAL idle_in_transaction_session_timeout = '20s'; \
-    SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off; SET LOCAL jit = off";
+    SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off; SET LOCAL jit = off; \
+    SET LOCAL plan_cache_mode = force_generic_plan";
 
 /// A parameter of a statement.
 pub(super) type Param = (Box<dyn ToSql + Sync + Send>, Type);

@@ -307,7 +307,7 @@ impl Transactions {
             // Over many rows the planner knows best.
             connection.script(
                 "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_hashjoin = on; \
-                 SET LOCAL enable_mergejoin = on; SET LOCAL enable_seqscan = on; \
+                 SET LOCAL enable_mergejoin = on; SET LOCAL enable_seqscan = on; SET LOCAL plan_cache_mode = auto; \
                  SET LOCAL idle_in_transaction_session_timeout = 0",
             )?;
             let value = work(connection)?;

@@ -51,6 +51,8 @@ pub(super) struct Working<'t, 'p> {
     pub tx: &'t mut Tx<'p>,
     pub names: HashMap<i64, Names>,
     pub inodes: HashMap<i64, Slot<Stored>>,
+    /// Inodes as they were read, and not locked.
+    glanced: HashMap<i64, Stored>,
     pub directories: HashMap<i64, Slot<i64>>,
     /// For the history: a former state, and the epoch from which on it is one.
     pub former_inodes: Vec<(Stored, i64)>,
@@ -82,6 +84,8 @@ const LOAD_INODES: &str = concat!(
     stored_columns!(),
     " FROM @inode i WHERE i.number = ANY ($1) ORDER BY i.number FOR UPDATE"
 );
+/// What is only looked at: nobody has to wait for it.
+const GLANCE: &str = concat!("SELECT ", stored_columns!(), " FROM @inode i WHERE i.number = ANY ($1)");
 const LOAD_DIRECTORIES: &str =
     "SELECT inode, parent, sum FROM @directory WHERE inode = ANY ($1) ORDER BY inode FOR KEY SHARE";
 const GUARD_DIRECTORY: &str = "SELECT inode, parent, sum FROM @directory WHERE inode = $1 FOR UPDATE";
@@ -108,6 +112,7 @@ impl<'t, 'p> Working<'t, 'p> {
             tx,
             names: HashMap::new(),
             inodes: HashMap::new(),
+            glanced: HashMap::new(),
             directories: HashMap::new(),
             former_inodes: Vec::new(),
             former_names: Vec::new(),
@@ -123,26 +128,51 @@ impl<'t, 'p> Working<'t, 'p> {
     /// The statements that read what `changes` name, in the order of [`Working::loaded`].
     pub fn load(changes: &[Change]) -> (Wanted, Vec<Query>) {
         let wanted = Wanted::of(changes);
-        let (parents, names): (Vec<i64>, Vec<Vec<u8>>) = wanted.names.iter().cloned().unzip();
-        let queries = vec![
-            Query::new(LOAD_DIRECTORIES).ints(wanted.directories.clone()),
-            Query::new(LOAD_NAMES).ints(parents.clone()).with(names.clone(), Type::BYTEA_ARRAY),
-            Query::new(LOAD_NAMED).ints(parents).with(names, Type::BYTEA_ARRAY),
-            Query::new(LOAD_INODES).ints(wanted.inodes.clone()),
-        ];
+        let by_name = |sql, names: &[(i64, Vec<u8>)]| {
+            let (parents, names): (Vec<i64>, Vec<Vec<u8>>) = names.iter().cloned().unzip();
+            Query::new(sql).ints(parents).with(names, Type::BYTEA_ARRAY)
+        };
+        let mut queries = Vec::with_capacity(5);
+        if !wanted.directories.is_empty() {
+            queries.push(Query::new(LOAD_DIRECTORIES).ints(wanted.directories.clone()));
+        }
+        if !wanted.names.is_empty() {
+            queries.push(by_name(LOAD_NAMES, &wanted.names));
+        }
+        if !wanted.named.is_empty() {
+            queries.push(by_name(LOAD_NAMED, &wanted.named));
+        }
+        if !wanted.inodes.is_empty() {
+            queries.push(Query::new(LOAD_INODES).ints(wanted.inodes.clone()));
+        }
+        if !wanted.glances.is_empty() {
+            queries.push(Query::new(GLANCE).ints(wanted.glances.clone()));
+        }
         (wanted, queries)
     }
 
     /// Takes what the statements of [`Working::load`] brought.
     pub fn loaded(&mut self, wanted: Wanted, answers: &[super::connection::Answer]) -> Outcome<()> {
-        for row in &answers[0].rows {
+        let mut answers = answers.iter();
+        let mut rows = |asked: bool| {
+            let answer = if asked { answers.next() } else { None };
+            answer.map_or(&[][..], |answer| &answer.rows)
+        };
+        for row in rows(!wanted.directories.is_empty()) {
             self.take_directory(row)?;
         }
-        for row in &answers[1].rows {
+        for row in rows(!wanted.names.is_empty()) {
             self.take_name(row)?;
         }
-        for row in answers[2].rows.iter().chain(&answers[3].rows) {
+        for row in rows(!wanted.named.is_empty()) {
             self.take_inode(row, 0)?;
+        }
+        for row in rows(!wanted.inodes.is_empty()) {
+            self.take_inode(row, 0)?;
+        }
+        for row in rows(!wanted.glances.is_empty()) {
+            let stored = row::read_stored(row, 0)?;
+            self.glanced.insert(stored.number, stored);
         }
         // The rest is not there.
         for directory in wanted.directories {
@@ -265,7 +295,10 @@ impl<'t, 'p> Working<'t, 'p> {
 pub(super) struct Wanted {
     directories: Vec<i64>,
     names: Vec<(i64, Vec<u8>)>,
+    /// Those of the names that are thought to stand for something.
+    named: Vec<(i64, Vec<u8>)>,
     inodes: Vec<i64>,
+    glances: Vec<i64>,
 }
 
 impl Wanted {
@@ -274,6 +307,7 @@ impl Wanted {
         let mut wanted = Self::default();
         // Nothing is in a directory that is only just being made. (It may turn out to be there already: then its names are read one by one.)
         let mut new = HashSet::new();
+        let mut free = HashSet::new();
         for change in changes {
             match change {
                 Change::Put { parent, name, inode, attributes, .. } => {
@@ -305,10 +339,16 @@ impl Wanted {
                     wanted.inodes.push(*inode as i64);
                     wanted.directories.extend([*inode as i64, *parent as i64]);
                 }
-                Change::Expect { parent, name, .. } => wanted.entry(*parent, name),
+                Change::Expect { parent, name, inode } => {
+                    wanted.entry(*parent, name);
+                    if inode.is_none() {
+                        free.insert((*parent as i64, name.as_slice()));
+                    }
+                }
                 Change::Swap { inode, .. } | Change::Touch { inode, .. } | Change::Pin { inode, .. } => {
                     wanted.inodes.push(*inode as i64);
                 }
+                Change::Like { inode, .. } => wanted.glances.push(*inode as i64),
                 Change::Orphan { .. } | Change::Job(_) | Change::Loose(_) => {}
             }
         }
@@ -316,8 +356,14 @@ impl Wanted {
         wanted.directories.dedup();
         wanted.names.sort_unstable();
         wanted.names.dedup();
+        let named = wanted.names.iter().filter(|(parent, name)| !free.contains(&(*parent, name.as_slice())));
+        wanted.named = named.cloned().collect();
         wanted.inodes.sort_unstable();
         wanted.inodes.dedup();
+        wanted.glances.sort_unstable();
+        wanted.glances.dedup();
+        // What is locked is known better.
+        wanted.glances.retain(|number| wanted.inodes.binary_search(number).is_err());
         wanted
     }
 
@@ -411,6 +457,13 @@ impl Rows for Working<'_, '_> {
 
     fn stored(&mut self, number: i64) -> Outcome<Option<Stored>> {
         Ok(self.know_inode(number)?.now.clone())
+    }
+
+    fn glance(&mut self, number: i64) -> Outcome<Option<Stored>> {
+        match self.glanced.get(&number) {
+            Some(stored) if !self.inodes.contains_key(&number) => Ok(Some(stored.clone())),
+            _ => self.stored(number),
+        }
     }
 
     fn insert_inode(&mut self, new: &Stored) -> Outcome<bool> {
