@@ -124,13 +124,15 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     context.settle(&store);
     offload::remember(&store);
     offload::complain_of_devices(&store, &progress);
+    super::complain_of_packs(&store);
     let secs = started.elapsed().as_secs_f64();
     if context.json {
         let object = json(&report, snapshot.as_ref(), secs, &progress);
         print_json(
             object
                 .with("devices", offload::json(&store))
-                .with("table_cache", offload::json_of_table_cache(&store)),
+                .with("table_cache", offload::json_of_table_cache(&store))
+                .with("verified", super::verified_json(&store)),
         )?;
     } else if !context.quiet {
         print_text(&(summary(&report, snapshot.as_ref(), secs) + &offload::told(&store)))?;

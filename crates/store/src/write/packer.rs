@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{Meta, PackRow, PackState, SessionId};
 use crate::older;
 use crate::store::Store;
+use crate::verified::Verified;
 
 /// Taken names that are passed by, each after counters were raised above all packs: it is over after one, unless somebody else makes packs here.
 const TRIES: usize = 8;
@@ -41,6 +42,8 @@ pub(crate) struct OpenPack {
     sequences: Vec<u64>,
     /// Why it cannot be finished: several threads append, and each is told the cause.
     failure: Option<Error>,
+    /// Who is told when it is durable.
+    verified: Option<Arc<Verified>>,
 }
 
 /// A pack that nothing is appended to any more, and that is being made durable.
@@ -70,6 +73,7 @@ pub struct PackSink {
     pack_bytes: u64,
     open: Option<OpenPack>,
     header: Vec<u8>,
+    verified: Option<Arc<Verified>>,
 }
 
 impl PackSink {
@@ -86,6 +90,7 @@ impl PackSink {
             pack_bytes: u64::from(config.pack_size).min(3 << 30),
             open: None,
             header: Vec::new(),
+            verified: store.packs.verified().cloned(),
         }
     }
 
@@ -149,6 +154,7 @@ impl PackSink {
             raw_bytes: 0,
             sequences: Vec::new(),
             failure: None,
+            verified: self.verified.clone(),
         })
     }
 
@@ -198,6 +204,10 @@ impl SealingPack {
     pub(crate) fn seal(self, session: SessionId) -> Result<SealedPack> {
         let Self { pack, footer } = self;
         pack.writer.seal()?;
+        // Its bytes were named here, so nobody has to read them to know that they are what the footer says.
+        if let Some(verified) = &pack.verified {
+            verified.note_own(pack.id);
+        }
         let row = PackRow {
             id: pack.id,
             kind: pack.kind,

@@ -12,7 +12,7 @@ use outrigger_offload::pool::Pool;
 
 use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message};
 use super::compare::Compare;
-use super::dedup::Dedup;
+use super::dedup::{Dedup, Vouching};
 use super::devices::Devices;
 use super::framer::Framer;
 use super::item::{Content, FileItem, Item, Part};
@@ -122,13 +122,13 @@ impl Writer {
             Ok(compare) => (Arc::new(compare), None),
             Err(error) => (Arc::default(), Some(error)),
         };
-        let (own_index, own_session, own_compare) =
-            (Arc::clone(index), Arc::clone(session), Arc::clone(&compare));
-        let frames = MetaFrames::new(meta_sink, fingerprint, own_index, own_session, own_compare);
+        let (own_session, own_compare) = (Arc::clone(session), Arc::clone(&compare));
+        let vouching = Vouching { index: Arc::clone(index), packs: Arc::clone(&store.packs) };
+        let frames = MetaFrames::new(meta_sink, fingerprint, vouching.clone(), own_session, own_compare);
         let frames = Arc::new(Mutex::new(frames));
         let commits = Arc::new(CommitQueue::default());
         let table_cache = devices.as_ref().and_then(|_| store.table_cache().cloned());
-        let dedup = Dedup::new(Arc::clone(index), Arc::clone(session), table_cache);
+        let dedup = Dedup::new(vouching.clone(), Arc::clone(session), table_cache);
         let pending = Arc::clone(&dedup.pending);
         let stage = Stage {
             dedup,
@@ -148,6 +148,7 @@ impl Writer {
             devices,
             frame_devices,
             sequencer,
+            vouching,
             packs: Mutex::new(sink(PackKind::Data)),
             commits: Arc::clone(&commits),
             commit: options.commit,
