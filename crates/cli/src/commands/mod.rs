@@ -38,6 +38,7 @@ pub mod status;
 mod status_text;
 pub mod unmount;
 pub mod versions;
+pub mod whereabouts;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -90,6 +91,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Cat(args) => cat::run(context, args),
         Command::Ls(args) => ls::run(context, args),
         Command::Versions(args) => versions::run(context, args),
+        Command::Where(args) => whereabouts::run(context, args),
         Command::Diff(args) => diff::run(context, args),
         Command::Rm(args) => edit::rm(context, args),
         Command::Mv(args) => edit::mv(context, args),

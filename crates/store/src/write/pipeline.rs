@@ -25,6 +25,7 @@ use super::queue::{Batch, BufferPlan, Queue, Small};
 use super::sequence::{Sequencer, Stage};
 use super::worker::Shared;
 use crate::error::{Error, ErrorKind, Result};
+use crate::older;
 use crate::read::Nodes;
 use crate::session::Session;
 use crate::store::Store;
@@ -87,6 +88,17 @@ impl Writer {
         options: &WriteOptions,
         progress: &Arc<Progress>,
     ) -> Self {
+        Self::start_on(store, session, options, None, progress)
+    }
+
+    /// As [`Writer::start`], with packs of data that lie on `host` first, by the name that the engine has for it ([`crate::backend::place_on`]), as far as that can be had.
+    pub fn start_on(
+        store: &Store,
+        session: &Arc<Session>,
+        options: &WriteOptions,
+        host: Option<&Arc<str>>,
+        progress: &Arc<Progress>,
+    ) -> Self {
         let devices = Devices::of(store);
         let least = SEGMENT.max(4 * options.chunk_max);
         let headroom = options.chunk_max.max(4096);
@@ -118,7 +130,9 @@ impl Writer {
         let fingerprint = store.config.fingerprint;
         let index = &store.index;
         let meta_sink = sink(PackKind::Meta);
-        let (compare, refused) = match Compare::new(store) {
+        // Many ids are announced for a placed pack: none of them may be one that a lost history gave out.
+        let raised = host.map_or(Ok(false), |_| older::raise_counters(&*store.meta, &*store.backend));
+        let (compare, refused) = match raised.and_then(|_| Compare::new(store)) {
             Ok(compare) => (Arc::new(compare), None),
             Err(error) => (Arc::default(), Some(error)),
         };
@@ -149,7 +163,7 @@ impl Writer {
             frame_devices,
             sequencer,
             vouching,
-            packs: Mutex::new(sink(PackKind::Data)),
+            packs: Mutex::new(sink(PackKind::Data).on_host(host)),
             commits: Arc::clone(&commits),
             commit: options.commit,
             progress: Arc::clone(progress),
