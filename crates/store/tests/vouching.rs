@@ -6,13 +6,11 @@ mod gc_support;
 use std::path::PathBuf;
 
 use gc_support::{collect, committed, put_bytes, read, remove, scratch, small_packs, thorough, unique};
-use outrigger_format::{
-    ChunkKind, Codec, Encoding, Fingerprint, FooterBuilder, FrameHeader, PACK_HEADER_LEN, PackId, PackKind,
-    checksum,
-};
+use outrigger_format::{PackId, PackKind};
 use outrigger_store::backend::Location;
 use outrigger_store::loose;
 use outrigger_store::meta::{Change, SessionKind};
+use outrigger_store::testing::damage::lying;
 use outrigger_store::{Store, StoreConfig, VerifiedCounts};
 use outrigger_workload::postgres::Server;
 
@@ -57,43 +55,12 @@ impl Place {
         self.dir.path().join("packs/packs").join(&name[14..16]).join(name)
     }
 
-    /// Makes packs lie, as a client can that publishes them so: chunks of data and manifest nodes are others than the footers say, and all that says how long something is says so.
-    fn lie(&self, store: &Store, ids: impl Iterator<Item = PackId>) {
+    /// Makes packs lie, as a client can that publishes them so; the rows, which are that client's, say how long they are.
+    fn lie(&self, ids: &[PackId]) {
         for id in ids {
-            let footer = store.packs.read_footer(id).unwrap();
-            let old = std::fs::read(self.pack(id)).unwrap();
-            let mut new = old[..PACK_HEADER_LEN].to_vec();
-            let mut builder = FooterBuilder::default();
-            for (number, entry) in (0..).zip(footer.frames()) {
-                let mut names = vec![Fingerprint([0; 32]); entry.chunks.into()];
-                for (slot, name) in (0..).zip(footer.fingerprints()) {
-                    if let Some((frame, at)) = footer.position(slot).filter(|(frame, _)| *frame == number) {
-                        assert_eq!(frame, number);
-                        names[usize::from(at)] = *name;
-                    }
-                }
-                builder.push(new.len() as u32, entry.kind, &names);
-                let range = footer.frame_range(number).unwrap();
-                let old = &old[range.start as usize..range.end as usize];
-                if entry.kind == ChunkKind::Catalogue {
-                    new.extend_from_slice(old);
-                    continue;
-                }
-                let stored = b"others".repeat(names.len());
-                let header = FrameHeader {
-                    kind: entry.kind,
-                    encoding: Encoding::plain(Codec::None),
-                    stored_len: stored.len() as u32,
-                    stored_sum: checksum(&[&stored]),
-                    lengths: vec![6; names.len()],
-                };
-                header.encode(&mut new);
-                new.extend_from_slice(&stored);
-            }
-            let (_, end) = builder.finish(id, new.len() as u32);
-            new.extend_from_slice(&end);
-            std::fs::write(self.pack(id), &new).unwrap();
-            let (schema, bytes) = (&self.schema, new.len());
+            let pack = lying(&std::fs::read(self.pack(*id)).unwrap(), *id);
+            std::fs::write(self.pack(*id), &pack).unwrap();
+            let (schema, bytes) = (&self.schema, pack.len());
             self.server.sql(&format!("UPDATE {schema}.pack SET bytes = {bytes} WHERE id = {}", id.0));
         }
     }
@@ -174,7 +141,7 @@ fn footers_that_lie_are_not_relied_on() {
     new_bytes(&store, "a", &bytes);
     let packs: Vec<PackId> = committed(&store).iter().map(|row| row.id).collect();
     assert!(packs.len() > 3);
-    place.lie(&store, packs.iter().copied());
+    place.lie(&packs);
     drop(store);
 
     let store = place.new_host();
@@ -240,7 +207,7 @@ fn the_collector_gives_up_no_copy_for_one_that_lies() {
     let store = place.same_host();
     new_bytes(&store, "a", &bytes);
     let packs: Vec<PackId> = committed(&store).iter().map(|row| row.id).collect();
-    place.lie(&store, packs.iter().copied());
+    place.lie(&packs);
     drop(store);
     drop(put_bytes(&place.new_host(), "b", bytes.clone()).unwrap());
 
