@@ -30,9 +30,11 @@ pub mod table_cache;
 #[doc(hidden)]
 pub mod testing;
 pub mod tree;
+mod verified;
 pub mod wait;
 pub mod write;
 
 pub use config::{Profile, StoreConfig};
 pub use error::{Context, Error, ErrorKind, Result};
 pub use store::{DATABASE_FILE, Store};
+pub use verified::{Verified, VerifiedCounts};

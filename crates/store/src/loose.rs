@@ -8,7 +8,8 @@
 //!
 //! **The order of [`commit`].** Which chunks are stored is looked up first; what is found is relied on until the transaction (rules 4 and 7 of
 //! `docs/decisions/0003-reclaim-protocol.md`). The transaction adds rows for the others and gives the files their roots. It is durable when it returns, and with it the file: nothing else
-//! was promised, and nothing else has to be synced.
+//! was promised, and nothing else has to be synced. What lies in another client's pack that this host has not compared with its data (`verified/`) counts as not stored: whoever closes a file
+//! does not wait for that. [`pack`] compares it, and then packs nothing twice.
 //!
 //! **The order of [`pack`].** Rows are read, and compared with their names; the pipeline deduplicates and packs them like any data; when the packs are durable, one transaction makes them live and removes the
 //! rows. It is refused whole unless every row is there and this session's. So a crash before it leaves the rows, and a pack that is swept; one after it, nothing to do. A pack that a chunk was found
@@ -56,7 +57,18 @@ pub fn commit(
     let fingerprints: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
     let mut places = Vec::new();
     session.rely(done, |usable| {
+        let verified = store.packs.verified();
+        let usable = |pack| usable(pack) && verified.is_none_or(|verified| !verified.is_ruled_out(pack));
         store.index.resolve_batch(&fingerprints, usable, &mut places)?;
+        if let Some(verified) = verified {
+            for found in &mut places {
+                if let Some(place) = *found
+                    && !verified.vouches(store.index.footers(), place)?
+                {
+                    *found = None;
+                }
+            }
+        }
         Ok(places.iter().flatten().map(|place| place.pack))
     })?;
     let mut bytes = 0;

@@ -14,19 +14,23 @@ use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::index::{Index, IndexOptions, LoadFooter};
 use crate::meta::jobs::Jobs;
-use crate::meta::{Meta, OpenMode, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
+use crate::meta::{Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
 use crate::older;
 use crate::read::packs::PackReader;
 use crate::remains;
 use crate::session::{Session, is_gone, remove_old_locks};
 use crate::shared::{self, Shared};
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
+use crate::verified::Verified;
 
 /// The database's name in a store directory.
 pub const DATABASE_FILE: &str = "meta.db";
 
 /// What a host keeps of a store in directories: runs of the index, lock files of its sessions.
 pub(crate) const OWN_DIRS: [&str; 2] = ["index", "sessions"];
+
+/// What a host knows of packs that it has compared with their data, in its directory for a store that hosts share.
+const VERIFIED_FILE: &str = "verified";
 
 /// An open store. Cheap to share by reference between threads.
 pub struct Store {
@@ -142,7 +146,7 @@ impl Store {
             make_directories(dir, &config, &meta)?;
         }
         let backend = config.open_packs(dir, Access { create: false, read_only })?;
-        Self::assemble(dir, config, Arc::new(meta), backend, read_only)
+        Self::assemble(dir, config, Arc::new(meta), backend, read_only, Others::Trust)
     }
 
     fn assemble_shared(url: &str, shared: Shared, read_only: bool) -> Result<Self> {
@@ -150,7 +154,8 @@ impl Store {
         let read_only = read_only || meta.is_read_only();
         let backend = config.open_packs(&dir, Access { create: false, read_only })?;
         let database = Arc::clone(&meta) as Arc<dyn Meta>;
-        let mut store = Self::assemble(&dir, config, database, backend, read_only)?;
+        let others = meta.others();
+        let mut store = Self::assemble(&dir, config, database, backend, read_only, others)?;
         store.name = PathBuf::from(url);
         store.postgres = Some(meta);
         Ok(store)
@@ -163,6 +168,7 @@ impl Store {
         meta: Arc<dyn Meta>,
         backend: Arc<dyn Backend>,
         read_only: bool,
+        others: Others,
     ) -> Result<Self> {
         let packs = Arc::new(PackReader::new(Arc::clone(&backend), config.id, config.fingerprint));
         let rows = meta.packs()?;
@@ -171,10 +177,16 @@ impl Store {
             rows.iter().filter(|row| row.state != PackState::Dead).map(|row| row.id).collect();
         // Asked of packs that a run covers, which were announced once: without a row they are long gone, unless they are
         // newer than these rows.
-        let live = move |pack| kept.contains(&pack) || Some(pack) > newest;
+        let live = Arc::new(move |pack| kept.contains(&pack) || Some(pack) > newest);
+        if others == Others::Verify && !read_only {
+            let live = Arc::clone(&live);
+            let path = dir.join(VERIFIED_FILE);
+            packs.rely_on_verified(Verified::open(path, config.id, move |pack| live(pack)));
+        }
         let footers = Arc::clone(&packs);
         let index_dir = dir.join("index");
         let index_dir = (!read_only).then_some(index_dir.as_path());
+        let live = move |pack| live(pack);
         let index = Index::open(index_dir, config.id, IndexOptions::default(), live, Footers(footers))?;
         let store = Self {
             dir: dir.to_path_buf(),

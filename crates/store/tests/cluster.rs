@@ -137,6 +137,21 @@ fn packs_are_located_where_ceph_says() {
     }
 }
 
+/// Which hosts there are to choose from, and that each of them is the first to hold some ids.
+#[test]
+fn every_host_of_the_pool_can_be_chosen() {
+    let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
+    let backend = open(&location);
+    let hosts = backend.hosts().unwrap();
+    assert_eq!(hosts, ["h0", "h1", "h2"], "OSD N lives on host hN");
+    for host in hosts {
+        assert_eq!(backend::place_on(&*backend, &host).unwrap(), host);
+        let first = |id: &u64| backend.locate(PackId(*id)).unwrap()[0] == host;
+        assert!((1..200).any(|id| first(&id)), "{host}");
+    }
+    assert!(backend::place_on(&*backend, "h7").unwrap_err().to_string().contains("h0, h1, h2"));
+}
+
 /// Who may only read, reads, and changes nothing, whatever its program believes.
 #[test]
 fn a_reader_of_the_pool_cannot_write() {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_format::{Entry, PackId, Root};
+use outrigger_store::backend::is_same_host;
 use outrigger_store::meta::jobs::{JobId, NewSplit};
 use outrigger_store::read::Reader;
 use outrigger_store::{Error, ErrorKind, Result, Store};
@@ -84,22 +85,5 @@ impl Look<'_> {
         let is = is_same_host(first, self.host);
         self.known.insert(pack, is);
         Ok(is)
-    }
-}
-
-/// Hosts are named with or without their domains.
-fn is_same_host(one: &str, other: &str) -> bool {
-    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
-    one == other || (short(one) == short(other) && !one.starts_with(|first: char| first.is_ascii_digit()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_same_host;
-
-    #[test]
-    fn hosts_are_known_by_either_name() {
-        assert!(is_same_host("osd1.example.org", "osd1") && is_same_host("a", "a"));
-        assert!(!is_same_host("osd1", "osd2") && !is_same_host("10.0.0.1", "10.0.0.2"));
     }
 }

@@ -65,6 +65,7 @@ pub enum Command {
     Cat(c::cat::CatArgs),
     Ls(c::ls::LsArgs),
     Versions(c::versions::VersionsArgs),
+    Where(c::whereabouts::WhereArgs),
     Diff(c::diff::DiffArgs),
     Rm(c::edit::RmArgs),
     Mv(c::edit::MvArgs),

@@ -80,6 +80,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     context.settle(&store);
     offload::remember(&store);
     offload::complain_of_devices(&store, &progress);
+    super::complain_of_packs(&store);
     let (view, secs) = (&summary.progress, started.elapsed().as_secs_f64());
     if context.json {
         let object = Object::new()

@@ -38,12 +38,14 @@ pub mod status;
 mod status_text;
 pub mod unmount;
 pub mod versions;
+pub mod whereabouts;
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_format::PackId;
 use outrigger_fuse::control::Client;
 use outrigger_store::Store;
 use outrigger_store::ops::View;
@@ -89,6 +91,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Cat(args) => cat::run(context, args),
         Command::Ls(args) => ls::run(context, args),
         Command::Versions(args) => versions::run(context, args),
+        Command::Where(args) => whereabouts::run(context, args),
         Command::Diff(args) => diff::run(context, args),
         Command::Rm(args) => edit::rm(context, args),
         Command::Mv(args) => edit::mv(context, args),
@@ -190,6 +193,24 @@ impl Context {
         let stopped = Arc::clone(&progress);
         interrupt::arm_with(store, advice, move || stopped.cancel(Duration::from_secs(1)));
         progress
+    }
+}
+
+/// What was compared of other clients' packs; `None` where that is not done.
+pub fn verified_json(store: &Store) -> Option<serde_json::Value> {
+    let counts = store.packs.verified()?.counts();
+    let lying: Vec<String> = counts.lying.iter().map(|pack| PackId(*pack).to_string()).collect();
+    Some(serde_json::json!({ "frames": counts.frames, "bytes": counts.bytes, "packs_lying": lying }))
+}
+
+/// Says of which packs it was found out that they do not have what their footers say.
+pub fn complain_of_packs(store: &Store) {
+    let Some(verified) = store.packs.verified() else { return };
+    for pack in verified.counts().lying {
+        complain(&format!(
+            "pack {} of another client does not have all chunks that its footer names, and is not relied on; `outrigger check --read-data` says which files need it",
+            PackId(pack)
+        ));
     }
 }
 

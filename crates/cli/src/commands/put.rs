@@ -11,6 +11,7 @@ use clap::Args;
 use outrigger_format::ChunkerSpec;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
+use outrigger_store::backend::place_on;
 use outrigger_store::local::put::{Exclude, PutOptions, PutReport, Source, put};
 use outrigger_store::meta::{At, SnapshotRow};
 use outrigger_store::ops::snapshots;
@@ -34,6 +35,7 @@ Examples:
   outrigger put ~/src --exclude /target     ~/src/target, and no other target
   pg_dump db | outrigger put - --to dumps/db.sql
   outrigger put ~/film --no-dedup             nothing of it is expected to be there
+  outrigger put data --place osd1             in a Ceph pool: on that host, for programs that will run there
   outrigger put data --oracle record:oracle   for experiments: compute and write down …
   outrigger put data --to again --oracle replay:oracle   … and then hash at no cost
 
@@ -78,6 +80,9 @@ pub struct PutArgs {
     /// them instead of computing them. Every file is read, even if it seems unchanged
     #[arg(long, value_name = "MODE:FILE", value_parser = args::oracle)]
     oracle: Option<OracleMode>,
+    /// Store what is new on this host, where packs lie in a Ceph pool: as far as that can be had, it is the first to hold the packs. What is stored already stays where it is (`outrigger where` says where)
+    #[arg(long, value_name = "HOST")]
+    place: Option<String>,
     #[command(flatten)]
     offload: Offload,
 }
@@ -90,17 +95,21 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
             "files are known to an oracle by their paths within one source: give one, say a directory",
         ));
     }
-    let options = PutOptions {
+    let mut options = PutOptions {
         exclude: Exclude::new(&args.exclude.iter().map(|pattern| pattern.as_bytes()).collect::<Vec<_>>())?,
         rescan: args.rescan,
         keep_missing: args.keep_missing,
         one_file_system: args.one_file_system,
         oracle: args.oracle,
         overrides: Overrides { chunker: args.chunker, dedup: args.no_dedup.then_some(false) },
+        host: None,
     };
     let to = args.to.as_deref().map(args::store_path).transpose()?;
     let targets = targets(&args.sources, to.as_ref())?;
     let store = context.open_for_changes()?;
+    if let Some(host) = &args.place {
+        options.host = Some(place_on(&*store.backend, host)?.into());
+    }
     offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again to go on");
     let sources = sources(&store, targets, &progress)?;
@@ -124,13 +133,15 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     context.settle(&store);
     offload::remember(&store);
     offload::complain_of_devices(&store, &progress);
+    super::complain_of_packs(&store);
     let secs = started.elapsed().as_secs_f64();
     if context.json {
         let object = json(&report, snapshot.as_ref(), secs, &progress);
         print_json(
             object
                 .with("devices", offload::json(&store))
-                .with("table_cache", offload::json_of_table_cache(&store)),
+                .with("table_cache", offload::json_of_table_cache(&store))
+                .with("verified", super::verified_json(&store)),
         )?;
     } else if !context.quiet {
         print_text(&(summary(&report, snapshot.as_ref(), secs) + &offload::told(&store)))?;

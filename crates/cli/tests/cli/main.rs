@@ -18,6 +18,7 @@ mod load;
 mod mounts;
 mod offload;
 mod packs;
+mod placed_on_cluster;
 mod postgres;
 mod readme;
 mod recovering;

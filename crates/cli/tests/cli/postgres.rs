@@ -4,10 +4,12 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use outrigger_format::PackId;
+use outrigger_store::testing::damage::lying;
 use outrigger_workload::postgres::{ABSENT, Server};
 use outrigger_workload::{TreeOptions, compare_trees, source_tree};
 
-use crate::run::{Place, Said};
+use crate::run::{Place, Said, noise};
 
 /// A host: a workplace with a cache of its own, and the URL of the store that it shares.
 struct Host {
@@ -82,7 +84,9 @@ fn every_command_works_and_hosts_see_each_other() {
     two.must_have("a", &a);
     // The second host has the same bytes, and stores none of them.
     let before = two.done(&["stats", "--json"]).json();
-    two.done(&["put", b.to_str().unwrap()]);
+    let said = two.done(&["put", b.to_str().unwrap(), "--json"]).json();
+    // It has read them when it fetched the tree.
+    assert_eq!((&said["bytes_new"], &said["verified"]["packs_lying"]), (&0.into(), &serde_json::json!([])));
     let after = two.done(&["stats", "--json"]).json();
     assert!(after["database_bytes"].as_u64().unwrap() > 0);
     assert_eq!(after["files"].as_u64().unwrap(), 2 * before["files"].as_u64().unwrap());
@@ -104,6 +108,38 @@ fn every_command_works_and_hosts_see_each_other() {
     assert_eq!(said["findings"].as_array().map_or(0, Vec::len), 0, "{said}");
     one.done(&["recover"]);
     two.must_have("c", &one.place.path("renamed/c"));
+}
+
+#[test]
+fn a_client_whose_packs_lie_makes_nobody_else_lose_data() {
+    let Some(server) = Server::shared() else { return };
+    let packs = tempfile::tempdir().unwrap();
+    let schema = server.fresh();
+    let url = server.url(&schema);
+    let (one, two) = (Host::new(&url, packs.path()), Host::new(&url, packs.path()));
+    one.init();
+    let file = two.place.write("f", noise(3, 700_000));
+    let bytes = two.place.read("f");
+    one.place.write("f", &bytes);
+    one.done(&["put", "f", "--to", "of-one"]);
+    for (id, row) in (1..).zip(server.sql(&format!("SELECT id FROM {schema}.pack ORDER BY id")).lines()) {
+        assert_eq!(row, id.to_string());
+        let path = packs.path().join(format!("packs/{id:02x}/{id:016x}.pack"));
+        let pack = lying(&std::fs::read(&path).unwrap(), PackId(id));
+        std::fs::write(&path, &pack).unwrap();
+        server.sql(&format!("UPDATE {schema}.pack SET bytes = {} WHERE id = {id}", pack.len()));
+    }
+    let said = two.done(&["put", file.to_str().unwrap(), "--to", "of-two", "--json"]);
+    assert_eq!(said.json()["bytes_new"], 700_000, "{}", said.text());
+    assert!(!said.json()["verified"]["packs_lying"].as_array().unwrap().is_empty(), "{}", said.text());
+    assert!(said.err.contains("is not relied on"), "{}", said.err);
+    assert!(two.done(&["cat", "of-two"]).out == bytes);
+    // Caught for good, and by the collector, too.
+    let again = two.done(&["put", file.to_str().unwrap(), "--to", "again", "--json"]);
+    assert_eq!(again.json()["bytes_new"], 0, "{}", again.text());
+    assert!(again.err.is_empty(), "{}", again.err);
+    two.done(&["gc"]);
+    assert!(one.done(&["cat", "of-two"]).out == bytes);
 }
 
 #[test]

@@ -21,12 +21,18 @@ pub struct MemoryBackend {
     packs: Arc<Mutex<Packs>>,
     damaged: Arc<Mutex<Packs>>,
     claim: Arc<Mutex<Option<String>>>,
+    hosts: Arc<[String]>,
 }
 
 impl MemoryBackend {
     /// No packs.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// No packs, on hosts that their ids choose, one after the other.
+    pub fn on_hosts(hosts: &[&str]) -> Self {
+        Self { hosts: hosts.iter().map(|host| (*host).to_owned()).collect(), ..Self::default() }
     }
 
     pub(crate) fn packs(&self) -> MutexGuard<'_, Packs> {
@@ -77,6 +83,15 @@ impl Backend for MemoryBackend {
 
     fn lists_cheaply(&self) -> bool {
         true
+    }
+
+    fn hosts(&self) -> Result<Vec<String>> {
+        Ok(self.hosts.to_vec())
+    }
+
+    fn locate(&self, id: PackId) -> Result<Vec<String>> {
+        let of = |hosts: u64| self.hosts[(id.0 % hosts) as usize].clone();
+        Ok(if self.hosts.is_empty() { Vec::new() } else { vec![of(self.hosts.len() as u64)] })
     }
 
     fn set_aside(&self, id: PackId) -> Result<()> {

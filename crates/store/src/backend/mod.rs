@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use outrigger_format::PackId;
 
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 pub use cached::{CacheCounts, CacheLimits, CachedBackend};
 pub use local::{DAMAGED_DIR, LocalBackend};
@@ -135,6 +135,15 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// The hosts that may hold packs, where a pack's id alone decides which of them do: then [`Backend::locate`] says it of packs that are not there yet, and who makes
+    /// one can choose. None where nobody can.
+    ///
+    /// # Errors
+    /// When the engine cannot be asked.
+    fn hosts(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
     /// The hosts that hold pack `id`, the one to read from first; none where the engine does not say.
     ///
     /// # Errors
@@ -142,6 +151,30 @@ pub trait Backend: Send + Sync {
     fn locate(&self, _id: PackId) -> Result<Vec<String>> {
         Ok(Vec::new())
     }
+}
+
+/// What the engine calls the host `name`, which packs are to lie on first.
+///
+/// # Errors
+/// `Invalid` where nobody can choose that, or there is no such host; with the hosts that there are.
+pub fn place_on(backend: &dyn Backend, name: &str) -> Result<String> {
+    let hosts = backend.hosts()?;
+    if hosts.is_empty() {
+        let why = format!(
+            "packs cannot be placed on `{name}`: where they lie is not for their writer to choose; only in a Ceph pool (rados://) it is"
+        );
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    hosts.iter().find(|host| is_same_host(host, name)).cloned().ok_or_else(|| {
+        let why = format!("no host of the cluster is called `{name}`; there are {}", hosts.join(", "));
+        Error::new(ErrorKind::Invalid, why)
+    })
+}
+
+/// Whether two names are of one host: with or without its domain.
+pub fn is_same_host(one: &str, other: &str) -> bool {
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_owned();
+    one == other || (short(one) == short(other) && !one.starts_with(|first: char| first.is_ascii_digit()))
 }
 
 /// Writes one pack.
@@ -165,4 +198,27 @@ pub trait PackWriter: Send {
     /// # Errors
     /// When a sync failed: nothing may rely on the pack then.
     fn seal(self: Box<Self>) -> Result<()>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MemoryBackend, is_same_host, place_on};
+    use crate::error::ErrorKind;
+
+    #[test]
+    fn hosts_are_known_by_either_name() {
+        assert!(is_same_host("osd1.example.org", "osd1") && is_same_host("a", "a"));
+        assert!(!is_same_host("osd1", "osd2") && !is_same_host("10.0.0.1", "10.0.0.2"));
+    }
+
+    #[test]
+    fn a_host_is_chosen_by_name_where_one_can() {
+        let backend = MemoryBackend::on_hosts(&["h0.example.org", "h1"]);
+        assert_eq!(place_on(&backend, "h0").unwrap(), "h0.example.org");
+        let error = place_on(&backend, "h2").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("h0.example.org, h1"), "{error}");
+        let error = place_on(&MemoryBackend::new(), "h0").unwrap_err();
+        assert!(error.to_string().contains("rados://"), "{error}");
+    }
 }

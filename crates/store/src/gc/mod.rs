@@ -11,6 +11,7 @@
 //! | judge the packs, condemn those worth emptying | 17 | `plan.rs`, `recompress.rs` |
 //! | wait until every writer has acknowledged | 18 | here |
 //! | mark what is retained by now; what sessions took back is no victim | 19 | `mark.rs` |
+//! | prove the copies that count of chunks that are there several times | 16 | `duplicates.rs` |
 //! | group by group: copy, make durable, bury, unlink | 20, 21, 22 | `copy.rs`, `frame.rs` |
 //! | end the run; sweep, unlink, tidy | 22 | `sweep.rs` |
 //!
@@ -20,6 +21,7 @@
 mod bits;
 mod catalogue;
 mod copy;
+mod duplicates;
 mod frame;
 mod mark;
 mod plan;
@@ -275,6 +277,7 @@ impl Run<'_> {
         targets: Option<&Targets>,
         report: &mut GcReport,
     ) -> Result<()> {
+        duplicates::keep_unproven(self.store, victims, marker, report)?;
         let in_use = |row: &PackRow| marker.bits.pack(row.id).is_some_and(|bits| bits.count() > 0);
         let (mut full, empty): (Vec<&PackRow>, Vec<&PackRow>) =
             victims.iter().copied().partition(|row| in_use(row));

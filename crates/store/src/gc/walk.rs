@@ -131,11 +131,25 @@ impl<'a> Job<'a> {
         Ok(batches(nodes))
     }
 
+    /// Where the copies lie that count: of several the one in the lowest pack, but for packs that are known to lie, which only count where there is no other.
+    fn counting(&self, names: &[Fingerprint]) -> Result<Vec<Option<Place>>> {
+        let Self { store, marker, .. } = self;
+        let mut places = Vec::new();
+        let Some(verified) = store.packs.verified() else {
+            store.index.resolve_lowest_batch(names, |pack| marker.bits.has(pack), &mut places)?;
+            return Ok(places);
+        };
+        let is_candid = |pack| marker.bits.has(pack) && !verified.is_lying(pack);
+        store.index.resolve_lowest_batch(names, is_candid, &mut places)?;
+        for (name, place) in names.iter().zip(&mut places).filter(|(_, place)| place.is_none()) {
+            *place = store.index.resolve_lowest(name, |pack| marker.bits.has(pack))?;
+        }
+        Ok(places)
+    }
+
     /// Marks chunks.
     pub fn mark_chunks(&self, chunks: &[Fingerprint]) -> Result<()> {
-        let mut places = Vec::new();
-        self.store.index.resolve_lowest_batch(chunks, |pack| self.marker.bits.has(pack), &mut places)?;
-        for (fingerprint, place) in chunks.iter().zip(places) {
+        for (fingerprint, place) in chunks.iter().zip(self.counting(chunks)?) {
             match place {
                 Some(place) => drop(self.marker.bits.set(place)?),
                 None => self.aside.lock().expect("no panic while held").0.push(*fingerprint),
@@ -147,19 +161,15 @@ impl<'a> Job<'a> {
     /// Marks nodes, and what they name if nobody has done that yet.
     fn mark_nodes(&self, nodes: &[NodeRef]) -> Result<Vec<Work>> {
         let names: Vec<Fingerprint> = nodes.iter().map(|node| node.0).collect();
-        let mut places = Vec::new();
-        self.store.index.resolve_lowest_batch(&names, |pack| self.marker.bits.has(pack), &mut places)?;
         let mut below = Vec::new();
-        for (node, place) in nodes.iter().zip(places) {
+        for (node, place) in nodes.iter().zip(self.counting(&names)?) {
             let Some(place) = place else {
                 self.aside.lock().expect("no panic while held").1.push(*node);
                 continue;
             };
-            if !self.marker.bits.set(place)? {
-                continue;
-            }
+            let Some(read) = self.mark_node(node, place)? else { continue };
             *self.marker.nodes.lock().expect("no panic while held") += 1;
-            match self.read_node(node, place)? {
+            match read {
                 Node::Leaf(entries) => {
                     let chunks: Vec<Fingerprint> = entries.iter().filter_map(fingerprint).collect();
                     self.mark_chunks(&chunks)?;
@@ -194,6 +204,31 @@ impl<'a> Job<'a> {
             }
         }
         Ok(below)
+    }
+
+    /// Marks a node, and reads it if nobody has done that yet. From a pack that turns out to lie it goes on to one that does not.
+    fn mark_node(&self, node: &NodeRef, mut place: Place) -> Result<Option<Node>> {
+        loop {
+            if !self.marker.bits.set(place)? {
+                return Ok(None);
+            }
+            match self.read_node(node, place) {
+                Err(error) if error.kind() == ErrorKind::Damaged => {
+                    place = self.candid_copy(node.0, place)?.ok_or(error)?;
+                }
+                read => return read.map(Some),
+            }
+        }
+    }
+
+    /// Another copy, if the pack of this one was caught lying.
+    fn candid_copy(&self, name: Fingerprint, place: Place) -> Result<Option<Place>> {
+        let Some(verified) = self.store.packs.verified() else { return Ok(None) };
+        if verified.proves(&self.store.packs, &self.store.index, place)? || !verified.is_lying(place.pack) {
+            return Ok(None);
+        }
+        let other = self.counting(&[name])?.pop().flatten();
+        Ok(other.filter(|other| !verified.is_lying(other.pack)))
     }
 
     fn read_node(&self, &(fingerprint, level, len): &NodeRef, place: Place) -> Result<Node> {

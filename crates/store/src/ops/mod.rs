@@ -10,5 +10,6 @@ pub mod snapshots;
 pub mod stats;
 pub mod status;
 mod view;
+pub mod whereabouts;
 
 pub use view::View;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::{Deref, Range};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use outrigger_format::{
@@ -19,6 +19,7 @@ use outrigger_offload::{Decoded, FrameDecoder, FrameDevices};
 use crate::backend::Backend;
 use crate::clock::thread_time;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::verified::Verified;
 
 /// A frame's bytes.
 enum Raw {
@@ -45,6 +46,8 @@ pub struct Frame {
     bounds: Vec<u32>,
     /// The frame's header.
     pub header: FrameHeader,
+    /// A bit for each chunk that was found to match its fingerprint; none where nobody wants to know.
+    matched: Box<[AtomicU64]>,
     pool: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
@@ -58,6 +61,23 @@ impl Frame {
     /// Chunks in it.
     pub fn chunks(&self) -> usize {
         self.bounds.len() - 1
+    }
+
+    /// What its chunks' fingerprints are, computed.
+    pub(crate) fn names(&self, kind: FingerprintKind) -> Vec<Fingerprint> {
+        let mut names = Vec::with_capacity(self.chunks());
+        let ranges = self.bounds.windows(2).map(|bounds| bounds[0] as usize..bounds[1] as usize);
+        outrigger_offload::hash_many(kind, &self.raw, ranges, &mut names);
+        names
+    }
+
+    /// Remembers that the chunk at `position` was found to match its fingerprint; true once, when with it all of them were.
+    pub(crate) fn note_matched(&self, position: u16) -> bool {
+        let Some(word) = self.matched.get(usize::from(position) / 64) else { return false };
+        let bit = 1 << (position % 64);
+        let is_new = word.fetch_or(bit, Ordering::Relaxed) & bit == 0;
+        let matched = || self.matched.iter().map(|word| word.load(Ordering::Relaxed).count_ones() as usize);
+        is_new && matched().sum::<usize>() == self.chunks()
     }
 }
 
@@ -154,6 +174,7 @@ pub struct PackReader {
     /// Pack → where its fingerprints begin, and how many they are.
     tables: Mutex<HashMap<PackId, (u64, u32)>>,
     devices: OnceLock<Arc<FrameDevices>>,
+    verified: OnceLock<Arc<Verified>>,
 }
 
 /// What vouches for a frame's bytes.
@@ -191,7 +212,18 @@ impl PackReader {
             stored_pool: Mutex::default(),
             tables: Mutex::default(),
             devices: OnceLock::new(),
+            verified: OnceLock::new(),
         }
+    }
+
+    /// From now on, other clients' packs are relied on only where `verified` vouches for them, and what is read is told to it. Only the first counts.
+    pub(crate) fn rely_on_verified(&self, verified: Verified) {
+        let _ = self.verified.set(Arc::new(verified));
+    }
+
+    /// What vouches for other clients' packs; `None` where every pack is relied on by its footer.
+    pub fn verified(&self) -> Option<&Arc<Verified>> {
+        self.verified.get()
     }
 
     /// Has these devices decompress what they are predicted to be faster at. Only the first count.
@@ -462,7 +494,9 @@ impl PackReader {
             end += len;
             bounds.push(end);
         }
-        Ok(Frame { raw, bounds, header, pool: Arc::clone(&self.pool) })
+        let words = if self.verified.get().is_some() { header.lengths.len().div_ceil(64) } else { 0 };
+        let matched = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Ok(Frame { raw, bounds, header, matched, pool: Arc::clone(&self.pool) })
     }
 
     fn decode_here(

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use outrigger_format::{Entry, Fingerprint, FingerprintKind, Place, Root};
+use outrigger_format::{Entry, Fingerprint, FingerprintKind, Footer, Place, Root};
 
 use super::manifest::{NodeSource, walk_entries};
-use super::packs::{Frame, PackReader, Wanted};
+use super::packs::{PackReader, Wanted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::index::Index;
 use crate::local::Extent;
@@ -62,7 +62,8 @@ impl<'a> Reader<'a> {
     pub fn prefetch(&self, fingerprint: &Fingerprint) -> Result<()> {
         let missing = || Error::new(ErrorKind::NotFound, format!("chunk {fingerprint} is in no known pack"));
         let place = self.index.resolve(fingerprint, |_| true)?.ok_or_else(missing)?;
-        self.frame_of(place, Wanted::Ahead).map(drop)
+        let (footer, number, _) = self.position(place)?;
+        self.packs.frame(place.pack, &footer, number, Wanted::Ahead).map(drop)
     }
 
     /// Hands the verified bytes of a chunk to `take`. If one copy is damaged, another pack's copy serves.
@@ -129,16 +130,20 @@ impl<'a> Reader<'a> {
         place: Place,
         take: &mut impl FnMut(&[u8]) -> Result<T>,
     ) -> Result<T> {
-        let (frame, position) = self.frame_of(place, Wanted::Now)?;
+        let (footer, number, position) = self.position(place)?;
+        let frame = self.packs.frame(place.pack, &footer, number, Wanted::Now)?;
         let chunk = frame.chunk(position).ok_or_else(|| damaged(place, "its frame is too short"))?;
         if outrigger_offload::hash(self.fingerprint, chunk) != *fingerprint {
             return Err(damaged(place, "its bytes do not match its fingerprint"));
         }
+        if let Some(verified) = self.packs.verified().filter(|_| frame.note_matched(position)) {
+            verified.note_frame(place.pack, number, footer.frames().len());
+        }
         take(chunk)
     }
 
-    /// The decoded frame that `place` lies in, and which of its chunks that is.
-    fn frame_of(&self, place: Place, wanted: Wanted) -> Result<(Arc<Frame>, u16)> {
+    /// The footer of the pack of `place`, the frame that it lies in, and which of its chunks that is.
+    fn position(&self, place: Place) -> Result<(Arc<Footer>, u16, u16)> {
         // An unreadable footer counts as a pack that is gone.
         let Some(footer) = self.index.footers().get(place.pack)? else {
             let why = format!("pack {} is gone, or its footer cannot be read", place.pack);
@@ -146,7 +151,7 @@ impl<'a> Reader<'a> {
         };
         let (number, position) =
             footer.position(place.slot).ok_or_else(|| damaged(place, "there is no such slot"))?;
-        Ok((self.packs.frame(place.pack, &footer, number, wanted)?, position))
+        Ok((footer, number, position))
     }
 
     /// Calls `visit` with each entry that overlaps `from..to`; see [`walk_entries`].

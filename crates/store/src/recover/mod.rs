@@ -32,7 +32,7 @@ use crate::check::salvage;
 use crate::clock;
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::meta::{Commit, Meta, OpenMode, SessionKind, SqliteMeta};
+use crate::meta::{Commit, Meta, OpenMode, Others, SessionKind, SqliteMeta};
 use crate::older::PACK_ID_GAP;
 use crate::remains;
 use crate::session::Session;
@@ -127,7 +127,7 @@ fn rebuild(
     meta.adopt_packs(&survey.whole)?;
     report.packs = survey.whole.len() as u64;
 
-    let store = Store::assemble(dir, config, Arc::clone(&meta), Arc::clone(backend), false)?;
+    let store = Store::assemble(dir, config, Arc::clone(&meta), Arc::clone(backend), false, Others::Trust)?;
     let session = Session::open(&meta, SessionKind::Writer, locks, "recover")?;
     let mut blocks = survey.blocks;
     let moved = salvage_torn(&store, &session, &survey.torn, &mut blocks, report)?;

@@ -1,6 +1,51 @@
-//! Damages packs in memory, as a failing disk would.
+//! Damages packs in memory, as a failing disk would, or makes them lie, as a client can that publishes them so.
 
-use outrigger_format::PackId;
+use outrigger_format::{
+    ChunkKind, Codec, Encoding, Fingerprint, Footer, FooterBuilder, FrameHeader, PACK_HEADER_LEN, PackId,
+    TRAILER_LEN, Trailer, checksum,
+};
+
+/// A pack with the footer entries of `pack` and other bytes for all its chunks of data and manifest nodes. Everything else about it is as it should be.
+///
+/// # Panics
+/// When `pack` is no sealed pack.
+pub fn lying(pack: &[u8], id: PackId) -> Vec<u8> {
+    const OTHER: &[u8] = b"others";
+    let trailer =
+        Trailer::decode(&pack[pack.len() - TRAILER_LEN..], pack.len() as u64).expect("it is sealed");
+    let start = trailer.footer_offset as usize;
+    let footer = &pack[start..start + trailer.footer_len as usize];
+    let footer: Footer = trailer.decode_footer(footer).expect("it has a footer");
+    let mut lying = pack[..PACK_HEADER_LEN].to_vec();
+    let mut builder = FooterBuilder::default();
+    for (number, entry) in (0..).zip(footer.frames()) {
+        let mut names = vec![Fingerprint([0; 32]); entry.chunks.into()];
+        for (slot, name) in (0..).zip(footer.fingerprints()) {
+            if let Some((_, at)) = footer.position(slot).filter(|(frame, _)| *frame == number) {
+                names[usize::from(at)] = *name;
+            }
+        }
+        builder.push(lying.len() as u32, entry.kind, &names);
+        if entry.kind == ChunkKind::Catalogue {
+            let range = footer.frame_range(number).expect("it has it");
+            lying.extend_from_slice(&pack[range.start as usize..range.end as usize]);
+            continue;
+        }
+        let stored = OTHER.repeat(names.len());
+        let header = FrameHeader {
+            kind: entry.kind,
+            encoding: Encoding::plain(Codec::None),
+            stored_len: stored.len() as u32,
+            stored_sum: checksum(&[&stored]),
+            lengths: vec![OTHER.len() as u32; names.len()],
+        };
+        header.encode(&mut lying);
+        lying.extend_from_slice(&stored);
+    }
+    let (_, end) = builder.finish(id, lying.len() as u32);
+    lying.extend_from_slice(&end);
+    lying
+}
 
 use crate::backend::MemoryBackend;
 

@@ -226,6 +226,10 @@ impl Backend for FaultyBackend {
         self.0.inner.uploads_max()
     }
 
+    fn hosts(&self) -> Result<Vec<String>> {
+        self.0.inner.hosts()
+    }
+
     fn locate(&self, id: PackId) -> Result<Vec<String>> {
         self.0.inner.locate(id)
     }

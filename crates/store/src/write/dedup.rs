@@ -5,7 +5,8 @@
 //! a batch at a time. Of a file that is not deduplicated nothing is asked: all
 //! of its chunks are new, though others may find them later. Only hits in packs that the session
 //! may rely on count, and it remembers that it relies on them until the files are committed (rule 4 of
-//! `docs/decisions/0003-reclaim-protocol.md`).
+//! `docs/decisions/0003-reclaim-protocol.md`). Of packs that other clients made, only what this host has compared with their data counts
+//! (`verified/`); the worker that names a batch has that done before the batch's turn comes, in [`Vouching::compare`].
 
 use std::sync::{Arc, Mutex};
 
@@ -15,6 +16,7 @@ use outrigger_offload::table::PackPlace;
 use super::ingest::ChunkRef;
 use crate::error::Result;
 use crate::index::Index;
+use crate::read::packs::PackReader;
 use crate::session::Session;
 use crate::table_cache::{Sharing, TableCache};
 
@@ -30,8 +32,39 @@ pub(super) enum Known {
 
 pub(super) type PendingTable = Arc<Mutex<FingerprintMap<u64>>>;
 
+/// What is asked whether other clients' packs may be relied on.
+#[derive(Clone)]
+pub(super) struct Vouching {
+    pub index: Arc<Index>,
+    pub packs: Arc<PackReader>,
+}
+
+impl Vouching {
+    /// Compares what the index finds of `fingerprints` in other clients' packs with their data, where nobody has.
+    pub fn compare(&self, fingerprints: &mut dyn Iterator<Item = Fingerprint>) -> Result<()> {
+        let Some(verified) = self.packs.verified() else { return Ok(()) };
+        verified.compare(&self.packs, &self.index, &fingerprints.collect::<Vec<_>>())
+    }
+
+    /// Whether it makes sense to look into a pack.
+    pub fn is_candid(&self, pack: PackId) -> bool {
+        self.packs.verified().is_none_or(|verified| !verified.is_ruled_out(pack))
+    }
+
+    /// Whether every chunk of a pack counts.
+    pub fn is_whole(&self, pack: PackId) -> bool {
+        self.packs.verified().is_none_or(|verified| verified.is_whole(pack))
+    }
+
+    /// Whether the chunk that the index found at `place` counts.
+    pub fn vouches(&self, place: Place) -> Result<bool> {
+        self.packs.verified().map_or(Ok(true), |verified| verified.vouches(self.index.footers(), place))
+    }
+}
+
 pub(super) struct Dedup {
     pub pending: PendingTable,
+    vouching: Vouching,
     index: Arc<Index>,
     session: Arc<Session>,
     table_cache: Option<Arc<TableCache>>,
@@ -55,10 +88,11 @@ struct Open {
 }
 
 impl Dedup {
-    pub fn new(index: Arc<Index>, session: Arc<Session>, table_cache: Option<Arc<TableCache>>) -> Self {
+    pub fn new(vouching: Vouching, session: Arc<Session>, table_cache: Option<Arc<TableCache>>) -> Self {
         Self {
             pending: PendingTable::default(),
-            index,
+            index: Arc::clone(&vouching.index),
+            vouching,
             session,
             table_cache,
             asked: Vec::new(),
@@ -97,10 +131,12 @@ impl Dedup {
         self.was_pending
             .extend(self.fingerprints.iter().map(|fingerprint| pending.get(fingerprint).copied()));
         drop(pending);
-        let Self { index, fingerprints, hot, packs, open, .. } = self;
+        let Self { index, vouching, fingerprints, hot, packs, open, .. } = self;
         self.session.rely(change, |usable| {
+            let usable = |pack| usable(pack) && vouching.is_candid(pack);
             packs.clear();
-            packs.extend(hot.iter().map(|pack| pack.filter(|pack| usable(*pack))));
+            let counts = |pack: &PackId| usable(*pack) && vouching.is_whole(*pack);
+            packs.extend(hot.iter().map(|pack| pack.filter(counts)));
             open.at.clear();
             open.at.extend((0..packs.len()).filter(|&at| packs[at].is_none()));
             if open.at.len() == packs.len() {
@@ -112,7 +148,10 @@ impl Dedup {
                 index.resolve_batch(&open.fingerprints, usable, &mut open.places)?;
             }
             for (&at, place) in open.at.iter().zip(&open.places) {
-                packs[at] = place.map(|place| place.pack);
+                packs[at] = match place {
+                    Some(place) if vouching.vouches(*place)? => Some(place.pack),
+                    _ => None,
+                };
             }
             Ok(packs.iter().flatten().copied())
         })?;

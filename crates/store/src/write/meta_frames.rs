@@ -9,11 +9,11 @@ use outrigger_offload::Compressor;
 
 use super::catalogue::META_CODEC;
 use super::compare::Compare;
+use super::dedup::Vouching;
 use super::manifest::NodeSink;
 use super::packer::{OpenPack, PackSink, StoredFrame};
 use super::sequence::node_fingerprint;
 use crate::error::Result;
-use crate::index::Index;
 use crate::session::Session;
 
 /// Manifest nodes and catalogue blocks on their way into meta packs.
@@ -21,7 +21,7 @@ pub(super) struct MetaFrames {
     sink: PackSink,
     compressor: Compressor,
     fingerprint: FingerprintKind,
-    index: Arc<Index>,
+    vouching: Vouching,
     session: Arc<Session>,
     compare: Arc<Compare>,
     raw: Vec<u8>,
@@ -40,7 +40,7 @@ impl MetaFrames {
     pub fn new(
         sink: PackSink,
         fingerprint: FingerprintKind,
-        index: Arc<Index>,
+        vouching: Vouching,
         session: Arc<Session>,
         compare: Arc<Compare>,
     ) -> Self {
@@ -48,7 +48,7 @@ impl MetaFrames {
             sink,
             compressor: Compressor::new(),
             fingerprint,
-            index,
+            vouching,
             session,
             compare,
             raw: Vec::new(),
@@ -123,9 +123,17 @@ impl NodeSink for SharedMetaFrames {
         if frames.pending.contains(&fingerprint) {
             return Ok(fingerprint);
         }
+        let vouching = &frames.vouching;
+        vouching.compare(&mut std::iter::once(fingerprint))?;
         let mut place = None;
         frames.session.rely(0, |usable| {
-            place = frames.index.resolve(&fingerprint, usable)?;
+            let usable = |pack| usable(pack) && vouching.is_candid(pack);
+            place = vouching.index.resolve(&fingerprint, usable)?;
+            if let Some(found) = place
+                && !vouching.vouches(found)?
+            {
+                place = None;
+            }
             Ok(place.into_iter().map(|place| place.pack))
         })?;
         if place.is_none() {

@@ -1,6 +1,9 @@
 //! Stage pack: frames appended to an open pack; full packs handed on to be sealed.
 //!
 //! Used by the write pipeline and by the collector, which copies frames' chunks into packs of its own.
+//!
+//! **Placed packs.** Where a pack's id decides which hosts hold it, one that is to lie on a certain host gets an id that does that: some are announced, the first one that suits is taken, and the others'
+//! intents are withdrawn before anything is written. Ids are not scarce. Where that fails (no id suits, or nobody can be asked) the pack lies where it falls: placing is advice.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -15,9 +18,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{Meta, PackRow, PackState, SessionId};
 use crate::older;
 use crate::store::Store;
+use crate::verified::Verified;
 
 /// Taken names that are passed by, each after counters were raised above all packs: it is over after one, unless somebody else makes packs here.
 const TRIES: usize = 8;
+
+/// Ids announced at once for a pack that is to lie on a certain host, and how often that is tried.
+const PLACING: (u32, usize) = (16, 16);
 
 /// A compressed frame, ready to append.
 pub(crate) struct StoredFrame<'a> {
@@ -41,6 +48,8 @@ pub(crate) struct OpenPack {
     sequences: Vec<u64>,
     /// Why it cannot be finished: several threads append, and each is told the cause.
     failure: Option<Error>,
+    /// Who is told when it is durable.
+    verified: Option<Arc<Verified>>,
 }
 
 /// A pack that nothing is appended to any more, and that is being made durable.
@@ -70,6 +79,9 @@ pub struct PackSink {
     pack_bytes: u64,
     open: Option<OpenPack>,
     header: Vec<u8>,
+    verified: Option<Arc<Verified>>,
+    /// The host that is to hold the packs.
+    host: Option<Arc<str>>,
 }
 
 impl PackSink {
@@ -86,7 +98,15 @@ impl PackSink {
             pack_bytes: u64::from(config.pack_size).min(3 << 30),
             open: None,
             header: Vec::new(),
+            verified: store.packs.verified().cloned(),
+            host: None,
         }
+    }
+
+    /// Has packs lie on a host, by the name that the engine has for it ([`crate::backend::place_on`]), as far as that can be had.
+    pub(crate) fn on_host(mut self, host: Option<&Arc<str>>) -> Self {
+        self.host = host.cloned();
+        self
     }
 
     /// Appends a frame; returns the pack if that filled it.
@@ -149,6 +169,7 @@ impl PackSink {
             raw_bytes: 0,
             sequences: Vec::new(),
             failure: None,
+            verified: self.verified.clone(),
         })
     }
 
@@ -156,7 +177,7 @@ impl PackSink {
         let mut tries = 0;
         loop {
             // The intent is durable before the object exists, so that nothing is ever written that no row announces.
-            let id = self.meta.announce_packs(self.session, self.kind, 1)?[0];
+            let id = self.announce()?;
             match self.backend.create(id) {
                 // The database is older than its packs, and this one is somebody's: an intent for it would have it swept.
                 Err(error) if error.kind() == ErrorKind::Exists && tries < TRIES => {
@@ -167,6 +188,29 @@ impl PackSink {
                 created => return Ok((id, created?)),
             }
         }
+    }
+}
+
+impl PackSink {
+    fn announce(&self) -> Result<PackId> {
+        let (count, tries) = PLACING;
+        for _ in 0..self.host.as_ref().map_or(0, |_| tries) {
+            let mut ids = self.meta.announce_packs(self.session, self.kind, count)?;
+            let chosen = self.first_on_host(&ids).map(|at| ids.remove(at));
+            self.meta.withdraw_packs(self.session, &ids)?;
+            if let Some(id) = chosen {
+                return Ok(id);
+            }
+        }
+        Ok(self.meta.announce_packs(self.session, self.kind, 1)?[0])
+    }
+
+    /// Which of `ids` the host would be the first to hold.
+    fn first_on_host(&self, ids: &[PackId]) -> Option<usize> {
+        let host = self.host.as_deref()?;
+        ids.iter().position(|id| {
+            self.backend.locate(*id).is_ok_and(|hosts| hosts.first().is_some_and(|first| first == host))
+        })
     }
 }
 
@@ -198,6 +242,10 @@ impl SealingPack {
     pub(crate) fn seal(self, session: SessionId) -> Result<SealedPack> {
         let Self { pack, footer } = self;
         pack.writer.seal()?;
+        // Its bytes were named here, so nobody has to read them to know that they are what the footer says.
+        if let Some(verified) = &pack.verified {
+            verified.note_own(pack.id);
+        }
         let row = PackRow {
             id: pack.id,
             kind: pack.kind,
@@ -209,5 +257,49 @@ impl SealingPack {
             dead_since: 0,
         };
         Ok(SealedPack { row, footer, sequences: pack.sequences })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_format::CodecSpec;
+
+    use super::*;
+    use crate::backend::MemoryBackend;
+    use crate::config::Profile;
+    use crate::meta::{OpenMode, Others, SessionKind, SqliteMeta};
+    use crate::store::create_store_dirs;
+
+    #[test]
+    fn packs_get_ids_that_lie_on_the_host_and_leave_no_other_intents() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        create_store_dirs(&path).unwrap();
+        let meta: Arc<dyn Meta> =
+            Arc::new(SqliteMeta::open(&path.join("meta.db"), OpenMode::Create).unwrap());
+        let backend = Arc::new(MemoryBackend::on_hosts(&["h0", "h1", "h2"]));
+        let config = Profile::Default.config().unwrap();
+        let store = Store::assemble(&path, config, Arc::clone(&meta), backend, false, Others::Trust).unwrap();
+        let session = store.session(SessionKind::Writer, "test").unwrap();
+        let mut made = Vec::new();
+        for host in ["h2", "h0", "h1", "h1", "nowhere"] {
+            let host = Some(Arc::from(host));
+            let mut sink = PackSink::new(&store, &meta, session.id(), PackKind::Data).on_host(host.as_ref());
+            let frame = StoredFrame {
+                kind: ChunkKind::Data,
+                encoding: Encoding::plain(CodecSpec::NONE.codec),
+                lengths: vec![1],
+                fingerprints: &[Fingerprint([1; 32])],
+                stored: b"x",
+                sequence: 0,
+            };
+            assert!(sink.append(frame).unwrap().is_none());
+            let sealed = sink.take_open().unwrap().seal(session.id()).unwrap();
+            let first = store.backend.locate(sealed.row.id).unwrap().swap_remove(0);
+            assert!(host.as_deref() == Some(&*first) || host.as_deref() == Some("nowhere"), "{first}");
+            made.push(sealed.row.id);
+        }
+        let announced: Vec<PackId> = meta.packs().unwrap().iter().map(|row| row.id).collect();
+        assert_eq!(announced, made, "what was not taken is nobody's");
     }
 }

@@ -12,7 +12,7 @@ use outrigger_offload::pool::Pool;
 
 use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message};
 use super::compare::Compare;
-use super::dedup::Dedup;
+use super::dedup::{Dedup, Vouching};
 use super::devices::Devices;
 use super::framer::Framer;
 use super::item::{Content, FileItem, Item, Part};
@@ -25,6 +25,7 @@ use super::queue::{Batch, BufferPlan, Queue, Small};
 use super::sequence::{Sequencer, Stage};
 use super::worker::Shared;
 use crate::error::{Error, ErrorKind, Result};
+use crate::older;
 use crate::read::Nodes;
 use crate::session::Session;
 use crate::store::Store;
@@ -87,6 +88,17 @@ impl Writer {
         options: &WriteOptions,
         progress: &Arc<Progress>,
     ) -> Self {
+        Self::start_on(store, session, options, None, progress)
+    }
+
+    /// As [`Writer::start`], with packs of data that lie on `host` first, by the name that the engine has for it ([`crate::backend::place_on`]), as far as that can be had.
+    pub fn start_on(
+        store: &Store,
+        session: &Arc<Session>,
+        options: &WriteOptions,
+        host: Option<&Arc<str>>,
+        progress: &Arc<Progress>,
+    ) -> Self {
         let devices = Devices::of(store);
         let least = SEGMENT.max(4 * options.chunk_max);
         let headroom = options.chunk_max.max(4096);
@@ -118,17 +130,19 @@ impl Writer {
         let fingerprint = store.config.fingerprint;
         let index = &store.index;
         let meta_sink = sink(PackKind::Meta);
-        let (compare, refused) = match Compare::new(store) {
+        // Many ids are announced for a placed pack: none of them may be one that a lost history gave out.
+        let raised = host.map_or(Ok(false), |_| older::raise_counters(&*store.meta, &*store.backend));
+        let (compare, refused) = match raised.and_then(|_| Compare::new(store)) {
             Ok(compare) => (Arc::new(compare), None),
             Err(error) => (Arc::default(), Some(error)),
         };
-        let (own_index, own_session, own_compare) =
-            (Arc::clone(index), Arc::clone(session), Arc::clone(&compare));
-        let frames = MetaFrames::new(meta_sink, fingerprint, own_index, own_session, own_compare);
+        let (own_session, own_compare) = (Arc::clone(session), Arc::clone(&compare));
+        let vouching = Vouching { index: Arc::clone(index), packs: Arc::clone(&store.packs) };
+        let frames = MetaFrames::new(meta_sink, fingerprint, vouching.clone(), own_session, own_compare);
         let frames = Arc::new(Mutex::new(frames));
         let commits = Arc::new(CommitQueue::default());
         let table_cache = devices.as_ref().and_then(|_| store.table_cache().cloned());
-        let dedup = Dedup::new(Arc::clone(index), Arc::clone(session), table_cache);
+        let dedup = Dedup::new(vouching.clone(), Arc::clone(session), table_cache);
         let pending = Arc::clone(&dedup.pending);
         let stage = Stage {
             dedup,
@@ -148,7 +162,8 @@ impl Writer {
             devices,
             frame_devices,
             sequencer,
-            packs: Mutex::new(sink(PackKind::Data)),
+            vouching,
+            packs: Mutex::new(sink(PackKind::Data).on_host(host)),
             commits: Arc::clone(&commits),
             commit: options.commit,
             progress: Arc::clone(progress),

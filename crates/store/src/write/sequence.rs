@@ -45,6 +45,20 @@ impl Sequenced {
         }
     }
 
+    /// The names of the chunks that will be looked for among what is stored.
+    pub fn looked_for(&self) -> Box<dyn Iterator<Item = Fingerprint> + '_> {
+        let (_, chunks) = self.chunks();
+        match self {
+            Self::Segment(segment) if !segment.file.dedup => Box::new(std::iter::empty()),
+            Self::Segment(_) => Box::new(chunks.iter().map(|chunk| chunk.fingerprint)),
+            Self::Small(batch) => {
+                let dedup = batch.files.iter().flat_map(|file| std::iter::repeat_n(file.dedup, file.chunks));
+                let looked_for = chunks.iter().zip(dedup).filter(|(_, dedup)| *dedup);
+                Box::new(looked_for.map(|(chunk, _)| chunk.fingerprint))
+            }
+        }
+    }
+
     /// Computes the fingerprints that are missing, here and now.
     pub fn name(&mut self, kind: FingerprintKind) {
         let (buffer, chunks) = match self {

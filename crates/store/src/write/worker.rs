@@ -8,6 +8,7 @@ use outrigger_format::{ChunkKind, Codec, Encoding, FingerprintKind, Reason};
 use outrigger_offload::{Auto, Encoder, FrameDevices};
 
 use super::commit::{CommitQueue, CommitWhen, Message, WAITING_MAX};
+use super::dedup::Vouching;
 use super::devices::{Devices, Uncut};
 use super::framer::{RawBytes, RawFrame};
 use super::frames::{self, Compressed, Turn};
@@ -28,6 +29,7 @@ pub(super) struct Shared {
     /// Those that compress.
     pub frame_devices: Option<Arc<FrameDevices>>,
     pub sequencer: Sequencer,
+    pub vouching: Vouching,
     pub packs: Mutex<PackSink>,
     pub commits: Arc<CommitQueue>,
     pub commit: CommitWhen,
@@ -82,7 +84,7 @@ impl Shared {
                 }
                 Task::Compress(frame) => self.compress(frame, &mut encoder, &mut stored, messages)?,
                 Task::Hash(ticket, batch) => self.name_here(ticket, batch)?,
-                Task::Bring(ticket, batch) => self.sequencer.bring(ticket, batch, &self.queue)?,
+                Task::Bring(ticket, batch) => self.bring(ticket, batch)?,
                 Task::Small(ticket, items, buffer) => {
                     let batch = read_small(items, buffer, &self.progress)?;
                     if let Some(batch) = self.send(ticket, Uncut::Small(batch)) {
@@ -166,6 +168,12 @@ impl Shared {
 
     fn name_here(&self, ticket: u64, mut batch: Sequenced) -> Result<()> {
         batch.name(self.fingerprint);
+        self.bring(ticket, batch)
+    }
+
+    /// Brings a named batch to the sequencer, when other clients' packs that it may rely on were compared with their data: here, as this reads, and many can.
+    fn bring(&self, ticket: u64, batch: Sequenced) -> Result<()> {
+        self.vouching.compare(&mut batch.looked_for())?;
         self.sequencer.bring(ticket, batch, &self.queue)
     }
 

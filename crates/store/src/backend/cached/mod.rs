@@ -355,6 +355,10 @@ impl Backend for CachedBackend {
         self.shared.inner.trouble()
     }
 
+    fn hosts(&self) -> Result<Vec<String>> {
+        self.shared.inner.hosts()
+    }
+
     fn locate(&self, id: PackId) -> Result<Vec<String>> {
         self.shared.inner.locate(id)
     }

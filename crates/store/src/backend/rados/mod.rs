@@ -242,6 +242,10 @@ impl Backend for RadosBackend {
         UPLOADS_MAX
     }
 
+    fn hosts(&self) -> Result<Vec<String>> {
+        self.map.all_hosts(&self.cluster)
+    }
+
     fn locate(&self, id: PackId) -> Result<Vec<String>> {
         self.map.hosts(&self.cluster, &object(id))
     }

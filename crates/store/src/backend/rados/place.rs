@@ -7,6 +7,8 @@
 //! The first two steps are computed here, as Ceph does; the OSDs of a placement group and the host of an OSD are asked of the
 //! monitors once, and kept for [`KEPT`]: a few hundred answers stand for any number of packs. What is said may be old when the cluster moves
 //! data: it is advice on where to run something, and never where to read.
+//!
+//! As an id decides where its pack will lie, who makes packs can choose a host by choosing among ids (`write/packer.rs`).
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -64,7 +66,29 @@ impl Found {
     }
 }
 
+#[derive(Deserialize)]
+struct Tree {
+    nodes: Vec<Bucket>,
+}
+
+#[derive(Deserialize)]
+struct Bucket {
+    name: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
 impl Map {
+    /// All hosts of the cluster.
+    pub(super) fn all_hosts(&self, cluster: &Cluster) -> Result<Vec<String>> {
+        let nodes = ask::<Tree>(cluster, r#"{"prefix":"osd tree","format":"json"}"#)?.nodes;
+        let mut hosts: Vec<String> =
+            nodes.into_iter().filter(|node| node.kind == "host").map(|node| node.name).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        Ok(hosts)
+    }
+
     pub(super) fn new(pool: &str, namespace: &str, number: i64) -> Self {
         let mut before = namespace.as_bytes().to_vec();
         if !before.is_empty() {

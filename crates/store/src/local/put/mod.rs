@@ -48,6 +48,8 @@ pub struct PutOptions {
     /// For experiments: a record of chunks and fingerprints, to be written or to be believed. With one source only, of which every file
     /// is read.
     pub oracle: Option<OracleMode>,
+    /// The host that is to hold the data, by the name that the packs' engine has for it ([`crate::backend::place_on`]).
+    pub host: Option<Arc<str>>,
 }
 
 /// One thing to put.
@@ -92,7 +94,7 @@ pub fn put(
     let session = store.session(SessionKind::Writer, "put")?;
     let policies = Policies::load(store)?.with(options.overrides);
     let write = WriteOptions { threads, chunk_max: policies.chunk_max()?, commit: CommitWhen::AsItComes };
-    let mut writer = Writer::start(store, &session, &write, progress);
+    let mut writer = Writer::start_on(store, &session, &write, options.host.as_ref(), progress);
     let mut putter = Putter::new(store, policies, &mut writer, progress, options, oracle.as_ref())?;
     let mut walked = Ok(());
     for (source, target) in sources {

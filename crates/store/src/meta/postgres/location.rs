@@ -22,6 +22,15 @@ pub enum TlsMode {
     VerifyFull,
 }
 
+/// What this host thinks of packs that other clients made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Others {
+    /// They are relied on once this host has seen that they have what their footers say.
+    Verify,
+    /// They are relied on by their footers alone.
+    Trust,
+}
+
 /// The metadata of a store in a schema of a PostgreSQL database.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Location {
@@ -43,6 +52,8 @@ pub struct Location {
     pub pooled: bool,
     /// Connections at most.
     pub connections: usize,
+    /// Whether packs that other clients made are compared with their data before anything relies on them.
+    pub others: Others,
 }
 
 /// The schema, if the URL names none.
@@ -106,6 +117,7 @@ impl Location {
             root_certificates: environment("PGSSLROOTCERT").map(PathBuf::from),
             pooled: false,
             connections: CONNECTIONS,
+            others: Others::Verify,
         };
         let mut tls = environment("PGSSLMODE");
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -127,10 +139,17 @@ impl Location {
                     location.connections =
                         count.ok_or_else(|| invalid(format!("connections={value}: use 1 to 64")))?;
                 }
+                "packs" => {
+                    location.others = match value.as_str() {
+                        "verify" => Others::Verify,
+                        "trust" => Others::Trust,
+                        _ => return Err(invalid(format!("packs={value}: use verify or trust"))),
+                    };
+                }
                 "password" | "passfile" => return Err(password_refused()),
                 _ => {
                     return Err(invalid(format!(
-                        "it does not know `{key}`, but schema, host, port, sslmode, sslrootcert, pooling and connections"
+                        "it does not know `{key}`, but schema, host, port, sslmode, sslrootcert, pooling, connections and packs"
                     )));
                 }
             }
@@ -305,6 +324,8 @@ mod tests {
         let socket = parse("postgresql:///data?host=/run/postgresql&pooling=transaction").unwrap();
         assert_eq!((socket.host.as_str(), socket.user.as_str()), ("/run/postgresql", "me"));
         assert_eq!((socket.tls, socket.pooled, socket.port), (TlsMode::Prefer, true, 5432));
+        assert_eq!(socket.others, Others::Verify);
+        assert_eq!(parse("postgres://u@h/d?packs=trust").unwrap().others, Others::Trust);
         assert_eq!(parse(&socket.to_string()).unwrap().host, socket.host);
         let six = parse("postgres://u@[::1]:6000").unwrap();
         assert_eq!((six.host.as_str(), six.port, six.database.as_str()), ("::1", 6000, "u"));
@@ -322,6 +343,7 @@ mod tests {
             ("postgres://u@h/d?schema=", "1 to 63"),
             ("postgres://u@h/%zz", "%-escape"),
             ("postgres://u@h/d?connections=0", "1 to 64"),
+            ("postgres://u@h/d?packs=maybe", "verify or trust"),
         ] {
             let error = parse(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");

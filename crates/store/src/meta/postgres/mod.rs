@@ -63,7 +63,7 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) use self::exchange::{Unfinished, look};
-pub use self::location::{Location, TlsMode, is_postgres_url};
+pub use self::location::{Location, Others, TlsMode, is_postgres_url};
 #[cfg(test)]
 pub(super) use self::open::VERSION as SCHEMAS;
 
@@ -125,6 +125,11 @@ impl PostgresMeta {
     /// Where it is.
     pub fn location(&self) -> &Location {
         &self.transactions.pool.location
+    }
+
+    /// What the URL says of packs that other clients made.
+    pub fn others(&self) -> Others {
+        self.location().others
     }
 
     /// Bytes that the tables and their indexes take.
