@@ -1,89 +1,365 @@
 #!/usr/bin/env python3
-"""Programs over stored data, beside the same programs over plain files.
+"""Programs over stored data, beside the same programs over plain files; storage hosts that run them, beside a client that does.
 
-    bench/active.py --outrigger target/release/outrigger --work DIR [--mib 512] [--splits 10000] [--rounds 3]
+    bench/active.py --outrigger target/release/outrigger --work DIR             everything, about a quarter of an hour; with hosts as root, and Debian's Ceph
+    bench/active.py --outrigger ... --work DIR --only splits,feed               a part
+    bench/active.py --outrigger ... --work DIR --local --mib 2 --splits 100     without a cluster: one store in a directory, one agent
 
-Three questions: what a split costs beside the program that it runs (many tiny splits, kept in and not, less what starting the program alone
-costs); at which rate a program is fed (the same program over the stored file, and over the plain file it was put from); what joining
-files costs. Every result is compared with what the plain program says. Prints one JSON object.
+| part | what |
+| --- | --- |
+| splits | what a split costs beside the program that it runs: many tiny ones, kept in and not, less what starting the program alone costs |
+| feed | at which rate a program is fed: the same program over a stored file, and over the plain file it was put from |
+| join | what joining files costs |
+| attach | a file that is written in a mount of this machine, and read by a program meanwhile: in the path of the data, beside it, and not at all |
+| dscal, aminogen | the paper's two programs with 1, 2 and 4 storage hosts: who runs them, when the client is free, what crosses its interface (active_hosts.py) |
+| scale | programs that read at a limited rate, on 1, 2 and 4 hosts: whether hosts add up, and what they read from each other |
+
+Every result is compared with what the plain program writes. A record (JSON with all numbers, Markdown beside what is asked) is written with --json and
+--markdown; the table is printed. Without a part's means (root, Ceph, /dev/fuse, a C compiler) it is left out, and the record says so.
 """
-
 import argparse
+import datetime
 import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from active_hosts import MIB, WAYS, Cluster, Failed, Here, Missing, Site, Work, measure, run, scale  # noqa: E402
+from peers import REPOSITORY, machine, revision, slug  # noqa: E402  the same words about the machine in every record
 
-def run(words, **more):
-    began = time.monotonic()
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, **more)
-    if done.returncode != 0:
-        sys.exit(f"{words}: exit code {done.returncode}\n{done.stderr.decode()}")
-    return time.monotonic() - began, done.stdout
+PARTS = ["splits", "feed", "join", "attach", "dscal", "aminogen", "scale"]
+LIMITED = """#!/usr/bin/python3
+# Reads its input at so many MB/s at most, and keeps nothing.
+import sys, time
+rate, begin, read = float(sys.argv[1]) * 1e6, time.monotonic(), 0
+while block := sys.stdin.buffer.read(262144):
+    read += len(block)
+    time.sleep(max(0, begin + read / rate - time.monotonic()))
+"""
+# Monoisotopic masses of residues, as in examples/active/aminogen.c, in hundredths of a dalton.
+RESIDUES = [5702, 7104, 8703, 9705, 9907, 10105, 10301, 11308, 11404, 11503, 12806, 12809, 12904, 13104, 13706, 14707, 15610, 16306, 18608]
+ENDS = 1902
+
+
+def say(text):
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def timed(words, **more):
+    begin = time.monotonic()
+    out = run(words, **more)
+    return time.monotonic() - begin, out
+
+
+# --- inputs and programs ---------------------------------------------------------------------------------------
+
+
+def numbers(path, size):
+    """So many bytes of numbers, one a line, none of them twice in a row of 60,000 lines, and no two such rows alike."""
+    rng = random.Random(7)
+    block = "".join(f"{rng.uniform(-1e6, 1e6):.9f}\n" for _ in range(60_000)).encode()
+    lines = block.split(b"\n")[:-1]
+    with open(path, "wb") as out:
+        part = 0
+        while out.tell() < size:
+            # Other digits at the end of each line: as numbers are, hard to compress, and nothing that was stored before.
+            tail = f"{part:04d}\n".encode()
+            out.write(tail.join(lines[: max(1, min(len(lines), (size - out.tell()) // 20 + 1))]) + tail)
+            part += 1
+
+
+def peaks(path, size):
+    """Four peaks with tolerances, whose sequences take about `size` bytes as aminogen writes them."""
+    top = 150_000
+    ways = [0] * (top + 1)  # sequences by mass
+    letters = [0] * (top + 1)  # and their letters together
+    ways[0] = 1
+    for mass in range(5702, top + 1):
+        for residue in RESIDUES:
+            if residue <= mass and ways[mass - residue]:
+                ways[mass] += ways[mass - residue]
+                letters[mass] += letters[mass - residue] + ways[mass - residue]
+
+    def bytes_at(mass, tolerance=50):
+        window = range(max(0, mass - tolerance - ENDS), min(top, mass + tolerance - ENDS) + 1)
+        return sum(letters[at] + 12 * ways[at] for at in window)
+
+    mass = next((mass for mass in range(20_000, top, 50) if bytes_at(mass) >= size / 4), top - 100)
+    path.write_text("".join(f"{mass / 100:.2f} 0.5\n" for _ in range(4)))
+
+
+def built(args, name):
+    """A program of examples/active, compiled."""
+    program = args.work / name
+    command = ["cc", "-O2", "-o", program, REPOSITORY / f"examples/active/{name}.c", REPOSITORY / "crates/active/asfile/asfile.c",
+               "-I", REPOSITORY / "crates/active/asfile"]
+    try:
+        run(command)
+    except FileNotFoundError as error:
+        raise Missing("there is no C compiler (package build-essential)") from error
+    return program
+
+
+# --- one machine -----------------------------------------------------------------------------------------------
+
+
+class Embedded:
+    """A store in a directory."""
+
+    def __init__(self, args):
+        self.store = args.work / "store"
+        self.base = [args.outrigger, "-s", self.store]
+        if not self.store.exists():
+            run(self.base + ["init"])
+
+    def __call__(self, *words):
+        return run(self.base + list(words))
+
+
+def splits(args, report):
+    store, small = Embedded(args), args.work / "small"
+    for mode, count in (("off", args.splits), ("strict", max(args.splits // 20, 20))):
+        small.write_text("".join(f"{number}\n" for number in range(count * 4)))
+        store("put", small, "--to", "small")
+        secs, said = timed(store.base + ["run", "--json", "--sandbox", mode, "--in", "small", "--out", "copy", "--records", "lines",
+                                         "--splits", count, "--", "cat"])
+        if store("cat", "copy") != small.read_bytes() or json.loads(said)["splits"] != count:
+            raise Failed("joined outputs differ")
+        report[mode] = {"splits": count, "ms_a_split": secs * 1000 / count}
+    begin = time.monotonic()
+    for _ in range(200):
+        subprocess.run(["cat"], stdin=subprocess.DEVNULL, check=True)
+    report["start_alone_ms"] = (time.monotonic() - begin) * 1000 / 200
+
+
+def feed(args, report):
+    """The file is read once before, so that both come from memory."""
+    store = Embedded(args)
+    store("put", args.numbers, "--to", "numbers")
+    programs = {"awk": ["awk", '{s+=$1*2} END {printf "%.3f\\n", s}'], "wc": ["wc", "-l"], "sha256sum": ["sha256sum"]}
+    if args.dscal:
+        programs["dscal"] = [args.dscal.program, "2.5"]
+    for name, program in programs.items():
+        plain, stored = [], []
+        for _ in range(args.rounds):
+            # Both write to a file, and both have the same to write.
+            with open(args.numbers, "rb") as stdin:
+                secs, wanted = timed(program, stdin=stdin)
+            plain.append(secs)
+            secs, _ = timed(store.base + ["-q", "run", "--slots", "1", "--sandbox", "off", "--in", "numbers", "--out", f"out-{name}", "--", *program])
+            stored.append(secs)
+            if store("cat", f"out-{name}") != wanted:
+                raise Failed(f"{name} says something else")
+        report[name] = {"plain_s": plain, "stored_s": stored, "ratio": statistics.median(stored) / statistics.median(plain)}
+
+
+def join(args, report):
+    store = Embedded(args)
+    store("put", args.numbers, "--to", "numbers")
+    report["join_10_s"], _ = timed(store.base + ["-q", "run", "--pattern", "#W->1W", *(["--in", "numbers"] * 10), "--out", "joined"])
+
+
+def attach(args, report):
+    """The file is written by one process; the program is an agent's, on the same machine."""
+    if not os.access("/dev/fuse", os.W_OK):
+        raise Missing("this user cannot open /dev/fuse")
+    here = Here(args)
+    try:
+        for way in ("plain", "path", "beside"):
+            report[way] = [attached(here, args.dscal, way) for _ in range(args.rounds)]
+    finally:
+        here.end()
+
+
+def attached(here, work, way):
+    with Site(here, 1, [work]) as site:
+        if way != "plain":
+            site("h0", "rule", "add", "scale", "--on", "write", "--attach", way, "--pattern", "1W->2W", "--in", "raw/*", "--out", "done",
+                 "--", *work.component())
+        begin = time.monotonic()
+        site.write([work.source])
+        found = {"client_s": time.monotonic() - begin}
+        if way != "plain":
+            site("h0", "job", "wait", "1")
+            found["overall_s"] = time.monotonic() - begin
+            site.unmount()
+            site.check(work, ["done"])
+        return found
+
+
+# --- hosts -----------------------------------------------------------------------------------------------------
+
+
+def with_hosts(args, report, parts):
+    hosts = (Here if args.local else Cluster)(args)
+    try:
+        counts = [count for count in ([1] if args.local else args.hosts) if count <= hosts.most()]
+        report["hosts"] = counts
+        if not args.local and counts != args.hosts:
+            report["left_out"] = f"the cluster that is up has {hosts.most()} hosts"
+        limited = args.work / "limited"
+        limited.write_text(LIMITED)
+        limited.chmod(0o755)
+        for count in counts:
+            hosts.take_part(count)
+            for work in [args.dscal, args.aminogen]:
+                if work.name not in parts:
+                    continue
+                for way in WAYS:
+                    for _ in range(args.rounds):
+                        found = measure(hosts, work, way, count)
+                        say(f"{work.name}, {count} hosts, {way}: {found}")
+                        report.setdefault(work.name, {}).setdefault(way, {}).setdefault(str(count), []).append(found)
+            if "scale" in parts:
+                found = scale(hosts, args.dscal, Work("limited", limited, [], None, 8), count, args.rate)
+                say(f"scale, {count} hosts: {found}")
+                report.setdefault("scale", {})[str(count)] = found
+        for work in [args.dscal, args.aminogen]:
+            if work.name in report:
+                report[work.name].update(input_bytes=work.source.stat().st_size, output_bytes=work.expect()[1])
+    finally:
+        hosts.end()
+
+
+# --- what is said of it ----------------------------------------------------------------------------------------
+
+
+def middle(found, key):
+    values = [one[key] for one in found or [] if one.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def figures(report):
+    """Rows of the table: what, what is asked, what was found."""
+    rows = []
+
+    def row(what, asked, value, form):
+        if value is not None:
+            rows.append((what, asked, form(value)))
+
+    def shown(unit, factor=1, digits=2):
+        return lambda value: f"{value * factor:.{digits}f} {unit}"
+
+    part = report["parts"]
+    for mode in ("off", "strict"):
+        if one := part.get("splits", {}).get(mode):
+            alone = part["splits"]["start_alone_ms"]
+            row(f"a split beside its program, sandbox {mode}, {one['splits']} splits", "under 20 ms", one["ms_a_split"] - alone, shown("ms"))
+    for name, one in part.get("feed", {}).items():
+        row(f"{name} over the stored file, its time on a plain one", "at most 1.05 x", one["ratio"], shown("x"))
+    if way := part.get("attach"):
+        plain = middle(way["plain"], "client_s")
+        for name in ("path", "beside"):
+            row(f"a writer in a mount, read {name}: its time over that of a plain write", "at most 1.10 x" if name == "beside" else "", middle(way[name], "client_s") / plain, shown("x"))
+        row("overall in the mount: in the path over beside", "at least 1 x", middle(way["path"], "overall_s") / middle(way["beside"], "overall_s"), shown("x"))
+    hosts = part.get("with hosts", {})
+    for name in ("dscal", "aminogen"):
+        if name not in hosts:
+            continue
+        one = hosts[name]
+        size, made = one["input_bytes"], one["output_bytes"]
+        for count in map(str, hosts["hosts"]):
+            of = lambda way, key: middle(one[way].get(count), key)  # noqa: E731
+            label = f"{name}, {count} {'host' if count == '1' else 'hosts'}"
+            for way in ("none", "path", "beside"):
+                if traffic := of(way, "client_bytes"):
+                    limit = {"dscal": "at most 1.05 x the input", "aminogen": "at most 5 MB"}[name] if way != "none" else "input and output"
+                    whole = size + made if way == "none" else size
+                    times = f" ({traffic / whole:.2f} x)" if whole > 1e5 else ""
+                    row(f"{label}: at the client, {way}", limit, traffic, lambda value, times=times: f"{value / 1e6:.2f} MB{times}")
+            if name == "dscal":
+                row(f"{label}: client free, beside, over a plain write", "at most 1.10 x", of("beside", "client_s") / of("plain", "client_s"), shown("x"))
+            row(f"{label}: client free, none / path / beside", "", [of(way, "client_s") for way in ("none", "path", "beside")], lambda three: " / ".join(f"{secs:.2f}" for secs in three) + " s")
+            row(f"{label}: overall, none / path / beside", "beside first", [of(way, "overall_s") for way in ("none", "path", "beside")], lambda three: " / ".join(f"{secs:.1f}" for secs in three) + " s")
+    for count, one in hosts.get("scale", {}).items():
+        row(f"limited programs, {count} hosts: rate of all, over {count} x the limit", "near 1 x", one["bytes_per_s"] / one["limit_bytes_per_s"], shown("x"))
+        if one.get("remote_bytes") is not None:
+            row(f"limited programs, {count} hosts: read from other hosts", "at most 2 % where placed", one["remote_bytes"] / one["packed_bytes"] * 100, shown("%", 1, 1))
+    return rows
+
+
+def markdown(report):
+    info = report["machine"]
+    lines = [f"# Programs beside their data, {report['date']}", "",
+             f"`bench/active.py`, revision {report['revision']}, on {info['cpu']} with {info['cpus']} processors, load {info['load'][0]:.2f} when it began. "
+             f"All hosts share these processors: with more hosts the programs share them, too. {report['bytes'] / 1e6:.0f} MB of numbers, "
+             f"{report['rounds']} rounds, medians.", "",
+             "| | asked | found |", "| --- | --- | --- |"]
+    lines += [f"| {what} | {asked} | {found} |" for what, asked, found in figures(report)]
+    left_out = dict(report["left_out"])
+    if why := report["parts"].get("with hosts", {}).get("left_out"):
+        left_out["more hosts"] = why
+    lines += [f"\nLeft out: {part} ({why})." for part, why in left_out.items()]
+    return "\n".join(lines) + "\n"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--outrigger", required=True)
-    parser.add_argument("--work", required=True, type=Path)
-    parser.add_argument("--mib", type=int, default=512)
-    parser.add_argument("--splits", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--outrigger", required=True, type=Path, help="the program, a release build")
+    parser.add_argument("--work", required=True, type=Path, help="a directory for stores and inputs, about ten times --mib")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"parts, of {','.join(PARTS)}")
+    parser.add_argument("--local", action="store_true", help="no cluster: one host, this machine, and no traffic to count")
+    parser.add_argument("--mib", type=int, default=192, help="MiB of numbers for dscal, awk and the like")
+    parser.add_argument("--made-mib", type=int, default=512, help="MiB that aminogen writes, about")
+    parser.add_argument("--splits", type=int, default=10_000, help="tiny splits of one job")
+    parser.add_argument("--hosts", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 4], help="numbers of storage hosts; a cluster that is up already may have less")
+    parser.add_argument("--rate", type=float, default=12, help="MB/s that a limited program reads")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="where the record goes")
+    parser.add_argument("--markdown", type=Path, help="where the table goes")
+    parser.add_argument("--record", action="store_true", help="both into docs/evaluation/records, for the evaluation")
     args = parser.parse_args()
+    parts = args.only.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    args.outrigger, args.work = args.outrigger.absolute(), args.work.absolute()
     args.work.mkdir(parents=True, exist_ok=True)
-    outrigger = os.path.abspath(args.outrigger)
-    store = args.work / "store"
-    base = [outrigger, "-s", str(store)]
-    if not store.exists():
-        run(base + ["init"])
-    numbers = args.work / "numbers"
-    rng = random.Random(7)
-    block = "".join(f"{rng.uniform(-1e6, 1e6):.9f}\n" for _ in range(60_000))
-    with numbers.open("w") as out:
-        for part in range(args.mib << 20 >> 20):
-            out.write(f"{part}\n" + block[part * 31 % 1000:][: (1 << 20)])
-            out.write("\n")
-    run(base + ["put", str(numbers), "--to", "numbers"])
-    small = args.work / "small"
-    small.write_text("".join(f"{number}\n" for number in range(args.splits * 4)))
-    run(base + ["put", str(small), "--to", "small"])
-    report = {"mib": numbers.stat().st_size / (1 << 20), "splits": args.splits, "cpus": os.cpu_count()}
-
-    # What a split costs.
-    for mode in ("off", "strict"):
-        words = base + ["run", "--json", "--sandbox", mode, "--in", "small", "--out", "copy", "--records", "lines"]
-        secs, said = run(words + ["--splits", str(args.splits), "--", "cat"])
-        assert run(base + ["cat", "copy"])[1] == small.read_bytes(), "joined outputs differ"
-        assert json.loads(said)["splits"] == args.splits
-        report[f"split_ms_{mode}"] = secs * 1000 / args.splits
     began = time.monotonic()
-    for _ in range(200):
-        subprocess.run(["cat"], stdin=subprocess.DEVNULL, check=True)
-    report["start_alone_ms"] = (time.monotonic() - began) * 1000 / 200
+    args.numbers, four = args.work / "numbers", args.work / "peaks"
+    numbers(args.numbers, args.mib * MIB)
+    peaks(four, args.made_mib * MIB)
+    report = {"date": str(datetime.date.today()), "revision": revision(), "machine": machine(), "local": args.local, "rounds": args.rounds,
+              "bytes": args.numbers.stat().st_size, "parts": {}, "left_out": {}}
+    if args.record:
+        stem = REPOSITORY / "docs/evaluation/records" / f"{report['date']}-active-{slug(report['machine'])}"
+        args.json, args.markdown = stem.with_suffix(".json"), stem.with_suffix(".md")
+    args.dscal = args.aminogen = None
+    try:
+        args.dscal = Work("dscal", built(args, "dscal"), ["2.5"], args.numbers, 8)
+        args.aminogen = Work("aminogen", built(args, "aminogen"), [], four, 4)
+    except Missing as missing:
+        report["left_out"]["attach, dscal, aminogen, scale"] = str(missing)
+        parts = [part for part in parts if part in ("splits", "feed", "join")]
+    ran = [(name, globals()[name]) for name in ("splits", "feed", "join", "attach") if name in parts]
+    if set(parts) & {"dscal", "aminogen", "scale"}:
+        ran.append(("with hosts", lambda args, found: with_hosts(args, found, parts)))
+    for name, part in ran:
+        say(f"{name} ...")
+        found = {}
+        try:
+            part(args, found)
+        except Missing as missing:
+            report["left_out"][name] = str(missing)
+            say(f"{name} is left out: {missing}")
+        if found:
+            report["parts"][name] = found
+        if args.json:
+            args.json.write_text(json.dumps(report, indent=1) + "\n")
+    report["seconds"] = time.monotonic() - began
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    if args.markdown:
+        args.markdown.write_text(markdown(report))
+    print(markdown(report))
 
-    # At which rate programs are fed; the file is read once before, so that both come from memory.
-    programs = {"awk": ["awk", "{s+=$1*2} END {printf \"%.3f\\n\", s}"], "wc": ["wc", "-l"], "sha256sum": ["sha256sum"]}
-    for name, program in programs.items():
-        plain, stored = [], []
-        for _ in range(args.rounds):
-            with numbers.open("rb") as stdin:
-                secs, wanted = run(program, stdin=stdin)
-            plain.append(secs)
-            words = base + ["-q", "run", "--sandbox", "off", "--in", "numbers", "--out", f"out-{name}", "--"]
-            secs, _ = run(words + program)
-            stored.append(secs)
-            assert run(base + ["cat", f"out-{name}"])[1] == wanted, f"{name} says something else"
-        report[f"{name}_plain_s"], report[f"{name}_stored_s"] = min(plain), min(stored)
-        report[f"{name}_ratio"] = min(stored) / min(plain)
 
-    # Joining.
-    secs, _ = run(base + ["-q", "run", "--pattern", "#W->1W"] + ["--in", "numbers"] * 10 + ["--out", "joined"])
-    report["join_10_s"] = secs
-    print(json.dumps(report))
-
-
-main()
+if __name__ == "__main__":
+    try:
+        main()
+    except Failed as failed:
+        sys.exit(f"active.py: {failed}")

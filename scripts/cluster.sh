@@ -7,14 +7,14 @@
 #   scripts/cluster.sh down    ends all of it and removes it
 #
 # Needs root, and Debian's ceph-mon ceph-osd ceph-mgr radosgw ceph-common iproute2 curl (and postgresql, if that is wanted). It lies in
-# $OUTRIGGER_CLUSTER (/var/tmp/outrigger-cluster); the OSDs' devices are sparse files there. Nothing of it is secret or meant to last.
+# $OUTRIGGER_CLUSTER (/var/tmp/outrigger-cluster), with as many OSDs as $OUTRIGGER_OSDS names (0 1 2); the OSDs' devices are sparse files there. Nothing of it is secret or meant to last.
 set -Eeuo pipefail
 
 dir=${OUTRIGGER_CLUSTER:-/var/tmp/outrigger-cluster}
 net=10.77.0
 bridge=outrigger0
 head=$net.10            # monitor, manager, gateway, PostgreSQL
-osds="0 1 2"            # OSD N lives on host hN, address 11 + N
+osds=${OUTRIGGER_OSDS:-0 1 2}    # OSD N lives on host hN, address 11 + N; from 0 on
 osd_bytes=${OUTRIGGER_OSD_BYTES:-20G}
 key=OUTRIGGERTESTKEY secret=outrigger-test-secret-0123456789
 conf=$dir/ceph.conf
@@ -136,7 +136,7 @@ ceph_up() {
     done
     in_host head ceph-mgr -c "$conf" -i m
     wait
-    wait_for "the OSDs" 60 bash -c "ceph -c $conf osd stat | grep -q '3 up'"
+    wait_for "the OSDs" 60 bash -c "ceph -c $conf osd stat | grep -q '$(wc -w <<<"$osds") up'"
     ceph_ osd pool create packs 32 >/dev/null
     ceph_ osd pool application enable packs outrigger >/dev/null
 }
@@ -203,7 +203,7 @@ down() {
         sleep 0.25
     done
     for file in "$dir"/run/*.pid; do [ -e "$file" ] && kill -9 "$(head -1 "$file" 2>/dev/null)" 2>/dev/null || true; done
-    for host in head $(for n in $osds; do echo "h$n"; done); do ip netns del "outrigger-$host" 2>/dev/null || true; done
+    for host in $(ip netns list | sed -n 's/^outrigger-\(head\|h[0-9]*\)\b.*/\1/p'); do ip netns del "outrigger-$host" 2>/dev/null || true; done
     ip link del $bridge 2>/dev/null || true
     rm -rf "$dir"
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use globset::{GlobBuilder, GlobMatcher};
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::meta::{At, DirEntry, Inode, Meta, ROOT_INODE};
+use outrigger_store::ops::listing::Ancestors;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Error, ErrorKind, Result};
 
@@ -59,7 +60,7 @@ impl StoreGlob {
     /// The regular files that match, in order of their paths; one that is named as it is comes first of all, whatever characters it has.
     ///
     /// # Errors
-    /// `NotFound` when nothing matches, and those of the database.
+    /// `NotFound` when nothing matches, `Damaged` when a directory lies below itself, and those of the database.
     pub fn files(&self, meta: &dyn Meta, at: At) -> Result<Vec<Found>> {
         let is_file = |inode: &Inode| inode.attributes.kind == FileKind::File;
         if let Ok(path) = StorePath::parse(self.text.as_bytes())
@@ -79,7 +80,8 @@ impl StoreGlob {
             find(meta, at, &self.base)?
         };
         if let Some(base) = base.filter(|base| base.attributes.kind == FileKind::Directory) {
-            self.below(meta, at, &self.base, base.number, 1, &mut files)?;
+            let mut above = Ancestors::new(base.number);
+            self.below(meta, at, &self.base, base.number, &mut above, 1, &mut files)?;
         }
         if files.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, format!("no stored file matches `{}`", self.text)));
@@ -87,12 +89,17 @@ impl StoreGlob {
         Ok(files)
     }
 
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "it calls itself, and each of them differs or is needed below"
+    )]
     fn below(
         &self,
         meta: &dyn Meta,
         at: At,
         path: &StorePath,
         directory: u64,
+        above: &mut Ancestors,
         depth: usize,
         files: &mut Vec<Found>,
     ) -> Result<()> {
@@ -106,7 +113,9 @@ impl StoreGlob {
                 match inode.attributes.kind {
                     FileKind::File if self.matches(&path) => files.push(Found { path, inode }),
                     FileKind::Directory if self.depth.is_none_or(|most| depth < most) => {
-                        self.below(meta, at, &path, inode.number, depth + 1, files)?;
+                        above.enter(inode.number)?;
+                        self.below(meta, at, &path, inode.number, above, depth + 1, files)?;
+                        above.leave(inode.number);
                     }
                     _ => {}
                 }

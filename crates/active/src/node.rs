@@ -5,6 +5,7 @@
 //!     │ each round
 //!     ├─▶ rules.rs: files that rules wait for become jobs
 //!     ├─▶ open jobs, oldest first, one at a time ─ runner/: claims splits that nobody has ─ whoever finds none left publishes
+//!     ├─▶ when nothing is left: a second attempt at a split that takes another agent long ([`crate::runner`])
 //!     └─▶ jobs whose file is still being written: each in a thread of its own, as long as its writer takes
 //!  beside it a thread asks whether somebody wants it to drain
 //! ```
@@ -24,9 +25,10 @@ use outrigger_store::meta::{SessionKind, SessionRow};
 use outrigger_store::session::{Session, is_gone};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
+use crate::identity::{require_runnable, require_trusted};
 use crate::progress::Counters;
 use crate::rules::Watcher;
-use crate::runner::{self, Report, RunOptions, runner_of};
+use crate::runner::{self, Beside, Report, RunOptions, Stragglers, runner_of};
 use crate::spec::Spec;
 use crate::written::Quiet;
 
@@ -88,6 +90,8 @@ pub struct Node {
     pub jobs: Vec<JobId>,
     /// It takes nothing more.
     pub drains: bool,
+    /// Whom it runs as: jobs of others are none of its, unless this is root.
+    pub uid: Option<u32>,
 }
 
 /// The name of this host.
@@ -114,10 +118,13 @@ pub fn nodes(store: &Store) -> Result<Vec<Node>> {
             working.push((host.to_string(), process, JobId(job)));
         }
         if *what == "node" {
-            let slots = rest.first().and_then(|word| word.strip_prefix("slots=")?.parse().ok()).unwrap_or(0);
+            let of = |key: &str| {
+                rest.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
+            };
+            let (slots, uid) = (of("slots").unwrap_or(0), of("uid"));
             let (name, host) = (which.to_string(), host.to_string());
             let drains = drains.contains(&name);
-            nodes.push(Node { name, host, process, slots, jobs: Vec::new(), drains });
+            nodes.push(Node { name, host, process, slots, jobs: Vec::new(), drains, uid });
         }
     }
     for node in &mut nodes {
@@ -135,7 +142,12 @@ pub fn nodes(store: &Store) -> Result<Vec<Node>> {
 /// # Errors
 /// Those of the database.
 pub fn is_served(store: &Store, spec: &Spec) -> Result<bool> {
-    let fits = |node: &Node| !node.drains && spec.host.as_ref().is_none_or(|host| *host == node.host);
+    let runs_for = |uid: Option<u32>| match (uid, &spec.submitter) {
+        (Some(uid), Some(submitter)) => uid == 0 || uid == submitter.uid,
+        _ => true,
+    };
+    let is_here = |node: &Node| spec.host.as_ref().is_none_or(|host| *host == node.host);
+    let fits = |node: &Node| !node.drains && is_here(node) && runs_for(node.uid);
     Ok(nodes(store)?.iter().any(fits))
 }
 
@@ -179,6 +191,9 @@ pub fn run(
             scope,
             running: Vec::new(),
             main: std::thread::current(),
+            refused: Vec::new(),
+            stragglers: Stragglers::default(),
+            longest: HashMap::new(),
         };
         let mut work = || -> Result<()> {
             let mut told = String::new();
@@ -249,7 +264,10 @@ fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session
         return Err(taken(format!(" (process {} on {})", other.process, other.host)));
     }
     // It reads: no collector ever waits for it.
-    let session = store.session(SessionKind::Reader, &format!("node {name} slots={}", options.slots))?;
+    let session = store.session(
+        SessionKind::Reader,
+        &format!("node {name} slots={} uid={}", options.slots, rustix::process::geteuid().as_raw()),
+    )?;
     // Two that begin at once have both got here. A claim is worth as much as the session that it names.
     let (jobs, own, locks) = (store.jobs()?, session.id().0.to_string(), store.locks_dir());
     while !jobs.add_note(NAMED, name, &own)? {
@@ -289,6 +307,11 @@ struct Agent<'scope, 'env> {
     running: Vec<Running<'scope>>,
     /// The thread that is woken when one of these has ended.
     main: Thread,
+    /// Jobs that were found not to be for this agent, to be told of.
+    refused: Vec<(JobId, Error)>,
+    stragglers: Stragglers,
+    /// The longest that an attempt at each job took here.
+    longest: HashMap<JobId, Duration>,
 }
 
 /// A job that is run here.
@@ -318,6 +341,7 @@ fn run_job(
     stop: &Arc<AtomicBool>,
     job: JobId,
     slots: usize,
+    beside: Option<Beside>,
 ) -> Result<Report> {
     let options = RunOptions {
         slots,
@@ -326,7 +350,11 @@ fn run_job(
         drain: Some(Arc::clone(stop)),
         leave_rest: true,
     };
-    runner::run(store, job, &options, &Arc::new(Counters::default()))
+    let counters = Arc::new(Counters::default());
+    match beside {
+        None => runner::run(store, job, &options, &counters),
+        Some(beside) => runner::run_beside(store, job, &options, &counters, beside),
+    }
 }
 
 impl Agent<'_, '_> {
@@ -340,17 +368,18 @@ impl Agent<'_, '_> {
         let mut open = self.store.jobs()?.open_jobs()?;
         open.reverse();
         self.fits.retain(|job, _| open.iter().any(|row| row.id == *job));
-        for row in open {
+        self.longest.retain(|job, _| open.iter().any(|row| row.id == *job));
+        for row in &open {
             if self.stop.load(Ordering::Relaxed) {
                 break;
             }
             if self.resting.get(&row.id).is_some_and(|until| *until > Instant::now()) {
                 continue;
             }
-            match self.wants(&row) {
+            match self.wants(row) {
                 Ok(Some(follows)) => {
                     tell(Event::Began(row.id));
-                    self.begin(row.id, follows);
+                    self.begin(row.id, follows, None);
                 }
                 Ok(None) => {}
                 Err(error) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) => return Err(error),
@@ -361,17 +390,55 @@ impl Agent<'_, '_> {
                 }
             }
         }
+        for (job, error) in self.refused.drain(..) {
+            tell(Event::Refused(job, &error));
+        }
+        if !self.stop.load(Ordering::Relaxed)
+            && let Some((job, beside)) = self.straggler(&open)?
+        {
+            tell(Event::Began(job));
+            self.begin(job, false, Some(beside));
+        }
         Ok(!self.running.is_empty())
     }
 
-    fn begin(&mut self, job: JobId, follows: bool) {
+    /// A split that takes another agent long, if there is nothing else to do here.
+    fn straggler(&mut self, open: &[JobRow]) -> Result<Option<(JobId, Beside)>> {
+        if self.running.iter().any(|one| !one.follows) {
+            return Ok(None);
+        }
+        let is_left = |row: &&JobRow| {
+            row.splits[SplitState::Waiting as usize] == 0 && row.splits[SplitState::Running as usize] > 0
+        };
+        for row in open.iter().filter(is_left) {
+            let fits = self.fits.get(&row.id).is_some_and(|fits| *fits != Fits::No);
+            if !fits || self.resting.get(&row.id).is_some_and(|until| *until > Instant::now()) {
+                continue;
+            }
+            let longest = self.longest.get(&row.id).copied();
+            if let Some(beside) = self.stragglers.find(self.store, row.id, longest)? {
+                return Ok(Some((row.id, beside)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a job is for an agent of somebody else; that is said, once.
+    fn refuses(&mut self, job: JobId, spec: &Spec) -> bool {
+        let refused = require_runnable(spec).and_then(|()| require_trusted(self.store, spec)).err();
+        let refuses = refused.is_some();
+        self.refused.extend(refused.map(|error| (job, error)));
+        refuses
+    }
+
+    fn begin(&mut self, job: JobId, follows: bool, beside: Option<Beside>) {
         let (store, options, stop) = (self.store, self.options, self.stop);
-        let slots = if follows { 1 } else { options.slots };
+        let slots = if follows || beside.is_some() { 1 } else { options.slots };
         let has_ended = Arc::new(AtomicBool::new(false));
         let tells = Tells { main: self.main.clone(), has_ended: Arc::clone(&has_ended) };
         let thread = self.scope.spawn(move || {
             let _tells = tells;
-            run_job(store, options, stop, job, slots)
+            run_job(store, options, stop, job, slots, beside)
         });
         self.running.push(Running { job, follows, thread, has_ended });
     }
@@ -387,7 +454,13 @@ impl Agent<'_, '_> {
                 Err(Error::new(ErrorKind::Io, "the thread that ran it panicked: please report this"))
             });
             match ran {
-                Ok(report) => tell(Event::Ended(&report)),
+                Ok(report) => {
+                    if let Some(longest) = report.longest {
+                        let known = self.longest.entry(job).or_default();
+                        *known = longest.max(*known);
+                    }
+                    tell(Event::Ended(&report));
+                }
                 Err(error) => {
                     self.resting.insert(job, Instant::now() + REST);
                     tell(Event::Refused(job, &error));
@@ -412,6 +485,7 @@ impl Agent<'_, '_> {
                     Some(spec) if self.store.jobs()?.inputs(row.id)?.len() <= spec.inputs_besides() => {
                         Fits::No
                     }
+                    Some(spec) if self.refuses(row.id, &spec) => Fits::No,
                     Some(spec) if spec.written.is_some() => Fits::Follows,
                     Some(_) => Fits::Runs,
                     None => Fits::No,

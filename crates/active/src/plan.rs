@@ -11,6 +11,7 @@ use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
 use crate::component;
+use crate::identity::Permissions;
 use crate::inputs::{Found, StoreGlob};
 use crate::pattern::Pattern;
 use crate::records::{Records, nominal};
@@ -52,7 +53,7 @@ impl Splits {
 /// Makes a job of `spec` over the files that match `globs` now, with those that match `with` to look at. All are kept from then on as they are now.
 ///
 /// # Errors
-/// `Invalid` when the request makes no sense, `NotFound` when a glob matches nothing.
+/// `Invalid` when the request makes no sense, `NotFound` when a glob matches nothing, `Denied` when its submitter may not read an input or write an output.
 pub fn submit(
     store: &Arc<Store>,
     spec: &Spec,
@@ -100,6 +101,8 @@ pub(crate) fn make(
 ) -> Result<JobId> {
     let cuts = cut(spec, &found, splits)?;
     check_targets(&*store.meta, spec, &found, &cuts)?;
+    let mut permissions = Permissions::new(&*store.meta, view.at, spec.submitter.as_ref());
+    found.iter().try_for_each(|found| permissions.require_readable(&found.path, &found.inode))?;
     let mut spec = spec.clone();
     settle_program(&mut spec)?;
     let (seen, component) = match fired {
@@ -116,6 +119,7 @@ pub(crate) fn make(
         found.extend(StoreGlob::parse(glob)?.files(&*store.meta, view.at)?);
     }
     spec.with = u32::try_from(found.len() - before).unwrap_or(u32::MAX);
+    found[before..].iter().try_for_each(|found| permissions.require_readable(&found.path, &found.inode))?;
     let input = |found: Found| JobInput { path: found.path.to_bytes(), root: found.inode.root };
     let inputs = found.into_iter().map(input).chain(component).collect();
     let job = NewJob { spec: spec.encode()?, inputs, splits: cuts, seen };
@@ -197,9 +201,10 @@ pub(crate) fn subject_path(pattern: Pattern, split: &NewSplit, paths: &[StorePat
     input.or(only).and_then(|input| paths.get(input as usize).cloned())
 }
 
-/// Refuses a job whose outputs would overwrite each other, or a directory.
+/// Refuses a job whose outputs would overwrite each other, or a directory, or lie where its submitter may not write.
 pub(crate) fn check_targets(meta: &dyn Meta, spec: &Spec, found: &[Found], cuts: &[NewSplit]) -> Result<()> {
     let paths: Vec<StorePath> = found.iter().map(|found| found.path.clone()).collect();
+    let mut permissions = Permissions::new(meta, At::Now, spec.submitter.as_ref());
     for output in &spec.outputs {
         let (mut taken, mut last) = (BTreeSet::new(), None);
         for (number, cut) in cuts.iter().enumerate() {
@@ -222,6 +227,7 @@ pub(crate) fn check_targets(meta: &dyn Meta, spec: &Spec, found: &[Found], cuts:
                 );
                 return Err(Error::new(ErrorKind::Invalid, why));
             }
+            permissions.require_writable(&target)?;
             let is_directory = |path: &StorePath| -> Result<Option<bool>> {
                 Ok(find(meta, At::Now, path)?.map(|inode| inode.attributes.kind == FileKind::Directory))
             };

@@ -105,18 +105,17 @@ pub struct Refused {
     pub when: u64,
 }
 
-/// All rules, by name.
+/// All rules, by name; one that another version of this program has made is `Newer`, and stands in nobody's way.
 ///
 /// # Errors
-/// Those of the database; `Newer` for a rule of another version of this program.
-pub fn list(store: &Store) -> Result<Vec<(String, Rule)>> {
-    store.jobs()?.notes(RULE)?.iter().map(|note| Ok((note.name.clone(), decode(note)?))).collect()
+/// Those of the database.
+pub fn list(store: &Store) -> Result<Vec<(String, Result<Rule>)>> {
+    Ok(store.jobs()?.notes(RULE)?.iter().map(|note| (note.name.clone(), decode(note))).collect())
 }
 
 /// Those that this version of the program understands.
 pub(crate) fn list_known(store: &Store) -> Result<Vec<(String, Rule)>> {
-    let notes = store.jobs()?.notes(RULE)?.into_iter();
-    Ok(notes.filter_map(|note| Some((note.name.clone(), decode(&note).ok()?))).collect())
+    Ok(list(store)?.into_iter().filter_map(|(name, rule)| Some((name, rule.ok()?))).collect())
 }
 
 /// Notes why a rule makes no job of a file.

@@ -4,6 +4,7 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::component::Component;
+use crate::identity::Submitter;
 use crate::limits::Limits;
 use crate::pattern::Pattern;
 use crate::records::Records;
@@ -50,6 +51,9 @@ pub struct Spec {
     /// The program, if it is kept in the store; its content is the last of the job's inputs.
     #[serde(default)]
     pub component: Option<Component>,
+    /// Who has it run; nobody in particular in jobs of earlier versions.
+    #[serde(default)]
+    pub submitter: Option<Submitter>,
     /// The rule that made it.
     #[serde(default)]
     pub rule: Option<String>,
@@ -79,6 +83,7 @@ impl Spec {
             tries: 2,
             host: None,
             component: None,
+            submitter: None,
             rule: None,
             written: None,
             attach: Attach::default(),

@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
 use outrigger_store::meta::jobs::{JobChange, JobId, JobInput, JobState, NewJob, NewSplit};
-use outrigger_store::meta::{Change, SessionKind};
+use outrigger_store::meta::{At, Change, SessionKind};
 use outrigger_store::ops::View;
 use outrigger_store::tree::Policies;
 use outrigger_store::write::{
@@ -30,6 +30,7 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::attempt::Feed;
 use crate::component;
+use crate::identity::Permissions;
 use crate::pattern::Pattern;
 use crate::progress::Counters;
 use crate::runner::{self, Report, RunOptions};
@@ -88,7 +89,8 @@ pub fn run(
         ));
     }
     for output in &spec.outputs {
-        expand(&output.template, &Subject { path: None, input: 0, split: Some(0) })?;
+        let target = expand(&output.template, &Subject { path: None, input: 0, split: Some(0) })?;
+        Permissions::new(&*store.meta, At::Now, spec.submitter.as_ref()).require_writable(&target)?;
     }
     // The stream is there once, and the raw file is kept whatever becomes of the program.
     (spec.tries, spec.skip) = (1, keeps);

@@ -29,7 +29,7 @@ fn add(place: &Place, name: &str, on: Trigger, spec: Spec) -> Rule {
 
 fn rule(place: &Place, name: &str) -> Rule {
     let all = rules::list(&place.store).unwrap();
-    all.into_iter().find(|(other, _)| other == name).unwrap().1
+    all.into_iter().find(|(other, _)| other == name).unwrap().1.unwrap()
 }
 
 /// As an agent that has just begun.
@@ -166,6 +166,10 @@ fn what_is_wrong_with_one_rule_is_noted_and_the_others_go_on_and_nothing_is_lost
         looked.trouble.iter().map(|(name, error)| (name.as_str(), error.kind())).collect();
     trouble.sort_by_key(|(name, _)| *name);
     assert_eq!(trouble, [("broken", ErrorKind::NotFound), ("newer", ErrorKind::Newer)]);
+    let listed = rules::list(&place.store).unwrap();
+    let of = |name: &str| listed.iter().find(|(other, _)| other == name).map(|(_, rule)| rule.as_ref());
+    assert!(of("broken").unwrap().is_ok());
+    assert_eq!(of("newer").unwrap().unwrap_err().kind(), ErrorKind::Newer);
     assert!(jobs.seen(&broken.id).unwrap().is_empty(), "it waits");
     let refused = rules::log(&place.store, "broken", 9).unwrap().1;
     assert!(refused.len() == 1 && refused[0].why.contains("no component `tool`"), "{refused:?}");

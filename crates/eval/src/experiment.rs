@@ -61,13 +61,16 @@ pub enum Paper {
     Ghost,
     /// "QZFS: QAT Accelerated Compression in File System for Application Agnostic and Cost Efficient Data Storage".
     Qzfs,
+    /// "Evaluation of Active Storage Strategies for the Lustre Parallel File System".
+    ActiveStorage,
     /// None: what the papers do not ask.
     Beyond,
 }
 
 impl Paper {
     /// Every one.
-    pub const ALL: [Paper; 5] = [Self::StoreGpu, Self::MosaStore, Self::Ghost, Self::Qzfs, Self::Beyond];
+    pub const ALL: [Paper; 6] =
+        [Self::StoreGpu, Self::MosaStore, Self::Ghost, Self::Qzfs, Self::ActiveStorage, Self::Beyond];
 
     /// As the report's headings have it.
     pub fn title(self) -> &'static str {
@@ -76,6 +79,9 @@ impl Paper {
             Self::MosaStore => "MosaStore, HashGPU, CrystalGPU: GPUs as Storage System Accelerators (2013)",
             Self::Ghost => "GHOST: GPGPU-Offloaded High Performance Storage I/O Deduplication (2012)",
             Self::Qzfs => "QZFS: QAT Accelerated Compression in File System (2019)",
+            Self::ActiveStorage => {
+                "Active Storage: Evaluation of Active Storage Strategies for the Lustre Parallel File System (2007)"
+            }
             Self::Beyond => "Beyond the papers",
         }
     }

@@ -14,6 +14,7 @@
 //! device ([`outrigger_offload::sim`]) that has the papers' bandwidths and latencies ([`models`]). A model's times are no measurement, and are
 //! drawn differently ([`record::SeriesKind`]).
 
+mod active;
 mod beyond;
 pub mod experiment;
 mod ghost;

@@ -2,13 +2,14 @@
 
 use crate::experiment::Experiment;
 
-/// All of them. Those on Active Storage belong between QZFS and what is beyond the papers; they need the crate `active`.
+/// All of them.
 pub fn all() -> Vec<Experiment> {
     let mut all = Vec::new();
     all.extend(crate::storegpu::experiments());
     all.extend(crate::mosastore::experiments());
     all.extend(crate::ghost::experiments());
     all.extend(crate::qzfs::experiments());
+    all.extend(crate::active::experiments());
     all.extend(crate::beyond::experiments());
     all
 }

@@ -91,6 +91,8 @@ conformance! {
         a_split_that_takes_its_runners_with_it_is_set_aside
         failures_are_counted_and_what_was_not_begun_is_not
         a_cancelled_job_voids_its_attempts_and_a_retry_keeps_what_is_done
+        of_two_attempts_at_a_split_the_first_to_finish_counts
+        two_attempts_at_a_split_end_with_their_sessions_and_their_job
         an_open_input_is_closed_once_and_what_was_read_too_early_is_void
         runners_that_claim_at_once_share_the_splits
         notes_are_kept_by_kind_and_name

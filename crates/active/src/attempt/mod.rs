@@ -87,6 +87,11 @@ impl Attempt {
         Ok((Self { child: Some(child), feeder, log: Some(log), live, watch }, stdout))
     }
 
+    /// What ends it before its time, from anywhere.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.live))
+    }
+
     /// Ends it before its time.
     pub fn kill(&self, why: &str) {
         self.live.kill(why);
@@ -119,6 +124,16 @@ impl Attempt {
             (None, Ok(()), Ok(status)) => Err(told(status, &log)),
         };
         Ended { result, log }
+    }
+}
+
+/// Ends an attempt from elsewhere.
+pub struct Stopper(Arc<Live>);
+
+impl Stopper {
+    /// Kills its processes, unless it has ended.
+    pub fn stop(&self, why: &str) {
+        self.0.kill(why);
     }
 }
 

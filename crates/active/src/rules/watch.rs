@@ -141,7 +141,12 @@ impl Watcher {
                 Ok(job) => made.push(job),
                 // Another agent was first.
                 Err(error) if error.kind() == ErrorKind::Exists => {}
-                Err(error) if matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound) => {
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Denied
+                    ) =>
+                {
                     refuse(store, rule, seen, &format!("{path}: {error}"))?;
                 }
                 Err(error) => {

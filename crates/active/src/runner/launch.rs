@@ -91,7 +91,7 @@ fn bring(shared: &Shared) -> Result<()> {
     let at = || format!("the program {program}");
     std::fs::create_dir(&dir).context(at)?;
     let copy = dir.join(path.file_name().ok_or_else(|| Error::new(ErrorKind::Invalid, at()))?);
-    std::fs::copy(path, &copy).context(at)?;
+    shared.sandbox.copy_as_submitter(path, &copy).context(at)?;
     shared.sandbox.hand_over(&copy)?;
     shared.sandbox.hand_over(&dir)
 }

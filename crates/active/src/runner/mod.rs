@@ -20,6 +20,7 @@ mod locality;
 mod publish;
 mod scratch;
 mod slot;
+mod stragglers;
 mod upkeep;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::attempt::{Feed, Watch};
+use crate::identity::require_runnable;
 use crate::progress::Counters;
 use crate::sandbox::Sandbox;
 use crate::spec::{Output, Spec};
@@ -39,6 +41,8 @@ use crate::written::Quiet;
 
 use launch::Inputs;
 use scratch::Scratch;
+use stragglers::Overtaken;
+pub(crate) use stragglers::{Beside, Stragglers};
 pub(crate) use upkeep::fence_the_dead;
 pub use upkeep::{forget_ended, runner_of, set_aside};
 
@@ -67,6 +71,8 @@ pub struct Report {
     pub set_aside: Vec<SetAside>,
     /// What the sandbox could not do here.
     pub missing: Vec<String>,
+    /// The longest that an attempt took here which succeeded.
+    pub longest: Option<Duration>,
 }
 
 /// A split that no attempt could do.
@@ -100,6 +106,11 @@ pub(crate) struct Shared {
     pub feed: std::sync::Mutex<Option<Feed>>,
     /// See [`RunOptions::drain`].
     pub drain: Option<Arc<AtomicBool>>,
+    /// A second attempt to be made, and nothing else.
+    pub beside: std::sync::Mutex<Option<Beside>>,
+    /// See [`Report::longest`].
+    pub longest: std::sync::Mutex<Option<Duration>>,
+    overtaken: Overtaken,
     /// Splits of which this host holds the most, where the packs' engine says who holds what.
     pub local: Vec<u64>,
 }
@@ -141,7 +152,21 @@ pub fn run(
     options: &RunOptions<'_>,
     counters: &Arc<Counters>,
 ) -> Result<Report> {
-    work(store, job, options, counters, None, &mut || Ok(()))
+    work(store, job, options, counters, (None, None), &mut || Ok(()))
+}
+
+/// Makes a second attempt at a split beside another runner's, and no more.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_beside(
+    store: &Arc<Store>,
+    job: JobId,
+    options: &RunOptions<'_>,
+    counters: &Arc<Counters>,
+    beside: Beside,
+) -> Result<Report> {
+    work(store, job, options, counters, (None, Some(beside)), &mut || Ok(()))
 }
 
 /// As [`run`], for a job whose one attempt reads `feed`; `before_end` is called when it has ended.
@@ -153,7 +178,7 @@ pub(crate) fn run_fed(
     feed: Feed,
     before_end: &mut dyn FnMut() -> Result<()>,
 ) -> Result<Report> {
-    work(store, job, options, counters, Some(feed), before_end)
+    work(store, job, options, counters, (Some(feed), None), before_end)
 }
 
 fn work(
@@ -161,7 +186,7 @@ fn work(
     job: JobId,
     options: &RunOptions<'_>,
     counters: &Arc<Counters>,
-    feed: Option<Feed>,
+    (feed, beside): (Option<Feed>, Option<Beside>),
     before_end: &mut dyn FnMut() -> Result<()>,
 ) -> Result<Report> {
     let jobs = store.jobs()?;
@@ -172,13 +197,14 @@ fn work(
     }
     fence_the_dead(store)?;
     let spec = Spec::decode(&row.spec)?;
+    require_runnable(&spec).map_err(|error| error.context(&format!("job {job}")))?;
     let inputs = Inputs::load(store, job, &spec)?;
     if inputs.paths.is_empty() && feed.is_none() {
         let why = "what was written is gone with the process that read it";
         jobs.end_job(job, JobState::Failed, why)?;
         return Err(Error::new(ErrorKind::Invalid, format!("job {job} cannot be run again: {why}")));
     }
-    let sandbox = Sandbox::find(spec.sandbox)?;
+    let sandbox = Sandbox::find(spec.sandbox)?.for_submitter(spec.submitter.as_ref());
     let set = |counter: &std::sync::atomic::AtomicU64, value: u64| counter.store(value, Ordering::Relaxed);
     set(&counters.bytes_expected, inputs.bytes());
     set(&counters.splits, row.splits.iter().sum());
@@ -199,6 +225,9 @@ fn work(
         spare: std::sync::Mutex::default(),
         feed: std::sync::Mutex::new(feed),
         drain: options.drain.clone(),
+        beside: std::sync::Mutex::new(beside),
+        longest: std::sync::Mutex::default(),
+        overtaken: Overtaken::default(),
         local,
     });
     let mounted = launch::prepare(&shared)?;
@@ -207,13 +236,17 @@ fn work(
     let most = if fed { 1 } else { usize::try_from(open.max(1)).unwrap_or(usize::MAX) };
     let slots = options.slots.clamp(1, most);
     let threads = (options.threads / slots).max(2);
+    let mut stragglers = Stragglers::default();
     loop {
-        run_slots(&shared, slots, threads, options.before_publish)?;
+        // A second attempt is one slot's.
+        let one = shared.beside.lock().expect("no panic while held").is_some();
+        run_slots(&shared, if one { 1 } else { slots }, threads, options.before_publish)?;
         before_end()?;
-        if let Some((row, files)) = finish(&shared, options, fed)? {
+        if let Some((row, files)) = finish(&shared, options, fed, &mut stragglers)? {
             drop(mounted);
             let set_aside = set_aside(store, job)?;
-            return Ok(Report { job: row, files, set_aside, missing });
+            let longest = *shared.longest.lock().expect("no panic while held");
+            return Ok(Report { job: row, files, set_aside, missing, longest });
         }
     }
 }
@@ -244,6 +277,7 @@ fn run_slots(shared: &Shared, slots: usize, threads: usize, quiet: Quiet<'_>) ->
 fn watch_job(shared: &Shared, done: &AtomicBool) {
     while !done.load(Ordering::SeqCst) {
         std::thread::park_timeout(ASK_EVERY);
+        shared.overtaken.end(&shared.store, shared.job);
         let row = shared.store.jobs().and_then(|jobs| jobs.job(shared.job));
         if let Ok(row) = row
             && row.is_none_or(|row| !matches!(row.state, JobState::Waiting | JobState::Running))
@@ -258,7 +292,12 @@ fn watch_job(shared: &Shared, done: &AtomicBool) {
 type Finished = (JobRow, Vec<(StorePath, u64)>);
 
 /// Publishes or fails a job that has no more splits to run. `None`: others had splits of it, and left some.
-fn finish(shared: &Shared, options: &RunOptions<'_>, fed: bool) -> Result<Option<Finished>> {
+fn finish(
+    shared: &Shared,
+    options: &RunOptions<'_>,
+    fed: bool,
+    stragglers: &mut Stragglers,
+) -> Result<Option<Finished>> {
     let (jobs, job) = (shared.store.jobs()?, shared.job);
     let mut files = Vec::new();
     let row = loop {
@@ -276,7 +315,13 @@ fn finish(shared: &Shared, options: &RunOptions<'_>, fed: bool) -> Result<Option
             // Whoever has them finishes the job, unless it ends without a word, or an attempt of its fails.
             std::thread::sleep(ASK_EVERY);
             if someone && waiting == 0 && row.state == JobState::Running {
-                continue;
+                let longest = *shared.longest.lock().expect("no panic while held");
+                let beside = if fed { None } else { stragglers.find(&shared.store, job, longest)? };
+                if beside.is_none() {
+                    continue;
+                }
+                *shared.beside.lock().expect("no panic while held") = beside;
+                return Ok(None);
             }
             if fed {
                 let why = format!("a part of job {job} was lost with the process that ran it");

@@ -17,6 +17,7 @@ use outrigger_store::write::{
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::{RunOptions, Shared, described};
+use crate::identity::{Permissions, Submitter};
 use crate::pattern::Pattern;
 use crate::plan::subject_path;
 use crate::template::{self, Subject, expand};
@@ -80,15 +81,19 @@ pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(
     let files: Vec<(StorePath, u64)> =
         targets.iter().map(|(path, roots)| (path.clone(), roots.iter().map(Root::len).sum())).collect();
     let held = (options.before_publish)()?;
+    // Where he may write may have changed since the job was made.
+    let owner = shared.spec.submitter.as_ref();
+    let mut permissions = Permissions::new(&*store.meta, At::Now, owner);
+    targets.keys().try_for_each(|path| permissions.require_writable(path))?;
     let session = store.session(SessionKind::Writer, &described(shared.job))?;
     let why = format!("{} files", files.len());
     let publish = Change::Job(JobChange::Publish { job: shared.job, why });
-    commit(store, &session, options.threads, targets, vec![publish])?;
+    commit(store, &session, options.threads, targets, owner, vec![publish])?;
     drop(held);
     Ok(files)
 }
 
-/// Gives contents their names, in one transaction with `changes`. Directories that are missing are made.
+/// Gives contents their names, in one transaction with `changes`. Directories that are missing are made; what is made belongs to `owner`.
 ///
 /// # Errors
 /// `Invalid` where something else is in the way, and those of the store.
@@ -97,12 +102,13 @@ pub(crate) fn commit(
     session: &Arc<Session>,
     threads: usize,
     targets: BTreeMap<StorePath, Vec<Root>>,
+    owner: Option<&Submitter>,
     changes: Vec<Change>,
 ) -> Result<()> {
     let policies = Policies::load(store)?;
     let write = WriteOptions { threads, chunk_max: policies.chunk_max()?, commit: CommitWhen::AtTheEnd };
     let mut writer = Writer::start(store, session, &write, &Arc::new(Progress::default()));
-    let mut tree = Tree { meta: &*store.meta, made: BTreeMap::new() };
+    let mut tree = Tree { meta: &*store.meta, owner, made: BTreeMap::new() };
     let submitted = (|| -> Result<()> {
         for (path, mut roots) in targets {
             let name = path.name().unwrap_or_default().to_vec();
@@ -121,7 +127,7 @@ pub(crate) fn commit(
                     times: None,
                     ..existing.attributes
                 },
-                None => made_now(FileKind::File, 0o644),
+                None => made_by(owner, FileKind::File, 0o644),
             };
             if roots.len() == 1 {
                 let root = roots.remove(0);
@@ -151,9 +157,19 @@ pub(crate) fn commit(
     }
 }
 
+/// Attributes of something that `owner` makes now; of this process without one.
+fn made_by(owner: Option<&Submitter>, kind: FileKind, mode: u32) -> Attributes {
+    let made = made_now(kind, mode);
+    match owner {
+        Some(owner) => Attributes { uid: owner.uid, gid: owner.gid, ..made },
+        None => made,
+    }
+}
+
 /// Finds directories, and makes those that are missing.
 struct Tree<'a> {
     meta: &'a dyn Meta,
+    owner: Option<&'a Submitter>,
     made: BTreeMap<StorePath, u64>,
 }
 
@@ -180,7 +196,7 @@ impl Tree<'_> {
                 parent,
                 name: name.clone(),
                 inode,
-                attributes: made_now(FileKind::Directory, 0o755),
+                attributes: made_by(self.owner, FileKind::Directory, 0o755),
                 root: Root::Empty,
                 stamp: 0,
                 replace: false,

@@ -5,6 +5,8 @@
 //! is recorded. Either way the split's `Finish` follows its outputs in the same writer, whose changes are committed in order.
 
 use std::fs::File;
+use std::io::Read as _;
+use std::process::ChildStdout;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -19,8 +21,10 @@ use outrigger_store::write::{
     CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::launch::{self, Begun};
+use super::stragglers::{Beside, OVERTAKEN};
 use super::{Shared, described, publish};
 use crate::attempt::{Ended, OutputStream, read_up_to};
 use crate::progress::Counters;
@@ -32,10 +36,21 @@ use crate::written::{self, GAVE_BACK, Quiet};
 const SMALL: usize = 1 << 20;
 /// How long finished splits may wait to be recorded.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
+/// How old they may be when a long output begins, which would keep them waiting.
+const RECORD_SOON: Duration = Duration::from_millis(200);
 /// Splits claimed at once at most.
 const CLAIM_MAX: usize = 32;
 /// A claim shall last about this long.
 const CLAIM_FOR: Duration = Duration::from_millis(500);
+
+/// True once a program has written something, or will write no more; false after `most`.
+fn is_readable(stdout: &ChildStdout, most: Duration) -> bool {
+    let mut looked = [PollFd::new(stdout, PollFlags::IN)];
+    // A little longer, so that what is then due is found to be.
+    let most = Timespec::try_from(most + Duration::from_millis(1)).ok();
+    // What cannot be waited for is read at once.
+    poll(&mut looked, most.as_ref()).map_or(true, |ready| ready > 0)
+}
 
 struct Slot<'a> {
     shared: &'a Shared,
@@ -58,6 +73,14 @@ pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<(
     let session = shared.store.session(SessionKind::Writer, &described(shared.job))?;
     let (jobs, policies) = (shared.store.jobs()?, Policies::load(&shared.store)?);
     let mut slot = Slot { shared, quiet, jobs, session, threads, policies, writer: None, unrecorded: 0 };
+    let beside = shared.beside.lock().expect("no panic while held").take();
+    if let Some(Beside { split, attempt }) = beside {
+        // Whoever has it may just have ended.
+        if let Some(claimed) = jobs.claim_beside(slot.session.id(), shared.job, split, attempt)? {
+            slot.split(&claimed)?;
+        }
+        return slot.record();
+    }
     let (mut at_once, mut local) = (1, shared.local.as_slice());
     loop {
         if shared.is_draining() {
@@ -134,15 +157,16 @@ impl Slot<'_> {
             Ok(begun) => begun,
             Err(error) => return self.failed(claimed, &error.to_string(), &[]),
         };
+        let began = Instant::now();
+        let _looked = shared.overtaken.look_after(self.session.id(), *claimed, attempt.stopper());
         let limit = shared.spec.limits.output.unwrap_or(u64::MAX);
         let in_files = |out: &Output| !out.name.is_empty() || template::is_directory(&out.template);
         let wanted = shared
             .outputs()
             .find(|(_, out)| !in_files(out))
             .map(|(number, _)| number.to_string().into_bytes());
-        let mut head = vec![0; SMALL + 1];
-        let first = read_up_to(&mut stdout, &mut head).unwrap_or(0);
-        head.truncate(first);
+        let mut head = self.head(&mut stdout)?;
+        let first = head.len();
         let mut large = false;
         let ended = if first <= SMALL {
             Counters::add(&shared.counters.bytes_written, first as u64);
@@ -152,9 +176,13 @@ impl Slot<'_> {
             attempt.end()
         } else {
             large = true;
+            // What was finished before must not wait for the end of a long one.
+            if self.writer.as_ref().is_some_and(|(_, since)| since.elapsed() >= RECORD_SOON) {
+                self.record()?;
+            }
             let (done, finished) = channel();
             let mut stream =
-                OutputStream::new(head.split_off(0), stdout, attempt, limit, done, &shared.counters);
+                OutputStream::new(std::mem::take(&mut head), stdout, attempt, limit, done, &shared.counters);
             if let Some(name) = &wanted {
                 self.submit(claimed, name, Content::Stream(Box::new(stream)))?;
             } else {
@@ -164,6 +192,9 @@ impl Slot<'_> {
             finished.recv().unwrap_or_else(|_| Ended { result: Err("stopped".into()), log: Vec::new() })
         };
         if let Err(why) = &ended.result {
+            if why == OVERTAKEN {
+                return Ok(());
+            }
             if why == GAVE_BACK {
                 return self.jobs.give_back_splits(shared.job, std::slice::from_ref(claimed));
             }
@@ -180,10 +211,36 @@ impl Slot<'_> {
             return self.failed(claimed, &why, &ended.log);
         }
         self.finished(claimed, ended.log)?;
+        let mut longest = shared.longest.lock().expect("no panic while held");
+        *longest = (*longest).max(Some(began.elapsed()));
+        drop(longest);
         if !others && std::fs::read_dir(work.path()).is_ok_and(|mut entries| entries.next().is_none()) {
             shared.spare.lock().expect("no panic while held").push(work);
         }
         Ok(())
+    }
+
+    /// The first bytes that a program writes, up to one more than [`SMALL`]. Splits that were finished before are recorded meanwhile, when it is time to: a program that
+    /// takes long must not keep them waiting, whom others would take for stragglers, and who would be lost with this process.
+    fn head(&mut self, stdout: &mut ChildStdout) -> Result<Vec<u8>> {
+        let (mut head, mut len) = (vec![0; SMALL + 1], 0);
+        while len < head.len() {
+            while let Some((_, since)) = &self.writer {
+                let left = RECORD_EVERY.saturating_sub(since.elapsed());
+                if is_readable(stdout, left) {
+                    break;
+                }
+                self.record_if_due()?;
+            }
+            match stdout.read(&mut head[len..]) {
+                Ok(0) => break,
+                Ok(more) => len += more,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        head.truncate(len);
+        Ok(head)
     }
 
     /// True: the split's input was being written in a mount that has gone, and was closed with what that left. The split is to be claimed again.

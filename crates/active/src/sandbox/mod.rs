@@ -6,7 +6,7 @@
 //! | other processes | a process name space of its own; all of it dies with the attempt |
 //! | the network | a network name space of its own, without devices |
 //! | the kernel's rarer calls | a seccomp filter (`seccomp.rs`) |
-//! | capabilities, set-uid programs | all dropped, `no_new_privs`; started by root it runs as nobody |
+//! | capabilities, set-uid programs | all dropped, `no_new_privs`; started by root it runs as who submitted it, or, if that was root, as nobody |
 //! | memory, processes, time, output | rlimits for each process ([`command`](Sandbox::command)), and a watch over all of them ([`crate::attempt`]) |
 //!
 //! The closure is `/usr` with the links into it, `/etc/alternatives`, the dynamic linker's cache and the time zone; a program from elsewhere
@@ -17,6 +17,7 @@ mod seccomp;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -24,6 +25,7 @@ use std::process::Command;
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::identity::Submitter;
 use crate::limits::Limits;
 
 /// How strictly components are kept in.
@@ -53,7 +55,7 @@ impl Mode {
     }
 }
 
-/// Whom a component runs as when root starts it.
+/// Whom a component of root's runs as when root starts it.
 const NOBODY: u32 = 65534;
 /// Where a component finds what it writes to.
 const WORK: &str = "/work";
@@ -66,6 +68,8 @@ pub struct Sandbox {
     bwrap: Option<PathBuf>,
     prlimit: Option<PathBuf>,
     filtered: bool,
+    /// Whom components run as, if not as this process.
+    run_as: Option<(u32, u32)>,
     /// What is missing, in words.
     pub missing: Vec<String>,
 }
@@ -94,7 +98,7 @@ impl Sandbox {
     /// `Denied` in strict mode when something is missing, saying what and what else could be done.
     pub fn find(mode: Mode) -> Result<Self> {
         let prlimit = find("prlimit");
-        let mut found = Self { bwrap: None, prlimit, filtered: false, missing: Vec::new() };
+        let mut found = Self { bwrap: None, prlimit, filtered: false, run_as: None, missing: Vec::new() };
         if found.prlimit.is_none() {
             found.missing.push("limits for each process: there is no prlimit (Debian: util-linux)".into());
         }
@@ -115,6 +119,7 @@ impl Sandbox {
         if !found.filtered {
             found.missing.push("a filter of system calls: none for this processor".into());
         }
+        found = found.for_submitter(None);
         if mode == Mode::Strict && !found.missing.is_empty() {
             let why = format!(
                 "programs cannot be kept in on this machine ({}); use --sandbox best to do what can be done, or --sandbox off for programs that you trust",
@@ -123,6 +128,17 @@ impl Sandbox {
             return Err(Error::new(ErrorKind::Denied, why));
         }
         Ok(found)
+    }
+
+    /// Has components run as who submitted them, where root does it; as nobody, if that was root too, but for programs that are not kept in.
+    #[must_use]
+    pub fn for_submitter(mut self, submitter: Option<&Submitter>) -> Self {
+        self.run_as = match submitter.filter(|submitter| !submitter.is_root()) {
+            _ if !rustix::process::geteuid().is_root() => None,
+            Some(submitter) => Some((submitter.uid, submitter.gid)),
+            None => self.is_closed().then_some((NOBODY, NOBODY)),
+        };
+        self
     }
 
     /// True when components have name spaces of their own.
@@ -156,11 +172,29 @@ impl Sandbox {
     /// # Errors
     /// When its owner cannot be changed.
     pub fn hand_over(&self, path: &Path) -> Result<()> {
-        if self.is_closed() && rustix::process::geteuid().is_root() {
-            std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY))
+        if let Some((uid, gid)) = self.run_as {
+            std::os::unix::fs::chown(path, Some(uid), Some(gid))
                 .context(|| format!("giving {} to the component", path.display()))?;
         }
         Ok(())
+    }
+
+    /// Copies a program of this machine, as far as who submitted it may read it: root must not hand out what only root can read.
+    ///
+    /// # Errors
+    /// When it cannot be read or written.
+    pub fn copy_as_submitter(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        let Some((uid, gid)) = self.run_as.filter(|(uid, _)| *uid != NOBODY) else {
+            return std::fs::copy(from, to).map(drop);
+        };
+        let mut command = Command::new("/bin/cat");
+        command.arg("--").arg(from).uid(uid).gid(gid).current_dir("/").stdin(std::process::Stdio::null());
+        let read = command.stdout(File::create(to)?).stderr(std::process::Stdio::piped()).output()?;
+        if !read.status.success() {
+            let why = format!("uid {uid} cannot read it: {}", String::from_utf8_lossy(&read.stderr).trim());
+            return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
+        }
+        std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755))
     }
 
     /// A command that runs `program` kept in, and what must be kept until it was started.
@@ -211,8 +245,9 @@ impl Sandbox {
         command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", "/tmp").env("LANG", "C.UTF-8");
         if !self.is_closed() {
             command.current_dir(places.work);
-        } else if rustix::process::geteuid().is_root() {
-            command.uid(NOBODY).gid(NOBODY);
+        }
+        if let Some((uid, gid)) = self.run_as {
+            command.uid(uid).gid(gid);
         }
         Ok((command, filter))
     }

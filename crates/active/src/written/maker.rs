@@ -173,7 +173,11 @@ impl Wanted for Making {
                     }
                 }
                 Err(error)
-                    if !want.hides() && matches!(error.kind(), ErrorKind::Invalid | ErrorKind::NotFound) =>
+                    if !want.hides()
+                        && matches!(
+                            error.kind(),
+                            ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Denied
+                        ) =>
                 {
                     rules::refuse_file(&store, rule, inode, &format!("{path}: {error}"))?;
                 }

@@ -191,7 +191,8 @@ fn about(row: &JobRow) -> Object {
             .with("pattern", spec.pattern.text())
             .with("program", spec.program)
             .with("outputs", outputs)
-            .with("tries", spec.tries);
+            .with("tries", spec.tries)
+            .with("uid", spec.submitter.map(|submitter| submitter.uid));
     }
     object
 }

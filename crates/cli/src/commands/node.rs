@@ -27,7 +27,8 @@ Examples:
   outrigger node drain big --wait
 
 An agent takes jobs that `run --detach`, rules and others have queued, and helps with those that `run` works on. Several share a store: on one machine, or, when
-its metadata is in PostgreSQL, on many. One that is killed leaves its splits to the others. Programs run as the agent's user.";
+its metadata is in PostgreSQL, on many. One that is killed leaves its splits to the others, and what takes one long another does, too. An agent of root runs each
+program as who submitted its job; any other one runs its own user's jobs only.";
 
 /// Run an agent: a process that works on queued jobs
 #[derive(Args)]

@@ -131,7 +131,16 @@ fn add(context: &Context, args: AddArgs) -> Outcome {
 
 fn list(context: &Context) -> Outcome {
     let store = Store::open(context.store_dir()?, true)?;
-    let rules = rules::list(&store)?;
+    let (mut rules, mut exit) = (Vec::new(), Exit::Done);
+    for (name, rule) in rules::list(&store)? {
+        match rule {
+            Ok(rule) => rules.push((name, rule)),
+            Err(error) => {
+                complain(&format!("{error}; this one cannot show it, and its agents leave it alone"));
+                exit = Exit::Partial;
+            }
+        }
+    }
     let mut out = Out::new();
     if context.json {
         let object = |(name, rule): &(String, rules::Rule)| -> serde_json::Value {
@@ -157,7 +166,7 @@ fn list(context: &Context) -> Outcome {
         }
     }
     out.finish()?;
-    Ok(Exit::Done)
+    Ok(exit)
 }
 
 fn log(context: &Context, name: &str, limit: usize) -> Outcome {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use outrigger_active::identity::Submitter;
 use outrigger_active::node::is_served;
 use outrigger_active::pattern::Pattern;
 use outrigger_active::plan::{Splits, settle_program, submit};
@@ -143,6 +144,7 @@ impl WorkArgs {
         spec.attach = self.attach;
         spec.tries = self.tries;
         spec.skip = self.keep_going;
+        spec.submitter = Some(Submitter::here());
         Ok(spec)
     }
 }
@@ -358,7 +360,7 @@ fn describe(view: &View, elapsed: Duration) -> String {
 }
 
 fn say(context: &Context, report: &Report, view: &View, secs: f64) -> Outcome {
-    let Report { job, files, set_aside, missing } = report;
+    let Report { job, files, set_aside, missing, .. } = report;
     for missing in missing {
         complain(&format!("the sandbox is not what it could be: {missing}"));
     }

@@ -157,3 +157,60 @@ fn a_stream_is_stored_and_processed_at_once() {
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(place.done(&["cat", "raw/text", "up"]).text(), "some text\nSOME TEXT\n");
 }
+
+#[test]
+fn an_agent_that_is_not_root_runs_what_its_own_user_submitted_and_says_so_of_others() {
+    use outrigger_active::{identity::Submitter, pattern::Pattern, plan, sandbox::Mode, spec::Spec};
+    let place = Place::new();
+    place.write("in", "x\n");
+    place.done(&["put", "in"]);
+    let own = place.run(&["run", "--sandbox", "off", "--in", "in", "--out", "out", "--", "cat"]);
+    assert_eq!(own.code, 0, "{}", own.err);
+    let uid = place.done(&["job", "show", "1", "--json"]).json()["uid"].as_u64();
+    assert_eq!(uid, Some(rustix::process::geteuid().as_raw().into()));
+    let store = std::sync::Arc::new(outrigger_store::Store::open(&place.path("store"), false).unwrap());
+    let mut spec = Spec::new(Pattern::ReadToNothing, vec!["true".into()]);
+    (spec.sandbox, spec.submitter) = (Mode::Off, Some(Submitter { uid: 0, gid: 0, groups: Vec::new() }));
+    let job = plan::submit(&store, &spec, &["in".into()], &[], plan::Splits::Auto).unwrap().to_string();
+    drop(store);
+    let Some(mut agent) = place.unprivileged(&["node", "--until-idle", "--nice", "0"]) else {
+        println!("skipped: nobody else can run this program here");
+        return;
+    };
+    let said = crate::run::Said::from(agent.output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(
+        said.err.contains(&format!("job {job} cannot be run here: it was submitted by uid 0")),
+        "{}",
+        said.err
+    );
+    let said = crate::run::Said::from(place.unprivileged(&["job", "retry", &job]).unwrap().output().unwrap());
+    assert!(said.code == 1 && said.err.contains("submitted by uid 0"), "{} {}", said.code, said.err);
+    let row = place.unprivileged(&["job", "show", &job, "--json"]).unwrap().output().unwrap();
+    assert_eq!(crate::run::Said::from(row).json()["state"].as_str(), Some("waiting"));
+}
+
+/// As in a damaged database.
+#[test]
+fn a_directory_that_lies_below_itself_ends_the_search_for_inputs() {
+    let place = Place::new();
+    place.write("tree/deep/er/file", "x");
+    place.done(&["put", "tree"]);
+    let db = outrigger_store::testing::database(&place.path("store/meta.db")).unwrap();
+    let sql = "INSERT INTO dentry (parent, name, inode, epoch) SELECT er.inode, CAST('again' AS BLOB), deep.inode, er.epoch \
+               FROM dentry er JOIN dentry deep ON deep.name = CAST('deep' AS BLOB) WHERE er.name = CAST('er' AS BLOB)";
+    assert_eq!(db.execute(sql, ()).unwrap(), 1);
+    drop(db);
+    let said = place.run(&[
+        "run",
+        "--sandbox",
+        "off",
+        "--pattern",
+        "1R->0",
+        "--in",
+        "tree/**/nothing",
+        "--",
+        "true",
+    ]);
+    assert!(said.code != 0 && said.err.contains("below itself"), "{} {}", said.code, said.err);
+}

@@ -242,3 +242,52 @@ fn jobs_work_over_a_shared_store_without_agents() {
     assert_eq!(site.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len(), 3);
     site.done(&["check", "--read-data"]);
 }
+
+#[test]
+fn a_split_that_takes_one_agent_long_is_done_by_another_and_the_first_is_stopped() {
+    for site in Site::all() {
+        let text = site.put_numbers(400);
+        let ran = site.place.path("ran");
+        let mut agents = [site.agent("one", "1"), site.agent("two", "1")];
+        // The first attempt at one of the splits never ends by itself; it outlives neither this test's directory nor its agent.
+        let stuck = format!(
+            "if [ $AS_SPLIT = 1 -a $AS_ATTEMPT = 1 ]; then echo $$ > {0}; while [ -e {0} ]; do sleep 0.05; done; fi;",
+            site.place.path("stuck").display()
+        );
+        let job = site.queue("4", &ran, &stuck);
+        site.done(&["job", "wait", &job, "--timeout", "120"]);
+        assert_eq!(site.done(&["cat", "out"]).text(), text);
+        assert_eq!(begun(&ran), [0, 1, 1, 2, 3], "no other one is run twice");
+        let process = std::fs::read_to_string(site.place.path("stuck")).unwrap().trim().to_string();
+        site.until(|| !Path::new("/proc").join(&process).exists());
+        site.until(|| site.done(&["node", "list"]).text().lines().all(|line| line.ends_with("idle")));
+        let show = site.done(&["job", "show", &job, "--json"]).json();
+        assert_eq!(show["splits_done"].as_u64(), Some(4));
+        for (agent, name) in agents.iter_mut().zip(["one", "two"]) {
+            site.done(&["node", "drain", name, "--wait"]);
+            assert!(agent.wait().unwrap().success());
+        }
+        site.done(&["check", "--read-data"]);
+    }
+}
+
+#[test]
+fn who_waits_for_a_job_runs_what_takes_an_agent_long() {
+    let site = Site::sqlite();
+    let text = site.put_numbers(400);
+    let stuck = site.place.path("stuck");
+    // Whoever has the second split first is stuck, which the first one waits for: so there are two who run one each.
+    let script = format!(
+        "case $AS_SPLIT$AS_ATTEMPT in 11) echo $$ > {0}; while [ -e {0} ]; do sleep 0.05; done;; \
+         0?) while [ -d {1} -a ! -e {0} ]; do sleep 0.05; done;; esac; cat",
+        stuck.display(),
+        site.place.path("").display()
+    );
+    let mut agent = site.agent("other", "1");
+    let args =
+        ["run", "--slots", "1", "--sandbox", "off", "--in", "numbers", "--out", "out", "--records", "lines"];
+    site.done(&[&args[..], &["--splits", "2", "--", "sh", "-c", &script]].concat());
+    assert_eq!(site.done(&["cat", "out"]).text(), text);
+    site.done(&["node", "drain", "other", "--wait"]);
+    assert!(agent.wait().unwrap().success());
+}

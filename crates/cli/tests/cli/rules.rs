@@ -216,3 +216,18 @@ fn the_components_of_the_library_do_what_they_say() {
     let names = Command::new("tar").arg("tf").arg(site.place.path("one.tar")).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&names.stdout), "d/e/m\nd/n\n");
 }
+
+#[test]
+fn a_rule_of_another_version_hides_no_other_from_who_lists_them() {
+    let site = Site::sqlite();
+    site.done(&["rule", "add", "known", "--on", "close", "--in", "in/*", "--pattern", "1R->0", "--", "true"]);
+    let store = outrigger_store::Store::open(&site.place.path("shared"), false).unwrap();
+    store.jobs().unwrap().set_note("rule", "later", Some("{\"on\": \"Full moon\"}")).unwrap();
+    drop(store);
+    let listed = Said::from(site.command(&["rule", "list"]).output().unwrap());
+    assert_eq!(listed.code, 4, "{}", listed.err);
+    assert!(listed.text().starts_with("known ") && listed.text().lines().count() == 1, "{}", listed.text());
+    assert!(listed.err.contains("`later`") && listed.err.contains("another version"), "{}", listed.err);
+    let json = Said::from(site.command(&["rule", "list", "--json"]).output().unwrap()).json();
+    assert_eq!(json["rules"].as_array().unwrap().len(), 1);
+}

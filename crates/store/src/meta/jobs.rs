@@ -12,6 +12,9 @@
 //!                  └──── retry ───────┘
 //! ```
 //!
+//! A split may have a second attempt beside the first ([`Jobs::claim_beside`]), when that takes long: both count until one of them has finished, and then the
+//! other one does not. The split's row knows the newer one, a note the elder. If the newer one fails, or is given back, the split is its elder's again.
+//!
 //! An input may still be *open*: a file that somebody is writing. Its split has no end yet ([`OPEN_END`]) and reads the file where it is written; once the file
 //! has its content, [`Jobs::close_input`] says so, and from then on the split is like any other.
 //!
@@ -27,6 +30,25 @@ use crate::error::Result;
 
 /// Why a split is set aside that took its runners with it.
 pub(crate) const GIVEN_UP: &str = "the process that ran it ended, as often as it was tried";
+
+/// The kind of note that says which earlier attempt at a split still counts beside the newest one; its name is the split's, see [`split_note`].
+pub(crate) const ELDER: &str = "elder";
+
+/// What notes on a split are called; with an empty `split`, what those on all splits of the job begin with.
+pub(crate) fn split_note(job: JobId, split: impl std::fmt::Display) -> String {
+    format!("{job}/{split}")
+}
+
+/// An attempt that still counts beside the newest one, as it is noted.
+pub(crate) fn elder_text(attempt: u64, session: SessionId) -> String {
+    format!("{attempt} {}", session.0)
+}
+
+/// The attempt and the session of a note of kind [`ELDER`].
+pub(crate) fn elder_of(text: &str) -> Option<(u64, SessionId)> {
+    let (attempt, session) = text.split_once(' ')?;
+    Some((attempt.parse().ok()?, SessionId(session.parse().ok()?)))
+}
 
 /// Where a split ends whose input is still being written.
 pub const OPEN_END: u64 = i64::MAX as u64;
@@ -284,7 +306,21 @@ pub trait Jobs: Send + Sync {
         tries: u32,
         only: Option<&[u64]>,
     ) -> Result<Claims>;
-    /// An attempt has failed: the split waits again, or is set aside if it had `tries` attempts. Nothing happens if it is not this attempt's any
+    /// Gives `session` a second attempt at a split, beside attempt `beside` of another session that is not over. It does not count as a try. `None`, and nothing changes, when
+    /// that is not the one that runs it, there are two already, or the split's input is open.
+    ///
+    /// # Errors
+    /// `Fenced`, `NotFound`.
+    fn claim_beside(
+        &self,
+        session: SessionId,
+        job: JobId,
+        split: u64,
+        beside: u64,
+    ) -> Result<Option<Claimed>>;
+    /// Whether what this attempt of `session` finishes would count. False once another one was first, or the job has ended.
+    fn is_current(&self, session: SessionId, job: JobId, claimed: &Claimed) -> Result<bool>;
+    /// An attempt has failed: the split is that of the other one at it that is running, if there is one; else it waits again, or is set aside if it had `tries` attempts. Nothing happens if it is not this attempt's any
     /// more. Returns whether it was set aside.
     fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool>;
     /// Gives splits back that were claimed and not begun: they count as not tried.

@@ -12,7 +12,7 @@ const PAGE: usize = 4096;
 
 /// The directories that lead to where a walk is. A tree may be of any depth (one that is put has the depth its file system let it have), but a
 /// database that is damaged, or lies, may say that a directory lies below itself: a walk without this would never end.
-pub(crate) struct Ancestors(HashSet<u64>);
+pub struct Ancestors(HashSet<u64>);
 
 impl Ancestors {
     /// A walk begins at `directory`.

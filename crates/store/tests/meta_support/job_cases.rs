@@ -209,6 +209,86 @@ pub fn a_cancelled_job_voids_its_attempts_and_a_retry_keeps_what_is_done(engine:
     assert_eq!(engine.meta.holders().unwrap(), [""; 0]);
 }
 
+pub fn of_two_attempts_at_a_split_the_first_to_finish_counts(engine: &Fixture) {
+    let beside = |session, job, claimed: &Claimed| {
+        jobs(engine).claim_beside(session, job, claimed.number, claimed.attempt).unwrap()
+    };
+    let current = |session, job, claimed: &Claimed| jobs(engine).is_current(session, job, claimed).unwrap();
+    for elder_wins in [false, true] {
+        let (job, slow, quick, third) = (make(engine, 2), engine.writer(), engine.writer(), engine.writer());
+        let elder = claim(engine, slow, job, 1)[0];
+        let waiting = Claimed { number: 1, attempt: 0, ..elder };
+        assert_eq!(beside(quick, job, &waiting), None, "it waits: there is nothing to be beside");
+        assert_eq!(beside(slow, job, &elder), None, "it is its own");
+        let newer = beside(quick, job, &elder).unwrap();
+        assert_eq!((newer.number, newer.range, newer.attempt), (0, elder.range, elder.attempt + 1));
+        assert!(
+            beside(third, job, &elder).is_none() && beside(third, job, &newer).is_none(),
+            "there are two"
+        );
+        assert!(current(slow, job, &elder) && current(quick, job, &newer) && !current(third, job, &newer));
+        // Both write; what the one who is second has written is nobody's output.
+        let ((first, winner), (second, loser)) =
+            if elder_wins { ((slow, elder), (quick, newer)) } else { ((quick, newer), (slow, elder)) };
+        engine.commit(second, vec![output(job, &loser, "0", 7), output(job, &loser, "more", 8)]).unwrap();
+        engine.commit(first, vec![output(job, &winner, "0", 5), finish(job, &winner)]).unwrap();
+        assert!(
+            !current(second, job, &loser) && !current(first, job, &winner),
+            "nothing more is wanted of either"
+        );
+        engine.commit(second, vec![output(job, &loser, "0", 9), finish(job, &loser)]).unwrap();
+        assert!(!jobs(engine).fail_split(job, &loser, 1, "late", b"").unwrap());
+        jobs(engine).give_back_splits(job, &[loser]).unwrap();
+        assert_eq!(states(engine, job), [SplitState::Done, SplitState::Waiting]);
+        let outputs = jobs(engine).outputs(job).unwrap();
+        assert_eq!((outputs.len(), &outputs[0].root), (1, &root(5)));
+        // One that leaves has the other one go on; the last of them is dealt with like any.
+        let elder = claim(engine, slow, job, 9)[0];
+        let newer = beside(quick, job, &elder).unwrap();
+        let (leaves, stays) =
+            if elder_wins { ((quick, newer), (slow, elder)) } else { ((slow, elder), (quick, newer)) };
+        assert!(
+            !jobs(engine).fail_split(job, &leaves.1, 1, "no luck", b"").unwrap(),
+            "it is not given up for that"
+        );
+        assert!(current(stays.0, job, &stays.1) && !current(leaves.0, job, &leaves.1));
+        assert_eq!(states(engine, job)[1], SplitState::Running);
+        // A third may come in its place, with a number of its own.
+        let again = beside(third, job, &newer).unwrap();
+        assert_eq!(again.attempt, newer.attempt + 1);
+        jobs(engine).give_back_splits(job, &[again]).unwrap();
+        assert!(current(stays.0, job, &stays.1));
+        assert!(jobs(engine).fail_split(job, &stays.1, 1, "nor here", b"").unwrap(), "that was the one try");
+        assert_eq!(states(engine, job)[1], SplitState::SetAside);
+        assert!(jobs(engine).notes("elder").unwrap().is_empty());
+    }
+}
+
+pub fn two_attempts_at_a_split_end_with_their_sessions_and_their_job(engine: &Fixture) {
+    let (job, slow, quick, third) = (make(engine, 1), engine.writer(), engine.writer(), engine.writer());
+    let elder = claim(engine, slow, job, 1)[0];
+    let newer = jobs(engine).claim_beside(quick, job, 0, elder.attempt).unwrap().unwrap();
+    // Whoever takes the split over from the newer one takes it from both.
+    engine.commit(slow, vec![output(job, &elder, "0", 3)]).unwrap();
+    engine.meta.fence(quick).unwrap();
+    let taken = claim(engine, third, job, 1)[0];
+    assert_eq!(taken.attempt, newer.attempt + 1);
+    assert!(!jobs(engine).is_current(slow, job, &elder).unwrap());
+    engine.commit(slow, vec![finish(job, &elder)]).unwrap();
+    assert_eq!(states(engine, job), [SplitState::Running]);
+    // With the elder's session over the newer one has it alone.
+    let last = jobs(engine).claim_beside(slow, job, 0, taken.attempt).unwrap().unwrap();
+    engine.meta.fence(third).unwrap();
+    assert!(claim(engine, engine.writer(), job, 1).is_empty());
+    assert!(jobs(engine).is_current(slow, job, &last).unwrap());
+    assert!(jobs(engine).end_job(job, JobState::Cancelled, "enough").unwrap());
+    engine.commit(slow, vec![finish(job, &last)]).unwrap();
+    assert_eq!(states(engine, job), [SplitState::Waiting]);
+    assert!(!jobs(engine).is_current(slow, job, &last).unwrap());
+    assert!(jobs(engine).notes("elder").unwrap().is_empty());
+    jobs(engine).forget_job(job).unwrap();
+}
+
 pub fn an_open_input_is_closed_once_and_what_was_read_too_early_is_void(engine: &Fixture) {
     let open = || {
         let job = NewJob {

@@ -8,8 +8,8 @@ use crate::error::{ErrorKind, Result};
 use crate::meta::SessionId;
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::jobs::{
-    Claimed, Claims, GIVEN_UP, JobChange, JobId, JobInput, JobRow, JobState, Jobs, NewJob, NewSplit, Note,
-    OPEN_END, OutputRow, Seen, SplitRow, SplitState, job_holder,
+    Claimed, Claims, ELDER, GIVEN_UP, JobChange, JobId, JobInput, JobRow, JobState, Jobs, NewJob, NewSplit,
+    Note, OPEN_END, OutputRow, Seen, SplitRow, SplitState, elder_of, elder_text, job_holder, split_note,
 };
 
 /// The tables, for `check` too.
@@ -229,6 +229,7 @@ fn claim(
         update.execute((id, split.number as i64, split.attempt as i64, session.0 as i64))?;
         if split.attempt > 1 {
             drop.execute((id, split.number as i64))?;
+            notes::remove(db, ELDER, &split_note(job, split.number))?;
         }
     }
     let open: i64 = db
@@ -237,26 +238,114 @@ fn claim(
     Ok(Claims { claimed, elsewhere: open as u64, open: true })
 }
 
-fn fail(db: &Connection, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Outcome<bool> {
-    let changed = db
-        .prepare_cached(
-            "UPDATE job_split SET state = CASE WHEN tries >= ?4 THEN 3 ELSE 0 END, why = ?5, log = ?6 \
-             WHERE job = ?1 AND number = ?2 AND attempt = ?3 AND state = 1",
-        )?
-        .execute((job.0 as i64, claimed.number as i64, claimed.attempt as i64, tries, why, log))?;
+/// The attempt that counts beside the newest one.
+fn elder(db: &Connection, job: JobId, split: u64) -> Outcome<Option<(u64, SessionId)>> {
+    Ok(notes::one(db, ELDER, &split_note(job, split))?.as_deref().and_then(elder_of))
+}
+
+fn is_live(db: &Connection, now: u64, session: SessionId) -> rusqlite::Result<bool> {
+    db.prepare_cached("SELECT 1 FROM session WHERE id = ?1 AND lease_until > ?2")?
+        .exists((session.0 as i64, now as i64))
+}
+
+/// A running split: its newest attempt, and whose that is.
+fn running(db: &Connection, job: JobId, split: u64) -> rusqlite::Result<Option<(u64, SessionId)>> {
+    db.prepare_cached("SELECT attempt, session FROM job_split WHERE job = ?1 AND number = ?2 AND state = 1")?
+        .query_row((job.0 as i64, split as i64), |row| {
+            Ok((row.get::<_, i64>(0)? as u64, SessionId(row.get::<_, i64>(1)? as u64)))
+        })
+        .optional()
+}
+
+fn claim_beside(
+    db: &Connection,
+    now: u64,
+    session: SessionId,
+    job: JobId,
+    split: u64,
+    beside: u64,
+) -> Outcome<Option<Claimed>> {
+    sessions::require_live(db, now, session)?;
+    if state_of(db, job)? != JobState::Running {
+        return Ok(None);
+    }
+    let Some((attempt, holder)) = running(db, job, split)? else { return Ok(None) };
+    let elder = elder(db, job, split)?;
+    // A newer one may have failed, and left the split to its elder.
+    let token = match elder {
+        Some((elder, of)) if of == holder => elder,
+        Some(_) => return Ok(None),
+        None => attempt,
+    };
+    if attempt != beside || holder == session || !is_live(db, now, holder)? {
+        return Ok(None);
+    }
+    let range = db
+        .prepare_cached("SELECT input, first, after FROM job_split WHERE job = ?1 AND number = ?2")?
+        .query_row((job.0 as i64, split as i64), |row| range(row, 0))?;
+    if range.is_open() {
+        return Ok(None);
+    }
+    notes::set(db, now, ELDER, &split_note(job, split), Some(&elder_text(token, holder)))?;
+    db.prepare_cached("UPDATE job_split SET attempt = ?3, session = ?4 WHERE job = ?1 AND number = ?2")?
+        .execute((job.0 as i64, split as i64, attempt as i64 + 1, session.0 as i64))?;
+    Ok(Some(Claimed { number: split, range, attempt: attempt + 1 }))
+}
+
+/// An attempt leaves its split. The number of the split's newest attempt when this was the only one at it, so that something is to be done with it; `None` when
+/// another one has it, or this one had it no more.
+fn leave(db: &Connection, now: u64, job: JobId, claimed: &Claimed) -> Outcome<Option<u64>> {
+    let Some((attempt, holder)) = running(db, job, claimed.number)? else { return Ok(None) };
+    let Some((elder, of)) = elder(db, job, claimed.number)? else {
+        return Ok((attempt == claimed.attempt).then_some(attempt));
+    };
+    let is_newest = attempt == claimed.attempt;
+    if !is_newest && elder != claimed.attempt {
+        return Ok(None);
+    }
+    if is_newest && of != holder && is_live(db, now, of)? {
+        // The elder goes on; its token stays what it was.
+        db.prepare_cached("UPDATE job_split SET session = ?3 WHERE job = ?1 AND number = ?2")?.execute((
+            job.0 as i64,
+            claimed.number as i64,
+            of.0 as i64,
+        ))?;
+        return Ok(None);
+    }
+    notes::remove(db, ELDER, &split_note(job, claimed.number))?;
+    // The newest goes on, unless it has left before.
+    Ok((is_newest || of == holder).then_some(attempt))
+}
+
+fn fail(
+    db: &Connection,
+    now: u64,
+    job: JobId,
+    claimed: &Claimed,
+    tries: u32,
+    (why, log): (&str, &[u8]),
+) -> Outcome<bool> {
+    let Some(attempt) = leave(db, now, job, claimed)? else { return Ok(false) };
+    db.prepare_cached(
+        "UPDATE job_split SET state = CASE WHEN tries >= ?4 THEN 3 ELSE 0 END, why = ?5, log = ?6 \
+         WHERE job = ?1 AND number = ?2 AND attempt = ?3 AND state = 1",
+    )?
+    .execute((job.0 as i64, claimed.number as i64, attempt as i64, tries, why, log))?;
     let state: Option<i64> = db
         .prepare_cached("SELECT state FROM job_split WHERE job = ?1 AND number = ?2")?
         .query_row((job.0 as i64, claimed.number as i64), |row| row.get(0))
         .optional()?;
-    Ok(changed > 0 && state == Some(SplitState::SetAside as i64))
+    Ok(state == Some(SplitState::SetAside as i64))
 }
 
-fn give_back(db: &Connection, job: JobId, claimed: &[Claimed]) -> Outcome<()> {
+fn give_back(db: &Connection, now: u64, job: JobId, claimed: &[Claimed]) -> Outcome<()> {
     let mut update = db.prepare_cached(
         "UPDATE job_split SET state = 0, tries = tries - 1 WHERE job = ?1 AND number = ?2 AND attempt = ?3 AND state = 1",
     )?;
     for split in claimed {
-        update.execute((job.0 as i64, split.number as i64, split.attempt as i64))?;
+        if let Some(attempt) = leave(db, now, job, split)? {
+            update.execute((job.0 as i64, split.number as i64, attempt as i64))?;
+        }
     }
     Ok(())
 }
@@ -295,6 +384,7 @@ fn end(db: &Connection, now: u64, job: JobId, state: JobState, why: &str) -> Out
     // Whoever runs a split of it finds its token void.
     db.prepare_cached("UPDATE job_split SET state = 0, attempt = attempt + 1 WHERE job = ?1 AND state = 1")?
         .execute([job.0 as i64])?;
+    notes::remove_below(db, ELDER, &split_note(job, ""))?;
     Ok(true)
 }
 
@@ -347,10 +437,18 @@ pub(super) fn apply(db: &Connection, now: u64, session: SessionId, change: &JobC
         }
         JobChange::Finish { job, split, attempt, log } => {
             if is_current(db, session, *job, *split, *attempt)? {
+                // With two of them, what the other one wrote was nobody's output: the split has this one's number now.
                 db.prepare_cached(
-                    "UPDATE job_split SET state = 2, why = '', log = ?3 WHERE job = ?1 AND number = ?2",
+                    "UPDATE job_split SET state = 2, why = '', log = ?3, attempt = ?4, session = ?5 WHERE job = ?1 AND number = ?2",
                 )?
-                .execute((job.0 as i64, *split as i64, (!log.is_empty()).then_some(log)))?;
+                .execute((
+                    job.0 as i64,
+                    *split as i64,
+                    (!log.is_empty()).then_some(log),
+                    *attempt as i64,
+                    session.0 as i64,
+                ))?;
+                notes::remove(db, ELDER, &split_note(*job, *split))?;
             }
             Ok(())
         }
@@ -373,21 +471,19 @@ pub(super) fn apply(db: &Connection, now: u64, session: SessionId, change: &JobC
     }
 }
 
-fn is_current(
-    db: &Connection,
-    session: SessionId,
-    job: JobId,
-    split: u64,
-    attempt: u64,
-) -> rusqlite::Result<bool> {
+fn is_current(db: &Connection, session: SessionId, job: JobId, split: u64, attempt: u64) -> Outcome<bool> {
     if !exist(db)? {
         return Ok(false);
     }
-    db.prepare_cached(
-        "SELECT 1 FROM job_split s CROSS JOIN job j ON j.id = s.job WHERE s.job = ?1 AND s.number = ?2 \
-         AND s.attempt = ?3 AND s.session = ?4 AND s.state = 1 AND j.state = 1",
-    )?
-    .exists((job.0 as i64, split as i64, attempt as i64, session.0 as i64))
+    let state: Option<i64> = db
+        .prepare_cached("SELECT state FROM job WHERE id = ?1")?
+        .query_row([job.0 as i64], |row| row.get(0))
+        .optional()?;
+    if state != Some(JobState::Running as i64) {
+        return Ok(false);
+    }
+    let Some(newest) = running(db, job, split)? else { return Ok(false) };
+    Ok(newest == (attempt, session) || elder(db, job, split)? == Some((attempt, session)))
 }
 
 impl Jobs for SqliteMeta {
@@ -434,12 +530,30 @@ impl Jobs for SqliteMeta {
         self.write("claiming splits", |db| claim(db, self.now(), session, job, limit, tries, only))
     }
 
+    fn claim_beside(
+        &self,
+        session: SessionId,
+        job: JobId,
+        split: u64,
+        beside: u64,
+    ) -> Result<Option<Claimed>> {
+        self.write("claiming a split beside another runner", |db| {
+            claim_beside(db, self.now(), session, job, split, beside)
+        })
+    }
+
+    fn is_current(&self, session: SessionId, job: JobId, claimed: &Claimed) -> Result<bool> {
+        self.read("looking whose a split is", |db| {
+            is_current(db, session, job, claimed.number, claimed.attempt)
+        })
+    }
+
     fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool> {
-        self.write("recording a failed attempt", |db| fail(db, job, claimed, tries, why, log))
+        self.write("recording a failed attempt", |db| fail(db, self.now(), job, claimed, tries, (why, log)))
     }
 
     fn give_back_splits(&self, job: JobId, claimed: &[Claimed]) -> Result<()> {
-        self.write("giving splits back", |db| give_back(db, job, claimed))
+        self.write("giving splits back", |db| give_back(db, self.now(), job, claimed))
     }
 
     fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool> {

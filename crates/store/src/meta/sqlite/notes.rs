@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension as _};
 
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
@@ -47,6 +47,32 @@ pub(super) fn set(db: &Connection, now: u64, kind: &str, name: &str, value: Opti
             )?
             .execute((kind, name, value, now as i64))?,
     };
+    Ok(())
+}
+
+/// A note's text.
+pub(super) fn one(db: &Connection, kind: &str, name: &str) -> Outcome<Option<String>> {
+    if !exist(db)? {
+        return Ok(None);
+    }
+    let mut statement = db.prepare_cached("SELECT value FROM job_note WHERE kind = ?1 AND name = ?2")?;
+    Ok(statement.query_row((kind, name), |row| row.get(0)).optional()?)
+}
+
+/// Removes a note, if there is one.
+pub(super) fn remove(db: &Connection, kind: &str, name: &str) -> Outcome<()> {
+    if exist(db)? {
+        db.prepare_cached("DELETE FROM job_note WHERE kind = ?1 AND name = ?2")?.execute((kind, name))?;
+    }
+    Ok(())
+}
+
+/// Removes notes whose names begin so.
+pub(super) fn remove_below(db: &Connection, kind: &str, prefix: &str) -> Outcome<()> {
+    if exist(db)? {
+        db.prepare_cached("DELETE FROM job_note WHERE kind = ?1 AND substr(name, 1, length(?2)) = ?2")?
+            .execute((kind, prefix))?;
+    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use tokio_postgres::types::Type;
 use super::super::connection::Query;
 use super::super::transaction::Tx;
 use super::super::{counters, reclaim, row};
-use super::{Lock, hold_all, set_state, state_of};
+use super::{Lock, elder, hold_all, set_state, state_of};
 use crate::error::ErrorKind;
 use crate::meta::change::row::root_column;
 use crate::meta::fault::{Outcome, refuse};
@@ -58,7 +58,8 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
     let id = job.0 as i64;
     // By split, attempt and name: what is written last counts.
     let mut outputs = BTreeMap::new();
-    let (mut ended, mut logs): (Vec<i64>, Vec<Option<Vec<u8>>>) = Default::default();
+    let (mut ended, mut logs, mut attempts_ended): (Vec<i64>, Vec<Option<Vec<u8>>>, Vec<i64>) =
+        Default::default();
     for change in changes {
         match change {
             JobChange::Output { job: of, split, attempt, name, root }
@@ -72,6 +73,7 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
                 // What comes after the end of an attempt is none of its.
                 current.remove(split);
                 ended.push(*split as i64);
+                attempts_ended.push(*attempt as i64);
                 logs.push((!log.is_empty()).then(|| log.clone()));
             }
             _ => {}
@@ -95,9 +97,13 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
         tx.later(query.with(names, Type::BYTEA_ARRAY).with(roots, Type::BYTEA_ARRAY));
     }
     if !ended.is_empty() {
-        let sql = "UPDATE @job_split s SET state = 2, why = '', log = f.log \
-                   FROM unnest($2::int8[], $3::bytea[]) AS f (number, log) WHERE s.job = $1 AND s.number = f.number";
-        tx.later(Query::new(sql).int(id).ints(ended).with(logs, Type::BYTEA_ARRAY));
+        elder::remove(tx, job, &ended);
+        // With two attempts at a split, what the other one wrote was nobody's output: the split has this one's number now.
+        let sql = "UPDATE @job_split s SET state = 2, why = '', log = f.log, attempt = f.attempt, session = $5 \
+                   FROM unnest($2::int8[], $3::bytea[], $4::int8[]) AS f (number, log, attempt) \
+                   WHERE s.job = $1 AND s.number = f.number";
+        let query = Query::new(sql).int(id).ints(ended).with(logs, Type::BYTEA_ARRAY).ints(attempts_ended);
+        tx.later(query.int(session.0 as i64));
     }
     Ok(())
 }
@@ -105,21 +111,10 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
 /// Which of these splits are still the session's, locked.
 fn current(tx: &mut Tx<'_>, session: SessionId, job: JobId, wanted: Vec<i64>) -> Outcome<Current> {
     let running = "SELECT 1 FROM @job WHERE id = $1 AND state = 1 FOR SHARE";
-    let splits = "SELECT number, attempt FROM @job_split WHERE job = $1 AND number = ANY ($2) AND session = $3 \
-                  AND state = 1 ORDER BY number FOR UPDATE";
-    let id = job.0 as i64;
-    let answers = tx.run(vec![
-        Query::new(running).int(id),
-        Query::new(splits).int(id).ints(wanted).int(session.0 as i64),
-    ])?;
-    if answers[0].first().is_none() {
+    if tx.one(Query::new(running).int(job.0 as i64))?.first().is_none() {
         return Ok(Current::new());
     }
-    let mut current = Current::new();
-    for row in &answers[1].rows {
-        current.insert(row.try_get::<_, i64>(0)? as u64, row.try_get::<_, i64>(1)? as u64);
-    }
-    Ok(current)
+    elder::of_session(tx, session, job, wanted)
 }
 
 fn publish(tx: &mut Tx<'_>, job: JobId, why: &str) -> Outcome<()> {

@@ -10,6 +10,7 @@
 
 mod apply;
 mod claim;
+mod elder;
 mod notes;
 mod read;
 
@@ -22,8 +23,8 @@ use crate::meta::SessionId;
 use crate::meta::change::row::root_column;
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::jobs::{
-    Claimed, Claims, JobId, JobInput, JobRow, JobState, Jobs, NewJob, Note, OPEN_END, OutputRow, Seen,
-    SplitRow, job_holder,
+    Claimed, Claims, ELDER, JobId, JobInput, JobRow, JobState, Jobs, NewJob, Note, OPEN_END, OutputRow, Seen,
+    SplitRow, elder_text, job_holder, split_note,
 };
 use outrigger_format::Root;
 use tokio_postgres::types::Type;
@@ -147,6 +148,7 @@ fn end(tx: &mut Tx<'_>, job: JobId, state: JobState, why: &str) -> Outcome<bool>
     // Whoever runs a split of it finds its token void.
     let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1 WHERE job = $1 AND state = 1";
     tx.later(Query::new(sql).int(job.0 as i64));
+    elder::remove_all(tx, job);
     Ok(true)
 }
 
@@ -226,6 +228,25 @@ impl Jobs for PostgresMeta {
         self.write("claiming splits", Gate::Open, |tx| claim::claim(tx, session, job, limit, tries, only))
     }
 
+    fn claim_beside(
+        &self,
+        session: SessionId,
+        job: JobId,
+        split: u64,
+        beside: u64,
+    ) -> Result<Option<Claimed>> {
+        self.write("claiming a split beside another runner", Gate::Open, |tx| {
+            elder::claim_beside(tx, session, job, split, beside)
+        })
+    }
+
+    fn is_current(&self, session: SessionId, job: JobId, claimed: &Claimed) -> Result<bool> {
+        let query = Query::new(read::CURRENT).int(job.0 as i64).int(claimed.number as i64);
+        let query = query.int(claimed.attempt as i64).int(session.0 as i64).text(ELDER);
+        let query = query.text(&split_note(job, claimed.number)).text(&elder_text(claimed.attempt, session));
+        self.read("looking whose a split is", &query, |answer| Ok(answer.first().is_some()))
+    }
+
     fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool> {
         self.write("recording a failed attempt", Gate::Open, |tx| {
             claim::fail(tx, job, claimed, tries, (why, log))
@@ -233,10 +254,7 @@ impl Jobs for PostgresMeta {
     }
 
     fn give_back_splits(&self, job: JobId, claimed: &[Claimed]) -> Result<()> {
-        self.write("giving splits back", Gate::Open, |tx| {
-            claim::give_back(tx, job, claimed);
-            Ok(())
-        })
+        self.write("giving splits back", Gate::Open, |tx| claim::give_back(tx, job, claimed))
     }
 
     fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool> {

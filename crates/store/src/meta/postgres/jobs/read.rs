@@ -30,6 +30,10 @@ pub(super) const SPLITS: &str = "SELECT number, input, first, after, state, atte
     FROM @job_split WHERE job = $1 ORDER BY number";
 pub(super) const SPLIT: &str = "SELECT number, input, first, after, state, attempt, session, why, log \
     FROM @job_split WHERE job = $1 AND number = $2";
+/// A row if an attempt still counts: it is the newest of its split, or the one beside that.
+pub(super) const CURRENT: &str = "SELECT 1 FROM @job_split s JOIN @job j ON j.id = s.job AND j.state = 1 \
+    WHERE s.job = $1 AND s.number = $2 AND s.state = 1 AND (s.attempt = $3 AND s.session = $4 OR EXISTS \
+    (SELECT 1 FROM @job_note n WHERE n.kind = $5 AND n.name = $6 AND n.value = $7))";
 pub(super) const OUTPUTS: &str = "SELECT o.split, o.attempt, o.name, o.root, o.sum FROM @job_split s \
     JOIN @job_output o ON o.job = s.job AND o.split = s.number AND o.attempt = s.attempt \
     WHERE s.job = $1 AND s.state = 2 ORDER BY o.split, o.name";

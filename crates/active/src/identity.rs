@@ -1,0 +1,260 @@
+//! Who submits a job: what he may read and write in the store, and whom his programs run as.
+//!
+//! | when | what is checked |
+//! | --- | --- |
+//! | a job is made, by `run` or by a rule | that its submitter may read every input, through the directories above it, and write every output |
+//! | it is published | that he may still write every output; new files and directories are his |
+//! | it is run | that whoever runs it may: root runs programs as their submitter, everybody else only those that he submitted himself |
+//!
+//! Modes and access control lists count as they do for the kernel; root may do everything. A file that is there gets a new content if it may be written, one that is not
+//! there is made if its directory may be.
+//!
+//! Who has submitted a job stands in its row: whoever can write to the store's metadata could write another name there. Of a store in a directory that is its owner: root runs
+//! nothing there as itself, unless that is root as well. Of a store in PostgreSQL it is every role that may write.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt as _;
+
+use outrigger_format::catalogue::{Attributes, FileKind};
+use outrigger_store::local::acl::{self, Tag};
+use outrigger_store::meta::{At, Inode, Meta, ROOT_INODE};
+use outrigger_store::tree::StorePath;
+use outrigger_store::{Error, ErrorKind, Result, Store};
+use serde::{Deserialize, Serialize};
+
+use crate::sandbox::Mode;
+use crate::spec::Spec;
+
+const READ: u32 = 4;
+const WRITE: u32 = 2;
+const SEARCH: u32 = 1;
+
+/// A user with his groups.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Submitter {
+    /// The user.
+    pub uid: u32,
+    /// His first group.
+    pub gid: u32,
+    /// The others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<u32>,
+}
+
+impl Submitter {
+    /// Whoever runs this process.
+    pub fn here() -> Self {
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        Self {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect(),
+        }
+    }
+
+    /// True for root, whom no mode stops.
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    fn is_in(&self, group: u32) -> bool {
+        self.gid == group || self.groups.contains(&group)
+    }
+
+    /// Whether he may do all of `wanted`, as bits of a mode.
+    pub fn may(&self, attributes: &Attributes, wanted: u32) -> bool {
+        let grants = |bits: u32| bits & wanted == wanted;
+        if self.is_root() {
+            return true;
+        }
+        if attributes.uid == self.uid {
+            return grants(attributes.mode >> 6);
+        }
+        let list = attributes.xattrs.iter().find(|(name, _)| name.as_slice() == acl::ACCESS);
+        let Some(entries) = list.and_then(|(_, value)| acl::decode(value)) else {
+            let shift = if self.is_in(attributes.gid) { 3 } else { 0 };
+            return grants(attributes.mode >> shift);
+        };
+        let mask = entries.iter().find(|entry| entry.tag == Tag::Mask).map_or(7, |entry| entry.permissions);
+        let masked = |permissions: u16| grants(u32::from(permissions & mask));
+        if let Some(own) = entries.iter().find(|entry| entry.tag == Tag::User && entry.id == self.uid) {
+            return masked(own.permissions);
+        }
+        // Any group that he is in and that grants all of it is enough; being in one that does not keeps him from being one of the others.
+        let of_groups: Vec<u16> = entries
+            .iter()
+            .filter(|entry| match entry.tag {
+                Tag::OwningGroup => self.is_in(attributes.gid),
+                Tag::Group => self.is_in(entry.id),
+                _ => false,
+            })
+            .map(|entry| entry.permissions)
+            .collect();
+        if !of_groups.is_empty() {
+            return of_groups.into_iter().any(masked);
+        }
+        let other = entries.iter().find(|entry| entry.tag == Tag::Other);
+        other.is_some_and(|entry| grants(u32::from(entry.permissions)))
+    }
+
+    fn refused(&self, path: &StorePath, what: &str) -> Error {
+        let why = format!("`{path}`: permission denied (EACCES): uid {} may not {what}", self.uid);
+        Error::new(ErrorKind::Denied, why)
+    }
+}
+
+/// Looks at paths for one submitter; directories that were passed once are not looked at again.
+pub(crate) struct Permissions<'a> {
+    meta: &'a dyn Meta,
+    at: At,
+    who: Option<&'a Submitter>,
+    passed: BTreeSet<StorePath>,
+}
+
+impl<'a> Permissions<'a> {
+    /// In the tree as it is `at`; nobody in particular, and root, may do everything.
+    pub fn new(meta: &'a dyn Meta, at: At, who: Option<&'a Submitter>) -> Self {
+        Self { meta, at, who: who.filter(|who| !who.is_root()), passed: BTreeSet::new() }
+    }
+
+    /// Goes to the directory that is there and furthest along `path`; says how many of its names lead there.
+    fn directory(&mut self, who: &Submitter, path: &StorePath) -> Result<(Option<Inode>, usize)> {
+        let (mut inode, mut at) = (self.meta.inode(self.at, ROOT_INODE)?, StorePath::default());
+        for (depth, name) in path.components.iter().enumerate() {
+            let Some(parent) = inode.as_ref().filter(|inode| inode.attributes.kind == FileKind::Directory)
+            else {
+                return Ok((inode, depth));
+            };
+            if !who.may(&parent.attributes, SEARCH) {
+                return Err(who.refused(path, &format!("search the directory `{at}`")));
+            }
+            match self.meta.lookup(self.at, parent.number, name)? {
+                None => return Ok((inode, depth)),
+                found => inode = found,
+            }
+            at = at.join(name);
+        }
+        Ok((inode, path.components.len()))
+    }
+
+    /// Refuses an input that he may not read.
+    ///
+    /// # Errors
+    /// `Denied`, naming it.
+    pub fn require_readable(&mut self, path: &StorePath, inode: &Inode) -> Result<()> {
+        let Some(who) = self.who else { return Ok(()) };
+        let above = path.parent();
+        if !self.passed.contains(&above) {
+            let (directory, _) = self.directory(who, &above)?;
+            if !directory.is_none_or(|directory| who.may(&directory.attributes, SEARCH)) {
+                return Err(who.refused(path, &format!("search the directory `{above}`")));
+            }
+            self.passed.insert(above);
+        }
+        if who.may(&inode.attributes, READ) { Ok(()) } else { Err(who.refused(path, "read it")) }
+    }
+
+    /// Refuses an output that he may not write: the file, if it is there, else the directory that it, or what lies above it, is to be made in.
+    ///
+    /// # Errors
+    /// `Denied`, naming it.
+    pub fn require_writable(&mut self, path: &StorePath) -> Result<()> {
+        let Some(who) = self.who else { return Ok(()) };
+        let (found, depth) = self.directory(who, path)?;
+        let Some(inode) = found else { return Ok(()) };
+        if inode.attributes.kind == FileKind::Directory {
+            let at = StorePath { components: path.components[..depth].to_vec() };
+            let may = who.may(&inode.attributes, WRITE | SEARCH);
+            return if may { Ok(()) } else { Err(who.refused(path, &format!("make files in `{at}`"))) };
+        }
+        if who.may(&inode.attributes, WRITE) { Ok(()) } else { Err(who.refused(path, "write it")) }
+    }
+}
+
+/// Refuses a job whose programs this process must not run.
+///
+/// # Errors
+/// `Denied`, saying who could.
+pub fn require_runnable(spec: &Spec) -> Result<()> {
+    let own = rustix::process::geteuid().as_raw();
+    if let Some(who) = spec.submitter.as_ref().filter(|who| own != 0 && who.uid != own) {
+        let why = format!(
+            "it was submitted by uid {}, and this process is of uid {own}: a process of that user runs it, or one of root (`outrigger node`)",
+            who.uid
+        );
+        return Err(Error::new(ErrorKind::Denied, why));
+    }
+    Ok(())
+}
+
+/// Refuses a queued job that an agent of root's would run as root, without a sandbox, though somebody else could have queued it: who owns the store.
+///
+/// # Errors
+/// `Denied`, saying what could be done.
+pub fn require_trusted(store: &Store, spec: &Spec) -> Result<()> {
+    let is_root = rustix::process::geteuid().is_root();
+    let as_root = spec.sandbox == Mode::Off && spec.submitter.as_ref().is_none_or(Submitter::is_root);
+    if !is_root || !as_root || store.is_shared() {
+        return Ok(());
+    }
+    let owner = std::fs::metadata(store.dir()).map_or(0, |metadata| metadata.uid());
+    if owner == 0 {
+        return Ok(());
+    }
+    let why = format!(
+        "it would run as root without a sandbox, and uid {owner}, who owns the store, could have put it there: have it run by that user, or with --sandbox strict"
+    );
+    Err(Error::new(ErrorKind::Denied, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_store::local::acl::{ACCESS, AclEntry, NOBODY, encode};
+    use outrigger_store::local::put::made_now;
+
+    use super::*;
+
+    fn file(mode: u32, uid: u32, gid: u32) -> Attributes {
+        Attributes { uid, gid, ..made_now(FileKind::File, mode) }
+    }
+
+    #[test]
+    fn modes_hold_for_owner_group_and_others_in_this_order() {
+        let who = Submitter { uid: 10, gid: 20, groups: vec![21] };
+        let may = |mode, uid, gid| who.may(&file(mode, uid, gid), READ);
+        assert!(may(0o400, 10, 1) && !may(0o077, 10, 20), "the owner is none of the others");
+        assert!(may(0o040, 1, 20) && may(0o040, 1, 21) && !may(0o704, 1, 21));
+        assert!(may(0o004, 1, 1) && !may(0o770, 1, 1));
+        assert!(!who.may(&file(0o400, 10, 1), READ | WRITE));
+        let root = Submitter { uid: 0, gid: 0, groups: Vec::new() };
+        assert!(root.may(&file(0, 10, 20), READ | WRITE));
+    }
+
+    #[test]
+    fn lists_hold_as_the_kernel_has_them() {
+        let who = Submitter { uid: 10, gid: 20, groups: vec![21] };
+        let entry = |tag, id, permissions| AclEntry { tag, id, permissions };
+        let with = |more: &[AclEntry], mask: u16, other: u16| {
+            let mut list = vec![entry(Tag::Owner, NOBODY, 6)];
+            list.extend_from_slice(more);
+            list.extend([
+                entry(Tag::OwningGroup, NOBODY, 0),
+                entry(Tag::Mask, NOBODY, mask),
+                entry(Tag::Other, NOBODY, other),
+            ]);
+            list.sort_unstable();
+            let mut attributes = file(0o664, 1, 1);
+            attributes.xattrs = vec![(ACCESS.to_vec(), encode(&list))];
+            who.may(&attributes, READ)
+        };
+        assert!(with(&[entry(Tag::User, 10, 4)], 7, 0));
+        assert!(
+            !with(&[entry(Tag::User, 10, 4)], 2, 4),
+            "the mask takes it away, and he is none of the others"
+        );
+        assert!(!with(&[entry(Tag::User, 11, 4)], 7, 0));
+        assert!(with(&[entry(Tag::Group, 21, 4), entry(Tag::Group, 20, 0)], 7, 0), "one group is enough");
+        assert!(!with(&[entry(Tag::Group, 20, 0)], 7, 4), "a group without keeps him from being another");
+        assert!(with(&[], 0, 4));
+    }
+}

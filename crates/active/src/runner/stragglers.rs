@@ -1,0 +1,142 @@
+//! Splits that take much longer than others: an idle runner makes a second attempt beside the first, and whichever finishes first counts.
+//!
+//! Nobody's clock is compared with another's: a runner measures for how long *it* has seen a split in the hands of the same attempt, against the longest that an attempt at this job
+//! took here. The metadata decides which of two attempts counts ([`Jobs::claim_beside`](outrigger_store::meta::jobs::Jobs::claim_beside)); who runs one that does not
+//! count any more finds out within a second or so ([`Overtaken`]), and ends it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use outrigger_store::meta::SessionId;
+use outrigger_store::meta::jobs::{Claimed, JobId, SplitState};
+use outrigger_store::session::is_gone;
+use outrigger_store::{Result, Store};
+
+use crate::attempt::Stopper;
+
+/// What is said of an attempt beside which another one was first.
+pub(super) const OVERTAKEN: &str = "another attempt at its split was first";
+/// How many times as long as the longest attempt here a straggler takes …
+const LONGER: u32 = 3;
+/// … and how long it takes at least, …
+const TAKES_MIN: Duration = Duration::from_secs(3);
+/// … where there is something to compare it with; else this long.
+const TAKES_UNKNOWN: Duration = Duration::from_secs(60);
+/// How often is looked for stragglers, and whether an attempt still counts.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// A second attempt to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Beside {
+    pub split: u64,
+    /// The newest attempt at it.
+    pub attempt: u64,
+}
+
+/// Looks for stragglers.
+#[derive(Default)]
+pub(crate) struct Stragglers {
+    /// Since when each attempt has been seen running.
+    seen: HashMap<(JobId, u64, u64), Instant>,
+    /// When each job is looked at next.
+    next: HashMap<JobId, Instant>,
+}
+
+impl Stragglers {
+    /// A split that another process has been running for too long, beside attempts that took `longest` here. A job is looked at once a second.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn find(&mut self, store: &Store, job: JobId, longest: Option<Duration>) -> Result<Option<Beside>> {
+        let now = Instant::now();
+        self.next.retain(|_, next| now < *next);
+        if self.next.contains_key(&job) {
+            return Ok(None);
+        }
+        self.next.insert(job, now + LOOK_EVERY);
+        let own = format!(" {} {} ", crate::node::host(), std::process::id());
+        let locks = store.locks_dir();
+        let sessions = store.meta.sessions()?;
+        // What this process runs itself is no better run here a second time, and what nobody runs any more is claimed like any other.
+        let others = |id: SessionId| {
+            sessions
+                .iter()
+                .any(|row| row.id == id && !row.description.contains(&own) && !is_gone(row, Some(&locks)))
+        };
+        let running: Vec<_> = store
+            .jobs()?
+            .splits(job)?
+            .into_iter()
+            .filter(|row| row.state == SplitState::Running && !row.range.is_open() && others(row.session))
+            .map(|row| Beside { split: row.number, attempt: row.attempt })
+            .collect();
+        self.seen.retain(|(of, split, attempt), _| {
+            *of != job || running.contains(&Beside { split: *split, attempt: *attempt })
+        });
+        let limit = longest.map_or(TAKES_UNKNOWN, |longest| (longest * LONGER).max(TAKES_MIN));
+        let mut late = None;
+        for beside in running {
+            let since = *self.seen.entry((job, beside.split, beside.attempt)).or_insert(now);
+            if late.is_none() && now.duration_since(since) >= limit {
+                late = Some(beside);
+            }
+        }
+        Ok(late)
+    }
+}
+
+/// An attempt that runs here.
+struct Running {
+    session: SessionId,
+    claimed: Claimed,
+    stopper: Stopper,
+    since: Instant,
+}
+
+/// Attempts that run here, to be ended when they do not count any more.
+#[derive(Default)]
+pub(super) struct Overtaken {
+    all: Mutex<Vec<Arc<Running>>>,
+    next: Mutex<Option<Instant>>,
+}
+
+/// Has an attempt looked after as long as it lives.
+pub(super) struct Looked<'a> {
+    all: &'a Overtaken,
+    one: Arc<Running>,
+}
+
+impl Drop for Looked<'_> {
+    fn drop(&mut self) {
+        self.all.all.lock().expect("no panic while held").retain(|other| !Arc::ptr_eq(other, &self.one));
+    }
+}
+
+impl Overtaken {
+    /// Looks after an attempt.
+    pub fn look_after(&self, session: SessionId, claimed: Claimed, stopper: Stopper) -> Looked<'_> {
+        let one = Arc::new(Running { session, claimed, stopper, since: Instant::now() });
+        self.all.lock().expect("no panic while held").push(Arc::clone(&one));
+        Looked { all: self, one }
+    }
+
+    /// Ends those that do not count any more, once a second. Most attempts are over before they are looked at.
+    pub fn end(&self, store: &Store, job: JobId) {
+        let now = Instant::now();
+        let mut next = self.next.lock().expect("no panic while held");
+        if next.is_some_and(|next| now < next) {
+            return;
+        }
+        *next = Some(now + LOOK_EVERY);
+        drop(next);
+        let all = self.all.lock().expect("no panic while held").clone();
+        for one in all.iter().filter(|one| now.duration_since(one.since) >= LOOK_EVERY) {
+            // A database that is away says nothing of it.
+            let current = store.jobs().and_then(|jobs| jobs.is_current(one.session, job, &one.claimed));
+            if current.is_ok_and(|current| !current) {
+                one.stopper.stop(OVERTAKEN);
+            }
+        }
+    }
+}

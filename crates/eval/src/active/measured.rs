@@ -1,0 +1,193 @@
+//! What `bench/active.py` measured: the newest record, or, tiny, a run of it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock};
+
+use serde_json::Value;
+
+use crate::experiment::{Failed, Lab, Scale, check};
+use crate::measure::Spread;
+use crate::mounted::{needs, run};
+use crate::record::Outcome;
+
+/// The paper's.
+pub const PROGRAMS: [&str; 2] = ["dscal", "aminogen"];
+
+/// What a tiny run said, for all experiments of it.
+static TINY: OnceLock<Mutex<Option<Value>>> = OnceLock::new();
+
+/// A record of `bench/active.py`.
+pub struct Report {
+    json: Value,
+    /// Its file, unless it was made just now.
+    file: Option<PathBuf>,
+}
+
+/// One program in it.
+#[derive(Clone, Copy)]
+pub struct Program<'a> {
+    /// Which.
+    pub name: &'a str,
+    json: &'a Value,
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+impl Report {
+    /// The newest, or one that is made now.
+    ///
+    /// # Errors
+    /// `Missing` where there is none, or nothing to make it with.
+    pub fn find(lab: &Lab) -> Result<Self, Failed> {
+        if lab.scale == Scale::Tiny {
+            let mut known = TINY.get_or_init(Mutex::default).lock().expect("no panic while held");
+            if known.is_none() {
+                *known = Some(tiny(lab)?);
+            }
+            return Ok(Self { json: known.clone().unwrap_or_default(), file: None });
+        }
+        let places = [PathBuf::from("docs/evaluation/records"), repository().join("docs/evaluation/records")];
+        let is_record = |path: &PathBuf| {
+            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            name.contains("-active-") && name.ends_with(".json")
+        };
+        let in_place = |place: PathBuf| {
+            std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path())
+        };
+        let file = places.into_iter().flat_map(in_place).filter(is_record).max().ok_or_else(|| {
+            let why = "there is no record of it in docs/evaluation/records; `bench/active.py --record` makes one (root, Ceph)";
+            Failed::Missing(why.into())
+        })?;
+        let json = serde_json::from_slice(&std::fs::read(&file)?).map_err(std::io::Error::from)?;
+        Ok(Self { json, file: Some(file) })
+    }
+
+    /// One program.
+    ///
+    /// # Errors
+    /// `Missing` where it was left out.
+    pub fn program<'a>(&'a self, name: &'a str) -> Result<Program<'a>, Failed> {
+        let json = &self.with_hosts()?[name];
+        if json.is_null() {
+            return Err(Failed::Missing(format!("{name} was left out of the record")));
+        }
+        Ok(Program { name, json })
+    }
+
+    fn with_hosts(&self) -> Result<&Value, Failed> {
+        let found = &self.json["parts"]["with hosts"];
+        if found.is_null() {
+            return Err(Failed::Missing(format!("no hosts in the record: {}", self.json["left_out"])));
+        }
+        Ok(found)
+    }
+
+    /// Numbers of storage hosts.
+    ///
+    /// # Errors
+    /// As [`Self::program`].
+    pub fn hosts(&self) -> Result<Vec<u64>, Failed> {
+        let hosts = self.with_hosts()?["hosts"].as_array();
+        Ok(hosts.into_iter().flatten().filter_map(Value::as_u64).collect())
+    }
+
+    /// Bytes a second of limited programs together, and what they are limited to.
+    ///
+    /// # Errors
+    /// `Wrong` where the record has none.
+    pub fn scale(&self, hosts: u64) -> Result<(f64, f64), Failed> {
+        let found = &self.with_hosts()?["scale"][hosts.to_string()];
+        let both = found["bytes_per_s"].as_f64().zip(found["limit_bytes_per_s"].as_f64());
+        both.ok_or_else(|| Failed::Wrong(format!("the record has no rates for {hosts} hosts")))
+    }
+
+    /// Splits and feeding.
+    ///
+    /// # Errors
+    /// `Wrong` where the record has neither.
+    pub fn costs(&self, outcome: &mut Outcome) -> Result<(), Failed> {
+        let (splits, feed) = (&self.json["parts"]["splits"], &self.json["parts"]["feed"]);
+        let alone = splits["start_alone_ms"].as_f64().unwrap_or(0.0);
+        for mode in ["off", "strict"] {
+            if let Some(took) = splits[mode]["ms_a_split"].as_f64() {
+                let name =
+                    format!("a split beside its program, sandbox {mode}, {} splits", splits[mode]["splits"]);
+                outcome.find(name, took - alone, "ms", None);
+            }
+        }
+        for (name, one) in feed.as_object().into_iter().flatten() {
+            if let Some(ratio) = one["ratio"].as_f64() {
+                outcome.find(format!("{name}: stored over a plain file, time"), ratio, "x", None);
+            }
+        }
+        check(!outcome.findings.is_empty(), "the record says nothing of splits and feeding")
+    }
+
+    /// Where it is from.
+    pub fn note(&self, outcome: &mut Outcome) {
+        let of = |name: &str| self.json[name].as_str().unwrap_or("unknown").to_string();
+        let file = self.file.as_ref().and_then(|file| file.file_name());
+        outcome.note(format!(
+            "Of {}, on {} with {} CPUs, revision {}, {} rounds, {:.0} MB of numbers{}.",
+            of("date"),
+            self.json["machine"]["cpu"].as_str().unwrap_or("unknown"),
+            self.json["machine"]["cpus"],
+            of("revision"),
+            self.json["rounds"],
+            self.json["bytes"].as_f64().unwrap_or(0.0) / 1e6,
+            file.map_or_else(String::new, |file| format!(
+                ": `docs/evaluation/records/{}`",
+                file.to_string_lossy()
+            ))
+        ));
+    }
+}
+
+impl Program<'_> {
+    /// All rounds of one way.
+    pub fn spread(&self, way: &str, hosts: u64, key: &str) -> Option<Spread> {
+        let rounds = self.json[way][hosts.to_string()].as_array()?;
+        let values: Vec<f64> = rounds.iter().filter_map(|round| round[key].as_f64()).collect();
+        (!values.is_empty()).then(|| Spread::of(values))
+    }
+
+    /// What goes in, and what comes out.
+    ///
+    /// # Errors
+    /// `Wrong` where the record does not say.
+    pub fn bytes(&self) -> Result<(f64, f64), Failed> {
+        let both = self.json["input_bytes"].as_f64().zip(self.json["output_bytes"].as_f64());
+        both.ok_or_else(|| {
+            Failed::Wrong(format!("the record does not say what {} reads and writes", self.name))
+        })
+    }
+}
+
+fn tiny(lab: &Lab) -> Result<Value, Failed> {
+    let Some(program) = &lab.outrigger else {
+        return Err(Failed::Missing(
+            "the program `outrigger` is not beside this one: build it, or give --outrigger".into(),
+        ));
+    };
+    needs("python3", "python3")?;
+    needs("cc", "build-essential")?;
+    needs("bwrap", "bubblewrap")?;
+    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        return Err(Failed::Missing("this user cannot open /dev/fuse".into()));
+    }
+    let room = lab.room()?;
+    let record = room.path().join("record.json");
+    run(Command::new("python3")
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .arg(repository().join("bench/active.py"))
+        .arg("--outrigger")
+        .arg(program)
+        .args(["--local", "--mib", "1", "--made-mib", "1", "--splits", "20", "--rate", "4", "--work"])
+        .arg(room.path().join("work"))
+        .arg("--json")
+        .arg(&record))?;
+    Ok(serde_json::from_slice(&std::fs::read(record)?).map_err(std::io::Error::from)?)
+}

@@ -1,0 +1,191 @@
+//! "Evaluation of Active Storage Strategies for the Lustre Parallel File System": its two programs, run by a client and by storage hosts.
+//!
+//! The hosts are `bench/active.py`'s, which needs a cluster and a quarter of an hour; its newest record is drawn. Tiny, the same script runs on this
+//! machine alone, as one host.
+
+mod measured;
+
+use crate::experiment::{Experiment, Failed, Lab, Paper};
+use crate::record::{Axis, Form, Outcome, Plot, Series};
+
+use measured::{PROGRAMS, Program, Report};
+
+/// Those of the paper.
+pub fn experiments() -> Vec<Experiment> {
+    let paper = Paper::ActiveStorage;
+    vec![
+        Experiment {
+            id: "active-6",
+            paper,
+            figure: "figure 6",
+            title: "DSCAL and AMINOGEN with 1, 2 and 4 storage hosts: the whole time",
+            found: "With one host all ways of DSCAL took the same time; with 2 and 4 the storage hosts took a half and a quarter of it, the client as long as before. AMINOGEN in the \
+                    path of the data took 1.8 to 2.1 times as long as beside it.",
+            differs: "Hosts are network namespaces of one machine, so they share its processors: what more hosts bring is seen with programs of a limited rate only. In the path: a \
+                      stream that a host hands to program and store as it comes; beside: agents, over what is stored.",
+            run: overall,
+        },
+        Experiment {
+            id: "active-3",
+            paper,
+            figure: "tables 3, 4",
+            title: "When the client is free again",
+            found: "As soon as its data is transferred: 6 to 31 s for DSCAL instead of over 1,100 s, under a second for AMINOGEN instead of 300 s; hardly a difference between the two ways.",
+            differs: "The client waits until the data is durable, in packs and database; the paper's had it in servers' memory. A plain write of the same files is measured beside it.",
+            run: client,
+        },
+        Experiment {
+            id: "active-5",
+            paper,
+            figure: "tables 5, 6",
+            title: "What crosses the client's interface",
+            found: "DSCAL: 2,840 MB when the client does it, 1,050 to 1,086 MB for the input of 1 GB with active storage. AMINOGEN: 14.8 GB against 4 to 22 MB.",
+            differs: "Bytes sent and received by the client's interface, headers included, as in the paper. A mount compresses before it sends, so that less can cross than is written; \
+                      sizes are smaller, and shown as multiples of what goes in.",
+            run: traffic,
+        },
+        Experiment {
+            id: "active-rates",
+            paper,
+            figure: "section 5",
+            title: "What a split costs, what a program is fed, and whether hosts add up",
+            found: "Work that is done where its data lies grows with the number of servers; the paper gives no cost of a split.",
+            differs: "Splits are tiny, so that nothing else is seen; programs are compared with themselves on a local file. Hosts add up with programs that read at a limited rate.",
+            run: rates,
+        },
+    ]
+}
+
+fn overall(lab: &Lab) -> Result<Outcome, Failed> {
+    let report = Report::find(lab)?;
+    let mut outcome = Outcome::default();
+    for program in PROGRAMS {
+        let of = report.program(program)?;
+        outcome.plots.push(plot(&report, of, "time", "s", &["none", "path", "beside"], "overall_s", 1.0)?);
+        for (at, host) in report.hosts()?.iter().enumerate() {
+            let both = of.spread("path", *host, "overall_s").zip(of.spread("beside", *host, "overall_s"));
+            if let Some((path, beside)) = both {
+                let said = [1.799, 2.068, 2.074].get(at).copied().filter(|_| program == "aminogen");
+                let name = format!("{program}, {host} hosts: in the path over beside");
+                outcome.find(name, path.median / beside.median, "x", said);
+            }
+        }
+    }
+    report.note(&mut outcome);
+    Ok(outcome)
+}
+
+fn client(lab: &Lab) -> Result<Outcome, Failed> {
+    let report = Report::find(lab)?;
+    let mut outcome = Outcome::default();
+    for program in PROGRAMS {
+        let of = report.program(program)?;
+        let ways = ["plain", "none", "path", "beside"];
+        outcome.plots.push(plot(&report, of, "time of the client", "s", &ways, "client_s", 1.0)?);
+        for host in report.hosts()? {
+            let both = of.spread("beside", host, "client_s").zip(of.spread("plain", host, "client_s"));
+            if let Some((beside, plain)) = both {
+                let name = format!("{program}, {host} hosts: client free, over a plain write");
+                outcome.find(name, beside.median / plain.median, "x", None);
+            }
+        }
+    }
+    report.note(&mut outcome);
+    Ok(outcome)
+}
+
+fn traffic(lab: &Lab) -> Result<Outcome, Failed> {
+    let report = Report::find(lab)?;
+    let mut outcome = Outcome::default();
+    // With active storage and without, as multiples of the input and of input and output.
+    for (program, said) in PROGRAMS.into_iter().zip([Some([2840.0 / 2700.0, 1084.0 / 1000.0]), None]) {
+        let of = report.program(program)?;
+        let (none, beside) = (of.spread("none", 1, "client_bytes"), of.spread("beside", 1, "client_bytes"));
+        let Some((none, beside)) = none.zip(beside) else {
+            return Err(Failed::Missing(
+                "bytes can be counted only where the client has an interface: on a cluster".into(),
+            ));
+        };
+        let (input, output) = of.bytes()?;
+        outcome.plots.push(plot(
+            &report,
+            of,
+            "at the client",
+            "MB",
+            &["none", "path", "beside"],
+            "client_bytes",
+            1e6,
+        )?);
+        let (without, with) = (none.median / (input + output), beside.median / input);
+        outcome.find(
+            format!("{program}: without, over input and output"),
+            without,
+            "x",
+            said.map(|said| said[0]),
+        );
+        outcome.find(format!("{program}: with, over the input"), with, "x", said.map(|said| said[1]));
+        outcome.find(
+            format!("{program}: with"),
+            beside.median / 1e6,
+            "MB",
+            Some(if program == "dscal" { 1084.1 } else { 12.12 }),
+        );
+    }
+    report.note(&mut outcome);
+    Ok(outcome)
+}
+
+fn rates(lab: &Lab) -> Result<Outcome, Failed> {
+    let report = Report::find(lab)?;
+    let mut outcome = Outcome::default();
+    report.costs(&mut outcome)?;
+    let hosts = report.hosts()?;
+    let mut line = Series::measured("limited programs");
+    let mut limit = Series::model("their limit");
+    for (at, host) in hosts.iter().enumerate() {
+        let (rate, most) = report.scale(*host)?;
+        line.exact(at as f64, rate / 1e6);
+        limit.exact(at as f64, most / 1e6);
+    }
+    outcome.plots.push(Plot {
+        title: "Programs that read at a limited rate, one a host".into(),
+        form: Form::Bars,
+        x: Axis::of("hosts", hosts.iter().map(ToString::to_string)),
+        y: Axis::new("rate of all", "MB/s"),
+        series: vec![line, limit],
+        limits: Vec::new(),
+    });
+    report.note(&mut outcome);
+    Ok(outcome)
+}
+
+/// Bars by number of hosts, one colour a way.
+fn plot(
+    report: &Report,
+    program: Program<'_>,
+    what: &str,
+    unit: &str,
+    ways: &[&str],
+    key: &str,
+    factor: f64,
+) -> Result<Plot, Failed> {
+    let hosts = report.hosts()?;
+    let mut series = Vec::new();
+    for way in ways {
+        let mut line = Series::measured(*way);
+        for (at, host) in hosts.iter().enumerate() {
+            if let Some(spread) = program.spread(way, *host, key) {
+                line.push(at as f64, spread.map(|value| value / factor));
+            }
+        }
+        series.push(line);
+    }
+    Ok(Plot {
+        title: format!("{}: {what}", program.name),
+        form: Form::Bars,
+        x: Axis::of("hosts", hosts.iter().map(ToString::to_string)),
+        y: Axis::new(what, unit),
+        series,
+        limits: Vec::new(),
+    })
+}

@@ -1,0 +1,141 @@
+//! Second attempts at splits that take long. The split's row knows the newer attempt, a note the elder; both are changed with the row locked, and the note is read by a
+//! statement of its own after that, so that it is what belongs to the row.
+
+use std::collections::BTreeMap;
+
+use tokio_postgres::types::Type;
+
+use super::super::connection::Query;
+use super::super::sessions;
+use super::super::transaction::Tx;
+use super::{Lock, notes, read, state_of};
+use crate::meta::SessionId;
+use crate::meta::fault::Outcome;
+use crate::meta::jobs::{Claimed, ELDER, JobId, JobState, elder_of, elder_text, split_note};
+
+/// A split that is running, its row locked.
+struct Running {
+    attempt: u64,
+    holder: SessionId,
+    elder: Option<(u64, SessionId)>,
+}
+
+const LOCK: &str = "SELECT number, attempt, session FROM @job_split WHERE job = $1 AND number = ANY ($2) AND state = 1 \
+                    ORDER BY number FOR UPDATE";
+const ELDERS: &str = "SELECT name, value FROM @job_note WHERE kind = $1 AND name = ANY ($2)";
+
+fn names(job: JobId, splits: &[i64]) -> Vec<String> {
+    splits.iter().map(|split| split_note(job, split)).collect()
+}
+
+/// Those of these splits that are running.
+fn running(tx: &mut Tx<'_>, job: JobId, splits: Vec<i64>) -> Outcome<BTreeMap<u64, Running>> {
+    let named = names(job, &splits);
+    let elders = Query::new(ELDERS).text(ELDER).with(named, Type::TEXT_ARRAY);
+    let queries = vec![Query::new(LOCK).int(job.0 as i64).ints(splits), elders];
+    let answers = tx.run(queries)?;
+    let mut elders = BTreeMap::new();
+    for row in &answers[1].rows {
+        let (name, value): (String, String) = (row.try_get(0)?, row.try_get(1)?);
+        elders.insert(name, elder_of(&value));
+    }
+    let mut found = BTreeMap::new();
+    for row in &answers[0].rows {
+        let (number, attempt, session): (i64, i64, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+        let elder = elders.get(&split_note(job, number)).copied().flatten();
+        let (attempt, holder) = (attempt as u64, SessionId(session as u64));
+        found.insert(number as u64, Running { attempt, holder, elder });
+    }
+    Ok(found)
+}
+
+/// Attempts of a session at these splits that still count: split → attempt; rows locked.
+pub(super) fn of_session(
+    tx: &mut Tx<'_>,
+    session: SessionId,
+    job: JobId,
+    splits: Vec<i64>,
+) -> Outcome<BTreeMap<u64, u64>> {
+    let mut current = BTreeMap::new();
+    for (number, split) in running(tx, job, splits)? {
+        match split.elder {
+            Some((elder, of)) if of == session => current.insert(number, elder),
+            _ if split.holder == session => current.insert(number, split.attempt),
+            _ => continue,
+        };
+    }
+    Ok(current)
+}
+
+/// Removes notes of elder attempts at these splits.
+pub(super) fn remove(tx: &mut Tx<'_>, job: JobId, splits: &[i64]) {
+    let sql = "DELETE FROM @job_note WHERE kind = $1 AND name = ANY ($2)";
+    tx.later(Query::new(sql).text(ELDER).with(names(job, splits), Type::TEXT_ARRAY));
+}
+
+/// Removes those at all splits of a job.
+pub(super) fn remove_all(tx: &mut Tx<'_>, job: JobId) {
+    let sql = "DELETE FROM @job_note WHERE kind = $1 AND starts_with(name, $2)";
+    tx.later(Query::new(sql).text(ELDER).text(&split_note(job, "")));
+}
+
+fn is_live(tx: &mut Tx<'_>, session: SessionId) -> Outcome<bool> {
+    let sql = concat!("SELECT 1 FROM @session WHERE id = $1 AND lease_until > ", sessions::now!());
+    Ok(tx.one(Query::new(sql).int(session.0 as i64))?.first().is_some())
+}
+
+/// See [`Jobs::claim_beside`](crate::meta::jobs::Jobs::claim_beside).
+pub(super) fn claim_beside(
+    tx: &mut Tx<'_>,
+    session: SessionId,
+    job: JobId,
+    split: u64,
+    beside: u64,
+) -> Outcome<Option<Claimed>> {
+    sessions::require_live(tx, session)?;
+    if state_of(tx, job, Lock::Share)? != JobState::Running {
+        return Ok(None);
+    }
+    let Some(found) = running(tx, job, vec![split as i64])?.remove(&split) else { return Ok(None) };
+    // A newer one may have failed, and left the split to its elder.
+    let token = match found.elder {
+        Some((elder, of)) if of == found.holder => elder,
+        Some(_) => return Ok(None),
+        None => found.attempt,
+    };
+    if found.attempt != beside || found.holder == session || !is_live(tx, found.holder)? {
+        return Ok(None);
+    }
+    let sql = "SELECT number, input, first, after FROM @job_split WHERE job = $1 AND number = $2";
+    let answer = tx.one(Query::new(sql).int(job.0 as i64).int(split as i64))?;
+    let range = read::range(super::super::counters::row(&answer)?, 1)?;
+    if range.is_open() {
+        return Ok(None);
+    }
+    notes::set(tx, ELDER, &split_note(job, split), Some(&elder_text(token, found.holder)));
+    let sql = "UPDATE @job_split SET attempt = $3, session = $4 WHERE job = $1 AND number = $2";
+    let attempt = found.attempt + 1;
+    tx.later(Query::new(sql).int(job.0 as i64).int(split as i64).int(attempt as i64).int(session.0 as i64));
+    Ok(Some(Claimed { number: split, range, attempt }))
+}
+
+/// An attempt leaves its split. The number of the split's newest attempt when this was the only one at it, so that something is to be done with it; `None` when
+/// another one has it, or this one had it no more.
+pub(super) fn leave(tx: &mut Tx<'_>, job: JobId, claimed: &Claimed) -> Outcome<Option<u64>> {
+    let number = claimed.number as i64;
+    let Some(found) = running(tx, job, vec![number])?.remove(&claimed.number) else { return Ok(None) };
+    let is_newest = found.attempt == claimed.attempt;
+    let Some((elder, of)) = found.elder else { return Ok(is_newest.then_some(found.attempt)) };
+    if !is_newest && elder != claimed.attempt {
+        return Ok(None);
+    }
+    if is_newest && of != found.holder && is_live(tx, of)? {
+        // The elder goes on; its token stays what it was.
+        let sql = "UPDATE @job_split SET session = $3 WHERE job = $1 AND number = $2";
+        tx.later(Query::new(sql).int(job.0 as i64).int(number).int(of.0 as i64));
+        return Ok(None);
+    }
+    remove(tx, job, &[number]);
+    // The newest goes on, unless it has left before.
+    Ok((is_newest || of == found.holder).then_some(found.attempt))
+}
