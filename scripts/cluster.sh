@@ -1,9 +1,11 @@
 #!/bin/bash
 # A cluster on one machine, without containers: hosts are network namespaces on a bridge.
 #
-#   scripts/cluster.sh up      Ceph (monitor, manager, gateway for S3 on one host, an OSD on each of three others) and PostgreSQL
+#   scripts/cluster.sh up      Ceph (monitor, manager, gateway for S3 on one host, an OSD on each of three others), PostgreSQL, and hosts for clients
 #   scripts/cluster.sh env     what tests and programs need to find it, as shell variables
-#   scripts/cluster.sh osd N stop|kill|start      a fault, and its end
+#   scripts/cluster.sh osd N stop|kill|pause|continue|start|out|in      a fault, and its end
+#   scripts/cluster.sh postgres kill|start        all its processes at once, as by a loss of power
+#   scripts/cluster.sh run HOST COMMAND...        on a host, head, h0 ... or c0 ...: in its network, with everybody's files
 #   scripts/cluster.sh down    ends all of it and removes it
 #
 # Needs root, and Debian's ceph-mon ceph-osd ceph-mgr radosgw ceph-common iproute2 curl (and postgresql, if that is wanted). It lies in
@@ -15,6 +17,7 @@ net=10.77.0
 bridge=outrigger0
 head=$net.10            # monitor, manager, gateway, PostgreSQL
 osds=${OUTRIGGER_OSDS:-0 1 2}    # OSD N lives on host hN, address 11 + N; from 0 on
+clients="0 1 2 3"       # client N is host cN, address 21 + N
 osd_bytes=${OUTRIGGER_OSD_BYTES:-20G}
 key=OUTRIGGERTESTKEY secret=outrigger-test-secret-0123456789
 conf=$dir/ceph.conf
@@ -58,6 +61,7 @@ network_up() {
     ip link set $bridge up
     host_up head $head
     for n in $osds; do host_up "h$n" "$net.$((11 + n))"; done
+    for n in $clients; do host_up "c$n" "$net.$((21 + n))"; done
 }
 
 write_conf() {
@@ -99,6 +103,7 @@ rgw_frontends = beast endpoint=$head:7480
 rgw_run_sync_thread = false
 rgw_enable_usage_log = false
 rgw_thread_pool_size = 64
+rgw_bucket_quota_ttl = 1
 debug_ms = 0
 debug_osd = 0
 debug_bluestore = 0
@@ -141,11 +146,18 @@ ceph_up() {
     ceph_ osd pool application enable packs outrigger >/dev/null
 }
 
+gateway_user() {
+    radosgw-admin -c "$conf" user create --uid "$1" --display-name "$1" --access-key "$2" --secret-key $secret >/dev/null 2>>"$dir/log/commands"
+}
+
 s3_up() {
     in_host head radosgw -c "$conf" -n client.rgw >>"$dir/log/rgw" 2>&1
     # The first command makes the gateway's pools, and takes its time.
     wait_for "the gateway" 60 curl -fs "http://$head:7480/"
-    radosgw-admin -c "$conf" user create --uid outrigger --display-name outrigger --access-key $key --secret-key $secret >/dev/null 2>>"$dir/log/commands"
+    gateway_user outrigger $key
+    # Who may do nothing but what a bucket's policy says.
+    gateway_user writer ${key}WRITER
+    gateway_user reader ${key}READER
     wait_for "the bucket" 20 curl -fsS --aws-sigv4 aws:amz:us-east-1:s3 --user "$key:$secret" \
         -H "x-amz-content-sha256: UNSIGNED-PAYLOAD" -X PUT "http://$head:7480/packs"
 }
@@ -160,9 +172,30 @@ postgres_up() {
     chmod 644 "$dir/postgres-password"
     runuser -u postgres -- "$bin/initdb" -D "$dir/postgres" -U postgres -A scram-sha-256 --pwfile="$dir/postgres-password" >"$dir/log/initdb" 2>&1
     echo "host all all $net.0/24 scram-sha-256" >> "$dir/postgres/pg_hba.conf"
+    postgres_start
+    PGPASSWORD=outrigger "$bin/psql" -q -h $head -U postgres -c "create database outrigger" >/dev/null
+}
+
+postgres_start() {
+    local bin
+    bin=$(ls -d /usr/lib/postgresql/*/bin | sort -V | tail -1)
     in_host head runuser -u postgres -- "$bin/pg_ctl" -D "$dir/postgres" -l "$dir/postgres/log" -w start \
         -o "-c listen_addresses=$head -c unix_socket_directories=$dir/postgres-run" >/dev/null
-    PGPASSWORD=outrigger "$bin/psql" -q -h $head -U postgres -c "create database outrigger" >/dev/null
+}
+
+postgres() {
+    local what=$1 pid others
+    case $what in
+        kill)
+            pid=$(head -1 "$dir/postgres/postmaster.pid")
+            others=$(cat "/proc/$pid/task/$pid/children")
+            # shellcheck disable=SC2086  # they are many
+            kill -9 "$pid" $others 2>/dev/null || true
+            for one in $pid $others; do while kill -0 "$one" 2>/dev/null; do sleep 0.05; done; done
+            ;;
+        start) postgres_start ;;
+        *) say "postgres kill|start"; exit 2 ;;
+    esac
 }
 
 environment() {
@@ -191,9 +224,11 @@ up() {
 }
 
 down() {
-    for file in "$dir"/run/*.pid "$dir"/postgres/postmaster.pid; do
+    for file in "$dir"/run/*.pid; do
         [ -e "$file" ] && kill "$(head -1 "$file" 2>/dev/null)" 2>/dev/null || true
     done
+    # Without waiting for clients.
+    [ -e "$dir/postgres/postmaster.pid" ] && kill -INT "$(head -1 "$dir/postgres/postmaster.pid")" 2>/dev/null || true
     for ((i = 0; i < 40; i++)); do
         local alive=
         for file in "$dir"/run/*.pid; do
@@ -203,7 +238,7 @@ down() {
         sleep 0.25
     done
     for file in "$dir"/run/*.pid; do [ -e "$file" ] && kill -9 "$(head -1 "$file" 2>/dev/null)" 2>/dev/null || true; done
-    for host in $(ip netns list | sed -n 's/^outrigger-\(head\|h[0-9]*\)\b.*/\1/p'); do ip netns del "outrigger-$host" 2>/dev/null || true; done
+    for host in $(ip netns list | sed -n 's/^outrigger-\(head\|[hc][0-9]*\)\b.*/\1/p'); do ip netns del "outrigger-$host" 2>/dev/null || true; done
     ip link del $bridge 2>/dev/null || true
     rm -rf "$dir"
 }
@@ -217,7 +252,9 @@ osd() {
         continue) kill -CONT "$pid" ;;
         stop) kill "$pid"; while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done ;;
         start) osd_start "$n" ;;
-        *) say "osd N kill|stop|pause|continue|start"; exit 2 ;;
+        # It is to hold nothing any more: Ceph makes what it had on the others; and then it is to hold its part again.
+        out | in) ceph_ osd "$what" "$n" ;;
+        *) say "osd N kill|stop|pause|continue|start|out|in"; exit 2 ;;
     esac
 }
 
@@ -226,5 +263,8 @@ case "${1:-}" in
     down) down ;;
     env) [ -e "$conf" ] || { say "it is not up"; exit 3; }; environment ;;
     osd) osd "$2" "$3" ;;
-    *) sed -n '2,12s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
+    postgres) postgres "$2" ;;
+    # Not `ip netns exec`, which would have mounts of its own.
+    run) host=$2; shift 2; exec nsenter "--net=/run/netns/outrigger-$host" "$@" ;;
+    *) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

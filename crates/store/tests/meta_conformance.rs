@@ -8,6 +8,7 @@ macro_rules! conformance {
     ($($module:ident { $($case:ident)* })*) => {
         conformance! { @engine sqlite: $($module { $($case)* })* }
         conformance! { @engine postgres: $($module { $($case)* })* }
+        conformance! { @engine pooled: $($module { $($case)* })* }
     };
     (@engine $engine:ident: $($module:ident { $($case:ident)* })*) => {
         mod $engine {

@@ -3,9 +3,7 @@
 
 mod meta_support;
 
-use std::io::{Read as _, Write as _};
-use std::net::Shutdown;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -14,7 +12,7 @@ use meta_support::{commit, file, kind, link, paths, root, writer};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::jobs::{JobInput, Jobs as _, NewJob};
 use outrigger_store::meta::{At, Location, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, SessionKind};
-use outrigger_workload::postgres::{ABSENT, Server};
+use outrigger_workload::postgres::{ABSENT, Piece, Pooler, Proxy, Server};
 
 fn open(url: &str) -> PostgresMeta {
     PostgresMeta::open(Location::parse(url).unwrap(), false).unwrap()
@@ -212,6 +210,35 @@ fn transactions_work_through_a_pooler_that_keeps_nothing() {
     assert_eq!(open(&url).check().unwrap(), [""; 0]);
 }
 
+/// More clients than the pooler has server processes for: none finds what another one's transaction left, and none waits for ever.
+#[test]
+fn clients_share_the_few_connections_of_pgbouncer() {
+    const STEPS: u64 = 25;
+    const CLIENTS: u64 = 6;
+    let Some(pooler) = Pooler::shared() else { return };
+    let server = Server::shared().unwrap();
+    let url = pooler.url(&server.fresh());
+    let meta = create(&url);
+    meta.raise_counters(1, 10_000, 1).unwrap();
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let url = &url;
+            scope.spawn(move || {
+                let meta = open(url);
+                let session = writer(&meta);
+                for number in client * STEPS..(client + 1) * STEPS {
+                    commit(&meta, session, step(number), 1).unwrap();
+                }
+                assert_eq!(meta.check().unwrap(), [""; 0]);
+            });
+        }
+    });
+    assert_eq!(paths(&meta, At::Now), names(CLIENTS * STEPS));
+    let through = "SELECT count(*) > 0 AND count(*) <= 4 FROM pg_stat_activity WHERE application_name = 'outrigger' AND client_port = -1 \
+                   AND query LIKE '%SCHEMA%'";
+    assert_eq!(server.sql(&through.replace("SCHEMA", &Location::parse(&url).unwrap().schema)), "t");
+}
+
 #[test]
 fn a_lease_ends_by_the_servers_clock_and_with_it_the_right_to_commit() {
     let Some(server) = Server::shared() else { return };
@@ -228,34 +255,21 @@ fn a_lease_ends_by_the_servers_clock_and_with_it_the_right_to_commit() {
     assert_eq!(paths(&meta, At::Now), names(1));
 }
 
-/// Passes a connection on to the server until so many pieces have gone, in whatever direction; then that connection is cut.
-struct Proxy {
-    dir: tempfile::TempDir,
+/// A proxy, one connection of which is lost after so many pieces have gone through it.
+struct Cutter {
+    proxy: Proxy,
     left: Arc<AtomicI64>,
-    over: Arc<AtomicBool>,
 }
 
-impl Proxy {
+impl Cutter {
     fn start(server: &Server) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(dir.path().join(".s.PGSQL.5432")).unwrap();
-        let behind = server.dir().join(".s.PGSQL.5432");
-        let (left, over) = (Arc::new(AtomicI64::new(i64::MAX)), Arc::new(AtomicBool::new(false)));
-        let (shared, ended) = (Arc::clone(&left), Arc::clone(&over));
-        std::thread::spawn(move || {
-            for client in listener.incoming() {
-                if ended.load(Ordering::SeqCst) {
-                    return;
-                }
-                let (Ok(client), Ok(server)) = (client, UnixStream::connect(&behind)) else { continue };
-                for (from, to) in [(&client, &server), (&server, &client)] {
-                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    let left = Arc::clone(&shared);
-                    std::thread::spawn(move || pass(from, to, &left));
-                }
-            }
-        });
-        Self { dir, left, over }
+        let left = Arc::new(AtomicI64::new(i64::MAX));
+        let shared = Arc::clone(&left);
+        let judge = move || match shared.fetch_sub(1, Ordering::SeqCst) {
+            0 => Piece::Lose,
+            _ => Piece::Pass,
+        };
+        Self { proxy: Proxy::start(server, judge).unwrap(), left }
     }
 
     /// The connection that the `pieces`th piece from now on comes through is cut instead; those after it are not.
@@ -268,27 +282,6 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::SeqCst);
-        let _ = UnixStream::connect(self.dir.path().join(".s.PGSQL.5432"));
-    }
-}
-
-fn pass(mut from: UnixStream, mut to: UnixStream, left: &AtomicI64) {
-    let mut buffer = vec![0; 1 << 16];
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        if left.fetch_sub(1, Ordering::SeqCst) == 0 {
-            break;
-        }
-        if to.write_all(&buffer[..count]).is_err() {
-            break;
-        }
-    }
-    let _ = from.shutdown(Shutdown::Both);
-    let _ = to.shutdown(Shutdown::Both);
-}
-
 /// The connection is lost before and after each message of a commit: whether the server got it or not, the commit happens once.
 #[test]
 fn a_connection_lost_at_any_step_of_a_commit_loses_and_repeats_nothing() {
@@ -296,9 +289,8 @@ fn a_connection_lost_at_any_step_of_a_commit_loses_and_repeats_nothing() {
     let schema = server.fresh();
     let meta = create(&server.url(&schema));
     meta.raise_counters(1, 1000, 1).unwrap();
-    let proxy = Proxy::start(server);
-    let url = format!("postgres://tester@/postgres?host={}&schema={schema}", proxy.dir.path().display());
-    let through = open(&url);
+    let cutter = Cutter::start(server);
+    let through = open(&cutter.proxy.url(&schema));
     let session = writer(&through);
     let mut steps = 0;
     // Until a commit needs fewer pieces than that.
@@ -308,12 +300,12 @@ fn a_connection_lost_at_any_step_of_a_commit_loses_and_repeats_nothing() {
             commit(&through, session, step(steps), 1).unwrap();
             steps += 1;
         }
-        proxy.cut_after(pieces);
+        cutter.cut_after(pieces);
         commit(&through, session, step(steps), 1)
             .unwrap_or_else(|error| panic!("cut after {pieces}: {error}"));
         steps += 1;
-        let cut = proxy.has_cut();
-        proxy.cut_after(i64::MAX);
+        let cut = cutter.has_cut();
+        cutter.cut_after(i64::MAX);
         assert_eq!(paths(&meta, At::Now), names(steps), "cut after {pieces}");
         if !cut {
             assert!(pieces >= 4, "a commit is two messages and two answers at least, not {pieces}");

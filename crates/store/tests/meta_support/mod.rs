@@ -20,7 +20,7 @@ use outrigger_store::meta::{
     SessionKind, SqliteMeta,
 };
 use outrigger_store::{ErrorKind, Result};
-use outrigger_workload::postgres::Server;
+use outrigger_workload::postgres::{Pooler, Server};
 
 /// A lease that no test outlives.
 pub const LEASE: u32 = 1000;
@@ -35,7 +35,7 @@ pub struct Fixture {
 /// Which engine, and where its database is.
 enum Place {
     Sqlite { clock: Arc<AtomicU64>, directory: tempfile::TempDir },
-    Postgres { server: &'static Server, schema: String },
+    Postgres { server: &'static Server, schema: String, url: String },
 }
 
 /// Makes a fresh database of one engine; `None`, said aloud, when the engine is not on this machine.
@@ -56,9 +56,21 @@ pub fn sqlite() -> Option<Fixture> {
 pub fn postgres() -> Option<Fixture> {
     let server = Server::shared()?;
     let schema = server.fresh();
-    let location = Location::parse(&server.url(&schema)).unwrap();
-    let meta = Box::new(PostgresMeta::create(location, "a test").unwrap());
-    Some(Fixture { meta, place: Place::Postgres { server, schema } })
+    let url = server.url(&schema);
+    Some(postgres_at(server, schema, url))
+}
+
+/// The same through PgBouncer, which hands each transaction to another process of the server.
+pub fn pooled() -> Option<Fixture> {
+    let (server, pooler) = (Server::shared()?, Pooler::shared()?);
+    let schema = server.fresh();
+    let url = pooler.url(&schema);
+    Some(postgres_at(server, schema, url))
+}
+
+fn postgres_at(server: &'static Server, schema: String, url: String) -> Fixture {
+    let meta = Box::new(PostgresMeta::create(Location::parse(&url).unwrap(), "a test").unwrap());
+    Fixture { meta, place: Place::Postgres { server, schema, url } }
 }
 
 fn open(directory: &tempfile::TempDir, clock: &Arc<AtomicU64>, mode: OpenMode) -> SqliteMeta {
@@ -72,9 +84,8 @@ impl Fixture {
     pub fn another(&self) -> Box<dyn Meta> {
         match &self.place {
             Place::Sqlite { clock, directory } => Box::new(open(directory, clock, OpenMode::ReadWrite)),
-            Place::Postgres { server, schema } => {
-                let location = Location::parse(&server.url(schema)).unwrap();
-                Box::new(PostgresMeta::open(location, false).unwrap())
+            Place::Postgres { url, .. } => {
+                Box::new(PostgresMeta::open(Location::parse(url).unwrap(), false).unwrap())
             }
         }
     }
@@ -86,7 +97,7 @@ impl Fixture {
                 clock.fetch_add(secs * SECOND, Ordering::SeqCst);
             }
             // The server's clock cannot be moved, but all leases can, the other way.
-            Place::Postgres { server, schema } => {
+            Place::Postgres { server, schema, .. } => {
                 let nanos = secs * SECOND;
                 server.sql(&format!("UPDATE {schema}.session SET lease_until = lease_until - {nanos}"));
             }
@@ -110,7 +121,7 @@ impl Fixture {
 
 impl Drop for Fixture {
     fn drop(&mut self) {
-        if let Place::Postgres { server, schema } = &self.place {
+        if let Place::Postgres { server, schema, .. } = &self.place {
             // What a failed test left is of use, and a server that is gone needs no tidying.
             if !std::thread::panicking() {
                 let drop = format!("SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE");

@@ -4,6 +4,14 @@
 //! must not run a server, so root runs it as `postgres` or `nobody`. A watchdog process waits for the end of the test's process,
 //! however that comes, and then ends the server and removes the directory.
 
+mod authority;
+mod pooler;
+mod proxy;
+
+pub use authority::{Authority, NO_OPENSSL};
+pub use pooler::{NO_POOLER, Pooler};
+pub use proxy::{Piece, Proxy};
+
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -83,6 +91,14 @@ impl Server {
     /// # Panics
     /// When it is installed and does not start.
     pub fn start(config: &str) -> Option<Self> {
+        Self::start_with(|_| Ok(config.to_owned()))
+    }
+
+    /// As [`Server::start`], where the lines depend on the server's directory: `config` may put files there, which become the server's own.
+    ///
+    /// # Panics
+    /// When it is installed and does not start.
+    pub fn start_with(config: impl FnOnce(&Path) -> io::Result<String>) -> Option<Self> {
         let binaries = binaries()?;
         match Self::make(binaries, config) {
             Ok(server) => Some(server),
@@ -90,7 +106,7 @@ impl Server {
         }
     }
 
-    fn make(binaries: PathBuf, config: &str) -> io::Result<Self> {
+    fn make(binaries: PathBuf, config: impl FnOnce(&Path) -> io::Result<String>) -> io::Result<Self> {
         let owner = owner()?;
         // A socket's path must be short.
         let dir = (0..u32::MAX)
@@ -101,9 +117,8 @@ impl Server {
                 Err(error) => Some(Err(error)),
             })
             .ok_or_else(|| io::Error::other("no free directory"))??;
-        if let Some((uid, gid)) = owner {
-            std::os::unix::fs::chown(&dir, Some(uid), Some(gid))?;
-        }
+        let config = config(&dir)?;
+        give(&dir, owner)?;
         let script = "cat > /dev/null; read pid < \"$0/data/postmaster.pid\" && kill -QUIT $pid 2> /dev/null; \
                       for i in 1 2 3 4 5 6 7 8 9 10; do kill -0 $pid 2> /dev/null || break; sleep 0.2; done; rm -rf \"$0\"";
         let watchdog = as_owner(Command::new("sh").args(["-c", script]).arg(&dir), owner)
@@ -128,6 +143,11 @@ impl Server {
         fs::write(&file, fs::read_to_string(&file)? + &settings)?;
         server.run()?;
         Ok(server)
+    }
+
+    /// Makes a directory and the files in it the server's own.
+    fn give(&self, dir: &Path) -> io::Result<()> {
+        give(dir, self.owner)
     }
 
     fn data(&self) -> PathBuf {
@@ -202,10 +222,14 @@ impl Server {
     /// # Errors
     /// What the server says against it.
     pub fn psql(&self, user: &str, sql: &str) -> io::Result<String> {
+        self.psql_at(&self.dir, user, sql)
+    }
+
+    fn psql_at(&self, socket: &Path, user: &str, sql: &str) -> io::Result<String> {
         let output = Command::new(self.binaries.join("psql"))
             .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", user, "-p", &PORT.to_string()])
             .args(["-d", "postgres", "-c", sql, "-h"])
-            .arg(&self.dir)
+            .arg(socket)
             .output()?;
         if !output.status.success() {
             return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
@@ -228,7 +252,12 @@ impl Server {
 
     /// The same, as another user.
     pub fn url_as(&self, user: &str, schema: &str) -> String {
-        format!("postgres://{user}@/postgres?host={}&port={PORT}&schema={schema}", self.dir.display())
+        url_in(&self.dir, user, schema)
+    }
+
+    /// The URL of a store in a schema, by an address that the server was told to listen on. It says nothing about TLS.
+    pub fn url_by(&self, address: &str, user: &str, schema: &str) -> String {
+        format!("postgres://{user}@{address}:{PORT}/postgres?schema={schema}")
     }
 
     /// A name that no other test of this process has got.
@@ -244,6 +273,20 @@ impl Drop for Server {
         drop(self.watchdog.stdin.take());
         let _ = self.watchdog.wait();
     }
+}
+
+/// The URL of a store that is reached by the socket in a directory.
+fn url_in(dir: &Path, user: &str, schema: &str) -> String {
+    format!("postgres://{user}@/postgres?host={}&port={PORT}&schema={schema}", dir.display())
+}
+
+fn give(dir: &Path, owner: Option<(u32, u32)>) -> io::Result<()> {
+    let Some((uid, gid)) = owner else { return Ok(()) };
+    std::os::unix::fs::chown(dir, Some(uid), Some(gid))?;
+    for entry in fs::read_dir(dir)? {
+        std::os::unix::fs::chown(entry?.path(), Some(uid), Some(gid))?;
+    }
+    Ok(())
 }
 
 fn as_owner(command: &mut Command, owner: Option<(u32, u32)>) -> &mut Command {

@@ -1,0 +1,96 @@
+//! PgBouncer before a server, where Debian's package `pgbouncer` is installed.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use super::{PORT, Server, USER, as_owner, url_in};
+
+/// A running PgBouncer, which hands each transaction to any of a few server processes (`pool_mode = transaction`).
+pub struct Pooler {
+    dir: PathBuf,
+    /// A shell that ends PgBouncer when its input ends: with this value, or with this process.
+    shell: Child,
+}
+
+/// Why there is no pooler.
+pub const NO_POOLER: &str = "skipped: PgBouncer is not installed (apt-get install pgbouncer)";
+
+/// Server processes that clients share: fewer than clients at the same time have.
+const PROCESSES: usize = 4;
+
+impl Pooler {
+    /// The one before [`Server::shared`] that all tests of a process share; `None`, said aloud, when it is not installed, or no server is.
+    ///
+    /// # Panics
+    /// When it is installed and does not start.
+    pub fn shared() -> Option<&'static Self> {
+        static SHARED: OnceLock<Option<Pooler>> = OnceLock::new();
+        let server = Server::shared()?;
+        let pooler = SHARED.get_or_init(|| Self::start(server));
+        if pooler.is_none() {
+            println!("{NO_POOLER}");
+        }
+        pooler.as_ref()
+    }
+
+    /// Starts one; `None` when it is not installed.
+    ///
+    /// # Panics
+    /// When it is installed and does not start.
+    pub fn start(server: &Server) -> Option<Self> {
+        let program = ["/usr/sbin/pgbouncer", "/usr/bin/pgbouncer"].map(Path::new);
+        let program = program.into_iter().find(|program| program.exists())?;
+        match Self::make(server, program) {
+            Ok(pooler) => Some(pooler),
+            Err(error) => panic!("PgBouncer does not start: {error}"),
+        }
+    }
+
+    fn make(server: &Server, program: &Path) -> io::Result<Self> {
+        let dir = server.dir().join("pooler");
+        fs::create_dir(&dir)?;
+        let (below, here) = (server.dir().display(), dir.display());
+        let config = format!(
+            "[databases]\n* = host={below} port={PORT}\n[pgbouncer]\nlisten_port = {PORT}\nunix_socket_dir = {here}\nauth_type = trust\n\
+             auth_file = {here}/users\nlogfile = {here}/log\npool_mode = transaction\ndefault_pool_size = {PROCESSES}\nmax_client_conn = 500\n"
+        );
+        fs::write(dir.join("config"), config)?;
+        fs::write(dir.join("users"), format!("\"{USER}\" \"\"\n"))?;
+        server.give(&dir)?;
+        let script = "\"$0\" -q \"$1/config\" & pid=$!; cat > /dev/null; kill $pid";
+        let shell = as_owner(Command::new("sh").args(["-c", script]).arg(program).arg(&dir), server.owner)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        let pooler = Self { dir, shell };
+        let until = Instant::now() + Duration::from_secs(20);
+        while server.psql_at(&pooler.dir, USER, "SELECT 1").is_err() {
+            if Instant::now() > until {
+                let log = fs::read_to_string(pooler.dir.join("log")).unwrap_or_default();
+                return Err(io::Error::other(format!("it does not answer; its log says:\n{log}")));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(pooler)
+    }
+
+    /// The URL of a store in a schema of the server, through it.
+    pub fn url(&self, schema: &str) -> String {
+        format!("{}&pooling=transaction", url_in(&self.dir, USER, schema))
+    }
+}
+
+impl Drop for Pooler {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}

@@ -1,0 +1,88 @@
+//! A way to a server that can be cut, and that tells how far a client has come.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{PORT, Server};
+
+/// What becomes of a piece.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Piece {
+    /// It goes on.
+    Pass,
+    /// It is lost, and the connection with it.
+    Lose,
+    /// It arrives, and is the last one of its connection.
+    PassAndEnd,
+}
+
+/// Passes connections on to a server, and asks about each piece, in whatever direction: what is sent at once, mostly one message or a few.
+pub struct Proxy {
+    dir: PathBuf,
+    over: Arc<AtomicBool>,
+}
+
+impl Proxy {
+    /// Starts one. Its socket lies in a directory of the server's, and goes with that.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn start(server: &Server, judge: impl Fn() -> Piece + Send + Sync + 'static) -> io::Result<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let dir = server.dir().join(format!("proxy-{}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        std::fs::create_dir(&dir)?;
+        let socket = format!(".s.PGSQL.{PORT}");
+        let listener = UnixListener::bind(dir.join(&socket))?;
+        let behind = server.dir().join(socket);
+        let (over, judge) = (Arc::new(AtomicBool::new(false)), Arc::new(judge));
+        let ended = Arc::clone(&over);
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                if ended.load(Ordering::SeqCst) {
+                    return;
+                }
+                let (Ok(client), Ok(server)) = (client, UnixStream::connect(&behind)) else { continue };
+                for (from, to) in [(&client, &server), (&server, &client)] {
+                    let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { continue };
+                    let judge = Arc::clone(&judge);
+                    std::thread::spawn(move || pass(from, to, &*judge));
+                }
+            }
+        });
+        Ok(Self { dir, over })
+    }
+
+    /// Where its socket is.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The URL of a store in a schema of the server, through here.
+    pub fn url(&self, schema: &str) -> String {
+        super::url_in(&self.dir, super::USER, schema)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+        // So that it wakes and sees it.
+        let _ = UnixStream::connect(self.dir.join(format!(".s.PGSQL.{PORT}")));
+    }
+}
+
+fn pass(mut from: UnixStream, mut to: UnixStream, judge: &dyn Fn() -> Piece) {
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let piece = judge();
+        if piece == Piece::Lose || to.write_all(&buffer[..count]).is_err() || piece == Piece::PassAndEnd {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
