@@ -13,7 +13,7 @@ fn data_lies_on_the_host_that_was_asked_for() {
     place.done(&["init", "--packs", &pool.replacen("?", &format!("/placed-{own}?"), 1)]);
     for (number, host) in ["h2", "h0", "h1"].iter().enumerate() {
         let name = format!("f{number}");
-        place.write(&name, noise(number as u64 + 40, 300_000));
+        place.write(&name, noise(2 * number as u64 + 41, 300_000));
         place.done(&["put", &name, "--place", host]);
         let said = place.done(&["where", &name, "--json"]).json();
         let of = |wanted: &str| {
