@@ -157,12 +157,35 @@ impl StoreConfig {
     /// # Errors
     /// As [`backend::open`]; `Damaged` when what lies there is another store's.
     pub fn open_packs(&self, dir: &Path, access: Access) -> Result<Arc<dyn Backend>> {
-        let backend = self.open_uncached(dir, access)?;
-        if !self.packs.as_ref().is_some_and(Location::is_remote) {
-            return Ok(backend);
-        }
         let cache = (!access.read_only).then(|| dir.join(CACHE_DIR));
-        Ok(Arc::new(CachedBackend::new(backend, cache.as_deref(), CacheLimits::default())))
+        let cached = |backend| -> Arc<dyn Backend> {
+            Arc::new(CachedBackend::new(backend, cache.as_deref(), CacheLimits::default()))
+        };
+        match &self.packs {
+            // What is kept of one of them is kept on disk.
+            Some(Location::Tiers(tiers)) => {
+                let tiered = backend::open_tiers(tiers, &mut |location| {
+                    let backend = backend::open(location, access)?;
+                    Ok(if location.is_remote() { cached(backend) } else { backend })
+                })?;
+                self.require_claim(&*tiered, access)?;
+                Ok(tiered)
+            }
+            Some(location) if location.is_remote() => Ok(cached(self.open_uncached(dir, access)?)),
+            _ => self.open_uncached(dir, access),
+        }
+    }
+
+    /// Fails unless what lies there is this store's.
+    fn require_claim(&self, backend: &dyn Backend, access: Access) -> Result<()> {
+        if access.create || backend.claimed()?.is_some_and(|claim| claim == self.to_text()) {
+            return Ok(());
+        }
+        let location = self.packs.as_ref().map(ToString::to_string).unwrap_or_default();
+        let why = format!(
+            "{location} does not hold the packs of this store: is it the right place, and is the right file system mounted there?"
+        );
+        Err(Error::new(ErrorKind::NotFound, why))
     }
 
     /// As [`StoreConfig::open_packs`], but nothing that is read is kept nearby.
@@ -174,12 +197,7 @@ impl StoreConfig {
             return Ok(Arc::new(LocalBackend::open(dir, access.create, access.read_only)?));
         };
         let backend = backend::open(location, access)?;
-        if !access.create && backend.claimed()?.is_none_or(|claim| claim != self.to_text()) {
-            let why = format!(
-                "{location} does not hold the packs of this store: is it the right place, and is the right file system mounted there?"
-            );
-            return Err(Error::new(ErrorKind::NotFound, why));
-        }
+        self.require_claim(&*backend, access)?;
         Ok(backend)
     }
 
@@ -195,6 +213,12 @@ impl StoreConfig {
                 ErrorKind::Exists,
                 format!("{location} holds packs already; name an empty place"),
             ));
+        }
+        // Of several places all are looked at before one is taken.
+        for place in backend.tiers().map_or(&[][..], |tiered| tiered.places()) {
+            if place.backend.claimed()?.is_some_and(|claim| claim != self.to_text()) {
+                return Err(Error::new(ErrorKind::Exists, format!("{} is another store's", place.tier)));
+            }
         }
         backend.claim(&self.to_text())
     }

@@ -18,6 +18,7 @@ mod older;
 pub mod ops;
 pub mod policy;
 pub mod read;
+pub mod rebalance;
 pub mod recover;
 mod remains;
 mod runtime;

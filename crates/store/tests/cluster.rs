@@ -24,7 +24,7 @@ fn location(variable: &str) -> Option<Location> {
     match &mut location {
         Location::S3(location) => location.prefix = own,
         Location::Rados(location) => location.namespace = own,
-        Location::Directory(_) => {}
+        Location::Directory(_) | Location::Tiers(_) => {}
     }
     Some(location)
 }

@@ -78,6 +78,7 @@ pub enum Command {
     Check(c::check::CheckArgs),
     Gc(c::gc::GcArgs),
     Recompress(c::recompress::RecompressArgs),
+    Rebalance(c::rebalance::RebalanceArgs),
     #[command(subcommand)]
     Bench(c::bench::BenchCommand),
     Mount(c::mount::MountArgs),

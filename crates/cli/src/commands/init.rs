@@ -18,6 +18,7 @@ Examples:
   outrigger -s ./images init --chunker fixed:64K --codec lz4
   outrigger -s ./store init --packs 's3://bucket/store?endpoint=http://gateway:7480'
   outrigger -s ./store init --packs rados://pool/store
+  outrigger -s ./store init --packs 'file:/mnt/nvme?fill=200G' --packs file:/mnt/disks
   outrigger -s ./trial init --experiment";
 
 /// Make a store
@@ -46,9 +47,10 @@ pub struct InitArgs {
     /// or a list of up to four, the most wanted first, with devices: gzip:6@qat,zstd:3@cpu (also @nvcomp, @sim, @any)
     #[arg(long, value_parser = args::codec)]
     codec: Option<CodecChoice>,
-    /// Where packs lie: file:/DIR (shared by hosts), s3://BUCKET/PREFIX?endpoint=URL&region=NAME or rados://POOL/NAMESPACE, empty so far; in the store's directory if not given
+    /// Where packs lie: file:/DIR (shared by hosts), s3://BUCKET/PREFIX?endpoint=URL&region=NAME or rados://POOL/NAMESPACE, empty so far; in the store's directory if not given. Several times: tiers, the fastest
+    /// first, of which directories say how much may be used (file:/DIR?fill=200G or fill=90%); new packs go to the first that has room, `rebalance` moves old ones down
     #[arg(long, value_name = "URL")]
-    packs: Option<String>,
+    packs: Vec<String>,
     /// A store for experiments, for good: `put --oracle` is allowed in it, which believes fingerprints that nobody computed. Not for data that counts
     #[arg(long)]
     experiment: bool,
@@ -74,7 +76,7 @@ fn help() -> String {
 pub fn run(context: &Context, args: InitArgs) -> Outcome {
     let base = args.profile.config()?;
     // Not parsed by clap, which would repeat the text, with a password that somebody put there.
-    let packs = args.packs.as_deref().map(Location::parse).transpose()?;
+    let packs = (!args.packs.is_empty()).then(|| Location::parse_all(&args.packs)).transpose()?;
     let config = StoreConfig {
         id: base.id,
         fingerprint: args.fingerprint.unwrap_or(base.fingerprint),

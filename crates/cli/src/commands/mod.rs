@@ -27,6 +27,7 @@ pub mod node;
 pub mod offload;
 pub mod policy;
 pub mod put;
+pub mod rebalance;
 pub mod recompress;
 pub mod recover;
 pub mod rule;
@@ -104,6 +105,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Check(args) => check::run(context, args),
         Command::Gc(args) => gc::run(context, args),
         Command::Recompress(args) => recompress::run(context, args),
+        Command::Rebalance(args) => rebalance::run(context, args),
         Command::Bench(args) => bench::run(context, args),
         Command::Mount(args) => mount::run(context, args),
         Command::Unmount(args) => unmount::run(context, &args),

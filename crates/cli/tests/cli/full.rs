@@ -72,6 +72,36 @@ fn a_full_disk_fails_a_put_and_what_was_committed_is_whole() {
     place.done(&store(&["check", "--read-data"]));
 }
 
+/// The disk of the first tier is full before its bound is reached: what does not fit goes to the next, in the middle of a pack.
+#[test]
+fn a_tier_whose_disk_is_full_is_passed_over() {
+    let place = Place::empty();
+    let Some(_disk) = Small::new(&place, "fast", 20) else { return };
+    let fast = format!("file:{}?fill=1G", place.path("fast/packs").display());
+    let large = format!("file:{}", place.path("large").display());
+    place.done(&["init", "--pack-size", "4M", "--packs", &fast, "--packs", &large]);
+    let bytes = random(4, 48 << 20);
+    place.write("f", &bytes);
+    place.done(&["put", "f"]);
+    assert!(place.done(&["cat", "f"]).out == bytes);
+    place.done(&["check", "--read-data"]);
+    let held = |name: &str| {
+        let said = Command::new("du").args(["-s", "--block-size=1M"]).arg(place.path(name)).output().unwrap();
+        let text = String::from_utf8(said.stdout).unwrap();
+        text.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    assert!(held("fast") >= 12 && held("large") >= 24, "{} and {} MiB", held("fast"), held("large"));
+    let said = place.done(&["rebalance", "--to-fill", "4M", "--dry-run", "--json"]).json();
+    assert!(said["packs"].as_u64().unwrap() > 1 && held("fast") >= 12, "{said}");
+    let done = place.done(&["rebalance", "--to-fill", "4M", "--json"]).json();
+    assert_eq!(done["bytes"], said["bytes"]);
+    assert!(held("fast") <= 5, "{} MiB", held("fast"));
+    assert!(place.done(&["cat", "f"]).out == bytes);
+    place.done(&["check", "--read-data"]);
+    let said = place.code(2, &["-s", "other", "init", "--packs", &large, "--packs", &fast]);
+    assert!(said.err.contains("fill=200G"), "{}", said.err);
+}
+
 fn store<'a>(args: &[&'a str]) -> Vec<&'a str> {
     [&["-s", "disk/store"], args].concat()
 }

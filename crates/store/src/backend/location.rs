@@ -4,6 +4,7 @@
 //! file:/abs/dir                                     a directory that all hosts of the store mount
 //! s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME]   an S3-compatible object store
 //! rados://POOL[/NAMESPACE][?conf=PATH&user=NAME]    Ceph, without a gateway
+//! PLACE|PLACE|…                                     tiers: new packs go to the first with room; file: takes ?fill=SIZE or ?fill=N%
 //! ```
 //!
 //! A location never holds a secret: it is printed, and lies in a file that others may read. Credentials come from where the
@@ -12,6 +13,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use super::Tier;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Where packs lie.
@@ -23,6 +25,8 @@ pub enum Location {
     S3(S3Location),
     /// In a pool of a Ceph cluster.
     Rados(RadosLocation),
+    /// In several places, in this order: two at least, of which only the last may have no bound.
+    Tiers(Vec<Tier>),
 }
 
 /// See [`Location::S3`].
@@ -66,6 +70,9 @@ impl Location {
                 "a place for packs is at most 1024 characters, without quotes and control characters",
             ));
         }
+        if text.contains(BETWEEN) {
+            return tiers(text);
+        }
         if let Some(path) = text.strip_prefix("file:") {
             let path = path.strip_prefix("//").unwrap_or(path);
             return directory(path);
@@ -90,7 +97,19 @@ impl Location {
 
     /// True where every request crosses a network: packs are smaller there, and what was read is kept.
     pub fn is_remote(&self) -> bool {
-        !matches!(self, Self::Directory(_))
+        match self {
+            Self::Directory(_) => false,
+            Self::S3(_) | Self::Rados(_) => true,
+            Self::Tiers(tiers) => tiers.iter().any(|tier| tier.location.is_remote()),
+        }
+    }
+
+    /// Several places as one: tiers in this order. One alone is itself.
+    ///
+    /// # Errors
+    /// As [`Location::parse`].
+    pub fn parse_all(texts: &[String]) -> Result<Self> {
+        Self::parse(&texts.join(BETWEEN))
     }
 
     /// Bytes of a pack, about, if nothing else is said.
@@ -103,6 +122,33 @@ const ADVICE: &str = "credentials come from the environment or from files, see d
 
 fn invalid(why: impl Into<String>) -> Error {
     Error::new(ErrorKind::Invalid, why)
+}
+
+/// What stands between tiers.
+const BETWEEN: &str = "|";
+
+fn tiers(text: &str) -> Result<Location> {
+    let tiers: Vec<Tier> = text.split(BETWEEN).map(Tier::parse).collect::<Result<_>>()?;
+    let (last, before) = tiers.split_last().expect("there is a separator");
+    if let Some(tier) = before.iter().find(|tier| tier.fill.is_none() && !tier.location.is_remote()) {
+        let why = format!(
+            "`{tier}` is not the last tier: say how much of it may be used, `?fill=200G` or `?fill=90%`"
+        );
+        return Err(invalid(why));
+    }
+    if last.fill.is_some() {
+        return Err(invalid(format!(
+            "`{last}` is the last tier: what does not fit there fits nowhere, so it has no `fill`"
+        )));
+    }
+    let twice = tiers
+        .iter()
+        .enumerate()
+        .find(|(at, tier)| tiers[..*at].iter().any(|other| other.location == tier.location));
+    match twice {
+        Some((_, tier)) => Err(invalid(format!("`{}` is there twice", tier.location))),
+        None => Ok(Location::Tiers(tiers)),
+    }
 }
 
 fn directory(path: &str) -> Result<Location> {
@@ -190,6 +236,10 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (place, inner, pairs) = match self {
             Self::Directory(path) => return write!(f, "file:{}", path.display()),
+            Self::Tiers(tiers) => {
+                let texts: Vec<String> = tiers.iter().map(ToString::to_string).collect();
+                return f.write_str(&texts.join(BETWEEN));
+            }
             Self::S3(S3Location { bucket, prefix, endpoint, region }) => {
                 (format!("s3://{bucket}"), prefix, [("endpoint", endpoint), ("region", region)])
             }
@@ -225,6 +275,7 @@ mod tests {
             "s3://bucket?region=eu-west-1",
             "rados://pool",
             "rados://pool.data/ns?conf=/etc/ceph/other.conf&user=client.outrigger",
+            "file:/mnt/nvme?fill=200G|file:/mnt/disk?fill=90%|s3://bucket/a?region=eu-west-1",
         ] {
             assert_eq!(Location::parse(text).unwrap().to_string(), text);
         }
@@ -252,6 +303,13 @@ mod tests {
             ("rados://pool?user=admin", "client.admin"),
             ("rados://pool?conf=ceph.conf", "absolute"),
             ("s3://a\"b", "quotes"),
+            ("file:/a|s3://bucket", "fill=200G"),
+            ("file:/a?fill=1G|file:/b?fill=1G", "last tier"),
+            ("file:/a?fill=0|file:/b", "1% to 99%"),
+            ("file:/a?fill=100%|file:/b", "1% to 99%"),
+            ("s3://bucket?fill=1G|file:/b", "quota"),
+            ("file:/a?fill=1G|file:/a", "twice"),
+            ("file:/a?fill=1G|", "use file:/DIR"),
         ] {
             let error = Location::parse(text).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{text}");

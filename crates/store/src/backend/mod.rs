@@ -12,6 +12,7 @@ mod location;
 mod memory;
 mod object;
 mod rados;
+mod tiered;
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ pub use location::{Location, RadosLocation, S3Location};
 pub use memory::MemoryBackend;
 pub use object::{Keys, ObjectBackend, Patience};
 pub use rados::RadosBackend;
+pub use tiered::{Fill, Place, Tier, TieredBackend};
 
 /// How packs are opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,7 +47,17 @@ pub fn open(location: &Location, access: Access) -> Result<Arc<dyn Backend>> {
         Location::Directory(path) => Ok(Arc::new(LocalBackend::open_shared(path, access)?)),
         Location::S3(location) => Ok(Arc::new(ObjectBackend::open(location, access, Patience::default())?)),
         Location::Rados(location) => Ok(Arc::new(RadosBackend::open(location, access, Patience::default())?)),
+        Location::Tiers(tiers) => open_tiers(tiers, &mut |location| open(location, access)),
     }
+}
+
+/// Opens the tiers, each by `open`.
+pub(crate) fn open_tiers(
+    tiers: &[Tier],
+    open: &mut dyn FnMut(&Location) -> Result<Arc<dyn Backend>>,
+) -> Result<Arc<dyn Backend>> {
+    let places = tiers.iter().map(|tier| Ok(Place::new(tier.clone(), open(&tier.location)?)));
+    Ok(Arc::new(TieredBackend::new(places.collect::<Result<_>>()?)))
 }
 
 /// An engine that keeps packs.
@@ -132,6 +144,11 @@ pub trait Backend: Send + Sync {
 
     /// What is wrong with the engine just now, in a clause; `None` while its requests succeed.
     fn trouble(&self) -> Option<String> {
+        None
+    }
+
+    /// The tiers, if packs lie in several.
+    fn tiers(&self) -> Option<&TieredBackend> {
         None
     }
 

@@ -38,7 +38,7 @@ pub(super) fn copy(
     // What is kept nearby of the source is not what is to be copied.
     store.backend.use_cache(false);
     in_parallel(&missing, options.threads.max(to.uploads_max()), &|row| {
-        let copied = copy_one(store, to, row);
+        let copied = copy_one(&*store.backend, &store.config, to, row);
         add(&progress.bytes_done, row.bytes);
         add(&progress.packs_done, 1);
         let (journal, report) = &mut *state.lock().expect("no panic while it is held");
@@ -113,9 +113,14 @@ fn in_parallel(rows: &[&PackRow], threads: usize, each: &(dyn Fn(&PackRow) -> bo
 }
 
 /// Copies a pack; false when it was there already, whole.
-fn copy_one(store: &Store, to: &dyn Backend, row: &PackRow) -> Result<bool> {
+pub(crate) fn copy_one(
+    from: &dyn Backend,
+    config: &StoreConfig,
+    to: &dyn Backend,
+    row: &PackRow,
+) -> Result<bool> {
     if to.len(row.id)?.is_some() {
-        match check(to, &store.config, row, &mut |_| Ok(())) {
+        match check(to, config, row, &mut |_| Ok(())) {
             Ok(()) => return Ok(false),
             // Of a writer that was interrupted.
             Err(error) if error.kind() == ErrorKind::Damaged => to.remove(row.id)?,
@@ -123,8 +128,7 @@ fn copy_one(store: &Store, to: &dyn Backend, row: &PackRow) -> Result<bool> {
         }
     }
     let mut writer = to.create(row.id)?;
-    let copied =
-        check(&*store.backend, &store.config, row, &mut |bytes| writer.append(&[IoSlice::new(bytes)]));
+    let copied = check(from, config, row, &mut |bytes| writer.append(&[IoSlice::new(bytes)]));
     if let Err(error) = copied {
         drop(writer);
         to.remove(row.id)?;

@@ -1,0 +1,268 @@
+//! Packs in an ordered list of places: new ones go to the first that has room, and `rebalance` moves old ones on.
+//!
+//! ```text
+//!   create ─▶ first tier below its bound ──full (no space, quota)──▶ the next, with what was appended so far
+//!   read   ─▶ where it was found last ──not there──▶ all tiers, in order, twice
+//!   move   ─▶ copied and durable below, then removed above          (crate::rebalance)
+//! ```
+//!
+//! **Which tier has a pack is not written down.** Ids are used once and packs never change, so a pack is where it is found, and a row that said so could only be wrong. What this host remembers of it
+//! is a hint. The first place is asked first: a pack that is being moved down is found above until the copy below is durable, and one that is
+//! gone above is below. Asked once, each tier in turn, it could be missed by a look that passes it while it is moved; so nothing is called missing that was not looked for twice.
+//!
+//! **A pack is in two tiers** for the moment between copy and removal, or when that was interrupted; both are the same, or the lower one is unfinished, which nobody reads as long as the upper one is there. `remove` takes it from
+//! everywhere, the lowest tier first: what is left by a crash in between is what readers find.
+//!
+//! **Spilling.** A tier that is full in the middle of a pack takes nothing more: what was appended is kept in memory until the pack is sealed (in all tiers but the last), written again to the next tier, and the
+//! unfinished pack is taken away above before that, or it would be found there.
+
+#[cfg(test)]
+mod tests;
+mod tier;
+mod writer;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use outrigger_format::PackId;
+
+use super::{Backend, PackWriter};
+use crate::error::{Error, ErrorKind, Result};
+
+pub use tier::{Fill, Tier};
+
+/// How long what a tier holds is believed, at least; and at most a twentieth of the time goes into counting it.
+const COUNTED: Duration = Duration::from_secs(5);
+/// Packs whose tier is remembered.
+const KNOWN_MAX: usize = 1 << 20;
+
+/// A tier, opened.
+pub struct Place {
+    /// What it is.
+    pub tier: Tier,
+    /// Its engine.
+    pub backend: Arc<dyn Backend>,
+    counted: Mutex<Option<Counted>>,
+}
+
+#[derive(Clone, Copy)]
+struct Counted {
+    bytes: u64,
+    at: Instant,
+    took: Duration,
+}
+
+/// See the module.
+pub struct TieredBackend {
+    places: Arc<[Place]>,
+    known: Mutex<HashMap<PackId, usize>>,
+}
+
+impl Place {
+    /// A tier with its engine.
+    pub fn new(tier: Tier, backend: Arc<dyn Backend>) -> Self {
+        Self { tier, backend, counted: Mutex::new(None) }
+    }
+
+    /// Counts the bytes of all packs in it.
+    fn bytes(&self) -> Result<u64> {
+        let began = Instant::now();
+        let mut bytes = 0;
+        for id in self.backend.list()? {
+            bytes += self.backend.len(id)?.unwrap_or(0);
+        }
+        let counted = Counted { bytes, at: Instant::now(), took: began.elapsed() };
+        *self.lock() = Some(counted);
+        Ok(bytes)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Counted>> {
+        self.counted.lock().expect("no panic while it is held")
+    }
+
+    /// Whether a new pack may go there. One that is begun below the bound may go beyond it.
+    fn has_room(&self) -> Result<bool> {
+        match self.tier.fill {
+            None => Ok(true),
+            Some(fill) => {
+                let counted = *self.lock();
+                let fresh = counted.filter(|counted| counted.at.elapsed() < COUNTED.max(counted.took * 20));
+                let used = match (fill, fresh) {
+                    (Fill::Percent(_), _) => 0,
+                    (Fill::Bytes(_), Some(counted)) => counted.bytes,
+                    (Fill::Bytes(_), None) => self.bytes()?,
+                };
+                self.tier.is_below(fill, used)
+            }
+        }
+    }
+
+    /// A pack was sealed in it.
+    fn add(&self, bytes: u64) {
+        if let Some(counted) = &mut *self.lock() {
+            counted.bytes += bytes;
+        }
+    }
+}
+
+impl TieredBackend {
+    /// Tiers, the first one first. There are two at least.
+    pub fn new(places: Vec<Place>) -> Self {
+        assert!(places.len() > 1, "one tier is none");
+        Self { places: places.into(), known: Mutex::default() }
+    }
+
+    /// The tiers.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<PackId, usize>> {
+        self.known.lock().expect("no panic while it is held")
+    }
+
+    /// Forgets where a pack was found.
+    pub(crate) fn look_again(&self, id: PackId) {
+        self.known().remove(&id);
+    }
+
+    /// Asks the tier that has the pack; `None` when none has.
+    fn ask<T>(
+        &self,
+        id: PackId,
+        mut ask: impl FnMut(&dyn Backend) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        let known = self.known().get(&id).copied();
+        if let Some(at) = known {
+            if let Some(said) = ask(&*self.places[at].backend)? {
+                return Ok(Some(said));
+            }
+            self.look_again(id);
+        }
+        // Twice: what is moved down while this goes down is missed once.
+        for _ in 0..2 {
+            for (at, place) in self.places.iter().enumerate() {
+                if let Some(said) = ask(&*place.backend)? {
+                    let mut known = self.known();
+                    if known.len() >= KNOWN_MAX {
+                        known.clear();
+                    }
+                    known.insert(id, at);
+                    return Ok(Some(said));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Backend for TieredBackend {
+    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
+        let last = self.places.len() - 1;
+        let mut first = last;
+        for (at, place) in self.places.iter().enumerate() {
+            if place.backend.len(id)?.is_some() {
+                return Err(Error::new(ErrorKind::Exists, format!("cannot create pack {id}: it exists")));
+            }
+            if at < first && place.has_room()? {
+                first = at;
+            }
+        }
+        writer::Spilling::create(id, &self.places, first)
+            .map(|writer| Box::new(writer) as Box<dyn PackWriter>)
+    }
+
+    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let read = self.ask(id, |backend| match backend.read_at(id, offset, buf) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            read => read.map(Some),
+        })?;
+        read.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("pack {id} is in none of the tiers")))
+    }
+
+    fn len(&self, id: PackId) -> Result<Option<u64>> {
+        self.ask(id, |backend| backend.len(id))
+    }
+
+    fn read_end(&self, id: PackId, max: usize) -> Result<Option<(Vec<u8>, u64)>> {
+        self.ask(id, |backend| backend.read_end(id, max))
+    }
+
+    fn remove(&self, id: PackId) -> Result<()> {
+        self.look_again(id);
+        // From below: see the module.
+        self.places.iter().rev().try_for_each(|place| place.backend.remove(id))
+    }
+
+    fn list(&self) -> Result<Vec<PackId>> {
+        // From above: what is moved down meanwhile is seen twice, and not missed.
+        let mut ids = Vec::new();
+        for place in &*self.places {
+            ids.extend(place.backend.list()?);
+        }
+        ids.sort_unstable();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    fn set_aside(&self, id: PackId) -> Result<()> {
+        self.look_again(id);
+        self.places.iter().rev().try_for_each(|place| place.backend.set_aside(id))
+    }
+
+    fn claim(&self, config: &str) -> Result<()> {
+        self.places.iter().try_for_each(|place| place.backend.claim(config))
+    }
+
+    /// What all tiers say; `None` when they do not say the same.
+    fn claimed(&self) -> Result<Option<String>> {
+        let mut said = None;
+        for place in &*self.places {
+            let claim = place.backend.claimed()?;
+            if claim.is_none() || said.as_ref().is_some_and(|said| *said != claim) {
+                return Ok(None);
+            }
+            said = Some(claim);
+        }
+        Ok(said.flatten())
+    }
+
+    fn uploads_max(&self) -> usize {
+        self.places.iter().map(|place| place.backend.uploads_max()).max().unwrap_or(1)
+    }
+
+    fn lists_cheaply(&self) -> bool {
+        self.places.iter().all(|place| place.backend.lists_cheaply())
+    }
+
+    fn forget(&self, id: PackId) -> bool {
+        self.look_again(id);
+        // Of all of them, whatever the first one says.
+        let mut any = false;
+        for place in &*self.places {
+            any |= place.backend.forget(id);
+        }
+        any
+    }
+
+    fn use_cache(&self, on: bool) {
+        self.places.iter().for_each(|place| place.backend.use_cache(on));
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.places.iter().find_map(|place| place.backend.trouble())
+    }
+
+    fn locate(&self, id: PackId) -> Result<Vec<String>> {
+        let located = self.ask(id, |backend| match backend.len(id)? {
+            Some(_) => backend.locate(id).map(Some),
+            None => Ok(None),
+        })?;
+        Ok(located.unwrap_or_default())
+    }
+
+    fn tiers(&self) -> Option<&TieredBackend> {
+        Some(self)
+    }
+}

@@ -1,0 +1,108 @@
+use std::io::IoSlice;
+
+use super::*;
+use crate::backend::MemoryBackend;
+use crate::testing::{Fault, FaultyBackend, Op, Plan, conformance};
+
+fn place(text: &str, backend: impl Backend + 'static) -> Place {
+    Place::new(Tier::parse(text).unwrap(), Arc::new(backend))
+}
+
+fn write(backend: &dyn Backend, id: u64, bytes: &[u8]) -> Result<()> {
+    let mut writer = backend.create(PackId(id))?;
+    for part in bytes.chunks(1000) {
+        writer.append(&[IoSlice::new(part)])?;
+    }
+    writer.finish()?;
+    writer.seal()
+}
+
+fn read(backend: &dyn Backend, id: u64) -> Vec<u8> {
+    let mut bytes = vec![0; backend.len(PackId(id)).unwrap().unwrap() as usize];
+    backend.read_at(PackId(id), 0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn conforms_whichever_tier_takes_the_packs() {
+    for fill in ["1000G", "50000", "1"] {
+        let first = place(&format!("file:/a?fill={fill}"), MemoryBackend::new());
+        let last = place("file:/b", MemoryBackend::new());
+        conformance::backend(&TieredBackend::new(vec![first, last]));
+    }
+}
+
+#[test]
+fn new_packs_go_to_the_first_tier_below_its_bound() {
+    let (a, b) = (MemoryBackend::new(), MemoryBackend::new());
+    let tiers = vec![place("file:/a?fill=10K", a.clone()), place("file:/b", b.clone())];
+    let backend = TieredBackend::new(tiers);
+    for id in 1..=5 {
+        write(&backend, id, &[id as u8; 4096]).unwrap();
+    }
+    assert_eq!(a.list().unwrap(), [1, 2, 3].map(PackId), "the third was begun below the bound");
+    assert_eq!(b.list().unwrap(), [4, 5].map(PackId));
+    for id in 1..=5 {
+        assert_eq!(read(&backend, id), [id as u8; 4096]);
+    }
+    // Ids are used once in all of them.
+    for id in [1, 5] {
+        assert_eq!(write(&backend, id, b"x").unwrap_err().kind(), ErrorKind::Exists);
+    }
+    backend.remove(PackId(4)).unwrap();
+    assert_eq!(backend.list().unwrap(), [1, 2, 3, 5].map(PackId));
+    assert_eq!(backend.read_at(PackId(4), 0, &mut [0]).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// Whatever says so, and whenever: the pack is whole in a tier below, and nothing of it is above.
+#[test]
+fn a_tier_that_is_full_is_passed_over() {
+    let bytes: Vec<u8> = (0..10_000u32).map(|n| (n * 7 / 3) as u8).collect();
+    let steps = [(Op::Create, 1), (Op::Append, 1), (Op::Append, 5), (Op::Append, 10), (Op::Seal, 1)];
+    for (op, n) in steps {
+        for fault in [Fault::Fail(ErrorKind::Full), Fault::FailAfter(ErrorKind::Full)] {
+            let (a, b, c) = (MemoryBackend::new(), MemoryBackend::new(), MemoryBackend::new());
+            let full =
+                |inner: &MemoryBackend| FaultyBackend::new(inner.clone(), Plan::new(1).calls(op, n.., fault));
+            let tiers = vec![
+                place("file:/a?fill=1G", full(&a)),
+                place("file:/b?fill=1G", full(&b)),
+                place("file:/c", c.clone()),
+            ];
+            let backend = TieredBackend::new(tiers);
+            write(&backend, 1, &bytes).unwrap();
+            assert_eq!(read(&backend, 1), bytes, "{op:?} {n} {fault:?}");
+            assert_eq!(a.list().unwrap(), [], "{op:?} {n}");
+            // The second one gets what was kept in one piece, and so may take all of it.
+            assert_eq!([b.list().unwrap(), c.list().unwrap()].concat(), [PackId(1)], "{op:?} {n}");
+        }
+    }
+    // The last one has nowhere to go on to; and other errors are errors.
+    let full = Plan::new(1).nth(Op::Append, 3, Fault::Fail(ErrorKind::Full));
+    let tiers = vec![
+        place("file:/a?fill=1", MemoryBackend::new()),
+        place("file:/b", FaultyBackend::new(MemoryBackend::new(), full)),
+    ];
+    tiers[0].backend.claim("x").unwrap();
+    write(&*tiers[0].backend, 9, b"full").unwrap();
+    let error = write(&TieredBackend::new(tiers), 1, &bytes).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Full);
+    let broken = Plan::new(1).nth(Op::Append, 3, Fault::Fail(ErrorKind::Io));
+    let tiers = vec![
+        place("file:/a?fill=1G", FaultyBackend::new(MemoryBackend::new(), broken)),
+        place("file:/b", MemoryBackend::new()),
+    ];
+    assert_eq!(write(&TieredBackend::new(tiers), 1, &bytes).unwrap_err().kind(), ErrorKind::Io);
+}
+
+#[test]
+fn what_was_moved_is_found() {
+    let (a, b) = (MemoryBackend::new(), MemoryBackend::new());
+    let backend = TieredBackend::new(vec![place("file:/a?fill=1G", a.clone()), place("file:/b", b.clone())]);
+    write(&backend, 1, b"bytes").unwrap();
+    assert_eq!(read(&backend, 1), b"bytes");
+    write(&b, 1, b"bytes").unwrap();
+    a.remove(PackId(1)).unwrap();
+    assert_eq!(read(&backend, 1), b"bytes");
+    assert_eq!(backend.list().unwrap(), [PackId(1)]);
+}

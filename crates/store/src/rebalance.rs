@@ -1,0 +1,244 @@
+//! Moving packs between tiers (`backend/tiered`): from a tier that holds more than it is meant to, the oldest go one tier down.
+//!
+//! **The order, for each pack**, and what a crash after each step leaves:
+//!
+//! | step | after it |
+//! | --- | --- |
+//! | this run still is the collector (a transaction says so) | nothing |
+//! | read above from front to back, checked (header, every frame, footer), written below, sealed: durable there | an unfinished pack below, which nobody reads while the one above is there; the next run takes it away and begins again |
+//! | this run still is the collector; else what was written below is taken away | the pack in both tiers; the next run compares what is below and goes on |
+//! | removed above, durably | nothing |
+//!
+//! **Beside others.** Readers find a pack above until it is removed there, and below from before that; what they have open stays open. Writers make packs of other ids. The row of a pack does not say where it lies, so no transaction
+//! changes anything, and neither sessions nor pins are concerned (decision 0003). The collector removes packs, and would remove one while it is copied: so a run *is* the collector (rule 14), one of them at a time in all, and no `gc`, `check --repair` or `copy` goes on beside it.
+//! It takes packs of `live` rows only. A run that was stopped for longer than its lease, and succeeded, notices at its next step; what it may have written below by then, of a pack that was reclaimed meanwhile, it takes away itself.
+//!
+//! Damage is not moved: the pack stays where it is, and is named.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use outrigger_format::PackId;
+use serde::Serialize;
+
+use crate::backend::{Fill, Place};
+use crate::copy::copy_one;
+use crate::error::{Error, ErrorKind, Result};
+use crate::meta::{PackRow, PackState};
+use crate::older;
+use crate::session::Session;
+use crate::store::Store;
+
+/// What to move.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RebalanceOptions {
+    /// Say what would be moved, and move nothing.
+    pub dry_run: bool,
+    /// Leave at most so many bytes of packs in each tier but the last, whatever their bounds are.
+    pub to_fill: Option<u64>,
+    /// Bytes a second at most; 0: as fast as it goes.
+    pub bytes_per_sec: u64,
+}
+
+/// Live counters.
+#[derive(Debug, Default)]
+pub struct RebalanceProgress {
+    /// Bytes to move.
+    pub bytes_expected: AtomicU64,
+    /// Bytes moved.
+    pub bytes_done: AtomicU64,
+}
+
+/// What a tier holds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct TierReport {
+    /// Where it is.
+    pub tier: String,
+    /// Bytes of packs before.
+    pub bytes_before: u64,
+    /// Bytes of packs after.
+    pub bytes_after: u64,
+}
+
+/// What was moved.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct RebalanceReport {
+    /// Nothing was changed.
+    pub dry_run: bool,
+    /// Packs that were moved.
+    pub packs: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The tiers, the first one first.
+    pub tiers: Vec<TierReport>,
+    /// Packs that could not be moved, and why.
+    pub problems: Vec<String>,
+}
+
+/// Moves packs down until each tier holds no more than it is meant to. Others may read and write meanwhile. Interrupted at any moment, the next run goes on.
+///
+/// # Errors
+/// `Invalid` when there are no tiers; `Busy` while a collector is at work; `Full` when the tier below is; failures of the engines. What was moved stays so.
+pub fn rebalance(
+    store: &Store,
+    options: &RebalanceOptions,
+    progress: &RebalanceProgress,
+) -> Result<RebalanceReport> {
+    let Some(tiered) = store.backend.tiers() else {
+        let why = "this store's packs lie in one place; only a store made with several (`init --packs A --packs B`) has something to move";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    };
+    let mut report = RebalanceReport { dry_run: options.dry_run, ..RebalanceReport::default() };
+    for (place, bytes) in tiered.places().iter().zip(bytes_of(store, tiered.places())?) {
+        let tier = place.tier.to_string();
+        report.tiers.push(TierReport { tier, bytes_before: bytes, bytes_after: bytes });
+    }
+    let moved = if options.dry_run {
+        Run { store, options, progress, session: None, began: Instant::now() }
+            .all(tiered.places(), &mut report)
+    } else {
+        let (session, _) = store.collector("rebalance")?;
+        let run = Run { store, options, progress, session: Some(&session), began: Instant::now() };
+        // What a lost history needs stays where it is found.
+        let moved = older::refuse(store).and_then(|_| run.all(tiered.places(), &mut report));
+        let released = store.meta.release_collector(session.id());
+        moved.and(released)
+    };
+    moved?;
+    if !options.dry_run {
+        for (bytes, told) in bytes_of(store, tiered.places())?.into_iter().zip(&mut report.tiers) {
+            told.bytes_after = bytes;
+        }
+    }
+    Ok(report)
+}
+
+/// Bytes of packs in each tier, as their rows say.
+fn bytes_of(store: &Store, places: &[Place]) -> Result<Vec<u64>> {
+    let rows = store.meta.packs()?;
+    let bytes: HashMap<PackId, u64> = rows.iter().map(|row| (row.id, row.bytes)).collect();
+    let of = |id: &PackId| bytes.get(id).copied().unwrap_or(0);
+    places.iter().map(|place| Ok(place.backend.list()?.iter().map(of).sum())).collect()
+}
+
+struct Run<'a> {
+    store: &'a Store,
+    options: &'a RebalanceOptions,
+    progress: &'a RebalanceProgress,
+    /// `None`: nothing is to be changed.
+    session: Option<&'a Session>,
+    began: Instant,
+}
+
+impl Run<'_> {
+    fn all(&self, places: &[Place], report: &mut RebalanceReport) -> Result<()> {
+        let mut rows = self.store.meta.packs()?;
+        rows.retain(|row| row.state == PackState::Live);
+        rows.sort_unstable_by_key(|row| row.id);
+        for (at, pair) in places.windows(2).enumerate() {
+            let (above, below) = (&pair[0], &pair[1]);
+            let ids = above.backend.list()?;
+            let here = |row: &&PackRow| ids.binary_search(&row.id).is_ok();
+            let here: Vec<&PackRow> = rows.iter().filter(here).collect();
+            let chosen = self.choose(above, &here, below)?;
+            let bytes: u64 = chosen.iter().map(|row| row.bytes).sum();
+            self.progress.bytes_expected.fetch_add(bytes, Ordering::Relaxed);
+            for row in chosen {
+                if self.session.is_none() || self.move_one(row, above, below, report)? {
+                    report.packs += 1;
+                    report.bytes += row.bytes;
+                    if self.session.is_none() {
+                        report.tiers[at].bytes_after -= row.bytes;
+                        report.tiers[at + 1].bytes_after += row.bytes;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The packs to move, oldest first: as many as are too much. Those that are below already, whole or not, come first: an earlier run was interrupted there.
+    fn choose<'r>(&self, above: &Place, here: &[&'r PackRow], below: &Place) -> Result<Vec<&'r PackRow>> {
+        let begun = below.backend.list()?;
+        let is_begun = |row: &PackRow| begun.binary_search(&row.id).is_ok();
+        let mut chosen: Vec<&PackRow> = here.iter().copied().filter(|row| is_begun(row)).collect();
+        let mut bytes: u64 = here.iter().filter(|row| !is_begun(row)).map(|row| row.bytes).sum();
+        for row in here.iter().filter(|row| !is_begun(row)) {
+            if !self.is_too_much(above, bytes, here)? {
+                break;
+            }
+            bytes -= row.bytes;
+            chosen.push(row);
+        }
+        Ok(chosen)
+    }
+
+    /// Whether a tier that would be left with so many bytes of packs has too many.
+    fn is_too_much(&self, place: &Place, bytes: u64, here: &[&PackRow]) -> Result<bool> {
+        if let Some(most) = self.options.to_fill {
+            return Ok(bytes > most);
+        }
+        match place.tier.fill {
+            None => Ok(false),
+            Some(Fill::Bytes(most)) => Ok(bytes > most),
+            Some(Fill::Percent(most)) => {
+                let all: u64 = here.iter().map(|row| row.bytes).sum();
+                place.tier.is_above(most, all.saturating_sub(bytes))
+            }
+        }
+    }
+
+    /// Moves one pack, in the order that the module's text gives; false when it stays.
+    fn move_one(
+        &self,
+        row: &PackRow,
+        above: &Place,
+        below: &Place,
+        report: &mut RebalanceReport,
+    ) -> Result<bool> {
+        self.require_collector()?;
+        match copy_one(&*above.backend, &self.store.config, &*below.backend, row) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::Damaged => {
+                report
+                    .problems
+                    .push(format!("not moved: {error}; `outrigger check --repair` mends what can be mended"));
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        }
+        if let Err(error) = self.require_collector() {
+            // Who took over may have reclaimed the pack: what nobody knows must not stay.
+            if !self.is_live(row.id)? {
+                below.backend.remove(row.id)?;
+            }
+            return Err(error);
+        }
+        above.backend.remove(row.id)?;
+        if let Some(tiered) = self.store.backend.tiers() {
+            tiered.look_again(row.id);
+        }
+        let done = self.progress.bytes_done.fetch_add(row.bytes, Ordering::Relaxed) + row.bytes;
+        self.keep_pace(done);
+        Ok(true)
+    }
+
+    /// Rule 14: every step asks.
+    fn require_collector(&self) -> Result<()> {
+        let Some(session) = self.session else { return Ok(()) };
+        self.store.meta.absolve(session.id(), &[])
+    }
+
+    fn is_live(&self, id: PackId) -> Result<bool> {
+        Ok(self.store.committed_packs()?.binary_search(&id).is_ok())
+    }
+
+    /// Sleeps if it has done more than it may by now.
+    fn keep_pace(&self, bytes: u64) {
+        if self.options.bytes_per_sec > 0 {
+            let due = Duration::from_secs_f64(bytes as f64 / self.options.bytes_per_sec as f64);
+            std::thread::sleep(due.saturating_sub(self.began.elapsed()));
+        }
+    }
+}
