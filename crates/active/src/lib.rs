@@ -18,6 +18,7 @@
 pub mod attempt;
 pub mod bam;
 pub mod component;
+pub mod foreground;
 pub mod identity;
 pub mod inputs;
 pub mod limits;

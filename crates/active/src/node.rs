@@ -25,6 +25,7 @@ use outrigger_store::meta::{SessionKind, SessionRow};
 use outrigger_store::session::{Session, is_gone};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
+use crate::foreground::Busy;
 use crate::identity::{require_runnable, require_trusted};
 use crate::progress::Counters;
 use crate::rules::Watcher;
@@ -57,6 +58,10 @@ pub struct NodeOptions<'a> {
     pub before_publish: Quiet<'a>,
     /// True: it ends when there is nothing to do.
     pub until_idle: bool,
+    /// See [`RunOptions::make_way`].
+    pub make_way: Option<Busy>,
+    /// See [`RunOptions::idle`].
+    pub idle: bool,
 }
 
 /// What an agent tells of its work.
@@ -349,6 +354,8 @@ fn run_job(
         before_publish: options.before_publish,
         drain: Some(Arc::clone(stop)),
         leave_rest: true,
+        make_way: options.make_way.clone(),
+        idle: options.idle,
     };
     let counters = Arc::new(Counters::default());
     match beside {

@@ -319,3 +319,35 @@ fn what_lies_on_this_host_is_done_first() {
     let order = std::fs::read_to_string(ran).unwrap();
     assert_eq!(order, "b 2\nb 3\nc 5\na 0\na 1\nc 4\n");
 }
+
+#[test]
+fn nothing_is_begun_while_others_wait() {
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    let place = Place::new();
+    place.put("in", &numbered(100));
+    let ran = place.dir.path().join("ran");
+    let program = format!("echo >> {}; cat", ran.display());
+    let job = lines(spec(ReadToFile, &["sh", "-c", &program])).output("out");
+    let job = place.submit(&job, &["in"], Splits::Count(4)).unwrap();
+    let (busy, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
+    let (is_busy, count) = (Arc::clone(&busy), Arc::clone(&asked));
+    let mut options = support::options(1);
+    options.make_way = Some(Arc::new(move || {
+        count.fetch_add(1, Ordering::SeqCst);
+        is_busy.load(Ordering::SeqCst)
+    }));
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            outrigger_active::runner::run(&place.store, job, &options, &Arc::default()).unwrap().job.state
+        });
+        while asked.load(Ordering::SeqCst) < 4 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let row = place.store.jobs().unwrap().job(job).unwrap().unwrap();
+        assert_eq!((row.state, row.splits), (JobState::Waiting, [4, 0, 0, 0]));
+        assert!(!ran.exists());
+        busy.store(false, Ordering::SeqCst);
+        assert_eq!(running.join().unwrap(), JobState::Done);
+    });
+    assert_eq!(place.get("out").unwrap(), numbered(100));
+}

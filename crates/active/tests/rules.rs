@@ -225,6 +225,8 @@ fn of_agents_that_begin_at_once_with_one_name_one_has_it() {
                     threads: 1,
                     before_publish: &|| Ok(Box::new(()) as Box<dyn std::any::Any>),
                     until_idle: false,
+                    make_way: None,
+                    idle: false,
                 };
                 let ran = node::run(&place.store, &options, &stop, &mut |_| ());
                 if let Err(error) = ran {
@@ -248,6 +250,8 @@ fn of_agents_that_begin_at_once_with_one_name_one_has_it() {
         threads: 1,
         before_publish: &|| Ok(Box::new(()) as Box<dyn std::any::Any>),
         until_idle: true,
+        make_way: None,
+        idle: false,
     };
     node::run(&place.store, &options, &Arc::new(AtomicBool::new(false)), &mut |_| ()).unwrap();
 }

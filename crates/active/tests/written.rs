@@ -88,7 +88,15 @@ fn quiet(dir: PathBuf) -> impl Fn() -> Result<Box<dyn Any>> + Sync {
 
 fn run(place: &Place, job: JobId) -> Report {
     let quiet = quiet(place.dir.path().join("store"));
-    let options = RunOptions { slots: 1, threads: 2, before_publish: &quiet, drain: None, leave_rest: false };
+    let options = RunOptions {
+        slots: 1,
+        threads: 2,
+        before_publish: &quiet,
+        drain: None,
+        leave_rest: false,
+        make_way: None,
+        idle: false,
+    };
     runner::run(&place.store, job, &options, &Arc::new(Counters::default())).unwrap()
 }
 

@@ -32,6 +32,7 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::attempt::{Feed, Watch};
+use crate::foreground::Busy;
 use crate::identity::require_runnable;
 use crate::progress::Counters;
 use crate::sandbox::Sandbox;
@@ -58,6 +59,10 @@ pub struct RunOptions<'a> {
     pub drain: Option<Arc<AtomicBool>>,
     /// What others have is left to them: do not wait for it.
     pub leave_rest: bool,
+    /// While it says so nothing is begun, for half a minute at a time at most: others come first.
+    pub make_way: Option<Busy>,
+    /// Programs get only what processor and disk time nobody else wants.
+    pub idle: bool,
 }
 
 /// How a job ended.
@@ -106,6 +111,8 @@ pub(crate) struct Shared {
     pub feed: std::sync::Mutex<Option<Feed>>,
     /// See [`RunOptions::drain`].
     pub drain: Option<Arc<AtomicBool>>,
+    /// See [`RunOptions::make_way`].
+    pub make_way: Option<Busy>,
     /// A second attempt to be made, and nothing else.
     pub beside: std::sync::Mutex<Option<Beside>>,
     /// See [`Report::longest`].
@@ -121,6 +128,18 @@ impl Shared {
         self.drain.as_ref().is_some_and(|drain| drain.load(Ordering::Relaxed))
     }
 
+    /// Waits while others who use this host wait, but not for ever.
+    fn make_way(&self) {
+        let begun = std::time::Instant::now();
+        while self.make_way.as_ref().is_some_and(|busy| busy())
+            && begun.elapsed() < MAKE_WAY_MAX
+            && !self.is_draining()
+            && !self.watch.is_stopped()
+        {
+            std::thread::sleep(ASK_EVERY);
+        }
+    }
+
     /// The outputs that the program makes, with their numbers: not the raw file of a 1W pattern.
     fn outputs(&self) -> impl Iterator<Item = (usize, &Output)> {
         let written = self.inputs.paths.is_empty();
@@ -133,6 +152,8 @@ fn described(job: JobId) -> String {
     format!("job {job}")
 }
 
+/// How long others can keep a split from being begun.
+const MAKE_WAY_MAX: Duration = Duration::from_secs(30);
 /// How often it is asked whether the job was cancelled.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
@@ -204,7 +225,7 @@ fn work(
         jobs.end_job(job, JobState::Failed, why)?;
         return Err(Error::new(ErrorKind::Invalid, format!("job {job} cannot be run again: {why}")));
     }
-    let sandbox = Sandbox::find(spec.sandbox)?.for_submitter(spec.submitter.as_ref());
+    let sandbox = Sandbox::find(spec.sandbox)?.for_submitter(spec.submitter.as_ref()).idle(options.idle);
     let set = |counter: &std::sync::atomic::AtomicU64, value: u64| counter.store(value, Ordering::Relaxed);
     set(&counters.bytes_expected, inputs.bytes());
     set(&counters.splits, row.splits.iter().sum());
@@ -225,6 +246,7 @@ fn work(
         spare: std::sync::Mutex::default(),
         feed: std::sync::Mutex::new(feed),
         drain: options.drain.clone(),
+        make_way: options.make_way.clone(),
         beside: std::sync::Mutex::new(beside),
         longest: std::sync::Mutex::default(),
         overtaken: Overtaken::default(),

@@ -86,6 +86,7 @@ pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<(
         if shared.is_draining() {
             return slot.record();
         }
+        shared.make_way();
         // First what lies here; when that is done, what lies elsewhere.
         let only = (!local.is_empty()).then_some(local);
         let claims = jobs.claim_splits(slot.session.id(), shared.job, at_once, shared.spec.tries, only)?;
@@ -106,6 +107,7 @@ pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<(
             }
             slot.split(&split)?;
             slot.record_if_due()?;
+            shared.make_way();
         }
         // Few enough that other slots have work too, many enough that claiming costs nothing beside running.
         let each = begun.elapsed() / count as u32;

@@ -67,6 +67,8 @@ const COMPONENT: &str = "/component";
 pub struct Sandbox {
     bwrap: Option<PathBuf>,
     prlimit: Option<PathBuf>,
+    /// What has programs wait for everybody else, with its arguments.
+    idle: Vec<OsString>,
     filtered: bool,
     /// Whom components run as, if not as this process.
     run_as: Option<(u32, u32)>,
@@ -98,7 +100,14 @@ impl Sandbox {
     /// `Denied` in strict mode when something is missing, saying what and what else could be done.
     pub fn find(mode: Mode) -> Result<Self> {
         let prlimit = find("prlimit");
-        let mut found = Self { bwrap: None, prlimit, filtered: false, run_as: None, missing: Vec::new() };
+        let mut found = Self {
+            bwrap: None,
+            prlimit,
+            idle: Vec::new(),
+            filtered: false,
+            run_as: None,
+            missing: Vec::new(),
+        };
         if found.prlimit.is_none() {
             found.missing.push("limits for each process: there is no prlimit (Debian: util-linux)".into());
         }
@@ -138,6 +147,19 @@ impl Sandbox {
             Some(submitter) => Some((submitter.uid, submitter.gid)),
             None => self.is_closed().then_some((NOBODY, NOBODY)),
         };
+        self
+    }
+
+    /// Has components get only what processor and disk time nobody else wants: as far as the tools for it (Debian: util-linux) are there, and the disk's scheduler minds.
+    #[must_use]
+    pub fn idle(mut self, idle: bool) -> Self {
+        self.idle.clear();
+        for (program, arguments) in [("chrt", ["--idle", "0"]), ("ionice", ["--class", "3"])] {
+            if let Some(path) = find(program).filter(|_| idle) {
+                self.idle.push(path.into());
+                self.idle.extend(arguments.map(OsString::from));
+            }
+        }
         self
     }
 
@@ -214,7 +236,7 @@ impl Sandbox {
         } else {
             None
         };
-        let mut words: Vec<OsString> = Vec::new();
+        let mut words = self.idle.clone();
         if let Some(prlimit) = &self.prlimit {
             words.push(prlimit.into());
             words.push("--core=0".into());

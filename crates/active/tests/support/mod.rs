@@ -93,6 +93,8 @@ pub fn options(slots: usize) -> RunOptions<'static> {
         before_publish: &|| Ok(Box::new(()) as Box<dyn Any>),
         drain: None,
         leave_rest: false,
+        make_way: None,
+        idle: false,
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use outrigger_active::foreground::of_mount;
 use outrigger_active::node::{self, Event, Node, NodeOptions};
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::{ErrorKind, Store};
@@ -21,6 +22,7 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger node                          runs an agent until it is told to stop (Ctrl-C: finish what runs, then stop; again: stop at once)
   outrigger node --name big --slots 32    with another name than the host's, and more splits at once
+  outrigger node --idle --yield-above 5   stands back as far as it can
   outrigger node --until-idle             does what is queued, and ends
   outrigger run --detach … ; outrigger job wait 7
   outrigger node list
@@ -45,6 +47,13 @@ pub struct NodeArgs {
     /// How far the agent and its programs stand back behind whoever else wants the processor, and, with I/O schedulers that mind it, the disk: 0 to 19
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(i32).range(0..=19))]
     nice: i32,
+    /// Programs get only what processor and disk time nobody else wants: on a machine that is never idle they hardly get on
+    #[arg(long)]
+    idle: bool,
+    /// Begin nothing while reads and writes in the store's mount on this host take longer than so many milliseconds on average, or wait for room; after half a minute one
+    /// is begun all the same. 0: do not look (nor is it looked at mounts of stores in PostgreSQL)
+    #[arg(long, value_name = "MS", default_value_t = 20)]
+    yield_above: u64,
     /// End when there is nothing to do
     #[arg(long)]
     until_idle: bool,
@@ -88,12 +97,15 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
     stop_on_signal(&store, &stop);
     let hold = holder(&store, context.threads);
     let slots = args.slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
+    let looks = args.yield_above > 0 && !store.is_shared();
     let options = NodeOptions {
         name: name.clone(),
         slots: slots.max(1),
         threads: context.threads,
         before_publish: &hold,
         until_idle: args.until_idle,
+        make_way: looks.then(|| of_mount(store.dir().to_path_buf(), Duration::from_millis(args.yield_above))),
+        idle: args.idle,
     };
     say(context, &format!("agent {name}: {} at once", counted(slots as u64, "split", "splits")));
     node::run(&store, &options, &stop, &mut |event| tell(context, &store, &event))?;

@@ -277,8 +277,15 @@ fn with_options(
     let bar = Bar::with(context.quiet, move |elapsed| describe(&told.view(), elapsed));
     let hold = holder(store, context.threads);
     let slots = slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
-    let options =
-        RunOptions { slots, threads: context.threads, before_publish: &hold, drain: None, leave_rest: false };
+    let options = RunOptions {
+        slots,
+        threads: context.threads,
+        before_publish: &hold,
+        drain: None,
+        leave_rest: false,
+        make_way: None,
+        idle: false,
+    };
     let report = run(&options, &counters);
     drop(bar);
     let report = report?;

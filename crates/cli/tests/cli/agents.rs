@@ -137,6 +137,37 @@ fn an_agent_and_its_programs_stand_back() {
 }
 
 #[test]
+fn programs_of_an_agent_get_what_nobody_else_wants_if_it_is_told_so() {
+    let site = Site::sqlite();
+    site.put_numbers(1);
+    for (more, policy, class) in [(&["--idle"][..], "5", "idle"), (&[], "0", "")] {
+        let mut agent = Site::spawn(site.command(&[&["node", "--name", "kind"], more].concat()));
+        site.until(|| site.done(&["node", "list"]).text().contains("kind"));
+        let says = "cut -d ' ' -f 41 /proc/self/stat; ionice";
+        let args = [
+            "run",
+            "--detach",
+            "--sandbox",
+            "off",
+            "--in",
+            "numbers",
+            "--out",
+            "said",
+            "--",
+            "sh",
+            "-c",
+            says,
+        ];
+        let job = site.done(&args).text().trim().to_string();
+        site.done(&["job", "wait", &job, "--timeout", "60"]);
+        let said = site.done(&["cat", "said"]).text();
+        assert!(said.starts_with(&format!("{policy}\n{class}")), "{said}");
+        site.done(&["node", "drain", "kind", "--wait"]);
+        assert!(agent.wait().unwrap().success());
+    }
+}
+
+#[test]
 fn an_agent_of_another_host_is_given_up_when_its_lease_is_over() {
     let Some(site) = Site::postgres() else { return };
     let (server, schema) = site.postgres.as_ref().unwrap();

@@ -33,8 +33,11 @@ impl<F> Counted<F> {
         &self.inner
     }
 
-    fn count<T>(&self, operation: Operation, done: Result<T>) -> Result<T> {
+    fn count<T>(&self, operation: Operation, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let begun = Instant::now();
+        let done = work();
         self.tally.operation(operation);
+        self.tally.took(operation, begun.elapsed());
         done.inspect_err(|errno| self.tally.failed(*errno))
     }
 }
@@ -54,7 +57,7 @@ impl<F: Watched> Counted<F> {
 macro_rules! pass_on {
     ($($kind:ident $name:ident($($arg:ident: $type:ty),*) -> $answer:ty;)*) => {
         $(fn $name(&self, $($arg: $type),*) -> Result<$answer> {
-            self.count(Operation::$kind, self.inner.$name($($arg),*))
+            self.count(Operation::$kind, || self.inner.$name($($arg),*))
         })*
     };
 }
@@ -102,7 +105,7 @@ impl<F: FileSystem> FileSystem for Counted<F> {
 
     fn read(&self, number: u64, handle: Handle, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         let before = out.len();
-        self.count(Operation::Read, self.inner.read(number, handle, offset, len, out))?;
+        self.count(Operation::Read, || self.inner.read(number, handle, offset, len, out))?;
         self.tally.read(out.len() - before);
         Ok(())
     }
@@ -116,14 +119,13 @@ impl<F: FileSystem> FileSystem for Counted<F> {
         data: &[u8],
         drop_set_id: bool,
     ) -> Result<()> {
-        let written = self.inner.write(caller, number, handle, offset, data, drop_set_id);
-        self.count(Operation::Write, written)?;
+        self.count(Operation::Write, || self.inner.write(caller, number, handle, offset, data, drop_set_id))?;
         self.tally.wrote(data.len() as u64);
         Ok(())
     }
 
     fn copy_range(&self, caller: Caller, from: Part, to: Part, len: u64) -> Result<u64> {
-        let copied = self.count(Operation::Write, self.inner.copy_range(caller, from, to, len))?;
+        let copied = self.count(Operation::Write, || self.inner.copy_range(caller, from, to, len))?;
         self.tally.wrote(copied);
         Ok(copied)
     }

@@ -88,6 +88,9 @@ table! {
     operations_write: Counter, Whole, "operations" by "kind" = "write"; "Requests of the kernel";
     operations_sync: Counter, Whole, "operations" by "kind" = "sync"; "Requests of the kernel";
     operations_other: Counter, Whole, "operations" by "kind" = "other"; "Requests of the kernel";
+    reading_seconds: Counter, Seconds; "Time that requests to read took, all together";
+    writing_seconds: Counter, Seconds; "Time that requests to write took, all together";
+    syncing_seconds: Counter, Seconds; "Time that requests to make something durable took, all together";
     errors_io: Counter, Whole, "errors" by "kind" = "io"; "Operations that failed for no fault of their callers: EIO, ENOSPC, ESTALE";
     errors_full: Counter, Whole, "errors" by "kind" = "full"; "Operations that failed for no fault of their callers: EIO, ENOSPC, ESTALE";
     errors_stale: Counter, Whole, "errors" by "kind" = "stale"; "Operations that failed for no fault of their callers: EIO, ENOSPC, ESTALE";

@@ -31,6 +31,8 @@ pub enum Operation {
 #[repr(align(64))]
 struct Place {
     operations: [AtomicU64; 4],
+    /// Nanoseconds of all of them, by kind.
+    nanos: [AtomicU64; 4],
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
 }
@@ -67,6 +69,11 @@ impl Tally {
         add(&self.place().operations[kind as usize], 1);
     }
 
+    /// An operation has taken so long.
+    pub fn took(&self, kind: Operation, time: Duration) {
+        add(&self.place().nanos[kind as usize], time.as_nanos() as u64);
+    }
+
     /// Bytes were read.
     pub fn read(&self, bytes: usize) {
         add(&self.place().read_bytes, bytes as u64);
@@ -90,6 +97,10 @@ impl Tally {
         status.operations_write = operations(Operation::Write);
         status.operations_sync = operations(Operation::Sync);
         status.operations_other = operations(Operation::Other);
+        let nanos = |kind: Operation| sum(&|place| of(&place.nanos[kind as usize]));
+        status.reading_seconds = nanos(Operation::Read);
+        status.writing_seconds = nanos(Operation::Write);
+        status.syncing_seconds = nanos(Operation::Sync);
         status.read_bytes = sum(&|place| of(&place.read_bytes));
         status.written_bytes = sum(&|place| of(&place.written_bytes));
         self.errors.watch(status);

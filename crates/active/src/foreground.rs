@@ -1,0 +1,114 @@
+//! Who else uses the store on this host. An agent begins nothing while those who work in the mount wait for their reads and writes.
+//!
+//! The mount counts its requests and how long they took; programs of jobs read and write beside it, so what it counts is other people's. The mean of the last moments is
+//! compared with a limit. Times of `fsync` are left out: those are the disk's, however idle it is.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use outrigger_fuse::control::Client;
+use serde_json::Value;
+
+/// Says whether others wait just now.
+pub type Busy = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// How often the mount is asked.
+const ASK_EVERY: Duration = Duration::from_millis(500);
+
+/// What a mount has counted.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Sample {
+    /// Reads and writes.
+    operations: u64,
+    /// What they took together.
+    seconds: f64,
+    /// Operations that wait for room just now.
+    waiting: u64,
+}
+
+impl Sample {
+    fn parse(text: &str) -> Option<Self> {
+        let status: Value = serde_json::from_str(text).ok()?;
+        let count = |name: &str| status[name].as_u64();
+        let seconds = |name: &str| status[name].as_f64();
+        Some(Self {
+            operations: count("operations_read")? + count("operations_write")?,
+            seconds: seconds("reading_seconds")? + seconds("writing_seconds")?,
+            waiting: count("waiting_operations")?,
+        })
+    }
+
+    /// Whether requests have taken more than `limit` on average since `before`.
+    fn is_slow(&self, before: Option<&Self>, limit: Duration) -> bool {
+        if self.waiting > 0 {
+            return true;
+        }
+        // A mount that has begun anew has counted less.
+        let Some(before) = before.filter(|before| before.operations < self.operations) else { return false };
+        let mean = (self.seconds - before.seconds) / (self.operations - before.operations) as f64;
+        mean > limit.as_secs_f64()
+    }
+}
+
+struct Asked {
+    mount: Option<Client>,
+    before: Option<Sample>,
+    next: Instant,
+    busy: bool,
+}
+
+/// Asks the mount of the store in `dir`, if there is one, whether its reads and writes take more than `limit` on average.
+pub fn of_mount(dir: PathBuf, limit: Duration) -> Busy {
+    let asked = Mutex::new(Asked { mount: None, before: None, next: Instant::now(), busy: false });
+    Arc::new(move || {
+        let mut asked = asked.lock().expect("no panic while held");
+        if Instant::now() < asked.next {
+            return asked.busy;
+        }
+        asked.next = Instant::now() + ASK_EVERY;
+        if asked.mount.is_none() {
+            asked.mount = Client::connect(&dir).ok().flatten();
+        }
+        let sample = asked
+            .mount
+            .as_mut()
+            .and_then(|mount| mount.ask("status").ok())
+            .and_then(|text| Sample::parse(&text));
+        if sample.is_none() {
+            asked.mount = None;
+        }
+        asked.busy = sample.is_some_and(|sample| sample.is_slow(asked.before.as_ref(), limit));
+        asked.before = sample;
+        asked.busy
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_fuse::measures::{Status, json};
+
+    use super::*;
+
+    #[test]
+    fn what_takes_longer_than_the_limit_on_average_is_busy() {
+        let limit = Duration::from_millis(20);
+        let sample = |operations, seconds| Sample { operations, seconds, waiting: 0 };
+        let before = sample(100, 50.0);
+        assert!(!sample(100, 50.0).is_slow(Some(&before), limit), "nobody asks for anything");
+        assert!(!sample(200, 51.0).is_slow(Some(&before), limit));
+        assert!(sample(200, 53.0).is_slow(Some(&before), limit));
+        assert!(!sample(200, 53.0).is_slow(None, limit), "what was before it was looked at says nothing");
+        assert!(!sample(10, 3.0).is_slow(Some(&before), limit), "another mount");
+        assert!(Sample { waiting: 1, ..before }.is_slow(None, limit));
+    }
+
+    #[test]
+    fn a_mounts_answer_is_understood() {
+        let mut status =
+            Status { operations_read: 3, operations_write: 4, waiting_operations: 5, ..Status::default() };
+        (status.reading_seconds, status.writing_seconds) = (1_500_000_000, 500_000_000);
+        assert_eq!(Sample::parse(&json(&status)), Some(Sample { operations: 7, seconds: 2.0, waiting: 5 }));
+        assert_eq!(Sample::parse("{}"), None);
+    }
+}
