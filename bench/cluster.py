@@ -921,7 +921,7 @@ def main():
     try:
         _, files, size = bench.data.tar()
         results = {"date": datetime.date.today().isoformat(), "machine": about, "revision": revision(), "rounds": args.rounds,
-                   "quick": args.quick, "size": args.size, "tree": f"{args.tree or 'made'}, {files} files, {size / 1e6:.1f} MB",
+                   "quick": args.quick, "size": args.size, "tree": f"{'/'.join(Path(args.tree).parts[-2:]) if args.tree else 'made'}, {files} files, {size / 1e6:.1f} MB",
                    "rclone_mode": args.rclone_mode, "at_once": args.at_once, "taken": bench.taken, "failed": bench.failed}
         for number in range(args.rounds):
             for group in chosen:

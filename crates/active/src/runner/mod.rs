@@ -218,7 +218,7 @@ fn work(
     }
     fence_the_dead(store)?;
     let spec = Spec::decode(&row.spec)?;
-    require_runnable(&spec).map_err(|error| error.context(&format!("job {job}")))?;
+    require_runnable(&spec).map_err(|error| error.context(format!("job {job}")))?;
     let inputs = Inputs::load(store, job, &spec)?;
     if inputs.paths.is_empty() && feed.is_none() {
         let why = "what was written is gone with the process that read it";
