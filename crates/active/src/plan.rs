@@ -7,6 +7,7 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_store::meta::jobs::{JobId, JobInput, NewJob, NewSplit, Seen};
 use outrigger_store::meta::{At, Meta};
 use outrigger_store::ops::View;
+use outrigger_store::ops::whereabouts::stretches;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
@@ -21,7 +22,7 @@ use crate::template::{self, Subject, expand};
 /// How many splits an input is cut into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Splits {
-    /// One for each [`AUTO_BYTES`], where the records allow it.
+    /// Where the host changes that holds it, and after each [`AUTO_BYTES`], where the records allow it.
     #[default]
     Auto,
     /// So many of each input.
@@ -30,6 +31,8 @@ pub enum Splits {
 
 /// Bytes of a split, if nobody says how many there shall be: long enough that starting a program is nothing beside running it.
 pub const AUTO_BYTES: u64 = 64 << 20;
+/// Bytes of a split at least, where one is cut because another host holds what follows.
+const STRETCH_MIN: u64 = 4 << 20;
 /// Splits of one job at most.
 const SPLITS_MAX: usize = 1_000_000;
 
@@ -99,7 +102,7 @@ pub(crate) fn make(
     splits: Splits,
     fired: Option<Fired>,
 ) -> Result<JobId> {
-    let cuts = cut(spec, &found, splits)?;
+    let cuts = cut(store, spec, &found, splits)?;
     check_targets(&*store.meta, spec, &found, &cuts)?;
     let mut permissions = Permissions::new(&*store.meta, view.at, spec.submitter.as_ref());
     found.iter().try_for_each(|found| permissions.require_readable(&found.path, &found.inode))?;
@@ -160,7 +163,7 @@ pub fn settle_program(spec: &mut Spec) -> Result<()> {
     Ok(())
 }
 
-fn cut(spec: &Spec, found: &[Found], splits: Splits) -> Result<Vec<NewSplit>> {
+fn cut(store: &Store, spec: &Spec, found: &[Found], splits: Splits) -> Result<Vec<NewSplit>> {
     let whole = |input: usize| (input as u32, 0, found[input].inode.root.len());
     let can = spec.records != Records::Whole;
     if let (Splits::Count(2..), false) = (splits, can) {
@@ -177,19 +180,31 @@ fn cut(spec: &Spec, found: &[Found], splits: Splits) -> Result<Vec<NewSplit>> {
     let mut cuts = Vec::new();
     for input in 0..found.len() {
         let (number, _, len) = whole(input);
-        let count = match splits {
-            _ if !can => 1,
-            Splits::Count(count) => count,
-            Splits::Auto => len.div_ceil(AUTO_BYTES).max(1),
+        let parts = match splits {
+            _ if !can => vec![(0, len, 1)],
+            Splits::Count(count) => vec![(0, len, count)],
+            Splits::Auto => {
+                let count = |from: u64, to: u64| (to - from).div_ceil(AUTO_BYTES).max(1);
+                // It decides only who has far to read: where it cannot be found out, it does not matter.
+                match stretches(store, &found[input].inode.root, STRETCH_MIN) {
+                    Ok(parts) if parts.len() > 1 => {
+                        parts.iter().map(|part| (part.from, part.to, count(part.from, part.to))).collect()
+                    }
+                    _ => vec![(0, len, count(0, len))],
+                }
+            }
         };
-        if cuts.len() as u64 + count > SPLITS_MAX as u64 {
+        if cuts.len() as u64 + parts.iter().map(|part| part.2).sum::<u64>() > SPLITS_MAX as u64 {
             let why = format!(
                 "that would be more than {SPLITS_MAX} splits; give a smaller --splits, or fewer inputs"
             );
             return Err(Error::new(ErrorKind::Invalid, why));
         }
-        let ranges = nominal(len, count).into_iter();
-        cuts.extend(ranges.map(|(from, to)| NewSplit { input: Some(number), from, to }));
+        for (start, end, count) in parts {
+            let ranges = nominal(end - start, count).into_iter();
+            let split = |(from, to)| NewSplit { input: Some(number), from: start + from, to: start + to };
+            cuts.extend(ranges.map(split));
+        }
     }
     Ok(cuts)
 }

@@ -75,6 +75,91 @@ pub fn whereabouts(store: &Store, at: At, top: &Inode) -> Result<Whereabouts> {
     Ok(look.said)
 }
 
+/// A part of a content of which reads are sent to one host.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stretch {
+    /// Its first byte.
+    pub from: u64,
+    /// The first byte behind it.
+    pub to: u64,
+    /// Who has it.
+    pub host: String,
+}
+
+/// Chunks that [`stretches`] looks up; what comes behind them belongs to the last stretch.
+const STRETCH_CHUNKS_MAX: u64 = 1 << 22;
+
+/// Where in a content the host changes that reads are sent to: its stretches, in order and without gaps. One that is shorter than `shortest` bytes belongs to a neighbour, and what lies in no pack to
+/// the one before. Nothing if the packs' engine does not say which hosts hold them.
+///
+/// # Errors
+/// Those of the store and of the packs' engine.
+pub fn stretches(store: &Store, root: &Root, shortest: u64) -> Result<Vec<Stretch>> {
+    let (reader, mut known) = (Reader::new(store), HashMap::<PackId, Option<String>>::new());
+    let (mut found, mut from, mut looked) = (Vec::<Stretch>::new(), 0, 0);
+    while from < root.len() && looked < STRETCH_CHUNKS_MAX {
+        let (before, mut chunks, mut ends) = (from, Vec::new(), Vec::new());
+        reader.entries(root, from, root.len(), &mut |at, entry| {
+            from = at + entry.len();
+            if let Entry::Chunk { fingerprint, .. } = entry {
+                chunks.push(fingerprint);
+                ends.push(from);
+            }
+            Ok(chunks.len() < LOOKUPS)
+        })?;
+        if from == before {
+            return Err(Error::damaged("a content ends before its length"));
+        }
+        looked += chunks.len() as u64;
+        let mut places = Vec::new();
+        store.index.resolve_batch(&chunks, |_| true, &mut places)?;
+        for (place, end) in places.into_iter().zip(ends) {
+            let host = match place {
+                Some(place) => match known.get(&place.pack) {
+                    Some(host) => host.clone(),
+                    None => {
+                        let host = store.backend.locate(place.pack)?.into_iter().next();
+                        known.insert(place.pack, host.clone());
+                        host
+                    }
+                },
+                None => None,
+            };
+            match (found.last_mut(), host) {
+                (Some(last), Some(host)) if last.host != host => {
+                    let from = last.to;
+                    found.push(Stretch { from, to: end, host });
+                }
+                (Some(last), _) => last.to = end,
+                (None, Some(host)) => found.push(Stretch { from: 0, to: end, host }),
+                (None, None) => {}
+            }
+        }
+        if found.is_empty() && !known.is_empty() {
+            // The engine does not know.
+            return Ok(found);
+        }
+    }
+    if let Some(last) = found.last_mut() {
+        last.to = root.len();
+    }
+    Ok(joined(found, shortest))
+}
+
+/// Those that are too short go to a neighbour.
+fn joined(found: Vec<Stretch>, shortest: u64) -> Vec<Stretch> {
+    let mut kept: Vec<Stretch> = Vec::with_capacity(found.len());
+    for next in found {
+        match kept.last_mut() {
+            Some(last) if last.host == next.host || next.to - next.from < shortest => last.to = next.to,
+            // The first ones, which had nobody before them.
+            Some(last) if last.to - last.from < shortest => (last.to, last.host) = (next.to, next.host),
+            _ => kept.push(next),
+        }
+    }
+    kept
+}
+
 struct Look<'a> {
     store: &'a Store,
     reader: Reader<'a>,
@@ -149,5 +234,36 @@ impl Look<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joined_of(parts: &[(u64, &str)], shortest: u64) -> Vec<(u64, u64, String)> {
+        let mut from = 0;
+        let found = parts.iter().map(|(len, host)| {
+            from += len;
+            Stretch { from: from - len, to: from, host: (*host).to_string() }
+        });
+        joined(found.collect(), shortest).into_iter().map(|one| (one.from, one.to, one.host)).collect()
+    }
+
+    #[test]
+    fn short_stretches_go_to_a_neighbour_and_nothing_is_left_out() {
+        let is = |parts: &[(u64, &str)], wanted: &[(u64, u64, &str)]| {
+            let wanted: Vec<_> = wanted.iter().map(|(from, to, host)| (*from, *to, (*host).to_string())).collect();
+            assert_eq!(joined_of(parts, 10), wanted, "{parts:?}");
+        };
+        is(&[], &[]);
+        is(&[(30, "a"), (20, "b")], &[(0, 30, "a"), (30, 50, "b")]);
+        is(&[(30, "a"), (3, "b"), (20, "c")], &[(0, 33, "a"), (33, 53, "c")]);
+        // What comes back to the same host is one.
+        is(&[(30, "a"), (3, "b"), (20, "a")], &[(0, 53, "a")]);
+        // The first are too short: whoever comes next has them.
+        is(&[(3, "a"), (20, "b")], &[(0, 23, "b")]);
+        is(&[(3, "a"), (4, "b"), (20, "c")], &[(0, 27, "c")]);
+        is(&[(3, "a")], &[(0, 3, "a")]);
     }
 }
