@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use outrigger_format::PackId;
-use outrigger_store::backend::{self, Access, Backend, Location, ObjectBackend, Patience, RadosBackend};
+use outrigger_store::backend::{
+    self, Access, Backend, Keys, Location, ObjectBackend, Patience, RadosBackend, S3Location,
+};
 use outrigger_store::testing::conformance;
 use outrigger_store::{ErrorKind, Result};
 
@@ -50,6 +52,13 @@ fn read(backend: &dyn Backend, id: u64, len: usize) -> Vec<u8> {
 
 fn bytes(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 4099 + seed * 7) as u8).collect()
+}
+
+/// A command of Ceph's, with the configuration of the cluster that `scripts/cluster.sh` has made.
+fn ceph_of_cluster(program: &str, args: &[&str]) {
+    let conf = format!("{}/ceph.conf", std::env::var("OUTRIGGER_CLUSTER").unwrap());
+    let output = Command::new(program).args(["-c", &conf]).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// A command of Ceph's, with the cluster's configuration.
@@ -98,6 +107,91 @@ fn a_bucket_that_is_not_there_is_no_missing_pack() {
     let error = backend.read_at(PackId(1), 0, &mut [0; 4]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io, "{error}");
     assert!(error.to_string().contains("NoSuchBucket"), "{error}");
+}
+
+/// Asks the gateway for something that is no pack's, as the bucket's owner.
+fn ask(method: &str, location: &S3Location, query: &str, body: &str) {
+    let variable = |name: &str| std::env::var(name).unwrap();
+    let keys = format!("{}:{}", variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"));
+    let url = format!("{}/{}{query}", location.endpoint.as_ref().unwrap(), location.bucket);
+    let status = Command::new("curl")
+        .args([
+            "-fsS",
+            "-o",
+            "/dev/null",
+            "--aws-sigv4",
+            "aws:amz:us-east-1:s3",
+            "--user",
+            &keys,
+            "-X",
+            method,
+        ])
+        .args(["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "--data-binary", body, &url])
+        .status();
+    assert!(status.unwrap().success(), "{method} {url}");
+}
+
+/// The policy that docs/packs.md says suffices, for a bucket and users: a writer has all its statements, a reader what reads.
+fn policy(location: &S3Location) -> String {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/packs.md")).unwrap();
+    let text = text.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
+    let text = text.replace("bucket/store/", &format!("{}/{}/", location.bucket, location.prefix));
+    let text = text.replace(":::bucket", &format!(":::{}", location.bucket));
+    let documented: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let mut statements = Vec::new();
+    for user in ["writer", "reader"] {
+        for statement in documented["Statement"].as_array().unwrap() {
+            let mut statement = statement.clone();
+            statement["Principal"] = serde_json::json!({ "AWS": [format!("arn:aws:iam:::user/{user}")] });
+            if user == "reader" && statement["Action"].is_array() {
+                statement["Action"] = "s3:GetObject".into();
+            }
+            statements.push(statement);
+        }
+    }
+    serde_json::json!({ "Version": documented["Version"], "Statement": statements }).to_string()
+}
+
+/// What docs/packs.md says that a writer and a reader need suffices, and with it the one does no harm elsewhere, and the other none at all.
+#[test]
+fn the_rights_that_are_documented_suffice_and_are_all() {
+    let Some(Location::S3(mut location)) = location("OUTRIGGER_TEST_S3") else { return };
+    location.bucket = format!("rights-{}", location.prefix);
+    ask("PUT", &location, "", "");
+    ask("PUT", &location, "?policy=", &policy(&location));
+    let as_user = |user: &str, location: &S3Location| {
+        let secret = std::env::var("AWS_SECRET_ACCESS_KEY").unwrap();
+        let id = format!("{}{}", std::env::var("AWS_ACCESS_KEY_ID").unwrap(), user.to_uppercase());
+        let keys = Some(Keys { id, secret, token: None });
+        ObjectBackend::open_with(location, Access::default(), Patience::default(), keys).unwrap()
+    };
+    let (writer, reader) = (as_user("writer", &location), as_user("reader", &location));
+    conformance::backend(&writer);
+    // In parts, too.
+    let data = bytes(1, 45_000_000);
+    write(&writer, 1, &data).unwrap();
+    assert!(read(&reader, 1, data.len()) == data);
+    assert_eq!((reader.list().unwrap(), reader.len(PackId(2)).unwrap()), (vec![PackId(1)], None));
+    assert!(reader.claimed().unwrap().is_some(), "the conformance suite has left one");
+    for (what, done) in [
+        ("writing", write(&reader, 2, b"data")),
+        ("writing in parts", write(&reader, 2, &data)),
+        ("removing", reader.remove(PackId(1))),
+        ("setting aside", reader.set_aside(PackId(1))),
+        ("claiming", reader.claim("another store's")),
+    ] {
+        assert_eq!(done.unwrap_err().kind(), ErrorKind::Denied, "{what}");
+    }
+    assert_eq!((writer.list().unwrap(), writer.len(PackId(1)).unwrap()), (vec![PackId(1)], Some(45_000_000)));
+    // Neither does anything in another store's place.
+    let elsewhere = S3Location { prefix: "elsewhere".into(), ..location.clone() };
+    for user in ["writer", "reader"] {
+        let there = as_user(user, &elsewhere);
+        assert_eq!(write(&there, 1, b"data").unwrap_err().kind(), ErrorKind::Denied, "{user}");
+        assert_eq!(there.read_at(PackId(1), 0, &mut [0; 4]).unwrap_err().kind(), ErrorKind::Denied, "{user}");
+    }
+    writer.remove(PackId(1)).unwrap();
+    ceph_of_cluster("radosgw-admin", &["bucket", "rm", "--bucket", &location.bucket, "--purge-objects"]);
 }
 
 #[test]

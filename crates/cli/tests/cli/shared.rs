@@ -15,10 +15,10 @@ use outrigger_workload::{TreeOptions, compare_trees, source_tree};
 use crate::run::{Place, Said};
 
 /// A host: a workplace with a cache of its own, in which the store is mounted on `mnt` by a child, which is killed when this is dropped.
-struct Host {
-    place: Place,
-    url: String,
-    child: Child,
+pub struct Host {
+    pub place: Place,
+    pub url: String,
+    pub child: Child,
 }
 
 impl Drop for Host {
@@ -30,15 +30,15 @@ impl Drop for Host {
 }
 
 /// A store, in a schema of its own.
-struct Shared {
-    server: &'static Server,
-    schema: String,
-    packs: tempfile::TempDir,
+pub struct Shared {
+    pub server: &'static Server,
+    pub schema: String,
+    pub packs: tempfile::TempDir,
 }
 
 impl Shared {
     /// `None`, said aloud, where FUSE cannot be used or PostgreSQL is missing.
-    fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
             println!("skipped: /dev/fuse cannot be opened: {error}");
             return None;
@@ -52,18 +52,15 @@ impl Shared {
         Some(shared)
     }
 
-    fn url(&self) -> String {
+    pub fn url(&self) -> String {
         self.server.url(&self.schema)
     }
 
-    fn mount(&self) -> Host {
-        let (place, url) = (Place::empty(), self.url());
-        fs::create_dir(place.path("mnt")).unwrap();
-        let child = start(&place, &url);
-        Host { place, url, child }
+    pub fn mount(&self) -> Host {
+        Host::new(self.url(), &[])
     }
 
-    fn check(&self, host: &Host) {
+    pub fn check(&self, host: &Host) {
         host.done(&["check", "--read-data"]);
         // Other tests have theirs on this server; one that was left would stay.
         let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
@@ -75,14 +72,19 @@ impl Shared {
     }
 }
 
-fn command(place: &Place, url: &str, args: &[&str]) -> Command {
+pub fn command(place: &Place, url: &str, args: &[&str]) -> Command {
     let mut command = place.command(args);
     command.env("OUTRIGGER_STORE", url).env("OUTRIGGER_CACHE", place.path("cache"));
     command
 }
 
 fn start(place: &Place, url: &str) -> Child {
+    start_with(place, url, &[])
+}
+
+fn start_with(place: &Place, url: &str, environment: &[(&str, &str)]) -> Child {
     let mut command = command(place, url, &["mount", "--foreground", "mnt"]);
+    command.envs(environment.iter().copied());
     let said = File::options().create(true).append(true).open(place.path("said")).unwrap();
     let mut child = command.stdout(Stdio::null()).stderr(said).spawn().unwrap();
     let above = fs::metadata(place.path("")).unwrap().dev();
@@ -97,23 +99,36 @@ fn start(place: &Place, url: &str) -> Child {
 }
 
 impl Host {
-    fn path(&self, name: &str) -> PathBuf {
+    /// A mount whose process has more in its environment.
+    pub fn new(url: String, environment: &[(&str, &str)]) -> Self {
+        let place = Place::empty();
+        fs::create_dir(place.path("mnt")).unwrap();
+        let child = start_with(&place, &url, environment);
+        Self { place, url, child }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
         self.place.path("mnt").join(name)
     }
 
+    /// What its process has said.
+    pub fn said(&self) -> String {
+        fs::read_to_string(self.place.path("said")).unwrap()
+    }
+
     #[track_caller]
-    fn done(&self, args: &[&str]) -> Said {
+    pub fn done(&self, args: &[&str]) -> Said {
         let said = Said::from(command(&self.place, &self.url, args).output().unwrap());
         assert_eq!(said.code, 0, "{args:?}\n{}\n{}", said.text(), said.err);
         said
     }
 
-    fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
+    pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) {
         fs::write(self.path(name), bytes).unwrap();
     }
 
     #[track_caller]
-    fn must_read(&self, name: &str, bytes: impl AsRef<[u8]>) {
+    pub fn must_read(&self, name: &str, bytes: impl AsRef<[u8]>) {
         assert!(fs::read(self.path(name)).unwrap() == bytes.as_ref(), "{name}");
     }
 

@@ -1,23 +1,112 @@
-//! Mounts on hosts of a real cluster (`make test-cluster`): metadata in its PostgreSQL, packs in its pool, and a cable that is pulled. Skipped, and said to be, where there is none.
+//! Mounts on hosts of a real cluster (`make test-cluster`): metadata in its PostgreSQL, packs in its pool or bucket, and what goes wrong between them: cables that are pulled, OSDs and
+//! servers that are killed, room that runs out. Skipped, and said to be, where there is none.
+//!
+//! After each: what was acknowledged is there, `check --read-data` finds nothing, and no lock is left.
 
-use std::fs;
+mod cables;
+mod full;
+mod servers;
+
+use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
-use outrigger_workload::{TreeOptions, compare_trees, source_tree};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::run::{Place, Said};
 
-/// Longer than a lease.
-const CUT_OFF: Duration = Duration::from_secs(75);
+/// The cluster, parts of which may be broken.
+struct Cluster {
+    database: String,
+    pool: String,
+    bucket: String,
+}
+
+/// A store on it, with a schema and a place for packs of its own.
+struct Site {
+    database: String,
+    schema: String,
+}
 
 /// A host of the cluster: commands run in its network namespace. What it has mounted is unmounted when this is dropped.
 struct Host {
     name: String,
     place: Place,
     url: String,
+    child: Option<Child>,
+}
+
+impl Cluster {
+    /// `None`, said aloud, where there is none, or nothing of it may be broken.
+    fn here() -> Option<Self> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let here = || {
+            variable("OUTRIGGER_TEST_FAULTS")?;
+            Some(Self {
+                database: variable("OUTRIGGER_TEST_POSTGRES")?,
+                pool: variable("OUTRIGGER_TEST_RADOS")?,
+                bucket: variable("OUTRIGGER_TEST_S3")?,
+            })
+        };
+        let here = here();
+        if here.is_none() {
+            println!(
+                "skipped: no cluster with PostgreSQL, a pool and a bucket, parts of which may be broken (make test-cluster)"
+            );
+        }
+        here
+    }
+
+    /// A name that nothing else on it has.
+    fn fresh() -> String {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis();
+        format!("test_{now}_{}", std::process::id())
+    }
+
+    /// A new store with its packs in a place of its own in the pool.
+    fn in_pool(&self) -> Site {
+        self.store(&self.pool)
+    }
+
+    /// The same, where packs lie below a URL.
+    fn store(&self, packs: &str) -> Site {
+        let site = Site { database: self.database.clone(), schema: Self::fresh() };
+        let packs = packs.replacen('?', &format!("/{}?", site.schema), 1);
+        site.host("c3").done(&["init", "--packs", &packs]);
+        site
+    }
+}
+
+impl Site {
+    /// A host that has not mounted it yet.
+    fn host(&self, name: &str) -> Host {
+        let url = format!("{}?schema={}&sslmode=disable", self.database, self.schema);
+        Host { name: name.to_owned(), place: Place::empty(), url, child: None }
+    }
+
+    fn mount(&self, name: &str) -> Host {
+        let mut host = self.host(name);
+        host.mount();
+        host
+    }
+
+    fn sql(&self, sql: &str) -> String {
+        let url = format!("{}?sslmode=disable", self.database);
+        let output =
+            Command::new("psql").args(["-X", "-q", "-A", "-t", "-d", &url, "-c", sql]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// All of it is sound, and no lock is left.
+    #[track_caller]
+    fn check(&self, host: &Host) {
+        host.done(&["check", "--read-data"]);
+        // Who renews its lease has some for a moment.
+        wait_until("locks are gone", || {
+            self.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == "0"
+        });
+    }
 }
 
 impl Host {
@@ -34,19 +123,62 @@ impl Host {
         command
     }
 
-    #[track_caller]
-    fn done(&self, args: &[&str]) {
-        let said = Said::from(self.command(args).output().unwrap());
-        assert_eq!(said.code, 0, "{args:?}\n{}\n{}", said.text(), said.err);
+    fn run(&self, args: &[&str]) -> Said {
+        self.command(args).output().unwrap().into()
     }
 
-    fn mount(&self) {
+    #[track_caller]
+    fn done(&self, args: &[&str]) -> Said {
+        let said = self.run(args);
+        assert_eq!(said.code, 0, "{args:?}\n{}\n{}", said.text(), said.err);
+        said
+    }
+
+    fn mount(&mut self) {
         fs::create_dir_all(self.place.path("mnt")).unwrap();
-        self.done(&["mount", "mnt"]);
+        let said = File::options().create(true).append(true).open(self.place.path("said")).unwrap();
+        let mut command = self.command(&["mount", "--foreground", "mnt"]);
+        let mut child = command.stdout(Stdio::null()).stderr(said).spawn().unwrap();
+        let is_mounted = || {
+            let mounted =
+                fs::metadata(self.path("")).map(|mounted| std::os::unix::fs::MetadataExt::dev(&mounted));
+            mounted.is_ok_and(|mounted| {
+                mounted != std::os::unix::fs::MetadataExt::dev(&fs::metadata(self.place.path("")).unwrap())
+            })
+        };
+        wait_until("it is mounted", || {
+            assert!(child.try_wait().unwrap().is_none(), "{}", self.said());
+            is_mounted()
+        });
+        self.child = Some(child);
+    }
+
+    /// As its user would.
+    fn unmount(&mut self) {
+        self.done(&["unmount", "mnt"]);
+        let _ = self.child.take().unwrap().wait();
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.place.path("mnt").join(name)
+    }
+
+    /// What the mount has said.
+    fn said(&self) -> String {
+        fs::read_to_string(self.place.path("said")).unwrap()
+    }
+
+    /// Writes a file that is on other hosts, and durable, when this has returned.
+    fn synced(&self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
+        let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(self.path(name))?;
+        file.write_all(bytes)?;
+        file.sync_all()
+    }
+
+    #[track_caller]
+    fn must_read(&self, name: &str, bytes: &[u8]) {
+        let found = fs::read(self.path(name)).unwrap();
+        assert!(found == bytes, "{name} on {}: {} bytes of {}", self.name, found.len(), bytes.len());
     }
 
     /// Pulls its cable, or plugs it in again.
@@ -59,55 +191,46 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.cable("up");
+        let Some(mut child) = self.child.take() else { return };
         let _ = Command::new("umount").arg("-l").arg(self.place.path("mnt")).stderr(Stdio::null()).status();
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }
 
-#[test]
-fn a_host_that_is_cut_off_for_longer_than_its_lease_changes_nothing_when_it_is_back() {
-    let variable = |name: &str| std::env::var(name).ok();
-    let (Some(database), Some(pool), Some(_)) = (
-        variable("OUTRIGGER_TEST_POSTGRES"),
-        variable("OUTRIGGER_TEST_RADOS"),
-        variable("OUTRIGGER_TEST_FAULTS"),
-    ) else {
-        println!(
-            "skipped: no cluster with PostgreSQL and a pool whose cables may be pulled (make test-cluster)"
-        );
-        return;
-    };
-    let (now, pid) = (std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis(), std::process::id());
-    let url = format!("{database}?schema=mounts_{now}_{pid}&sslmode=disable");
-    let host = |name: &str| Host { name: name.to_owned(), place: Place::empty(), url: url.clone() };
-    let (one, two) = (host("h1"), host("h2"));
-    one.done(&["init", "--packs", &pool.replacen("?", &format!("/mounts-{now}-{pid}?"), 1)]);
-    one.mount();
-    two.mount();
-    let tree = one.place.path("tree");
-    source_tree(&tree, &TreeOptions::new(3, 12)).unwrap();
-    assert!(Command::new("cp").arg("-a").arg(&tree).arg(one.path("tree")).status().unwrap().success());
-    assert_eq!(compare_trees(&tree, &two.path("tree")).unwrap(), []);
-    fs::write(one.path("f"), "before").unwrap();
-    let mut open = fs::OpenOptions::new().write(true).open(one.path("f")).unwrap();
-    one.cable("down");
-    open.write_all(b"never!").unwrap();
-    std::thread::sleep(CUT_OFF);
-    // The others go on, and a collector ends its session.
-    fs::write(two.path("g"), "meanwhile").unwrap();
-    two.done(&["gc"]);
-    one.cable("up");
-    // It may still be waiting for a connection that is gone.
-    let synced = open.sync_all().unwrap_err();
-    assert!([Some(116), Some(5)].contains(&synced.raw_os_error()), "{synced}");
-    assert!(fs::write(one.path("new"), "x").is_err());
-    drop(open);
-    assert_eq!(fs::read(two.path("f")).unwrap(), b"before");
-    assert!(!two.path("new").exists());
-    // Mounted again, it is a host like any other.
-    one.done(&["unmount", "mnt"]);
-    one.mount();
-    assert_eq!(fs::read(one.path("g")).unwrap(), b"meanwhile");
-    fs::write(one.path("f"), "after").unwrap();
-    assert_eq!(fs::read(two.path("f")).unwrap(), b"after");
-    two.done(&["check", "--read-data"]);
+/// A part of `scripts/cluster.sh`.
+fn script(args: &[&str]) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/cluster.sh");
+    let status = Command::new(script).args(args).stdout(Stdio::null()).status().unwrap();
+    assert!(status.success(), "{args:?}");
+}
+
+/// A command of Ceph's.
+fn ceph(program: &str, args: &[&str]) -> String {
+    let conf = format!("{}/ceph.conf", std::env::var("OUTRIGGER_CLUSTER").unwrap());
+    let output = Command::new(program).args(["-c", &conf]).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Waits until all OSDs are up and hold everything that they should.
+fn healed() {
+    wait_until("Ceph has healed", || {
+        let status: serde_json::Value =
+            serde_json::from_str(&ceph("ceph", &["status", "--format", "json"])).unwrap();
+        let states = status["pgmap"]["pgs_by_state"].as_array().unwrap();
+        status["osdmap"]["num_up_osds"] == 3
+            && status["osdmap"]["num_in_osds"] == 3
+            && states.iter().all(|state| state["state_name"] == "active+clean")
+    });
+}
+
+/// Looks again and again, for three minutes at most.
+#[track_caller]
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(180);
+    while !is_so() {
+        assert!(Instant::now() < until, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
