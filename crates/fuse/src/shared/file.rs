@@ -169,7 +169,10 @@ impl State {
 
     /// The caller is just writing it, and will close it: what it sets of its attributes can go with that. (Processes of another namespace have no number.)
     pub fn is_written_by(&self, caller: Caller) -> bool {
-        caller.pid != 0 && self.writer == Some(caller.pid) && self.row.links > 0 && (self.is_new || self.is_dirty())
+        caller.pid != 0
+            && self.writer == Some(caller.pid)
+            && self.row.links > 0
+            && (self.is_new || self.is_dirty())
     }
 
     /// Sets attributes when what was written is stored.

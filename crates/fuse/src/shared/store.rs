@@ -63,6 +63,8 @@ pub(super) struct Turn {
 struct Asked {
     at: Option<Instant>,
     policies: Option<Policies>,
+    /// When other hosts' packs were last read about, in their place.
+    packs_at: Option<Instant>,
 }
 
 impl Turn {
@@ -244,13 +246,12 @@ impl Core {
             Some(policies) if asked.at.is_some_and(|at| at.elapsed() < FOLLOW_EVERY) => policies,
             _ => {
                 self.session.follow()?;
-                self.store.refresh_index()?;
                 asked.at = Some(Instant::now());
                 Policies::load(&self.store)?.with(self.options.overrides)
             }
         };
         let cuts: Vec<Cut> = files.iter().map(|file| self.cut(file)).collect();
-        let done = self.write(&cuts, &policies);
+        let done = self.write(&cuts, &policies, &mut asked.packs_at);
         asked.policies = Some(policies);
         match &done {
             Ok(()) => {
@@ -290,8 +291,13 @@ impl Core {
         }
     }
 
-    /// Writes, commits and settles.
-    fn write(self: &Arc<Self>, cuts: &[Cut], policies: &Policies) -> Result<()> {
+    /// Writes, commits and settles. What is small does not need the packs' place: neither to store it, nor to know what lies there.
+    fn write(
+        self: &Arc<Self>,
+        cuts: &[Cut],
+        policies: &Policies,
+        packs_at: &mut Option<Instant>,
+    ) -> Result<()> {
         let (mut small, mut large) = (Vec::new(), Vec::new());
         let (cuts, same): (Vec<&Cut>, Vec<&Cut>) = cuts.iter().partition(|cut| cut.is_content);
         let as_it_was = |cut: &Cut| Composed { root: cut.was.1.clone(), chunks: Vec::new() };
@@ -308,6 +314,10 @@ impl Core {
                 Some(composed) => small.push((cut, composed)),
                 None => large.push((cut, item)),
             }
+        }
+        if !large.is_empty() && packs_at.is_none_or(|at| at.elapsed() >= FOLLOW_EVERY) {
+            self.store.refresh_index()?;
+            *packs_at = Some(Instant::now());
         }
         self.write_large(large, policies.chunk_max()?)?;
         self.write_small(small)

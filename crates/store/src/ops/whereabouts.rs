@@ -253,7 +253,8 @@ mod tests {
     #[test]
     fn short_stretches_go_to_a_neighbour_and_nothing_is_left_out() {
         let is = |parts: &[(u64, &str)], wanted: &[(u64, u64, &str)]| {
-            let wanted: Vec<_> = wanted.iter().map(|(from, to, host)| (*from, *to, (*host).to_string())).collect();
+            let wanted: Vec<_> =
+                wanted.iter().map(|(from, to, host)| (*from, *to, (*host).to_string())).collect();
             assert_eq!(joined_of(parts, 10), wanted, "{parts:?}");
         };
         is(&[], &[]);

@@ -27,7 +27,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts one. Its socket lies in a directory of the server's, and goes with that.
+    /// Starts one. Its socket lies in a directory of the server's.
     ///
     /// # Errors
     /// When the socket cannot be made.
@@ -72,6 +72,8 @@ impl Drop for Proxy {
         self.over.store(true, Ordering::SeqCst);
         // So that it wakes and sees it.
         let _ = UnixStream::connect(self.dir.join(format!(".s.PGSQL.{PORT}")));
+        // The server's watchdog could not: the server is somebody else.
+        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 
