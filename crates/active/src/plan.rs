@@ -164,7 +164,6 @@ pub fn settle_program(spec: &mut Spec) -> Result<()> {
 }
 
 fn cut(store: &Store, spec: &Spec, found: &[Found], splits: Splits) -> Result<Vec<NewSplit>> {
-    let whole = |input: usize| (input as u32, 0, found[input].inode.root.len());
     let can = spec.records != Records::Whole;
     if let (Splits::Count(2..), false) = (splits, can) {
         let why =
@@ -178,15 +177,16 @@ fn cut(store: &Store, spec: &Spec, found: &[Found], splits: Splits) -> Result<Ve
         return Ok(vec![NewSplit { input: None, from: 0, to }]);
     }
     let mut cuts = Vec::new();
-    for input in 0..found.len() {
-        let (number, _, len) = whole(input);
+    for (number, one) in (0..).zip(found) {
+        let root = &one.inode.root;
+        let len = root.len();
         let parts = match splits {
             _ if !can => vec![(0, len, 1)],
             Splits::Count(count) => vec![(0, len, count)],
             Splits::Auto => {
                 let count = |from: u64, to: u64| (to - from).div_ceil(AUTO_BYTES).max(1);
                 // It decides only who has far to read: where it cannot be found out, it does not matter.
-                match stretches(store, &found[input].inode.root, STRETCH_MIN) {
+                match stretches(store, root, STRETCH_MIN) {
                     Ok(parts) if parts.len() > 1 => {
                         parts.iter().map(|part| (part.from, part.to, count(part.from, part.to))).collect()
                     }

