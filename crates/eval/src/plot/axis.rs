@@ -154,12 +154,19 @@ pub fn number(value: f64) -> String {
 /// Words of each name, in lines that fit a band.
 fn wrapped(name: &str, width: f64) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in name.split(' ') {
+    // Between words, and within those that have parts: `gear32:` and `4K/16K/64K`.
+    let pieces = name.split(' ').flat_map(|word| {
+        let parts = word.split_inclusive([':', '/']).enumerate();
+        parts.map(|(number, part)| (if number == 0 { " " } else { "" }, part))
+    });
+    for (before, piece) in pieces {
         match lines.last_mut() {
-            Some(line) if (line.chars().count() + 1 + word.chars().count()) as f64 * LETTER <= width => {
-                let _ = write!(line, " {word}");
+            Some(line)
+                if (line.chars().count() + before.len() + piece.chars().count()) as f64 * LETTER <= width =>
+            {
+                let _ = write!(line, "{before}{piece}");
             }
-            _ => lines.push(word.to_string()),
+            _ => lines.push(piece.to_string()),
         }
     }
     lines
@@ -198,6 +205,13 @@ mod tests {
             names(sizes),
             ["4 KiB", "16 KiB", "64 KiB", "256 KiB", "1 MiB", "4 MiB", "16 MiB", "64 MiB"]
         );
+    }
+
+    #[test]
+    fn long_names_go_on_in_the_next_line() {
+        let lines = |name, letters: f64| wrapped(name, letters * LETTER);
+        assert_eq!(lines("zstd:1 in the file system", 20.0), ["zstd:1 in the file", "system"]);
+        assert_eq!(lines("gear32:4K/16K/64K", 12.0), ["gear32:4K/", "16K/64K"]);
     }
 
     #[test]
