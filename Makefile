@@ -16,7 +16,7 @@ help:
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
 	@echo "make check   formatting, lints, documentation, licences of dependencies"
 	@echo "make bench   against restic, borg and rustic, and against the machine's limits"
-	@echo "make eval    the papers' experiments, short: 20 minutes; eval-full: their sizes; eval-report: docs/evaluation/report.{md,html} from the records"
+	@echo "make eval    the papers' experiments, short: 20 minutes; eval-full: their sizes, two hours, goes on where it was interrupted; eval-report: docs/evaluation/report.{md,html} from the records"
 	@echo "make fuzz    every decoder, $(FUZZ_SECONDS) s each    make docs   the API documentation"
 
 need:
@@ -93,6 +93,7 @@ bench-quick: release
 	bench/peers.py --quick --outrigger $(TARGET)/release/outrigger --workload $(TARGET)/release/outrigger-workload
 
 # BENCH_DATA=DIR for real images and trees (bench/data.sh); EVAL=ids for some of them only, or for where (--work DIR).
+# Records of hosts apart (bench/active.py, genomes.py, cluster.py) are drawn as they are.
 eval: need
 	$(CARGO) build --release -p outrigger -p outrigger-eval
 	$(TARGET)/release/outrigger-eval run $(EVAL) --scale short
@@ -100,7 +101,7 @@ eval: need
 
 eval-full: need
 	$(CARGO) build --release -p outrigger -p outrigger-eval
-	$(TARGET)/release/outrigger-eval run $(EVAL) --scale full
+	$(TARGET)/release/outrigger-eval run $(EVAL) --scale full --resume
 	$(TARGET)/release/outrigger-eval report
 
 eval-report: need

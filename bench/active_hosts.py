@@ -91,13 +91,13 @@ class Here:
     def take_part(self, count):
         """Only these hosts store from now on."""
 
-    def store(self):
-        """The environment in which programs find a new store."""
+    def store(self, *options):
+        """The environment in which programs find a new store, made with these options of `init`."""
         self.stores += 1
         where = self.base / f"store-{self.stores}"
         where.parent.mkdir(parents=True, exist_ok=True)
         env = {"OUTRIGGER_STORE": str(where)}
-        run(self.on("client", [self.outrigger, "init"]), env=self.env(env, "client"))
+        run(self.on("client", [self.outrigger, "init", *options]), env=self.env(env, "client"))
         return env
 
     def env(self, store, host):
@@ -171,18 +171,29 @@ class Cluster(Here):
         # One copy, as the paper's servers have: what goes to a second one is no traffic of the program's.
         self.ceph("osd", "pool", "set", "active", "size", "1", "--yes-i-really-mean-it")
         self.ceph("osd", "pool", "application", "enable", "active", "outrigger")
+        # OSDs that come or go have other pools' objects moved: that is no traffic of the program's either.
+        until = time.monotonic() + 120
+        while self.is_moving():
+            if time.monotonic() > until:
+                raise Failed("the cluster does not come to rest")
+            time.sleep(0.5)
+
+    def is_moving(self):
+        states = json.loads(self.ceph("status", "--format", "json"))["pgmap"]["pgs_by_state"]
+        passing = ("backfill", "recover", "peering", "creating", "activating", "unknown")
+        return any(word in state["state_name"] for state in states for word in passing)
 
     def drop_pool(self):
         if "active" in self.ceph("osd", "pool", "ls").split():
             self.ceph("osd", "pool", "rm", "active", "active", "--yes-i-really-really-mean-it")
 
-    def store(self):
+    def store(self, *options):
         self.stores += 1
         schema = f"active_{self.stamp}_{self.stores}"
         env = {"OUTRIGGER_STORE": f"{self.found['OUTRIGGER_TEST_POSTGRES']}?schema={schema}&sslmode=disable",
                "PGPASSWORD": self.found.get("PGPASSWORD", "")}
         packs = f"rados://active/{schema}?conf={self.conf}"
-        run(self.on("client", [self.outrigger, "init", "--packs", packs]), env=self.env(env, "client"))
+        run(self.on("client", [self.outrigger, "init", "--packs", packs, *options]), env=self.env(env, "client"))
         return env
 
     def on(self, host, command):
@@ -401,7 +412,9 @@ def scale(hosts, work, limited, count, rate):
     """Programs that read at a limited rate, so that more hosts than this machine has processors can be seen to add up; and how much they read from other hosts."""
     with Site(hosts, count, [limited], mounted=False) as site:
         for number, part in enumerate(work.parts(count)):
-            site("client", "put", part, "--to", f"raw/{number}")
+            # One input for each host, on it where the engine lets that be chosen.
+            placed = ["--place", site.names[number]] if hosts.counts_bytes else []
+            site("client", "put", part, "--to", f"raw/{number}", *placed)
         stored = [hosts.sent(name)[1] for name in site.names]
         begin = time.monotonic()
         job = site("client", "run", "--detach", "--pattern", "1R->0", "--in", "raw/*", "--records", "lines", "--splits", max(1, 8 // count),

@@ -98,13 +98,26 @@ fn hash_of(store: &Store, root: &Root) -> Result<String> {
     Ok(hasher.finalize().to_hex().to_string())
 }
 
-/// If `spec` runs a component (`@NAME`, `@NAME:HASH`), notes which, and returns its content, which the job must have as its last input. The
-/// content stays for as long as `view` lives, by when somebody must hold it.
+/// If `spec` runs components (`@NAME`, `@NAME:HASH`), notes which, and returns their contents, which the job must have as its last inputs. They
+/// stay for as long as `view` lives, by when somebody must hold them.
 ///
 /// # Errors
 /// `NotFound` when it is not kept, or not with this hash.
-pub fn settle(store: &Store, view: &View, spec: &mut Spec) -> Result<Option<JobInput>> {
-    let Some(asked) = spec.program.first().and_then(|word| word.strip_prefix('@')).map(str::to_string) else {
+pub fn settle(store: &Store, view: &View, spec: &mut Spec) -> Result<Vec<JobInput>> {
+    let mut inputs = Vec::new();
+    for (program, component) in spec.programs_mut() {
+        inputs.extend(settle_one(store, view, program, component)?);
+    }
+    Ok(inputs)
+}
+
+fn settle_one(
+    store: &Store,
+    view: &View,
+    program: &mut [String],
+    component: &mut Option<Component>,
+) -> Result<Option<JobInput>> {
+    let Some(asked) = program.first().and_then(|word| word.strip_prefix('@')).map(str::to_string) else {
         return Ok(None);
     };
     let (name, wanted) = asked.split_once(':').unwrap_or((&asked, ""));
@@ -130,8 +143,8 @@ pub fn settle(store: &Store, view: &View, spec: &mut Spec) -> Result<Option<JobI
         (hash, root) =
             earlier.ok_or_else(|| missing(&format!(" with hash {wanted}, nor an earlier version of it")))?;
     }
-    spec.program[0] = format!("@{name}:{hash}");
-    spec.component = Some(Component { name: name.to_string(), hash });
+    program[0] = format!("@{name}:{hash}");
+    *component = Some(Component { name: name.to_string(), hash });
     Ok(Some(JobInput { path: path.to_bytes(), root }))
 }
 

@@ -2,6 +2,9 @@
 //!
 //! The mount counts its requests and how long they took; programs of jobs read and write beside it, so what it counts is other people's. The mean of the last moments is
 //! compared with a limit. Times of `fsync` are left out: those are the disk's, however idle it is.
+//!
+//! Programs that run already yield, too, where they have control groups ([`crate::cgroup`]): while others wait they have the least share of the machine, and are held still,
+//! never for longer than [`STILL_MAX`] in a row, and after that they go on for [`GO_ON_MIN`] at least (`Yielding`).
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -15,6 +18,41 @@ pub type Busy = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// How often the mount is asked.
 const ASK_EVERY: Duration = Duration::from_millis(500);
+
+/// How long programs are held still in a row at most, while others wait …
+pub const STILL_MAX: Duration = Duration::from_secs(2);
+/// … and how long they go on at least before they are held still again: however busy others are, a third of the time is theirs.
+pub const GO_ON_MIN: Duration = Duration::from_secs(1);
+
+/// What programs that run are to do while others wait now and then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Yielding {
+    /// Run: nobody waits.
+    #[default]
+    Not,
+    /// Be still, since then.
+    Still(Instant),
+    /// Run though others wait: they were still for long enough.
+    GoOn(Instant),
+}
+
+impl Yielding {
+    /// What comes next.
+    pub fn next(self, others_wait: bool, now: Instant) -> Self {
+        match self {
+            _ if !others_wait => Self::Not,
+            Self::Not => Self::Still(now),
+            Self::Still(since) if now.duration_since(since) >= STILL_MAX => Self::GoOn(now),
+            Self::GoOn(since) if now.duration_since(since) >= GO_ON_MIN => Self::Still(now),
+            other => other,
+        }
+    }
+
+    /// True when they are to be held still.
+    pub fn is_still(self) -> bool {
+        matches!(self, Self::Still(_))
+    }
+}
 
 /// What a mount has counted.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -101,6 +139,25 @@ mod tests {
         assert!(!sample(200, 53.0).is_slow(None, limit), "what was before it was looked at says nothing");
         assert!(!sample(10, 3.0).is_slow(Some(&before), limit), "another mount");
         assert!(Sample { waiting: 1, ..before }.is_slow(None, limit));
+    }
+
+    #[test]
+    fn programs_are_held_still_while_others_wait_but_never_for_long() {
+        let begun = Instant::now();
+        let at = |millis| begun + Duration::from_millis(millis);
+        let mut yielding = Yielding::default();
+        assert!(!yielding.is_still());
+        let mut told = Vec::new();
+        // Others wait all the time: it is asked four times a second.
+        for millis in (0..6000).step_by(250) {
+            yielding = yielding.next(true, at(millis));
+            told.push(yielding.is_still());
+        }
+        let (still, go_on) = ([true; 8], [false; 4]);
+        assert_eq!(told, [&still[..], &go_on, &still, &go_on].concat());
+        yielding = yielding.next(false, at(6000));
+        assert_eq!(yielding, Yielding::Not, "nobody waits any more");
+        assert!(yielding.next(true, at(6001)).is_still());
     }
 
     #[test]

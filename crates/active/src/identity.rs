@@ -3,6 +3,7 @@
 //! | when | what is checked |
 //! | --- | --- |
 //! | a job is made, by `run` or by a rule | that its submitter may read every input, through the directories above it, and write every output |
+//! | a file is made in a mount that a rule follows | that whose rule it is may read it then; else it is not followed for this rule |
 //! | it is published | that he may still write every output; new files and directories are his |
 //! | it is run | that whoever runs it may: root runs programs as their submitter, everybody else only those that he submitted himself |
 //!
@@ -95,6 +96,23 @@ impl Submitter {
         }
         let other = entries.iter().find(|entry| entry.tag == Tag::Other);
         other.is_some_and(|entry| grants(u32::from(entry.permissions)))
+    }
+
+    /// Refuses a file that is just being made, of which only its mount knows, and that he may not read: as what it was made, in directories from the root on.
+    ///
+    /// # Errors
+    /// `Denied`, naming it.
+    pub(crate) fn require_readable_now(
+        &self,
+        path: &StorePath,
+        file: &Attributes,
+        above: &[Attributes],
+    ) -> Result<()> {
+        if let Some(depth) = above.iter().position(|directory| !self.may(directory, SEARCH)) {
+            let at = StorePath { components: path.components[..depth.min(path.components.len())].to_vec() };
+            return Err(self.refused(path, &format!("search the directory `{at}`")));
+        }
+        if self.may(file, READ) { Ok(()) } else { Err(self.refused(path, "read it")) }
     }
 
     fn refused(&self, path: &StorePath, what: &str) -> Error {

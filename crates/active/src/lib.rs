@@ -17,6 +17,7 @@
 
 pub mod attempt;
 pub mod bam;
+pub mod cgroup;
 pub mod component;
 pub mod foreground;
 pub mod identity;

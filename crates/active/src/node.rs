@@ -6,7 +6,7 @@
 //!     ├─▶ rules.rs: files that rules wait for become jobs
 //!     ├─▶ open jobs, oldest first, one at a time ─ runner/: claims splits that nobody has ─ whoever finds none left publishes
 //!     ├─▶ when nothing is left: a second attempt at a split that takes another agent long ([`crate::runner`])
-//!     └─▶ jobs whose file is still being written: each in a thread of its own, as long as its writer takes
+//!     └─▶ jobs whose file is still being written, in a mount of this host: each in a thread of its own, as long as its writer takes
 //!  beside it a thread asks whether somebody wants it to drain
 //! ```
 //!
@@ -25,13 +25,14 @@ use outrigger_store::meta::{SessionKind, SessionRow};
 use outrigger_store::session::{Session, is_gone};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
+use crate::cgroup::Groups;
 use crate::foreground::Busy;
 use crate::identity::{require_runnable, require_trusted};
 use crate::progress::Counters;
 use crate::rules::Watcher;
 use crate::runner::{self, Beside, Report, RunOptions, Stragglers, runner_of};
 use crate::spec::Spec;
-use crate::written::Quiet;
+use crate::written::{self, Quiet, Written};
 
 /// What the description of an agent's session has before its name.
 pub(crate) const SAID: &str = " node ";
@@ -62,6 +63,8 @@ pub struct NodeOptions<'a> {
     pub make_way: Option<Busy>,
     /// See [`RunOptions::idle`].
     pub idle: bool,
+    /// See [`RunOptions::groups`].
+    pub groups: Option<Arc<Groups>>,
 }
 
 /// What an agent tells of its work.
@@ -335,8 +338,8 @@ enum Fits {
     No,
     /// Run it.
     Runs,
-    /// Run it, also while its file is still being written.
-    Follows,
+    /// Run it, also while its file is still being written, if that can be read here.
+    Follows(Written),
 }
 
 /// Runs a job as an agent does.
@@ -356,6 +359,7 @@ fn run_job(
         leave_rest: true,
         make_way: options.make_way.clone(),
         idle: options.idle,
+        groups: options.groups.clone(),
     };
     let counters = Arc::new(Counters::default());
     match beside {
@@ -493,8 +497,7 @@ impl Agent<'_, '_> {
                         Fits::No
                     }
                     Some(spec) if self.refuses(row.id, &spec) => Fits::No,
-                    Some(spec) if spec.written.is_some() => Fits::Follows,
-                    Some(_) => Fits::Runs,
+                    Some(spec) => spec.written.map_or(Fits::Runs, Fits::Follows),
                     None => Fits::No,
                 };
                 self.fits.insert(row.id, fits);
@@ -507,7 +510,12 @@ impl Agent<'_, '_> {
         let is_open = || -> Result<bool> {
             Ok(self.store.jobs()?.split(row.id, 0)?.is_some_and(|split| split.range.is_open()))
         };
-        let follows = fits == Fits::Follows && is_open()?;
+        let written = if let Fits::Follows(written) = fits { Some(written) } else { None };
+        let follows = written.is_some() && is_open()?;
+        if follows && !written.map_or(Ok(true), |written| written::may_begin(self.store, written))? {
+            // Agents on the host of its mount run it; when it is closed, any.
+            return Ok(None);
+        }
         let most = if follows { FOLLOWED_MAX } else { 1 };
         if self.running.iter().filter(|one| one.follows == follows).count() >= most {
             return Ok(None);

@@ -16,7 +16,7 @@ use crate::identity::Permissions;
 use crate::inputs::{Found, StoreGlob};
 use crate::pattern::Pattern;
 use crate::records::{Records, nominal};
-use crate::spec::Spec;
+use crate::spec::{Spec, is_brought};
 use crate::template::{self, Subject, expand};
 
 /// How many splits an input is cut into.
@@ -88,8 +88,8 @@ pub fn submit(
 pub(crate) struct Fired {
     /// The file that the rule has seen.
     pub seen: Seen,
-    /// The content of the rule's component, if it has one.
-    pub component: Option<JobInput>,
+    /// The contents of the rule's components.
+    pub components: Vec<JobInput>,
 }
 
 /// As [`submit`], for files that were found already, in a view of the store; for a rule that has seen one of them.
@@ -108,8 +108,8 @@ pub(crate) fn make(
     found.iter().try_for_each(|found| permissions.require_readable(&found.path, &found.inode))?;
     let mut spec = spec.clone();
     settle_program(&mut spec)?;
-    let (seen, component) = match fired {
-        Some(Fired { seen, component }) => (Some(seen), component),
+    let (seen, components) = match fired {
+        Some(Fired { seen, components }) => (Some(seen), components),
         None => (None, component::settle(store, view, &mut spec)?),
     };
     if spec.records == Records::Bam {
@@ -124,7 +124,7 @@ pub(crate) fn make(
     spec.with = u32::try_from(found.len() - before).unwrap_or(u32::MAX);
     found[before..].iter().try_for_each(|found| permissions.require_readable(&found.path, &found.inode))?;
     let input = |found: Found| JobInput { path: found.path.to_bytes(), root: found.inode.root };
-    let inputs = found.into_iter().map(input).chain(component).collect();
+    let inputs = found.into_iter().map(input).chain(components).collect();
     let job = NewJob { spec: spec.encode()?, inputs, splits: cuts, seen };
     let id = store.jobs()?.create_job(&job)?;
     // The view's pin ends here: by now the job holds its inputs.
@@ -152,14 +152,16 @@ fn index_of(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Found> {
 /// # Errors
 /// `NotFound` when it is not there.
 pub fn settle_program(spec: &mut Spec) -> Result<()> {
-    if spec.host.is_none() && spec.brings_program() {
-        let program = spec.program[0].clone();
-        let path = std::fs::canonicalize(&program).context(|| format!("the program {program}"))?;
-        spec.program[0] = path.into_os_string().into_string().map_err(|path| {
+    if spec.host.is_some() || !spec.brings_program() {
+        return Ok(());
+    }
+    for (program, _) in spec.programs_mut().filter(|(program, _)| is_brought(program)) {
+        let path = std::fs::canonicalize(&program[0]).context(|| format!("the program {}", program[0]))?;
+        program[0] = path.into_os_string().into_string().map_err(|path| {
             Error::new(ErrorKind::Invalid, format!("{} is not UTF-8", path.to_string_lossy()))
         })?;
-        spec.host = Some(crate::node::host());
     }
+    spec.host = Some(crate::node::host());
     Ok(())
 }
 
@@ -220,6 +222,7 @@ pub(crate) fn subject_path(pattern: Pattern, split: &NewSplit, paths: &[StorePat
 pub(crate) fn check_targets(meta: &dyn Meta, spec: &Spec, found: &[Found], cuts: &[NewSplit]) -> Result<()> {
     let paths: Vec<StorePath> = found.iter().map(|found| found.path.clone()).collect();
     let mut permissions = Permissions::new(meta, At::Now, spec.submitter.as_ref());
+    let mut others = BTreeSet::new();
     for output in &spec.outputs {
         let (mut taken, mut last) = (BTreeSet::new(), None);
         for (number, cut) in cuts.iter().enumerate() {
@@ -242,6 +245,10 @@ pub(crate) fn check_targets(meta: &dyn Meta, spec: &Spec, found: &[Found], cuts:
                 );
                 return Err(Error::new(ErrorKind::Invalid, why));
             }
+            if others.contains(&target) && !template::is_directory(&output.template) {
+                let why = format!("two outputs would become `{target}`; give their --out different names");
+                return Err(Error::new(ErrorKind::Invalid, why));
+            }
             permissions.require_writable(&target)?;
             let is_directory = |path: &StorePath| -> Result<Option<bool>> {
                 Ok(find(meta, At::Now, path)?.map(|inode| inode.attributes.kind == FileKind::Directory))
@@ -253,6 +260,7 @@ pub(crate) fn check_targets(meta: &dyn Meta, spec: &Spec, found: &[Found], cuts:
                 return Err(Error::new(ErrorKind::Invalid, why));
             }
         }
+        others.append(&mut taken);
     }
     Ok(())
 }

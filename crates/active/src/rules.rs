@@ -9,8 +9,11 @@
 //!
 //! Rules for files that are *being* written (`write`) are none of the agents': a mount makes their jobs ([`crate::written`]).
 //!
-//! What this cannot tell: files that came and went between two looks, contents that were replaced before the next look, and who read what.
+//! Rules for files that are *read* are told by mounts, which see who opens what; agents make the jobs (`rules/reads.rs`).
+//!
+//! What this cannot tell: files that came and went between two looks, and contents that were replaced before the next look.
 
+mod reads;
 mod watch;
 
 use std::fmt;
@@ -29,7 +32,8 @@ use crate::plan::{self, Splits};
 use crate::spec::Spec;
 use crate::written;
 
-pub(crate) use watch::with_component;
+pub use reads::{READ_EVERY, Readers};
+pub(crate) use watch::with_components;
 pub use watch::{Looked, Watcher};
 
 /// The kind of note that a rule is.
@@ -46,24 +50,23 @@ pub enum Trigger {
     Close,
     /// A file that is made in a mount, from then on until it is closed.
     Write,
+    /// A file that is opened in a mount to be read.
+    Read,
 }
 
 impl Trigger {
-    /// Parses `create`, `close`, `write`.
+    /// Parses `create`, `close`, `write`, `read`.
     ///
     /// # Errors
-    /// `Invalid`; for `read` with the reason.
+    /// `Invalid`.
     pub fn parse(text: &str) -> Result<Self> {
-        let why = match text {
-            "create" => return Ok(Self::Create),
-            "close" => return Ok(Self::Close),
-            "write" => return Ok(Self::Write),
-            "read" => {
-                "nothing in the store tells who reads a file, so there can be no rule for it; use create, close or write"
-            }
-            _ => "use create, close or write",
-        };
-        Err(Error::new(ErrorKind::Invalid, format!("`{text}`: {why}")))
+        match text {
+            "create" => Ok(Self::Create),
+            "close" => Ok(Self::Close),
+            "write" => Ok(Self::Write),
+            "read" => Ok(Self::Read),
+            _ => Err(Error::new(ErrorKind::Invalid, format!("`{text}`: use create, close, write or read"))),
+        }
     }
 }
 
@@ -73,6 +76,7 @@ impl fmt::Display for Trigger {
             Self::Create => "create",
             Self::Close => "close",
             Self::Write => "write",
+            Self::Read => "read",
         })
     }
 }
@@ -84,6 +88,9 @@ pub struct Rule {
     pub id: String,
     /// Which files.
     pub glob: String,
+    /// More of them, each of which is awaited once; none but in what a mount is told of.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<String>,
     /// What of them.
     pub on: Trigger,
     /// What to do with each.
@@ -123,16 +130,24 @@ pub(crate) fn refuse_file(store: &Store, rule: &Rule, inode: u64, why: &str) -> 
     store.jobs()?.set_note(REFUSED, &format!("{}{inode}", refused_of(rule)), Some(why))
 }
 
-/// A rule for one file, the next that matches `glob` and is written: as a mount is told of it.
+/// A rule for what is written next: one file, the first that matches the glob, or with `#W->1W` one of each of these names. As a mount is told of it.
 ///
 /// # Errors
 /// `Invalid` when it makes no sense.
-pub fn for_one_file(glob: &str, with: Vec<String>, mut spec: Spec) -> Result<String> {
-    StoreGlob::parse(glob)?;
-    written::settle_spec(&mut spec)?;
+pub fn for_next_files(globs: &[String], with: Vec<String>, mut spec: Spec) -> Result<String> {
+    let invalid = |why: &str| Err(Error::new(ErrorKind::Invalid, why.to_string()));
+    if spec.pattern == Pattern::ManyToFile {
+        written::settle_together(&mut spec, globs)?;
+    } else if globs.len() != 1 {
+        return invalid("--follow waits for one file: give --in once, or use #W->1W");
+    } else {
+        StoreGlob::parse(&globs[0])?;
+        written::settle_spec(&mut spec)?;
+    }
     plan::settle_program(&mut spec)?;
-    let (id, glob) = (format!("#{}", clock::now_nanos()), glob.to_string());
-    encode(&Rule { id, glob, on: Trigger::Write, spec, with, splits: None, paused: false })
+    let Some((glob, more)) = globs.split_first() else { return invalid("--follow needs --in") };
+    let (id, glob, more) = (format!("#{}", clock::now_nanos()), glob.to_string(), more.to_vec());
+    encode(&Rule { id, glob, more, on: Trigger::Write, spec, with, splits: None, paused: false })
 }
 
 fn decode(note: &Note) -> Result<Rule> {
@@ -142,9 +157,17 @@ fn decode(note: &Note) -> Result<Rule> {
     })
 }
 
-/// Who holds the content of a rule's component.
-fn holder(rule: &Rule) -> String {
-    format!("rule:{}", rule.id)
+/// Who holds the content of a rule's component: that of its first program, or of another one.
+fn holder(rule: &Rule, program: usize) -> String {
+    match program {
+        0 => format!("rule:{}", rule.id),
+        other => format!("rule:{}/{other}", rule.id),
+    }
+}
+
+/// Lets go of the contents of a rule's components.
+fn release(store: &Store, rule: &Rule) -> Result<()> {
+    (0..=rule.spec.also.len()).try_for_each(|number| store.meta.release(&holder(rule, number), None))
 }
 
 /// What the names of notes on files of which a rule made no job begin with.
@@ -175,9 +198,6 @@ pub fn add(
         return invalid(format!("`{name}` cannot be a rule's name: use letters, digits and -._"));
     }
     if on == Trigger::Write {
-        if store.is_shared() {
-            return invalid("a mount of a store in PostgreSQL cannot have programs read what is being written: use --on close".into());
-        }
         if existing || !matches!(splits, Splits::Auto | Splits::Count(1)) {
             return invalid("--on write is for files that are made from now on, each read by one program: leave --existing and --splits away".into());
         }
@@ -186,26 +206,30 @@ pub fn add(
         let why = match spec.pattern {
             Pattern::ManyToFile => "a rule runs for one file at a time, so it cannot join many",
             _ => {
-                "with create and close a file has been stored when a rule sees it; use --on write, or 1R->1W and 1R->0"
+                "with create, close and read a file has been stored when a rule sees it; use --on write, or 1R->1W and 1R->0"
             }
         };
         return invalid(format!("{}: {why}", spec.pattern));
+    }
+    if on == Trigger::Read && existing {
+        return invalid("--on read is for what is read from now on: leave --existing away".into());
     }
     let parsed = StoreGlob::parse(glob)?;
     spec.check()?;
     plan::settle_program(&mut spec)?;
     // The component's content stays while this lives, by when the rule holds it: it goes on with that, whatever becomes of the name.
     let view = View::open(store, "rule", None)?;
-    let component = component::settle(store, &view, &mut spec)?;
+    let components = component::settle(store, &view, &mut spec)?;
     spec.rule = Some(name.to_string());
     let id = format!("{name}#{}", clock::now_nanos());
     let splits = match splits {
         Splits::Auto => None,
         Splits::Count(count) => Some(count),
     };
-    let rule = Rule { id, glob: glob.to_string(), on, spec, with, splits, paused: false };
+    let (glob, more) = (glob.to_string(), Vec::new());
+    let rule = Rule { id, glob, more, on, spec, with, splits, paused: false };
     let jobs = store.jobs()?;
-    if !existing && on != Trigger::Write {
+    if !existing && matches!(on, Trigger::Create | Trigger::Close) {
         // Before the rule is there: what comes meanwhile is new when it is looked for.
         let there: Vec<Seen> =
             files(store, &parsed)?.iter().map(|found| seen(&rule, &found.inode, None)).collect();
@@ -218,14 +242,17 @@ pub fn add(
         return Err(Error::new(ErrorKind::Exists, why));
     }
     // After the note: were this process to end here, the rule would look for its component by name, while a hold without a rule would last for ever.
-    if let Some(component) = component {
-        store.meta.hold(&holder(&rule), &[component.root])?;
-        if !jobs.notes(RULE)?.iter().any(|note| note.name == name && is(&rule, note)) {
-            store.meta.release(&holder(&rule), None)?;
-        }
-        view.check()?;
+    if components.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let kept = rule.spec.components().enumerate().filter(|(_, kept)| kept.is_some());
+    for ((number, _), component) in kept.zip(components) {
+        store.meta.hold(&holder(&rule, number), &[component.root])?;
+    }
+    if !jobs.notes(RULE)?.iter().any(|note| note.name == name && is(&rule, note)) {
+        release(store, &rule)?;
+    }
+    view.check()
 }
 
 /// Whether it is this rule, and not another of its name.
@@ -255,13 +282,14 @@ pub fn remove(store: &Store, name: &str) -> Result<()> {
     let rule = loop {
         let (rule, text) = one(store, name)?;
         // Before the note, by which it is found: were this process to end in between, the rule could be removed again.
-        store.meta.release(&holder(&rule), None)?;
+        release(store, &rule)?;
         // Not another one that has its name by now.
         if jobs.change_note(RULE, name, &text, None)? {
             break rule;
         }
     };
     jobs.forget_seen(&rule.id)?;
+    reads::forget_all(store, &rule)?;
     for note in jobs.notes(REFUSED)?.iter().filter(|note| note.name.starts_with(&refused_of(&rule))) {
         jobs.set_note(REFUSED, &note.name, None)?;
     }
@@ -317,11 +345,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn triggers_are_read_and_read_is_refused_with_the_reason() {
-        for trigger in [Trigger::Create, Trigger::Close, Trigger::Write] {
+    fn triggers_are_read_as_they_are_written() {
+        for trigger in [Trigger::Create, Trigger::Close, Trigger::Write, Trigger::Read] {
             assert_eq!(Trigger::parse(&trigger.to_string()).unwrap(), trigger);
         }
-        assert!(Trigger::parse("read").unwrap_err().to_string().contains("who reads"));
         assert!(Trigger::parse("open").is_err());
     }
 }

@@ -1,7 +1,10 @@
 //! What a job does: everything that is needed to run it again somewhere else, kept as JSON in its row.
+//!
+//! A program of an earlier version ignores what it does not know of a job. What it must not ignore (there is more than one program, or file that it follows) is written so that it cannot
+//! read it at all, and leaves the job to others: as the one member `later` of an object.
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::component::Component;
 use crate::identity::Submitter;
@@ -19,15 +22,36 @@ pub struct Output {
     pub name: String,
     /// What its file is called; see [`template`].
     pub template: String,
+    /// Which of the job's programs makes it.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub program: usize,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_first(program: &usize) -> bool {
+    *program == 0
+}
+
+/// A further program of a job, which is given the same input as the first in the same pass.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Also {
+    /// Program and arguments.
+    pub program: Vec<String>,
+    /// As [`Spec::component`].
+    pub component: Option<Component>,
 }
 
 /// A job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(remote = "Self")]
 pub struct Spec {
     /// Where input comes from and output goes.
     pub pattern: Pattern,
     /// Program and arguments; none: inputs are joined as they are.
     pub program: Vec<String>,
+    /// Further programs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<Also>,
     /// In order.
     pub outputs: Vec<Output>,
     /// What inputs consist of.
@@ -48,7 +72,7 @@ pub struct Spec {
     /// Where its program lies, if that is not every host's.
     #[serde(default)]
     pub host: Option<String>,
-    /// The program, if it is kept in the store; its content is the last of the job's inputs.
+    /// The program, if it is kept in the store; the contents of all programs that are, in their order, are the last of the job's inputs.
     #[serde(default)]
     pub component: Option<Component>,
     /// Who has it run; nobody in particular in jobs of earlier versions.
@@ -60,11 +84,42 @@ pub struct Spec {
     /// The file that it reads while it is written, if it does.
     #[serde(default)]
     pub written: Option<Written>,
+    /// All of its inputs are files that it reads while they are written, one after the other; [`Spec::written`] names their mount only.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub together: bool,
     /// How close it is to who writes that.
     #[serde(default)]
     pub attach: Attach,
     /// True: what was set aside does not fail the job; inputs that it belongs to have no output.
     pub skip: bool,
+}
+
+/// As it is in memory.
+#[derive(Serialize, Deserialize)]
+struct Plain(#[serde(with = "Spec")] Spec);
+
+/// As it is written down.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Kept {
+    Later { later: Plain },
+    Plain(Plain),
+}
+
+impl Serialize for Spec {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let plain = Plain(self.clone());
+        let later = !self.also.is_empty() || self.together;
+        if later { Kept::Later { later: plain } } else { Kept::Plain(plain) }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Spec {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        Ok(match Kept::deserialize(deserializer)? {
+            Kept::Later { later: Plain(spec) } | Kept::Plain(Plain(spec)) => spec,
+        })
+    }
 }
 
 impl Spec {
@@ -73,6 +128,7 @@ impl Spec {
         Self {
             pattern,
             program,
+            also: Vec::new(),
             outputs: Vec::new(),
             records: Records::Whole,
             env: Vec::new(),
@@ -86,6 +142,7 @@ impl Spec {
             submitter: None,
             rule: None,
             written: None,
+            together: false,
             attach: Attach::default(),
             skip: false,
         }
@@ -101,8 +158,45 @@ impl Spec {
             Some((name, template)) if is_name(name) => (name, template),
             _ => ("", text),
         };
-        self.outputs.push(Output { name: name.to_string(), template: template.to_string() });
+        let (name, template) = (name.to_string(), template.to_string());
+        self.outputs.push(Output { name, template, program: self.also.len() });
         self
+    }
+
+    /// Adds a program that is given the same input; outputs that are added after it are its.
+    #[must_use]
+    pub fn and(mut self, program: Vec<String>) -> Self {
+        self.also.push(Also { program, component: None });
+        self
+    }
+
+    /// The programs, with their arguments.
+    pub fn programs(&self) -> impl Iterator<Item = &[String]> {
+        std::iter::once(&self.program).chain(self.also.iter().map(|also| &also.program)).map(Vec::as_slice)
+    }
+
+    /// As [`Spec::programs`], with what is known of each that is kept in the store.
+    pub fn programs_mut(&mut self) -> impl Iterator<Item = (&mut Vec<String>, &mut Option<Component>)> {
+        let also = self.also.iter_mut().map(|also| (&mut also.program, &mut also.component));
+        std::iter::once((&mut self.program, &mut self.component)).chain(also)
+    }
+
+    /// For each program what is kept of it in the store, if it is.
+    pub fn components(&self) -> impl Iterator<Item = Option<&Component>> {
+        std::iter::once(self.component.as_ref()).chain(self.also.iter().map(|also| also.component.as_ref()))
+    }
+
+    /// Checks that there are programs where some are needed.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn check_programs(&self) -> Result<()> {
+        let joins = self.pattern == Pattern::ManyToFile && self.also.is_empty();
+        if self.programs().any(<[String]>::is_empty) && !joins {
+            let (pattern, why) = (self.pattern, "needs a program: give it after `--`");
+            return Err(Error::new(ErrorKind::Invalid, format!("{pattern} {why}")));
+        }
+        Ok(())
     }
 
     /// Checks what can be checked without a store.
@@ -112,11 +206,15 @@ impl Spec {
     pub fn check(&self) -> Result<()> {
         let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, why));
         let pattern = self.pattern;
-        if self.program.is_empty() && pattern != Pattern::ManyToFile {
-            return invalid(format!("{pattern} needs a program: give it after `--`"));
-        }
-        if pattern.has_output() && self.outputs.is_empty() && pattern != Pattern::WriteToFile {
-            return invalid(format!("{pattern} makes files: say what they are called with --out"));
+        self.check_programs()?;
+        let of = |number: usize| self.outputs.iter().filter(move |out| out.program == number);
+        let numbers = 0..=self.also.len();
+        if pattern.has_output()
+            && numbers.clone().any(|number| of(number).next().is_none())
+            && pattern != Pattern::WriteToFile
+        {
+            let each = if self.also.is_empty() { "" } else { ", for each program" };
+            return invalid(format!("{pattern} makes files: say what they are called with --out{each}"));
         }
         if !pattern.has_output() && !self.outputs.is_empty() {
             return invalid(format!("{pattern} makes no files, so --out means nothing"));
@@ -127,15 +225,23 @@ impl Spec {
                     .into(),
             );
         }
-        let several =
-            self.outputs.len() > 1 || self.outputs.iter().any(|out| template::is_directory(&out.template));
+        let several = numbers.clone().any(|number| of(number).count() > 1)
+            || self.outputs.iter().any(|out| template::is_directory(&out.template));
         if several && pattern != Pattern::FileToMany {
             return invalid(format!("{pattern} makes one file; for several outputs use 1W->#W"));
         }
-        let mut names: Vec<&str> = self.outputs.iter().map(|out| out.name.as_str()).collect();
+        let mut names: Vec<_> = self.outputs.iter().map(|out| (out.program, out.name.as_str())).collect();
         names.sort_unstable();
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
             return invalid("two outputs have the same name: give all but one as --out NAME=TEMPLATE".into());
+        }
+        let mut templates: Vec<&str> = self.outputs.iter().map(|out| out.template.as_str()).collect();
+        templates.sort_unstable();
+        if let Some(pair) = templates.windows(2).find(|pair| pair[0] == pair[1] && !self.also.is_empty()) {
+            return invalid(format!(
+                "two outputs would both become `{}`: give each a --out of its own",
+                pair[0]
+            ));
         }
         if self.tries == 0 {
             return invalid("a split needs one attempt at least".into());
@@ -164,19 +270,17 @@ impl Spec {
 
     /// True when the program is told of its inputs as files; it has no standard input then.
     pub fn wants_files(&self) -> bool {
-        self.program.iter().any(|word| word == "{in}" || (word.starts_with("{in.") && word.ends_with('}')))
+        self.programs().any(names_inputs)
     }
 
     /// How many of the job's last inputs are none that its program is to process.
     pub fn inputs_besides(&self) -> usize {
-        self.with as usize + usize::from(self.component.is_some())
+        self.with as usize + self.components().flatten().count()
     }
 
     /// Whether the program is one of a file on this host that others need not have.
     pub fn brings_program(&self) -> bool {
-        self.program.first().is_some_and(|program| {
-            program.contains('/') && !program.starts_with("/usr") && !program.starts_with("/bin")
-        })
+        self.programs().any(is_brought)
     }
 
     /// How a person would write it.
@@ -192,6 +296,66 @@ impl Spec {
         if self.program.is_empty() {
             return "(joined as they are)".to_string();
         }
-        self.program.iter().map(quoted).collect::<Vec<_>>().join(" ")
+        let told = |program: &[String]| program.iter().map(quoted).collect::<Vec<_>>().join(" ");
+        self.programs().map(told).collect::<Vec<_>>().join(" --and -- ")
+    }
+}
+
+/// True when this program is told of its inputs as files.
+pub(crate) fn names_inputs(program: &[String]) -> bool {
+    program.iter().any(|word| word == "{in}" || (word.starts_with("{in.") && word.ends_with('}')))
+}
+
+/// True when this program is one of a file on this host.
+pub(crate) fn is_brought(program: &[String]) -> bool {
+    program.first().is_some_and(|program| {
+        program.contains('/') && !program.starts_with("/usr") && !program.starts_with("/bin")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_of_several_programs_is_read_by_whom_knows_of_them_and_by_nobody_else() {
+        let word = |word: &str| vec![word.to_string()];
+        let one = Spec::new(Pattern::ReadToFile, word("sum")).output("a");
+        let two = one.clone().and(word("max")).output("b");
+        let (one_text, two_text) = (one.encode().unwrap(), two.encode().unwrap());
+        let plain = |text: &str| serde_json::from_str::<Plain>(text);
+        assert!(plain(&one_text).is_ok() && plain(&two_text).is_err(), "{one_text} {two_text}");
+        assert_eq!(Spec::decode(&one_text).unwrap().outputs, one.outputs);
+        let read = Spec::decode(&two_text).unwrap();
+        assert_eq!(read.told(), "sum --and -- max");
+        assert_eq!((read.outputs, read.also), (two.outputs, two.also));
+        assert!(Spec::decode("{}").is_err() && Spec::decode("{\"later\":{}}").is_err());
+    }
+
+    #[test]
+    fn each_program_needs_outputs_of_its_own() {
+        let word = |word: &str| vec![word.to_string()];
+        let sum = Spec::new(Pattern::ReadToFile, word("sum")).output("a");
+        sum.clone().and(word("max")).output("b").check().unwrap();
+        // Two may each have an output of the same name.
+        Spec::new(Pattern::FileToMany, word("sum"))
+            .output("x=a")
+            .and(word("max"))
+            .output("x=b")
+            .check()
+            .unwrap();
+        for (wrong, says) in [
+            (sum.clone().and(word("max")), "for each program"),
+            (sum.clone().and(word("max")).output("a"), "`a`"),
+            (sum.clone().and(word("max")).output("b").output("x=c"), "makes one file"),
+            (sum.clone().and(Vec::new()).output("b"), "needs a program"),
+            (
+                Spec::new(Pattern::ManyToFile, Vec::new()).output("a").and(word("max")).output("b"),
+                "needs a program",
+            ),
+        ] {
+            let error = wrong.check().unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
     }
 }

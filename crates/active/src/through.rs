@@ -5,7 +5,7 @@
 //!              └────▶ write pipeline: the raw file                          (split 1, if it is kept)
 //! ```
 //!
-//! The tee hands every block first to the pipeline, then to the program, in the order of the file, and waits for both: a program that is slower than
+//! The tee hands every block first to the pipeline, then to the program (or the programs, one after the other), in the order of the file, and waits for both: a program that is slower than
 //! the writer slows it down. The program reads while the writer writes, and sees the end of its input only when the writer has ended well. If the
 //! writer is lost, the program is killed, because an end of input would tell it that it has seen everything, and nothing becomes visible.
 //!
@@ -14,12 +14,11 @@
 //! the stored file.
 
 use std::collections::VecDeque;
-use std::io::{Error as IoError, ErrorKind as Io, Read, Write};
-use std::process::ChildStdin;
+use std::io::{Error as IoError, ErrorKind as Io, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 
-use outrigger_store::meta::jobs::{JobChange, JobId, JobInput, JobState, NewJob, NewSplit};
+use outrigger_store::meta::jobs::{JobChange, JobId, JobState, NewJob, NewSplit};
 use outrigger_store::meta::{At, Change, SessionKind};
 use outrigger_store::ops::View;
 use outrigger_store::tree::Policies;
@@ -28,7 +27,7 @@ use outrigger_store::write::{
 };
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
-use crate::attempt::Feed;
+use crate::attempt::{Feed, Pipes};
 use crate::component;
 use crate::identity::Permissions;
 use crate::pattern::Pattern;
@@ -48,7 +47,7 @@ const WAITING: usize = 4;
 /// Adds the raw file to the outputs of a job that keeps it.
 #[must_use]
 pub fn keep_raw(mut spec: Spec, path: &str) -> Spec {
-    spec.outputs.push(Output { name: RAW.to_string(), template: path.to_string() });
+    spec.outputs.push(Output { name: RAW.to_string(), template: path.to_string(), program: 0 });
     spec
 }
 
@@ -82,12 +81,7 @@ pub fn run(
         };
         return Err(Error::new(ErrorKind::Invalid, why));
     }
-    if spec.program.is_empty() {
-        return Err(Error::new(
-            ErrorKind::Invalid,
-            format!("{} needs a program: give it after `--`", spec.pattern),
-        ));
-    }
+    spec.check_programs()?;
     for output in &spec.outputs {
         let target = expand(&output.template, &Subject { path: None, input: 0, split: Some(0) })?;
         Permissions::new(&*store.meta, At::Now, spec.submitter.as_ref()).require_writable(&target)?;
@@ -98,7 +92,7 @@ pub fn run(
     let splits = vec![split; if raw.is_some() { 2 } else { 1 }];
     // Pinned until the job has it.
     let view = View::open(store, "run", None)?;
-    let inputs: Vec<JobInput> = component::settle(store, &view, &mut spec)?.into_iter().collect();
+    let inputs = component::settle(store, &view, &mut spec)?;
     let job = store.jobs()?.create_job(&NewJob { spec: spec.encode()?, inputs, splits, seen: None })?;
     view.check()?;
     drop(view);
@@ -133,8 +127,8 @@ pub fn run(
     let tee = Tee { stream, raw: sender, counters: Arc::clone(counters) };
     let lost = Arc::new(Mutex::new(None));
     let lost_too = Arc::clone(&lost);
-    let feed = Feed::Stream(Box::new(move |stdin| {
-        tee.run(stdin).inspect_err(|why| *lost_too.lock().expect("no panic while held") = Some(why.clone()))
+    let feed = Feed::Stream(Box::new(move |pipes| {
+        tee.run(pipes).inspect_err(|why| *lost_too.lock().expect("no panic while held") = Some(why.clone()))
     }));
     let mut keeper = keeper;
     runner::run_fed(store, job, options, counters, feed, &mut || {
@@ -170,8 +164,7 @@ enum Block {
 }
 
 impl Tee {
-    fn run(mut self, stdin: ChildStdin) -> std::result::Result<(), String> {
-        let mut stdin = Some(stdin);
+    fn run(mut self, mut pipes: Pipes) -> std::result::Result<(), String> {
         let mut buffer = vec![0; BLOCK];
         loop {
             // As it comes: a writer that writes a line now and then is followed line by line.
@@ -187,17 +180,10 @@ impl Tee {
             {
                 return Err("the raw file cannot be stored".to_string());
             }
-            if let Some(pipe) = &mut stdin
-                && let Err(error) = pipe.write_all(&buffer[..len])
-            {
-                // It has read enough, or has failed: the raw file goes on without it, and is all that there is to do without one.
-                stdin = None;
-                if error.kind() != Io::BrokenPipe {
-                    return Err(error.to_string());
-                }
-                if self.raw.is_none() {
-                    return Ok(());
-                }
+            pipes.give(&buffer[..len]).map_err(|error| error.to_string())?;
+            // They have read enough, or have failed: the raw file goes on without them.
+            if !pipes.are_any() && self.raw.is_none() {
+                return Ok(());
             }
         }
         if let Some(raw) = &self.raw {
@@ -279,7 +265,13 @@ fn keep(
     }
     // Its output is recorded; only now does it count.
     let mut writer = Writer::start(store, &session, &options, &Arc::new(Progress::default()));
-    writer.submit(Item::Change(Change::Job(JobChange::Finish { job, split, attempt, log: Vec::new() })))?;
+    writer.submit(Item::Change(Change::Job(JobChange::Finish {
+        job,
+        split,
+        attempt,
+        log: Vec::new(),
+        measured: None,
+    })))?;
     writer.finish().map(drop)
 }
 

@@ -110,7 +110,7 @@ fn an_earlier_version_that_a_job_is_to_run_stays_from_when_it_was_found() {
     let view = View::open(&place.store, "test", None).unwrap();
     let hash = blake3::hash(&wanted).to_hex();
     let mut asked = spec(ReadToFile, &[&format!("@tool:{}", &hash[..12])]).output("out");
-    let found = component::settle(&place.store, &view, &mut asked).unwrap().unwrap();
+    let found = component::settle(&place.store, &view, &mut asked).unwrap().remove(0);
     assert_eq!(asked.component.unwrap().hash, hash.as_str());
     remove(&place, ".components/tool");
     remove(&place, ".components/other");
@@ -227,6 +227,7 @@ fn of_agents_that_begin_at_once_with_one_name_one_has_it() {
                     until_idle: false,
                     make_way: None,
                     idle: false,
+                    groups: None,
                 };
                 let ran = node::run(&place.store, &options, &stop, &mut |_| ());
                 if let Err(error) = ran {
@@ -252,6 +253,7 @@ fn of_agents_that_begin_at_once_with_one_name_one_has_it() {
         until_idle: true,
         make_way: None,
         idle: false,
+        groups: None,
     };
     node::run(&place.store, &options, &Arc::new(AtomicBool::new(false)), &mut |_| ()).unwrap();
 }

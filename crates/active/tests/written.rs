@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use outrigger_active::identity::Submitter;
 use outrigger_active::pattern::Pattern::{self, WriteToFile, WriteToNothing, WriteToTwo};
 use outrigger_active::plan::Splits;
 use outrigger_active::progress::Counters;
@@ -96,6 +97,7 @@ fn run(place: &Place, job: JobId) -> Report {
         leave_rest: false,
         make_way: None,
         idle: false,
+        groups: None,
     };
     runner::run(&place.store, job, &options, &Arc::new(Counters::default())).unwrap()
 }
@@ -216,4 +218,52 @@ fn a_file_of_which_no_job_can_be_made_is_a_file_unless_nobody_may_see_it() {
     let jobs = place.store.jobs().unwrap().jobs(9).unwrap();
     assert!(jobs.len() == 2 && jobs[0].spec.contains("\"n\""), "{jobs:?}");
     mount.volume.close().unwrap();
+}
+
+#[test]
+fn what_the_owner_of_a_rule_may_not_read_is_not_followed_for_it_and_the_log_says_why() {
+    let place = Place::new();
+    let owner = Submitter { uid: 4321, gid: 4321, groups: Vec::new() };
+    let owned = |pattern: Pattern| Spec { submitter: Some(owner.clone()), ..spec(pattern, &["cat"]) };
+    rule(&place, "theirs", "in/**", owned(WriteToNothing));
+    rule(&place, "ours", "in/open*", spec(WriteToNothing, &["cat"]));
+    let mount = Mounted::new(&place);
+    let directory = mount.directory("in");
+    let closed = NewNode { kind: FileKind::Directory, mode: 0o750, umask: 0, rdev: 0 };
+    let inner = mount.volume.make(ME, directory, b"closed", closed).unwrap().attr.number;
+    let create = |directory: u64, name: &str, mode: u32| {
+        let new = NewNode { kind: FileKind::File, mode, umask: 0, rdev: 0 };
+        let flags = OpenFlags::RDWR | OFlags::CREATE;
+        let (entry, opened) = mount.volume.create(ME, directory, name.as_bytes(), new, flags).unwrap();
+        let file = (entry.attr.number, opened.handle);
+        mount.write(file, 0, b"written");
+        mount.close(file);
+    };
+    let made = || place.store.jobs().unwrap().jobs(100).unwrap().len();
+    let log = |name: &str| rules::log(&place.store, name, 100).unwrap();
+    create(directory, "open", 0o644);
+    assert_eq!((made(), log("theirs").0.len(), log("ours").0.len()), (2, 1, 1));
+    // Of a file that only its maker may read the one rule makes a job.
+    create(directory, "open-not", 0o600);
+    assert_eq!((made(), log("theirs").0.len(), log("ours").0.len()), (3, 1, 2));
+    let refused = log("theirs").1;
+    assert!(
+        refused.len() == 1
+            && refused[0].why.contains("in/open-not")
+            && refused[0].why.contains("may not read it"),
+        "{}",
+        refused[0].why
+    );
+    // Nor of one in a directory that its owner may not search, of which only the mount knows yet.
+    create(inner, "any", 0o644);
+    assert_eq!((made(), log("theirs").1.len()), (3, 2));
+    assert!(log("theirs").1.iter().any(|refused| refused.why.contains("search the directory `in/closed`")));
+    // A file of which nobody was to see what is written is made like any other then: a rule keeps nobody from writing.
+    rules::remove(&place.store, "theirs").unwrap();
+    rule(&place, "hides", "in/secret*", owned(WriteToFile));
+    place.store.jobs().unwrap();
+    mount.volume.refresh_follows().unwrap();
+    create(directory, "secret", 0o600);
+    assert_eq!((made(), log("hides").1.len()), (3, 1));
+    assert!(mount.volume.lookup(ME, directory, b"secret").is_ok());
 }

@@ -5,9 +5,9 @@ mod commands;
 mod exit;
 mod exporter;
 mod interrupt;
+mod log;
 mod output;
 mod progress;
-mod syslog;
 mod tar;
 mod when;
 

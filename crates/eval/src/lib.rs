@@ -26,6 +26,7 @@ mod mounted;
 pub mod plot;
 mod qzfs;
 pub mod record;
+mod recorded;
 pub mod registry;
 pub mod report;
 mod rig;

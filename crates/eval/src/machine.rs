@@ -61,25 +61,10 @@ impl Machine {
 
     /// How many processors are busy, while the caller waits for so long; 0 where the system does not tell.
     pub fn busy(wait: Duration) -> f64 {
-        // Ticks in which processors had nothing to do, and all. A guest's are in its host's.
-        let ticks = || -> Option<(u64, u64)> {
-            let stat = std::fs::read_to_string("/proc/stat").ok()?;
-            let numbers: Vec<u64> = stat
-                .lines()
-                .next()?
-                .split_whitespace()
-                .skip(1)
-                .take(8)
-                .filter_map(|word| word.parse().ok())
-                .collect();
-            Some((numbers.get(3)? + numbers.get(4)?, numbers.iter().sum()))
-        };
         let before = ticks();
         std::thread::sleep(wait);
-        let Some(((idle, all), (idle_now, all_now))) = before.zip(ticks()) else { return 0.0 };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
-        let passed = all_now.saturating_sub(all).max(1) as f64;
-        cpus * (1.0 - idle_now.saturating_sub(idle) as f64 / passed).clamp(0.0, 1.0)
+        cpus * ticks().busy_since(before)
     }
 
     /// As a heading has it.
@@ -95,6 +80,33 @@ impl Machine {
             self.storage,
             self.kernel
         )
+    }
+}
+
+/// Ticks of all processors since the machine started.
+#[derive(Clone, Copy, Default)]
+pub struct Ticks {
+    idle: u64,
+    all: u64,
+}
+
+/// Now; nothing where the system does not tell.
+pub fn ticks() -> Ticks {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    // A guest's are in its host's.
+    let words = stat.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
+    let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+    Ticks { idle: numbers.iter().skip(3).take(2).sum(), all: numbers.iter().sum() }
+}
+
+impl Ticks {
+    /// The share of the processors that had something to do.
+    pub fn busy_since(self, before: Ticks) -> f64 {
+        let all = self.all.saturating_sub(before.all);
+        if all == 0 {
+            return 0.0;
+        }
+        (1.0 - self.idle.saturating_sub(before.idle) as f64 / all as f64).clamp(0.0, 1.0)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `outrigger-eval`: runs experiments, keeps records, writes the report.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -27,9 +28,12 @@ enum What {
     Run {
         /// Which, or what they begin with: `ghost`, `storegpu-4`
         ids: Vec<String>,
-        /// tiny (answers only), short (20 minutes in all), full (the papers' sizes)
+        /// tiny (answers only), short (20 minutes in all), full (the papers' sizes, as far as this machine has room: some two hours)
         #[arg(long, default_value = "short", value_parser = Scale::parse)]
         scale: Scale,
+        /// Leave out what has a record of this machine, scale and commit already: what an interrupted run goes on with
+        #[arg(long)]
+        resume: bool,
         /// Where records are kept, one directory a machine
         #[arg(long, default_value = RECORDS)]
         records: PathBuf,
@@ -74,13 +78,13 @@ fn run(command: What) -> Result<ExitCode, Failed> {
                 println!("{:24} {:22} {}", experiment.id, experiment.figure, experiment.title);
             }
         }
-        What::Run { ids, scale, records, work, data, outrigger } => {
+        What::Run { ids, scale, resume, records, work, data, outrigger } => {
             let work = work.unwrap_or_else(std::env::temp_dir);
             let room = tempfile::tempdir_in(&work)?;
             let threads = std::thread::available_parallelism().map_or(1, usize::from);
             let outrigger = outrigger.or_else(beside).map(std::path::absolute).transpose()?;
             let lab = Lab { scale, work: room.path().to_path_buf(), outrigger, data, threads };
-            return run_all(&lab, &chosen(&ids)?, &records);
+            return run_all(&lab, &chosen(&ids)?, &records, resume);
         }
         What::Report { records, out, svg } => {
             let records = Record::load_all(&records)?;
@@ -113,18 +117,44 @@ fn all_ids() -> Vec<&'static str> {
 }
 
 /// One after the other. What is missing is said; what fails is said, and makes the exit code.
-fn run_all(lab: &Lab, experiments: &[Experiment], records: &std::path::Path) -> Result<ExitCode, Failed> {
+fn run_all(
+    lab: &Lab,
+    experiments: &[Experiment],
+    records: &std::path::Path,
+    resume: bool,
+) -> Result<ExitCode, Failed> {
     let machine = Machine::here(&lab.work);
+    let commit = commit();
     println!("{}", machine.describe());
-    let (mut failed, begun) = (0, Instant::now());
+    if resume && !is_whole(&commit) {
+        println!(
+            "--resume: files were changed since the last commit, or there is none: everything is run again"
+        );
+    }
+    let (mut failed, mut left_out, begun) = (0, 0, Instant::now());
     for (n, experiment) in experiments.iter().enumerate() {
+        let place = format!("[{}/{}] {:24}", n + 1, experiments.len(), experiment.id);
+        let before = Record::of(records, &machine, experiment.id)?.filter(|record| record.scale == lab.scale);
+        if let Some(before) = before.as_ref().filter(|_| resume && is_whole(&commit))
+            && before.commit == commit
+            // That of a script may be new.
+            && before.outcome.drawn_from.is_none()
+        {
+            left_out += 1;
+            println!("{place} there already, of {}", before.date);
+            continue;
+        }
+        // What it took the last time, so that one sees whether it hangs.
+        let before =
+            before.map_or_else(String::new, |before| format!(" (last time {:.0} s)", before.seconds));
+        print!("{place} runs{before} ... ");
+        std::io::stdout().flush()?;
         // Nothing of this program runs now.
         let others = Machine::busy(Duration::from_millis(500));
         let started = Instant::now();
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
         let result = (experiment.run)(lab).and_then(|outcome| outcome.check().map(|()| outcome));
         let seconds = started.elapsed().as_secs_f64();
-        let place = format!("[{}/{}] {:24}", n + 1, experiments.len(), experiment.id);
         match result {
             Ok(outcome) => {
                 let data = if lab.data.is_some() { "BENCH_DATA=… " } else { "" };
@@ -134,9 +164,9 @@ fn run_all(lab: &Lab, experiments: &[Experiment], records: &std::path::Path) -> 
                     scale: lab.scale,
                     date: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(),
                     version: env!("CARGO_PKG_VERSION").to_string(),
-                    commit: commit(),
+                    commit: commit.clone(),
                     machine: machine.clone(),
-                    others: Some(others),
+                    others: outcome.drawn_from.is_none().then_some(others),
                     load: load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
                     command: format!(
                         "{data}outrigger-eval run {} --scale {}",
@@ -146,18 +176,28 @@ fn run_all(lab: &Lab, experiments: &[Experiment], records: &std::path::Path) -> 
                     seconds,
                     outcome,
                 };
-                let path = record.save(records)?;
-                println!("{place} {seconds:6.1} s  {}", path.display());
+                record.save(records)?;
+                println!("{seconds:.1} s; {:.0} min so far", begun.elapsed().as_secs_f64() / 60.0);
             }
-            Err(Failed::Missing(why)) => println!("{place} skipped: {why}"),
+            Err(Failed::Missing(why)) => println!("skipped: {why}"),
             Err(error) => {
                 failed += 1;
-                println!("{place} FAILED: {error}");
+                println!("FAILED: {error}");
             }
         }
     }
-    println!("{} experiments in {:.0} s, {failed} failed", experiments.len(), begun.elapsed().as_secs_f64());
+    println!(
+        "{} experiments in {:.0} s, {left_out} of them there already, {failed} failed; records are in {}",
+        experiments.len(),
+        begun.elapsed().as_secs_f64(),
+        records.join(machine.slug()).display()
+    );
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Whether a commit says all about the sources.
+fn is_whole(commit: &str) -> bool {
+    !commit.is_empty() && !commit.ends_with('+')
 }
 
 /// The program of the same build.

@@ -40,17 +40,18 @@ impl Mount {
     /// # Errors
     /// `Missing` where nothing can be mounted.
     pub fn new(lab: &Lab, base: &Path, options: &[&str]) -> Result<Self, Failed> {
-        let Some(program) = &lab.outrigger else {
-            return Err(Failed::Missing(
-                "the program `outrigger` is not beside this one: build it, or give --outrigger".into(),
-            ));
-        };
-        if File::options().read(true).write(true).open("/dev/fuse").is_err() {
-            return Err(Failed::Missing("this user cannot open /dev/fuse".into()));
-        }
-        let (store, point) = (base.join("store"), base.join("mount"));
-        std::fs::create_dir_all(&point)?;
-        run(Command::new(program).arg("-s").arg(&store).arg("init").args(options))?;
+        let program = program(lab)?;
+        std::fs::create_dir_all(base.join("mount"))?;
+        run(Command::new(program).arg("-s").arg(base.join("store")).arg("init").args(options))?;
+        Self::again(lab, base)
+    }
+
+    /// Mounts the store that [`Mount::new`] made there.
+    ///
+    /// # Errors
+    /// `Missing` where nothing can be mounted.
+    pub fn again(lab: &Lab, base: &Path) -> Result<Self, Failed> {
+        let (program, store, point) = (program(lab)?, base.join("store"), base.join("mount"));
         let log = File::create(base.join("log"))?;
         let mut child = Command::new(program)
             .arg("-s")
@@ -75,27 +76,20 @@ impl Mount {
 
     /// Processor seconds of the mount's process so far.
     pub fn processor(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap_or_default();
-        let fields: Vec<u64> = stat
-            .rsplit(')')
-            .next()
-            .unwrap_or_default()
-            .split_whitespace()
-            .map(|field| field.parse().unwrap_or(0))
-            .collect();
-        // utime and stime, in hundredths on every Linux there is.
-        fields.get(11..13).map_or(0.0, |times| times.iter().sum::<u64>() as f64 / 100.0)
+        seconds_of(&self.child.id().to_string(), 11)
     }
 
-    /// Unmounts it.
+    /// Unmounts it, which ends when all is stored; says what processor time it took from its start.
     ///
     /// # Errors
     /// When it did not end well.
-    pub fn end(mut self) -> Result<(), Failed> {
+    pub fn end(mut self) -> Result<f64, Failed> {
         run(Command::new("umount").arg(&self.point))?;
+        let before = of_children();
         let status = self.child.wait()?;
         let said = std::fs::read_to_string(self.base.join("log")).unwrap_or_default();
-        check(status.success(), format!("the mount ended with {status}: {said}"))
+        check(status.success(), format!("the mount ended with {status}: {said}"))?;
+        Ok(of_children() - before)
     }
 }
 
@@ -106,6 +100,37 @@ impl Drop for Mount {
         }
         let _ = self.child.wait();
     }
+}
+
+/// The program itself, where something can be mounted.
+fn program(lab: &Lab) -> Result<&Path, Failed> {
+    let Some(program) = &lab.outrigger else {
+        return Err(Failed::Missing(
+            "the program `outrigger` is not beside this one: build it, or give --outrigger".into(),
+        ));
+    };
+    if File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        return Err(Failed::Missing("this user cannot open /dev/fuse".into()));
+    }
+    Ok(program)
+}
+
+/// Processor seconds of processes that this one has waited for.
+fn of_children() -> f64 {
+    seconds_of("self", 13)
+}
+
+/// Two fields of a process' `stat` behind its name, user's and system's, in hundredths of a second on every Linux there is.
+fn seconds_of(process: &str, field: usize) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let fields: Vec<u64> = stat
+        .rsplit(')')
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .map(|field| field.parse().unwrap_or(0))
+        .collect();
+    fields.get(field..field + 2).map_or(0.0, |times| times.iter().sum::<u64>() as f64 / 100.0)
 }
 
 /// Asks for a program.

@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::measure::Spread;
 
 /// The version of the records' form. A reader refuses newer ones and reads all older ones.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// An [`Outcome`] with where, when and by what it was found.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -52,6 +52,9 @@ pub struct Outcome {
     /// Where a processor and a device were compared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub duels: Vec<Duel>,
+    /// The record of a script that this is only a drawing of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drawn_from: Option<String>,
     /// What a reader has to know: parameters of models, what was left out and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
@@ -169,6 +172,8 @@ pub enum SeriesKind {
     Model,
     /// The paper says so.
     Paper,
+    /// What cannot be passed there, where that is not the same everywhere.
+    Limit,
 }
 
 /// A value with its spread.
@@ -218,6 +223,24 @@ impl Series {
         series
     }
 
+    /// What cannot be passed at these places.
+    pub fn limit(name: impl Into<String>, points: &[(f64, f64)]) -> Self {
+        let mut series = Self::new(name, SeriesKind::Limit);
+        points.iter().for_each(|&(x, y)| series.exact(x, y));
+        series
+    }
+
+    /// Its name, with where its numbers are from unless they were measured here.
+    pub fn label(&self) -> String {
+        let kind = match self.kind {
+            SeriesKind::Measured => return self.name.clone(),
+            SeriesKind::Model => "model",
+            SeriesKind::Paper => "paper",
+            SeriesKind::Limit => "limit",
+        };
+        format!("{} ({kind})", self.name)
+    }
+
     /// One point more.
     pub fn push(&mut self, x: f64, spread: Spread) {
         let Spread { median, low, high, rounds } = spread;
@@ -260,7 +283,7 @@ impl Outcome {
     /// Whether it can be drawn and read.
     ///
     /// # Errors
-    /// [`Failed::Wrong`] with what is wrong: a number that is none, a plot without points, an axis without a label.
+    /// [`Failed::Wrong`] with what is wrong: a number that is none, a plot without points or without a limit, an axis without a label.
     pub fn check(&self) -> Result<(), Failed> {
         use crate::experiment::check;
         check(!self.plots.is_empty() || !self.findings.is_empty(), "nothing was found")?;
@@ -273,6 +296,9 @@ impl Outcome {
             check(!plot.y.unit.is_empty(), of("no unit"))?;
             check(plot.series.iter().any(|series| !series.points.is_empty()), of("no points"))?;
             check(plot.form == Form::Lines || !plot.x.names.is_empty(), of("bars without names"))?;
+            let limited =
+                !plot.limits.is_empty() || plot.series.iter().any(|series| series.kind == SeriesKind::Limit);
+            check(limited, of("no limit"))?;
             for series in &plot.series {
                 for point in &series.points {
                     let Point { x, y, low, high, .. } = *point;
@@ -300,8 +326,21 @@ impl Record {
         let path = dir.join(format!("{}.json", self.experiment));
         let mut text = serde_json::to_string_pretty(self).map_err(std::io::Error::from)?;
         text.push('\n');
-        std::fs::write(&path, text)?;
+        // Whole or not at all, as `--resume` goes by what is there.
+        let mut file = tempfile::NamedTempFile::new_in(&dir)?;
+        std::io::Write::write_all(&mut file, text.as_bytes())?;
+        rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(0o644)).map_err(std::io::Error::from)?;
+        file.persist(&path).map_err(|error| error.error)?;
         Ok(path)
+    }
+
+    /// That of one experiment on this machine, if there is one.
+    ///
+    /// # Errors
+    /// As [`Self::load_all`].
+    pub fn of(dir: &Path, machine: &Machine, experiment: &str) -> Result<Option<Self>, Failed> {
+        let path = dir.join(machine.slug()).join(format!("{experiment}.json"));
+        if path.exists() { Self::load(&path).map(Some) } else { Ok(None) }
     }
 
     /// Every record below `dir`, by machine and experiment.

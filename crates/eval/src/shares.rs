@@ -13,6 +13,8 @@ const STAGES: [&str; 5] = ["allocation", "copy in", "kernel", "copy out", "the r
 /// What [`measure`] found.
 pub struct Shares {
     pub plot: Plot,
+    /// The same calls in milliseconds.
+    pub times: Plot,
     /// Of the last size, in percent: allocation, copy in, kernel, copy out, the rest.
     pub largest: [f64; 5],
 }
@@ -29,6 +31,8 @@ pub fn measure(
     title: String,
 ) -> Result<Shares, Failed> {
     let mut series: Vec<Series> = STAGES.map(Series::model).into();
+    let mut times: Vec<Series> = STAGES.map(Series::model).into();
+    let mut bus = Series::limit("copying in at the bus' rate", &[]);
     let mut largest = [0.0; 5];
     for (at, &bytes) in sizes.iter().enumerate() {
         let rig = Rig::modelled(&[speed], 1, Buffers::Fresh);
@@ -41,7 +45,25 @@ pub fn measure(
         let parts = [made, stages.copy_in, stages.kernel, stages.copy_out, rest];
         largest = parts.map(|part| 100.0 * part.as_secs_f64() / total.as_secs_f64());
         series.iter_mut().zip(largest).for_each(|(series, percent)| series.exact(at as f64, percent));
+        // What takes no time at all has no place on an axis of powers.
+        let millis = parts.map(|part| part.as_secs_f64() * 1e3);
+        times
+            .iter_mut()
+            .zip(millis)
+            .filter(|(_, millis)| *millis > 1e-5)
+            .for_each(|(line, millis)| line.exact(bytes as f64, millis));
+        bus.exact(bytes as f64, bytes as f64 / speed.in_rate * 1e3);
     }
+    times.push(bus);
+    times.retain(|line| !line.points.is_empty());
+    let times = Plot {
+        title: format!("{title}: times"),
+        form: Form::Lines,
+        x: Axis::log("block", "bytes"),
+        y: Axis::log("time", "ms"),
+        series: times,
+        limits: Vec::new(),
+    };
     let plot = Plot {
         title,
         form: Form::Stacked,
@@ -50,5 +72,5 @@ pub fn measure(
         series,
         limits: vec![Limit { name: "all of it".into(), y: 100.0 }],
     };
-    Ok(Shares { plot, largest })
+    Ok(Shares { plot, times, largest })
 }

@@ -6,12 +6,15 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use outrigger_format::ChunkerSpec;
-use outrigger_store::local::put;
-use outrigger_store::tree::{Overrides, StorePath};
+use outrigger_offload::runtime::Runtime;
+use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
+use outrigger_store::local::{get, put};
+use outrigger_store::meta::At;
+use outrigger_store::tree::{Overrides, StorePath, require};
 use outrigger_store::write::{OracleMode, Progress};
 use outrigger_store::{Profile, Store};
 
-use crate::experiment::{Failed, Lab, check};
+use crate::experiment::{Failed, Lab, Scale, check};
 
 /// The papers' configurations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,11 +25,20 @@ pub enum Way {
     Cpu,
     /// *CA-Infinite*: cuts and names cost nothing.
     Infinite,
+    /// *CA-GPU*: whole batches go to a device where that is faster.
+    Device,
 }
 
 impl Way {
-    /// Every one, in the order of plots.
-    pub const ALL: [Way; 3] = [Self::NonCa, Self::Cpu, Self::Infinite];
+    /// Every one that there is a machine for, in the order of plots. A simulated device computes with the processor that it is meant to free: it is used only
+    /// where answers count and times do not.
+    pub fn all(lab: &Lab) -> Vec<Way> {
+        let mut ways = vec![Self::NonCa, Self::Cpu, Self::Infinite];
+        if lab.scale == Scale::Tiny || !outrigger_offload::discover().devices.is_empty() {
+            ways.push(Self::Device);
+        }
+        ways
+    }
 
     /// The papers' name.
     pub fn name(self) -> &'static str {
@@ -34,6 +46,7 @@ impl Way {
             Self::NonCa => "non-CA",
             Self::Cpu => "CA-CPU",
             Self::Infinite => "CA-Infinite",
+            Self::Device => "CA-device",
         }
     }
 }
@@ -74,8 +87,21 @@ pub fn write(
     way: Way,
     oracle: &Path,
 ) -> Result<Put, Failed> {
+    if way == Way::Device && store.devices().is_none() {
+        store.use_devices(Arc::new(devices(lab)), None);
+    }
     let oracle = (way == Way::Infinite).then(|| OracleMode::Replay(oracle.to_path_buf()));
     put_with(lab, store, source, name, chunker, way != Way::NonCa, oracle)
+}
+
+/// Those that are there; for the answers a simulated one.
+fn devices(lab: &Lab) -> Runtime {
+    let mut found = outrigger_offload::discover().devices;
+    if found.is_empty() {
+        found.push(Box::new(SimDevice::new(SimOptions::new("sim:0", Speed::PCIE5_GPU))));
+    }
+    let builder = Runtime::builder().cpu_threads(lab.threads);
+    found.into_iter().fold(builder, |builder, device| builder.device(device)).build()
 }
 
 fn put_with(
@@ -100,6 +126,19 @@ fn put_with(
         bytes: progress.bytes_done.load(Ordering::Relaxed),
         new: progress.bytes_new.load(Ordering::Relaxed),
     })
+}
+
+/// Restores the directory of that name into `dest`.
+///
+/// # Errors
+/// Those of the store; [`Failed::Wrong`] when something is left out.
+pub fn restore(lab: &Lab, store: &Store, name: &str, dest: &Path) -> Result<(), Failed> {
+    let (at, path) = (At::Now, StorePath::parse(name.as_bytes())?);
+    let (inode, progress) = (require(&*store.meta, at, &path)?, Progress::default());
+    let options = get::GetOptions { threads: lab.threads, ..get::GetOptions::default() };
+    get::restore(store, at, &inode, dest, None, options, &progress)?;
+    let skipped = progress.skipped.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len();
+    check(skipped == 0, format!("{skipped} files were not restored"))
 }
 
 /// Has an oracle write down `source`, for [`Way::Infinite`].

@@ -101,7 +101,8 @@ fn records_of_other_machines_can_be_added() {
     assert!(
         text.find("Where today's processor beats the device").unwrap() < text.find("How to read it").unwrap()
     );
-    let newer = std::fs::read_to_string(&path).unwrap().replace("\"schema\": 1", "\"schema\": 2");
+    let newer =
+        std::fs::read_to_string(&path).unwrap().replace(&format!("\"schema\": {SCHEMA}"), "\"schema\": 99");
     std::fs::write(&path, newer).unwrap();
     let error = Record::load_all(dir.path()).unwrap_err().to_string();
     assert!(error.contains("newer") && error.contains(id), "{error}");

@@ -1,19 +1,20 @@
 //! How commands that run beside a mount find it, and what they ask of it.
 //!
-//! A mount listens on a socket in the store's directory. A client sends a line and gets a line:
+//! A mount listens on a socket: of a store in a directory, in that; of one in PostgreSQL, which a host may have mounted several times, where it has its log. A client sends a line and gets a line:
 //!
 //! | line | answer |
 //! | --- | --- |
 //! | `stored` | `ok` once everything that was acknowledged before is in the store, where the client will read it |
-//! | `pause` | `ok` once that is so, and nothing more will be stored until `release` or the end of the connection: for a client that takes a snapshot. Changes go on |
+//! | `pause` (and the next two: of a mount that owns its store) | `ok` once that is so, and nothing more will be stored until `release` or the end of the connection: for a client that takes a snapshot. Changes go on |
 //! | `hold` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store |
 //! | `release` | `ok` once the mount has forgotten what it knew, and changes go on |
 //! | `follow INODE FROM` | of a file that is being written, the bytes from FROM on as far as they are there: `data LENGTH` and so many bytes; `nothing` when there was none for a while; `closed` when nobody writes it (any more) |
+//! | `input JOB NUMBER` | of a job that reads several files while they are written: `inode INODE` of that one, `nothing` if it was not made yet, `closed` when the job has its content, `unknown` |
 //! | `rules` | `ok` once the mount knows which files are to be followed as the store says now |
 //! | `next RULE` | `job NUMBER` once a file was made that the rule (JSON in a line) wants, and that job reads; the rule is forgotten with that, or with the connection |
 //! | `status` | how the mount fares ([`measures`]), as JSON |
 //!
-//! or `error`, a kind and a sentence. Only who may write to the store's directory can connect.
+//! or `error`, a kind and a sentence. Only who may write to that directory can connect.
 
 use std::io::{self, BufRead, BufReader, Read as _, Write};
 use std::os::fd::AsRawFd;
@@ -23,13 +24,16 @@ use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
+use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
-use outrigger_store::{Context as _, Error, ErrorKind, Result};
+use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::follow::{BLOCK, Expected, Followed};
 use crate::fs::Counted;
-use crate::live::{BLOCK, Followed, LiveVolume};
-use crate::measures;
+use crate::live::{Input, LiveVolume, Stale};
+use crate::measures::{self, Watched};
+use crate::shared::{SharedVolume, dir_of_mount, dirs_of_mounts};
 
 const SOCKET: &str = "mount.sock";
 /// How long a follower waits for bytes before it is asked whether it still wants them.
@@ -38,7 +42,121 @@ const FOLLOW_WAIT: Duration = Duration::from_millis(500);
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What the kernel should forget after another process has changed the store.
-pub type Forget = dyn Fn(&crate::live::Stale) + Send + Sync;
+pub type Forget = dyn Fn(&Stale) + Send + Sync;
+
+/// What a mount that can be written to is asked.
+pub trait Controlled: Watched + Send + Sync + 'static {
+    /// Stores what was acknowledged.
+    ///
+    /// # Errors
+    /// Those of the store.
+    fn stored(&self) -> Result<()>;
+    /// Looks again which files are to be followed.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    fn refresh_follows(&self) -> Result<()>;
+    /// Wants one file; see [`Follows::expect`](crate::live::Follows::expect).
+    ///
+    /// # Errors
+    /// `Invalid` when this mount has no rules.
+    fn expect_file(&self, rule: &str) -> Result<Expected>;
+    /// The next bytes of a file that is being written, from byte `from` on; waits for them as long as `wait`.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed>;
+    /// Where one of several inputs of a job is; see [`Follows::input`](crate::live::Follows::input).
+    fn input_of(&self, job: JobId, number: u32) -> Input;
+    /// Names that the kernel has to look up again when other files are to be followed than before.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    fn known_names(&self) -> Result<Stale>;
+    /// This, if it owns its store.
+    fn owner(self: &Arc<Self>) -> Option<&Arc<LiveVolume>>;
+}
+
+impl Controlled for LiveVolume {
+    fn stored(&self) -> Result<()> {
+        self.destage_all()
+    }
+
+    fn refresh_follows(&self) -> Result<()> {
+        self.refresh_follows()
+    }
+
+    fn expect_file(&self, rule: &str) -> Result<Expected> {
+        self.expect_file(rule)
+    }
+
+    fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed> {
+        self.follow(inode, from, wait)
+    }
+
+    fn input_of(&self, job: JobId, number: u32) -> Input {
+        self.input_of(job, number)
+    }
+
+    fn known_names(&self) -> Result<Stale> {
+        self.known_names()
+    }
+
+    fn owner(self: &Arc<Self>) -> Option<&Arc<LiveVolume>> {
+        Some(self)
+    }
+}
+
+impl Controlled for SharedVolume {
+    fn stored(&self) -> Result<()> {
+        self.store_all()
+    }
+
+    fn refresh_follows(&self) -> Result<()> {
+        self.refresh_follows()
+    }
+
+    fn expect_file(&self, rule: &str) -> Result<Expected> {
+        self.expect_file(rule)
+    }
+
+    fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed> {
+        self.follow(inode, from, wait)
+    }
+
+    fn input_of(&self, _: JobId, _: u32) -> Input {
+        // The files of a job that has several are written in one mount, and here there may be others.
+        Input::Unknown
+    }
+
+    fn known_names(&self) -> Result<Stale> {
+        // A file is followed when it is made, by its name.
+        Ok(Stale::default())
+    }
+
+    fn owner(self: &Arc<Self>) -> Option<&Arc<LiveVolume>> {
+        None
+    }
+}
+
+/// Where the mount that has this session listens, if it is on this host.
+pub fn listens_at(store: &Store, mount: SessionId) -> PathBuf {
+    if store.is_shared() { dir_of_mount(store, mount) } else { store.dir().to_path_buf() }
+}
+
+/// True when the mount that has this session can be asked from here, or could be until it was killed.
+pub fn is_within_reach(store: &Store, mount: SessionId) -> bool {
+    listens_at(store, mount).join(SOCKET).exists()
+}
+
+/// The mounts of this store on this host that can be written to.
+///
+/// # Errors
+/// When one does not let us in.
+pub fn mounts_of(store: &Store) -> Result<Vec<Client>> {
+    let dirs = if store.is_shared() { dirs_of_mounts(store) } else { vec![store.dir().to_path_buf()] };
+    dirs.iter().filter_map(|dir| Client::connect(dir).transpose()).collect()
+}
 
 /// Socket paths are short; a directory's descriptor makes any path short.
 fn through<T>(dir: &Path, work: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
@@ -52,19 +170,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens in the store's directory; `forget` tells the kernel. It serves until nobody else has the volume.
+    /// Listens in `dir` ([`listens_at`]); `forget` tells the kernel. It serves until nobody else has the volume.
     ///
     /// # Errors
     /// When the socket cannot be made.
-    pub fn start(volume: &Arc<Counted<LiveVolume>>, store: &Path, forget: Arc<Forget>) -> Result<Self> {
-        let path = store.join(SOCKET);
+    pub fn start<V: Controlled>(volume: &Arc<Counted<V>>, dir: &Path, forget: Arc<Forget>) -> Result<Self> {
+        let path = dir.join(SOCKET);
         let what = || format!("cannot listen on {}", path.display());
         // Of a mount that was killed: the staging log's lock says that no other one is alive.
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error).context(what),
             _ => {}
         }
-        let listener = through(store, |path| UnixListener::bind(path)).context(what)?;
+        let listener = through(dir, |path| UnixListener::bind(path)).context(what)?;
         let volume = Arc::downgrade(volume);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -84,15 +202,15 @@ impl Drop for Server {
     }
 }
 
-fn serve(counted: &Counted<LiveVolume>, stream: UnixStream, forget: &Forget) -> io::Result<()> {
+fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forget) -> io::Result<()> {
     let volume = counted.inner();
     let mut answers = stream.try_clone()?;
     let mut lines = BufReader::new(stream).lines();
     while let Some(line) = lines.next().transpose()? {
         match line.as_str() {
-            "stored" => answer(&mut answers, volume.destage_all().map(|()| "ok".to_string()))?,
+            "stored" => answer(&mut answers, volume.stored().map(|()| "ok".to_string()))?,
             "status" => answer(&mut answers, Ok(measures::json(&counted.status())))?,
-            "pause" => match volume.pause() {
+            "pause" => match owner(volume).and_then(|volume| volume.pause()) {
                 Err(error) => answer(&mut answers, Err(error))?,
                 Ok(paused) => {
                     answer(&mut answers, Ok("ok".to_string()))?;
@@ -104,7 +222,7 @@ fn serve(counted: &Counted<LiveVolume>, stream: UnixStream, forget: &Forget) -> 
                 }
             },
             "hold" => {
-                let held = match volume.hold() {
+                let held = match owner(volume).and_then(|volume| volume.hold()) {
                     Ok(held) => held,
                     Err(error) => {
                         answer(&mut answers, Err(error))?;
@@ -122,10 +240,14 @@ fn serve(counted: &Counted<LiveVolume>, stream: UnixStream, forget: &Forget) -> 
                     answer(&mut answers, stale.map(|_| "ok".to_string()))?;
                 }
             }
-            "rules" => answer(&mut answers, volume.refresh_follows().map(|()| "ok".to_string()))?,
-            line if line.starts_with("follow ") => follow(volume, line, &mut answers)?,
+            "rules" => {
+                let refreshed = volume.refresh_follows().and_then(|()| ask_again(&**volume, forget));
+                answer(&mut answers, refreshed.map(|()| "ok".to_string()))?;
+            }
+            line if line.starts_with("follow ") => follow(&**volume, line, &mut answers)?,
+            line if line.starts_with("input ") => answer(&mut answers, input(&**volume, line))?,
             line if line.starts_with("next ") => {
-                let Some(job) = next(volume, line, &answers) else { return Ok(()) };
+                let Some(job) = next(&**volume, line, &answers, forget) else { return Ok(()) };
                 answer(&mut answers, job.map(|job| format!("job {job}")))?;
             }
             _ => {
@@ -138,8 +260,13 @@ fn serve(counted: &Counted<LiveVolume>, stream: UnixStream, forget: &Forget) -> 
     Ok(())
 }
 
+fn owner<V: Controlled>(volume: &Arc<V>) -> Result<&Arc<LiveVolume>> {
+    let why = "this mount does not own its store: nothing has to wait for it";
+    volume.owner().ok_or_else(|| Error::new(ErrorKind::Invalid, why))
+}
+
 /// Answers a follower.
-fn follow(volume: &LiveVolume, line: &str, answers: &mut UnixStream) -> io::Result<()> {
+fn follow<V: Controlled>(volume: &V, line: &str, answers: &mut UnixStream) -> io::Result<()> {
     let mut words = line.split(' ').skip(1).map(str::parse::<u64>);
     let (Some(Ok(inode)), Some(Ok(from)), None) = (words.next(), words.next(), words.next()) else {
         let error = Error::new(ErrorKind::Invalid, "it is `follow INODE FROM`");
@@ -156,9 +283,37 @@ fn follow(volume: &LiveVolume, line: &str, answers: &mut UnixStream) -> io::Resu
     }
 }
 
+/// Says where one of several inputs is.
+fn input<V: Controlled>(volume: &V, line: &str) -> Result<String> {
+    let mut words = line.split(' ').skip(1);
+    let job = words.next().and_then(|word| word.parse().ok());
+    let number = words.next().and_then(|word| word.parse().ok());
+    let (Some(job), Some(number)) = (job, number) else {
+        return Err(Error::new(ErrorKind::Invalid, "it is `input JOB NUMBER`"));
+    };
+    Ok(match volume.input_of(JobId(job), number) {
+        Input::NotYet => "nothing".to_string(),
+        Input::Inode(inode) => format!("inode {inode}"),
+        Input::Closed => "closed".to_string(),
+        Input::Unknown => "unknown".to_string(),
+    })
+}
+
+/// Has the kernel look up names again: of a file that it opens by its number, where it is must be known if it is to be followed.
+fn ask_again<V: Controlled>(volume: &V, forget: &Forget) -> Result<()> {
+    forget(&volume.known_names()?);
+    Ok(())
+}
+
 /// Waits for a file that a rule wants; `None` when nobody waits for it any more.
-fn next(volume: &LiveVolume, line: &str, client: &UnixStream) -> Option<Result<JobId>> {
-    let expected = match volume.expect_file(line.strip_prefix("next ").unwrap_or_default()) {
+fn next<V: Controlled>(
+    volume: &V,
+    line: &str,
+    client: &UnixStream,
+    forget: &Forget,
+) -> Option<Result<JobId>> {
+    let expected = volume.expect_file(line.strip_prefix("next ").unwrap_or_default());
+    let expected = match expected.and_then(|expected| ask_again(volume, forget).map(|()| expected)) {
         Ok(expected) => expected,
         Err(error) => return Some(Err(error)),
     };
@@ -193,12 +348,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the mount of the store in this directory; `None` when there is none.
+    /// Connects to the mount that listens in this directory, the store's own or that of [`listens_at`]; `None` when there is none.
     ///
     /// # Errors
     /// When there is one that does not let us in.
-    pub fn connect(store: &Path) -> Result<Option<Self>> {
-        match through(store, |path| UnixStream::connect(path)) {
+    pub fn connect(dir: &Path) -> Result<Option<Self>> {
+        match through(dir, |path| UnixStream::connect(path)) {
             Ok(stream) => Ok(Some(Self { stream: BufReader::new(stream) })),
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
@@ -231,6 +386,15 @@ impl Client {
         }
     }
 
+    /// Ends the conversation, also while another thread waits for an answer.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub fn hang_up(&self) -> Result<impl FnOnce() + Send + 'static> {
+        let stream = self.stream.get_ref().try_clone().context(|| "cannot talk to the mount".to_string())?;
+        Ok(move || drop(stream.shutdown(std::net::Shutdown::Both)))
+    }
+
     /// The next bytes of a file that is being written.
     ///
     /// # Errors
@@ -247,6 +411,24 @@ impl Client {
                     .context(|| "the mount of this store has ended".to_string())?;
                 Ok(Followed::Data(bytes))
             }
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("the mount's answer `{answer}` is not understood"),
+            )),
+        }
+    }
+
+    /// Where one of several inputs of a job is.
+    ///
+    /// # Errors
+    /// What the mount says, and `Io` when it has gone.
+    pub fn input(&mut self, job: JobId, number: u32) -> Result<Input> {
+        let answer = self.ask(&format!("input {job} {number}"))?;
+        match (answer.as_str(), answer.strip_prefix("inode ").map(str::parse)) {
+            ("nothing", _) => Ok(Input::NotYet),
+            ("closed", _) => Ok(Input::Closed),
+            ("unknown", _) => Ok(Input::Unknown),
+            (_, Some(Ok(inode))) => Ok(Input::Inode(inode)),
             _ => Err(Error::new(
                 ErrorKind::Invalid,
                 format!("the mount's answer `{answer}` is not understood"),

@@ -10,14 +10,17 @@
 //! Everything a file system decides lies behind [`fs::FileSystem`], which knows no FUSE: tests drive it without a kernel, and another
 //! transport would need another adapter only. [`view`] implements it for reading, [`live`] for writing to a store of this machine, [`shared`] for one that
 //! other hosts write to, too; [`kernel`] carries it to Linux; [`mounts`] knows
-//! what is mounted, and unmounts; [`measures`] says how a mount fares.
+//! what is mounted, and unmounts; [`measures`] says how a mount fares; [`reads`] tells which files are opened to be read.
 
+pub mod asked;
 pub mod control;
+mod follow;
 pub mod fs;
 pub mod kernel;
 pub mod live;
 pub mod measures;
 pub mod mounts;
+pub mod reads;
 pub mod report;
 pub mod shared;
 pub mod view;

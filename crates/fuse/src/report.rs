@@ -1,44 +1,64 @@
 //! What a caller is told by a number, and the people who run the mount in words.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use outrigger_store::{Error, ErrorKind};
 use rustix::io::Errno;
 
+use crate::asked::Asked;
+
 /// The last messages, which are not repeated: a program that reads a damaged file again and again says nothing new.
 const REMEMBERED: usize = 64;
 
+/// What is told; shown, it is its message.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// A sentence.
+    pub message: String,
+    /// What kind of error it is about, if it is about one.
+    pub kind: Option<ErrorKind>,
+    /// The request that was being answered, if one was. The same message is told once, so it is the first of perhaps many.
+    pub asked: Option<Asked>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 /// Turns errors of the store into error numbers, and tells `tell` of those that a number does not explain.
 pub struct Reports {
-    tell: Box<dyn Fn(&str) + Send + Sync>,
+    tell: Box<dyn Fn(&Report) + Send + Sync>,
     told: Mutex<VecDeque<String>>,
 }
 
 impl Reports {
     /// Reports go to `tell`, one sentence at a time.
-    pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
+    pub fn new(tell: impl Fn(&Report) + Send + Sync + 'static) -> Self {
         Self { tell: Box::new(tell), told: Mutex::default() }
     }
 
     /// Reports that go where those of `other` go.
     pub fn shared(other: &Arc<Self>) -> Self {
         let other = Arc::clone(other);
-        Self::new(move |message| other.say(message.to_string()))
+        Self::new(move |report| other.say(report.message.clone(), report.kind))
     }
 
     /// The error number of an error of the store, which is reported if it is not the caller's own doing.
     pub fn errno(&self, error: &Error) -> Errno {
         let errno = errno(error.kind());
         if matches!(errno, Errno::IO | Errno::STALE) {
-            self.say(error.to_string());
+            self.say(error.to_string(), Some(error.kind()));
         }
         errno
     }
 
     /// As [`Reports::errno`], for what no caller has asked for: reported whatever it is.
     pub fn errno_of_our_own(&self, error: &Error) -> Errno {
-        self.say(error.to_string());
+        self.say(error.to_string(), Some(error.kind()));
         errno(error.kind())
     }
 
@@ -49,10 +69,10 @@ impl Reports {
 
     /// Tells something that is no error.
     pub fn note(&self, message: String) {
-        self.say(message);
+        self.say(message, None);
     }
 
-    fn say(&self, message: String) {
+    fn say(&self, message: String, kind: Option<ErrorKind>) {
         let mut told = self.told.lock().expect("no panic while held");
         if told.contains(&message) {
             return;
@@ -60,8 +80,8 @@ impl Reports {
         if told.len() == REMEMBERED {
             told.pop_front();
         }
-        (self.tell)(&message);
-        told.push_back(message);
+        told.push_back(message.clone());
+        (self.tell)(&Report { message, kind, asked: Asked::now() });
     }
 }
 

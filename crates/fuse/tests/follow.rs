@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
-use outrigger_fuse::fs::{FileSystem, Found, Handle, NewNode, OpenFlags, Part, ROOT};
+use outrigger_fuse::fs::{FileSystem, Found, Handle, NewNode, OpenFlags, Part, ROOT, SetAttr};
 use outrigger_fuse::live::{Expected, Followed, Follows, LiveVolume, NOTHING_MORE, Wanted};
 use outrigger_store::meta::jobs::{
     Claimed, JobId, JobInput, JobState, NewJob, NewSplit, OPEN_END, SplitRow, SplitState, job_holder,
@@ -69,7 +69,7 @@ impl Wanted for One {
         self.ahead
     }
 
-    fn begin(self: Box<Self>, _: u64, _: SessionId) -> Result<Vec<JobId>> {
+    fn begin(self: Box<Self>, _: u64, _: SessionId, _: bool) -> Result<Vec<JobId>> {
         if self.fails {
             return Err(Error::new(ErrorKind::Io, "no job can be made"));
         }
@@ -283,13 +283,13 @@ fn a_file_is_followed_wherever_its_directory_lies_and_once_it_is_closed_no_more(
     close(site.volume(), file);
     let jobs = || site.store.jobs().unwrap().jobs(99).unwrap().len();
     assert_eq!(jobs(), 3);
-    // Neither what is not wanted nor what is there already makes a job.
+    // Neither what is not wanted nor what is there already, and is added to, makes a job.
     let other = create(site.volume(), ROOT, b"other");
     assert_eq!(site.follow(other.0, 0), Followed::Closed);
     close(site.volume(), other);
     let again = find(site.volume(), "rawer/c").attr.number;
-    let handle = site.volume().open(ROOT_USER, again, OFlags::WRONLY | OFlags::TRUNC).unwrap().handle;
-    write(site.volume(), (again, handle), 0, b"anew");
+    let handle = site.volume().open(ROOT_USER, again, OFlags::WRONLY | OFlags::APPEND).unwrap().handle;
+    write(site.volume(), (again, handle), 0, b"more");
     close(site.volume(), (again, handle));
     assert_eq!(jobs(), 3);
     site.volume().close().unwrap();
@@ -438,5 +438,84 @@ fn a_writer_that_is_attached_is_never_further_ahead_than_it_may_be() {
     assert_eq!(site.follow(file.0, NOTHING_MORE), Followed::Nothing);
     write(site.volume(), file, 0, &expected);
     close(site.volume(), file);
+    site.volume().close().unwrap();
+}
+
+/// Opens a file by its number, as a kernel does that knows it, to write it anew.
+fn overwrite(site: &Site, number: u64) -> (u64, Handle) {
+    let flags = OpenFlags::RDWR | OFlags::TRUNC;
+    (number, site.volume().open(ROOT_USER, number, flags).unwrap().handle)
+}
+
+#[test]
+fn a_file_that_is_overwritten_is_followed_as_one_that_is_made() {
+    let mut site = Site::new(None);
+    let file = create(site.volume(), ROOT, b"plain");
+    write(site.volume(), file, 0, b"what was there, and is longer");
+    close(site.volume(), file);
+    site.volume().rename(ROOT_USER, (ROOT, b"plain"), (ROOT, b"raw"), RenameFlags::empty()).unwrap();
+    // Nothing of it is in memory.
+    site.volume().close().unwrap();
+    site.volume = None;
+    site.mount(None, false);
+    let jobs = || site.store.jobs().unwrap().jobs(100).unwrap().len();
+    let number = find(site.volume(), "raw").attr.number;
+    // Opened to be read, or to be written without losing what it has, it is none.
+    for flags in [OpenFlags::RDONLY, OpenFlags::RDWR, OpenFlags::WRONLY | OFlags::APPEND] {
+        let opened = site.volume().open(ROOT_USER, number, flags).unwrap();
+        site.volume().release(number, opened.handle);
+    }
+    assert_eq!(jobs(), 0);
+    let file = overwrite(&site, number);
+    let job = site.newest();
+    let claimed = site.claim(job);
+    assert_eq!(site.follow(number, 0), Followed::Nothing, "nothing of what was there");
+    write(site.volume(), file, 0, b"anew");
+    assert_eq!(site.follow(number, 0), Followed::Data(b"anew".to_vec()));
+    // Once more while it is: the same job, which begins again.
+    let second = overwrite(&site, number);
+    write(site.volume(), second, 0, b"and again");
+    close(site.volume(), file);
+    assert_eq!(site.follow(number, 4), Followed::Data(b"again".to_vec()));
+    close(site.volume(), second);
+    site.wait_closed(number);
+    assert_eq!((jobs(), site.input(job)), (1, b"and again".to_vec()));
+    assert!(site.split(job).attempt > claimed.attempt, "what it had read was changed");
+    // And then: another one. It is closed as it is if it is given up, and loses the mark.
+    let third = overwrite(&site, number);
+    assert_eq!(jobs(), 2);
+    write(site.volume(), third, 0, b"half");
+    site.volume().set_xattr(ROOT_USER, number, b"user.outrigger.abort", b"1", XattrFlags::empty()).unwrap();
+    close(site.volume(), third);
+    site.wait_closed(number);
+    let row = site.store.jobs().unwrap().job(site.newest()).unwrap().unwrap();
+    assert_eq!((row.state, find(site.volume(), "raw").attr.size), (JobState::Failed, 4));
+    assert!(site.volume().xattr(ROOT_USER, number, b"user.outrigger.abort").is_err());
+    // Cut by who has it open; and by its name, then written.
+    let opened = site.volume().open(ROOT_USER, number, OpenFlags::RDWR).unwrap();
+    let empty = SetAttr { size: Some(0), ..SetAttr::default() };
+    site.volume().set_attributes(ROOT_USER, number, &empty).unwrap();
+    write(site.volume(), (number, opened.handle), 0, b"cut");
+    assert_eq!((jobs(), site.follow(number, 0)), (3, Followed::Data(b"cut".to_vec())));
+    close(site.volume(), (number, opened.handle));
+    site.wait_closed(number);
+    site.volume().set_attributes(ROOT_USER, number, &empty).unwrap();
+    assert_eq!(jobs(), 3);
+    let opened = site.volume().open(ROOT_USER, number, OpenFlags::WRONLY).unwrap();
+    write(site.volume(), (number, opened.handle), 0, b"by name");
+    close(site.volume(), (number, opened.handle));
+    site.wait_closed(number);
+    assert_eq!((jobs(), site.input(site.newest())), (4, b"by name".to_vec()));
+    // Where it is matters, not where it was; what hides new files cannot hide one that others see.
+    site.volume().rename(ROOT_USER, (ROOT, b"raw"), (ROOT, b"other"), RenameFlags::empty()).unwrap();
+    close(site.volume(), overwrite(&site, number));
+    assert_eq!(jobs(), 4);
+    site.volume().rename(ROOT_USER, (ROOT, b"other"), (ROOT, b"rawhidden"), RenameFlags::empty()).unwrap();
+    let file = overwrite(&site, number);
+    write(site.volume(), file, 0, b"seen");
+    assert!(names(site.volume(), ROOT, 100, true).contains(&b"rawhidden".to_vec()));
+    close(site.volume(), file);
+    site.wait_closed(number);
+    assert_eq!((jobs(), site.input(site.newest())), (5, b"seen".to_vec()));
     site.volume().close().unwrap();
 }

@@ -28,7 +28,9 @@ use crate::meta::loose::{Loose, LooseChange, LooseChunk, LooseRow};
 use crate::meta::{Change, Commit, SessionId, SessionKind};
 use crate::session::Session;
 use crate::store::Store;
-use crate::write::{CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer};
+use crate::write::{
+    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, Vouching, WriteOptions, Writer,
+};
 
 /// New bytes of a content that is committed as rows, at most.
 pub const NEW_BYTES_MAX: u64 = 128 << 10;
@@ -56,17 +58,15 @@ pub fn commit(
     let done = before + changes.len() as u64;
     let fingerprints: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
     let mut places = Vec::new();
+    let vouching = Vouching::of(store);
     session.rely(done, |usable| {
-        let verified = store.packs.verified();
-        let usable = |pack| usable(pack) && verified.is_none_or(|verified| !verified.is_ruled_out(pack));
+        let usable = |pack| usable(pack) && vouching.is_candid(pack);
         store.index.resolve_batch(&fingerprints, usable, &mut places)?;
-        if let Some(verified) = verified {
-            for found in &mut places {
-                if let Some(place) = *found
-                    && !verified.vouches(store.index.footers(), place)?
-                {
-                    *found = None;
-                }
+        for found in &mut places {
+            if let Some(place) = *found
+                && !vouching.vouches(place)?
+            {
+                *found = None;
             }
         }
         Ok(places.iter().flatten().map(|place| place.pack))

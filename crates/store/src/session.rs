@@ -53,6 +53,8 @@ pub struct Session {
     shared: Arc<Shared>,
     renewer: Option<JoinHandle<()>>,
     lock_path: Option<PathBuf>,
+    /// The database's counters were found to be above every pack that is there.
+    pub(crate) is_above_packs: AtomicBool,
     _lock: Option<File>,
 }
 
@@ -90,7 +92,8 @@ impl Session {
         });
         let renewing = Arc::clone(&shared);
         let renewer = std::thread::spawn(move || renewing.renew());
-        Ok(Arc::new(Self { shared, renewer: Some(renewer), lock_path, _lock: lock }))
+        let is_above_packs = AtomicBool::new(false);
+        Ok(Arc::new(Self { shared, renewer: Some(renewer), lock_path, is_above_packs, _lock: lock }))
     }
 
     /// Its number.

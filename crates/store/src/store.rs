@@ -9,7 +9,7 @@ use outrigger_format::{Fingerprint, Footer, PackId, Place};
 use outrigger_offload::FrameDevices;
 use outrigger_offload::runtime::Runtime;
 
-use crate::backend::{Access, Backend};
+use crate::backend::{Access, AwayBackend, Backend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::index::{Index, IndexOptions, LoadFooter};
@@ -59,6 +59,9 @@ struct Devices {
     table_cache: Option<Arc<TableCache>>,
 }
 
+/// What is made of the packs' place, or of its absence.
+type Accept = dyn Fn(Result<Arc<dyn Backend>>) -> Result<Arc<dyn Backend>>;
+
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "store at {}", self.name.display())
@@ -73,7 +76,7 @@ impl Store {
     pub fn init(dir: &Path, config: &StoreConfig) -> Result<Self> {
         config.validate()?;
         if let Some(url) = shared::url(dir) {
-            return Self::assemble_shared(url, shared::init(url, config)?, false);
+            return Self::assemble_shared(url, shared::init(url, config)?, false, &|packs| packs)?.indexed();
         }
         if dir.join(CONFIG_FILE).exists() {
             return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", dir.display())));
@@ -127,8 +130,28 @@ impl Store {
     /// # Errors
     /// `NotFound` when there is none, `Newer`, `Damaged`, `Denied`; `Busy` or `Io` when a server cannot be reached.
     pub fn open(dir: &Path, read_only: bool) -> Result<Self> {
+        Self::open_with(dir, read_only, &|packs| packs)?.indexed()
+    }
+
+    /// Opens a store to say how it fares, for which its packs need not be there, and are not looked into: its index is empty. If their place cannot be reached, or is another store's, [`Backend::trouble`] says so, and
+    /// nothing can be read.
+    ///
+    /// # Errors
+    /// Those of [`Store::open`] that are about the database and the configuration.
+    pub fn open_to_look(dir: &Path) -> Result<Self> {
+        Self::open_with(dir, true, &|packs| {
+            packs.or_else(|error| match error.kind() {
+                ErrorKind::Io | ErrorKind::Denied | ErrorKind::NotFound | ErrorKind::Busy => {
+                    Ok(Arc::new(AwayBackend::new(&error)))
+                }
+                _ => Err(error),
+            })
+        })
+    }
+
+    fn open_with(dir: &Path, read_only: bool, accept: &Accept) -> Result<Self> {
         if let Some(url) = shared::url(dir) {
-            return Self::assemble_shared(url, shared::open(url, read_only)?, read_only);
+            return Self::assemble_shared(url, shared::open(url, read_only)?, read_only, accept);
         }
         let config = StoreConfig::read(dir)?;
         let read_only = read_only || !is_writable(dir);
@@ -145,14 +168,14 @@ impl Store {
         if !read_only {
             make_directories(dir, &config, &meta)?;
         }
-        let backend = config.open_packs(dir, Access { create: false, read_only })?;
+        let backend = accept(config.open_packs(dir, Access { create: false, read_only }))?;
         Self::assemble(dir, config, Arc::new(meta), backend, read_only, Others::Trust)
     }
 
-    fn assemble_shared(url: &str, shared: Shared, read_only: bool) -> Result<Self> {
+    fn assemble_shared(url: &str, shared: Shared, read_only: bool, accept: &Accept) -> Result<Self> {
         let Shared { meta, config, dir } = shared;
         let read_only = read_only || meta.is_read_only();
-        let backend = config.open_packs(&dir, Access { create: false, read_only })?;
+        let backend = accept(config.open_packs(&dir, Access { create: false, read_only }))?;
         let database = Arc::clone(&meta) as Arc<dyn Meta>;
         let others = meta.others();
         let mut store = Self::assemble(&dir, config, database, backend, read_only, others)?;
@@ -200,8 +223,13 @@ impl Store {
             packs,
             devices: OnceLock::new(),
         };
-        store.index.cover(&store.committed_packs()?)?;
         Ok(store)
+    }
+
+    /// With an index that knows every committed pack.
+    pub(crate) fn indexed(self) -> Result<Self> {
+        self.index.cover(&self.committed_packs()?)?;
+        Ok(self)
     }
 
     /// Ids of the live and condemned packs, rising.

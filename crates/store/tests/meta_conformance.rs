@@ -95,6 +95,7 @@ conformance! {
         of_two_attempts_at_a_split_the_first_to_finish_counts
         two_attempts_at_a_split_end_with_their_sessions_and_their_job
         an_open_input_is_closed_once_and_what_was_read_too_early_is_void
+        several_open_inputs_are_closed_one_by_one
         runners_that_claim_at_once_share_the_splits
         notes_are_kept_by_kind_and_name
         what_a_rule_has_seen_makes_one_job

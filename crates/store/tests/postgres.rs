@@ -62,6 +62,12 @@ fn a_store_is_made_once_and_recognised() {
     assert_eq!(kind(PostgresMeta::open(nobody, false)), ErrorKind::Denied);
 }
 
+/// As before commits could be made at once.
+fn without_functions(server: &Server, schema: &str) {
+    server
+        .sql(&format!("DROP FUNCTION {schema}.commit_at_once; ALTER TABLE {schema}.lane DROP COLUMN closed"));
+}
+
 #[test]
 fn a_store_from_before_jobs_gets_them_when_it_is_opened() {
     let Some(server) = Server::shared() else { return };
@@ -83,6 +89,7 @@ fn a_store_from_before_jobs_gets_them_when_it_is_opened() {
         "file_lock_wait",
     ];
     let drops = tables.map(|table| format!("DROP TABLE {schema}.{table}")).join("; ");
+    without_functions(server, &schema);
     server.sql(&format!("{drops}; UPDATE {schema}.about SET version = 1"));
     // Who may only read reads it as it is.
     let reader = PostgresMeta::open(Location::parse(&url).unwrap(), true).unwrap();
@@ -113,6 +120,7 @@ fn a_store_from_before_locks_gets_them_when_it_is_opened() {
     meta.reserve_inodes(9).unwrap();
     commit(&meta, writer(&meta), vec![file(R, "f", 5, 1)], 1).unwrap();
     drop(meta);
+    without_functions(server, &schema);
     let sql = "DROP TABLE @file_lock; DROP TABLE @file_lock_wait; UPDATE @about SET version = 3";
     server.sql(&sql.replace('@', &format!("{schema}.")));
     let reader = PostgresMeta::open(Location::parse(&url).unwrap(), true).unwrap();

@@ -1,13 +1,12 @@
 //! What a program reads on its standard input: ranges of stored files, verified before they are handed over.
 
-use std::io::{ErrorKind as Io, Write};
-use std::process::ChildStdin;
 use std::sync::Arc;
 
 use outrigger_format::Root;
 use outrigger_store::read::Reader;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
+use super::pipes::Pipes;
 use crate::bam::Part;
 use crate::progress::Counters;
 
@@ -33,72 +32,68 @@ pub enum Feed {
     /// A part of a BAM file, by its index.
     Bam(Arc<Store>, Range, Arc<Root>),
     /// What another thread is writing; see [`crate::through`].
-    Stream(Box<dyn FnOnce(ChildStdin) -> std::result::Result<(), String> + Send>),
+    Stream(Box<dyn FnOnce(Pipes) -> std::result::Result<(), String> + Send>),
 }
 
 impl Feed {
+    /// True when it is there once.
+    pub fn is_stream(&self) -> bool {
+        matches!(self, Self::Stream(_))
+    }
+
     /// True when there will be no pipe.
     pub fn is_nothing(&self) -> bool {
         matches!(self, Self::Nothing)
     }
 
-    /// Writes all of it. A program that closes its input has read enough: that is no failure.
-    pub(super) fn into(self, stdin: ChildStdin, counters: &Counters) -> std::result::Result<(), String> {
+    /// Writes all of it to programs. One that closes its input has read enough: that is no failure.
+    pub(super) fn into(self, mut pipes: Pipes, counters: &Counters) -> std::result::Result<(), String> {
         match self {
             Self::Nothing => Ok(()),
-            Self::Stored(store, ranges) => stored(&store, &ranges, stdin, counters),
+            Self::Stored(store, ranges) => {
+                let reader = Reader::new(&store);
+                for range in &ranges {
+                    let len = range.to - range.from;
+                    let read = |sink: Sink<'_>| reader.read(&range.root, range.from, len, sink);
+                    write_all(&mut pipes, counters, &range.path, read)?;
+                    if !pipes.are_any() {
+                        break;
+                    }
+                }
+                Ok(())
+            }
             Self::Bam(store, range, index) => {
                 let reader = Reader::new(&store);
-                write_all(stdin, counters, &range.path, |sink| {
+                write_all(&mut pipes, counters, &range.path, |sink| {
                     let part = Part::find(&reader, &range.root, &index, range.from, range.to)?;
                     part.write(&reader, &range.root, sink)
                 })
-                .map(drop)
             }
-            Self::Stream(write) => write(stdin),
+            Self::Stream(write) => write(pipes),
         }
     }
-}
-
-fn stored(
-    store: &Store,
-    ranges: &[Range],
-    mut stdin: ChildStdin,
-    counters: &Counters,
-) -> std::result::Result<(), String> {
-    let reader = Reader::new(store);
-    for range in ranges {
-        let len = range.to - range.from;
-        let read = |sink: Sink<'_>| reader.read(&range.root, range.from, len, sink);
-        match write_all(stdin, counters, &range.path, read)? {
-            Some(open) => stdin = open,
-            None => return Ok(()),
-        }
-    }
-    Ok(())
 }
 
 /// Takes bytes as they are read.
 type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 
-/// Has `read` write to a program; returns its input again unless the program has closed it.
+/// Has `read` write to programs, until none of them reads any more.
 fn write_all(
-    mut stdin: ChildStdin,
+    pipes: &mut Pipes,
     counters: &Counters,
     path: &str,
     read: impl FnOnce(Sink<'_>) -> Result<()>,
-) -> std::result::Result<Option<ChildStdin>, String> {
-    let mut closed = false;
+) -> std::result::Result<(), String> {
+    let mut enough = false;
     let read = read(&mut |bytes| {
         Counters::add(&counters.bytes_read, bytes.len() as u64);
-        stdin.write_all(bytes).map_err(|error| {
-            closed = error.kind() == Io::BrokenPipe;
-            Error::new(ErrorKind::Cancelled, "its standard input").caused_by(error)
-        })
+        let why = || Error::new(ErrorKind::Cancelled, "its standard input");
+        pipes.give(bytes).map_err(|error| why().caused_by(error))?;
+        enough = !pipes.are_any();
+        if enough { Err(why()) } else { Ok(()) }
     });
     match read {
-        Err(_) if closed => Ok(None),
-        Err(error) => Err(format!("reading `{path}`: {error}")),
-        Ok(()) => Ok(Some(stdin)),
+        Err(_) if enough => Ok(()),
+        read => read.map_err(|error| format!("reading `{path}`: {error}")),
     }
 }

@@ -12,6 +12,7 @@
 
 mod feed;
 mod log;
+mod pipes;
 mod stream;
 mod tree;
 mod watch;
@@ -25,10 +26,13 @@ use outrigger_store::{Context as _, Result};
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
 pub use feed::{Feed, Range};
+pub use pipes::Pipes;
+pub(crate) use pipes::{Fed, share};
 pub(crate) use stream::too_much;
 pub use stream::{Finished, OutputStream};
 pub use watch::Watch;
 
+use crate::cgroup::{Group, Usage};
 use crate::limits::Limits;
 use crate::progress::Counters;
 use watch::Live;
@@ -40,6 +44,8 @@ pub struct Ended {
     pub result: std::result::Result<(), String>,
     /// What it said on standard error, shortened in the middle.
     pub log: Vec<u8>,
+    /// What it used, as far as anybody counted it.
+    pub usage: Usage,
 }
 
 /// A running program. Dropped without [`Attempt::end`], it is killed.
@@ -49,26 +55,33 @@ pub struct Attempt {
     log: Option<JoinHandle<Vec<u8>>>,
     live: Arc<Live>,
     watch: Arc<Watch>,
+    /// Removed with it.
+    group: Option<Arc<Group>>,
 }
 
 /// Pipes hold as much as an unprivileged user may ask for, so that programs and store wait less for each other.
 const PIPE_BYTES: usize = 1 << 20;
 
 impl Attempt {
-    /// Starts `command`, with `feed` on its standard input. Returns its standard output too.
+    /// Starts `command`, in `group` if there is one, with `feed` on its standard input. Returns its standard output too.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// When the program cannot be started, or not there.
     pub fn start(
         mut command: std::process::Command,
         feed: Feed,
-        limits: &Limits,
+        (limits, group): (&Limits, Option<Group>),
         watch: &Arc<Watch>,
         counters: &Arc<Counters>,
     ) -> Result<(Self, ChildStdout)> {
         use std::process::Stdio;
         command.stdin(if feed.is_nothing() { Stdio::null() } else { Stdio::piped() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let group = group.map(Arc::new);
+        let in_group = || "putting it into a control group of its own".to_string();
+        if let Some(group) = &group {
+            group.have_entered(&mut command).context(in_group)?;
+        }
         let mut child = command
             .spawn()
             .context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
@@ -76,20 +89,28 @@ impl Attempt {
         let stderr = child.stderr.take().expect("it is piped");
         // A refusal leaves the usual size.
         let _ = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE_BYTES);
-        let live = watch.add(&child, *limits);
+        let live = watch.add(&child, *limits, group.clone());
         let log = std::thread::spawn(move || log::keep(stderr));
-        let feeder = child.stdin.take().map(|stdin| {
+        let stdin = child.stdin.take();
+        let entered = group.as_ref().map_or(Ok(()), |group| group.require_entered(child.id()));
+        let (live_too, watch) = (Arc::clone(&live), Arc::clone(watch));
+        // Dropped, it is killed.
+        let mut attempt = Self { child: Some(child), feeder: None, log: Some(log), live, watch, group };
+        // Before it is fed: one feed of several waits for the others to be fed, and its thread would be waited for.
+        entered.context(in_group)?;
+        attempt.feeder = stdin.map(|stdin| {
             let _ = rustix::pipe::fcntl_setpipe_size(&stdin, PIPE_BYTES);
-            let (live, counters) = (Arc::clone(&live), Arc::clone(counters));
-            std::thread::spawn(move || feed.into(stdin, &counters).inspect_err(|why| live.kill(why)))
+            let (live, counters) = (live_too, Arc::clone(counters));
+            std::thread::spawn(move || {
+                feed.into(Pipes::one(stdin), &counters).inspect_err(|why| live.kill(why))
+            })
         });
-        let watch = Arc::clone(watch);
-        Ok((Self { child: Some(child), feeder, log: Some(log), live, watch }, stdout))
+        Ok((attempt, stdout))
     }
 
     /// What ends it before its time, from anywhere.
     pub fn stopper(&self) -> Stopper {
-        Stopper(Arc::clone(&self.live))
+        Stopper(vec![Arc::clone(&self.live)])
     }
 
     /// Ends it before its time.
@@ -104,7 +125,11 @@ impl Attempt {
 
     fn wait(&mut self) -> Ended {
         let Some(mut child) = self.child.take() else {
-            return Ended { result: Err("it has ended before".into()), log: Vec::new() };
+            return Ended {
+                result: Err("it has ended before".into()),
+                log: Vec::new(),
+                usage: Usage::default(),
+            };
         };
         // The process stays a zombie until `wait`, so that nobody else has its number while it may still be killed.
         let pid = Pid::from_child(&child);
@@ -112,7 +137,12 @@ impl Attempt {
             || rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         while matches!(ended(), Err(rustix::io::Errno::INTR)) {}
         let killed = self.watch.remove(&self.live);
+        let exceeded = self.live.exceeded();
+        // What it left running in the background would keep its pipes open, and is nobody's.
+        let usage = self.group.as_ref().map(|group| group.end()).unwrap_or_default();
         let status = child.wait();
+        let is_good = status.as_ref().is_ok_and(|status| status.success());
+        let killed = killed.or_else(|| exceeded.filter(|_| !is_good).map(str::to_string));
         let fed = self.feeder.take().map_or(Ok(()), |feeder| {
             feeder.join().unwrap_or_else(|_| Err("the thread that fed it panicked".into()))
         });
@@ -123,17 +153,22 @@ impl Attempt {
             (None, Ok(()), Ok(status)) if status.success() => Ok(()),
             (None, Ok(()), Ok(status)) => Err(told(status, &log)),
         };
-        Ended { result, log }
+        Ended { result, log, usage }
     }
 }
 
-/// Ends an attempt from elsewhere.
-pub struct Stopper(Arc<Live>);
+/// Ends an attempt from elsewhere: one program of it, or several.
+pub struct Stopper(Vec<Arc<Live>>);
 
 impl Stopper {
+    /// One for all of these.
+    pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
+        Self(all.flat_map(|one| one.0.iter().map(Arc::clone)).collect())
+    }
+
     /// Kills its processes, unless it has ended.
     pub fn stop(&self, why: &str) {
-        self.0.kill(why);
+        self.0.iter().for_each(|live| live.kill(why));
     }
 }
 

@@ -1,6 +1,13 @@
 //! What a process and all that it started use, from `/proc`.
+//!
+//! Only the attempt's own processes are looked at, from parents to children: what others on this machine do, and whether `/proc` answers for them, is none of
+//! its business. Where the kernel does not list children (`CONFIG_PROC_CHILDREN`), all processes are looked at to find them. Either way a read may wait for as
+//! long as a process hangs in a file system; see [`super::watch`] for who waits then.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use crate::limits::Limits;
 
 /// Sums over a process and its descendants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,42 +18,88 @@ pub(super) struct Used {
     pub threads: u64,
 }
 
-/// One look at all processes of this machine.
-pub(super) struct Look {
-    children: HashMap<i32, Vec<i32>>,
-    used: HashMap<i32, Used>,
-}
-
-impl Look {
-    pub fn now() -> Self {
-        let mut look = Self { children: HashMap::new(), used: HashMap::new() };
-        let page = rustix::param::page_size() as u64;
-        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
-            // It may have ended since.
-            let Ok(stat) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
-            let Some((parent, used)) = parse(&stat, page) else { continue };
-            look.children.entry(parent).or_default().push(pid);
-            look.used.insert(pid, used);
-        }
-        look
+impl Used {
+    fn add(&mut self, other: Self) {
+        self.memory += other.memory;
+        self.threads += other.threads;
     }
 
-    /// What `pid` and all below it use.
-    pub fn below(&self, pid: i32) -> Used {
-        let (mut sum, mut waiting) = (Used::default(), vec![pid]);
-        while let Some(pid) = waiting.pop() {
-            let used = self.used.get(&pid).copied().unwrap_or_default();
-            sum.memory += used.memory;
-            sum.threads += used.threads;
-            waiting.extend(self.children.get(&pid).into_iter().flatten());
+    /// Why that is more than an attempt may use, if it is.
+    pub fn exceeds(&self, limits: &Limits) -> Option<&'static str> {
+        if limits.memory.is_some_and(|memory| self.memory > memory) {
+            Some(TOO_MUCH_MEMORY)
+        } else if limits.processes.is_some_and(|processes| self.threads > processes) {
+            Some(TOO_MANY_PROCESSES)
+        } else {
+            None
         }
-        sum
     }
 }
 
-/// Parent, memory and threads of a line of `/proc/PID/stat`, whose second field is a name that may hold anything.
+/// What is said of an attempt with too much memory.
+pub(super) const TOO_MUCH_MEMORY: &str = "it used more memory than it may (--limits memory=SIZE)";
+/// What is said of an attempt with too many processes.
+pub(super) const TOO_MANY_PROCESSES: &str = "it started more processes than it may (--limits processes=N)";
+
+/// What `pid` and all below it use; as soon as it is more than they may, no more is counted: who starts processes faster than they are counted is found out all the
+/// same.
+pub(super) fn below(pid: i32, limits: &Limits) -> Used {
+    static LISTED: OnceLock<bool> = OnceLock::new();
+    let is_listed = *LISTED.get_or_init(|| std::fs::metadata("/proc/thread-self/children").is_ok());
+    let page = rustix::param::page_size() as u64;
+    if is_listed { walk(pid, limits, page, children) } else { search(pid, limits, page) }
+}
+
+fn walk(pid: i32, limits: &Limits, page: u64, children: impl Fn(i32, u64) -> Vec<i32>) -> Used {
+    let (mut sum, mut waiting) = (Used::default(), vec![pid]);
+    while let Some(pid) = waiting.pop() {
+        // It may have ended since.
+        let Some((_, used)) = stat(pid, page) else { continue };
+        sum.add(used);
+        if sum.exceeds(limits).is_some() {
+            break;
+        }
+        waiting.extend(children(pid, used.threads));
+    }
+    sum
+}
+
+/// The children of all threads of a process.
+fn children(pid: i32, threads: u64) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut of = |thread: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{thread}/children")).unwrap_or_default();
+        found.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+    };
+    if threads <= 1 {
+        of(&pid.to_string());
+    } else {
+        for thread in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            of(&thread.file_name().to_string_lossy());
+        }
+    }
+    found
+}
+
+/// As [`walk`], by a look at all processes of this machine.
+fn search(pid: i32, limits: &Limits, page: u64) -> Used {
+    let mut below: HashMap<i32, Vec<i32>> = HashMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        if let Some((parent, _)) = stat(pid, page) {
+            below.entry(parent).or_default().push(pid);
+        }
+    }
+    walk(pid, limits, page, |pid, _| below.get(&pid).cloned().unwrap_or_default())
+}
+
+/// Parent, memory and threads of a process.
+fn stat(pid: i32, page: u64) -> Option<(i32, Used)> {
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, page)
+}
+
+/// Those of a line of `/proc/PID/stat`, whose second field is a name that may hold anything.
 fn parse(stat: &str, page: u64) -> Option<(i32, Used)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
@@ -58,7 +111,11 @@ fn parse(stat: &str, page: u64) -> Option<(i32, Used)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt as _;
+
     use super::*;
+
+    const NONE: Limits = Limits { memory: None, time: None, cpu: None, processes: None, output: None };
 
     #[test]
     fn lines_of_stat_are_understood() {
@@ -67,13 +124,25 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_seen_with_its_children() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let own = std::process::id() as i32;
-        let used = Look::now().below(own);
-        assert!(used.memory > 0 && used.threads >= 2, "{used:?}");
-        assert_eq!(Look::now().below(child.id() as i32).threads, 1);
-        child.kill().unwrap();
-        child.wait().unwrap();
+    fn processes_are_counted_with_what_they_started_however_that_is_found() {
+        // A shell, which waits, and two below it.
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sleep 60 & sleep 60 & echo; wait"])
+            .stdout(std::process::Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let pid = shell.id() as i32;
+        std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        let page = rustix::param::page_size() as u64;
+        for used in [below(pid, &NONE), search(pid, &NONE, page)] {
+            assert!(used.memory > 0 && used.threads == 3, "{used:?}");
+        }
+        let two = Limits { processes: Some(1), ..NONE };
+        let used = below(pid, &two);
+        assert_eq!((used.threads, used.exceeds(&two)), (2, Some(TOO_MANY_PROCESSES)), "more is not counted");
+        let group = rustix::process::Pid::from_child(&shell);
+        rustix::process::kill_process_group(group, rustix::process::Signal::KILL).unwrap();
+        shell.wait().unwrap();
     }
 }

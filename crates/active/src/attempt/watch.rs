@@ -1,7 +1,17 @@
 //! Watches running attempts: ends those that use more than they may, and all when the job is stopped.
 //!
-//! One thread looks at all of them every [`EVERY`]. Rlimits hold for one process each; this holds for an attempt's processes together, and needs no
-//! control groups, which are not everywhere delegated.
+//! ```text
+//!  clock     every EVERY: whose time is over? Whose group ran into a limit? Is the measurer still there? If not, another one takes its place
+//!  measurer  every EVERY: what does each use whose group does not limit it (tree.rs)?
+//!  anybody   Live::kill: a signal, which waits for nobody
+//! ```
+//!
+//! Rlimits hold for one process each; this holds for an attempt's processes together. Where an attempt has a control group ([`crate::cgroup`]), the kernel keeps memory and processes within their
+//! limits as far as the controllers are there, and what ran into one is ended here; elsewhere the processes are counted.
+//!
+//! Reading `/proc` may take for ever: where a process hangs in a file system whose server is gone, whoever asks for it hangs as well. So neither the limit of time nor
+//! stopping an attempt depends on it: the clock reads nothing, and no lock is held while the measurer reads. A measurer that does not come back within [`STUCK`] is left alone with the
+//! attempt that it looks at, which is not measured any more, and a new one takes care of all others; it ends when it comes back.
 
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,18 +20,28 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::tree::Look;
+use super::tree::{self, TOO_MANY_PROCESSES, TOO_MUCH_MEMORY, Used};
+use crate::cgroup::{Exceeded, Group};
+use crate::foreground::STILL_MAX;
 use crate::limits::Limits;
 
 /// How often attempts are looked at.
 const EVERY: Duration = Duration::from_millis(50);
+/// How long it may take to find out what one attempt uses.
+const STUCK: Duration = Duration::from_secs(1);
 
 /// An attempt as the watch sees it.
 pub(super) struct Live {
     pid: Pid,
     started: Instant,
     limits: Limits,
+    /// Its control group, if it has one.
+    group: Option<Arc<Group>>,
+    /// Those limits that are to be looked after by counting processes.
+    counted: Limits,
     state: Mutex<State>,
+    /// Somebody finds out what it uses, and has not come back yet.
+    is_measured: AtomicBool,
 }
 
 #[derive(Default)]
@@ -29,9 +49,28 @@ struct State {
     /// Reaped, or about to be: its number may be somebody else's.
     over: bool,
     killed: Option<String>,
+    /// Since when it is held still.
+    frozen: Option<Instant>,
+    /// For how long it was, before.
+    frozen_for: Duration,
 }
 
 impl Live {
+    fn new(child: &Child, limits: Limits, group: Option<Arc<Group>>) -> Self {
+        let is = |bounds: fn(&Group) -> bool| group.as_deref().is_some_and(bounds);
+        let memory = limits.memory.filter(|_| !is(Group::bounds_memory));
+        let processes = limits.processes.filter(|_| !is(Group::bounds_processes));
+        Self {
+            pid: Pid::from_child(child),
+            started: Instant::now(),
+            limits,
+            counted: Limits { memory, processes, ..limits },
+            group,
+            state: Mutex::default(),
+            is_measured: AtomicBool::new(false),
+        }
+    }
+
     /// Kills all its processes; the first reason counts.
     pub fn kill(&self, why: &str) {
         let mut state = self.state.lock().expect("no panic while held");
@@ -39,41 +78,104 @@ impl Live {
             return;
         }
         state.killed.get_or_insert_with(|| why.to_string());
-        // It is the leader of its group, and not yet waited for. What left the group dies with its name space.
+        if let Some(group) = &self.group {
+            group.kill();
+        }
+        // It is the leader of its session's group, and not yet waited for. What left that dies with its name space, or its control group.
         let _ = kill_process_group(self.pid, Signal::KILL);
     }
 
-    fn look(&self, look: &Look) {
-        let Limits { memory, time, processes, .. } = self.limits;
-        if time.is_some_and(|time| self.started.elapsed() > time) {
-            return self.kill("it took longer than it may (--limits time=TIME)");
+    fn look(&self) {
+        if self.limits.time.is_some_and(|time| self.ran() > time) {
+            self.kill("it took longer than it may (--limits time=TIME)");
+        } else if let Some(why) = self.exceeded() {
+            self.kill(why);
         }
-        if memory.is_none() && processes.is_none() {
+        // Whoever holds it still may be kept waiting by what it asks.
+        if self.is_still_for_long() {
+            self.freeze(false);
+        }
+    }
+
+    fn is_still_for_long(&self) -> bool {
+        let state = self.state.lock().expect("no panic while held");
+        state.frozen.is_some_and(|since| since.elapsed() > STILL_MAX + EVERY)
+    }
+
+    /// For how long it has been running; not while it was held still, which is not its fault.
+    fn ran(&self) -> Duration {
+        let state = self.state.lock().expect("no panic while held");
+        let frozen = state.frozen_for + state.frozen.map_or(Duration::ZERO, |since| since.elapsed());
+        self.started.elapsed().saturating_sub(frozen)
+    }
+
+    /// The limit that its group ran into.
+    pub fn exceeded(&self) -> Option<&'static str> {
+        self.group.as_ref()?.exceeded().map(|exceeded| match exceeded {
+            Exceeded::Memory => TOO_MUCH_MEMORY,
+            Exceeded::Processes => TOO_MANY_PROCESSES,
+        })
+    }
+
+    /// Holds it still, or has it go on.
+    fn freeze(&self, still: bool) {
+        let Some(group) = &self.group else { return };
+        let mut state = self.state.lock().expect("no panic while held");
+        if state.over || state.frozen.is_some() == still || !group.freeze(still) {
             return;
         }
-        let used = look.below(self.pid.as_raw_nonzero().get());
-        if memory.is_some_and(|memory| used.memory > memory) {
-            self.kill("it used more memory than it may (--limits memory=SIZE)");
-        } else if processes.is_some_and(|processes| used.threads > processes) {
-            self.kill("it started more processes than it may (--limits processes=N)");
+        match state.frozen.take() {
+            Some(since) => state.frozen_for += since.elapsed(),
+            None => state.frozen = Some(Instant::now()),
         }
+    }
+
+    /// Most attempts are over sooner than they are measured.
+    fn is_to_be_measured(&self) -> bool {
+        (self.counted.memory.is_some() || self.counted.processes.is_some())
+            && self.started.elapsed() >= EVERY
+            && !self.is_measured.load(Ordering::SeqCst)
     }
 }
 
-/// Watches all attempts of a runner.
+/// Says what a process and all below it use, at least as far as it is more than the limits allow.
+type Measure = dyn Fn(i32, &Limits) -> Used + Send + Sync;
+
+/// Who measures now.
 #[derive(Default)]
+struct Turn {
+    /// Rises with every new measurer; those of earlier numbers end.
+    number: u64,
+    /// Since when it has been looking at one attempt.
+    since: Option<Instant>,
+}
+
+/// Watches all attempts of a runner.
 pub struct Watch {
     live: Mutex<Vec<Arc<Live>>>,
     changed: Condvar,
     stopped: AtomicBool,
+    measure: Arc<Measure>,
+    turn: Arc<Mutex<Turn>>,
 }
 
 impl Watch {
     /// Starts watching; ends when the last reference to it is dropped.
     pub fn start() -> Arc<Self> {
-        let watch = Arc::new(Self::default());
+        Self::measuring(Arc::new(tree::below))
+    }
+
+    fn measuring(measure: Arc<Measure>) -> Arc<Self> {
+        let watch = Arc::new(Self {
+            live: Mutex::default(),
+            changed: Condvar::new(),
+            stopped: AtomicBool::new(false),
+            measure,
+            turn: Arc::default(),
+        });
         let weak = Arc::downgrade(&watch);
-        std::thread::spawn(move || run(&weak));
+        std::thread::spawn(move || run_clock(&weak));
+        watch.start_measurer(0);
         watch
     }
 
@@ -90,9 +192,22 @@ impl Watch {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    pub(super) fn add(&self, child: &Child, limits: Limits) -> Arc<Live> {
-        let (pid, state) = (Pid::from_child(child), Mutex::default());
-        let live = Arc::new(Live { pid, started: Instant::now(), limits, state });
+    /// Holds all attempts still that have a control group, or has them go on.
+    pub fn freeze(&self, still: bool) {
+        self.all_now().iter().for_each(|live| live.freeze(still));
+    }
+
+    /// While `back`, all attempts that have a control group get the least share of the machine.
+    pub fn stand_back(&self, back: bool) {
+        self.all_now().iter().filter_map(|live| live.group.as_ref()).for_each(|group| group.stand_back(back));
+    }
+
+    fn all_now(&self) -> Vec<Arc<Live>> {
+        self.live.lock().expect("no panic while held").clone()
+    }
+
+    pub(super) fn add(&self, child: &Child, limits: Limits, group: Option<Arc<Group>>) -> Arc<Live> {
+        let live = Arc::new(Live::new(child, limits, group));
         self.live.lock().expect("no panic while held").push(Arc::clone(&live));
         self.changed.notify_all();
         if self.is_stopped() {
@@ -108,22 +223,132 @@ impl Watch {
         state.over = true;
         state.killed.take()
     }
+
+    /// All attempts that run; when there are none, waits a moment for one.
+    fn all(&self) -> Vec<Arc<Live>> {
+        let mut live = self.live.lock().expect("no panic while held");
+        if live.is_empty() {
+            live = self.changed.wait_timeout(live, EVERY).expect("no panic while held").0;
+        }
+        live.clone()
+    }
+
+    /// Puts another measurer in the place of one that does not come back.
+    fn replace_stuck(self: &Arc<Self>) {
+        let mut turn = self.turn.lock().expect("no panic while held");
+        if turn.since.is_some_and(|since| since.elapsed() > STUCK) {
+            *turn = Turn { number: turn.number + 1, since: None };
+            let number = turn.number;
+            drop(turn);
+            self.start_measurer(number);
+        }
+    }
+
+    fn start_measurer(self: &Arc<Self>, number: u64) {
+        let weak = Arc::downgrade(self);
+        std::thread::spawn(move || run_measurer(&weak, number));
+    }
 }
 
-fn run(watch: &Weak<Watch>) {
+fn run_clock(watch: &Weak<Watch>) {
     while let Some(watch) = watch.upgrade() {
-        let mut live = watch.live.lock().expect("no panic while held");
-        if live.is_empty() {
-            live = watch.changed.wait_timeout(live, EVERY).expect("no panic while held").0;
-        }
-        let all: Vec<Arc<Live>> = live.clone();
-        drop(live);
-        // Most attempts are over sooner than they are looked at.
-        if all.iter().any(|live| live.started.elapsed() >= EVERY) {
-            let look = Look::now();
-            all.iter().for_each(|live| live.look(&look));
-        }
+        watch.all().iter().for_each(|live| live.look());
+        watch.replace_stuck();
         drop(watch);
         std::thread::sleep(EVERY);
+    }
+}
+
+fn run_measurer(watch: &Weak<Watch>, number: u64) {
+    loop {
+        // What is kept while it reads is not the watch itself, which must be able to end.
+        let Some((all, measure, turn)) =
+            watch.upgrade().map(|watch| (watch.all(), Arc::clone(&watch.measure), Arc::clone(&watch.turn)))
+        else {
+            return;
+        };
+        let begin = |since: Option<Instant>| {
+            let mut turn = turn.lock().expect("no panic while held");
+            let is_ours = turn.number == number;
+            if is_ours {
+                turn.since = since;
+            }
+            is_ours
+        };
+        for live in all.iter().filter(|live| live.is_to_be_measured()) {
+            if !begin(Some(Instant::now())) {
+                return;
+            }
+            live.is_measured.store(true, Ordering::SeqCst);
+            let used = measure(live.pid.as_raw_nonzero().get(), &live.counted);
+            live.is_measured.store(false, Ordering::SeqCst);
+            if let Some(why) = used.exceeds(&live.counted) {
+                live.kill(why);
+            }
+        }
+        if !begin(None) {
+            return;
+        }
+        drop(all);
+        std::thread::sleep(EVERY);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::Command;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    const MANY: Used = Used { memory: 0, threads: 100 };
+
+    fn sleeper() -> Child {
+        Command::new("sleep").arg("600").process_group(0).spawn().unwrap()
+    }
+
+    /// Waits for a process that somebody else is to end; why it was ended.
+    fn ended(watch: &Watch, live: &Arc<Live>, mut child: Child) -> String {
+        let status = child.wait().unwrap();
+        assert!(!status.success());
+        watch.remove(live).unwrap()
+    }
+
+    #[test]
+    fn an_attempt_that_cannot_be_measured_keeps_neither_its_time_nor_others_from_their_limits() {
+        let (hung, many, late, last) = (sleeper(), sleeper(), sleeper(), sleeper());
+        let (hangs, exceeds) = (hung.id() as i32, many.id() as i32);
+        let (asked, was_asked) = channel();
+        // Whoever asks for this one hears nothing until the test is over, as with a process that hangs in a file system.
+        let over = Arc::new((Mutex::new(false), Condvar::new()));
+        let until = Arc::clone(&over);
+        let measure = move |pid: i32, _: &Limits| {
+            if pid == hangs {
+                asked.send(()).unwrap();
+                let mut is_over = until.0.lock().unwrap();
+                while !*is_over {
+                    is_over = until.1.wait(is_over).unwrap();
+                }
+            }
+            if pid == exceeds { MANY } else { Used::default() }
+        };
+        let watch = Watch::measuring(Arc::new(measure));
+        let limits = Limits { memory: None, time: None, cpu: None, processes: Some(50), output: None };
+        let hung_live = watch.add(&hung, limits, None);
+        was_asked.recv().unwrap();
+        // The one measurer hangs.
+        let many_live = watch.add(&many, limits, None);
+        let timed = Limits { time: Some(Duration::from_millis(100)), ..limits };
+        let late_live = watch.add(&late, timed, None);
+        assert!(ended(&watch, &late_live, late).contains("longer than it may"));
+        assert!(ended(&watch, &many_live, many).contains("more processes"), "by another measurer");
+        let last_live = watch.add(&last, limits, None);
+        watch.stop();
+        assert_eq!(ended(&watch, &hung_live, hung), "stopped");
+        assert_eq!(ended(&watch, &last_live, last), "stopped");
+        *over.0.lock().unwrap() = true;
+        over.1.notify_all();
+        assert!(was_asked.try_recv().is_err(), "it is not asked for again");
     }
 }

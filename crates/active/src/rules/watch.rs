@@ -15,6 +15,7 @@ use outrigger_store::ops::View;
 use outrigger_store::tree::find;
 use outrigger_store::{Error, ErrorKind, Result, Store, clock};
 
+use super::reads::{self, Event};
 use super::{REFUSED, RULE, Rule, Trigger, decode, files, holder, mark, refused_of, seen};
 use crate::component;
 use crate::inputs::{Found, StoreGlob};
@@ -71,7 +72,7 @@ impl Watcher {
                 Ok(rule) if rule.on == Trigger::Write => continue,
                 Ok(rule) => {
                     let mut made = Vec::new();
-                    let fired = self.fire(store, rule, &mut made);
+                    let fired = self.fire(store, &name, rule, &mut made);
                     looked.made.extend(made.into_iter().map(|job| (name.clone(), job)));
                     fired
                 }
@@ -96,7 +97,7 @@ impl Watcher {
     }
 
     /// Makes the jobs of one rule; those that were made before something went wrong are in `made`, too.
-    fn fire(&mut self, store: &Arc<Store>, rule: &Rule, made: &mut Vec<JobId>) -> Result<()> {
+    fn fire(&mut self, store: &Arc<Store>, name: &str, rule: &Rule, made: &mut Vec<JobId>) -> Result<()> {
         let jobs = store.jobs()?;
         // Before the tree: see above.
         let known: HashMap<u64, String> = jobs.seen(&rule.id)?;
@@ -105,40 +106,57 @@ impl Watcher {
         let is_new = |inode: &Inode| match (known.get(&inode.number), rule.on) {
             (None, Trigger::Create) => !awaits_content(inode, now),
             (None, Trigger::Close) => true,
-            (Some(_), Trigger::Create) | (_, Trigger::Write) => false,
+            // Files that are read are told.
+            (Some(_), Trigger::Create) | (_, Trigger::Write | Trigger::Read) => false,
             (Some(before), Trigger::Close) => *before != mark(inode),
         };
-        let found = files(store, &glob)?;
+        let found = if rule.on == Trigger::Read { Vec::new() } else { files(store, &glob)? };
         if self.tidy.get(&rule.id).is_none_or(|next| *next <= Instant::now()) {
             tidy(store, rule, &known, &found)?;
             self.tidy.insert(rule.id.clone(), Instant::now() + TIDY_EVERY);
         }
-        let new: Vec<Found> = found.into_iter().filter(|found| is_new(&found.inode)).collect();
+        let new: Vec<(Found, Option<Event>)> = match rule.on {
+            Trigger::Read => {
+                let events = reads::events(store, name, rule, &glob, &known)?.into_iter();
+                events.map(|event| (event.found.clone(), Some(event))).collect()
+            }
+            _ => found.into_iter().filter(|found| is_new(&found.inode)).map(|found| (found, None)).collect(),
+        };
         if new.is_empty() {
             return Ok(());
         }
         // What is read from here on stays until the jobs hold it. It may be newer than what was just found.
         let view = View::open(store, "rules", None)?;
-        let (rule_as_run, component) = with_component(store, rule, &view)?;
+        let (rule_as_run, components) = with_components(store, rule, &view)?;
         let mut ended = Ok(());
-        for Found { path, .. } in new {
+        for (Found { path, .. }, event) in new {
+            let is_it = |inode: &Inode| match &event {
+                Some(event) => inode.number == event.found.inode.number,
+                None => is_new(inode),
+            };
             let inode = match find(&*store.meta, view.at, &path) {
-                Ok(inode) => inode.filter(&is_new),
+                Ok(inode) => inode.filter(&is_it),
                 Err(error) => {
                     ended = Err(error);
                     break;
                 }
             };
             let Some(inode) = inode else { continue };
-            let seen = seen(rule, &inode, known.get(&inode.number).cloned());
+            let seen = match &event {
+                Some(event) => reads::at_content(&event.seen, &mark(&inode)),
+                None => seen(rule, &inode, known.get(&inode.number).cloned()),
+            };
             let found = Found { path: path.clone(), inode };
             let tried = no_loop(rule, &glob, &found).and_then(|()| {
                 let splits = rule.splits.map_or(Splits::Auto, Splits::Count);
-                let fired = Fired { seen: seen.clone(), component: component.clone() };
+                let fired = Fired { seen: seen.clone(), components: components.clone() };
                 plan::make(store, &view, &rule_as_run.spec, vec![found], &rule.with, splits, Some(fired))
             });
             match tried {
-                Ok(job) => made.push(job),
+                Ok(job) => {
+                    made.push(job);
+                    event.map_or(Ok(()), |event| event.done(store))?;
+                }
                 // Another agent was first.
                 Err(error) if error.kind() == ErrorKind::Exists => {}
                 Err(error)
@@ -148,6 +166,7 @@ impl Watcher {
                     ) =>
                 {
                     refuse(store, rule, seen, &format!("{path}: {error}"))?;
+                    event.map_or(Ok(()), |event| event.done(store))?;
                 }
                 Err(error) => {
                     // Not seen: it is tried again at the next look. What is wrong with one file's rows need not be with the next one's.
@@ -159,25 +178,28 @@ impl Watcher {
                 }
             }
         }
-        if component.is_some() {
+        if !components.is_empty() {
             unmake_if_removed(store, rule, made)?;
         }
         ended
     }
 }
 
-/// The rule with the component that it names, and the content of that: what the rule holds or, if it does not (it was made by an earlier version of this
-/// program), what is kept by that name and hash.
-pub(crate) fn with_component(store: &Store, rule: &Rule, view: &View) -> Result<(Rule, Option<JobInput>)> {
+/// The rule with the components that it names, and their contents: what the rule holds or, if it does not (it was made by an earlier version of this
+/// program), what is kept by these names and hashes.
+pub(crate) fn with_components(store: &Store, rule: &Rule, view: &View) -> Result<(Rule, Vec<JobInput>)> {
     let mut rule = rule.clone();
-    if let Some(component) = &rule.spec.component
-        && let Some(root) = store.meta.held(&holder(&rule))?.into_iter().next()
-    {
-        let path = component::path(&component.name)?.to_bytes();
-        return Ok((rule, Some(JobInput { path, root })));
+    let kept = rule.spec.components().enumerate();
+    let kept: Vec<_> = kept.filter_map(|(number, kept)| Some((number, kept?.name.clone()))).collect();
+    let mut held = Vec::new();
+    for (number, name) in kept {
+        let Some(root) = store.meta.held(&holder(&rule, number))?.into_iter().next() else {
+            let components = component::settle(store, view, &mut rule.spec)?;
+            return Ok((rule, components));
+        };
+        held.push(JobInput { path: component::path(&name)?.to_bytes(), root });
     }
-    let component = component::settle(store, view, &mut rule.spec)?;
-    Ok((rule, component))
+    Ok((rule, held))
 }
 
 /// A rule that is removed lets go of its component. If that was while jobs were made of it, the content may be gone that they were given.

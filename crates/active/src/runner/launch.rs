@@ -1,8 +1,9 @@
 //! From a claimed split to a running program.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::ChildStdout;
+use std::process::{ChildStdout, Command};
 use std::sync::Arc;
 
 use outrigger_format::Root;
@@ -12,13 +13,14 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
 use super::Shared;
+use super::others::Others;
 use super::scratch::FILES;
-use crate::attempt::{Attempt, Feed, Range};
+use crate::attempt::{Attempt, Feed, Range, share};
 use crate::component;
 use crate::mount::InputsMount;
 use crate::records::Records;
 use crate::sandbox::Places;
-use crate::spec::Spec;
+use crate::spec::{Output, Spec, is_brought, names_inputs};
 use crate::written;
 
 /// A job's inputs, as they were when it was made.
@@ -27,8 +29,8 @@ pub(crate) struct Inputs {
     pub roots: Vec<Arc<Root>>,
     /// What is there to look at only.
     pub with: Vec<(StorePath, Arc<Root>)>,
-    /// The program, if it is kept in the store.
-    pub component: Option<Arc<Root>>,
+    /// Of each program, if it is kept in the store.
+    pub components: Vec<Option<Arc<Root>>>,
     /// Of each input, where its records need one.
     pub indexes: Vec<Arc<Root>>,
 }
@@ -40,7 +42,15 @@ impl Inputs {
             paths.push(StorePath::parse(&input.path)?);
             roots.push(Arc::new(input.root));
         }
-        let component = spec.component.as_ref().and_then(|_| paths.pop().and_then(|_| roots.pop()));
+        // They are the last, in the order of the programs.
+        let mut components: Vec<_> = spec
+            .components()
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+            .map(|kept| kept.and_then(|_| paths.pop().and_then(|_| roots.pop())))
+            .collect();
+        components.reverse();
         let own = paths.len().saturating_sub(spec.with as usize);
         let with = paths.split_off(own).into_iter().zip(roots.split_off(own)).collect();
         let mut indexes = Vec::new();
@@ -48,7 +58,7 @@ impl Inputs {
             paths.truncate(paths.len() / 2);
             indexes = roots.split_off(roots.len() / 2);
         }
-        Ok(Self { paths, roots, with, component, indexes })
+        Ok(Self { paths, roots, with, components, indexes })
     }
 
     pub fn bytes(&self) -> u64 {
@@ -56,12 +66,14 @@ impl Inputs {
     }
 }
 
-/// Makes ready what all attempts share: the program, if it is not the system's, and the inputs as files, if they are wanted.
+/// Makes ready what all attempts share: the programs, if they are not the system's, and the inputs as files, if they are wanted.
 ///
 /// # Errors
 /// When the program is not there, or nothing can be mounted.
 pub(super) fn prepare(shared: &Shared) -> Result<Option<InputsMount>> {
-    bring(shared)?;
+    for number in 0..=shared.spec.also.len() {
+        bring(shared, number)?;
+    }
     let (inputs, wanted) = (&shared.inputs, shared.spec.wants_files());
     if !wanted && inputs.with.is_empty() {
         return Ok(None);
@@ -73,18 +85,24 @@ pub(super) fn prepare(shared: &Shared) -> Result<Option<InputsMount>> {
     InputsMount::new(&shared.store, own.chain(with), &point).map(Some)
 }
 
-fn bring(shared: &Shared) -> Result<()> {
-    let dir = shared.scratch.path().join("component");
-    if let Some(kept) = &shared.spec.component {
+/// Where a program lies that is not the system's.
+fn component_dir(shared: &Shared, number: usize) -> PathBuf {
+    shared.scratch.path().join(format!("component-{number}"))
+}
+
+fn bring(shared: &Shared, number: usize) -> Result<()> {
+    let dir = component_dir(shared, number);
+    if let Some(kept) = shared.spec.components().nth(number).flatten() {
         let lost = || Error::new(ErrorKind::Damaged, format!("job {} has lost its component", shared.job));
-        let root = shared.inputs.component.as_ref().ok_or_else(lost)?;
+        let root = shared.inputs.components.get(number).and_then(Option::as_ref).ok_or_else(lost)?;
         std::fs::create_dir(&dir).context(|| format!("the component {}", kept.name))?;
         let copy = dir.join(&kept.name);
         component::bring(&shared.store, kept, root, &copy)?;
         shared.sandbox.hand_over(&copy)?;
         return shared.sandbox.hand_over(&dir);
     }
-    let Some(program) = shared.spec.program.first().filter(|_| shared.spec.brings_program()) else {
+    let words = shared.spec.programs().nth(number).filter(|words| is_brought(words));
+    let Some(program) = words.and_then(<[String]>::first) else {
         return Ok(());
     };
     let path = Path::new(program);
@@ -102,6 +120,8 @@ pub(super) struct Begun {
     pub stdout: ChildStdout,
     /// Its directory: files that it makes there are its named outputs.
     pub work: tempfile::TempDir,
+    /// The programs beside the first.
+    pub others: Others,
 }
 
 /// Starts an attempt at a split.
@@ -109,26 +129,89 @@ pub(super) struct Begun {
 /// # Errors
 /// Why it cannot be started. That is not the input's fault.
 pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
-    let Shared { store, spec, sandbox, .. } = shared;
     let ranges = ranges(shared, claimed)?;
-    let work = match shared.spare.lock().expect("no panic while held").pop() {
-        Some(work) => work,
-        None => {
-            let work = tempfile::Builder::new().prefix("work-").tempdir_in(shared.scratch.path());
-            let work = work.context(|| "making a directory for an attempt".to_string())?;
-            sandbox.hand_over(work.path())?;
-            work
-        }
+    let source = source(shared, claimed, &ranges)?;
+    let count = 1 + shared.spec.also.len();
+    let mut others = Others::default();
+    // Who reads its inputs as files has no standard input; a stream is there once, so it is given to all.
+    let reads = |number: usize| {
+        !source.is_nothing()
+            && (source.is_stream() || !shared.spec.programs().nth(number).is_some_and(names_inputs))
     };
-    let component = shared.scratch.path().join("component");
+    let reads: Vec<bool> = (0..count).map(reads).collect();
+    let readers = reads.iter().filter(|reads| **reads).count();
+    let mut feeds = if count == 1 {
+        vec![source]
+    } else if readers == 0 {
+        Vec::new()
+    } else {
+        let (feeds, pass) = share(source, readers, &shared.counters);
+        others.read_by(pass);
+        feeds
+    }
+    .into_iter();
+    let start = |number: usize, feed: Option<Feed>| -> Result<_> {
+        let work = work(shared)?;
+        let (command, kept) = command(shared, claimed, &ranges, number, &work)?;
+        let (feed, limits) = (feed.unwrap_or(Feed::Nothing), &shared.spec.limits);
+        // One for each program, as the limits are. Where it cannot be made just now, the watch looks after them.
+        let group = shared.groups.as_ref().and_then(|groups| groups.make(limits).ok());
+        let limits = (limits, group);
+        let started = Attempt::start(command, feed, limits, &shared.watch, &shared.counters);
+        drop(kept);
+        let (attempt, stdout) = started?;
+        Ok((attempt, stdout, work))
+    };
+    let mut first = None;
+    for (number, reads) in reads.into_iter().enumerate() {
+        match start(number, if reads { feeds.next() } else { None }) {
+            Ok(one) if number == 0 => {
+                others.beside(&one.0);
+                first = Some(one);
+            }
+            Ok((attempt, stdout, work)) => others.add(shared, number, attempt, stdout, work),
+            Err(error) => {
+                // Who reads for them waits for those that are still to come.
+                drop(feeds);
+                others.stop();
+                return Err(error);
+            }
+        }
+    }
+    let (attempt, stdout, work) = first.expect("there is a first program");
+    Ok(Begun { attempt, stdout, work, others })
+}
+
+/// A directory for a program to work in.
+fn work(shared: &Shared) -> Result<tempfile::TempDir> {
+    if let Some(work) = shared.spare.lock().expect("no panic while held").pop() {
+        return Ok(work);
+    }
+    let work = tempfile::Builder::new().prefix("work-").tempdir_in(shared.scratch.path());
+    let work = work.context(|| "making a directory for an attempt".to_string())?;
+    shared.sandbox.hand_over(work.path())?;
+    Ok(work)
+}
+
+/// One of the programs, ready to be started; what comes with it must be kept until it has been.
+fn command(
+    shared: &Shared,
+    claimed: &Claimed,
+    ranges: &[Range],
+    number: usize,
+    work: &tempfile::TempDir,
+) -> Result<(Command, Option<File>)> {
+    let Shared { spec, sandbox, .. } = shared;
+    let component = component_dir(shared, number);
     let component = component.exists().then_some(component);
     let files = shared.scratch.path().join(FILES);
     let files = (spec.wants_files() || !shared.inputs.with.is_empty()).then_some(files);
     let places = Places { work: work.path(), inputs: files.as_deref(), component: component.as_deref() };
-    let program = words(shared, &places, claimed)?;
+    let program = words(shared, &places, claimed, number)?;
     let (mut command, kept) = sandbox.command(&program, &places, &spec.limits, spec.net)?;
-    command.envs(environment(shared, claimed, &ranges));
-    for (_, output) in shared.outputs().filter(|(_, output)| !output.name.is_empty()) {
+    command.envs(environment(shared, claimed, ranges, number));
+    let own = |output: &Output| output.program == number && !output.name.is_empty();
+    for (_, output) in shared.outputs().filter(|(_, output)| own(output)) {
         command.env(format!("AS_OUTPUT_{}", output.name), sandbox.work_seen(&places).join(&output.name));
     }
     command.env("AS_WORK", sandbox.work_seen(&places));
@@ -136,28 +219,30 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
         command.env("AS_IN", sandbox.inputs_seen(&places));
     }
     command.envs(spec.env.iter().map(|(name, value)| (name, value)));
-    let given = shared.feed.lock().expect("no panic while held").take();
-    let feed = match given {
-        Some(feed) => feed,
-        None if claimed.range.is_open() => {
-            let lost =
-                || Error::new(ErrorKind::Damaged, format!("job {} does not say what it follows", shared.job));
-            written::feed(shared, spec.written.ok_or_else(lost)?, claimed)
+    Ok((command, kept))
+}
+
+/// Where standard input comes from; nothing, if all programs read their inputs as files.
+fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range]) -> Result<Feed> {
+    let Shared { store, spec, .. } = shared;
+    if let Some(given) = shared.feed.lock().expect("no panic while held").take() {
+        return Ok(given);
+    }
+    let lost = |what: &str| Error::new(ErrorKind::Damaged, format!("job {} {what}", shared.job));
+    if claimed.range.is_open() {
+        let written = spec.written.ok_or_else(|| lost("does not say what it follows"))?;
+        return Ok(written::feed(shared, written, claimed));
+    }
+    if spec.programs().all(names_inputs) {
+        return Ok(Feed::Nothing);
+    }
+    match (claimed.range.input, ranges) {
+        (Some(input), [range]) if spec.records == Records::Bam => {
+            let index = shared.inputs.indexes.get(input as usize).map(Arc::clone);
+            Ok(Feed::Bam(Arc::clone(store), range.clone(), index.ok_or_else(|| lost("has lost an index"))?))
         }
-        None if spec.wants_files() => Feed::Nothing,
-        None => match (claimed.range.input, ranges.as_slice()) {
-            (Some(input), [range]) if spec.records == Records::Bam => {
-                let index = shared.inputs.indexes.get(input as usize).map(Arc::clone);
-                let lost = || Error::new(ErrorKind::Damaged, format!("job {} has lost an index", shared.job));
-                Feed::Bam(Arc::clone(store), range.clone(), index.ok_or_else(lost)?)
-            }
-            _ => Feed::Stored(Arc::clone(store), ranges),
-        },
-    };
-    let started = Attempt::start(command, feed, &spec.limits, &shared.watch, &shared.counters);
-    drop(kept);
-    let (attempt, stdout) = started?;
-    Ok(Begun { attempt, stdout, work })
+        _ => Ok(Feed::Stored(Arc::clone(store), ranges.to_vec())),
+    }
 }
 
 /// What the split owns, record by record.
@@ -167,9 +252,10 @@ fn ranges(shared: &Shared, claimed: &Claimed) -> Result<Vec<Range>> {
         let lost = || Error::new(ErrorKind::Damaged, format!("job {} has no input {input}", shared.job));
         let (path, root) = paths.get(input).zip(roots.get(input)).ok_or_else(lost)?;
         let path = path.to_string().into();
-        if input == 0 && shared.spec.written.is_some() {
+        if shared.spec.written.is_some() && (input == 0 || shared.spec.together) {
             // It was open when the job was begun here, perhaps.
-            let now = shared.store.jobs()?.inputs(shared.job)?.into_iter().next().ok_or_else(lost)?;
+            let now = shared.store.jobs()?.inputs(shared.job)?.into_iter().nth(input).ok_or_else(lost)?;
+            let to = if shared.spec.together { now.root.len() } else { to };
             return Ok(Range { root: Arc::new(now.root), from, to, path });
         }
         Ok(Range { root: Arc::clone(root), from, to, path })
@@ -187,19 +273,17 @@ fn ranges(shared: &Shared, claimed: &Claimed) -> Result<Vec<Range>> {
     Ok(vec![Range { from, to, ..whole }])
 }
 
-fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed) -> Result<Vec<OsString>> {
+fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed, number: usize) -> Result<Vec<OsString>> {
     use std::os::unix::ffi::OsStringExt as _;
     let paths = &shared.inputs.paths;
     let file =
         |path: &StorePath| shared.sandbox.inputs_seen(places).join(OsString::from_vec(path.to_bytes()));
     let seen = |name: &str| shared.sandbox.work_seen(places).join(name);
     let mut words: Vec<OsString> = Vec::new();
-    for (number, word) in shared.spec.program.iter().enumerate() {
-        if number == 0
-            && let Some(component) = places.component
-            && component.exists()
-        {
-            let kept = shared.spec.component.as_ref().map(|kept| kept.name.as_ref());
+    let program = shared.spec.programs().nth(number).unwrap_or_default();
+    for (place, word) in program.iter().enumerate() {
+        if place == 0 && places.component.is_some() {
+            let kept = shared.spec.components().nth(number).flatten().map(|kept| kept.name.as_ref());
             let name = kept.or_else(|| Path::new(word).file_name()).unwrap_or_default();
             words.push(shared.sandbox.component_seen(places).join(name).into());
             continue;
@@ -231,16 +315,25 @@ fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed) -> Result<Vec<
 }
 
 /// What a component may know of itself.
-fn environment(shared: &Shared, claimed: &Claimed, ranges: &[Range]) -> Vec<(&'static str, OsString)> {
+fn environment(
+    shared: &Shared,
+    claimed: &Claimed,
+    ranges: &[Range],
+    program: usize,
+) -> Vec<(&'static str, OsString)> {
     let first = ranges.first();
     let number = |value: u64| OsString::from(value.to_string());
+    // The same for every attempt, and no other program's: what it marks an external effect with.
+    let mut task = format!("{}-{}-{}", shared.store.config.id, shared.job, claimed.number);
+    if program > 0 {
+        task += &format!("-{program}");
+    }
     let mut variables = vec![
         ("AS_JOB", number(shared.job.0)),
         ("AS_SPLIT", number(claimed.number)),
         ("AS_SPLITS", number(shared.counters.view().splits)),
         ("AS_ATTEMPT", number(claimed.attempt)),
-        // The same for every attempt: what it marks an external effect with.
-        ("AS_TASK_ID", format!("{}-{}-{}", shared.store.config.id, shared.job, claimed.number).into()),
+        ("AS_TASK_ID", task.into()),
         ("AS_INPUTS", number(ranges.len() as u64)),
     ];
     if let ([_], Some(range)) = (ranges, first) {

@@ -1,15 +1,15 @@
-//! Which splits of a job lie on this host, where the packs' engine says who holds what.
+//! Which splits of a job lie on this host, where the packs' engine says who holds what; and whether what is made of them can.
 //!
 //! A split's score is the part of its bytes of which this host holds the pack. It is estimated from samples spread over the split: neighbouring
 //! chunks nearly always lie in one pack. Engines that do not know (directories, S3) are asked once, and nothing else is looked at.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_format::{Entry, PackId, Root};
-use outrigger_store::backend::is_same_host;
+use outrigger_store::backend::{is_same_host, place_on};
 use outrigger_store::meta::jobs::{JobId, NewSplit};
+use outrigger_store::ops::whereabouts::Hosts;
 use outrigger_store::read::Reader;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -23,9 +23,13 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 /// The splits of which this host holds more than half, rising, as far as that can be found out soon: it is only an order, so what fails or takes long is left
 /// out, and these splits are taken as they come.
 pub(super) fn local_splits(store: &Arc<Store>, job: JobId, roots: &[Arc<Root>]) -> Vec<u64> {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = crate::node::host();
     let Ok(splits) = store.jobs().and_then(|jobs| jobs.splits(job)) else { return Vec::new() };
-    let mut look = Look { store, host: &host, known: HashMap::new(), until: Instant::now() + LOOK_MAX };
+    // What another host has just stored would be nowhere, else.
+    if store.is_shared() && store.refresh_index().is_err() {
+        return Vec::new();
+    }
+    let mut look = Look { store, host: &host, hosts: Hosts::default(), until: Instant::now() + LOOK_MAX };
     let mut local = Vec::new();
     for split in splits.iter().take(SPLITS_MAX) {
         let Some(root) = split.range.input.and_then(|input| roots.get(input as usize)) else { continue };
@@ -40,11 +44,17 @@ pub(super) fn local_splits(store: &Arc<Store>, job: JobId, roots: &[Arc<Root>]) 
     local
 }
 
+/// What the packs' engine calls this host, if it holds packs and who makes one can choose: so that what comes of a split lies where it was made, and the next program finds it there. It is
+/// an advantage, no more: where that cannot be found out, packs lie anywhere.
+pub(super) fn own_place(store: &Store) -> Option<Arc<str>> {
+    place_on(&*store.backend, &crate::node::host()).ok().map(Arc::from)
+}
+
 struct Look<'a> {
     store: &'a Store,
     host: &'a str,
-    /// Packs that were asked for, and whether they are here.
-    known: HashMap<PackId, bool>,
+    /// Who holds packs that were asked for.
+    hosts: Hosts,
     until: Instant,
 }
 
@@ -74,16 +84,10 @@ impl Look<'_> {
     }
 
     fn has(&mut self, pack: PackId) -> Result<bool> {
-        if let Some(here) = self.known.get(&pack) {
-            return Ok(*here);
-        }
-        let hosts = self.store.backend.locate(pack)?;
         // The first one is who reads are sent to.
-        let Some(first) = hosts.first() else {
-            return Err(Error::new(ErrorKind::Cancelled, "this engine does not know who holds what"));
-        };
-        let is = is_same_host(first, self.host);
-        self.known.insert(pack, is);
-        Ok(is)
+        match self.hosts.of(self.store, pack)?.first() {
+            Some(first) => Ok(is_same_host(first, self.host)),
+            None => Err(Error::new(ErrorKind::Cancelled, "this engine does not know who holds what")),
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!  run ──▶ slot 1 ─┐ claim ▶ attempt ▶ write pipeline ▶ record, in groups      (a thread, a session and a writer each)
 //!      ──▶ slot 2 ─┤
-//!      ──▶ monitor │ stops all when the job was cancelled
+//!      ──▶ monitor │ stops all when the job was cancelled; beside it who holds programs still while others wait
 //!                  ▼
 //!              publish: names for the outputs, one transaction
 //! ```
@@ -17,6 +17,8 @@
 
 mod launch;
 mod locality;
+mod measured;
+mod others;
 mod publish;
 mod scratch;
 mod slot;
@@ -32,15 +34,17 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::attempt::{Feed, Watch};
-use crate::foreground::Busy;
+use crate::cgroup::Groups;
+use crate::foreground::{Busy, Yielding};
 use crate::identity::require_runnable;
 use crate::progress::Counters;
 use crate::sandbox::Sandbox;
 use crate::spec::{Output, Spec};
 use crate::through::RAW;
-use crate::written::Quiet;
+use crate::written::{self, Quiet};
 
 use launch::Inputs;
+pub use measured::{Forecast, Measured, measured};
 use scratch::Scratch;
 use stragglers::Overtaken;
 pub(crate) use stragglers::{Beside, Stragglers};
@@ -63,6 +67,8 @@ pub struct RunOptions<'a> {
     pub make_way: Option<Busy>,
     /// Programs get only what processor and disk time nobody else wants.
     pub idle: bool,
+    /// Each attempt runs in a control group of its own, one of these, if there are any.
+    pub groups: Option<Arc<Groups>>,
 }
 
 /// How a job ended.
@@ -113,11 +119,15 @@ pub(crate) struct Shared {
     pub drain: Option<Arc<AtomicBool>>,
     /// See [`RunOptions::make_way`].
     pub make_way: Option<Busy>,
+    /// See [`RunOptions::groups`].
+    pub groups: Option<Arc<Groups>>,
     /// A second attempt to be made, and nothing else.
     pub beside: std::sync::Mutex<Option<Beside>>,
     /// See [`Report::longest`].
     pub longest: std::sync::Mutex<Option<Duration>>,
     overtaken: Overtaken,
+    /// What the packs' engine calls this host, if packs can be made to lie on it: what attempts write does.
+    pub place: Option<Arc<str>>,
     /// Splits of which this host holds the most, where the packs' engine says who holds what.
     pub local: Vec<u64>,
 }
@@ -225,6 +235,16 @@ fn work(
         jobs.end_job(job, JobState::Failed, why)?;
         return Err(Error::new(ErrorKind::Invalid, format!("job {job} cannot be run again: {why}")));
     }
+    if let Some(written) = spec.written
+        && jobs.split(job, 0)?.is_some_and(|split| split.range.is_open())
+        && !written::may_begin(store, written)?
+    {
+        let host = written::host_of(store, written)?.unwrap_or_else(|| "another host".to_string());
+        let why = format!(
+            "job {job} reads a file that is still being written in a mount on {host}: agents there run it (with the same cache directory), or anybody once the file is closed"
+        );
+        return Err(Error::new(ErrorKind::Busy, why));
+    }
     let sandbox = Sandbox::find(spec.sandbox)?.for_submitter(spec.submitter.as_ref()).idle(options.idle);
     let set = |counter: &std::sync::atomic::AtomicU64, value: u64| counter.store(value, Ordering::Relaxed);
     set(&counters.bytes_expected, inputs.bytes());
@@ -234,6 +254,7 @@ fn work(
     sandbox.hand_over(scratch.path())?;
     let missing = sandbox.missing.clone();
     let local = locality::local_splits(store, job, &inputs.roots);
+    let place = locality::own_place(store);
     let shared = Arc::new(Shared {
         store: Arc::clone(store),
         job,
@@ -247,9 +268,11 @@ fn work(
         feed: std::sync::Mutex::new(feed),
         drain: options.drain.clone(),
         make_way: options.make_way.clone(),
+        groups: options.groups.clone(),
         beside: std::sync::Mutex::new(beside),
         longest: std::sync::Mutex::default(),
         overtaken: Overtaken::default(),
+        place,
         local,
     });
     let mounted = launch::prepare(&shared)?;
@@ -278,6 +301,7 @@ fn run_slots(shared: &Shared, slots: usize, threads: usize, quiet: Quiet<'_>) ->
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let monitor = scope.spawn(|| watch_job(shared, &done));
+        let yields = scope.spawn(|| stand_aside(shared, &done));
         let running: Vec<_> = (0..slots).map(|_| scope.spawn(|| slot::run(shared, threads, quiet))).collect();
         let mut ran = Ok(());
         for slot in running {
@@ -290,7 +314,8 @@ fn run_slots(shared: &Shared, slots: usize, threads: usize, quiet: Quiet<'_>) ->
         }
         done.store(true, Ordering::SeqCst);
         monitor.thread().unpark();
-        let _ = monitor.join();
+        yields.thread().unpark();
+        let _ = (monitor.join(), yields.join());
         ran
     })
 }
@@ -308,6 +333,24 @@ fn watch_job(shared: &Shared, done: &AtomicBool) {
             return;
         }
     }
+}
+
+/// Has programs that run yield while others who use this host wait. It is a thread of its own: whom it asks may keep it waiting.
+fn stand_aside(shared: &Shared, done: &AtomicBool) {
+    let (Some(busy), Some(_)) = (&shared.make_way, &shared.groups) else { return };
+    let mut yielding = Yielding::default();
+    while !done.load(Ordering::SeqCst) {
+        std::thread::park_timeout(ASK_EVERY);
+        let others_wait = busy();
+        let before = yielding;
+        yielding = yielding.next(others_wait, std::time::Instant::now());
+        if others_wait || before != yielding {
+            // Also those that have begun meanwhile.
+            shared.watch.stand_back(others_wait);
+        }
+        shared.watch.freeze(yielding.is_still());
+    }
+    shared.watch.freeze(false);
 }
 
 /// Where a job is now, and the files that it made visible.

@@ -24,16 +24,18 @@ use outrigger_store::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::launch::{self, Begun};
-use super::stragglers::{Beside, OVERTAKEN};
-use super::{Shared, described, publish};
+use super::others::Beside;
+use super::stragglers::{self, OVERTAKEN};
+use super::{Measured, Shared, described, publish};
 use crate::attempt::{Ended, OutputStream, read_up_to};
+use crate::cgroup::Usage;
 use crate::progress::Counters;
 use crate::spec::Output;
 use crate::template;
 use crate::written::{self, GAVE_BACK, Quiet};
 
 /// Outputs up to this many bytes do not stream.
-const SMALL: usize = 1 << 20;
+pub(super) const SMALL: usize = 1 << 20;
 /// How long finished splits may wait to be recorded.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 /// How old they may be when a long output begins, which would keep them waiting.
@@ -74,7 +76,7 @@ pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<(
     let (jobs, policies) = (shared.store.jobs()?, Policies::load(&shared.store)?);
     let mut slot = Slot { shared, quiet, jobs, session, threads, policies, writer: None, unrecorded: 0 };
     let beside = shared.beside.lock().expect("no panic while held").take();
-    if let Some(Beside { split, attempt }) = beside {
+    if let Some(stragglers::Beside { split, attempt }) = beside {
         // Whoever has it may just have ended.
         if let Some(claimed) = jobs.claim_beside(slot.session.id(), shared.job, split, attempt)? {
             slot.split(&claimed)?;
@@ -124,7 +126,8 @@ impl Slot<'_> {
             let chunk_max = self.policies.chunk_max()?;
             let options = WriteOptions { threads: self.threads, chunk_max, commit: CommitWhen::AsItComes };
             let progress = Arc::new(Progress::default());
-            let writer = Writer::start(&self.shared.store, &self.session, &options, &progress);
+            let place = self.shared.place.as_ref();
+            let writer = Writer::start_on(&self.shared.store, &self.session, &options, place, &progress);
             self.writer = Some((writer, Instant::now()));
         }
         Ok(&mut self.writer.as_mut().expect("just made").0)
@@ -155,22 +158,23 @@ impl Slot<'_> {
         if self.settled_lost(claimed)? {
             return Ok(());
         }
-        let Begun { attempt, mut stdout, work } = match launch::begin(shared, claimed) {
+        let Begun { attempt, mut stdout, work, others } = match launch::begin(shared, claimed) {
             Ok(begun) => begun,
             Err(error) => return self.failed(claimed, &error.to_string(), &[]),
         };
         let began = Instant::now();
-        let _looked = shared.overtaken.look_after(self.session.id(), *claimed, attempt.stopper());
+        let _looked = shared.overtaken.look_after(self.session.id(), *claimed, others.stopper());
         let limit = shared.spec.limits.output.unwrap_or(u64::MAX);
         let in_files = |out: &Output| !out.name.is_empty() || template::is_directory(&out.template);
-        let wanted = shared
-            .outputs()
-            .find(|(_, out)| !in_files(out))
-            .map(|(number, _)| number.to_string().into_bytes());
+        let wanted_of = |program: usize| {
+            let found = shared.outputs().find(|(_, out)| out.program == program && !in_files(out));
+            found.map(|(number, _)| number.to_string().into_bytes())
+        };
+        let wanted = wanted_of(0);
         let mut head = self.head(&mut stdout)?;
         let first = head.len();
         let mut large = false;
-        let ended = if first <= SMALL {
+        let mut ended = if first <= SMALL {
             Counters::add(&shared.counters.bytes_written, first as u64);
             if first as u64 > limit {
                 attempt.kill(&crate::attempt::too_much());
@@ -191,8 +195,13 @@ impl Slot<'_> {
                 // Nobody wants it, and a program that cannot write would never end.
                 let _ = std::io::copy(&mut stream, &mut std::io::sink());
             }
-            finished.recv().unwrap_or_else(|_| Ended { result: Err("stopped".into()), log: Vec::new() })
+            finished.recv().unwrap_or_else(|_| Ended {
+                result: Err("stopped".into()),
+                log: Vec::new(),
+                usage: Usage::default(),
+            })
         };
+        let besides = others.end(&shared.spec, &mut ended);
         if let Err(why) = &ended.result {
             if why == OVERTAKEN {
                 return Ok(());
@@ -208,17 +217,29 @@ impl Slot<'_> {
         if let Some(name) = wanted.filter(|_| !large) {
             self.submit(claimed, &name, Content::Bytes(head))?;
         }
-        let others = shared.outputs().any(|(_, out)| in_files(out));
-        if others && let Err(why) = self.files(claimed, work.path(), limit)? {
-            return self.failed(claimed, &why, &ended.log);
+        let any_in_files = shared.outputs().any(|(_, out)| in_files(out));
+        let mut works = vec![(0, work)];
+        for Beside { number, work, written } in besides {
+            if let Some(name) = wanted_of(number) {
+                self.submit(claimed, &name, written)?;
+            }
+            works.push((number, work));
         }
-        self.finished(claimed, ended.log)?;
+        for (number, work) in works.iter().filter(|_| any_in_files) {
+            if let Err(why) = self.files(claimed, *number, work.path(), limit)? {
+                return self.failed(claimed, &why, &ended.log);
+            }
+        }
+        let took = began.elapsed();
+        self.finished(claimed, ended.log, Some(Measured::here(took, ended.usage)))?;
         let mut longest = shared.longest.lock().expect("no panic while held");
-        *longest = (*longest).max(Some(began.elapsed()));
+        *longest = (*longest).max(Some(took));
         drop(longest);
-        if !others && std::fs::read_dir(work.path()).is_ok_and(|mut entries| entries.next().is_none()) {
-            shared.spare.lock().expect("no panic while held").push(work);
-        }
+        let is_empty = |work: &tempfile::TempDir| {
+            std::fs::read_dir(work.path()).is_ok_and(|mut entries| entries.next().is_none())
+        };
+        let unused = works.into_iter().map(|(_, work)| work).filter(|work| !any_in_files && is_empty(work));
+        shared.spare.lock().expect("no panic while held").extend(unused);
         Ok(())
     }
 
@@ -257,15 +278,16 @@ impl Slot<'_> {
         // Not if the mount closed it before it went: then this attempt has failed as any other.
         let is_open = self.jobs.split(job, claimed.number)?.is_some_and(|split| split.range.is_open());
         if is_open {
-            written::settle_lost(store, job, written, self.quiet)?;
+            written::settle_lost(store, job, written, self.shared.spec.together, self.quiet)?;
         }
         Ok(is_open)
     }
 
-    /// What the program left in its directory becomes its named outputs.
+    /// What a program left in its directory becomes its named outputs.
     fn files(
         &mut self,
         claimed: &Claimed,
+        program: usize,
         work: &std::path::Path,
         limit: u64,
     ) -> Result<std::result::Result<(), String>> {
@@ -276,7 +298,7 @@ impl Slot<'_> {
             return Ok(Err(crate::attempt::too_much()));
         }
         Counters::add(&self.shared.counters.bytes_written, all);
-        for (number, output) in shared.outputs() {
+        for (number, output) in shared.outputs().filter(|(_, output)| output.program == program) {
             if !template::is_directory(&output.template) {
                 if output.name.is_empty() {
                     continue;
@@ -292,7 +314,9 @@ impl Slot<'_> {
                 self.submit_file(claimed, &name, path)?;
                 continue;
             }
-            let named = |name: &[u8]| shared.outputs().any(|(_, output)| output.name.as_bytes() == name);
+            let named = |name: &[u8]| {
+                shared.outputs().any(|(_, out)| out.program == program && out.name.as_bytes() == name)
+            };
             for (name, path) in found.iter().filter(|(name, _)| !named(name)) {
                 let name = [number.to_string().as_bytes(), b"/", name].concat();
                 self.submit_file(claimed, &name, path)?;
@@ -318,7 +342,7 @@ impl Slot<'_> {
     fn joined(&mut self, claimed: &Claimed) -> Result<()> {
         let parts = publish::parts(self.shared.inputs.roots.iter().map(|root| (**root).clone()));
         self.submit(claimed, b"0", parts)?;
-        self.finished(claimed, Vec::new())
+        self.finished(claimed, Vec::new(), None)
     }
 
     fn submit(&mut self, claimed: &Claimed, name: &[u8], content: Content) -> Result<()> {
@@ -347,9 +371,15 @@ impl Slot<'_> {
         self.policies.at(&*self.shared.store.meta, &target.parent())
     }
 
-    fn finished(&mut self, claimed: &Claimed, log: Vec<u8>) -> Result<()> {
+    fn finished(&mut self, claimed: &Claimed, log: Vec<u8>, measured: Option<Measured>) -> Result<()> {
         let Claimed { number: split, attempt, .. } = *claimed;
-        let change = JobChange::Finish { job: self.shared.job, split, attempt, log };
+        let change = JobChange::Finish {
+            job: self.shared.job,
+            split,
+            attempt,
+            log,
+            measured: measured.map(|measured| measured.encode()),
+        };
         self.writer()?.submit(Item::Change(Change::Job(change)))?;
         self.unrecorded += 1;
         Ok(())

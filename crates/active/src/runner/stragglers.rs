@@ -1,7 +1,7 @@
 //! Splits that take much longer than others: an idle runner makes a second attempt beside the first, and whichever finishes first counts.
 //!
 //! Nobody's clock is compared with another's: a runner measures for how long *it* has seen a split in the hands of the same attempt, against the longest that an attempt at this job
-//! took here. The metadata decides which of two attempts counts ([`Jobs::claim_beside`](outrigger_store::meta::jobs::Jobs::claim_beside)); who runs one that does not
+//! took here, and what the split can be expected to take by what others took, wherever they ran ([`Forecast`]). The metadata decides which of two attempts counts ([`Jobs::claim_beside`](outrigger_store::meta::jobs::Jobs::claim_beside)); who runs one that does not
 //! count any more finds out within a second or so ([`Overtaken`]), and ends it.
 
 use std::collections::HashMap;
@@ -9,15 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use outrigger_store::meta::SessionId;
-use outrigger_store::meta::jobs::{Claimed, JobId, SplitState};
+use outrigger_store::meta::jobs::{Claimed, JobId, SplitRow, SplitState};
 use outrigger_store::session::is_gone;
 use outrigger_store::{Result, Store};
 
+use super::measured::{Forecast, measured};
 use crate::attempt::Stopper;
 
 /// What is said of an attempt beside which another one was first.
 pub(super) const OVERTAKEN: &str = "another attempt at its split was first";
-/// How many times as long as the longest attempt here a straggler takes …
+/// How many times as long as the longest attempt here, and as can be expected of it, a straggler takes …
 const LONGER: u32 = 3;
 /// … and how long it takes at least, …
 const TAKES_MIN: Duration = Duration::from_secs(3);
@@ -64,22 +65,24 @@ impl Stragglers {
                 .iter()
                 .any(|row| row.id == id && !row.description.contains(&own) && !is_gone(row, Some(&locks)))
         };
-        let running: Vec<_> = store
-            .jobs()?
-            .splits(job)?
-            .into_iter()
-            .filter(|row| row.state == SplitState::Running && !row.range.is_open() && others(row.session))
-            .map(|row| Beside { split: row.number, attempt: row.attempt })
-            .collect();
+        let splits = store.jobs()?.splits(job)?;
+        let forecast = Forecast::new(&splits, &measured(store, job)?);
+        let is_others =
+            |row: &&SplitRow| row.state == SplitState::Running && !row.range.is_open() && others(row.session);
+        let running: Vec<_> = splits.iter().filter(is_others).collect();
+        let beside = |row: &SplitRow| Beside { split: row.number, attempt: row.attempt };
         self.seen.retain(|(of, split, attempt), _| {
-            *of != job || running.contains(&Beside { split: *split, attempt: *attempt })
+            *of != job || running.iter().any(|row| (row.number, row.attempt) == (*split, *attempt))
         });
-        let limit = longest.map_or(TAKES_UNKNOWN, |longest| (longest * LONGER).max(TAKES_MIN));
         let mut late = None;
-        for beside in running {
-            let since = *self.seen.entry((job, beside.split, beside.attempt)).or_insert(now);
+        for row in running {
+            let since = *self.seen.entry((job, row.number, row.attempt)).or_insert(now);
+            let expected = forecast.secs(row).and_then(|secs| Duration::try_from_secs_f64(secs).ok());
+            let limit = longest.max(expected).map_or(TAKES_UNKNOWN, |takes| {
+                takes.checked_mul(LONGER).map_or(Duration::MAX, |takes| takes.max(TAKES_MIN))
+            });
             if late.is_none() && now.duration_since(since) >= limit {
-                late = Some(beside);
+                late = Some(beside(row));
             }
         }
         Ok(late)

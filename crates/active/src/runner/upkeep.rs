@@ -70,5 +70,6 @@ pub fn forget_ended(store: &Store, age: Duration) -> Result<u64> {
             Err(error) => return Err(error),
         }
     }
+    crate::written::sweep(store)?;
     Ok(forgotten)
 }

@@ -4,21 +4,19 @@
 //! attempt is void, because the writer changed what it had been given, the feed fails, which kills the program. A program that has read enough is waited for with the file: until
 //! that is closed nobody knows whether what it read counts.
 
-use std::io::{ErrorKind as Io, Write};
-use std::process::ChildStdin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use outrigger_fuse::control::Client;
-use outrigger_fuse::live::{Followed, NOTHING_MORE};
+use outrigger_fuse::control::{Client, listens_at};
+use outrigger_fuse::live::{Followed, Input, NOTHING_MORE};
+use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::{Claimed, JobId, SplitState};
 use outrigger_store::read::Reader;
 use outrigger_store::{Error, ErrorKind, Result, Store};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{Written, is_lost};
-use crate::attempt::{Feed, Watch};
+use crate::attempt::{Feed, Pipes, Watch};
 use crate::progress::Counters;
 use crate::runner::Shared;
 
@@ -27,12 +25,16 @@ pub(crate) const GAVE_BACK: &str = "its agent was told to stop";
 /// How often a mount that hangs up is asked again, until it is known to have gone.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const ASK_AGAIN_MAX: u32 = 300;
+/// How often it is looked whether the mount still has its session: one that was cut off from the database does not know yet that it has not.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// What follows one file for one attempt.
 struct Follower {
     store: Arc<Store>,
     job: JobId,
     written: Written,
+    /// How many files it reads, one after the other; `None`: the one that `written` names.
+    together: Option<u32>,
     claimed: Claimed,
     watch: Arc<Watch>,
     drain: Option<Arc<AtomicBool>>,
@@ -45,53 +47,110 @@ pub(crate) fn feed(shared: &Shared, written: Written, claimed: &Claimed) -> Feed
         store: Arc::clone(&shared.store),
         job: shared.job,
         written,
+        together: shared.spec.together.then(|| u32::try_from(shared.inputs.paths.len()).unwrap_or(u32::MAX)),
         claimed: *claimed,
         watch: Arc::clone(&shared.watch),
         drain: shared.drain.clone(),
         counters: Arc::clone(&shared.counters),
     };
-    Feed::Stream(Box::new(move |stdin| follower.run(stdin).map_err(|error| error.to_string())))
+    Feed::Stream(Box::new(move |pipes| follower.run(pipes).map_err(|error| error.to_string())))
 }
 
 impl Follower {
-    fn run(self, stdin: ChildStdin) -> Result<()> {
-        // Gone once the program has closed it.
-        let mut stdin = Some(stdin);
-        let (mut mount, mut at, mut asked_again) = (None, 0u64, 0);
+    fn run(self, mut pipes: Pipes) -> Result<()> {
+        let mut mount = None;
+        let Some(count) = self.together else {
+            let at = self.follow(&mut mount, self.written.inode, &mut pipes)?;
+            return self.finish(0, true, &mut pipes, at);
+        };
+        for number in 0..count {
+            let at = match self.find(&mut mount, number, &mut pipes)? {
+                Some(inode) => self.follow(&mut mount, inode, &mut pipes)?,
+                None => 0,
+            };
+            self.finish(number, number + 1 == count, &mut pipes, at)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until one of several files is made. `None`: it was closed, or nobody knows; its job does.
+    fn find(&self, mount: &mut Option<Client>, number: u32, pipes: &mut Pipes) -> Result<Option<u64>> {
+        let (mut asked_again, mut looked) = (0, Instant::now());
         loop {
             self.check_stopped()?;
-            let from = if stdin.is_some() { at } else { NOTHING_MORE };
-            match self.ask(&mut mount, from) {
-                Ok(Followed::Data(bytes)) => {
-                    at += bytes.len() as u64;
-                    self.give(&mut stdin, &bytes)?;
+            if self.has_gone(&mut looked) {
+                return Ok(None);
+            }
+            match self.connected(mount).and_then(|mount| mount.input(self.job, number)) {
+                Ok(Input::Inode(inode)) => return Ok(Some(inode)),
+                Ok(Input::Closed) => return Ok(None),
+                Ok(Input::Unknown) if !self.is_open()? => return Ok(None),
+                Ok(Input::Unknown) => {
+                    let why = "one of its files was given up, or the mount awaits it no more";
+                    return Err(Error::new(ErrorKind::Cancelled, why));
                 }
-                Ok(Followed::Nothing) => {
-                    if stdin.as_ref().is_some_and(is_closed) {
-                        stdin = None;
-                    }
+                Ok(Input::NotYet) => {
+                    pipes.look();
+                    std::thread::sleep(ASK_AGAIN);
                 }
-                Ok(Followed::Closed) => break,
                 Err(error) if error.kind() == ErrorKind::Io && asked_again < ASK_AGAIN_MAX => {
-                    mount = None;
+                    *mount = None;
                     asked_again += 1;
                     if is_lost(&self.store, self.written)? || !self.is_open()? {
-                        break;
+                        return Ok(None);
                     }
                     std::thread::sleep(ASK_AGAIN);
                 }
                 Err(error) => return Err(error),
             }
         }
-        self.finish(stdin, at)
     }
 
-    fn ask(&self, mount: &mut Option<Client>, from: u64) -> Result<Followed> {
+    /// Reads a file until it is closed, or nobody knows; how far it came.
+    fn follow(&self, mount: &mut Option<Client>, inode: u64, pipes: &mut Pipes) -> Result<u64> {
+        let (mut at, mut asked_again, mut looked) = (0u64, 0, Instant::now());
+        loop {
+            self.check_stopped()?;
+            if self.has_gone(&mut looked) {
+                return Ok(at);
+            }
+            let from = if pipes.are_any() { at } else { NOTHING_MORE };
+            match self.connected(mount).and_then(|mount| mount.follow(inode, from)) {
+                Ok(Followed::Data(bytes)) => {
+                    at += bytes.len() as u64;
+                    self.give(pipes, &bytes)?;
+                }
+                Ok(Followed::Nothing) => pipes.look(),
+                Ok(Followed::Closed) => return Ok(at),
+                Err(error) if error.kind() == ErrorKind::Io && asked_again < ASK_AGAIN_MAX => {
+                    *mount = None;
+                    asked_again += 1;
+                    if is_lost(&self.store, self.written)? || !self.is_open()? {
+                        return Ok(at);
+                    }
+                    std::thread::sleep(ASK_AGAIN);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// True: the mount of a shared store has its session no more, whatever it says itself. Looked at now and then.
+    fn has_gone(&self, looked: &mut Instant) -> bool {
+        if !self.store.is_shared() || looked.elapsed() < LOOK_EVERY {
+            return false;
+        }
+        *looked = Instant::now();
+        // A database that is away says neither.
+        is_lost(&self.store, self.written).unwrap_or(false)
+    }
+
+    fn connected<'a>(&self, mount: &'a mut Option<Client>) -> Result<&'a mut Client> {
         if mount.is_none() {
-            *mount = Client::connect(self.store.dir())?;
+            *mount = Client::connect(&listens_at(&self.store, SessionId(self.written.mount)))?;
         }
         let gone = || Error::new(ErrorKind::Io, "the mount that the file was written in has gone");
-        mount.as_mut().ok_or_else(gone)?.follow(self.written.inode, from)
+        mount.as_mut().ok_or_else(gone)
     }
 
     fn is_open(&self) -> Result<bool> {
@@ -109,21 +168,18 @@ impl Follower {
         Ok(())
     }
 
-    fn give(&self, stdin: &mut Option<ChildStdin>, bytes: &[u8]) -> Result<()> {
+    fn give(&self, pipes: &mut Pipes, bytes: &[u8]) -> Result<()> {
         Counters::add(&self.counters.bytes_read, bytes.len() as u64);
-        match stdin.as_mut().map_or(Ok(()), |stdin| stdin.write_all(bytes)) {
-            Err(error) if error.kind() == Io::BrokenPipe => *stdin = None,
-            Err(error) => return Err(Error::new(ErrorKind::Io, "its standard input").caused_by(error)),
-            Ok(()) => {}
-        }
-        Ok(())
+        pipes.give(bytes).map_err(|error| Error::new(ErrorKind::Io, "its standard input").caused_by(error))
     }
 
-    /// The file is closed, or nobody knows: the rows say which, and whether what was read counts.
-    fn finish(&self, mut stdin: Option<ChildStdin>, at: u64) -> Result<()> {
+    /// A file is closed, or nobody knows: the rows say which, and whether what was read counts.
+    fn finish(&self, number: u32, is_last: bool, pipes: &mut Pipes, at: u64) -> Result<()> {
         let jobs = self.store.jobs()?;
         let why = match jobs.split(self.job, self.claimed.number)? {
-            Some(row) if row.range.is_open() => "the mount that the file was written in has gone",
+            Some(row) if row.range.is_open() && (is_last || is_lost(&self.store, self.written)?) => {
+                "the mount that the file was written in has gone"
+            }
             Some(row) if row.attempt != self.claimed.attempt || row.state != SplitState::Running => {
                 "its writer changed what it had read; it is run again over what the file became"
             }
@@ -133,26 +189,18 @@ impl Follower {
         if !why.is_empty() {
             return Err(Error::new(ErrorKind::Cancelled, why));
         }
-        let input = jobs.inputs(self.job)?.into_iter().next();
+        let input = jobs.inputs(self.job)?.into_iter().nth(number as usize);
         let lost = || Error::new(ErrorKind::Damaged, format!("job {} has lost its input", self.job));
         let root = input.ok_or_else(lost)?.root;
         if at > root.len() {
             return Err(lost());
         }
+        let mut enough = false;
         let rest = Reader::new(&self.store).read(&root, at, root.len() - at, &mut |bytes| {
-            self.give(&mut stdin, bytes)?;
-            if stdin.is_none() { Err(Error::new(ErrorKind::Cancelled, "it has read enough")) } else { Ok(()) }
+            self.give(pipes, bytes)?;
+            enough = !pipes.are_any();
+            if enough { Err(Error::new(ErrorKind::Cancelled, "it has read enough")) } else { Ok(()) }
         });
-        match rest {
-            Err(_) if stdin.is_none() => Ok(()),
-            done => done,
-        }
+        if enough { Ok(()) } else { rest }
     }
-}
-
-/// True when nobody will read any more what is written there.
-fn is_closed(stdin: &ChildStdin) -> bool {
-    let mut looked = [PollFd::new(stdin, PollFlags::ERR)];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut looked, Some(&at_once)).is_ok() && looked[0].revents().contains(PollFlags::ERR)
 }

@@ -8,18 +8,21 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 
 use outrigger_format::Root;
-use outrigger_fuse::live::{Expected, Follows, Wanted};
-use outrigger_store::meta::jobs::{JobId, JobInput, JobState, NewJob, NewSplit, OPEN_END};
-use outrigger_store::meta::{At, Inode, SessionId};
+use outrigger_format::catalogue::Attributes;
+use outrigger_fuse::live::{Expected, Follows, Input, Wanted};
+use outrigger_store::meta::jobs::{JobId, JobInput, JobState, Jobs, NewJob, NewSplit, OPEN_END};
+use outrigger_store::meta::{Inode, SessionId};
 use outrigger_store::ops::View;
 use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
+use super::group::Group;
 use super::{AHEAD, Attach, Written};
 use crate::inputs::{Found, StoreGlob};
 use crate::pattern::Pattern;
 use crate::plan::check_targets;
 use crate::rules::{self, Rule, Trigger};
+use crate::spec::Spec;
 
 /// Has files of a mount followed as the store's rules say; see the module.
 pub struct Maker {
@@ -47,11 +50,27 @@ struct Awaited {
     /// Until it is made.
     tell: Mutex<Option<Sender<JobId>>>,
     waiter: Weak<()>,
+    /// If it is more than one.
+    group: Option<Group>,
 }
 
 impl Awaited {
-    fn is_over(&self) -> bool {
-        self.waiter.strong_count() == 0 || self.tell.lock().expect("no panic while held").is_none()
+    fn is_over(&self, jobs: Option<&dyn Jobs>) -> bool {
+        match &self.group {
+            // Once there is a job, whoever waits for it need not.
+            Some(group) if group.job().is_some() => jobs.is_some_and(|jobs| group.is_over(jobs)),
+            Some(_) => self.waiter.strong_count() == 0,
+            None => {
+                self.waiter.strong_count() == 0 || self.tell.lock().expect("no panic while held").is_none()
+            }
+        }
+    }
+
+    fn wants(&self, path: &StorePath) -> bool {
+        match &self.group {
+            Some(group) => group.awaits(path),
+            None => self.ready.glob.matches(path),
+        }
     }
 }
 
@@ -65,8 +84,15 @@ impl Maker {
     fn change(&self, change: impl FnOnce(&mut Known)) {
         let mut known = self.known.lock().expect("no panic while held");
         change(&mut known);
-        known.awaited.retain(|awaited| !awaited.is_over());
+        let jobs = self.store.jobs().ok();
+        known.awaited.retain(|awaited| !awaited.is_over(jobs));
         self.any.store(!known.rules.is_empty() || !known.awaited.is_empty(), Ordering::Relaxed);
+    }
+}
+
+impl Maker {
+    fn awaited(&self) -> Vec<Arc<Awaited>> {
+        self.known.lock().expect("no panic while held").awaited.clone()
     }
 }
 
@@ -93,11 +119,10 @@ impl Follows for Maker {
         let path = StorePath { components: path.to_vec() };
         let known = self.known.lock().expect("no panic while held");
         let by_rules = known.rules.iter().filter(|ready| ready.glob.matches(&path));
-        let awaited = known
-            .awaited
-            .iter()
-            .filter(|awaited| !awaited.is_over() && awaited.ready.glob.matches(&path))
-            .map(|awaited| Want { ready: Arc::clone(&awaited.ready), awaited: Some(Arc::clone(awaited)) });
+        let awaited =
+            known.awaited.iter().filter(|awaited| !awaited.is_over(None) && awaited.wants(&path)).map(
+                |awaited| Want { ready: Arc::clone(&awaited.ready), awaited: Some(Arc::clone(awaited)) },
+            );
         let mut wants: Vec<Want> =
             by_rules.map(|ready| Want { ready: Arc::clone(ready), awaited: None }).chain(awaited).collect();
         // What nobody is to see the others are not given either.
@@ -107,7 +132,7 @@ impl Follows for Maker {
         if wants.is_empty() {
             return None;
         }
-        Some(Box::new(Making { store: Arc::clone(&self.store), path, wants }))
+        Some(Box::new(Making { store: Arc::clone(&self.store), path, wants, made: None }))
     }
 
     fn expect(&self, rule: &str) -> Result<Expected> {
@@ -116,10 +141,34 @@ impl Follows for Maker {
         })?;
         let (tell, job) = channel();
         let waiter = Arc::new(());
+        let group = Group::of(&rule)?;
+        if group.is_some() && self.store.is_shared() {
+            // This mount would know of its own files only.
+            let why = "--follow with #W->1W awaits files in the one mount of a store in a directory; of a store in PostgreSQL, join them once they are closed: leave --follow away";
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
         let ready = ready("", rule)?;
-        let awaited = Awaited { ready, tell: Mutex::new(Some(tell)), waiter: Arc::downgrade(&waiter) };
+        let awaited = Awaited { ready, tell: Mutex::new(Some(tell)), waiter: Arc::downgrade(&waiter), group };
         self.change(|known| known.awaited.push(Arc::new(awaited)));
         Ok(Expected { job, waiter })
+    }
+
+    fn close(&self, jobs: &dyn Jobs, job: JobId, inode: u64, content: (&Root, bool)) -> Result<()> {
+        for awaited in self.awaited() {
+            if let Some(group) = &awaited.group
+                && group.close(jobs, job, inode, content)?
+            {
+                return Ok(());
+            }
+        }
+        jobs.close_input(job, content.0, content.1).map(drop)
+    }
+
+    fn input(&self, job: JobId, number: u32) -> Input {
+        let all = self.awaited();
+        let group =
+            all.iter().filter_map(|awaited| awaited.group.as_ref()).find(|group| group.job() == Some(job));
+        group.map_or(Input::Unknown, |group| group.input(number))
     }
 }
 
@@ -140,6 +189,17 @@ struct Making {
     store: Arc<Store>,
     path: StorePath,
     wants: Vec<Want>,
+    /// As what it was made, and the directories above.
+    made: Option<(Attributes, Vec<Attributes>)>,
+}
+
+impl Making {
+    /// Why whoever has this rule may not be given the file.
+    fn refuses(&self, want: &Want) -> Option<Error> {
+        let owner = want.ready.rule.spec.submitter.as_ref()?;
+        let (file, above) = self.made.as_ref()?;
+        owner.require_readable_now(&self.path, file, above).err()
+    }
 }
 
 impl Wanted for Making {
@@ -151,11 +211,50 @@ impl Wanted for Making {
         self.wants.iter().any(|want| want.ready.rule.spec.attach == Attach::Path).then_some(AHEAD)
     }
 
-    fn begin(self: Box<Self>, inode: u64, mount: SessionId) -> Result<Vec<JobId>> {
-        let Self { store, path, wants } = *self;
+    fn made(&mut self, file: &Attributes, above: &[Attributes]) {
+        self.made = Some((file.clone(), above.to_vec()));
+    }
+
+    fn begin(mut self: Box<Self>, inode: u64, mount: SessionId, again: bool) -> Result<Vec<JobId>> {
+        let wants = std::mem::take(&mut self.wants);
+        let refused: Vec<Option<Error>> = wants.iter().map(|want| self.refuses(want)).collect();
+        let Self { store, path, .. } = *self;
         let mut made = Vec::new();
-        for want in wants {
+        for (want, refused) in wants.into_iter().zip(refused) {
+            if let Some(error) = refused {
+                // It is none of this rule's, hidden or not: else who has a rule could keep others from making files. Who waits for a file waits for another.
+                if want.awaited.is_none() {
+                    rules::refuse_file(&store, &want.ready.rule, inode, &format!("not followed: {error}"))?;
+                }
+                continue;
+            }
             let mut tell = None;
+            if let Some(awaited) = &want.awaited
+                && let Some(group) = &awaited.group
+            {
+                let begun = match group.begin(&store, &want.ready.rule, &path, (inode, mount)) {
+                    // Whoever waits is told that there is no job; the file is one like any other.
+                    Err(error)
+                        if matches!(
+                            error.kind(),
+                            ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Denied
+                        ) =>
+                    {
+                        drop(awaited.tell.lock().expect("no panic while held").take());
+                        None
+                    }
+                    begun => begun?,
+                };
+                if let Some((job, is_new)) = begun {
+                    made.push(job);
+                    let tell = awaited.tell.lock().expect("no panic while held").take();
+                    // Whoever waited may have gone just now: then agents do it.
+                    if is_new && let Some(tell) = tell {
+                        let _ = tell.send(job);
+                    }
+                }
+                continue;
+            }
             if let Some(awaited) = &want.awaited {
                 tell = awaited.tell.lock().expect("no panic while held").take();
                 // Another file came first, or nobody waits any more.
@@ -193,19 +292,61 @@ impl Wanted for Making {
                 }
             }
         }
+        if again && let Err(error) = end_earlier(&store, inode, &made) {
+            let jobs = store.jobs()?;
+            for job in made {
+                jobs.end_job(job, JobState::Cancelled, "its file could not be overwritten")?;
+            }
+            return Err(error);
+        }
         Ok(made)
     }
 }
 
+/// Ends jobs whose output would take the place of what is about to be written: it is of a content that is no more, and would come in the middle of another. One that
+/// is just publishing has the mount stand still, and whoever overwrites the file does so after that.
+fn end_earlier(store: &Store, inode: u64, new: &[JobId]) -> Result<()> {
+    let jobs = store.jobs()?;
+    for row in jobs.open_jobs()?.into_iter().filter(|row| !new.contains(&row.id)) {
+        let spec = Spec::decode(&row.spec).ok();
+        let replaces = |spec: &Spec| {
+            spec.pattern == Pattern::WriteToFile && spec.written.is_some_and(|written| written.inode == inode)
+        };
+        if spec.as_ref().is_some_and(replaces) {
+            jobs.end_job(row.id, JobState::Cancelled, "its file was overwritten before it was done")?;
+        }
+    }
+    Ok(())
+}
+
+/// What a job needs beside the files that it follows.
+#[derive(Default)]
+pub(super) struct Besides {
+    pub with: Vec<JobInput>,
+    pub components: Vec<JobInput>,
+}
+
+/// What the job of a rule needs beside its files, which stays as long as the view lives; and the rule as it is run.
+pub(super) fn besides(store: &Arc<Store>, rule: &Rule) -> Result<(Rule, Besides, Option<View>)> {
+    let kept = rule.spec.programs().flat_map(<[String]>::first).any(|program| program.starts_with('@'));
+    if !kept && rule.with.is_empty() {
+        return Ok((rule.clone(), Besides::default(), None));
+    }
+    let view = View::open(store, "rules", None)?;
+    let (rule, components) = rules::with_components(store, rule, &view)?;
+    let mut besides = Besides { with: Vec::new(), components };
+    for glob in &rule.with {
+        let found = StoreGlob::parse(glob)?.files(&*store.meta, view.at)?.into_iter();
+        besides
+            .with
+            .extend(found.map(|found| JobInput { path: found.path.to_bytes(), root: found.inode.root }));
+    }
+    Ok((rule, besides, Some(view)))
+}
+
 /// Makes the job of one file.
 fn make(store: &Arc<Store>, rule: &Rule, path: &StorePath, written: Written) -> Result<JobId> {
-    let kept = rule.spec.program.first().is_some_and(|program| program.starts_with('@'));
-    // What it needs beside the file stays until the job holds it.
-    let view = (kept || !rule.with.is_empty()).then(|| View::open(store, "rules", None)).transpose()?;
-    let (rule, component) = match &view {
-        Some(view) => rules::with_component(store, rule, view)?,
-        None => (rule.clone(), None),
-    };
+    let (rule, besides, view) = besides(store, rule)?;
     let inode = Inode {
         number: written.inode,
         attributes: crate::runner::made_file(),
@@ -217,15 +358,10 @@ fn make(store: &Arc<Store>, rule: &Rule, path: &StorePath, written: Written) -> 
     let split = NewSplit { input: Some(0), from: 0, to: OPEN_END };
     check_targets(&*store.meta, &rule.spec, std::slice::from_ref(&found), &[split])?;
     let mut inputs = vec![JobInput { path: path.to_bytes(), root: Root::Empty }];
-    for glob in &rule.with {
-        let at = view.as_ref().map_or(At::Now, |view| view.at);
-        let with = StoreGlob::parse(glob)?.files(&*store.meta, at)?.into_iter();
-        inputs.extend(with.map(|found| JobInput { path: found.path.to_bytes(), root: found.inode.root }));
-    }
     let mut spec = rule.spec;
-    spec.with = u32::try_from(inputs.len() - 1).unwrap_or(u32::MAX);
+    spec.with = u32::try_from(besides.with.len()).unwrap_or(u32::MAX);
     spec.written = Some(written);
-    inputs.extend(component);
+    inputs.extend(besides.with.into_iter().chain(besides.components));
     let job = store.jobs()?.create_job(&NewJob {
         spec: spec.encode()?,
         inputs,

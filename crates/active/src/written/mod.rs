@@ -13,16 +13,26 @@
 //! **A mount that has gone** with its files open leaves jobs whose inputs are open. Whoever runs one finds that the mount's session is over, has what the mount's log held
 //! stored (`before_publish` does that, or has the next mount do it), and closes the input with what the tree has: a file that nobody closed is a file like any
 //! other after a crash. A hidden one (1W→1W) is not in the tree, and its job fails.
+//!
+//! **Of a store in PostgreSQL** a mount has what is written for itself, until it is stored. So only runners on its host, which find its socket, claim such a job; others once the file is closed.
+//! And what the mount had not stored is gone with it, although it was acknowledged: of the file there is what was synced last. A program that took that for the whole
+//! would be wrong, so the job fails, and says so; what is there becomes its input, for whoever retries it. There are no jobs of several files there, and what is overwritten is not followed.
 
 mod feed;
+mod group;
 mod maker;
 
 use std::any::Any;
+use std::collections::BTreeSet;
 
+use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
-use outrigger_store::meta::jobs::{JobId, JobState};
+use outrigger_fuse::{control, shared};
+use outrigger_store::meta::jobs::{JobId, JobState, job_holder};
+use outrigger_store::meta::{At, SessionId, SessionRow};
 use outrigger_store::ops::View;
 use outrigger_store::session::is_gone;
+use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 use serde::{Deserialize, Serialize};
 
@@ -93,6 +103,11 @@ pub fn settle_spec(spec: &mut Spec) -> Result<()> {
         );
     }
     if pattern == Pattern::WriteToFile {
+        if !spec.also.is_empty() {
+            return invalid(format!(
+                "{pattern} gives the file's own name to what one program makes of it: leave --and away"
+            ));
+        }
         if !spec.outputs.is_empty() {
             return invalid(format!(
                 "{pattern} gives the file's own name to what the program makes of it: leave --out away"
@@ -103,19 +118,74 @@ pub fn settle_spec(spec: &mut Spec) -> Result<()> {
     spec.check()
 }
 
+/// Checks what a program is to do with several files while they are written.
+///
+/// # Errors
+/// `Invalid`, saying what to give.
+pub fn settle_together(spec: &mut Spec, names: &[String]) -> Result<()> {
+    let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, why));
+    let mut paths = BTreeSet::new();
+    for name in names {
+        let path = StorePath::parse(name.as_bytes())?;
+        if name.contains(['*', '?', '[', '{', '\\']) || path.components.is_empty() {
+            return invalid(format!(
+                "`{name}`: --follow with #W->1W awaits files by their names; give each with --in"
+            ));
+        }
+        if !paths.insert(path) {
+            return invalid(format!("`{name}` is given twice: each file is read once"));
+        }
+    }
+    if spec.programs().any(<[String]>::is_empty) {
+        return invalid("files that are still written are joined by a program: give `-- cat`".to_string());
+    }
+    if spec.records != Records::Whole || spec.wants_files() {
+        return invalid("files that are being written are read on standard input, and cannot be split: leave --records and {in} away".to_string());
+    }
+    spec.together = true;
+    spec.check()
+}
+
 /// True when the mount that a file was written in is at work no more.
 pub(crate) fn is_lost(store: &Store, written: Written) -> Result<bool> {
     let locks = store.locks_dir();
-    let is_it = |row: &outrigger_store::meta::SessionRow| row.id.0 == written.mount;
+    let is_it = |row: &SessionRow| row.id.0 == written.mount;
     Ok(!store.meta.sessions()?.iter().any(|row| is_it(row) && !is_gone(row, Some(&locks))))
 }
 
+/// True when a runner in this process can do something for a job whose file is still being written: read it, or find that its mount has gone.
+pub(crate) fn may_begin(store: &Store, written: Written) -> Result<bool> {
+    let within_reach = || control::is_within_reach(store, SessionId(written.mount));
+    Ok(!store.is_shared() || within_reach() || is_lost(store, written)?)
+}
+
+/// The host of the mount that a file is written in.
+///
+/// # Errors
+/// Those of the database.
+pub fn host_of(store: &Store, written: Written) -> Result<Option<String>> {
+    let row = store.meta.sessions()?.into_iter().find(|row| row.id.0 == written.mount);
+    Ok(row.and_then(|row| row.description.split(' ').nth(1).map(str::to_string)))
+}
+
 /// Closes the input of a job whose mount has gone, with what there is of the file.
-pub(crate) fn settle_lost(store: &Store, job: JobId, written: Written, quiet: Quiet<'_>) -> Result<()> {
+pub(crate) fn settle_lost(
+    store: &Store,
+    job: JobId,
+    written: Written,
+    together: bool,
+    quiet: Quiet<'_>,
+) -> Result<()> {
+    if store.is_shared() {
+        return settle_shared(store, job, written);
+    }
     // What was acknowledged is stored after this; nothing changes as long as it is kept.
     let _quiet = quiet()?;
     let view = View::open(store, "run", None)?;
     let jobs = store.jobs()?;
+    if together {
+        return settle_lost_together(store, &view, job);
+    }
     let found = store.meta.inode(view.at, written.inode)?;
     match found.filter(|inode| inode.attributes.kind == FileKind::File) {
         Some(inode) => jobs.close_input(job, &inode.root, true).map(drop),
@@ -124,6 +194,98 @@ pub(crate) fn settle_lost(store: &Store, job: JobId, written: Written, quiet: Qu
             jobs.end_job(job, JobState::Failed, why).map(drop)
         }
     }
+}
+
+/// The inputs that were closed before the mount went are what they were; of the others, what there is by their names.
+fn settle_lost_together(store: &Store, view: &View, job: JobId) -> Result<()> {
+    let (jobs, mut roots) = (store.jobs()?, Vec::new());
+    for input in jobs.inputs(job)? {
+        let path = StorePath::parse(&input.path)?;
+        let found = find(&*store.meta, view.at, &path)?;
+        let found = found.filter(|inode| inode.attributes.kind == FileKind::File);
+        // One that was closed and is empty is looked for, too: what it became since is read then.
+        match (input.root.is_empty(), found) {
+            (false, _) => roots.push(input.root),
+            (true, Some(inode)) => roots.push(inode.root),
+            (true, None) => {
+                let why =
+                    format!("its writer was lost: the mount has ended, and nothing is left of `{path}`");
+                return jobs.end_job(job, JobState::Failed, &why).map(drop);
+            }
+        }
+    }
+    let (all, last) = (roots.iter().map(Root::len).sum(), roots.len().saturating_sub(1));
+    for (number, root) in roots.iter().enumerate() {
+        let end = (number == last).then_some(all);
+        jobs.close_one_input(job, u32::try_from(number).unwrap_or(u32::MAX), root, true, end)?;
+    }
+    Ok(())
+}
+
+/// As [`settle_lost`], where what was acknowledged is lost.
+fn settle_shared(store: &Store, job: JobId, written: Written) -> Result<()> {
+    // If its process is there still, it stores nothing from here on.
+    store.meta.fence(SessionId(written.mount))?;
+    let view = View::open(store, "run", None)?;
+    let left = left_of(store, view.at, written)?;
+    // First this: if it went no further, the job would be run as if nothing had happened.
+    let jobs = store.jobs()?;
+    let what = match &left {
+        Some(root) => format!(
+            "{} bytes of the file were stored; `outrigger job retry {job}` runs its program over these",
+            root.len()
+        ),
+        None => "nothing of the file was stored".to_string(),
+    };
+    let why = format!("its writer was lost: the mount has ended before the file was closed; {what}");
+    if let Some(root) = &left {
+        // Once the job has ended others may let go of what was held of the file.
+        store.meta.hold(&job_holder(job), std::slice::from_ref(root))?;
+        view.check()?;
+    }
+    jobs.end_job(job, JobState::Failed, &why)?;
+    if let Some(root) = &left
+        && !jobs.close_input(job, root, true)?
+        && jobs.job(job)?.is_none()
+    {
+        // It was forgotten meanwhile.
+        store.meta.release(&job_holder(job), None)?;
+    }
+    sweep(store)
+}
+
+/// What was stored of a file whose mount has gone.
+fn left_of(store: &Store, at: At, written: Written) -> Result<Option<Root>> {
+    let inode = store.meta.inode(at, written.inode)?;
+    match inode.filter(|inode| inode.attributes.kind == FileKind::File) {
+        Some(inode) => Ok(Some(inode.root)),
+        None => shared::held_of(store, written.inode),
+    }
+}
+
+/// Lets go of what mounts that have gone had held of files that no job waits for any more.
+///
+/// # Errors
+/// Those of the database.
+pub fn sweep(store: &Store) -> Result<()> {
+    if !store.is_shared() {
+        return Ok(());
+    }
+    let left = shared::left_open(store)?;
+    if left.is_empty() {
+        return Ok(());
+    }
+    let jobs = store.jobs()?;
+    let mut waiting = Vec::new();
+    for row in jobs.open_jobs()? {
+        let written = Spec::decode(&row.spec).ok().and_then(|spec| spec.written);
+        if let Some(written) = written
+            && jobs.split(row.id, 0)?.is_some_and(|split| split.range.is_open())
+        {
+            waiting.push(written.inode);
+        }
+    }
+    left.iter().filter(|left| !waiting.contains(&left.inode)).try_for_each(|left| shared::let_go(store, left))
 }
 
 #[cfg(test)]
@@ -143,6 +305,7 @@ mod tests {
         for (mut wrong, says) in [
             (spec(Pattern::ReadToFile, &["cat"]).output("x"), "stored files"),
             (spec(Pattern::WriteToFile, &["cat"]).output("x"), "own name"),
+            (spec(Pattern::WriteToFile, &["cat"]).and(vec!["cat".into()]), "one program"),
             (spec(Pattern::WriteToNothing, &["cat", "{in}"]), "standard input"),
             (
                 Spec { records: Records::parse("lines").unwrap(), ..spec(Pattern::WriteToNothing, &["cat"]) },

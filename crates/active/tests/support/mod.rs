@@ -95,6 +95,7 @@ pub fn options(slots: usize) -> RunOptions<'static> {
         leave_rest: false,
         make_way: None,
         idle: false,
+        groups: None,
     }
 }
 

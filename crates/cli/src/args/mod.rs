@@ -79,6 +79,7 @@ pub enum Command {
     Gc(c::gc::GcArgs),
     Recompress(c::recompress::RecompressArgs),
     Rebalance(c::rebalance::RebalanceArgs),
+    Localize(c::localize::LocalizeArgs),
     #[command(subcommand)]
     Bench(c::bench::BenchCommand),
     Mount(c::mount::MountArgs),

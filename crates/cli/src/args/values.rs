@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, parse_size};
@@ -53,6 +54,22 @@ pub fn profile() -> impl TypedValueParser<Value = Profile> {
 /// `4096`, `64K`, `1G`.
 pub fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.to_string())
+}
+
+fn seconds(text: &str, least: f64, most: f64) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (least..=most).contains(seconds));
+    let refused = || format!("`{text}` is not a number of seconds from {least} to {most}");
+    seconds.map(Duration::from_secs_f64).ok_or_else(refused)
+}
+
+/// Seconds between two looks: `1`, `0.5`, `60`.
+pub fn interval(text: &str) -> Result<Duration, String> {
+    seconds(text, 0.1, 86_400.0)
+}
+
+/// Seconds, up to a minute: `0`, `0.5`, `2`.
+pub fn moment(text: &str) -> Result<Duration, String> {
+    seconds(text, 0.0, 60.0)
 }
 
 /// A size below 4 GiB.

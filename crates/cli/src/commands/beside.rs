@@ -86,7 +86,7 @@ fn recover(dir: &Path, threads: usize) -> outrigger_store::Result<()> {
     let store = Arc::new(Store::open(dir, false)?);
     store.require_writable()?;
     let options = LiveOptions { snapshots: false, ..LiveOptions::new(threads) };
-    let volume = LiveVolume::open(store, options, Reports::new(complain))?;
+    let volume = LiveVolume::open(store, options, Reports::new(|report| complain(&report.message)))?;
     if volume.recovered().records > 0 {
         complain(&format!("a mount has ended without unmounting: {}", told(volume.recovered())));
     }

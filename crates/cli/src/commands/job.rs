@@ -1,12 +1,14 @@
 //! `jobs`, and `job show|logs|wait|cancel|retry|forget`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use outrigger_active::node::is_served;
-use outrigger_active::runner::{runner_of, set_aside};
+use outrigger_active::runner::{Forecast, Measured, measured, runner_of, set_aside};
 use outrigger_active::spec::Spec;
+use outrigger_active::written::host_of;
 use outrigger_format::catalogue::Time;
 use outrigger_store::meta::jobs::{JobId, JobRow, JobState, SplitRow, SplitState};
 use outrigger_store::tree::show;
@@ -15,6 +17,7 @@ use outrigger_store::{Error, ErrorKind, Store};
 use super::{Context, run};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, Out, count, local, print_json, print_text, rfc3339_nanos, size};
+use crate::progress::duration;
 
 /// List jobs, newest first
 #[derive(Args)]
@@ -184,12 +187,14 @@ fn about(row: &JobRow) -> Object {
                 Object::new()
                     .with("name", output.name.clone())
                     .with("template", output.template.clone())
+                    .with("program", output.program)
                     .into()
             })
             .collect();
         object = object
             .with("pattern", spec.pattern.text())
             .with("program", spec.program)
+            .with("also", spec.also.into_iter().map(|also| also.program).collect::<Vec<_>>())
             .with("outputs", outputs)
             .with("tries", spec.tries)
             .with("uid", spec.submitter.map(|submitter| submitter.uid));
@@ -203,8 +208,11 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     let jobs = store.jobs()?;
     let inputs = jobs.inputs(row.id)?;
     let aside = set_aside(&store, row.id)?;
-    let follows = Spec::decode(&row.spec).is_ok_and(|spec| spec.written.is_some());
-    let is_open = follows && jobs.split(row.id, 0)?.is_some_and(|split| split.range.is_open());
+    let written = Spec::decode(&row.spec).ok().and_then(|spec| spec.written);
+    let is_open = written.is_some() && jobs.split(row.id, 0)?.is_some_and(|split| split.range.is_open());
+    let splits = jobs.splits(row.id)?;
+    let times = measured(&store, row.id)?;
+    let forecast = Forecast::new(&splits, &times);
     if context.json {
         let input = |input: &outrigger_store::meta::jobs::JobInput| {
             serde_json::Value::from(
@@ -217,7 +225,25 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
             .collect();
         let inputs: Vec<_> = inputs.iter().map(input).collect();
         let object = about(&row).with("inputs", inputs).with("being_written", is_open);
-        print_json(object.with("set_aside", aside))?;
+        // Of those that have ended, and of those that run: what can be expected of them.
+        let told = |split: &SplitRow| {
+            let took = times.get(&split.number);
+            let object = Object::new()
+                .with("split", split.number)
+                .with("state", split_text(split.state))
+                .with("attempt", split.attempt)
+                .with("bytes", (!split.range.is_open()).then(|| split.range.to - split.range.from))
+                .with("host", took.map(|took| took.host.clone()))
+                .with("seconds", took.map(|took| took.secs))
+                .with("seconds_predicted", forecast.secs(split))
+                .with("cpu_seconds", took.and_then(|took| took.cpu_secs))
+                .with("memory_peak", took.and_then(|took| took.memory));
+            serde_json::Value::from(object)
+        };
+        let is_told =
+            |split: &&SplitRow| times.contains_key(&split.number) || split.state == SplitState::Running;
+        let usage: Vec<_> = splits.iter().filter(is_told).map(told).collect();
+        print_json(object.with("set_aside", aside).with("attempts", usage))?;
         return Ok(Exit::Done);
     }
     let [waiting, running, done, set_aside] = row.splits.map(count);
@@ -236,6 +262,8 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     text += &format!("  inputs    {}", count(inputs.len() as u64));
     if is_open {
         text += ", still being written";
+        let host = written.map(|written| host_of(&store, written)).transpose()?.flatten();
+        text += &host.filter(|_| store.is_shared()).map_or(String::new(), |host| format!(" on {host}"));
     } else if row.state != JobState::Done {
         text += &format!(", {}", size(inputs.iter().map(|input| input.root.len()).sum()));
     }
@@ -248,8 +276,49 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     for aside in aside {
         text += &format!("            split {}: {}\n", aside.split, aside.why);
     }
+    text += &describe_times(&splits, &times, &forecast);
     print_text(&text)?;
     Ok(Exit::Done)
+}
+
+/// How many of those that took longest are named.
+const SLOWEST: usize = 3;
+
+/// What the splits took: together, and those that took longest beside what was to be expected of them.
+fn describe_times(splits: &[SplitRow], times: &BTreeMap<u64, Measured>, forecast: &Forecast) -> String {
+    let mut text = String::new();
+    let expected =
+        |split: &SplitRow| forecast.secs(split).map(|secs| format!("{} by the others", duration(secs)));
+    if !times.is_empty() {
+        let secs: f64 = times.values().map(|took| took.secs).sum();
+        let cpu: f64 = times.values().filter_map(|took| took.cpu_secs).sum();
+        let memory = times.values().filter_map(|took| took.memory).max();
+        text += &format!("  took      {} together", duration(secs));
+        if times.values().any(|took| took.cpu_secs.is_some()) {
+            text += &format!(", {} of the processor", duration(cpu));
+        }
+        if let Some(memory) = memory {
+            text += &format!(", {} of memory at most", size(memory));
+        }
+        text += "\n";
+    }
+    let mut ended: Vec<(&SplitRow, &Measured)> =
+        splits.iter().filter_map(|split| Some((split, times.get(&split.number)?))).collect();
+    ended.sort_by(|one, other| other.1.secs.total_cmp(&one.1.secs));
+    for (split, took) in ended.into_iter().filter(|_| times.len() > 1).take(SLOWEST) {
+        let expected = expected(split).map_or(String::new(), |expected| format!("; predicted: {expected}"));
+        text += &format!(
+            "            split {}: {} on {}{expected}\n",
+            split.number,
+            duration(took.secs),
+            took.host
+        );
+    }
+    let running = splits.iter().filter(|split| split.state == SplitState::Running);
+    for (split, expected) in running.filter_map(|split| Some((split, expected(split)?))).take(SLOWEST) {
+        text += &format!("            split {} is running; predicted: {expected}\n", split.number);
+    }
+    text
 }
 
 fn logs(context: &Context, args: &JobArgs, only: Option<u64>) -> Outcome {

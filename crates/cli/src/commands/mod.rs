@@ -21,6 +21,7 @@ pub mod job;
 pub mod keep;
 pub mod live;
 mod live_text;
+pub mod localize;
 pub mod ls;
 pub mod mount;
 pub mod node;
@@ -106,6 +107,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Gc(args) => gc::run(context, args),
         Command::Recompress(args) => recompress::run(context, args),
         Command::Rebalance(args) => rebalance::run(context, args),
+        Command::Localize(args) => localize::run(context, args),
         Command::Bench(args) => bench::run(context, args),
         Command::Mount(args) => mount::run(context, args),
         Command::Unmount(args) => unmount::run(context, &args),

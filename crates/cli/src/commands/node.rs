@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use outrigger_active::cgroup::{Groups, Where};
 use outrigger_active::foreground::of_mount;
 use outrigger_active::node::{self, Event, Node, NodeOptions};
 use outrigger_store::meta::jobs::JobState;
@@ -23,6 +24,8 @@ Examples:
   outrigger node                          runs an agent until it is told to stop (Ctrl-C: finish what runs, then stop; again: stop at once)
   outrigger node --name big --slots 32    with another name than the host's, and more splits at once
   outrigger node --idle --yield-above 5   stands back as far as it can
+  outrigger node --cgroup /sys/fs/cgroup/jobs    makes the control groups of its programs there
+  systemd-run --scope --property Delegate=yes outrigger node    has a group delegated to make them in (users: --user)
   outrigger node --until-idle             does what is queued, and ends
   outrigger run --detach … ; outrigger job wait 7
   outrigger node list
@@ -54,6 +57,10 @@ pub struct NodeArgs {
     /// is begun all the same. 0: do not look (nor is it looked at mounts of stores in PostgreSQL)
     #[arg(long, value_name = "MS", default_value_t = 20)]
     yield_above: u64,
+    /// Where each program gets a control group of its own (version 2), by which its limits are enforced, what it uses is counted, and it is held still, for two seconds at a time, while
+    /// others wait (--yield-above): auto is in the group that the agent is in, if that is root's or delegated to it; DIR another one; off has none
+    #[arg(long, value_name = "auto|off|DIR", default_value = "auto")]
+    cgroup: Where,
     /// End when there is nothing to do
     #[arg(long)]
     until_idle: bool,
@@ -93,6 +100,12 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
     // Before there are threads: they and all programs inherit it.
     rustix::process::nice(args.nice)
         .map_err(|error| Failure::io("cannot stand back (--nice 0 does not try to)", &error.into()))?;
+    let groups = Groups::begin(&args.cgroup, args.nice, args.idle);
+    let contained = match (&groups, &args.cgroup) {
+        (Ok(groups), _) => format!("each in a control group of its own ({})", groups.told()),
+        (Err(why), Where::At(_)) => return Err(Failure::failed(format!("--cgroup: {why}"))),
+        (Err(why), _) => format!("without control groups: {why}"),
+    };
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signal(&store, &stop);
     let hold = holder(&store, context.threads);
@@ -106,8 +119,9 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
         until_idle: args.until_idle,
         make_way: looks.then(|| of_mount(store.dir().to_path_buf(), Duration::from_millis(args.yield_above))),
         idle: args.idle,
+        groups: groups.ok().map(Arc::new),
     };
-    say(context, &format!("agent {name}: {} at once", counted(slots as u64, "split", "splits")));
+    say(context, &format!("agent {name}: {} at once, {contained}", counted(slots as u64, "split", "splits")));
     node::run(&store, &options, &stop, &mut |event| tell(context, &store, &event))?;
     say(context, &format!("agent {name} has ended"));
     Ok(Exit::Done)

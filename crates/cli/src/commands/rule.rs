@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use outrigger_active::node::nodes;
 use outrigger_active::rules::{self, Trigger};
 use outrigger_format::catalogue::Time;
-use outrigger_fuse::control::Client;
+use outrigger_fuse::control::mounts_of;
 use outrigger_store::Store;
 
 use super::Context;
@@ -20,6 +20,7 @@ Examples:
   outrigger rule add shrink --on close --in 'scans/**/*.tif' --out 'small/{stem}.zst' -- zstd
   outrigger rule add tell --on create --in 'inbox/*' --pattern '1R->0' --net -- ./announce
   outrigger rule add means --on write --in 'raw/*.csv' --pattern '1W->2W' --out 'means/{stem}' -- awk -F, '{s+=$2} END {print s/NR}'
+  outrigger rule add seen --on read --in 'papers/*' --pattern '1R->0' --net -- ./count-a-reader
   outrigger rule list
   outrigger rule log shrink
   outrigger rule pause shrink; outrigger rule resume shrink
@@ -27,7 +28,8 @@ Examples:
 Rules are carried out by agents (`outrigger node`): as long as none is running, what comes waits. close: a file has a content that the rule has not seen; create: a file is there
 that it has not seen. Both are seen when they have become part of the tree, by looking about once a second: what came and went in between is not seen, two contents in
 between are one, and a file in a mount may be seen before its writer has closed it, and by close again when there is more; create waits an hour for the content of an empty file. Files that are there when a rule is made do not count, unless --existing.
-write: a file is made in a mount; its program reads it while it is written (1W->2W, 1W->1W, 1W->0, 1W->#W), and sees its end when the writer has closed it.";
+write: a file is made in a mount, or (of a store in a directory) overwritten there; its program reads it while it is written (1W->2W, 1W->1W, 1W->0, 1W->#W), and sees its end when the writer has closed it.
+read: a file is opened in a mount, to read only, by a program that is not one of a job; the same content counts once a minute at most, and not while a job of the rule for it is open.";
 
 /// Have a program run by itself for every file that comes
 #[derive(Subcommand)]
@@ -75,7 +77,8 @@ pub enum RuleCommand {
 pub struct AddArgs {
     /// What it is called
     name: String,
-    /// What it waits for: close (a new content), create (a new file) or write (a file that is made in a mount, and read while it is written)
+    /// What it waits for: close (a new content), create (a new file), write (a file that is made or overwritten in a mount, and read while it is written) or read (a file that is
+    /// opened in a mount to be read)
     #[arg(long, value_name = "EVENT", value_parser = trigger)]
     on: Trigger,
     /// Which files, as a glob
@@ -105,13 +108,11 @@ pub fn run(context: &Context, command: RuleCommand) -> Outcome {
     }
 }
 
-/// Changes rules, and has a mount that is at work know it.
+/// Changes rules, and has the mounts that are at work here know it.
 fn changed(store: &Store, change: impl FnOnce(&Store) -> outrigger_store::Result<()>) -> Outcome {
     change(store)?;
-    // One that does not answer finds out within a second, or has no rules.
-    if !store.is_shared()
-        && let Ok(Some(mut mount)) = Client::connect(store.name())
-    {
+    // One that does not answer, or is on another host, finds out within a second, or has no rules.
+    for mut mount in mounts_of(store).unwrap_or_default() {
         let _ = mount.ask("rules");
     }
     Ok(Exit::Done)
@@ -150,6 +151,7 @@ fn list(context: &Context) -> Outcome {
                 .with("glob", rule.glob.clone())
                 .with("pattern", rule.spec.pattern.text())
                 .with("program", rule.spec.program.clone())
+                .with("also", rule.spec.also.iter().map(|also| also.program.clone()).collect::<Vec<_>>())
                 .with("paused", rule.paused)
                 .into()
         };

@@ -6,20 +6,22 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, Parser};
+use outrigger_active::cgroup::{Groups, Where};
 use outrigger_active::identity::Submitter;
+use outrigger_active::limits::Limits;
 use outrigger_active::node::is_served;
 use outrigger_active::pattern::Pattern;
 use outrigger_active::plan::{Splits, settle_program, submit};
 use outrigger_active::progress::{Counters, View};
 use outrigger_active::records::Records;
-use outrigger_active::rules::for_one_file;
+use outrigger_active::rules::for_next_files;
 use outrigger_active::runner::{self, Report, RunOptions};
 use outrigger_active::sandbox::Mode;
 use outrigger_active::spec::Spec;
 use outrigger_active::through::keep_raw;
 use outrigger_active::written::Attach;
-use outrigger_fuse::control::Client;
+use outrigger_fuse::control::{Client, mounts_of};
 use outrigger_store::Store;
 use outrigger_store::meta::jobs::{JobId, JobState};
 use outrigger_store::tree::show;
@@ -42,11 +44,15 @@ Examples:
   pg_dump db | outrigger run --pattern '1W->1W' --in - --out dumps/db.zst -- zstd
   sensor | outrigger run --pattern '1W->2W' --in - --to raw.csv --out means.csv -- awk -F, '{s+=$2} END {print s/NR}'
   outrigger run --pattern '1W->2W' --in 'raw/*.csv' --out 'means/{stem}' --follow -- awk -F, '{s+=$2} END {print s/NR}'
+  outrigger run --pattern '#W->1W' --in raw/a --in raw/b --out both.zst --follow -- zstd     reads a to its end, then b, while they are written
   outrigger run --in 'reads/*.bam' --out 'unmapped/{stem}.sam' --records bam --splits 8 -- samtools view -f 4 -
   outrigger run --in 'n/*' --out 'scaled/{name}' --records lines -- @scale 2.5    a component: see `outrigger component --help`
+  outrigger run --in 'n/*' --out 'sums/{stem}' -- awk '{s+=$1} END {print s}' --and --out 'sorted/{stem}' -- sort -n     one pass for both
   outrigger run --pattern '#W->1W' --in 'parts/*' --out all.txt               joins them; no data is read
   outrigger run --pattern '#W->1W' --in 'logs/*' --out found --records lines --splits auto -- sed -n /ERROR/p
 
+After a program, `--and --out TEMPLATE -- PROGRAM` is one more that is given the same input, which is read once for all of them; all must succeed. (A program that
+itself takes an argument --and is called by another: `sh -c`.)
 Outputs appear all at once when the whole job has succeeded, or not at all. A program that ends with another code than 0 has failed; it
 is tried again as often as --tries says, and then its split is set aside, and the job fails.
 Its standard error is kept: `outrigger job logs JOB`. What it may know of its place: AS_JOB, AS_SPLIT, AS_SPLITS, AS_ATTEMPT, AS_TASK_ID, AS_INPUT,
@@ -62,7 +68,8 @@ pub struct RunArgs {
     /// With --in -: where the raw data is stored too (1W->2W, 1W->0, 1W->#W)
     #[arg(long, value_name = "PATH")]
     to: Option<String>,
-    /// With a 1W pattern: wait for a file of this name to be made in the store's mount, and read it while it is written; one file, the first that matches
+    /// With a 1W pattern: wait for a file of this name to be made or overwritten in the store's mount, and read it while it is written; one file, the first that matches. With #W->1W:
+    /// one file of each name that --in gives, read in this order
     #[arg(long, conflicts_with = "to")]
     follow: bool,
     /// Splits that run at once [default: one a processor]
@@ -119,8 +126,18 @@ pub struct WorkArgs {
     #[arg(long)]
     keep_going: bool,
     /// The program and its arguments; @NAME is a component (`outrigger component`); {in} is its inputs as files ({in.1}, {in.2}: by number), {out.NAME} an output as a
-    /// file; none with #W->1W: inputs are joined as they are
+    /// file; none with #W->1W: inputs are joined as they are; --and --out TEMPLATE -- PROGRAM after it: another one, in the same pass
     #[arg(last = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// A further program.
+#[derive(Parser)]
+#[command(no_binary_name = true, disable_help_flag = true)]
+struct AndArgs {
+    #[arg(long = "out", value_name = "TEMPLATE")]
+    outputs: Vec<String>,
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 
@@ -131,10 +148,20 @@ impl WorkArgs {
             let not_text = || Failure::usage(format!("{} is not UTF-8", show(word.as_encoded_bytes())));
             word.to_str().map(str::to_string).ok_or_else(not_text)
         };
-        let program = self.program.iter().map(word).collect::<Result<Vec<_>, _>>()?;
-        let mut spec = Spec::new(self.pattern, program);
-        for output in &self.outputs {
-            spec = spec.output(output);
+        let words = |words: &[OsString]| words.iter().map(word).collect::<Result<Vec<_>, _>>();
+        let mut programs = self.program.split(|word| word == "--and");
+        let mut spec = Spec::new(self.pattern, words(programs.next().unwrap_or_default())?);
+        spec = self.outputs.iter().fold(spec, |spec, output| spec.output(output));
+        for more in programs {
+            let more = AndArgs::try_parse_from(more).map_err(|error| {
+                let why = error.render().to_string();
+                let why = why.lines().next().unwrap_or_default().trim_start_matches("error: ").to_string();
+                Failure::usage(format!(
+                    "after --and come its outputs and its program, `--and --out TEMPLATE -- PROGRAM`: {why}"
+                ))
+            })?;
+            spec = spec.and(words(&more.program)?);
+            spec = more.outputs.iter().fold(spec, |spec, output| spec.output(output));
         }
         self.limits.iter().try_for_each(|limits| spec.limits.set(limits))?;
         spec.records = self.records.clone();
@@ -209,22 +236,19 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
 
 /// Waits for a file that is made in the mount, and runs the job that reads it while it is written.
 fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
-    let [glob] = args.inputs.as_slice() else {
-        return Err(Failure::usage("--follow waits for one file: give --in once"));
-    };
-    if glob == "-" {
+    if args.inputs.iter().any(|glob| glob == "-") {
         return Err(Failure::usage("--in - is followed as it comes: leave --follow away"));
     }
     outrigger_active::sandbox::Sandbox::find(spec.sandbox)?;
-    let rule = for_one_file(glob, args.work.with.clone(), spec)?;
+    let rule = for_next_files(&args.inputs, args.work.with.clone(), spec)?;
     let store = Arc::new(context.open()?);
-    let mount = if store.is_shared() { None } else { Client::connect(store.name())? };
-    let Some(mut mount) = mount else {
+    let mounts = mounts_of(&store)?;
+    if mounts.is_empty() {
         return Err(Failure::failed(
-            "no mount of this store is at work in which a file could be written: begin it with `outrigger mount DIR`; a stream can be given with --in -",
+            "no mount of this store is at work here in which a file could be written: begin it with `outrigger mount DIR`; a stream can be given with --in -",
         ));
-    };
-    let answer = mount.ask(&format!("next {rule}"))?;
+    }
+    let answer = ask_any(mounts, &format!("next {rule}"))?;
     let started = Instant::now();
     let number = answer.strip_prefix("job ").and_then(|number| number.parse().ok()).map(JobId);
     let job =
@@ -238,6 +262,24 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
         return detach(context, job, args.slots, served);
     }
     go(context, &store, job, Some(1), started)
+}
+
+/// What the first of these mounts says that answers; the others are asked no more.
+fn ask_any(mounts: Vec<Client>, line: &str) -> outrigger_store::Result<String> {
+    let (sender, answers) = std::sync::mpsc::channel();
+    let mut hang_up = Vec::new();
+    for mut mount in mounts {
+        hang_up.push(mount.hang_up()?);
+        let (sender, line) = (sender.clone(), line.to_string());
+        std::thread::spawn(move || drop(sender.send(mount.ask(&line))));
+    }
+    drop(sender);
+    let answer = answers.recv().unwrap_or_else(|_| {
+        let why = "the thread that asked the mount panicked: please report this";
+        Err(outrigger_store::Error::new(outrigger_store::ErrorKind::Io, why))
+    });
+    hang_up.into_iter().for_each(|hang_up| hang_up());
+    answer
 }
 
 /// Runs a job over standard input while it comes.
@@ -277,6 +319,10 @@ fn with_options(
     let bar = Bar::with(context.quiet, move |elapsed| describe(&told.view(), elapsed));
     let hold = holder(store, context.threads);
     let slots = slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
+    let (groups, without) = match Groups::begin(&Where::Auto, 0, false) {
+        Ok(groups) => (Some(Arc::new(groups)), None),
+        Err(why) => (None, Some(why)),
+    };
     let options = RunOptions {
         slots,
         threads: context.threads,
@@ -285,12 +331,13 @@ fn with_options(
         leave_rest: false,
         make_way: None,
         idle: false,
+        groups,
     };
     let report = run(&options, &counters);
     drop(bar);
     let report = report?;
     context.settle(store);
-    say(context, &report, &counters.view(), started.elapsed().as_secs_f64())
+    say(context, (&report, without.as_deref()), &counters.view(), started.elapsed().as_secs_f64())
 }
 
 /// What has a mount of the store stand still while outputs become visible.
@@ -366,7 +413,7 @@ fn describe(view: &View, elapsed: Duration) -> String {
     text
 }
 
-fn say(context: &Context, report: &Report, view: &View, secs: f64) -> Outcome {
+fn say(context: &Context, (report, without): (&Report, Option<&str>), view: &View, secs: f64) -> Outcome {
     let Report { job, files, set_aside, missing, .. } = report;
     for missing in missing {
         complain(&format!("the sandbox is not what it could be: {missing}"));
@@ -404,6 +451,7 @@ fn say(context: &Context, report: &Report, view: &View, secs: f64) -> Outcome {
                 .with("bytes_read", view.bytes_read)
                 .with("bytes_written", view.bytes_written)
                 .with("attempts_failed", view.failures)
+                .with("control_groups", without.is_none())
                 .with("seconds", secs),
         )?;
     } else if exit != Exit::Failed && !context.quiet {
@@ -418,6 +466,15 @@ fn say(context: &Context, report: &Report, view: &View, secs: f64) -> Outcome {
             counted(files.len() as u64, "file", "files"),
             size(bytes)
         ))?;
+    }
+    // Where limits were asked for it matters who looks after them.
+    let is_limited = || Spec::decode(&job.spec).is_ok_and(|spec| spec.limits != Limits::default());
+    if let Some(why) = without
+        && !context.json
+        && !context.quiet
+        && is_limited()
+    {
+        print_text(&format!("limits were looked after without control groups: {why}\n"))?;
     }
     if exit == Exit::Failed {
         let how = if job.state == JobState::Cancelled {

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::live::Watch;
 use super::{Context, live, offload};
+use crate::args::values;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Object, count, counted, print_json, print_text, size};
 
@@ -42,18 +43,11 @@ pub struct StatsArgs {
     #[arg(long, conflicts_with = "exact")]
     live: bool,
     /// Seconds from one sample to the next
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval, requires = "live")]
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = values::interval, requires = "live")]
     interval: Duration,
     /// End after so many samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "live")]
     count: Option<u64>,
-}
-
-/// `1`, `0.5`, `60`.
-fn interval(text: &str) -> Result<Duration, String> {
-    let secs = text.parse().ok().filter(|secs| (0.1..=86_400.0).contains(secs));
-    secs.map(Duration::from_secs_f64)
-        .ok_or_else(|| format!("`{text}` is not a number of seconds from 0.1 to 86400"))
 }
 
 pub fn run(context: &Context, args: StatsArgs) -> Outcome {

@@ -32,8 +32,8 @@ const METRICS_HELP: &str = "Go on, and hand out numbers for Prometheus under /me
 
 /// Show who uses the store just now, and what waits to be done
 ///
-/// Sessions with their hosts, leases and locks on files, packs by their state, what holds contents, and what is wrong with the packs' place. It changes nothing, and does not
-/// wait for a mount.
+/// Sessions with their hosts, leases and locks on files, packs by their state, what holds contents, and what is wrong with the packs' place, which need not be there. It changes nothing,
+/// and does not wait for a mount.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
@@ -58,7 +58,7 @@ pub fn run(context: &Context, args: &StatusArgs) -> Outcome {
     if let Some(address) = &args.metrics {
         return serve(context, address);
     }
-    let store = Store::open(context.store_dir()?, true)?;
+    let store = Store::open_to_look(context.store_dir()?)?;
     let (status, mount) = (status(&store)?, mount_of(context)?);
     if context.json {
         print_json(json(&store, &status).with("mount", mount))?;
@@ -77,7 +77,7 @@ fn database_file(store: &Store) -> Option<u64> {
 /// Hands out numbers until a signal comes.
 fn serve(context: &Context, address: &Address) -> Outcome {
     let dir = context.store_dir()?.to_path_buf();
-    let store = Store::open(&dir, true)?;
+    let store = Store::open_to_look(&dir)?;
     let refused =
         |error: &std::io::Error| Failure::io(format!("cannot hand out metrics at {address}"), error);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|error| refused(&error))?;
@@ -87,8 +87,9 @@ fn serve(context: &Context, address: &Address) -> Outcome {
         let mut opened = opened.lock().ok()?;
         let file = database_file(&opened.1);
         // Where the database lies elsewhere there is no such file, neither time.
-        if file != opened.0
-            && let Ok(store) = Store::open(&dir, true)
+        // Packs that could not be reached when it was opened may be there now.
+        if (file != opened.0 || opened.1.backend.trouble().is_some())
+            && let Ok(store) = Store::open_to_look(&dir)
         {
             *opened = (file, store);
         }

@@ -60,7 +60,7 @@ pub fn run(context: &Context, args: WhereArgs) -> Outcome {
     Ok(Exit::Damaged)
 }
 
-fn json(found: &Whereabouts) -> Object {
+pub fn json(found: &Whereabouts) -> Object {
     let hosts: Vec<Value> = found
         .hosts
         .iter()

@@ -214,3 +214,29 @@ fn a_directory_that_lies_below_itself_ends_the_search_for_inputs() {
     ]);
     assert!(said.code != 0 && said.err.contains("below itself"), "{} {}", said.code, said.err);
 }
+
+#[test]
+fn several_programs_are_given_what_is_read_once() {
+    let place = Place::new();
+    place.write("n", "3\n1\n2\n");
+    place.done(&["put", "n"]);
+    let both = ["--in", "n", "--out", "sum", "--json", "--", "awk", "{s+=$1} END {print s}", "--and"];
+    let said = place.run(&run_args(&[&both[..], &["--out", "sorted", "--", "sort", "-n"]].concat()));
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(
+        (said.json()["bytes_read"].as_u64(), said.json()["files"][1]["bytes"].as_u64()),
+        (Some(6), Some(2))
+    );
+    assert_eq!(place.done(&["cat", "sum", "sorted"]).text(), "6\n1\n2\n3\n");
+    let told = place.done(&["job", "show", "1"]).text();
+    assert!(told.contains("--and -- sort -n"), "{told}");
+    let refused = |more: &[&str], says: &str| {
+        let said = place.run(&run_args(&[&["--in", "n", "--out", "x", "--", "cat", "--and"], more].concat()));
+        assert!(said.code == 2 && said.err.contains(says), "{}: {}", said.code, said.err);
+    };
+    refused(&["--out", "y"], "--and --out TEMPLATE -- PROGRAM");
+    refused(&["--", "cat"], "for each program");
+    refused(&["--colour", "--", "cat"], "--colour");
+    refused(&["--out", "x", "--", "cat"], "`x`");
+    assert_eq!(place.run(&["cat", "x"]).code, 1);
+}

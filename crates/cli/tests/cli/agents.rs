@@ -167,6 +167,103 @@ fn programs_of_an_agent_get_what_nobody_else_wants_if_it_is_told_so() {
     }
 }
 
+/// Starts an agent `one`; what is returned waits for a job, has the agent end, and says what it told.
+fn told_by(site: &Site, mut command: std::process::Command) -> impl FnOnce(&str) -> String {
+    let agent = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    site.until(|| site.done(&["node", "list"]).text().contains("one"));
+    move |job| {
+        site.done(&["job", "wait", job, "--timeout", "60"]);
+        site.done(&["node", "drain", "one", "--wait"]);
+        let said = Said::from(agent.wait_with_output().unwrap());
+        assert_eq!(said.code, 0, "{}", said.text());
+        said.text()
+    }
+}
+
+#[test]
+fn what_splits_took_is_shown_beside_what_was_to_be_expected() {
+    for site in Site::all() {
+        site.put_numbers(1000);
+        let ran = site.place.path("ran");
+        let told = |job: &str| site.done(&["job", "show", job, "--json"]).json()["attempts"].clone();
+        let agent = told_by(&site, site.command(&["node", "--name", "one"]));
+        let job = site.queue("4", &ran, "");
+        let said = agent(&job);
+        let has_groups = said.contains("each in a control group of its own");
+        assert!(has_groups || said.contains("without control groups: "), "{said}");
+        let attempts = told(&job);
+        assert_eq!(attempts.as_array().unwrap().len(), 4, "{attempts}");
+        for attempt in attempts.as_array().unwrap() {
+            for number in ["bytes", "seconds", "seconds_predicted"] {
+                assert!(attempt[number].as_f64().unwrap() > 0.0, "{number}: {attempt}");
+            }
+            assert!(attempt["host"].is_string() && attempt["state"] == "done", "{attempt}");
+            assert_eq!(attempt["cpu_seconds"].is_number(), has_groups, "{attempt}");
+        }
+        let text = site.done(&["job", "show", &job]).text();
+        assert!(text.contains("together") && text.contains("; predicted: "), "{text}");
+        // Without groups it is only not counted.
+        let agent = told_by(&site, site.command(&["node", "--name", "one", "--cgroup", "off"]));
+        let job = site.queue("2", &ran, "");
+        let said = agent(&job);
+        assert!(said.contains("without control groups: they are turned off"), "{said}");
+        assert!(told(&job)[1]["seconds"].is_number() && told(&job)[1]["cpu_seconds"].is_null());
+        let wrong = Said::from(site.command(&["node", "--cgroup", "/nowhere"]).output().unwrap());
+        assert!(wrong.code == 1 && wrong.err.contains("--cgroup"), "{}", wrong.err);
+        // What a split is expected to take is known before it has ended.
+        let mut agent = site.agent("one", "1");
+        let job = site.queue("3", &ran, "[ $AS_SPLIT = 2 ] && sleep 60;");
+        // What has ended is recorded within a second or so.
+        site.until(|| told(&job)[2]["seconds_predicted"].is_number());
+        let last = told(&job)[2].clone();
+        assert!(last["state"] == "running" && last["seconds"].is_null(), "{last}");
+        assert!(last["seconds_predicted"].as_f64().unwrap() > 0.0, "{last}");
+        assert!(site.done(&["job", "show", &job]).text().contains("split 2 is running; predicted: "));
+        site.done(&["job", "cancel", &job]);
+        site.done(&["node", "drain", "one", "--wait"]);
+        assert!(agent.wait().unwrap().success());
+    }
+}
+
+/// A group of version 2 of its own, if this machine lets one be made.
+fn own_group(name: &str) -> Option<std::path::PathBuf> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounted = mounts.lines().find(|line| line.contains(" - cgroup2 "));
+    let point = mounted.and_then(|line| line.split(' ').nth(4));
+    let group = std::path::Path::new(point?).join(format!("test-{}-{name}", std::process::id()));
+    std::fs::create_dir(&group).is_ok().then_some(group)
+}
+
+#[test]
+fn an_agent_makes_groups_in_the_one_it_is_in_and_leaves_it_as_it_was() {
+    let site = Site::sqlite();
+    site.put_numbers(1);
+    // Alone in its group it makes room there; beside a shell it does without controllers.
+    for (name, script) in [("alone", "exec \"$@\""), ("beside", "\"$@\"; exit $?")] {
+        let Some(group) = own_group(name) else {
+            println!("skipped: no control group can be made here");
+            return;
+        };
+        let agent = site.command(&["node", "--name", "one"]);
+        let mut command = std::process::Command::new("sh");
+        let enter = format!("echo 0 > {}/cgroup.procs; {script}", group.display());
+        command.args(["-c", &enter, "sh"]).arg(agent.get_program()).args(agent.get_args());
+        command.envs(agent.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        if let Some(dir) = agent.get_current_dir() {
+            command.current_dir(dir);
+        }
+        let agent = told_by(&site, command);
+        let args = ["run", "--detach", "--sandbox", "off", "--in", "numbers", "--out", "told", "--", "cat"];
+        let job = site.done(&[&args[..], &["/proc/self/cgroup"]].concat()).text().trim().to_string();
+        let said = agent(&job);
+        assert!(said.contains("each in a control group of its own"), "{said}");
+        let told = site.done(&["cat", "told"]).text();
+        let below = format!("/{}/outrigger-attempts-", group.file_name().unwrap().to_string_lossy());
+        assert!(told.lines().any(|line| line.starts_with("0::") && line.contains(&below)), "{told}");
+        std::fs::remove_dir(&group).unwrap();
+    }
+}
+
 #[test]
 fn an_agent_of_another_host_is_given_up_when_its_lease_is_over() {
     let Some(site) = Site::postgres() else { return };

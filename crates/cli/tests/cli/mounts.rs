@@ -247,3 +247,41 @@ fn a_users_store_is_the_users_to_work_in() {
     assert_eq!((root.uid(), root.permissions().mode() & 0o777), (user, 0o755));
     place.done(&["unmount", "mnt"]);
 }
+
+/// A line of JSON for what a program was told by a mere number, with the request that it made.
+#[test]
+fn what_goes_wrong_is_in_a_log_with_the_request_that_met_it() {
+    let Some(Mounts(place)) = &place() else { return };
+    place.done(&["mount", "--read-only", "mnt", "--log", "log.json"]);
+    let file = some_file(&place.path("mnt/tree"));
+    let inode = std::fs::metadata(&file).unwrap().ino();
+    for pack in walk(&place.path("store/packs")) {
+        let len = std::fs::metadata(&pack).unwrap().len();
+        std::fs::write(&pack, vec![0xaa; len as usize]).unwrap();
+    }
+    let mut reader =
+        Command::new("cat").arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let pid = reader.id();
+    assert!(!reader.wait().unwrap().success(), "damaged data was read");
+    place.done(&["unmount", "mnt"]);
+    let log = String::from_utf8(place.read("log.json")).unwrap();
+    let lines: Vec<serde_json::Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let said = lines.iter().find(|line| line["request"]["pid"] == pid).unwrap_or_else(|| panic!("{log}"));
+    assert_eq!((said["kind"].as_str(), said["level"].as_str()), (Some("damaged"), Some("error")));
+    assert_eq!(
+        (said["request"]["operation"].as_str(), said["request"]["inode"].as_u64()),
+        (Some("READ"), Some(inode))
+    );
+    assert!(said["request"]["id"].as_u64().unwrap() > 0 && said["time"].as_str().unwrap().ends_with('Z'));
+}
+
+/// All files below a directory.
+fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+/// One that has bytes.
+fn some_file(dir: &std::path::Path) -> std::path::PathBuf {
+    walk(dir).into_iter().find(|path| std::fs::metadata(path).unwrap().len() > 10_000).unwrap()
+}

@@ -278,3 +278,23 @@ fn a_copy_is_checked_on_its_way() {
     remote.done(&["copy", "a", "b"]);
     remote.holds(&["b", "get", "/tree"], "tree");
 }
+
+/// What the database knows is said although the packs' place is away, with what is wrong with that.
+#[test]
+fn status_needs_no_packs() {
+    let place = Place::empty();
+    place.write("file", noise(1, 100_000));
+    let packs = format!("file:{}", place.path("packs").display());
+    std::fs::create_dir(place.path("packs")).unwrap();
+    place.done(&["init", "--packs", &packs]);
+    place.done(&["put", "file"]);
+    std::fs::rename(place.path("packs"), place.path("elsewhere")).unwrap();
+    place.code(1, &["put", "file", "--to", "again"]);
+    let status = place.done(&["status", "--json"]).json();
+    assert!(status["packs_trouble"].as_str().unwrap().contains("packs"), "{status}");
+    let live = status["packs"].as_array().unwrap().iter().find(|packs| packs["state"] == "live");
+    assert!(live.unwrap()["packs"].as_u64() > Some(0), "{status}");
+    assert!(place.done(&["status"]).text().contains("trouble    "));
+    std::fs::rename(place.path("elsewhere"), place.path("packs")).unwrap();
+    assert!(place.done(&["status", "--json"]).json()["packs_trouble"].is_null());
+}

@@ -84,7 +84,7 @@ fn rules_that_make_no_sense_or_set_themselves_off_are_refused() {
         assert!(said.code != 0 && said.err.contains(says), "{args:?}: {}", said.err);
     };
     let add = ["rule", "add", "r", "--sandbox", "off", "--in", "in/**"];
-    refused(&[&add[..], &["--on", "read", "--out", "x", "--", "cat"]].concat(), "who reads");
+    refused(&[&add[..], &["--on", "read", "--existing", "--out", "x", "--", "cat"]].concat(), "--existing");
     refused(
         &[&add[..], &["--on", "close", "--pattern", "#W->1W", "--out", "x", "--", "cat"]].concat(),
         "one file at a time",

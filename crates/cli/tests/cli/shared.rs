@@ -1,5 +1,6 @@
 //! A store in PostgreSQL that is mounted several times, by processes of their own: what they see of each other, and what is left of one that is killed.
 
+mod follow;
 mod locks;
 
 use std::fs::{self, File, OpenOptions};
@@ -79,12 +80,12 @@ pub fn command(place: &Place, url: &str, args: &[&str]) -> Command {
 }
 
 fn start(place: &Place, url: &str) -> Child {
-    start_with(place, url, &[])
+    start_with(place, url, &[], &[])
 }
 
-fn start_with(place: &Place, url: &str, environment: &[(&str, &str)]) -> Child {
+fn start_with(place: &Place, url: &str, environment: &[(&str, &str)], options: &[&str]) -> Child {
     let mut command = command(place, url, &["mount", "--foreground", "mnt"]);
-    command.envs(environment.iter().copied());
+    command.args(options).envs(environment.iter().copied());
     let said = File::options().create(true).append(true).open(place.path("said")).unwrap();
     let mut child = command.stdout(Stdio::null()).stderr(said).spawn().unwrap();
     let above = fs::metadata(place.path("")).unwrap().dev();
@@ -101,9 +102,14 @@ fn start_with(place: &Place, url: &str, environment: &[(&str, &str)]) -> Child {
 impl Host {
     /// A mount whose process has more in its environment.
     pub fn new(url: String, environment: &[(&str, &str)]) -> Self {
+        Self::with(url, environment, &[])
+    }
+
+    /// … and that was told more.
+    fn with(url: String, environment: &[(&str, &str)], options: &[&str]) -> Self {
         let place = Place::empty();
         fs::create_dir(place.path("mnt")).unwrap();
-        let child = start_with(&place, &url, environment);
+        let child = start_with(&place, &url, environment, options);
         Self { place, url, child }
     }
 
@@ -219,6 +225,68 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     let cache = fs::read_dir(two.place.path("cache")).unwrap().next().unwrap().unwrap().path();
     assert_eq!(fs::read_dir(cache.join("mounts")).unwrap().count(), 0);
     drop(one);
+}
+
+/// Names that a mount may take for what they were: its own are right, others' changes of them come later, and no content is an old one.
+#[test]
+fn names_that_count_for_a_while_lead_to_what_is_there_now() {
+    let Some(shared) = Shared::new() else { return };
+    let one = Host::with(shared.url(), &[], &["--names-for", "2"]);
+    let two = shared.mount();
+    fs::create_dir(one.path("d")).unwrap();
+    one.write("d/moved", "first");
+    one.write("d/gone", "first");
+    one.must_read("d/moved", "first");
+    // The file that a name leads to is asked for.
+    two.write("d/moved", "second, and longer");
+    one.must_read("d/moved", "second, and longer");
+    two.write("new", "there");
+    one.must_read("new", "there");
+    // Own changes are seen at once.
+    fs::rename(one.path("new"), one.path("newer")).unwrap();
+    assert_eq!(fs::metadata(one.path("new")).unwrap_err().kind(), ErrorKind::NotFound);
+    one.must_read("newer", "there");
+    fs::rename(two.path("d/moved"), two.path("d/there")).unwrap();
+    fs::remove_file(two.path("d/gone")).unwrap();
+    // What is gone cannot be opened, whatever is thought of its name.
+    assert_eq!(File::open(one.path("d/gone")).unwrap_err().kind(), ErrorKind::NotFound);
+    one.must_read("d/there", "second, and longer");
+    // In the end the names are seen as they are, though they are asked for all the time.
+    let until = Instant::now() + Duration::from_secs(60);
+    while fs::symlink_metadata(one.path("d/moved")).is_ok() {
+        assert!(Instant::now() < until, "a name was never looked for again");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    shared.check(&two);
+}
+
+#[test]
+fn a_mount_that_is_unmounted_ends_well_and_leaves_nothing_on_its_host() {
+    let Some(shared) = Shared::new() else { return };
+    let mut host = shared.mount();
+    host.write("f", "there");
+    host.done(&[
+        "rule",
+        "add",
+        "r",
+        "--on",
+        "write",
+        "--in",
+        "nowhere/*",
+        "--pattern",
+        "1W->0",
+        "--",
+        "true",
+    ]);
+    assert!(Command::new("umount").arg(host.place.path("mnt")).status().unwrap().success());
+    assert!(host.child.wait().unwrap().success(), "{}", host.said());
+    let mounts = host.place.path("cache");
+    let left = fs::read_dir(&mounts).unwrap().flat_map(|store| {
+        let of_store = store.unwrap().path().join("mounts");
+        fs::read_dir(of_store).into_iter().flatten().map(|entry| entry.unwrap().path())
+    });
+    assert_eq!(left.collect::<Vec<_>>(), [] as [PathBuf; 0]);
+    shared.mount().must_read("f", "there");
 }
 
 #[test]
@@ -435,4 +503,26 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
     assert_eq!(packs_and_loose(&two).1, 0);
     two.must_read("more", "of it");
     shared.check(&two);
+}
+
+#[test]
+fn a_file_that_is_read_on_any_host_sets_off_a_rule() {
+    let Some(shared) = Shared::new() else { return };
+    let (one, two) = (shared.mount(), shared.mount());
+    fs::create_dir(one.path("in")).unwrap();
+    one.write("in/a", "text");
+    let rule = ["rule", "add", "r", "--quiet", "--on", "read", "--in", "in/*", "--out", "up/{name}"];
+    one.done(&[&rule[..], &["--sandbox", "off", "--", "tr", "a-z", "A-Z"]].concat());
+    let agent = || drop(one.done(&["node", "--until-idle", "--name", "agent"]));
+    agent();
+    assert!(!two.path("up/a").exists(), "nobody has read it");
+    // Mounts look for rules about once a second; whoever tells, an agent anywhere does it.
+    let until = Instant::now() + Duration::from_secs(60);
+    while !one.path("up/a").exists() {
+        assert!(Instant::now() < until, "{}", one.done(&["jobs"]).text());
+        two.must_read("in/a", "text");
+        agent();
+    }
+    one.must_read("up/a", "TEXT");
+    shared.check(&one);
 }

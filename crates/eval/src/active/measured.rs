@@ -1,6 +1,5 @@
 //! What `bench/active.py` measured: the newest record, or, tiny, a run of it.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
@@ -10,6 +9,7 @@ use crate::experiment::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::mounted::{needs, run};
 use crate::record::Outcome;
+use crate::recorded::{Recorded, repository, spread};
 
 /// The paper's.
 pub const PROGRAMS: [&str; 2] = ["dscal", "aminogen"];
@@ -17,11 +17,12 @@ pub const PROGRAMS: [&str; 2] = ["dscal", "aminogen"];
 /// What a tiny run said, for all experiments of it.
 static TINY: OnceLock<Mutex<Option<Value>>> = OnceLock::new();
 
+/// What makes a record.
+const COMMAND: &str = "bench/active.py --outrigger target/release/outrigger --work DIR --record";
+
 /// A record of `bench/active.py`.
 pub struct Report {
-    json: Value,
-    /// Its file, unless it was made just now.
-    file: Option<PathBuf>,
+    record: Recorded,
 }
 
 /// One program in it.
@@ -30,10 +31,6 @@ pub struct Program<'a> {
     /// Which.
     pub name: &'a str,
     json: &'a Value,
-}
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 impl Report {
@@ -47,22 +44,9 @@ impl Report {
             if known.is_none() {
                 *known = Some(tiny(lab)?);
             }
-            return Ok(Self { json: known.clone().unwrap_or_default(), file: None });
+            return Ok(Self { record: Recorded::made(known.clone().unwrap_or_default(), COMMAND) });
         }
-        let places = [PathBuf::from("docs/evaluation/records"), repository().join("docs/evaluation/records")];
-        let is_record = |path: &PathBuf| {
-            let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-            name.contains("-active-") && name.ends_with(".json")
-        };
-        let in_place = |place: PathBuf| {
-            std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path())
-        };
-        let file = places.into_iter().flat_map(in_place).filter(is_record).max().ok_or_else(|| {
-            let why = "there is no record of it in docs/evaluation/records; `bench/active.py --record` makes one (root, Ceph)";
-            Failed::Missing(why.into())
-        })?;
-        let json = serde_json::from_slice(&std::fs::read(&file)?).map_err(std::io::Error::from)?;
-        Ok(Self { json, file: Some(file) })
+        Ok(Self { record: Recorded::newest("active", COMMAND)? })
     }
 
     /// One program.
@@ -78,9 +62,9 @@ impl Report {
     }
 
     fn with_hosts(&self) -> Result<&Value, Failed> {
-        let found = &self.json["parts"]["with hosts"];
+        let found = &self.record.json["parts"]["with hosts"];
         if found.is_null() {
-            return Err(Failed::Missing(format!("no hosts in the record: {}", self.json["left_out"])));
+            return Err(Failed::Missing(format!("no hosts in the record: {}", self.record.json["left_out"])));
         }
         Ok(found)
     }
@@ -109,7 +93,7 @@ impl Report {
     /// # Errors
     /// `Wrong` where the record has neither.
     pub fn costs(&self, outcome: &mut Outcome) -> Result<(), Failed> {
-        let (splits, feed) = (&self.json["parts"]["splits"], &self.json["parts"]["feed"]);
+        let (splits, feed) = (&self.record.json["parts"]["splits"], &self.record.json["parts"]["feed"]);
         let alone = splits["start_alone_ms"].as_f64().unwrap_or(0.0);
         for mode in ["off", "strict"] {
             if let Some(took) = splits[mode]["ms_a_split"].as_f64() {
@@ -128,30 +112,15 @@ impl Report {
 
     /// Where it is from.
     pub fn note(&self, outcome: &mut Outcome) {
-        let of = |name: &str| self.json[name].as_str().unwrap_or("unknown").to_string();
-        let file = self.file.as_ref().and_then(|file| file.file_name());
-        outcome.note(format!(
-            "Of {}, on {} with {} CPUs, revision {}, {} rounds, {:.0} MB of numbers{}.",
-            of("date"),
-            self.json["machine"]["cpu"].as_str().unwrap_or("unknown"),
-            self.json["machine"]["cpus"],
-            of("revision"),
-            self.json["rounds"],
-            self.json["bytes"].as_f64().unwrap_or(0.0) / 1e6,
-            file.map_or_else(String::new, |file| format!(
-                ": `docs/evaluation/records/{}`",
-                file.to_string_lossy()
-            ))
-        ));
+        let megabytes = self.record.json["bytes"].as_f64().unwrap_or(0.0) / 1e6;
+        self.record.note(outcome, &format!(", {megabytes:.0} MB of numbers"));
     }
 }
 
 impl Program<'_> {
     /// All rounds of one way.
     pub fn spread(&self, way: &str, hosts: u64, key: &str) -> Option<Spread> {
-        let rounds = self.json[way][hosts.to_string()].as_array()?;
-        let values: Vec<f64> = rounds.iter().filter_map(|round| round[key].as_f64()).collect();
-        (!values.is_empty()).then(|| Spread::of(values))
+        spread(&self.json[way][hosts.to_string()], |round| round[key].as_f64())
     }
 
     /// What goes in, and what comes out.

@@ -6,7 +6,7 @@
 mod measured;
 
 use crate::experiment::{Experiment, Failed, Lab, Paper};
-use crate::record::{Axis, Form, Outcome, Plot, Series};
+use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 
 use measured::{PROGRAMS, Program, Report};
 
@@ -61,7 +61,8 @@ fn overall(lab: &Lab) -> Result<Outcome, Failed> {
     let mut outcome = Outcome::default();
     for program in PROGRAMS {
         let of = report.program(program)?;
-        outcome.plots.push(plot(&report, of, "time", "s", &["none", "path", "beside"], "overall_s", 1.0)?);
+        let (ways, limit) = (["none", "path", "beside"], plain_write(&report, of)?);
+        outcome.plots.push(plot(&report, of, "time", "s", &ways, ("overall_s", 1.0), limit)?);
         for (at, host) in report.hosts()?.iter().enumerate() {
             let both = of.spread("path", *host, "overall_s").zip(of.spread("beside", *host, "overall_s"));
             if let Some((path, beside)) = both {
@@ -81,7 +82,8 @@ fn client(lab: &Lab) -> Result<Outcome, Failed> {
     for program in PROGRAMS {
         let of = report.program(program)?;
         let ways = ["plain", "none", "path", "beside"];
-        outcome.plots.push(plot(&report, of, "time of the client", "s", &ways, "client_s", 1.0)?);
+        let limit = plain_write(&report, of)?;
+        outcome.plots.push(plot(&report, of, "time of the client", "s", &ways, ("client_s", 1.0), limit)?);
         for host in report.hosts()? {
             let both = of.spread("beside", host, "client_s").zip(of.spread("plain", host, "client_s"));
             if let Some((beside, plain)) = both {
@@ -107,15 +109,9 @@ fn traffic(lab: &Lab) -> Result<Outcome, Failed> {
             ));
         };
         let (input, output) = of.bytes()?;
-        outcome.plots.push(plot(
-            &report,
-            of,
-            "at the client",
-            "MB",
-            &["none", "path", "beside"],
-            "client_bytes",
-            1e6,
-        )?);
+        let limit = Limit { name: "input and output, as they are".into(), y: (input + output) / 1e6 };
+        let ways = ["none", "path", "beside"];
+        outcome.plots.push(plot(&report, of, "at the client", "MB", &ways, ("client_bytes", 1e6), limit)?);
         let (without, with) = (none.median / (input + output), beside.median / input);
         outcome.find(
             format!("{program}: without, over input and output"),
@@ -141,7 +137,7 @@ fn rates(lab: &Lab) -> Result<Outcome, Failed> {
     report.costs(&mut outcome)?;
     let hosts = report.hosts()?;
     let mut line = Series::measured("limited programs");
-    let mut limit = Series::model("their limit");
+    let mut limit = Series::limit("what they are limited to", &[]);
     for (at, host) in hosts.iter().enumerate() {
         let (rate, most) = report.scale(*host)?;
         line.exact(at as f64, rate / 1e6);
@@ -159,6 +155,13 @@ fn rates(lab: &Lab) -> Result<Outcome, Failed> {
     Ok(outcome)
 }
 
+/// Nothing that stores the input is quicker than this.
+fn plain_write(report: &Report, program: Program<'_>) -> Result<Limit, Failed> {
+    let plain = report.hosts()?.into_iter().filter_map(|host| program.spread("plain", host, "client_s"));
+    let y = plain.map(|spread| spread.median).fold(f64::MAX, f64::min);
+    Ok(Limit { name: "a plain write of the input".into(), y })
+}
+
 /// Bars by number of hosts, one colour a way.
 fn plot(
     report: &Report,
@@ -166,8 +169,8 @@ fn plot(
     what: &str,
     unit: &str,
     ways: &[&str],
-    key: &str,
-    factor: f64,
+    (key, factor): (&str, f64),
+    limit: Limit,
 ) -> Result<Plot, Failed> {
     let hosts = report.hosts()?;
     let mut series = Vec::new();
@@ -186,6 +189,6 @@ fn plot(
         x: Axis::of("hosts", hosts.iter().map(ToString::to_string)),
         y: Axis::new(what, unit),
         series,
-        limits: Vec::new(),
+        limits: vec![limit],
     })
 }

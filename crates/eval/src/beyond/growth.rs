@@ -7,14 +7,18 @@ use outrigger_store::meta::At;
 use outrigger_store::tree::{StorePath, require};
 use outrigger_workload::{StreamOptions, stream};
 
-use crate::experiment::{Failed, Lab, check};
+use crate::experiment::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::wrote::{Way, chunker, disk_rate, store, write};
 
 /// Throughput, memory and latency by size.
 pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
-    let (step, most) = lab.scale.pick((1_u64 << 20, 4_u64 << 20), (128 << 20, 2 << 30), (1 << 30, 64 << 30));
+    let (step, most) = match lab.scale {
+        Scale::Tiny => (1_u64 << 20, 4_u64 << 20),
+        Scale::Short => (128 << 20, 2 << 30),
+        Scale::Full => (1 << 30, largest(&lab.work)?),
+    };
     let room = lab.room()?;
     let store = store(&room.path().join("store"), "zstd:1")?;
     let options =
@@ -24,7 +28,8 @@ pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
     let (source, spec) = (room.path().join("source"), chunker("gear32:4K/16K/64K")?);
     std::fs::create_dir(&source)?;
     let mut rate = Series::measured("put");
-    let mut filters = Series::measured("index in memory");
+    let mut memory =
+        [Series::measured("all of the process"), Series::measured("of it, the index' filter and fences")];
     let mut latency =
         [Series::measured("a path looked up"), Series::measured("a file of 4 KiB put, durably")];
     let (mut at, mut new) = (0, 0);
@@ -36,7 +41,8 @@ pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
         (at, new) = (at + step, new + put.new);
         let x = at as f64;
         rate.exact(x, put.bytes as f64 / put.seconds / 1e6);
-        filters.exact(x, index_bytes(&store) as f64 / 1e6);
+        memory[0].exact(x, resident_bytes("VmRSS:") as f64 / 1e6);
+        memory[1].exact(x, index_bytes(&store) as f64 / 1e6);
         let path = StorePath::parse(b"part0/part")?;
         let look = || {
             let begun = Instant::now();
@@ -62,7 +68,10 @@ pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
         None,
     );
     outcome.find("new, of what was put", 100.0 * new as f64 / most as f64, "%", None);
-    outcome.find("peak memory of the process", peak_bytes() as f64 / 1e6, "MB", None);
+    outcome.find("memory of the process, first step", memory[0].points[0].y, "MB", None);
+    outcome.find("memory of the process, last step", memory[0].last(), "MB", None);
+    let longer = |line: &Series| line.last() / line.points[0].y;
+    outcome.find("a path looked up, last step over the first", longer(&latency[0]), "x", None);
     let limit = disk_rate(lab)? / 1e6;
     let bytes = Axis { label: "put so far".into(), unit: "bytes".into(), log: false, names: Vec::new() };
     let plot = |title: &str, y: Axis, series: Vec<Series>, limits: Vec<Limit>| Plot {
@@ -79,10 +88,16 @@ pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
         vec![rate],
         vec![Limit { name: "the file system, one file made durable".into(), y: limit }],
     ));
-    outcome.plots.push(plot("Latency of names", Axis::log("latency", "ms"), latency.into(), Vec::new()));
-    if filters.most() > 0.0 {
-        outcome.plots.push(plot("The index in memory", Axis::new("memory", "MB"), vec![filters], Vec::new()));
-    }
+    let sync = Limit { name: "4 KiB made durable by the file system".into(), y: sync_ms(lab)? };
+    outcome.plots.push(plot("Latency of names", Axis::log("latency", "ms"), latency.into(), vec![sync]));
+    // What was asked of the index, for the largest of these.
+    let asked = 100.0 * most as f64 / 1e12;
+    outcome.plots.push(plot(
+        "Memory",
+        Axis::new("memory", "MB"),
+        memory.into(),
+        vec![Limit { name: "what was asked of the index: 100 MB a TB".into(), y: asked }],
+    ));
     outcome.note(format!(
         "Steps of {}; each is one file, put by one call that ends when it is durable.",
         crate::plot::bytes(step as f64)
@@ -95,9 +110,33 @@ fn index_bytes(store: &outrigger_store::Store) -> usize {
     memory.filter + memory.fences
 }
 
-/// The most that this process had in memory so far.
-fn peak_bytes() -> u64 {
+/// As much as leaves two fifths of what the disk has free: of what is put, 30 % repeats, and half of the rest compresses away.
+fn largest(work: &std::path::Path) -> Result<u64, Failed> {
+    let system = rustix::fs::statvfs(work).map_err(std::io::Error::from)?;
+    let free = system.f_bavail * system.f_frsize;
+    let most = ((free as f64 * 0.6 / 0.4) as u64).min(256 << 30) >> 30;
+    check(most >= 2, "the disk has no room for a store that grows")?;
+    Ok(most << 30)
+}
+
+/// Milliseconds until 4 KiB more of a file are durable.
+fn sync_ms(lab: &Lab) -> Result<f64, Failed> {
+    use std::io::Write;
+    let room = lab.room()?;
+    let mut file = std::fs::File::create(room.path().join("file"))?;
+    let mut times = Vec::new();
+    for _ in 0..lab.scale.pick(1, 31, 101) {
+        file.write_all(&[7; 4096])?;
+        let begun = Instant::now();
+        file.sync_all()?;
+        times.push(begun.elapsed().as_secs_f64() * 1e3);
+    }
+    Ok(Spread::of(times).median)
+}
+
+/// What this process has in memory.
+fn resident_bytes(which: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(which));
     line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).unwrap_or(0) * 1024
 }

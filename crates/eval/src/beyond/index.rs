@@ -87,15 +87,16 @@ pub fn sizes(lab: &Lab) -> Result<Outcome, Failed> {
     outcome.find("memory for 1 PB, all of it indexed", a_terabyte * 1e3 / 1e3, "GB", None);
     outcome.find("never seen, largest index, one core", rates[0].last(), "million/s", None);
     outcome.find("stored already, largest index, one core", rates[1].last(), "million/s", None);
-    outcome.note("In the column `paper` stands what was asked of it. Fingerprints are random; one run a size, as a merge leaves it.");
-    let limit = |x: f64| x / 1e12 * 100.0;
+    outcome.note("Fingerprints are random; one run a size, as a merge leaves it.");
+    let ends = [memory.points.first().map_or(1e9, |point| point.x), 1e15];
+    let asked = Series::limit("asked: 100 MB a TB", &ends.map(|data| (data, data / 1e12 * 100.0)));
     outcome.plots.push(Plot {
         title: "Memory of the index, by the data that it covers".into(),
         form: Form::Lines,
         x: Axis::log("data", "bytes"),
         y: Axis::log("memory", "MB"),
-        series: vec![memory, beyond],
-        limits: vec![Limit { name: "what was asked for 1 PB: 100 MB a TB".into(), y: limit(1e15) }],
+        series: vec![memory, beyond, asked],
+        limits: Vec::new(),
     });
     outcome.plots.push(Plot {
         title: "Look-ups on one core, by the data that the index covers".into(),

@@ -126,9 +126,12 @@ pub fn order(lab: &Lab) -> Result<Outcome, Failed> {
         title: "Throughput of a write cache that deduplicates, by rewrite ratio".into(),
         form: Form::Lines,
         x: Axis::new("requests that write again", "%"),
-        y: Axis::new("written", "MB/s"),
+        y: Axis::log("written", "MB/s"),
         series,
-        limits: Vec::new(),
+        limits: vec![Limit {
+            name: "memory, read by all cores".into(),
+            y: crate::similarity::memory_rate(lab) / 1e6,
+        }],
     });
     outcome.plots.push(Plot {
         title: "Work: segments hashed for all that were written".into(),

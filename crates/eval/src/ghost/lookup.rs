@@ -146,7 +146,7 @@ pub fn media(lab: &Lab) -> Result<Outcome, Failed> {
         Series::model("SSD, 16 GB memory"),
         Series::model("this disk, 16 GB memory"),
         Series::measured("our table in memory, one core"),
-        Series::model("a line of memory for each, all cores"),
+        Series::limit("a line of memory for each, all cores", &[]),
     ];
     for log in 11..=17 {
         let segment = f64::from(1 << log);
@@ -214,7 +214,8 @@ pub fn table(lab: &Lab) -> Result<Outcome, Failed> {
         slots as f64 / 1e6
     ));
     outcome.note(models::NOTE);
-    let bus = last * 32.0 / models::GTX_480.in_rate * 1e3;
+    let bus = |count: &usize| (*count as f64, *count as f64 * 32.0 / models::GTX_480.in_rate * 1e3);
+    let bus: Vec<(f64, f64)> = counts.iter().map(bus).collect();
     outcome.plots.push(Plot {
         title: "Time for a batch of look-ups".into(),
         form: Form::Lines,
@@ -238,9 +239,10 @@ pub fn table(lab: &Lab) -> Result<Outcome, Failed> {
                     "GTX 480",
                     &[(40e3, 1.0), (80e3, 1.0), (160e3, 1.0), (320e3, 3.0), (640e3, 4.0), (1280e3, 8.0)],
                 ),
+                Series::limit("copying the keys over the paper's bus, for a device", &bus),
             ])
             .collect(),
-        limits: vec![Limit { name: "copying the last batch's keys over the paper's bus".into(), y: bus }],
+        limits: Vec::new(),
     });
     Ok(outcome)
 }
@@ -301,22 +303,19 @@ pub fn cache(lab: &Lab) -> Result<Outcome, Failed> {
     outcome.find("time with a table cache, at 100 %", ratio(4), "of without", None);
     outcome.note(format!("{count} look-ups; {entries} entries on the host, {hot} hot ones. New segments are mostly ended by the summary vectors of both."));
     outcome.note(models::NOTE);
-    outcome.plots.push(by_rate("Looking a batch up, with and without a table cache", series, 0.0));
+    outcome.plots.push(by_rate(lab, "Looking a batch up, with and without a table cache", series, count));
     Ok(outcome)
 }
 
-fn by_rate(title: &str, series: Vec<Series>, least: f64) -> Plot {
+fn by_rate(lab: &Lab, title: &str, series: Vec<Series>, count: usize) -> Plot {
+    let least = count as f64 * 64.0 / crate::similarity::memory_rate(lab) * 1e3;
     Plot {
         title: title.into(),
         form: Form::Lines,
         x: Axis::new("deduplication rate", "%"),
         y: Axis::new("time", "ms"),
         series,
-        limits: if least > 0.0 {
-            vec![Limit { name: "reading the keys from memory".into(), y: least }]
-        } else {
-            Vec::new()
-        },
+        limits: vec![Limit { name: "a line of memory for each, all cores".into(), y: least }],
     }
 }
 
@@ -360,7 +359,7 @@ pub fn summary(lab: &Lab) -> Result<Outcome, Failed> {
         Some(10.0),
     );
     outcome.note(format!("{count} look-ups in a table of {entries}, one core."));
-    outcome.plots.push(by_rate("Looking a batch up, with and without a summary vector", series, 0.0));
+    outcome.plots.push(by_rate(lab, "Looking a batch up, with and without a summary vector", series, count));
     let mut exact = Series::model("no mistakes");
     RATES.iter().for_each(|&permille| exact.exact(permille as f64 / 10.0, permille as f64 / 10.0));
     outcome.plots.push(Plot {

@@ -110,6 +110,8 @@ pub fn throughput(lab: &Lab) -> Result<Outcome, Failed> {
         Series::measured("all cores, all known"),
         Series::model("GTX 480, all known"),
         Series::model("GTX 480, nothing known"),
+        Series::measured("all cores, half known"),
+        Series::model("GTX 480, half known"),
     ];
     let all = Rig::processor(lab.threads);
     for &segment in segments {
@@ -129,17 +131,25 @@ pub fn throughput(lab: &Lab) -> Result<Outcome, Failed> {
         check(hits == names.len(), format!("{hits} of {} segments are found", names.len()))?;
         // What the device does not know, the host is asked.
         let keys: Vec<Fingerprint> = names.iter().map(|(name, _)| *name).collect();
-        let ask = || {
+        let ask = |keys: &[Fingerprint]| {
             let mut out = Vec::with_capacity(keys.len());
-            host.lookup_many(&keys, &mut out);
+            host.lookup_many(keys, &mut out);
             black_box(out);
         };
+        let half = &keys[..keys.len().div_ceil(2)];
+        let (some, rest) = names.split_at(names.len() / 2);
+        let mut half_full = Table::with_capacity(names.len());
+        half_full.insert_many(some).map_err(|full| Failed::Wrong(full.to_string()))?;
+        let half_known = ingest(bytes, segment, &Arc::new(half_full))?;
+        let (_, done) = all.once(0, &half_known, &buffer);
+        let hits = done.output().chunks.iter().filter(|chunk| chunk.place.is_some()).count();
+        check(hits == some.len(), format!("{hits} of {} segments are found", some.len() + rest.len()))?;
         let mega = |spread: Spread| spread.map(|rate| rate / 1e6);
         series[0].push(
             x,
             mega(lab.rate(bytes, || {
                 black_box(all.once(0, &none, &buffer));
-                ask();
+                ask(&keys);
             })),
         );
         series[1].push(x, mega(lab.rate(bytes, || drop(black_box(all.once(0, &known, &buffer))))));
@@ -151,7 +161,21 @@ pub fn throughput(lab: &Lab) -> Result<Outcome, Failed> {
             x,
             mega(lab.rate(bytes, || {
                 black_box(rig.once(1, &known, &on_device));
-                ask();
+                ask(&keys);
+            })),
+        );
+        series[4].push(
+            x,
+            mega(lab.rate(bytes, || {
+                black_box(all.once(0, &half_known, &buffer));
+                ask(half);
+            })),
+        );
+        series[5].push(
+            x,
+            mega(lab.rate(bytes, || {
+                black_box(rig.once(1, &known, &on_device));
+                ask(half);
             })),
         );
     }

@@ -54,7 +54,7 @@ pub fn files_bound(lab: &Lab) -> Result<Outcome, Failed> {
             "there is no C compiler `cc` to be run beside (package build-essential)".into(),
         ));
     }
-    let sources = lab.scale.pick(2, 120, 400);
+    let sources = lab.scale.pick(2, 60, 240);
     let program = move |lab: &Lab, room: &Path| compile(lab, room, sources);
     beside(lab, "a compilation, as many at once as there are threads", program)
 }
@@ -105,13 +105,14 @@ fn beside(
         }
         Ok(Spread::of(times))
     };
-    let rounds = lab.scale.pick(1, 3, 5);
+    let rounds = lab.scale.pick(1, 3, 3);
     let alone = time(rounds)?.median;
     outcome.find("the program alone", alone, "s", None);
-    let mut slower: Vec<Series> = Way::ALL.map(|way| Series::measured(way.name())).into();
-    let mut rates: Vec<Series> =
-        Way::ALL.map(|way| Series::measured(format!("{}, beside", way.name()))).into();
-    let mut idle: Vec<Series> = Way::ALL.map(|way| Series::measured(format!("{}, alone", way.name()))).into();
+    let ways = Way::all(lab);
+    let lines = |what: &str| -> Vec<Series> {
+        ways.iter().map(|way| Series::measured(format!("{}{what}", way.name()))).collect()
+    };
+    let (mut slower, mut rates, mut idle) = (lines(""), lines(", beside"), lines(", alone"));
     for (at, workload) in WORKLOADS.iter().enumerate() {
         let bytes = lab.scale.pick(1 << 20, 32 << 20, 128 << 20);
         let source = match *workload {
@@ -128,7 +129,7 @@ fn beside(
         };
         let oracle = room.path().join(format!("oracle-{at}"));
         record(lab, &source, spec, &oracle)?;
-        for (n, way) in Way::ALL.into_iter().enumerate() {
+        for (n, way) in ways.iter().copied().enumerate() {
             let (stop, wrote) = (AtomicBool::new(false), AtomicU64::new(0));
             let writer = || -> Result<f64, Failed> {
                 let (begun, mut round) = (Instant::now(), 0);
@@ -160,7 +161,7 @@ fn beside(
             rates[n].exact(at as f64, wrote.load(Ordering::Relaxed) as f64 / seconds? / 1e6);
         }
     }
-    for (n, way) in Way::ALL.into_iter().enumerate() {
+    for (n, way) in ways.iter().copied().enumerate() {
         for (at, workload) in WORKLOADS.iter().enumerate() {
             outcome.find(
                 format!("slow-down beside {}, {workload}", way.name()),
@@ -184,7 +185,7 @@ fn beside(
         x: Axis::of("what is written", WORKLOADS),
         y: Axis::new("throughput", "MB/s"),
         series: idle.into_iter().zip(rates).flat_map(|(idle, rate)| [idle, rate]).collect(),
-        limits: vec![Limit { name: "the file system".into(), y: disk_rate(lab)? / 1e6 }],
+        limits: vec![Limit { name: "the file system, for what is new".into(), y: disk_rate(lab)? / 1e6 }],
     });
     outcome.note("The writer puts 8 files, or the images, in fixed blocks of 1 MB into a new store, and begins again as soon as they are durable. Nothing is compressed.");
     Ok(outcome)

@@ -13,7 +13,7 @@ use crate::experiment::{Experiment, Paper};
 const RUNTIME: &str = "Devices are models of the GTX 480 (bus by GHOST's table, kernels by this paper's speed-ups), so what is measured is our runtime: how much of the \
                        modelled time it hides. The baseline core hashes many windows or segments in its vector registers, so the same device is worth fewer times a core.";
 const WRITE: &str = "One machine writes to its own disk in one process, without FUSE and network, and the paper's non-CA does not hash where ours does, because every read \
-                     is verified. CA-GPU is not drawn, as there is no device; CA-Infinite, which is told all boundaries and fingerprints, bounds what one could bring.";
+                     is verified. CA-device is drawn where there is a device; CA-Infinite, which is told all boundaries and fingerprints, bounds what one could bring.";
 
 /// Theirs.
 pub fn experiments() -> Vec<Experiment> {

@@ -87,6 +87,19 @@ pub fn gains(lab: &Lab, request: Request, what: &str, paper: [f64; 4]) -> Result
     for (line, paper) in series.iter().zip(paper) {
         outcome.find(format!("{} (model)", line.name), line.last(), "x", (paper > 0.0).then_some(paper));
     }
+    // Section 4.2: what the same money is better spent on.
+    outcome.find(
+        "a GTX 480 (model), over all of this machine's cores",
+        rates[2] / rates[4],
+        "x",
+        (paper[2] > 0.0).then_some(paper[2] / 8.0),
+    );
+    outcome.find(
+        "a second GTX 480 (model), over the first",
+        rates[3] / rates[2],
+        "x",
+        (paper[3] > 0.0).then_some(paper[3] / paper[2]),
+    );
     outcome.duel(
         &format!("{what}, blocks of 16 MiB"),
         rates[4] / 1e6,

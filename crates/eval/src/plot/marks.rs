@@ -11,6 +11,7 @@ pub fn class(series: usize, kind: SeriesKind) -> String {
         SeriesKind::Measured => "measured",
         SeriesKind::Model => "model",
         SeriesKind::Paper => "paper",
+        SeriesKind::Limit => return "limit".into(),
     };
     format!("s{} {kind}", series % 8)
 }
@@ -40,6 +41,10 @@ pub fn lines(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
             let step = if path.is_empty() { 'M' } else { 'L' };
             let _ = write!(path, "{step}{:.1} {:.1}", x.place(point.x), y.place(point.y));
         }
+        if series.kind == SeriesKind::Limit {
+            let _ = writeln!(out, "<path class=\"{class}\" d=\"{path}\"/>");
+            continue;
+        }
         if series.points.len() > 1 {
             let _ = writeln!(out, "<path class=\"line {class}\" d=\"{path}\"/>");
         }
@@ -52,9 +57,10 @@ pub fn lines(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
 }
 
 pub fn bars(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
-    let count = plot.series.len().max(1) as f64;
+    let bars = || plot.series.iter().filter(|series| series.kind != SeriesKind::Limit);
+    let count = bars().count().max(1) as f64;
     let width = (x.band() * 0.8 / count).min(64.0);
-    for (at, series) in plot.series.iter().enumerate() {
+    for (at, series) in bars().enumerate() {
         let class = class(at, series.kind);
         for point in &series.points {
             let left = x.place(point.x) + (at as f64 - count / 2.0) * width;
@@ -62,12 +68,24 @@ pub fn bars(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
             whisker(left + width / 2.0, y.place(point.low), y.place(point.high), "ink", out);
         }
     }
+    limits(plot, x, y, out);
+}
+
+/// Limits of single bands, across each.
+fn limits(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
+    for series in plot.series.iter().filter(|series| series.kind == SeriesKind::Limit) {
+        for point in &series.points {
+            let (left, width) = (x.place(point.x) - 0.45 * x.band(), 0.9 * x.band());
+            let _ =
+                writeln!(out, "<path class=\"limit\" d=\"M{left:.1} {:.1}h{width:.1}\"/>", y.place(point.y));
+        }
+    }
 }
 
 pub fn stacked(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
     let width = (x.band() * 0.7).min(64.0);
     let mut tops = vec![0.0; plot.x.names.len()];
-    for (at, series) in plot.series.iter().enumerate() {
+    for (at, series) in plot.series.iter().filter(|series| series.kind != SeriesKind::Limit).enumerate() {
         let class = class(at, series.kind);
         for point in &series.points {
             let Some(top) = tops.get_mut(point.x as usize) else { continue };
@@ -76,6 +94,7 @@ pub fn stacked(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
             bar(x.place(point.x) - width / 2.0, width, y.place(*top), bottom, &class, out);
         }
     }
+    limits(plot, x, y, out);
 }
 
 fn bar(left: f64, width: f64, top: f64, bottom: f64, class: &str, out: &mut String) {

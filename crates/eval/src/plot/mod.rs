@@ -45,6 +45,7 @@ pub fn svg(plot: &Plot) -> String {
         Form::Stacked => marks::stacked(plot, &x, &y, &mut body),
     }
     plot.limits.iter().for_each(|limit| limit_name(limit, &y, &mut body));
+    place_limits(plot, &x, &y, &mut body);
     let height = legend(plot, names_bottom(plot), &mut body);
     let title = escape(&plot.title);
     format!(
@@ -71,9 +72,10 @@ fn dark_style() -> String {
 /// Everything that has to fit into the height.
 fn values(plot: &Plot) -> impl Fn(&crate::record::Series) -> Vec<f64> + '_ {
     move |series| match plot.form {
-        Form::Stacked => {
+        Form::Stacked if series.kind != SeriesKind::Limit => {
             let sum = |at: f64| -> f64 {
-                let all = plot.series.iter().flat_map(|series| &series.points);
+                let stacked = plot.series.iter().filter(|series| series.kind != SeriesKind::Limit);
+                let all = stacked.flat_map(|series| &series.points);
                 all.filter(|point| point.x == at).map(|point| point.y).sum()
             };
             series.points.iter().map(|point| sum(point.x)).collect()
@@ -148,19 +150,45 @@ fn limit_line(limit: &Limit, y: &Mapped, out: &mut String) {
 }
 
 fn limit_name(limit: &Limit, y: &Mapped, out: &mut String) {
-    let (x, y, name) = (RIGHT - 4.0, y.place(limit.y) - 4.0, escape(&limit.name));
-    let _ = writeln!(out, "<text class=\"limit-name end\" x=\"{x}\" y=\"{y:.1}\">{name}</text>");
+    name_limit(&limit.name, RIGHT - 4.0, y.place(limit.y), true, out);
+}
+
+/// A limit's name above its line, on ground of its own: it may lie before bars.
+fn name_limit(name: &str, x: f64, line: f64, ends: bool, out: &mut String) {
+    // Letters of this size are somewhat narrower.
+    let width = name.chars().count() as f64 * (LETTER - 0.6) + 4.0;
+    let left = (if ends { x - width } else { x }).clamp(LEFT, (RIGHT - width).max(LEFT));
+    let _ = writeln!(
+        out,
+        "<rect class=\"limit-ground\" x=\"{left:.1}\" y=\"{:.1}\" width=\"{width:.1}\" height=\"13\"/>",
+        line - 14.5
+    );
+    let _ = writeln!(
+        out,
+        "<text class=\"limit-name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+        left + 2.0,
+        line - 4.0,
+        escape(name)
+    );
+}
+
+/// Names of limits that are not the same everywhere: at the first band, or the last point.
+fn place_limits(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
+    for series in plot.series.iter().filter(|series| series.kind == SeriesKind::Limit) {
+        let bars = plot.form != Form::Lines;
+        let point = if bars { series.points.first() } else { series.points.last() };
+        let Some(point) = point else { continue };
+        let at = if bars { x.place(point.x) - 0.45 * x.band() } else { x.place(point.x) };
+        name_limit(&series.name, at, y.place(point.y), !bars, out);
+    }
 }
 
 /// Who is who, in rows; returns where it ends.
 fn legend(plot: &Plot, top: f64, out: &mut String) -> f64 {
     let (mut x, mut y) = (LEFT, top + 14.0);
-    for (at, series) in plot.series.iter().enumerate() {
-        let name = match series.kind {
-            SeriesKind::Measured => series.name.clone(),
-            SeriesKind::Model => format!("{} (model)", series.name),
-            SeriesKind::Paper => format!("{} (paper)", series.name),
-        };
+    let named = |(_, series): &(usize, &crate::record::Series)| series.kind != SeriesKind::Limit;
+    for (at, series) in plot.series.iter().enumerate().filter(named) {
+        let name = series.label();
         let width = 34.0 + name.chars().count() as f64 * LETTER;
         if x > LEFT && x + width > RIGHT + 8.0 {
             (x, y) = (LEFT, y + 18.0);
@@ -200,6 +228,7 @@ mod tests {
             one.exact(f64::from(1 << at), f64::from(at + 1));
             two.exact(f64::from(1 << at), 10.0);
         }
+        let bound = Series::limit("bound", &[(1.0, 11.0), (2.0, 9.0)]);
         let names = ["none", "some & more", "all"];
         let x = if form == Form::Lines { Axis::log("size", "bytes") } else { Axis::of("case", names) };
         if form != Form::Lines {
@@ -208,7 +237,14 @@ mod tests {
             }
         }
         let limits = vec![Limit { name: "memory".into(), y: 12.0 }];
-        Plot { title: "A & B".into(), form, x, y: Axis::new("rate", "MB/s"), series: vec![one, two], limits }
+        Plot {
+            title: "A & B".into(),
+            form,
+            x,
+            y: Axis::new("rate", "MB/s"),
+            series: vec![one, two, bound],
+            limits,
+        }
     }
 
     /// What a page needs of XML: every tag closed, no bare `&`, places inside of the drawing.
@@ -231,6 +267,7 @@ mod tests {
             assert!(
                 svg.contains("one &lt;core&gt;") && svg.contains("A &amp; B") && svg.contains("two (paper)")
             );
+            assert!(svg.contains(">bound<") && svg.matches("class=\"limit\"").count() >= 2);
             assert!(svg.contains("memory") && !svg.contains("NaN") && !svg.contains("inf"));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::markdown::{capital, paper_word};
+use super::markdown::{capital, paper_column, paper_word};
 use super::{HOW_TO_READ, Section, machines, missing, of_paper, told, verdicts, warning};
 use crate::experiment::Paper;
 use crate::plot::{escape, number, svg};
@@ -106,7 +106,7 @@ fn experiment(section: &Section<'_>, out: &mut String) {
         );
     }
     let _ = writeln!(out, "<p><b>What differs.</b> {}</p>", code(experiment.differs));
-    findings(&section.records, out);
+    findings(experiment.paper, &section.records, out);
     let mut notes: Vec<&String> = section.records.iter().flat_map(|record| &record.outcome.notes).collect();
     notes.dedup();
     if !notes.is_empty() {
@@ -119,9 +119,10 @@ fn experiment(section: &Section<'_>, out: &mut String) {
     out.push_str("</section>\n");
 }
 
-fn findings(records: &[&Record], out: &mut String) {
+fn findings(paper: Paper, records: &[&Record], out: &mut String) {
     let Some(first) = records.first().filter(|record| !record.outcome.findings.is_empty()) else { return };
-    out.push_str("<div class=\"wide\"><table><tr><th></th><th>unit</th><th>paper</th>");
+    let column = paper_column(paper);
+    let _ = write!(out, "<div class=\"wide\"><table><tr><th></th><th>unit</th><th>{column}</th>");
     for record in records {
         let _ = write!(out, "<th>{}</th>", escape(&record.machine.slug()));
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{HOW_TO_READ, Section, machines, missing, of_paper, told, verdicts, warning};
 use crate::experiment::Paper;
 use crate::plot::number;
-use crate::record::{Plot, Record};
+use crate::record::{Plot, Point, Record, Series};
 
 pub fn page(sections: &[Section<'_>]) -> String {
     let mut out = String::from(
@@ -40,7 +40,7 @@ pub fn page(sections: &[Section<'_>]) -> String {
             );
             let _ = writeln!(out, "*{}.* {}\n", paper_word(paper), experiment.found);
             let _ = writeln!(out, "*What differs.* {}\n", experiment.differs);
-            findings(&section.records, &mut out);
+            findings(section.experiment.paper, &section.records, &mut out);
             for record in &section.records {
                 record.outcome.plots.iter().for_each(|plot| table(plot, &mut out));
                 for note in &record.outcome.notes {
@@ -89,12 +89,13 @@ fn first(sections: &[Section<'_>], out: &mut String) {
 }
 
 /// Single numbers: the paper's, and a column for each machine.
-fn findings(records: &[&Record], out: &mut String) {
+fn findings(paper: Paper, records: &[&Record], out: &mut String) {
     let Some(first) = records.first().filter(|record| !record.outcome.findings.is_empty()) else { return };
     let names: Vec<String> = records.iter().map(|record| record.machine.slug()).collect();
     let _ = writeln!(
         out,
-        "| | unit | paper | {} |\n| --- | --- | ---: |{}",
+        "| | unit | {} | {} |\n| --- | --- | ---: |{}",
+        paper_column(paper),
         names.join(" | "),
         " ---: |".repeat(names.len())
     );
@@ -115,21 +116,13 @@ fn findings(records: &[&Record], out: &mut String) {
     out.push('\n');
 }
 
-/// A plot's medians.
+/// A plot's medians, with their spread.
 fn table(plot: &Plot, out: &mut String) {
     let mut places: Vec<f64> =
         plot.series.iter().flat_map(|series| series.points.iter().map(|point| point.x)).collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
-    let series: Vec<String> = plot
-        .series
-        .iter()
-        .map(|series| match series.kind {
-            crate::record::SeriesKind::Measured => series.name.clone(),
-            crate::record::SeriesKind::Model => format!("{} (model)", series.name),
-            crate::record::SeriesKind::Paper => format!("{} (paper)", series.name),
-        })
-        .collect();
+    let series: Vec<String> = plot.series.iter().map(Series::label).collect();
     let _ = writeln!(out, "<details><summary>{}: {}, {}</summary>\n", plot.title, plot.y.label, plot.y.unit);
     let _ = writeln!(
         out,
@@ -146,7 +139,7 @@ fn table(plot: &Plot, out: &mut String) {
         };
         let values = plot.series.iter().map(|series| {
             let point = series.points.iter().find(|point| point.x == place);
-            point.map_or(String::new(), |point| number(point.y))
+            point.map_or(String::new(), value)
         });
         let _ = writeln!(out, "| {name} | {} |", values.collect::<Vec<_>>().join(" | "));
     }
@@ -156,9 +149,25 @@ fn table(plot: &Plot, out: &mut String) {
     let _ = writeln!(out, "\n</details>\n");
 }
 
+/// The median; the least and the most too, where they are more than some percent apart.
+fn value(point: &Point) -> String {
+    let (low, high) = (number(point.low), number(point.high));
+    let apart = (point.high - point.low).abs() > 0.05 * point.y.abs();
+    if point.rounds > 1 && apart && low != high {
+        format!("{} ({low}–{high})", number(point.y))
+    } else {
+        number(point.y)
+    }
+}
+
 /// Who is cited.
 pub fn paper_word(paper: Paper) -> &'static str {
     if paper == Paper::Beyond { "Asked" } else { "The paper" }
+}
+
+/// The column of numbers that ours stand beside.
+pub fn paper_column(paper: Paper) -> &'static str {
+    if paper == Paper::Beyond { "asked" } else { "paper" }
 }
 
 /// With a capital first letter.

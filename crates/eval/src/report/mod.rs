@@ -130,6 +130,7 @@ fn told(record: &Record) -> String {
         record.scale.name(),
         record.version,
         match record.others {
+            _ if record.outcome.drawn_from.is_some() => "drawn from the record of a script".into(),
             Some(others) => format!("others took {others:.2} of its processors when it began"),
             None => format!("load {:.1} when it began", record.load),
         },
@@ -138,6 +139,6 @@ fn told(record: &Record) -> String {
 }
 
 /// What every reader is told.
-const HOW_TO_READ: &str = "Points are medians; whiskers go from the least to the most of all rounds. Solid lines and filled points were measured on the machine named; \
+const HOW_TO_READ: &str = "Points and numbers are medians; whiskers, and numbers in brackets, go from the least to the most of all rounds where these are more than 5 % apart. Solid lines and filled points were measured on the machine named; \
                            dashed lines and open points belong to models, dotted ones to the papers, whose figures are known here by the numbers in their text and tables. \
                            Red lines are limits: what is measured does not pass them on that machine; a model has limits of its own.";

@@ -12,9 +12,17 @@ use super::{data, devices as modelled, direct, ordinary, sizes, window};
 use crate::experiment::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::models;
-use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
+use crate::record::{Axis, Form, Limit, Outcome, Plot, Series, SeriesKind};
 use crate::rig::{Buffers, Rig};
 use crate::similarity::memory_rate;
+
+/// The paper's card with each of its optimisations on and off.
+const OPTIMISATIONS: [(&str, Speed); 4] = [
+    ("8800, neither", models::GEFORCE_8800_BARE),
+    ("8800, page-locked", models::GEFORCE_8800_UNSHARED),
+    ("8800, shared memory", models::GEFORCE_8800_UNPINNED),
+    ("8800, both", models::GEFORCE_8800),
+];
 
 /// Measures the rate at blocks of so many bytes.
 type Rate = Box<dyn Fn(&Lab, usize) -> Spread>;
@@ -74,6 +82,11 @@ fn speedups(
     let series: Vec<Series> = ways.into_iter().map(|way| way.series).collect();
     for line in &series {
         outcome.find(format!("{}, largest block", line.name), line.last(), "x", None);
+    }
+    // The same with all cores as the measure.
+    let cores = series.iter().find(|line| line.name.starts_with("all cores")).map_or(0.0, Series::last);
+    for line in series.iter().filter(|line| line.kind == SeriesKind::Model && cores > 0.0) {
+        outcome.find(format!("{}, largest block, over all cores", line.name), line.last() / cores, "x", None);
     }
     outcome.plots.push(Plot {
         title: title.into(),
@@ -193,12 +206,7 @@ pub fn optimisations(lab: &Lab, digest: Digest) -> Result<Outcome, Failed> {
         ways.push(level("one core, vectors", SimdLevel::current()));
     }
     ways.push(Way::cores("all cores, vectors", lab, request.clone()));
-    for (name, speed) in [
-        ("8800, neither", models::GEFORCE_8800_BARE),
-        ("8800, page-locked", models::GEFORCE_8800_UNSHARED),
-        ("8800, shared memory", models::GEFORCE_8800_UNPINNED),
-        ("8800, both", models::GEFORCE_8800),
-    ] {
+    for (name, speed) in OPTIMISATIONS {
         ways.push(Way::model(name, speed, Buffers::Fresh, request.clone()));
     }
     let paper = if digest == Digest::Md5 {
@@ -271,6 +279,16 @@ pub fn windows(
     let name = function.name().to_uppercase();
     let title = format!("{name} of windows of {width} bytes, every {step}: speed-up by block size");
     let (mut outcome, series) = speedups(lab, &title, &sizes, |data| each_window(reduced, data), ways, paper);
+    let mut ways: Vec<Way> = OPTIMISATIONS
+        .into_iter()
+        .map(|(name, speed)| Way::model(name, speed, Buffers::Fresh, request.clone()))
+        .collect();
+    let whole = Request::WindowHash { spec: whole };
+    ways.push(Way::model("8800, both, whole hashes", models::GEFORCE_8800, Buffers::Fresh, whole));
+    let title = format!("{name}, {width} bytes, every {step}: each optimisation on and off");
+    let (each, _) = speedups(lab, &title, &sizes, |data| each_window(reduced, data), ways, Vec::new());
+    outcome.plots.extend(each.plots);
+    outcome.findings.extend(each.findings.into_iter().filter(|finding| finding.name.starts_with("8800")));
     let what = format!("{name} of windows of {width} bytes, every {step}");
     duel(&mut outcome, &what, &series, "all cores", "GeForce 8800", "model of the paper's card");
     duel(&mut outcome, &what, &series, "all cores", "GPU on PCIe 5.0", "model of a card of today");
@@ -300,7 +318,7 @@ pub fn factors(lab: &Lab) -> Result<Outcome, Failed> {
                     });
                     series[line].push(at, mega(rate));
                 }
-                names.push(format!("{width}/{step} {keep} B"));
+                names.push(format!("{width}/{step} {keep}"));
             }
         }
         let name = function.name().to_uppercase();

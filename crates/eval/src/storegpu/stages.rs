@@ -26,7 +26,7 @@ pub fn shares(lab: &Lab) -> Result<Outcome, Failed> {
         let shares = shares::measure(lab, speed, &direct(Digest::Md5), sizes, title)?;
         let [_, _, kernel, ..] = shares.largest;
         outcome.find(format!("kernel's share of the largest, {name}"), kernel, "%", paper);
-        outcome.plots.push(shares.plot);
+        outcome.plots.extend([shares.times, shares.plot]);
     }
     Ok(outcome)
 }

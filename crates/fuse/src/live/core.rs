@@ -24,13 +24,14 @@ use rustix::io::Errno;
 use super::LiveOptions;
 use super::destager::Control;
 use super::directory::LiveDir;
-use super::follow::Following;
 use super::gate::Gate;
 use super::node::{Node, State};
 use super::tree::Tree;
 use super::world::{Seen, World};
+use crate::follow::{Following, Places};
 use crate::fs::{Attr, Caller, Entry, Result, Statfs};
 use crate::measures::Histogram;
+use crate::reads::Opens;
 use crate::view::ahead::ReadAhead;
 use crate::view::handles::Handles;
 use crate::view::{FOREVER, attr, space};
@@ -65,7 +66,9 @@ pub(super) struct Core {
     statfs: Mutex<Option<(Instant, Statfs)>>,
     pub ahead: ReadAhead,
     pub control: Control,
-    pub following: Following,
+    pub following: Following<Node>,
+    pub places: Places,
+    pub opens: Arc<Opens>,
     pub counters: Counters,
 }
 
@@ -122,6 +125,8 @@ impl Core {
             ahead,
             control: Control::default(),
             following: Following::default(),
+            places: Places::default(),
+            opens: Arc::default(),
             counters: Counters::default(),
         }
     }

@@ -77,6 +77,9 @@ impl LiveDir {
                 if attributes && entry.is_none() {
                     continue;
                 }
+                if attributes {
+                    core.saw(self.inode, name, *number, *kind);
+                }
                 if !take(&DirEntry { name, number: *number, kind: *kind, next: ordinal, entry }) {
                     return Ok(());
                 }

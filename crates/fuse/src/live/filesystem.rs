@@ -11,10 +11,11 @@ use rustix::io::Errno;
 use super::LiveVolume;
 use super::core::{Core, OpenFile};
 use super::directory::LiveDir;
-use super::follow::Wanted;
+use super::follow::Again;
 use super::names::check_name;
 use super::node::Node;
 use super::world::Seen;
+use crate::follow::Wanted;
 use crate::fs::{
     Caller, Effort, Entry, FileSystem, Found, Handle, Keeps, NewNode, OpenFlags, Opened, Part, ROOT, Result,
     Seek, SetAttr, Statfs, TakeEntry,
@@ -54,6 +55,47 @@ impl LiveVolume {
         Ok(Opened { handle, flushes: false, keep_cache })
     }
 
+    /// Opens a file that is overwritten, and has it followed.
+    fn overwrite(
+        &self,
+        caller: Caller,
+        node: Arc<Node>,
+        flags: OpenFlags,
+        (place, wanted): Again,
+    ) -> Result<Opened> {
+        // By when it is followed it has a writer, and is emptied only when its jobs are there.
+        let opened = self.opened(Arc::clone(&node), flags)?;
+        let begun = self.core.world.fail(self.core.begin_following(&node, place, wanted, true));
+        let empties = flags.contains(OFlags::TRUNC);
+        let done =
+            begun.and_then(|()| if empties { self.core.truncate_opened(&node, caller) } else { Ok(()) });
+        match done {
+            Ok(()) => Ok(opened),
+            Err(errno) => {
+                // If it is followed already, its jobs read what it was.
+                self.release(node.number, opened.handle);
+                Err(errno)
+            }
+        }
+    }
+
+    /// A file is about to be cut to nothing otherwise than by opening it.
+    fn before_emptied(&self, number: u64) -> Result<()> {
+        if !self.core.following.is_any() {
+            return Ok(());
+        }
+        let node = self.core.node(number)?;
+        if node.kind != FileKind::File {
+            return Ok(());
+        }
+        if !node.has_writers() {
+            node.write().emptied = true;
+        } else if let Some((place, wanted)) = self.core.wanted_again(&node)? {
+            self.core.world.fail(self.core.begin_following(&node, place, wanted, true))?;
+        }
+        Ok(())
+    }
+
     /// Makes a file that is followed and that nobody is to see; `None` if nobody wants it after all.
     fn create_hidden(
         &self,
@@ -67,7 +109,7 @@ impl LiveVolume {
         let node = self.core.make_nameless(caller, parent, new)?;
         node.write().may_be_named = false;
         let opened = self.opened(Arc::clone(&node), flags)?;
-        let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted);
+        let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted, false);
         let is_followed = node.read().open.is_some();
         let named = match self.core.world.fail(begun) {
             Ok(()) if is_followed => self.core.hide(&node, parent, name),
@@ -119,7 +161,10 @@ impl FileSystem for LiveVolume {
         }
         let found = self.core.world.lookup_in(&self.core.tree(), parent, name)?;
         match (found, &self.snapshots) {
-            (Some(seen), _) => Ok(Found::Entry(self.core.entry(&seen))),
+            (Some(seen), _) => {
+                self.core.saw(parent, name, seen.number(), seen.kind());
+                Ok(Found::Entry(self.core.entry(&seen)))
+            }
             (None, Some(snapshots)) if parent == ROOT && name == SNAPSHOTS_NAME => {
                 snapshots.lookup(caller, parent, name)
             }
@@ -128,6 +173,7 @@ impl FileSystem for LiveVolume {
     }
 
     fn forget(&self, number: u64, _: u64) {
+        self.core.places.forget(number);
         let known = self.core.tree().nodes.get(&number).cloned();
         if let Some(node) = known
             && node.read().links == 0
@@ -192,8 +238,14 @@ impl FileSystem for LiveVolume {
             // The kernel opens the others itself.
             _ => return Err(Errno::NXIO),
         }
+        let overwrites = writes(flags) && (flags.contains(OFlags::TRUNC) || node.read().emptied);
+        if overwrites && let Some(again) = self.core.wanted_again(&node)? {
+            return self.overwrite(caller, node, flags, again);
+        }
         if flags.contains(OFlags::TRUNC) {
             self.core.truncate_opened(&node, caller)?;
+        } else if !writes(flags) {
+            self.core.note_read(caller, &node);
         }
         self.opened(node, flags)
     }
@@ -281,6 +333,9 @@ impl FileSystem for LiveVolume {
 
     fn set_attributes(&self, caller: Caller, number: u64, set: &SetAttr) -> Result<Entry> {
         self.changeable(number)?;
+        if set.size == Some(0) {
+            self.before_emptied(number)?;
+        }
         let node = self.core.set_attributes_of(caller, number, set)?;
         Ok(Entry::new(self.core.attr(&node), FOREVER))
     }
@@ -338,17 +393,25 @@ impl FileSystem for LiveVolume {
                 FileKind::Directory => return Err(Errno::ISDIR),
                 _ => return Err(Errno::NXIO),
             }
+            if writes(flags)
+                && flags.contains(OFlags::TRUNC)
+                && let Some(again) = self.core.wanted_again(&node)?
+            {
+                let opened = self.overwrite(caller, Arc::clone(&node), flags, again)?;
+                return Ok((self.core.entry_of(&node), opened));
+            }
             if flags.contains(OFlags::TRUNC) {
                 self.core.truncate_opened(&node, caller)?;
             }
         }
+        self.core.saw(parent, name, node.number, node.kind);
         let opened = self.opened(Arc::clone(&node), flags)?;
         if made && let Some(wanted) = wanted {
             let begun = if wanted.hides() {
                 // It was there, so that its name could not be hidden, and was removed before it was opened.
                 Err(Errno::BUSY)
             } else {
-                let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted);
+                let begun = self.core.begin_following(&node, (parent, name.to_vec()), wanted, false);
                 self.core.world.fail(begun)
             };
             if let Err(errno) = begun {
@@ -389,7 +452,16 @@ impl FileSystem for LiveVolume {
         if self.other(to.0).is_some() {
             return Err(Errno::XDEV);
         }
-        self.core.rename_node(from, to, flags)
+        self.core.rename_node(from, to, flags)?;
+        // The kernel moves what it knows itself.
+        if self.core.following.is_any() {
+            for (parent, name) in [from, to] {
+                if let Some(seen) = self.core.world.lookup_in(&self.core.tree(), parent, name)? {
+                    self.core.saw(parent, name, seen.number(), seen.kind());
+                }
+            }
+        }
+        Ok(())
     }
 
     fn write(

@@ -1,10 +1,4 @@
-//! Programs that read files while they are written in this mount: which files, how they are handed out, and what happens when they are closed.
-//!
-//! ```text
-//!  create ──▶ Follows::wanted (rules, by path) ──▶ a job whose input is open ──▶ the file's open version (open.rs)
-//!  write  ──▶ log, map, prefix grows ──▶ whoever waits in follow() has a block   (control.rs: the socket's line `follow`)
-//!  release of the last writer ──▶ the closer's thread: stores the file, gives the job its content, forgets the open version
-//! ```
+//! Files of a mount that owns its store, while programs read them ([`crate::follow`]): how they begin, and what happens when they are closed.
 //!
 //! **Order.** The job is there before `create` is answered: no followed file is ever written that no job knows. A byte is in the log before it counts as written,
 //! so nothing is handed out that the end of this process would take back. When the last writer has gone nothing is handed out any more: the closer stores the
@@ -13,165 +7,43 @@
 //! destager's turn, so no other content takes the place of this one. If this process ends in between, or at any earlier moment, the job's input stays open; its
 //! runner finds that the mount has gone and takes what the log's replay has made of the file (`outrigger_active::written`).
 //!
+//! **A file that is overwritten** (opened with `O_TRUNC`, or cut to nothing while it is open to be written) is followed from then on like one that was just made: the job is there before the content goes.
+//!
 //! **Hidden files** (1W→1W) have no name but in [`Tree::hide`]: this mount finds them by it and does not list them; the log and the database know of no name, so a
 //! crash leaves nothing. What is stored of one is held as an orphan's content is, until its job holds it.
 //!
-//! **A writer who is to wait** for its program ([`Open::ahead`]) does so before its write has taken anything: no room in the log, no gate, no lock. It does not wait for ever:
-//! a program that has read nothing for [`STANDSTILL`] may be waiting for something that only this writer does next; then the bound is lifted for this file. Of the threads that serve requests
-//! at least one is never used to wait.
-//!
 //! The registry has a handle on each file (so that nobody buries it), its lock is taken before a node's, and never together with the gate or the tree.
+//!
+//! [`Tree::hide`]: super::tree::Tree::hide
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::{JobId, JobState};
-use outrigger_store::{Context as _, Error, ErrorKind, Result};
+use outrigger_store::{Context as _, Result};
 use rustix::io::Errno;
 
 use super::LiveVolume;
 use super::core::Core;
 use super::destager::Select;
 use super::node::{Node, State};
-use super::open::{End, Open, Prefix};
-use super::places::Places;
+use crate::follow::{ABORT, End, Expected, Followed, Follows, Input, Open, Prefix, Versioned, Wanted, Write};
 
-/// Bytes handed out at once at most.
-pub const BLOCK: u64 = 1 << 20;
-/// Who asks for bytes from here on has read enough, and waits for the end of the file only.
-pub const NOTHING_MORE: u64 = u64::MAX;
-/// How long a program may read nothing before its writer goes on without it.
-const STANDSTILL: Duration = Duration::from_secs(10);
-/// How often rules are looked at, and what could not be closed is tried again.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// A writer that sets this on its file before it closes it wants it gone.
-const ABORT: &[u8] = b"user.outrigger.abort";
+/// Directory and name of a file, and what is wanted of it.
+pub(super) type Again = ((u64, Vec<u8>), Box<dyn Wanted>);
 
-/// Who has programs read files while they are written.
-pub trait Follows: Send + Sync {
-    /// Looks what is wanted now.
-    ///
-    /// # Errors
-    /// When that cannot be found out; then what was wanted before is.
-    fn refresh(&self) -> Result<()>;
-    /// False when no file at all is wanted. Quick.
-    fn is_any(&self) -> bool;
-    /// What is wanted of a file that is about to be made at this path.
-    fn wanted(&self, path: &[Vec<u8>]) -> Option<Box<dyn Wanted>>;
-    /// Wants one file, the next that `rule` says (in the words of who wants it), for as long as the answer lives.
-    ///
-    /// # Errors
-    /// `Invalid`, `Newer`: it is not understood.
-    fn expect(&self, rule: &str) -> Result<Expected>;
-}
-
-/// What is wanted of one file.
-pub trait Wanted: Send {
-    /// Nobody is to see what is written.
-    fn hides(&self) -> bool;
-    /// See [`Follows`]: how many bytes the writer may be ahead of those who read.
-    fn ahead(&self) -> Option<u64>;
-    /// Makes the jobs that will read the file. None: nobody wants it after all, and it is a file like any other.
-    ///
-    /// # Errors
-    /// Those of the store: then the file must not be.
-    fn begin(self: Box<Self>, inode: u64, mount: SessionId) -> Result<Vec<JobId>>;
-}
-
-/// Says which job reads the file that was waited for.
-pub struct Expected {
-    /// Once.
-    pub job: Receiver<JobId>,
-    /// Who waits for it.
-    pub waiter: Arc<()>,
-}
-
-/// What a follower is told.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Followed {
-    /// The next bytes.
-    Data(Vec<u8>),
-    /// Nothing yet: ask again.
-    Nothing,
-    /// It is not open, or not any more: the job's rows say what became of it.
-    Closed,
-}
-
-/// Wakes those who wait for something to change.
-#[derive(Default)]
-struct Pulse {
-    beats: Mutex<u64>,
-    changed: Condvar,
-}
-
-impl Pulse {
-    fn now(&self) -> u64 {
-        *self.beats.lock().expect("no panic while held")
+impl Versioned for Node {
+    fn number(&self) -> u64 {
+        self.number
     }
 
-    fn beat(&self) {
-        *self.beats.lock().expect("no panic while held") += 1;
-        self.changed.notify_all();
+    fn look<T>(&self, look: impl FnOnce(Option<&Open>, u64) -> T) -> T {
+        let state = self.read();
+        look(state.open.as_deref(), state.file.map.len())
     }
 
-    /// Waits for a beat after `seen`.
-    fn wait(&self, seen: u64, most: Duration) {
-        let beats = self.beats.lock().expect("no panic while held");
-        drop(self.changed.wait_timeout_while(beats, most, |beats| *beats == seen));
-    }
-}
-
-/// What a mount knows of its open versions.
-#[derive(Default)]
-pub(super) struct Following {
-    follows: OnceLock<Arc<dyn Follows>>,
-    open: Mutex<HashMap<u64, Arc<Node>>>,
-    /// Something was written, handed out, or ended.
-    moved: Pulse,
-    /// There is something to close, or nothing more to do.
-    ended: Pulse,
-    stop: AtomicBool,
-    closer: Mutex<Option<JoinHandle<()>>>,
-    /// Files whose writers may have to wait …
-    bounded: AtomicU32,
-    /// … and writers that do.
-    waiting: AtomicU32,
-    pub places: Places,
-}
-
-/// One place less for those who wait.
-struct Waiting<'a>(&'a AtomicU32);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Following {
-    /// Files may be followed: making one takes as long as making a job does.
-    pub fn is_any(&self) -> bool {
-        self.follows.get().is_some_and(|follows| follows.is_any())
-    }
-
-    /// A write may have to wait for a program.
-    pub fn may_wait(&self) -> bool {
-        self.bounded.load(Ordering::Relaxed) > 0
-    }
-
-    fn node(&self, inode: u64) -> Option<Arc<Node>> {
-        self.open.lock().expect("no panic while held").get(&inode).cloned()
-    }
-
-    fn ended_ones(&self) -> Vec<Arc<Node>> {
-        let has_ended =
-            |node: &&Arc<Node>| node.read().open.as_ref().is_some_and(|open| open.end != End::Open);
-        self.open.lock().expect("no panic while held").values().filter(has_ended).cloned().collect()
+    fn change<T>(&self, change: impl FnOnce(&mut Option<Box<Open>>) -> T) -> T {
+        change(&mut self.write().open)
     }
 }
 
@@ -181,24 +53,19 @@ impl LiveVolume {
     /// # Errors
     /// When there are too many threads, or what is wanted cannot be found out.
     pub fn set_follows(&self, follows: Arc<dyn Follows>) -> Result<()> {
-        follows.refresh()?;
-        let following = &self.core.following;
-        if following.follows.set(follows).is_err() {
-            return Err(Error::new(ErrorKind::Invalid, "this mount has its rules already"));
-        }
         let core = Arc::clone(&self.core);
-        let closer = std::thread::Builder::new().name("closer".to_string()).spawn(move || core.run_closer());
-        let closer = closer.context(|| "cannot start the thread that closes followed files".to_string())?;
-        *following.closer.lock().expect("no panic while held") = Some(closer);
-        Ok(())
+        self.core.following.start(follows, move || {
+            core.following.run(|node| core.close_open(node), |done| core.report(done));
+        })
     }
 
-    /// Looks again which files are to be followed.
+    /// Looks again which files are to be followed, and whether somebody wants to know who reads.
     ///
     /// # Errors
     /// When that cannot be found out.
     pub fn refresh_follows(&self) -> Result<()> {
-        self.core.following.follows.get().map_or(Ok(()), |follows| follows.refresh())
+        self.core.opens.refresh()?;
+        self.core.following.refresh()
     }
 
     /// Wants one file; see [`Follows::expect`].
@@ -206,8 +73,12 @@ impl LiveVolume {
     /// # Errors
     /// `Invalid` when this mount has no rules.
     pub fn expect_file(&self, rule: &str) -> Result<Expected> {
-        let none = || Error::new(ErrorKind::Invalid, "this mount has no programs read what is written");
-        self.core.following.follows.get().ok_or_else(none)?.expect(rule)
+        self.core.following.expect(rule)
+    }
+
+    /// Where one of several inputs of a job is.
+    pub fn input_of(&self, job: JobId, number: u32) -> Input {
+        self.core.following.input(job, number)
     }
 
     /// The next bytes of a file that is being written, from byte `from` on; waits for them as long as `wait`.
@@ -215,51 +86,16 @@ impl LiveVolume {
     /// # Errors
     /// When they cannot be read.
     pub fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed> {
-        let (core, until) = (&self.core, Instant::now() + wait);
-        let following = &core.following;
-        loop {
-            let seen = following.moved.now();
-            let Some(node) = following.node(inode) else { return Ok(Followed::Closed) };
-            let range = {
-                let mut state = node.write();
-                let Some(open) = &mut state.open else { return Ok(Followed::Closed) };
-                if from == NOTHING_MORE && open.ahead.take().is_some() {
-                    following.bounded.fetch_sub(1, Ordering::Relaxed);
-                    following.moved.beat();
-                }
-                // What is left when the writer has gone is read from what was stored.
-                let is_open = open.end == End::Open;
-                if is_open { open.prefix.hand_out(from, BLOCK) } else { from..from }
-            };
-            if !range.is_empty() {
-                following.moved.beat();
-                let mut bytes = Vec::new();
-                let len = (range.end - range.start) as usize;
-                core.read_file(&node, range.start, len, &mut bytes).map_err(|errno| {
-                    let why = format!(
-                        "inode {inode}, which is being written, cannot be read at byte {}",
-                        range.start
-                    );
-                    Error::new(ErrorKind::Damaged, why).caused_by(std::io::Error::from(errno))
-                })?;
-                // It was cut since, which spoils what was handed out.
-                return Ok(if bytes.is_empty() { Followed::Nothing } else { Followed::Data(bytes) });
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(Followed::Nothing);
-            }
-            following.moved.wait(seen, left);
-        }
+        let core = &self.core;
+        core.following.follow(inode, from, wait, |node, range, out| {
+            core.read_file(node, range.start, (range.end - range.start) as usize, out)
+        })
     }
 
     /// Ends the closer's thread, and closes what is still open: there are no writers any more.
     pub(super) fn end_following(&self) -> Result<()> {
         self.stop_closer();
-        let following = &self.core.following;
-        let left: Vec<Arc<Node>> =
-            following.open.lock().expect("no panic while held").values().cloned().collect();
-        for node in left {
+        for node in self.core.following.left() {
             self.core.writers_left(&mut node.write());
             self.core.close_open(&node)?;
         }
@@ -268,154 +104,82 @@ impl LiveVolume {
 
     /// Ends the closer's thread.
     pub(super) fn stop_closer(&self) {
-        let following = &self.core.following;
-        following.stop.store(true, Ordering::Relaxed);
-        following.ended.beat();
-        if let Some(thread) = following.closer.lock().expect("no panic while held").take() {
-            let _ = thread.join();
-        }
+        self.core.following.stop();
     }
 }
 
 impl Core {
     /// What is wanted of a file that is about to be made.
     pub fn wanted(&self, parent: u64, name: &[u8]) -> crate::fs::Result<Option<Box<dyn Wanted>>> {
-        let following = &self.following;
-        let Some(follows) = following.follows.get().filter(|follows| follows.is_any()) else {
-            return Ok(None);
-        };
+        let Some(follows) = self.following.wanting() else { return Ok(None) };
         let path = self.world.fail(self.path_of(parent))?;
         let Some(mut path) = path else { return Ok(None) };
         path.push(name.to_vec());
         Ok(follows.wanted(&path))
     }
 
-    /// Makes the jobs that follow a file that was just made and is held open by its maker, whom nobody has answered yet.
+    /// What is wanted of a file that is there, and is about to lose its content to be written anew; and where it is. A version of it that its last writer has just
+    /// closed is stored first.
+    pub fn wanted_again(&self, node: &Node) -> crate::fs::Result<Option<Again>> {
+        let Some(follows) = self.following.wanting() else { return Ok(None) };
+        if self.following.wait_for_close(node)? {
+            // Those who read it begin anew.
+            return Ok(None);
+        }
+        let Some(place) = self.world.fail(self.place_of_file(node))? else { return Ok(None) };
+        let Some(mut path) = self.world.fail(self.path_of(place.0))? else { return Ok(None) };
+        path.push(place.1.clone());
+        Ok(follows.wanted(&path).map(|wanted| (place, wanted)))
+    }
+
+    /// Makes the jobs that follow a file that was just made, or (`again`) is about to lose its content, and is held open by who does it, whom nobody has answered yet.
     pub fn begin_following(
         &self,
         node: &Arc<Node>,
         place: (u64, Vec<u8>),
-        wanted: Box<dyn Wanted>,
+        mut wanted: Box<dyn Wanted>,
+        again: bool,
     ) -> Result<()> {
-        let (is_hidden, ahead) = (wanted.hides(), wanted.ahead());
-        let jobs = wanted.begin(node.number, self.session.id())?;
+        // What others see by its name cannot be hidden from them.
+        let (is_hidden, ahead) = (wanted.hides() && !again, wanted.ahead());
+        let made = node.read().attributes.clone();
+        wanted.made(&made, &self.attributes_above(place.0)?);
+        let jobs = wanted.begin(node.number, self.session.id(), again)?;
         if jobs.is_empty() {
             return Ok(());
         }
-        let following = &self.following;
-        let open = Open { prefix: Prefix::default(), end: End::Open, jobs, place, is_hidden, ahead };
-        let mut state = node.write();
-        // What somebody was quick enough to write already counts as written beyond a gap: it is handed out when the file is closed.
-        state.open = Some(Box::new(open));
-        drop(state);
+        node.write().emptied = false;
         node.opened(false);
-        following.bounded.fetch_add(u32::from(ahead.is_some()), Ordering::Relaxed);
-        following.open.lock().expect("no panic while held").insert(node.number, Arc::clone(node));
+        let (prefix, end) = (Prefix::default(), End::Open);
+        let open = Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead };
+        self.following.begin(node, open);
+        // One that was there may have been closed meanwhile, by who has it open beside.
+        if !node.has_writers() {
+            self.writers_left(&mut node.write());
+        }
         Ok(())
     }
 
     /// Says of a file, whose state is held, what was done to it.
     pub fn tell_followers(&self, state: &mut State, tell: impl FnOnce(&mut Prefix)) {
-        if let Some(open) = &mut state.open {
-            tell(&mut open.prefix);
-            self.following.moved.beat();
-        }
+        self.following.tell(state.open.as_deref_mut(), tell);
     }
 
     /// The last handle that could write to a file was released.
     pub fn writers_left(&self, state: &mut State) {
         let is_given_up = state.attributes.xattrs.iter().any(|(name, _)| name == ABORT);
-        if let Some(open) = &mut state.open
-            && open.end == End::Open
-        {
-            open.end = if is_given_up { End::Aborted } else { End::Closed };
-            self.following.moved.beat();
-            self.following.ended.beat();
-        }
+        self.following.writers_left(state.open.as_deref_mut(), is_given_up);
     }
 
     /// Its writer has removed a hidden file.
     pub fn give_up_hidden(&self, node: &Node) {
-        if let Some(open) = &mut node.write().open {
-            open.end = End::Aborted;
-        }
-        self.following.moved.beat();
-        self.following.ended.beat();
+        self.following.give_up(node.write().open.as_deref_mut());
     }
 
     /// Waits until a write of so many bytes at `offset` (with `appends`: at the file's end) is not too far ahead of those who read the file.
     pub fn wait_for_followers(&self, node: &Node, offset: u64, len: usize, appends: bool) {
-        let following = &self.following;
-        if !following.may_wait() {
-            return;
-        }
-        let (mut moved_at, mut before, mut place) = (Instant::now(), None, None);
-        loop {
-            let seen = following.moved.now();
-            let consumed = {
-                let state = node.read();
-                let Some(Open { ahead: Some(ahead), prefix, end: End::Open, .. }) = state.open.as_deref()
-                else {
-                    return;
-                };
-                let from = if appends { state.file.map.len() } else { offset };
-                if (from + len as u64).saturating_sub(prefix.consumed()) <= *ahead {
-                    return;
-                }
-                prefix.consumed()
-            };
-            if before != Some(consumed) {
-                (moved_at, before) = (Instant::now(), Some(consumed));
-            }
-            let stood = moved_at.elapsed();
-            if stood >= STANDSTILL {
-                return self.lift_bound(node);
-            }
-            if place.is_none() {
-                // One thread is left to serve who else may come, the program's own requests among them.
-                let most = self.options.write_threads.clamp(2, 8) as u32 - 1;
-                let taken = following.waiting.fetch_add(1, Ordering::Relaxed);
-                place = Some(Waiting(&following.waiting));
-                if taken >= most {
-                    return;
-                }
-            }
-            following.moved.wait(seen, STANDSTILL - stood);
-        }
-    }
-
-    fn lift_bound(&self, node: &Node) {
-        let mut state = node.write();
-        if let Some(open) = &mut state.open
-            && open.ahead.take().is_some()
-        {
-            self.following.bounded.fetch_sub(1, Ordering::Relaxed);
-            let jobs: Vec<String> = open.jobs.iter().map(ToString::to_string).collect();
-            let name = open.place.1.escape_ascii().to_string();
-            drop(state);
-            self.world.reports.note(format!(
-                "`{name}`: its program (job {}) has read nothing for {} seconds; its writer goes on without waiting for it",
-                jobs.join(", "),
-                STANDSTILL.as_secs()
-            ));
-        }
-    }
-
-    /// The closer's thread.
-    fn run_closer(self: &Arc<Self>) {
-        let following = &self.following;
-        while !following.stop.load(Ordering::Relaxed) {
-            let seen = following.ended.now();
-            if let Some(follows) = following.follows.get() {
-                self.report(follows.refresh());
-            }
-            for node in following.ended_ones() {
-                // What cannot be closed is tried again; its followers wait.
-                let done = self.close_open(&node);
-                self.report(done);
-            }
-            following.ended.wait(seen, LOOK_EVERY);
-        }
+        let note = |text| self.world.reports.note(text);
+        self.following.wait_for(node, &Write { offset, len, appends }, self.options.write_threads, note);
     }
 
     fn report(&self, done: Result<()>) {
@@ -426,9 +190,9 @@ impl Core {
 
     /// Ends an open version whose writers have gone; see the module.
     fn close_open(self: &Arc<Self>, node: &Arc<Node>) -> Result<()> {
-        let Some((end, jobs, place, is_hidden)) =
-            node.read().open.as_ref().map(|o| (o.end, o.jobs.clone(), o.place.clone(), o.is_hidden))
-        else {
+        let known =
+            |open: &Open| (open.end, open.jobs.clone(), open.place.clone(), open.is_hidden, open.was_there);
+        let Some((end, jobs, place, is_hidden, was_there)) = node.read().open.as_deref().map(known) else {
             return Ok(());
         };
         let rows = self.world.store.jobs()?;
@@ -436,7 +200,10 @@ impl Core {
             for job in jobs {
                 rows.end_job(job, JobState::Failed, "its writer gave the file up")?;
             }
-            if !is_hidden {
+            if was_there {
+                // It was somebody's file before; the next one who overwrites it has not given up. What there is of it stays if even that fails.
+                let _ = self.remove_xattr_of(node.number, ABORT);
+            } else if !is_hidden {
                 self.unlink_aborted(node, &place)?;
             }
         } else {
@@ -448,20 +215,18 @@ impl Core {
                 (state.file.stored.root().clone(), spoilt)
             };
             for job in jobs {
-                rows.close_input(job, &root, spoilt)?;
+                self.following.close(rows, job, node.number, (&root, spoilt))?;
             }
         }
         if is_hidden {
             self.tree_mut().show(place.0, &place.1, node.number);
         }
-        let bounded = node.write().open.take().is_some_and(|open| open.ahead.is_some());
-        self.following.bounded.fetch_sub(u32::from(bounded), Ordering::Relaxed);
-        self.following.open.lock().expect("no panic while held").remove(&node.number);
+        self.following.end(node);
         node.closed(false);
         if node.read().links == 0 {
             self.bury_if_unused(node, is_hidden);
         }
-        self.following.moved.beat();
+        self.following.told();
         Ok(())
     }
 

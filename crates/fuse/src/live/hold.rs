@@ -30,6 +30,14 @@ pub struct Held<'a> {
 }
 
 impl LiveVolume {
+    /// All names that a kernel may know: what hangs below them it asks for again once it has forgotten these.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn known_names(&self) -> Result<Stale> {
+        Ok(Stale { inodes: Vec::new(), names: self.core.root_names()? })
+    }
+
     /// Stores everything, and lets nothing change until [`Held::release`].
     ///
     /// # Errors

@@ -17,7 +17,8 @@
 //! | `names.rs`, `nameless.rs`, `attributes.rs`, `acl.rs`, `file.rs`, `directory.rs` | the operations |
 //! | `destager.rs`, `cut.rs`, `destage.rs`, `plan.rs` | when and how from the log to the store; what of a file must be cut again |
 //! | `replay.rs` | the log of a mount that was killed |
-//! | `open.rs`, `follow.rs`, `places.rs` | programs that read files while they are written |
+//! | `follow.rs`, `places.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
+//! | `reads.rs` | which files are opened to be read, for those who want to know |
 //! | `hold.rs`, `status.rs` | for commands beside the mount |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of all these |
 
@@ -36,9 +37,9 @@ mod hold;
 mod nameless;
 pub(crate) mod names;
 mod node;
-mod open;
 mod places;
 pub(crate) mod plan;
+mod reads;
 mod replay;
 mod status;
 mod tree;
@@ -64,8 +65,8 @@ use crate::view::ahead::ReadAhead;
 use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 
 pub use self::destager::Paused;
-pub use self::follow::{BLOCK, Expected, Followed, Follows, NOTHING_MORE, Wanted};
 pub use self::hold::{Held, Stale};
+pub use crate::follow::{BLOCK, Expected, Followed, Follows, Input, NOTHING_MORE, Wanted};
 
 /// Room for staging unless said otherwise: twice the largest batch that a device takes.
 pub const STAGING_BYTES: u64 = 256 << 20;
@@ -257,6 +258,7 @@ impl LiveVolume {
 
     fn stop(&self) {
         self.stop_closer();
+        self.core.opens.stop();
         self.core.control.stop();
         if let Some(thread) = self.destager.lock().expect("no panic while held").take() {
             let _ = thread.join();

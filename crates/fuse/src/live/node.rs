@@ -13,7 +13,7 @@ use outrigger_format::catalogue::{Attributes, FileKind, OtherTimes, Time};
 use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
 
-use super::open::Open;
+use crate::follow::Open;
 use crate::view::content::{Budget, StoredFile};
 
 /// See the module.
@@ -52,6 +52,8 @@ pub(super) struct State {
     pub file: File,
     /// Programs read it while it is written.
     pub open: Option<Box<Open>>,
+    /// It was cut to nothing by its name, so whoever opens it next to write it overwrites it.
+    pub emptied: bool,
 }
 
 /// A file's content.
@@ -119,6 +121,7 @@ impl Node {
                 is_buried: false,
                 file,
                 open: None,
+                emptied: false,
             },
         )
     }
@@ -147,6 +150,7 @@ impl Node {
                 is_buried: false,
                 file,
                 open: None,
+                emptied: false,
             },
         )
     }

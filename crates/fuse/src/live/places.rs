@@ -1,85 +1,83 @@
-//! From a directory's number to its path.
-//!
-//! Nothing needs it but rules, which name files by their paths: names are looked up downwards. Where a directory hangs is known; which name it has there is looked for once, by
-//! going through the directory above it, and remembered. What is remembered is looked up before it is used, so it need not be kept right.
+//! Where directories and files hang, with the names that are staged: from a number to its path ([`crate::follow::Places`]).
 
-use std::collections::HashMap;
-use std::sync::Mutex;
-
-use outrigger_format::catalogue::FileKind;
-use outrigger_store::Result;
+use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::meta::{At, ROOT_INODE};
+use outrigger_store::{Context as _, Result};
 
 use super::core::Core;
+use super::node::Node;
 use super::tree::Tree;
-use super::world::Seen;
+use super::world::{Seen, World};
+use crate::follow::Hanging;
 
-/// Directories that are remembered; with more, all are forgotten.
-const KNOWN_MAX: usize = 16 << 10;
-
-/// Directories whose place was looked for: parent and name.
-#[derive(Default)]
-pub(super) struct Places(Mutex<HashMap<u64, (u64, Vec<u8>)>>);
-
-impl Places {
-    fn known(&self, directory: u64) -> Option<(u64, Vec<u8>)> {
-        self.0.lock().expect("no panic while held").get(&directory).cloned()
-    }
-
-    fn note(&self, directory: u64, place: (u64, Vec<u8>)) {
-        let mut known = self.0.lock().expect("no panic while held");
-        if known.len() >= KNOWN_MAX {
-            known.clear();
-        }
-        known.insert(directory, place);
-    }
+/// The tree, locked.
+struct Staged<'a> {
+    world: &'a World,
+    tree: &'a Tree,
 }
 
 impl Core {
     /// The path of a directory, by names; `None` when it is in the tree no more.
     pub fn path_of(&self, directory: u64) -> Result<Option<Vec<Vec<u8>>>> {
-        let tree = self.tree();
-        let (mut path, mut at) = (Vec::new(), directory);
-        while at != ROOT_INODE {
-            let Some((parent, name)) = self.place_of(&tree, at)? else { return Ok(None) };
-            path.push(name);
-            at = parent;
-        }
-        path.reverse();
-        Ok(Some(path))
+        let staged = Staged { world: &self.world, tree: &self.tree() };
+        self.places.path_of(&staged, directory)
     }
 
-    fn place_of(&self, tree: &Tree, directory: u64) -> Result<Option<(u64, Vec<u8>)>> {
-        let known = self.following.places.known(directory);
-        if let Some((parent, name)) = known
-            && self.world.find_in(tree, parent, &name)?.is_some_and(|seen| seen.number() == directory)
-        {
-            return Ok(Some((parent, name)));
+    /// The kernel is told of a name. Only while some files are followed it matters.
+    pub fn saw(&self, parent: u64, name: &[u8], number: u64, kind: FileKind) {
+        if kind == FileKind::File && self.following.is_any() {
+            self.places.saw(parent, name, number);
         }
-        let parent = match tree.parents.get(&directory) {
-            Some(&parent) => Some(parent),
-            None => self.world.store.meta.parent_of(directory)?,
-        };
-        let Some(parent) = parent else { return Ok(None) };
-        let Some(name) = self.name_of(tree, parent, directory)? else { return Ok(None) };
-        self.following.places.note(directory, (parent, name.clone()));
-        Ok(Some((parent, name)))
     }
 
-    /// The name of a directory in the one that it is in, by looking through that.
-    fn name_of(&self, tree: &Tree, parent: u64, directory: u64) -> Result<Option<Vec<u8>>> {
+    /// Directory and name of a file; `None` when it has none, or nobody knows.
+    pub fn place_of_file(&self, node: &Node) -> Result<Option<(u64, Vec<u8>)>> {
+        let staged = Staged { world: &self.world, tree: &self.tree() };
+        let parent = node.read().parent;
+        self.places.place_of_file(&staged, node.number, parent)
+    }
+
+    /// The attributes of a directory and of those above it, from the root on.
+    pub fn attributes_above(&self, directory: u64) -> Result<Vec<Attributes>> {
+        let (mut found, mut at) = (Vec::new(), Some(directory));
+        while let Some(number) = at {
+            let node = self.node(number).map_err(std::io::Error::from);
+            let node = node.context(|| "looking at the directories above a file".to_string())?;
+            found.push(node.read().attributes.clone());
+            let staged = Staged { world: &self.world, tree: &self.tree() };
+            at = if number == ROOT_INODE { None } else { staged.parent_of(number)? };
+        }
+        found.reverse();
+        Ok(found)
+    }
+}
+
+impl Hanging for Staged<'_> {
+    fn number_at(&self, parent: u64, name: &[u8]) -> Result<Option<u64>> {
+        Ok(self.world.find_in(self.tree, parent, name)?.map(|seen| seen.number()))
+    }
+
+    fn parent_of(&self, directory: u64) -> Result<Option<u64>> {
+        match self.tree.parents.get(&directory) {
+            Some(&parent) => Ok(Some(parent)),
+            None => self.world.store.meta.parent_of(directory),
+        }
+    }
+
+    fn name_in(&self, parent: u64, number: u64) -> Result<Option<Vec<u8>>> {
         const PAGE: usize = 1024;
-        let is_it = |target: Option<(u64, FileKind)>| target.is_some_and(|(number, _)| number == directory);
-        if let Some((name, _)) = tree.staged_after(parent, None).find(|(_, staged)| is_it(staged.target)) {
+        let is_it = |target: Option<(u64, FileKind)>| target.is_some_and(|(at, _)| at == number);
+        let staged = self.tree.staged_after(parent, None).find(|(_, staged)| is_it(staged.target));
+        if let Some((name, _)) = staged {
             return Ok(Some(name.clone()));
         }
         let mut after: Option<Vec<u8>> = None;
         loop {
             let page = self.world.store.meta.read_dir(At::Now, parent, after.as_deref(), PAGE)?;
-            let found = page
-                .iter()
-                .find(|entry| entry.inode.number == directory && tree.staged(parent, &entry.name).is_none());
-            if let Some(entry) = found {
+            let is_it = |entry: &&outrigger_store::meta::DirEntry| {
+                entry.inode.number == number && self.tree.staged(parent, &entry.name).is_none()
+            };
+            if let Some(entry) = page.iter().find(is_it) {
                 return Ok(Some(entry.name.clone()));
             }
             match page.last() {

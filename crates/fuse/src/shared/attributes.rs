@@ -24,8 +24,8 @@ impl Core {
         let mut row = self.row_soon(number)?;
         for _ in 0..TRIES {
             let open = self.open.get(number);
-            if row.links == 0
-                && let Some(file) = &open
+            if let Some(file) = &open
+                && (row.links == 0 || file.read().is_hidden)
             {
                 // Nobody else can come by it.
                 let mut state = file.write();
@@ -39,6 +39,7 @@ impl Core {
                 let written = state.written;
                 state.changed(written, times);
                 state.edited(edits);
+                self.remember_own(&state.row, None);
                 return Ok(state.row.clone());
             }
             let seen = open.as_ref().map(|file| {

@@ -17,8 +17,10 @@ use rustix::io::Errno;
 
 use super::SharedOptions;
 use super::file::{File, Files, State};
+use super::hidden::Hidden;
 use super::packer::Packer;
 use super::store::{Counters, Turn};
+use crate::follow::{Following, Places};
 use crate::fs::{Attr, Entry, Result, Statfs};
 use crate::report::Reports;
 use crate::view::ahead::ReadAhead;
@@ -82,6 +84,9 @@ pub(super) struct Core {
     statfs: Mutex<Option<(Instant, Statfs)>>,
     pub turn: Turn,
     pub packer: Packer,
+    pub following: Following<File>,
+    pub places: Places,
+    pub hidden: Hidden,
     pub counters: Counters,
 }
 
@@ -112,6 +117,9 @@ impl Core {
             statfs: Mutex::default(),
             turn: Turn::default(),
             packer,
+            following: Following::default(),
+            places: Places::default(),
+            hidden: Hidden::default(),
             counters: Counters::default(),
         }
     }
@@ -130,6 +138,9 @@ impl Core {
     pub fn row(&self, number: u64) -> Result<Inode> {
         let before = self.changes.load(Ordering::SeqCst);
         let open = self.open.get(number);
+        if let Some(row) = open.as_ref().and_then(Self::row_of_hidden) {
+            return Ok(row);
+        }
         let edition = open.as_ref().map(|file| file.read().edition);
         match self.fail(self.store.meta.inode(At::Now, number))? {
             Some(row) => {
@@ -150,6 +161,18 @@ impl Core {
                 Ok(state.row.clone())
             }
         }
+    }
+
+    /// Of a file that only this mount knows, what it is.
+    fn row_of_hidden(file: &Arc<File>) -> Option<Inode> {
+        let state = file.read();
+        state.is_hidden.then(|| state.row.clone())
+    }
+
+    /// What a name stands for that only this mount knows.
+    pub fn look_hidden(&self, parent: u64, name: &[u8]) -> Option<Inode> {
+        let number = self.hidden.number(parent, name)?;
+        Self::row_of_hidden(&self.open.get(number)?)
     }
 
     /// As [`Core::row`], if that was asked a moment ago.
@@ -175,6 +198,9 @@ impl Core {
 
     /// What a name stands for now.
     pub fn look(&self, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
+        if let Some(row) = self.look_hidden(parent, name) {
+            return Ok(Some(row));
+        }
         let before = self.changes.load(Ordering::SeqCst);
         let found = self.fail(self.store.meta.lookup(At::Now, parent, name))?;
         if let Some(row) = &found {
@@ -316,7 +342,7 @@ impl Core {
         let mut files = self.open.all();
         files.retain(|file| {
             let state = file.read();
-            state.is_dirty() && !state.is_removed
+            state.is_dirty() && !state.is_void()
         });
         files
     }
@@ -330,8 +356,10 @@ impl Core {
             Some(state) if state.is_dirty() || state.is_committing || state.is_removed => self.attr(&state),
             _ => attr::attr(row.number, row, attr::allocated(&self.reader(), &row.root)),
         };
-        // Whoever looks for the name next is told what it stands for then.
-        Entry { attr, valid: self.counts_for(row.number), name_valid: Duration::ZERO }
+        // Unless told otherwise, whoever looks for the name next is told what it stands for then. One that programs follow may go when it is closed.
+        let is_followed = open.is_some_and(|file| file.read().open.is_some());
+        let name_valid = if is_followed { Duration::ZERO } else { self.options.names_for };
+        Entry { attr, valid: self.counts_for(row.number), name_valid }
     }
 
     fn attr(&self, state: &State) -> Attr {

@@ -9,6 +9,7 @@ use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
 use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
 
+use crate::follow::{Open, Versioned};
 use crate::fs::{Caller, SetAttr};
 use crate::live::attributes::{apply, drop_privileges};
 use crate::view::content::{Budget, StoredFile};
@@ -18,6 +19,8 @@ pub(super) struct File {
     pub number: u64,
     state: RwLock<State>,
     handles: AtomicU32,
+    /// Those of them that may write.
+    writers: AtomicU32,
 }
 
 /// What its lock guards.
@@ -40,10 +43,14 @@ pub(super) struct State {
     pub is_new: bool,
     /// All of what was written was appended.
     pub only_appended: bool,
-    /// It has no name any more: nobody else can come by it, and nothing of it is stored.
+    /// It has no name any more: nobody else can come by it, and nothing of it is stored, but for programs that read it while it is written.
     pub is_removed: bool,
-    /// The content that it had when this host removed its last name, and that is pinned since.
+    /// The content that it had when this host removed its last name, and that is pinned since; or what was stored of it after that.
     pinned: Option<Root>,
+    /// Programs read it while it is written.
+    pub open: Option<Box<Open>>,
+    /// It has a name in this mount only, and the database knows of no such inode.
+    pub is_hidden: bool,
     /// What is staged is being committed: until that has ended, the database says either.
     pub is_committing: bool,
     /// The committed content was once the file's at a close: a version worth keeping.
@@ -80,6 +87,8 @@ impl File {
             only_appended: false,
             is_removed: false,
             pinned: None,
+            open: None,
+            is_hidden: false,
             is_committing: false,
             is_version: true,
             edition: 0,
@@ -87,7 +96,12 @@ impl File {
             dropped: 0,
             row,
         };
-        Self { number: state.row.number, state: RwLock::new(state), handles: AtomicU32::new(0) }
+        Self {
+            number: state.row.number,
+            state: RwLock::new(state),
+            handles: AtomicU32::default(),
+            writers: AtomicU32::default(),
+        }
     }
 
     pub fn read(&self) -> RwLockReadGuard<'_, State> {
@@ -101,14 +115,43 @@ impl File {
     /// Nothing of it is staged, or nobody can come by it any more.
     pub fn is_stored(&self) -> bool {
         let state = self.read();
-        state.is_removed || !state.is_dirty()
+        state.is_void() || !state.is_dirty()
+    }
+
+    /// One more handle may write.
+    pub fn writer_came(&self) {
+        self.writers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One less.
+    pub fn writer_left(&self) {
+        self.writers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub fn has_writers(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Versioned for File {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn look<T>(&self, look: impl FnOnce(Option<&Open>, u64) -> T) -> T {
+        let state = self.read();
+        look(state.open.as_deref(), state.map.len())
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Option<Box<Open>>) -> T) -> T {
+        change(&mut self.write().open)
     }
 }
 
 impl State {
     /// Takes over what the database says, unless it may be older than what is known.
     pub fn take(&mut self, row: &Inode, budget: &Arc<Budget>) {
-        if self.is_committing || self.is_removed {
+        if self.is_committing || self.is_removed || self.is_hidden {
             return;
         }
         self.lie_over(&row.root, budget);
@@ -121,6 +164,9 @@ impl State {
         if *self.stored.root() != *root {
             // Somebody else stored another content.
             self.others += 1;
+            if let Some(open) = &mut self.open {
+                open.prefix.replaced();
+            }
             self.stored = Arc::new(StoredFile::new(root.clone(), budget));
             self.map.rebase(root.len(), self.only_appended);
             self.is_version = true;
@@ -139,6 +185,23 @@ impl State {
         self.row.attributes = row.attributes.clone();
         self.lose();
         self.settle_pinned(budget);
+    }
+
+    /// No name leads to it, but programs read it while it is written: what of it is stored is held for their jobs.
+    pub fn is_kept(&self) -> bool {
+        self.open.is_some() && (self.is_hidden || self.pinned.is_some())
+    }
+
+    /// Nobody else can come by it, and nothing of it is stored.
+    pub fn is_void(&self) -> bool {
+        self.is_removed && !self.is_kept()
+    }
+
+    /// Something of what nobody finds by a name was stored, and is held.
+    pub fn keep(&mut self, root: &Root) {
+        if let Some(pinned) = &mut self.pinned {
+            *pinned = root.clone();
+        }
     }
 
     /// What is read is what is pinned, unless it is not known yet what a batch has made of the content.
@@ -262,6 +325,12 @@ impl Files {
         let file = files.entry(number).or_insert_with(|| Arc::new(make()));
         file.handles.fetch_add(1, Ordering::Relaxed);
         (Arc::clone(file), was_open)
+    }
+
+    /// One more handle of a file that has one.
+    pub fn again(&self, file: &File) {
+        let _files = self.lock();
+        file.handles.fetch_add(1, Ordering::Relaxed);
     }
 
     /// One handle less; the last one takes the file out. `false`, and nothing has happened, if with that something would be lost that is not stored.

@@ -44,13 +44,16 @@ impl SharedVolume {
             state.map.is_clean() && self.core.keeps_cache(file.number, state.stored.root())
         };
         let appends = flags.contains(OFlags::APPEND);
+        if writes {
+            file.writer_came();
+        }
         let handle = self.core.files.insert(OpenFile { file, writes, appends });
         // Of whoever reads, too: it may have locks, which end when it closes the file.
         Opened { handle, flushes: true, keep_cache }
     }
 
     /// Opens a file; its row, if it was just made.
-    fn open_file(
+    pub(super) fn open_file(
         &self,
         number: u64,
         made: Option<Inode>,
@@ -81,6 +84,21 @@ impl SharedVolume {
     }
 }
 
+impl SharedVolume {
+    /// Gives up a handle, whatever became of what was written by it.
+    pub(super) fn release_handle(&self, number: u64, handle: Handle) {
+        let Some(open) = self.core.files.take(handle) else { return };
+        if open.writes {
+            // Pages of a mapping come after the last descriptor was closed. Nobody is there to be told of an error but whoever runs the mount.
+            let _ = self.core.fail(self.core.store_file(&open.file, true));
+            open.file.writer_left();
+        }
+        self.core.writers_left(&open.file);
+        self.locks.released(number, handle);
+        self.core.close_file(&open.file);
+    }
+}
+
 impl Core {
     /// Something was written to a file, whose state is held.
     fn wrote(state: &mut State, time: Time, appended: bool) {
@@ -108,7 +126,9 @@ impl Core {
             state.map.write(at, &appended);
             Self::wrote(&mut state, appended.time, follows);
             state.drops_rights |= drops;
-            at += part.len() as u64;
+            let end = at + part.len() as u64;
+            self.following.tell(state.open.as_deref_mut(), |prefix| prefix.wrote(at..end));
+            at = end;
         }
         Ok(())
     }
@@ -126,12 +146,13 @@ impl Core {
     fn truncate_in(&self, inode: u64, state: &mut State, len: u64, drops: bool) -> Result<()> {
         let appended = self.append(&Operation::Truncate { inode, len }, &[])?;
         state.map.truncate(len, &appended);
+        self.following.tell(state.open.as_deref_mut(), |prefix| prefix.cut(len));
         Self::wrote(state, appended.time, false);
         state.drops_rights |= drops;
         Ok(())
     }
 
-    fn read_file(&self, file: &File, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
+    pub(super) fn read_file(&self, file: &File, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
         let begin = out.len();
         let read = self.read_now(file, offset, len, out);
         let Err(error) = read else { return Ok(()) };
@@ -284,7 +305,13 @@ impl FileSystem for SharedVolume {
         if let Some(other) = self.other(number) {
             return other.open(caller, number, flags);
         }
-        self.open_file(number, None, flags, caller)
+        let opened = self.open_file(number, None, flags, caller)?;
+        if !writes(flags) && !flags.contains(OFlags::TRUNC) {
+            let changed =
+                || self.core.files.get(opened.handle).map(|open| open.file.read().row.attributes.mtime);
+            self.opens.opened(caller, number, || changed().unwrap_or_default());
+        }
+        Ok(opened)
     }
 
     fn read(&self, number: u64, handle: Handle, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
@@ -316,13 +343,7 @@ impl FileSystem for SharedVolume {
         if let Some(other) = self.other(number) {
             return other.release(number, handle);
         }
-        let Some(open) = self.core.files.take(handle) else { return };
-        if open.writes {
-            // Pages of a mapping come after the last descriptor was closed. Nobody is there to be told of an error but whoever runs the mount.
-            let _ = self.core.fail(self.core.store_file(&open.file, true));
-        }
-        self.locks.released(number, handle);
-        self.core.close_file(&open.file);
+        self.release_handle(number, handle);
     }
 
     fn locked_by(&self, number: u64, lock: &Lock) -> Result<Option<Lock>> {
@@ -467,12 +488,36 @@ impl FileSystem for SharedVolume {
     ) -> Result<(Entry, Opened)> {
         self.changeable(parent)?;
         let exclusive = flags.contains(OFlags::EXCL);
+        let mut wanted = self.core.wanted(parent, name)?;
+        if wanted.as_ref().is_some_and(|wanted| wanted.hides())
+            && self.core.look(parent, name)?.is_none()
+            && let Some(hides) = wanted.take()
+            && let Some(made) = self.create_hidden(caller, (parent, name), new, flags, hides)?
+        {
+            return Ok(made);
+        }
         let (row, made) = self.core.make_node(caller, parent, name, new, &[], !exclusive)?;
         // Of what was just made there is nothing to cut.
         let flags = if made { flags.difference(OFlags::TRUNC) } else { flags };
         let number = row.number;
         // One that was there and is gone by now is `ESTALE`: the kernel looks again, and asks again.
         let opened = self.open_file(number, made.then_some(row), flags, caller)?;
+        if made && let Some(wanted) = wanted {
+            let begun = if wanted.hides() {
+                // It was there, so that its name could not be hidden, and was removed before it was opened.
+                Err(Errno::BUSY)
+            } else {
+                let file = Arc::clone(&self.core.files.get(opened.handle)?.file);
+                let begun = self.core.begin_following(&file, (parent, name.to_vec()), wanted);
+                self.core.fail(begun).map(drop)
+            };
+            if let Err(errno) = begun {
+                // A program that was to read it would never hear of it.
+                let _ = self.core.unlink_node(parent, name, false);
+                self.release_handle(number, opened.handle);
+                return Err(errno);
+            }
+        }
         let row = self.core.row_soon(number)?;
         Ok((self.core.entry(&row), opened))
     }
@@ -509,7 +554,9 @@ impl FileSystem for SharedVolume {
         drop_set_id: bool,
     ) -> Result<()> {
         self.changeable(number)?;
-        self.core.write_file(&*self.core.files.get(handle)?, offset, data, drop_set_id)
+        let open = self.core.files.get(handle)?;
+        self.core.wait_for_followers(&open.file, offset, data.len(), open.appends);
+        self.core.write_file(&open, offset, data, drop_set_id)
     }
 
     fn allocate(&self, caller: Caller, part: Part, len: u64, mode: FallocateFlags) -> Result<()> {
@@ -532,6 +579,7 @@ impl FileSystem for SharedVolume {
             let (inode, offset, len) = (part.number, part.offset, end - part.offset);
             let appended = core.append(&Operation::Zero { inode, offset, len }, &[])?;
             state.map.zero(offset, len, &appended);
+            core.following.tell(state.open.as_deref_mut(), |prefix| prefix.changed(offset));
             Core::wrote(&mut state, appended.time, false);
             state.drops_rights |= caller.uid != 0;
         } else if end > now_len {

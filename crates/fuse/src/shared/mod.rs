@@ -31,6 +31,7 @@
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
 //! | `store.rs` | from the log to the store |
 //! | `locks/` | locks of programs, among all hosts |
+//! | `follow.rs`, `hidden.rs`, `noted.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
 //! | `packer.rs` | what small files have left in the database, into packs |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of these |
 //!
@@ -41,15 +42,19 @@ mod attributes;
 mod core;
 mod file;
 mod filesystem;
+mod follow;
+mod hidden;
 mod locks;
 mod names;
+mod noted;
 mod packer;
 mod store;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use outrigger_store::meta::SessionKind;
+use outrigger_store::meta::{SessionId, SessionKind};
 use outrigger_store::ops::View;
 use outrigger_store::staging::{self, Log};
 use outrigger_store::tree::Overrides;
@@ -60,9 +65,28 @@ use self::locks::Locks;
 use self::packer::Packer;
 use crate::live::{STAGING_BYTES, log_options};
 use crate::measures::{Status, Watched};
+use crate::reads::{Opens, Reads, Source};
 use crate::report::Reports;
 use crate::view::ahead::ReadAhead;
 use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
+
+pub use self::noted::{LeftOpen, held_of, left_open, let_go};
+
+/// Where this host's mounts of a store have their logs, and listen.
+fn dirs_above(store: &Store) -> PathBuf {
+    store.dir().join("mounts")
+}
+
+/// Where the mount that has this session has its log, and listens, if it is on this host.
+pub fn dir_of_mount(store: &Store, mount: SessionId) -> PathBuf {
+    dirs_above(store).join(format!("{:x}", mount.0))
+}
+
+/// Where mounts of this store on this host may listen.
+pub fn dirs_of_mounts(store: &Store) -> Vec<PathBuf> {
+    let found = std::fs::read_dir(dirs_above(store)).into_iter().flatten().flatten();
+    found.map(|entry| entry.path()).collect()
+}
 
 /// How to mount a store that other hosts write to.
 #[derive(Clone, Debug)]
@@ -79,6 +103,8 @@ pub struct SharedOptions {
     pub tame_snapshots: bool,
     /// How everything is stored, whatever the policies say.
     pub overrides: Overrides,
+    /// For how long the kernel may take a name for what it was, without asking.
+    pub names_for: Duration,
 }
 
 impl SharedOptions {
@@ -91,6 +117,7 @@ impl SharedOptions {
             snapshots: true,
             tame_snapshots: false,
             overrides: Overrides::default(),
+            names_for: Duration::ZERO,
         }
     }
 
@@ -105,6 +132,7 @@ pub struct SharedVolume {
     snapshots: Option<ReadVolume>,
     dir: PathBuf,
     locks: Locks,
+    opens: Arc<Opens>,
 }
 
 impl SharedVolume {
@@ -122,9 +150,8 @@ impl SharedVolume {
         store.packs.set_cache_bytes(FRAMES_BYTES);
         let session = store.session(SessionKind::Writer, "mount")?;
         let reports = Arc::new(reports);
-        let above = store.dir().join("mounts");
-        sweep(&above, &store, &options);
-        let dir = above.join(format!("{:x}", session.id().0));
+        sweep(&dirs_above(&store), &store, &options);
+        let dir = dir_of_mount(&store, session.id());
         let (log, _) = Log::open(&dir, options.log(&store), &mut |_| Ok(()))?;
         let ahead = ReadAhead::start(&store, options.ahead_threads)?;
         let snapshots = options.snapshots.then(|| {
@@ -137,12 +164,25 @@ impl SharedVolume {
         let packer = Packer::start(&store, options.write_threads, &reports)?;
         let core = Arc::new(Core::new(store, session, packer, log, ahead, options, reports));
         let locks = Locks::start(&core)?;
-        Ok(Self { core, snapshots, dir, locks })
+        Ok(Self { core, snapshots, dir, locks, opens: Arc::default() })
+    }
+
+    /// Tells `reads` from now on which files are opened to be read; once.
+    ///
+    /// # Errors
+    /// When there are too many threads, or it cannot be found out whether somebody wants to know.
+    pub fn set_reads(&self, reads: Arc<dyn Reads>) -> Result<()> {
+        self.opens.start(reads, Box::new(Stored(Arc::clone(&self.core.reports))))
     }
 
     /// How the kernel is made to forget what it has cached of a file that another host has changed. It is asked to by threads of this volume, which serve no requests.
     pub fn forget_by(&self, forget: impl Fn(u64) + Send + Sync + 'static) {
         self.locks.forget_by(Box::new(forget));
+    }
+
+    /// Where it has its log, and listens.
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// Stores everything that was written and not stored yet.
@@ -153,18 +193,42 @@ impl SharedVolume {
         self.core.store_all()
     }
 
-    /// Stores everything, packs what small files left in the database, and removes the log. Nothing may be open any more.
+    /// Stores everything, packs what small files left in the database, and removes the log. Nothing may be open any more. `end_server` is called when there is
+    /// nothing left for followers to ask, and before the directory is removed in which its socket lies.
     ///
     /// # Errors
     /// Those of the store: what could not be stored is lost. What could not be packed is not: another mount or `gc` does it.
-    pub fn close(&self) -> Result<()> {
+    pub fn close(&self, end_server: impl FnOnce()) -> Result<()> {
+        self.opens.stop();
         self.locks.end();
-        let stored = self.core.store_all();
+        let ended = self.end_following();
+        let stored = self.core.store_all().and(ended);
         self.core.packer.finish();
+        end_server();
         self.core.log.discard(self.core.log.last())?;
         // Mostly gone with the log; what is left is the next mount's to sweep.
         let _ = std::fs::remove_dir_all(&self.dir);
         stored
+    }
+}
+
+/// What others can read of a file is stored, whoever opens it.
+struct Stored(Arc<Reports>);
+
+impl Source for Stored {
+    fn store(&self, _: &[u64]) -> Result<()> {
+        Ok(())
+    }
+
+    fn report(&self, error: &Error) {
+        self.0.errno_of_our_own(error);
+    }
+}
+
+impl Drop for SharedVolume {
+    fn drop(&mut self) {
+        self.opens.stop();
+        self.core.following.stop();
     }
 }
 

@@ -53,6 +53,11 @@ impl Core {
         if target.len() > TARGET_MAX {
             return Err(Errno::NAMETOOLONG);
         }
+        match self.look_hidden(parent, name) {
+            Some(row) if open => return Ok((row, false)),
+            Some(_) => return Err(Errno::EXIST),
+            None => {}
+        }
         // If what is inherited has been set elsewhere since, the commit is refused.
         let mut above = self.row_soon(parent)?;
         let number = self.next_inode()?;
@@ -101,7 +106,11 @@ impl Core {
         if is_directory(&row) {
             return Err(Errno::PERM);
         }
-        if row.links == 0 {
+        if self.look_hidden(parent, name).is_some() {
+            return Err(Errno::EXIST);
+        }
+        // Of one that nobody is to see there is nothing to be named.
+        if row.links == 0 || self.open.get(number).is_some_and(|file| file.read().is_hidden) {
             return Err(Errno::NOENT);
         }
         let time = now();
@@ -137,6 +146,14 @@ impl Core {
         if name == b"." {
             return Err(Errno::INVAL);
         }
+        if let Some(number) = self.hidden.number(parent, name) {
+            if directory {
+                return Err(Errno::NOTDIR);
+            }
+            // Its writer gives it up: nobody else has ever seen it.
+            self.give_up_hidden(parent, name, number);
+            return Ok(());
+        }
         for _ in 0..TRIES {
             let row = self.look(parent, name)?.ok_or(Errno::NOENT)?;
             match (is_directory(&row), directory) {
@@ -170,6 +187,10 @@ impl Core {
         // Exchanging two names would take a change that no engine has yet.
         if flags.intersects(!RenameFlags::NOREPLACE) {
             return Err(Errno::INVAL);
+        }
+        // Neither has a name that could be moved, or taken.
+        if [from, to].iter().any(|(parent, name)| self.hidden.number(*parent, name).is_some()) {
+            return Err(Errno::BUSY);
         }
         for _ in 0..TRIES {
             let moved = self.look(from.0, from.1)?.ok_or(Errno::NOENT)?;
@@ -208,6 +229,7 @@ impl Core {
                 Ok(Some(())) => {
                     self.touched(touched);
                     self.moved(moved.number, to.0);
+                    self.renamed_open(moved.number, to);
                     replaced.iter().for_each(|row| self.lost_name(row));
                     return Ok(());
                 }

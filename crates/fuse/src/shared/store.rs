@@ -119,6 +119,8 @@ struct Cut {
     edits: usize,
     /// Not only attributes were changed.
     is_content: bool,
+    /// No name leads to it: see [`State::is_kept`](super::file::State::is_kept).
+    is_kept: bool,
     keep: bool,
     edition: u64,
 }
@@ -229,7 +231,10 @@ impl Core {
     }
 
     /// Reads a file's row again.
-    fn refresh(&self, file: &Arc<File>) -> Result<()> {
+    pub fn refresh(&self, file: &Arc<File>) -> Result<()> {
+        if file.read().is_hidden {
+            return Ok(());
+        }
         let row = self.store.meta.inode(outrigger_store::meta::At::Now, file.number)?;
         let mut state = file.write();
         match row {
@@ -245,7 +250,7 @@ impl Core {
         let policies = match asked.policies.take() {
             Some(policies) if asked.at.is_some_and(|at| at.elapsed() < FOLLOW_EVERY) => policies,
             _ => {
-                self.session.follow()?;
+                self.session.follow().inspect_err(|error| self.session.note(error))?;
                 asked.at = Some(Instant::now());
                 Policies::load(&self.store)?.with(self.options.overrides)
             }
@@ -286,6 +291,7 @@ impl Core {
             attributes,
             edits: state.waiting(),
             is_content: !state.map.is_clean(),
+            is_kept: state.is_kept(),
             keep: state.is_version && state.row.root != Root::Empty,
             edition: state.edition,
         }
@@ -299,7 +305,8 @@ impl Core {
         packs_at: &mut Option<Instant>,
     ) -> Result<()> {
         let (mut small, mut large) = (Vec::new(), Vec::new());
-        let (cuts, same): (Vec<&Cut>, Vec<&Cut>) = cuts.iter().partition(|cut| cut.is_content);
+        let (kept, cuts): (Vec<&Cut>, Vec<&Cut>) = cuts.iter().partition(|cut| cut.is_kept);
+        let (cuts, same): (Vec<&Cut>, Vec<&Cut>) = cuts.into_iter().partition(|cut| cut.is_content);
         let as_it_was = |cut: &Cut| Composed { root: cut.was.1.clone(), chunks: Vec::new() };
         small.extend(same.into_iter().map(|cut| (cut, as_it_was(cut))));
         let items = cuts.iter().map(|cut| self.item(cut, policies)).collect::<Result<Vec<_>>>()?;
@@ -315,12 +322,22 @@ impl Core {
                 None => large.push((cut, item)),
             }
         }
-        if !large.is_empty() && packs_at.is_none_or(|at| at.elapsed() >= FOLLOW_EVERY) {
+        let chunk_max = policies.chunk_max()?;
+        if (!large.is_empty() || !kept.is_empty()) && packs_at.is_none_or(|at| at.elapsed() >= FOLLOW_EVERY) {
             self.store.refresh_index()?;
             *packs_at = Some(Instant::now());
         }
-        self.write_large(large, policies.chunk_max()?)?;
-        self.write_small(small)
+        self.write_large(large, chunk_max)?;
+        self.write_small(small)?;
+        self.write_kept(kept, policies, chunk_max)
+    }
+
+    /// What no name leads to: its content is held, in a transaction of its own, as those of names are of another kind.
+    fn write_kept(self: &Arc<Self>, cuts: Vec<&Cut>, policies: &Policies, chunk_max: usize) -> Result<()> {
+        let (cuts, same): (Vec<&Cut>, Vec<&Cut>) = cuts.into_iter().partition(|cut| cut.is_content);
+        same.into_iter().for_each(|cut| self.settle(cut, cut.was.1.clone()));
+        let items = cuts.into_iter().map(|cut| Ok((cut, self.item(cut, policies)?)));
+        self.write_large(items.collect::<Result<Vec<_>>>()?, chunk_max)
     }
 
     /// Through the pipeline, into packs.
@@ -390,8 +407,12 @@ impl Core {
         let root = Arc::new(cut.was.1.clone());
         let planned = plan(&self.reader(), &root, &cut.pieces, policy.chunker)?;
         let source = Arc::new(Noted { core: Arc::clone(self), root, pieces: cut.pieces.clone() });
+        let to = match cut.is_kept {
+            true => Target::Orphan { inode },
+            false => Target::Swap { inode, parent, was: Box::new(cut.was.clone()), keep: cut.keep },
+        };
         Ok(FileItem {
-            to: Target::Swap { inode, parent, was: Box::new(cut.was.clone()), keep: cut.keep },
+            to,
             attributes: cut.attributes.clone(),
             content: Content::Parts(Parts { parts: planned.parts, source }),
             chunker: policy.chunker,
@@ -431,6 +452,9 @@ impl Core {
         state.edition += 1;
         if is_newest {
             state.row.attributes = cut.attributes.clone();
+        }
+        if cut.is_kept {
+            state.keep(&root);
         }
         state.row.root = root;
         state.is_version = false;

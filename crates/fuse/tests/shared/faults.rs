@@ -178,7 +178,7 @@ fn a_file_that_cannot_be_stored_fails_no_other_and_stays_until_it_can_be() {
     assert_eq!(watched(), 0);
     (0..8).for_each(|at| wanted[at * 50_000 + 7..][..3].copy_from_slice(b"new"));
     assert!(two.cat("bad").unwrap() == wanted);
-    assert_eq!(one.volume.close().map_err(|error| error.to_string()), Ok(()));
+    assert_eq!(one.volume.close(|| ()).map_err(|error| error.to_string()), Ok(()));
     cluster.check();
 }
 

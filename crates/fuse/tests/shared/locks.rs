@@ -170,7 +170,7 @@ fn who_waits_gets_it_when_it_is_free_or_gives_up() {
     one.volume.interrupt(7);
     let last = here.ask(2, all(2, Exclusive), true);
     cluster.becomes("file_lock_wait", 2);
-    one.volume.close().unwrap();
+    one.volume.close(|| ()).unwrap();
     for waiter in [waiting, last] {
         assert!(matches!(waiter.recv_timeout(LONG).unwrap(), Err(Errno::IO | Errno::INTR)));
     }

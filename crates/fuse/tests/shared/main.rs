@@ -2,6 +2,7 @@
 //! through random mounts beside a plain directory, and mounts that get in each other's way on purpose.
 
 mod faults;
+mod follow;
 mod hosts;
 mod locks;
 mod random;
@@ -389,6 +390,6 @@ fn a_full_log_is_stored_while_it_is_written_to() {
     );
     one.put("large", b"small").unwrap();
     assert_eq!(two.store.meta.versions(two.find("large").unwrap()).unwrap().len(), 1);
-    assert_eq!(one.volume.close().map_err(|error| error.to_string()), Ok(()));
+    assert_eq!(one.volume.close(|| ()).map_err(|error| error.to_string()), Ok(()));
     cluster.check();
 }

@@ -48,7 +48,7 @@ fn many_small_files_are_seen_at_once_and_make_few_packs() {
     let mut status = Status::default();
     one.volume.watch(&mut status);
     assert!(status.new_bytes > 3_000_000 && status.destage_failures == 0, "{status:?}");
-    one.volume.close().unwrap();
+    one.volume.close(|| ()).unwrap();
     assert_eq!(loose(&two), (0, 0), "an unmount packs what is left");
     assert!((1..=9).contains(&packs(&two)), "{} packs", packs(&two));
     two.store.packs.set_cache_bytes(0);
@@ -186,7 +186,7 @@ fn many_that_close_at_once_and_a_collector_lose_nothing() {
             assert!(two.cat(&format!("{thread}-{file}")).unwrap() == wanted);
         }
     }
-    one.volume.close().unwrap();
+    one.volume.close(|| ()).unwrap();
     drop(one);
     reclaim(&cluster);
     two.store.packs.set_cache_bytes(0);

@@ -6,6 +6,7 @@
 //!
 //! [`open`] makes the engine that a [`Location`] names. Above it, nothing knows which one it is.
 
+mod away;
 mod cached;
 mod local;
 mod location;
@@ -21,6 +22,7 @@ use outrigger_format::PackId;
 
 use crate::error::{Error, ErrorKind, Result};
 
+pub use away::AwayBackend;
 pub use cached::{CacheCounts, CacheLimits, CachedBackend};
 pub use local::{DAMAGED_DIR, LocalBackend};
 pub use location::{Location, RadosLocation, S3Location};

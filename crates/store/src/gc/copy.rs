@@ -5,6 +5,8 @@
 //!                                                                  └──▶ single chunks ─▶ joined ─┘
 //! ```
 //!
+//! What a run gathers on one host (`localize.rs`) goes into packs of its own, placed there; of a frame of which that holds for some chunks only, these are taken out by themselves, and so are the others.
+//!
 //! Thread *k* of *n* takes every *n*-th frame and hands its results over through a channel of its own that holds two; the copier reads the
 //! channels in turn, so frames keep their order, and memory is a few frames. Victims are taken in groups of a few packs: their
 //! copies are sealed, one transaction makes these live and the victims dead, and the victims' objects go before the
@@ -21,9 +23,9 @@ use outrigger_format::{
 };
 use outrigger_offload::{Auto, Compression, Encoder, Wanted};
 
+use super::Aims;
 use super::bits::PackBits;
 use super::frame::{Salvage, Salvager, WantedChunks};
-use super::recompress::Targets;
 use super::report::{GcProgress, GcReport};
 use crate::error::{Error, Result};
 use crate::session::Session;
@@ -33,6 +35,7 @@ use crate::write::{MANIFEST_FRAME, META_CODEC, OpenPack, PackSink, StoredFrame};
 /// Chunks that will become one frame.
 struct Joint {
     kind: ChunkKind,
+    is_gathered: bool,
     wanted: Wanted,
     /// What was tried in vain with all of them.
     in_vain: Option<CodecSpec>,
@@ -48,10 +51,11 @@ pub(super) struct Copier<'a> {
     session: &'a Session,
     threads: usize,
     progress: &'a GcProgress,
-    targets: Option<&'a Targets>,
+    aims: &'a Aims,
     /// When it began, and the raw bytes since: for the throttle.
     pace: (Instant, u64),
     data: PackSink,
+    gathered: PackSink,
     meta: PackSink,
     joints: Vec<Joint>,
     encoder: Encoder,
@@ -65,7 +69,7 @@ impl<'a> Copier<'a> {
         session: &'a Session,
         threads: usize,
         progress: &'a GcProgress,
-        targets: Option<&'a Targets>,
+        aims: &'a Aims,
     ) -> Self {
         let sink = |kind| PackSink::new(store, &store.meta, session.id(), kind);
         Self {
@@ -73,9 +77,10 @@ impl<'a> Copier<'a> {
             session,
             threads,
             progress,
-            targets,
+            aims,
             pace: (Instant::now(), 0),
             data: sink(PackKind::Data),
+            gathered: sink(PackKind::Data).on_host(aims.gather.as_ref().map(|gather| &gather.host)),
             meta: sink(PackKind::Meta),
             joints: Vec::new(),
             encoder: Encoder::new(),
@@ -91,19 +96,24 @@ impl<'a> Copier<'a> {
             Ok(footer) => footer,
             Err(error) => return Ok(Err(error)),
         };
-        let mut wanted: WantedChunks = vec![Vec::new(); footer.frames().len()];
+        // What is in use of each frame: first what stays anywhere, then what is gathered.
+        let mut wanted: [WantedChunks; 2] = std::array::from_fn(|_| vec![Vec::new(); footer.frames().len()]);
         for (slot, fingerprint) in (0..).zip(footer.fingerprints()).filter(|(slot, _)| bits.get(*slot)) {
             if let Some((frame, position)) = footer.position(slot) {
-                wanted[frame as usize].push((position, *fingerprint));
+                let is_gathered = self.aims.gather.as_ref().is_some_and(|gather| gather.has(pack, slot));
+                wanted[usize::from(is_gathered)][frame as usize].push((position, *fingerprint));
             }
         }
-        wanted.iter_mut().for_each(|frame| frame.sort_unstable());
-        let frames: Vec<u16> =
-            (0..).zip(&wanted).filter(|(_, wanted)| !wanted.is_empty()).map(|(number, _)| number).collect();
+        wanted.iter_mut().flatten().for_each(|frame| frame.sort_unstable());
+        let parts: Vec<(u16, bool)> = (0..footer.frames().len() as u16)
+            .flat_map(|frame| [(frame, false), (frame, true)])
+            .filter(|(frame, is_gathered)| !wanted[usize::from(*is_gathered)][*frame as usize].is_empty())
+            .collect();
         let whole_min = self.frame_limit(bits.kind) / 4;
-        let (store, targets) = (self.store, self.targets);
-        let (store, threads) = (store, self.threads.min(frames.len() / 4).max(1));
-        let (footer, wanted, frames): (&Footer, &WantedChunks, &[u16]) = (&footer, &wanted, &frames);
+        let (store, targets) = (self.store, self.aims.targets.as_ref());
+        let (store, threads) = (store, self.threads.min(parts.len() / 4).max(1));
+        let (footer, wanted, parts): (&Footer, &[WantedChunks; 2], &[(u16, bool)]) =
+            (&footer, &wanted, &parts);
         std::thread::scope(|scope| {
             let mut results = Vec::new();
             for thread in 0..threads {
@@ -111,8 +121,8 @@ impl<'a> Copier<'a> {
                 results.push(receive);
                 scope.spawn(move || {
                     let mut salvager = Salvager::default();
-                    for &frame in frames.iter().skip(thread).step_by(threads) {
-                        let wanted = &wanted[frame as usize];
+                    for &(frame, is_gathered) in parts.iter().skip(thread).step_by(threads) {
+                        let wanted = &wanted[usize::from(is_gathered)][frame as usize];
                         let salvage =
                             salvager.salvage(store, pack, footer, frame, wanted, whole_min, targets);
                         let failed = salvage.is_err();
@@ -123,7 +133,7 @@ impl<'a> Copier<'a> {
                     }
                 });
             }
-            for turn in 0..frames.len() {
+            for (turn, (_, is_gathered)) in parts.iter().enumerate() {
                 let Ok(salvage) = results[turn % threads].recv() else {
                     return Err(Error::new(
                         crate::ErrorKind::Io,
@@ -134,7 +144,7 @@ impl<'a> Copier<'a> {
                     Err(error) => return Ok(Err(error)),
                     Ok(salvage) => {
                         report.chunks_copied += salvage.lengths.len() as u64;
-                        self.append(salvage, report)?;
+                        self.append(salvage, *is_gathered, report)?;
                     }
                 }
             }
@@ -144,7 +154,7 @@ impl<'a> Copier<'a> {
 
     /// Sleeps if it has done more than it may by now.
     fn keep_pace(&mut self, raw: u64) {
-        let rate = self.targets.map_or(0, |targets| targets.bytes_per_sec);
+        let rate = self.aims.bytes_per_sec();
         if rate == 0 {
             return;
         }
@@ -161,7 +171,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    fn append(&mut self, salvage: Salvage, report: &mut GcReport) -> Result<()> {
+    fn append(&mut self, salvage: Salvage, is_gathered: bool, report: &mut GcReport) -> Result<()> {
         let Salvage { kind, encoding, lengths, fingerprints, bytes, whole, other, recoded } = salvage;
         self.progress.advance(bytes.len() as u64);
         let raw_len = lengths.iter().map(|&len| u64::from(len)).sum();
@@ -181,9 +191,9 @@ impl<'a> Copier<'a> {
                 stored: &bytes,
                 sequence: 0,
             };
-            return self.append_frame(frame, report);
+            return self.append_frame(frame, is_gathered, report);
         }
-        let at = self.joint(kind, encoding, other);
+        let at = self.joint((kind, is_gathered), encoding, other);
         if !self.joints[at].raw.is_empty() && self.joints[at].raw.len() + bytes.len() > self.joints[at].limit
         {
             self.write_joint(at, report)?;
@@ -196,18 +206,26 @@ impl<'a> Copier<'a> {
     }
 
     /// Where chunks go that were encoded so: with others that will be encoded alike.
-    fn joint(&mut self, kind: ChunkKind, encoding: Encoding, other: Option<Compression>) -> usize {
+    fn joint(
+        &mut self,
+        (kind, is_gathered): (ChunkKind, bool),
+        encoding: Encoding,
+        other: Option<Compression>,
+    ) -> usize {
         let wanted = match other {
             Some(target) => Wanted::of(target, &Auto::at_rest()),
             None => self.again(kind, encoding),
         };
         let in_vain = encoding.asked.filter(|_| wanted.reason == Reason::Known);
-        let same = |joint: &Joint| (joint.kind, joint.wanted, joint.in_vain) == (kind, wanted, in_vain);
+        let same = |joint: &Joint| {
+            (joint.kind, joint.is_gathered) == (kind, is_gathered)
+                && (joint.wanted, joint.in_vain) == (wanted, in_vain)
+        };
         self.joints.iter().position(same).unwrap_or_else(|| {
             let pack = if kind == ChunkKind::Data { PackKind::Data } else { PackKind::Meta };
             let limit = self.frame_limit(pack);
             let (raw, lengths, fingerprints) = Default::default();
-            self.joints.push(Joint { kind, wanted, in_vain, limit, raw, lengths, fingerprints });
+            self.joints.push(Joint { kind, is_gathered, wanted, in_vain, limit, raw, lengths, fingerprints });
             self.joints.len() - 1
         })
     }
@@ -236,7 +254,9 @@ impl<'a> Copier<'a> {
     }
 
     fn write_joint(&mut self, at: usize, report: &mut GcReport) -> Result<()> {
-        let Joint { kind, wanted, in_vain, raw, lengths, fingerprints, .. } = &mut self.joints[at];
+        let Joint { kind, is_gathered, wanted, in_vain, raw, lengths, fingerprints, .. } =
+            &mut self.joints[at];
+        let is_gathered = *is_gathered;
         if lengths.is_empty() {
             return Ok(());
         }
@@ -248,15 +268,24 @@ impl<'a> Copier<'a> {
         let bytes = if encoding.codec == Codec::None { &raw } else { &stored };
         let frame =
             StoredFrame { kind, encoding, lengths, fingerprints: &fingerprints, stored: bytes, sequence: 0 };
-        let appended = self.append_frame(frame, report);
+        let appended = self.append_frame(frame, is_gathered, report);
         raw.clear();
         self.joints[at].raw = raw;
         self.stored = stored;
         appended
     }
 
-    fn append_frame(&mut self, frame: StoredFrame<'_>, report: &mut GcReport) -> Result<()> {
-        let sink = if frame.kind == ChunkKind::Data { &mut self.data } else { &mut self.meta };
+    fn append_frame(
+        &mut self,
+        frame: StoredFrame<'_>,
+        is_gathered: bool,
+        report: &mut GcReport,
+    ) -> Result<()> {
+        let sink = match frame.kind {
+            ChunkKind::Data if is_gathered => &mut self.gathered,
+            ChunkKind::Data => &mut self.data,
+            _ => &mut self.meta,
+        };
         match sink.append(frame)? {
             Some(full) => self.seal(full, report),
             None => Ok(()),
@@ -275,7 +304,8 @@ impl<'a> Copier<'a> {
     /// Makes everything that was copied durable, and hands out the packs that hold it.
     pub fn finish_group(&mut self, report: &mut GcReport) -> Result<Vec<PackId>> {
         (0..self.joints.len()).try_for_each(|at| self.write_joint(at, report))?;
-        for open in [self.data.take_open(), self.meta.take_open()].into_iter().flatten() {
+        let open = [&mut self.data, &mut self.gathered, &mut self.meta].map(PackSink::take_open);
+        for open in open.into_iter().flatten() {
             self.seal(open, report)?;
         }
         Ok(std::mem::take(&mut self.sealed))

@@ -8,7 +8,7 @@
 //! | pack what sessions that are over have left in the database | | `crate::loose` |
 //! | drop history that no snapshot sees; write the catalogue anew if it has grown | | `catalogue.rs`, `rewrite.rs` |
 //! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `walk.rs`, `bits.rs` |
-//! | judge the packs, condemn those worth emptying | 17 | `plan.rs`, `recompress.rs` |
+//! | judge the packs, condemn those worth emptying | 17 | `plan.rs`, `recompress.rs`, `localize.rs` |
 //! | wait until every writer has acknowledged | 18 | here |
 //! | mark what is retained by now; what sessions took back is no victim | 19 | `mark.rs` |
 //! | prove the copies that count of chunks that are there several times | 16 | `duplicates.rs` |
@@ -23,6 +23,7 @@ mod catalogue;
 mod copy;
 mod duplicates;
 mod frame;
+mod localize;
 mod mark;
 mod plan;
 mod recompress;
@@ -39,6 +40,8 @@ use outrigger_format::PackId;
 
 pub(crate) use self::catalogue::compact as write_catalogue_anew;
 use self::copy::Copier;
+use self::localize::Gather;
+pub use self::localize::{Localize, LocalizeReport, localize};
 use self::mark::Marker;
 pub(crate) use self::mark::without_loose;
 use self::recompress::Targets;
@@ -130,9 +133,8 @@ fn dry_run(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<
     sweep::remove_strays(store, &strays, options, &mut report)?;
     let mut marker = Marker::default();
     marker.superseded = catalogue::survey(store, &mut report)?;
-    let targets = targets(store, options)?;
-    let (_, condemned) =
-        mark_and_judge(store, &mut marker, targets.as_ref(), options, progress, &mut report)?;
+    let aims = Aims::load(store, options)?;
+    let (_, condemned) = mark_and_judge(store, &mut marker, &aims, options, progress, &mut report)?;
     report.packs_condemned = condemned.len() as u64;
     report.packs_after = report.packs_before - report.packs_condemned;
     let kept = condemned.iter().filter(|row| marker.bits.pack(row.id).is_some_and(|bits| bits.count() > 0));
@@ -150,16 +152,33 @@ fn dry_run(store: &Store, options: &GcOptions, progress: &GcProgress) -> Result<
     Ok(report)
 }
 
-/// What a run that recompresses brings frames to.
-fn targets(store: &Store, options: &GcOptions) -> Result<Option<Targets>> {
-    options.recompress.as_ref().map(|how| Targets::load(store, how)).transpose()
+/// What a run does beside reclaiming.
+struct Aims {
+    /// What it brings frames to.
+    targets: Option<Targets>,
+    /// What it gathers on one host.
+    gather: Option<Gather>,
+}
+
+impl Aims {
+    fn load(store: &Store, options: &GcOptions) -> Result<Self> {
+        let targets = options.recompress.as_ref().map(|how| Targets::load(store, how)).transpose()?;
+        let gather = options.localize.as_ref().map(|how| Gather::load(store, how)).transpose()?;
+        Ok(Self { targets, gather })
+    }
+
+    /// Raw bytes that it copies a second at most; 0: as fast as it goes.
+    fn bytes_per_sec(&self) -> u64 {
+        let rate = self.targets.as_ref().map(|targets| targets.bytes_per_sec);
+        rate.or(self.gather.as_ref().map(|gather| gather.bytes_per_sec)).unwrap_or(0)
+    }
 }
 
 /// The first mark and what follows from it: all committed rows, and those of them to condemn.
 fn mark_and_judge(
     store: &Store,
     marker: &mut Marker,
-    targets: Option<&Targets>,
+    aims: &Aims,
     options: &GcOptions,
     progress: &GcProgress,
     report: &mut GcReport,
@@ -170,7 +189,12 @@ fn mark_and_judge(
     (report.roots, report.nodes, report.chunks) = (marker.roots, marker.nodes(), marker.bits.count());
     report.mark_memory = marker.memory();
     let mut condemned = plan::judge(store, &rows, &marker.bits, options, report)?;
-    if let Some(targets) = targets {
+    if let Some(gather) = &aims.gather {
+        let scattered = gather.scattered(&rows);
+        (report.packs_elsewhere, report.bytes_elsewhere) = (scattered.len() as u64, gather.bytes_elsewhere);
+        condemned.extend(scattered);
+    }
+    if let Some(targets) = &aims.targets {
         let outdated = targets.outdated(store, &rows)?;
         report.packs_outdated = outdated.len() as u64;
         condemned.extend(outdated);
@@ -205,8 +229,8 @@ impl Run<'_> {
         let mut marker = Marker::default();
         marker.superseded = catalogue::compact_if_grown(store, session, options, progress, report)?;
 
-        let targets = targets(store, options)?;
-        let (_, condemned) = mark_and_judge(store, &mut marker, targets.as_ref(), options, progress, report)?;
+        let aims = Aims::load(store, options)?;
+        let (_, condemned) = mark_and_judge(store, &mut marker, &aims, options, progress, report)?;
         if condemned.is_empty() {
             return Ok(());
         }
@@ -224,7 +248,7 @@ impl Run<'_> {
         report.packs_reprieved = report.packs_condemned.saturating_sub(victims.len() as u64);
 
         let began = Instant::now();
-        let done = self.empty(&victims, &marker, targets.as_ref(), report);
+        let done = self.empty(&victims, &marker, &aims, report);
         report.copy_ms = began.elapsed().as_millis() as u64;
         done
     }
@@ -270,13 +294,7 @@ impl Run<'_> {
     }
 
     /// Rules 20 to 22, group by group.
-    fn empty(
-        &self,
-        victims: &[&PackRow],
-        marker: &Marker,
-        targets: Option<&Targets>,
-        report: &mut GcReport,
-    ) -> Result<()> {
+    fn empty(&self, victims: &[&PackRow], marker: &Marker, aims: &Aims, report: &mut GcReport) -> Result<()> {
         duplicates::keep_unproven(self.store, victims, marker, report)?;
         let in_use = |row: &PackRow| marker.bits.pack(row.id).is_some_and(|bits| bits.count() > 0);
         let (mut full, empty): (Vec<&PackRow>, Vec<&PackRow>) =
@@ -286,7 +304,7 @@ impl Run<'_> {
         full.sort_by_key(|row| row.id);
         self.progress.enter("copying what is in use", report_total(&full, marker, self.store)?);
         let threads = self.options.threads();
-        let mut copier = Copier::new(self.store, self.session, threads, self.progress, targets);
+        let mut copier = Copier::new(self.store, self.session, threads, self.progress, aims);
         let group_bytes = GROUP_PACKS * u64::from(self.store.config.pack_size);
         let (mut group, mut before) = (Vec::new(), report.bytes_copied);
         let mut raw = 0;

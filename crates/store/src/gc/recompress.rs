@@ -245,7 +245,8 @@ impl Targets {
     }
 }
 
-fn live_data(rows: &[PackRow]) -> impl Iterator<Item = &PackRow> {
+/// Packs of data that are live.
+pub(super) fn live_data(rows: &[PackRow]) -> impl Iterator<Item = &PackRow> {
     rows.iter().filter(|row| row.kind == PackKind::Data && row.state == PackState::Live)
 }
 

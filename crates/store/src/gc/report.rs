@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use super::localize::Localize;
 use super::recompress::Recompress;
 
 /// How a run works.
@@ -29,6 +30,8 @@ pub struct GcOptions {
     pub wait_secs: u64,
     /// Also encode old data anew.
     pub recompress: Option<Recompress>,
+    /// Also gather data on one host.
+    pub localize: Option<Localize>,
 }
 
 impl Default for GcOptions {
@@ -42,6 +45,7 @@ impl Default for GcOptions {
             catalogue_min: 4 << 20,
             wait_secs: 120,
             recompress: None,
+            localize: None,
         }
     }
 }
@@ -106,6 +110,10 @@ pub struct GcReport {
     pub bytes_copied: u64,
     /// Packs with frames that are not stored as policies ask, as far as this run looked; 0 if it was not to recompress.
     pub packs_outdated: u64,
+    /// Packs that lie on another host than data that is to be gathered, as far as this run looked; 0 if it was not to gather any.
+    pub packs_elsewhere: u64,
+    /// Raw bytes of that data there.
+    pub bytes_elsewhere: u64,
     /// Frames that were encoded anew, joined ones not counted.
     pub frames_recoded: u64,
     /// Their raw bytes.

@@ -169,15 +169,7 @@ impl<'a> Job<'a> {
             };
             let Some(read) = self.mark_node(node, place)? else { continue };
             *self.marker.nodes.lock().expect("no panic while held") += 1;
-            match read {
-                Node::Leaf(entries) => {
-                    let chunks: Vec<Fingerprint> = entries.iter().filter_map(fingerprint).collect();
-                    self.mark_chunks(&chunks)?;
-                }
-                Node::Inner { level, children } => {
-                    below.extend(children.into_iter().map(|(child, len)| (child, level - 1, len)));
-                }
-            }
+            self.mark_named(read, &mut below)?;
         }
         Ok(batches(below))
     }
@@ -193,17 +185,23 @@ impl<'a> Job<'a> {
             let what =
                 || format!("manifest node {fingerprint}, which a stored file needs; `check` names the file");
             let bytes = reader.read_node(&fingerprint).context(what)?;
-            match Node::decode(&bytes, level, len).context(what)? {
-                Node::Leaf(entries) => {
-                    let chunks: Vec<Fingerprint> = entries.iter().filter_map(self::fingerprint).collect();
-                    self.mark_chunks(&chunks)?;
-                }
-                Node::Inner { level, children } => {
-                    below.extend(children.into_iter().map(|(child, len)| (child, level - 1, len)));
-                }
-            }
+            self.mark_named(Node::decode(&bytes, level, len).context(what)?, &mut below)?;
         }
         Ok(below)
+    }
+
+    /// Marks the chunks that a node names; the nodes that it names go to `below`.
+    fn mark_named(&self, node: Node, below: &mut Vec<NodeRef>) -> Result<()> {
+        match node {
+            Node::Leaf(entries) => {
+                let chunks: Vec<Fingerprint> = entries.iter().filter_map(fingerprint).collect();
+                self.mark_chunks(&chunks)
+            }
+            Node::Inner { level, children } => {
+                below.extend(children.into_iter().map(|(child, len)| (child, level - 1, len)));
+                Ok(())
+            }
+        }
     }
 
     /// Marks a node, and reads it if nobody has done that yet. From a pack that turns out to lie it goes on to one that does not.

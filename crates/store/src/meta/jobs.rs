@@ -34,9 +34,17 @@ pub(crate) const GIVEN_UP: &str = "the process that ran it ended, as often as it
 /// The kind of note that says which earlier attempt at a split still counts beside the newest one; its name is the split's, see [`split_note`].
 pub(crate) const ELDER: &str = "elder";
 
+/// The kind of note that says what the attempt has used that finished a split, in the words of who ran it; its name is the split's.
+pub(crate) const MEASURED: &str = "measured";
+
 /// What notes on a split are called; with an empty `split`, what those on all splits of the job begin with.
 pub(crate) fn split_note(job: JobId, split: impl std::fmt::Display) -> String {
     format!("{job}/{split}")
+}
+
+/// The split that a note of this name is on.
+pub(crate) fn noted_split(name: &str) -> Option<u64> {
+    name.rsplit_once('/')?.1.parse().ok()
 }
 
 /// An attempt that still counts beside the newest one, as it is noted.
@@ -259,6 +267,8 @@ pub enum JobChange {
         attempt: u64,
         /// What it said on standard error.
         log: Vec<u8>,
+        /// What it used, in the words of who ran it; see [`Jobs::measured`].
+        measured: Option<String>,
     },
     /// The job is done, and what the commit's other changes make visible is its result.
     ///
@@ -291,6 +301,8 @@ pub trait Jobs: Send + Sync {
     fn splits(&self, job: JobId) -> Result<Vec<SplitRow>>;
     /// A split with its log.
     fn split(&self, job: JobId, number: u64) -> Result<Option<SplitRow>>;
+    /// What was noted of the attempts that finished splits, as far as it was, by split ([`JobChange::Finish`]).
+    fn measured(&self, job: JobId) -> Result<Vec<(u64, String)>>;
     /// What the finished splits wrote, by split and name; empty contents too.
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>>;
     /// Gives `session` up to `limit` splits: those that wait, and those of sessions that are over. A split of a session that is over which had
@@ -329,6 +341,15 @@ pub trait Jobs: Send + Sync {
     /// read is not what the file became: they are void, and the splits wait, as if they had not been tried. The caller vouches that the content is rooted until
     /// this returns. Returns false, and changes nothing, if the input was not open any more, or the job is done or gone.
     fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool>;
+    /// As [`Jobs::close_input`], for one of several inputs of a job whose only split has all of them. That stays open until the last is closed, of which `end` says: the length of all together.
+    fn close_one_input(
+        &self,
+        job: JobId,
+        input: u32,
+        root: &Root,
+        again: bool,
+        end: Option<u64>,
+    ) -> Result<bool>;
     /// Ends a job that is not done as `Failed` or `Cancelled`. Returns false when it has ended already.
     fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool>;
     /// Has a failed or cancelled job wait again: what is finished stays, what was set aside is tried again.

@@ -2,10 +2,11 @@
 //!
 //! Each byte counts as often as files need it, as readers would. What is in no pack yet (small files on shared mounts) lies in the database. An engine is asked once a pack.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use outrigger_format::catalogue::FileKind;
-use outrigger_format::{Entry, Fingerprint, PackId, Root};
+use outrigger_format::{Fingerprint, PackId, Root};
 
 use super::listing;
 use crate::error::{Error, Result};
@@ -49,13 +50,7 @@ const LOOKUPS: usize = 512;
 /// # Errors
 /// Those of the store and of the packs' engine.
 pub fn whereabouts(store: &Store, at: At, top: &Inode) -> Result<Whereabouts> {
-    let mut look = Look {
-        store,
-        reader: Reader::new(store),
-        said: Whereabouts::default(),
-        hosts: HashMap::new(),
-        asked: Vec::new(),
-    };
+    let mut look = Look { store, said: Whereabouts::default(), hosts: Hosts::default(), asked: Vec::new() };
     match top.attributes.kind {
         FileKind::File => look.file(&top.root)?,
         FileKind::Directory => {
@@ -71,7 +66,7 @@ pub fn whereabouts(store: &Store, at: At, top: &Inode) -> Result<Whereabouts> {
         _ => {}
     }
     look.answer()?;
-    look.said.packs = look.hosts.len() as u64;
+    look.said.packs = look.hosts.0.len() as u64;
     Ok(look.said)
 }
 
@@ -90,56 +85,39 @@ pub struct Stretch {
 const STRETCH_CHUNKS_MAX: u64 = 1 << 22;
 
 /// Where in a content the host changes that reads are sent to: its stretches, in order and without gaps. One that is shorter than `shortest` bytes belongs to a neighbour, and what lies in no pack to
-/// the one before. Nothing if the packs' engine does not say which hosts hold them.
+/// the one before. Nothing if the packs' engine does not say which hosts hold them, or if it is too short to have two.
 ///
 /// # Errors
 /// Those of the store and of the packs' engine.
 pub fn stretches(store: &Store, root: &Root, shortest: u64) -> Result<Vec<Stretch>> {
-    let (reader, mut known) = (Reader::new(store), HashMap::<PackId, Option<String>>::new());
-    let (mut found, mut from, mut looked) = (Vec::<Stretch>::new(), 0, 0);
-    while from < root.len() && looked < STRETCH_CHUNKS_MAX {
-        let (before, mut chunks, mut ends) = (from, Vec::new(), Vec::new());
-        reader.entries(root, from, root.len(), &mut |at, entry| {
-            from = at + entry.len();
-            if let Entry::Chunk { fingerprint, .. } = entry {
-                chunks.push(fingerprint);
-                ends.push(from);
-            }
-            Ok(chunks.len() < LOOKUPS)
-        })?;
-        if from == before {
-            return Err(Error::damaged("a content ends before its length"));
-        }
+    let (mut hosts, mut found, mut looked) = (Hosts::default(), Vec::<Stretch>::new(), 0);
+    if root.len() < shortest.saturating_mul(2) {
+        // There is room for one only.
+        return Ok(found);
+    }
+    each_part(&Reader::new(store), root, &mut |chunks| {
         looked += chunks.len() as u64;
+        let names: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.name).collect();
         let mut places = Vec::new();
-        store.index.resolve_batch(&chunks, |_| true, &mut places)?;
-        for (place, end) in places.into_iter().zip(ends) {
+        store.index.resolve_batch(&names, |_| true, &mut places)?;
+        for (place, chunk) in places.into_iter().zip(chunks) {
             let host = match place {
-                Some(place) => match known.get(&place.pack) {
-                    Some(host) => host.clone(),
-                    None => {
-                        let host = store.backend.locate(place.pack)?.into_iter().next();
-                        known.insert(place.pack, host.clone());
-                        host
-                    }
-                },
+                Some(place) => hosts.of(store, place.pack)?.first(),
                 None => None,
             };
             match (found.last_mut(), host) {
-                (Some(last), Some(host)) if last.host != host => {
+                (Some(last), Some(host)) if last.host != *host => {
                     let from = last.to;
-                    found.push(Stretch { from, to: end, host });
+                    found.push(Stretch { from, to: chunk.end, host: host.clone() });
                 }
-                (Some(last), _) => last.to = end,
-                (None, Some(host)) => found.push(Stretch { from: 0, to: end, host }),
+                (Some(last), _) => last.to = chunk.end,
+                (None, Some(host)) => found.push(Stretch { from: 0, to: chunk.end, host: host.clone() }),
                 (None, None) => {}
             }
         }
-        if found.is_empty() && !known.is_empty() {
-            // The engine does not know.
-            return Ok(found);
-        }
-    }
+        let engine_knows = !found.is_empty() || hosts.0.is_empty();
+        Ok(engine_knows && looked < STRETCH_CHUNKS_MAX)
+    })?;
     if let Some(last) = found.last_mut() {
         last.to = root.len();
     }
@@ -160,39 +138,74 @@ fn joined(found: Vec<Stretch>, shortest: u64) -> Vec<Stretch> {
     kept
 }
 
+/// Of packs, the hosts that hold them: the engine is asked once a pack.
+#[derive(Debug, Default)]
+pub struct Hosts(HashMap<PackId, Vec<String>>);
+
+impl Hosts {
+    /// Those of a pack, the one to read from first; none where the engine does not say.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub fn of(&mut self, store: &Store, pack: PackId) -> Result<&[String]> {
+        Ok(match self.0.entry(pack) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(store.backend.locate(pack)?),
+        })
+    }
+}
+
+/// A chunk of a file.
+struct Chunk {
+    name: Fingerprint,
+    len: u32,
+    /// The first byte of the file behind it.
+    end: u64,
+}
+
+/// Hands out the chunks of a content, a part at a time as a file may be of any length, until `take` has enough.
+fn each_part(
+    reader: &Reader<'_>,
+    root: &Root,
+    take: &mut dyn FnMut(Vec<Chunk>) -> Result<bool>,
+) -> Result<()> {
+    let (mut from, end) = (0, root.len());
+    while from < end {
+        let (before, mut chunks) = (from, Vec::new());
+        reader.entries(root, from, end, &mut |at, entry| {
+            from = at + entry.len();
+            if let outrigger_format::Entry::Chunk { fingerprint, len } = entry {
+                chunks.push(Chunk { name: fingerprint, len, end: from });
+            }
+            Ok(chunks.len() < LOOKUPS)
+        })?;
+        if from == before {
+            return Err(Error::damaged("a content ends before its length"));
+        }
+        if !take(chunks)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
 struct Look<'a> {
     store: &'a Store,
-    reader: Reader<'a>,
     said: Whereabouts,
-    /// Of packs that were asked for.
-    hosts: HashMap<PackId, Vec<String>>,
+    hosts: Hosts,
     asked: Vec<(Fingerprint, u32)>,
 }
 
 impl Look<'_> {
     fn file(&mut self, root: &Root) -> Result<()> {
         self.said.files += 1;
-        let mut chunks = Vec::new();
-        let (mut from, end) = (0, root.len());
-        while from < end {
-            let before = from;
-            // A part at a time: a file may be of any length.
-            self.reader.entries(root, from, end, &mut |at, entry| {
-                from = at + entry.len();
-                if let Entry::Chunk { fingerprint, len } = entry {
-                    chunks.push((fingerprint, len));
-                }
-                Ok(chunks.len() < LOOKUPS)
-            })?;
-            self.asked.append(&mut chunks);
-            if from == before {
-                return Err(Error::damaged("a content ends before its length"));
-            }
+        each_part(&Reader::new(self.store), root, &mut |chunks| {
+            self.asked.extend(chunks.into_iter().map(|chunk| (chunk.name, chunk.len)));
             if self.asked.len() >= LOOKUPS {
                 self.answer()?;
             }
-        }
-        Ok(())
+            Ok(true)
+        })
     }
 
     fn answer(&mut self) -> Result<()> {
@@ -219,10 +232,7 @@ impl Look<'_> {
     }
 
     fn pack(&mut self, pack: PackId, len: u64) -> Result<()> {
-        if !self.hosts.contains_key(&pack) {
-            self.hosts.insert(pack, self.store.backend.locate(pack)?);
-        }
-        let hosts = &self.hosts[&pack];
+        let hosts = self.hosts.of(self.store, pack)?;
         if hosts.is_empty() {
             self.said.bytes_unknown += len;
         }

@@ -127,7 +127,8 @@ fn rebuild(
     meta.adopt_packs(&survey.whole)?;
     report.packs = survey.whole.len() as u64;
 
-    let store = Store::assemble(dir, config, Arc::clone(&meta), Arc::clone(backend), false, Others::Trust)?;
+    let store = Store::assemble(dir, config, Arc::clone(&meta), Arc::clone(backend), false, Others::Trust)?
+        .indexed()?;
     let session = Session::open(&meta, SessionKind::Writer, locks, "recover")?;
     let mut blocks = survey.blocks;
     let moved = salvage_torn(&store, &session, &survey.torn, &mut blocks, report)?;

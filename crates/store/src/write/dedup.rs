@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::index::Index;
 use crate::read::packs::PackReader;
 use crate::session::Session;
+use crate::store::Store;
 use crate::table_cache::{Sharing, TableCache};
 
 /// What is known of a chunk.
@@ -34,12 +35,17 @@ pub(super) type PendingTable = Arc<Mutex<FingerprintMap<u64>>>;
 
 /// What is asked whether other clients' packs may be relied on.
 #[derive(Clone)]
-pub(super) struct Vouching {
+pub(crate) struct Vouching {
     pub index: Arc<Index>,
     pub packs: Arc<PackReader>,
 }
 
 impl Vouching {
+    /// What `store` goes by.
+    pub fn of(store: &Store) -> Self {
+        Self { index: Arc::clone(&store.index), packs: Arc::clone(&store.packs) }
+    }
+
     /// Compares what the index finds of `fingerprints` in other clients' packs with their data, where nobody has.
     pub fn compare(&self, fingerprints: &mut dyn Iterator<Item = Fingerprint>) -> Result<()> {
         let Some(verified) = self.packs.verified() else { return Ok(()) };

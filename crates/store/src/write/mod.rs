@@ -61,6 +61,7 @@ pub(crate) use catalogue::META_CODEC;
 pub use catalogue::append_records;
 pub use commit::{CommitTotals, CommitWhen};
 pub use compose::{Composed, compose};
+pub(crate) use dedup::Vouching;
 pub(crate) use devices::has_use_for_table_cache;
 pub(crate) use item::hinted;
 pub use item::{

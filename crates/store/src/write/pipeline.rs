@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -130,14 +131,18 @@ impl Writer {
         let fingerprint = store.config.fingerprint;
         let index = &store.index;
         let meta_sink = sink(PackKind::Meta);
-        // Many ids are announced for a placed pack: none of them may be one that a lost history gave out.
-        let raised = host.map_or(Ok(false), |_| older::raise_counters(&*store.meta, &*store.backend));
+        // Many ids are announced for a placed pack: none of them may be one that a lost history gave out. Packs are listed for that, so a session does it once.
+        let is_unsure = host.is_some() && !session.is_above_packs.load(Ordering::Relaxed);
+        let raised = if is_unsure { older::raise_counters(&*store.meta, &*store.backend) } else { Ok(false) };
+        if is_unsure && raised.is_ok() {
+            session.is_above_packs.store(true, Ordering::Relaxed);
+        }
         let (compare, refused) = match raised.and_then(|_| Compare::new(store)) {
             Ok(compare) => (Arc::new(compare), None),
             Err(error) => (Arc::default(), Some(error)),
         };
         let (own_session, own_compare) = (Arc::clone(session), Arc::clone(&compare));
-        let vouching = Vouching { index: Arc::clone(index), packs: Arc::clone(&store.packs) };
+        let vouching = Vouching::of(store);
         let frames = MetaFrames::new(meta_sink, fingerprint, vouching.clone(), own_session, own_compare);
         let frames = Arc::new(Mutex::new(frames));
         let commits = Arc::new(CommitQueue::default());

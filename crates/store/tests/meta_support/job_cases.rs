@@ -36,7 +36,13 @@ fn output(job: JobId, claimed: &Claimed, name: &str, seed: u8) -> Change {
 
 fn finish(job: JobId, claimed: &Claimed) -> Change {
     let Claimed { number: split, attempt, .. } = *claimed;
-    Change::Job(JobChange::Finish { job, split, attempt, log: b"said".to_vec() })
+    Change::Job(JobChange::Finish {
+        job,
+        split,
+        attempt,
+        log: b"said".to_vec(),
+        measured: Some(format!("by {attempt}")),
+    })
 }
 
 fn publish(job: JobId) -> Change {
@@ -119,6 +125,18 @@ pub fn a_published_job_shows_all_at_once_and_lets_go(engine: &Fixture) {
     assert_eq!(engine.meta.holders().unwrap(), [""; 0]);
     assert!(jobs(engine).outputs(job).unwrap().is_empty());
     assert_eq!(jobs(engine).inputs(job).unwrap()[0].root, root(0), "what is not held is not shown");
+    let by = |attempt: u64| format!("by {attempt}");
+    assert_eq!(jobs(engine).measured(job).unwrap(), [(0, by(1)), (1, by(1))]);
+    let (next, tenth) = (make(engine, 1), make(engine, 11));
+    assert!(jobs(engine).measured(next).unwrap().is_empty());
+    let all = claim(engine, session, tenth, 11);
+    engine.commit(session, all.iter().map(|claimed| finish(tenth, claimed)).collect()).unwrap();
+    let splits: Vec<u64> = jobs(engine).measured(tenth).unwrap().into_iter().map(|noted| noted.0).collect();
+    assert_eq!(splits, (0..11).collect::<Vec<_>>(), "by number, and of this job alone");
+    assert!(jobs(engine).end_job(tenth, JobState::Cancelled, "").unwrap());
+    jobs(engine).forget_job(tenth).unwrap();
+    assert!(jobs(engine).measured(tenth).unwrap().is_empty());
+    assert_eq!(jobs(engine).measured(job).unwrap().len(), 2);
     // Once.
     assert_eq!(kind(engine.commit(session, vec![publish(job)])), ErrorKind::Fenced);
     assert_eq!(kind(jobs(engine).retry_job(job)), ErrorKind::Invalid);
@@ -148,6 +166,7 @@ pub fn a_split_whose_session_is_over_is_taken_and_the_late_one_is_ignored(engine
     assert!(jobs(engine).outputs(job).unwrap().is_empty());
     engine.commit(other, vec![output(job, &taken[0], "0", 6), finish(job, &taken[0])]).unwrap();
     assert_eq!(jobs(engine).outputs(job).unwrap()[0].root, root(6));
+    assert_eq!(jobs(engine).measured(job).unwrap(), [(0, format!("by {}", taken[0].attempt))]);
     // A fence frees at once what a lease would free in time.
     engine.meta.fence(other).unwrap();
     let last = claim(engine, third, job, 9);
@@ -337,6 +356,40 @@ pub fn an_open_input_is_closed_once_and_what_was_read_too_early_is_void(engine: 
     assert_eq!(jobs(engine).inputs(failed).unwrap()[0].root, root(3));
     jobs(engine).forget_job(failed).unwrap();
     assert!(!jobs(engine).close_input(failed, &root(3), false).unwrap());
+}
+
+pub fn several_open_inputs_are_closed_one_by_one(engine: &Fixture) {
+    let open = || {
+        let input = |path: &[u8]| JobInput { path: path.to_vec(), root: root(0) };
+        let job = NewJob {
+            inputs: vec![input(b"a\xff"), input(b"b"), input(b"c")],
+            splits: vec![NewSplit { input: None, from: 0, to: OPEN_END }],
+            ..NewJob::default()
+        };
+        jobs(engine).create_job(&job).unwrap()
+    };
+    let range = |job| jobs(engine).split(job, 0).unwrap().unwrap().range;
+    let (session, job) = (engine.writer(), open());
+    let claimed = claim(engine, session, job, 1);
+    // In any order; the split stays open, and with whom it is, until the last; an empty one counts.
+    assert!(jobs(engine).close_one_input(job, 1, &root(7), false, None).unwrap());
+    assert!(jobs(engine).close_one_input(job, 2, &root(0), false, None).unwrap());
+    assert!(range(job).is_open() && jobs(engine).is_current(session, job, &claimed[0]).unwrap());
+    // What was read of this one is not what it became: the attempt is void, the split still open.
+    assert!(jobs(engine).close_one_input(job, 0, &root(8), true, None).unwrap());
+    assert!(range(job).is_open() && !jobs(engine).is_current(session, job, &claimed[0]).unwrap());
+    assert_eq!(states(engine, job), [SplitState::Waiting]);
+    let end = root(7).len() + root(8).len();
+    assert!(jobs(engine).close_one_input(job, 0, &root(8), false, Some(end)).unwrap());
+    assert_eq!((range(job).is_open(), range(job).to), (false, end));
+    let roots: Vec<_> = jobs(engine).inputs(job).unwrap().into_iter().map(|input| input.root).collect();
+    assert_eq!(roots, [root(8), root(7), root(0)]);
+    assert!(!jobs(engine).close_one_input(job, 1, &root(9), true, None).unwrap(), "once all are closed");
+    let again = claim(engine, session, job, 1);
+    engine.commit(session, vec![output(job, &again[0], "0", 5), finish(job, &again[0])]).unwrap();
+    engine.commit(session, vec![publish(job)]).unwrap();
+    assert!(!jobs(engine).close_one_input(job, 1, &root(9), true, None).unwrap());
+    assert_eq!(engine.meta.check().unwrap(), [""; 0]);
 }
 
 pub fn runners_that_claim_at_once_share_the_splits(engine: &Fixture) {

@@ -4,8 +4,8 @@ use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 
 use super::{PORT, Server};
 
@@ -18,12 +18,22 @@ pub enum Piece {
     Lose,
     /// It arrives, and is the last one of its connection.
     PassAndEnd,
+    /// Its connection is lost to who sent it, and it arrives all the same, when [`Proxy::arrive`] says so.
+    Late,
 }
 
 /// Passes connections on to a server, and asks about each piece, in whatever direction: what is sent at once, mostly one message or a few.
 pub struct Proxy {
     dir: PathBuf,
     over: Arc<AtomicBool>,
+    late: Arc<Late>,
+}
+
+/// Pieces that wait.
+#[derive(Default)]
+struct Late {
+    may_arrive: Mutex<bool>,
+    changed: Condvar,
 }
 
 impl Proxy {
@@ -39,7 +49,8 @@ impl Proxy {
         let listener = UnixListener::bind(dir.join(&socket))?;
         let behind = server.dir().join(socket);
         let (over, judge) = (Arc::new(AtomicBool::new(false)), Arc::new(judge));
-        let ended = Arc::clone(&over);
+        let late = Arc::<Late>::default();
+        let (ended, waits) = (Arc::clone(&over), Arc::clone(&late));
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 if ended.load(Ordering::SeqCst) {
@@ -48,12 +59,18 @@ impl Proxy {
                 let (Ok(client), Ok(server)) = (client, UnixStream::connect(&behind)) else { continue };
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (Ok(from), Ok(to)) = (from.try_clone(), to.try_clone()) else { continue };
-                    let judge = Arc::clone(&judge);
-                    std::thread::spawn(move || pass(from, to, &*judge));
+                    let (judge, late) = (Arc::clone(&judge), Arc::clone(&waits));
+                    std::thread::spawn(move || pass(from, to, &*judge, &late));
                 }
             }
         });
-        Ok(Self { dir, over })
+        Ok(Self { dir, over, late })
+    }
+
+    /// Has pieces arrive that are [`Piece::Late`], from now on.
+    pub fn arrive(&self) {
+        *self.late.may_arrive.lock().expect("no panic while held") = true;
+        self.late.changed.notify_all();
     }
 
     /// Where its socket is.
@@ -77,10 +94,18 @@ impl Drop for Proxy {
     }
 }
 
-fn pass(mut from: UnixStream, mut to: UnixStream, judge: &dyn Fn() -> Piece) {
+fn pass(mut from: UnixStream, mut to: UnixStream, judge: &dyn Fn() -> Piece, late: &Late) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let piece = judge();
+        if piece == Piece::Late {
+            let _ = from.shutdown(Shutdown::Both);
+            let may_arrive = late.may_arrive.lock().expect("no panic while held");
+            drop(late.changed.wait_while(may_arrive, |may| !*may));
+            // Whoever passes on the answer finds that nobody takes it, and ends the connection.
+            let _ = to.write_all(&buffer[..count]);
+            return;
+        }
         if piece == Piece::Lose || to.write_all(&buffer[..count]).is_err() || piece == Piece::PassAndEnd {
             break;
         }

@@ -7,8 +7,10 @@ mod signals;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Args;
+use outrigger_active::rules::Readers;
 use outrigger_active::written::Maker;
 use outrigger_format::ChunkerSpec;
 use outrigger_fuse::control::Server;
@@ -27,8 +29,9 @@ use super::{Context, beside, unmount};
 use crate::args::{MountFlags, mount_options, values};
 use crate::exit::{Exit, Failure, Outcome, plain};
 use crate::exporter::{Address, Exporter, Trace};
+use crate::log::Log;
 use crate::output::{complain, print_text};
-use crate::{interrupt, syslog, when};
+use crate::{interrupt, when};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -88,10 +91,17 @@ pub struct MountArgs {
     /// read is verified
     #[arg(long, value_name = "on|off", value_parser = values::on_off)]
     dedup: Option<bool>,
+    /// Of a store in PostgreSQL: for so long a name is taken for what it was, without asking (0, the default: never). Paths take fewer journeys to the database;
+    /// what other hosts do to names is seen that much later
+    #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
+    names_for: Option<Duration>,
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
     metrics: Option<Address>,
+    /// Append what goes wrong to FILE, as lines of JSON with the request that met it, rather than to the system's log
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE, staging_order=ORDER,
-    /// chunker=CHUNKER, dedup=on|off, metrics=ADDRESS
+    /// chunker=CHUNKER, dedup=on|off, names_for=SECONDS, metrics=ADDRESS, log=FILE
     #[arg(short, value_name = "OPT,...")]
     options: Vec<String>,
     #[command(flatten)]
@@ -122,6 +132,16 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
     flags.overrides.chunker = args.chunker.or(flags.overrides.chunker);
     flags.overrides.dedup = args.dedup.or(flags.overrides.dedup);
     flags.metrics = args.metrics.or(flags.metrics);
+    flags.names_for = args.names_for.or(flags.names_for);
+    flags.log = args
+        .log
+        .or(flags.log)
+        .map(std::path::absolute)
+        .transpose()
+        .map_err(|error| Failure::io("cannot tell where the log is to be", &error))?;
+    if flags.log.as_ref().is_some_and(|path| path.as_os_str().as_encoded_bytes().contains(&b',')) {
+        return Err(Failure::usage("the log's path cannot have a comma in it"));
+    }
     if let Some(bytes) = flags.staging_bytes
         && !(STAGING_BYTES_MIN..=STAGING_BYTES_MAX).contains(&bytes)
     {
@@ -139,6 +159,10 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
     let is_shared = shared::url(named).is_some();
     if is_shared && flags.staging_order.is_some() {
         let why = "what is written to a store in PostgreSQL is stored when it is closed: there is no order to choose; leave --staging-order away";
+        return Err(Failure::usage(why));
+    }
+    if !is_shared && flags.names_for.is_some() {
+        let why = "names of a store in a directory are never looked for in vain: no other host changes them; leave --names-for away";
         return Err(Failure::usage(why));
     }
     let found = if is_shared { Ok(named.to_owned()) } else { named.canonicalize() };
@@ -174,14 +198,21 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
 }
 
 fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
-    let reports = Reports::new(move |message| if detach { syslog::log(message) } else { complain(message) });
+    let log = Arc::new(match &plan.flags.log {
+        Some(path) => Log::open(path)
+            .map_err(|error| Failure::io(format!("cannot write to {}", path.display()), &error))?,
+        None if detach => Log::Machine,
+        None => Log::Terminal,
+    });
+    let teller = Arc::clone(&log);
+    let reports = Reports::new(move |report| teller.tell(report));
     let threads = context.threads.clamp(THREADS_MIN, THREADS_MAX);
     arenas::limit(context.threads.max(ARENAS_MIN));
     if !plan.flags.read_only && shared::url(&plan.store).is_some() {
-        return serve_shared(context, plan, detach, threads, reports);
+        return serve_shared(context, plan, detach, threads, (reports, &log));
     }
     if !plan.flags.read_only {
-        return serve_changes(context, plan, detach, threads, reports);
+        return serve_changes(context, plan, detach, threads, (reports, &log));
     }
     let store = Arc::new(context.open()?);
     let view = context.view(&store, "mount", plan.flags.at.as_deref())?;
@@ -216,7 +247,13 @@ fn ready(context: &Context, plan: &Plan, detach: bool) -> impl FnOnce() + Send +
 }
 
 /// Serves a mount that can be written to, until it is unmounted and all is stored.
-fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, reports: Reports) -> Outcome {
+fn serve_changes(
+    context: &Context,
+    plan: &Plan,
+    detach: bool,
+    threads: usize,
+    (reports, log): (Reports, &Log),
+) -> Outcome {
     let store = Arc::new(Store::open(&plan.store, false)?);
     store.require_writable()?;
     offload::use_devices(context, &store, &plan.offload)?;
@@ -233,6 +270,7 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
         complain(&format!("an earlier mount was not unmounted: {}", beside::told(recovered)));
     }
     volume.set_follows(Arc::new(Maker::new(&store)))?;
+    volume.set_reads(Arc::new(Readers::new(&store)))?;
     let mount = mount_options(plan, threads);
     let counted = Arc::new(Counted::new(Arc::clone(&volume)));
     let mounted =
@@ -258,14 +296,15 @@ fn serve_changes(context: &Context, plan: &Plan, detach: bool, threads: usize, r
             "what was written is staged, but could not be stored: {error}; mount again, or run any command on the store"
         )
     });
-    ended(detach, stored, served)
+    ended(detach.then_some(log), stored, served)
 }
 
 /// What a mount that was unmounted came to.
-fn ended(detach: bool, stored: Result<(), String>, served: io::Result<()>) -> Outcome {
+/// Where nobody looks at its terminal, `log` is told.
+fn ended(log: Option<&Log>, stored: Result<(), String>, served: io::Result<()>) -> Outcome {
     if let Err(text) = stored {
-        if detach {
-            syslog::log(&text);
+        if let Some(log) = log {
+            log.tell_failure(&text);
         }
         return Err(Failure::failed(text));
     }
@@ -274,7 +313,13 @@ fn ended(detach: bool, stored: Result<(), String>, served: io::Result<()>) -> Ou
 }
 
 /// Serves a mount of a store that other hosts write to, too, until it is unmounted.
-fn serve_shared(context: &Context, plan: &Plan, detach: bool, threads: usize, reports: Reports) -> Outcome {
+fn serve_shared(
+    context: &Context,
+    plan: &Plan,
+    detach: bool,
+    threads: usize,
+    (reports, log): (Reports, &Log),
+) -> Outcome {
     let store = Arc::new(Store::open(&plan.store, false)?);
     store.require_writable()?;
     offload::use_devices(context, &store, &plan.offload)?;
@@ -282,8 +327,11 @@ fn serve_shared(context: &Context, plan: &Plan, detach: bool, threads: usize, re
     options.staging_bytes = plan.flags.staging_bytes.unwrap_or(options.staging_bytes);
     options.overrides = plan.flags.overrides;
     options.tame_snapshots = plan.flags.honours_rights();
+    options.names_for = plan.flags.names_for.unwrap_or_default();
     let exporter = listen(plan)?;
     let volume = Arc::new(SharedVolume::open(Arc::clone(&store), options, reports)?);
+    volume.set_follows(Arc::new(Maker::new(&store)))?;
+    volume.set_reads(Arc::new(Readers::new(&store)))?;
     let mount = mount_options(plan, threads);
     let counted = Arc::new(Counted::new(Arc::clone(&volume)));
     let mounted =
@@ -291,6 +339,8 @@ fn serve_shared(context: &Context, plan: &Plan, detach: bool, threads: usize, re
     let forget = mounted.forgetter();
     volume.forget_by(move |inode| forget.forget(&Stale { inodes: vec![inode], ..Stale::default() }));
     let (_exporter, trace) = export(exporter, &counted)?;
+    // Nobody changes the store beside it whom it had to forget something for: it asks each time.
+    let server = Server::start(&counted, volume.dir(), Arc::new(|_: &Stale| {}))?;
     let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
     signals::unmount_on_signal(&plan.point, move || {
         // Files that are still open: what was written to them so far.
@@ -299,14 +349,14 @@ fn serve_shared(context: &Context, plan: &Plan, detach: bool, threads: usize, re
         trace.iter().for_each(Trace::remove);
     });
     let served = mounted.serve(ready(context, plan, detach));
-    let stored = volume.close();
+    let stored = volume.close(|| drop(server));
     context.settle(&store);
     offload::remember(&store);
     // Other hosts would wait for the end of its lease; who waits for a signal keeps it open.
     interrupt::close_sessions(&store);
     let stored =
         stored.map_err(|error| format!("what was written last could not be stored, and is lost: {error}"));
-    ended(detach, stored, served)
+    ended(detach.then_some(log), stored, served)
 }
 
 /// Listens for those who ask for metrics, before anything is mounted: then an address that cannot be had is said on the terminal.

@@ -60,7 +60,8 @@ pub fn shake_hands(
     loop {
         let gone = || io::Error::other("it was unmounted before it could answer");
         let message = device.receive(&mut room)?.ok_or_else(gone)?;
-        let (request, unique) = Request::from_device(message)?;
+        let request = Request::from_device(message)?;
+        let unique = request.unique;
         if request.opcode != INIT {
             device.answer(unique, Err(Errno::IO));
             continue;

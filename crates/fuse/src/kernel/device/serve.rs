@@ -23,7 +23,8 @@ pub fn serve<F: FileSystem>(fs: &F, device: &Arc<Device>) -> io::Result<()> {
     // Once for all requests: fresh memory for each would cost page faults.
     let (mut room, mut bytes) = (vec![0; REQUEST_BYTES as usize + HEAD_ROOM], Vec::new());
     while let Some(message) = device.receive(&mut room)? {
-        let (request, unique) = Request::from_device(message)?;
+        let request = Request::from_device(message)?;
+        let unique = request.unique;
         match request.opcode {
             // These have no answer.
             FORGET | BATCH_FORGET => drop(guarded(|| forget(fs, &request))),

@@ -24,6 +24,10 @@ const FSYNC_DATA: u32 = 1;
 /// # Errors
 /// The file system's, and `ENOSYS` for what it has no call for, upon which the kernel does without.
 pub fn answer<F: FileSystem>(fs: &F, request: &Request<'_>, out: &mut Vec<u8>) -> Result<()> {
+    request.asked().answering(|| carry_out(fs, request, out))
+}
+
+fn carry_out<F: FileSystem>(fs: &F, request: &Request<'_>, out: &mut Vec<u8>) -> Result<()> {
     let Request { opcode, number, caller, fields: mut head, mut rest, .. } = *request;
     match opcode {
         LOOKUP => match fs.lookup(caller, number, rest.name()?)? {

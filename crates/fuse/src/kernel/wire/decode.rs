@@ -3,7 +3,8 @@
 
 use rustix::io::Errno;
 
-use super::opcode::fields_len;
+use super::opcode::{self, fields_len};
+use crate::asked::Asked;
 use crate::fs::{Caller, Result};
 
 /// Bytes of the header that every request begins with.
@@ -14,6 +15,8 @@ pub const HEADER_BYTES: usize = 40;
 pub struct Request<'a> {
     /// Operation; one of [`super::opcode`].
     pub opcode: u32,
+    /// Its number.
+    pub unique: u64,
     /// The inode it is about; the directory, where there is a name.
     pub number: u64,
     /// Who asks.
@@ -25,26 +28,31 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// As reports name it.
+    pub fn asked(&self) -> Asked {
+        let Caller { uid, pid, .. } = self.caller;
+        Asked { request: self.unique, operation: opcode::name(self.opcode), inode: self.number, pid, uid }
+    }
+
     /// Reads a header. `EIO` when it is too short.
     pub fn new(header: &[u8], fields: &'a [u8], rest: &'a [u8]) -> Result<Self> {
         let mut header = Fields(header);
         let (_len, opcode) = (header.u32()?, header.u32()?);
-        let (_unique, number) = (header.u64()?, header.u64()?);
+        let (unique, number) = (header.u64()?, header.u64()?);
         let (uid, gid, pid) = (header.u32()?, header.u32()?, header.u32()?);
         let caller = Caller { uid, gid, pid };
-        Ok(Self { opcode, number, caller, fields: Fields(fields), rest: Fields(rest) })
+        Ok(Self { opcode, unique, number, caller, fields: Fields(fields), rest: Fields(rest) })
     }
 
-    /// Reads a request as the device sends it, in one piece; also returns what it is to be answered as. `EIO` when it is too short. Of an
+    /// Reads a request as the device sends it, in one piece. `EIO` when it is too short. Of an
     /// operation that is not known, nothing is taken for fixed fields.
-    pub fn from_device(message: &'a [u8]) -> Result<(Self, u64)> {
+    pub fn from_device(message: &'a [u8]) -> Result<Self> {
         let (header, body) = message.split_at_checked(HEADER_BYTES).ok_or(Errno::IO)?;
         let mut request = Self::new(header, &[], body)?;
         // An older kernel's `INIT` is shorter.
         let len = fields_len(request.opcode).unwrap_or(0).min(body.len());
         (request.fields, request.rest) = (Fields(&body[..len]), Fields(&body[len..]));
-        let unique = Fields(&header[8..]).u64()?;
-        Ok((request, unique))
+        Ok(request)
     }
 }
 

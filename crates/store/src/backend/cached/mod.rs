@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use outrigger_format::PackId;
+use outrigger_format::{PACK_HEADER_LEN, PackId};
 
 use super::{Backend, PackWriter};
 use crate::error::{Error, ErrorKind, Result};
@@ -260,6 +260,11 @@ impl Backend for CachedBackend {
         if buf.is_empty() {
             return shared.inner.read_at(id, offset, buf);
         }
+        let is_new = || shared.packs().get(&id).is_none_or(|pack| pack.read_to == 0);
+        if offset == 0 && buf.len() <= PACK_HEADER_LEN && is_new() {
+            // To learn whose it is; whether anything else of it will be read nobody knows.
+            return shared.inner.read_at(id, offset, buf);
+        }
         let missing = || Error::new(ErrorKind::NotFound, format!("there is no pack {id}"));
         let len = shared.len(id)?.ok_or_else(missing)?;
         let end = offset.saturating_add(buf.len() as u64);
@@ -308,6 +313,14 @@ impl Backend for CachedBackend {
 
     fn read_end(&self, id: PackId, max: usize) -> Result<Option<(Vec<u8>, u64)>> {
         let shared = &self.shared;
+        if shared.packs().get(&id).is_none_or(|pack| pack.len.is_none()) {
+            // As for the header: every host reads the footers of all packs, and the data of few.
+            let end = shared.inner.read_end(id, max)?;
+            if let Some((_, len)) = end {
+                shared.with_pack(id, |pack| pack.len = Some(len));
+            }
+            return Ok(end);
+        }
         let Some(len) = shared.len(id)? else { return Ok(None) };
         let wanted = len.min(max as u64);
         let mut bytes = vec![0; wanted as usize];

@@ -198,3 +198,19 @@ fn many_readers_get_what_they_ask_for() {
         }
     });
 }
+
+#[test]
+fn who_learns_what_is_in_a_pack_fetches_no_blocks_of_it() {
+    let (_, cached) = counted(None);
+    let data = bytes(3 * BLOCK_LEN + 17);
+    write(&cached, 1, &data);
+    let (end, len) = cached.read_end(PackId(1), 70_000).unwrap().unwrap();
+    assert!(end == data[data.len() - 70_000..] && len == data.len() as u64);
+    assert!(read(&cached, 1, 0, PACK_HEADER_LEN) == data[..PACK_HEADER_LEN]);
+    assert_eq!(cached.counts(), CacheCounts::default());
+    // Who goes on to read it has it kept.
+    assert!(read(&cached, 1, 4000, 100) == data[4000..4100]);
+    assert_eq!(cached.counts().fetched, 1);
+    assert_eq!(cached.read_end(PackId(1), 70_000).unwrap().unwrap().0, end);
+    assert!(cached.read_end(PackId(2), 10).unwrap().is_none());
+}

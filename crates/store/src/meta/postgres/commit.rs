@@ -1,8 +1,9 @@
-//! One commit: two journeys to the server. The first one locks and reads (the session, the counters, all rows that the changes name), the
+//! One commit: two journeys to the server, unless it can be made in one (`at_once.rs`). The first one locks and reads (the session, the counters, all rows that the changes name), the
 //! second one writes and commits.
 
 use tokio_postgres::types::Type;
 
+use super::at_once::Learnt;
 use super::connection::Query;
 use super::sessions::{self, now};
 use super::transaction::Tx;
@@ -13,9 +14,6 @@ use crate::meta::change::totals::{Retained, TotalsDelta};
 use crate::meta::change::{Editor, Start, apply_all};
 use crate::meta::fault::{Outcome, refuse};
 use crate::meta::{Change, Commit, Committed, SessionId, SessionKind};
-
-/// Rows over which the totals are spread.
-const SLOTS: i64 = 64;
 
 /// The session, as in [`sessions::REQUIRE_LIVE`], and what every commit goes out from, which changes behind the gate only.
 const START: &str = concat!(
@@ -29,8 +27,13 @@ const START: &str = concat!(
      FROM @session x, @state s, @counter c WHERE x.id = $1 AND c.name = 'next_inode' FOR KEY SHARE OF x"
 );
 
-/// Applies `commit` in a transaction.
-pub(super) fn commit(tx: &mut Tx<'_>, session: SessionId, commit: &Commit) -> Outcome<Committed> {
+/// Applies `commit` in a transaction, and notes what is worth remembering if that goes through.
+pub(super) fn commit(
+    tx: &mut Tx<'_>,
+    session: SessionId,
+    commit: &Commit,
+    learnt: &mut Learnt,
+) -> Outcome<Committed> {
     let (wanted, load) = Working::load(&commit.changes);
     let mut queries = vec![Query::new(START).int(session.0 as i64)];
     if !commit.changes.is_empty() {
@@ -59,13 +62,15 @@ pub(super) fn commit(tx: &mut Tx<'_>, session: SessionId, commit: &Commit) -> Ou
     if commit.changes.is_empty() {
         return Ok(Committed { generation: start.generation, ..Committed::default() });
     }
-    let slot = tx.lane().rem_euclid(SLOTS) as i32;
+    let slot = tx.slot();
     let mut working = Working::new(tx);
     working.loaded(wanted, &answers[1..])?;
-    let mut editor = Editor::new(working, start);
+    let mut editor = Editor::new(working, start.clone());
     apply_all(&mut editor, &commit.changes)?;
     let (mut working, totals, done) = editor.finish();
+    *learnt = Learnt::of(&start, &working);
     working.flush();
+    drop(working);
     commit.pinned().for_each(|root| snapshots::later_pin_root(tx, session, root));
     if totals != TotalsDelta::default() {
         let sql = "UPDATE @total SET files = files + $2, directories = directories + $3, others = others + $4, \

@@ -164,7 +164,9 @@ impl Connection {
             lane_is_there: false,
         };
         if !connection.pooled {
-            let settings = SETTINGS.replace(" LOCAL", "");
+            // Functions find the tables by it; all other statements name the schema.
+            let path = format!("SET search_path TO \"{}\"", location.schema);
+            let settings = format!("{}; {path}", SETTINGS.replace(" LOCAL", ""));
             connection.script(&settings).map_err(|error| refused(location, error))?;
         }
         Ok(connection)

@@ -11,6 +11,7 @@
 //! | `open.rs`, `schema_*.sql` | making the schema, bringing it up to date, refusing what is not ours |
 //! | `row.rs` | rows to values and back, with their checksums |
 //! | `tree.rs` | reading the tree |
+//! | `at_once.rs`, `schema_at_once.sql` | a small commit in one journey |
 //! | `commit.rs`, `working.rs`, `flush.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); writing them |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs/`, `schema_jobs.sql` | jobs |
@@ -19,6 +20,7 @@
 //! | `carry.rs`, `exchange.rs` | taking over a copy's rows; putting a recovered database in the place of the old one |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
 
+mod at_once;
 mod carry;
 mod check;
 mod commit;
@@ -50,9 +52,10 @@ use std::ops::Range;
 use outrigger_format::{Fingerprint, PackId, PackKind, Root};
 use tokio_postgres::types::Type;
 
+use self::at_once::{Guesses, Learnt};
 use self::connection::{Answer, Query};
 use self::pool::Pool;
-use self::transaction::{Gate, Transactions, Tx};
+use self::transaction::{Gate, Once, Transactions, Tx};
 use super::fault::{Explain as _, Outcome};
 use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, Taken, Wait};
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
@@ -74,6 +77,7 @@ pub struct PostgresMeta {
     read_only: bool,
     /// What there is; less in a store of an earlier version that nobody who may write has opened since.
     tables: open::Tables,
+    guesses: Guesses,
 }
 
 impl PostgresMeta {
@@ -109,7 +113,7 @@ impl PostgresMeta {
         if !read_only {
             open::require_durable(&transactions)?;
         }
-        Ok(Self { transactions, config, read_only, tables })
+        Ok(Self { transactions, config, read_only, tables, guesses: Guesses::default() })
     }
 
     /// The configuration's text.
@@ -151,6 +155,21 @@ impl PostgresMeta {
             return Err(Error::new(ErrorKind::Denied, why));
         }
         self.transactions.write(what, gate, work)
+    }
+
+    /// A commit in one journey, if it is one that can be, and nobody has changed anything that it goes out from; else nothing has happened.
+    fn commit_at_once(&self, session: SessionId, commit: &Commit) -> Result<Option<Committed>> {
+        let attempt = if self.read_only { None } else { self.guesses.attempt(session, commit) };
+        let Some(mut attempt) = attempt else { return Ok(None) };
+        let Once::Done(generation) =
+            self.transactions.at_once("committing", |ticket| attempt.query(ticket))?
+        else {
+            return Ok(None);
+        };
+        let generation = generation.map_or_else(|| self.generation(), Ok)?;
+        let (done, learnt) = attempt.finish(generation);
+        self.guesses.learn(learnt);
+        Ok(Some(done))
     }
 
     /// One statement, and what its answer means.
@@ -271,11 +290,19 @@ impl Meta for PostgresMeta {
     fn reserve_inodes(&self, count: u64) -> Result<Range<u64>> {
         let first =
             self.write("reserving inodes", Gate::Open, |tx| counters::advance(tx, "next_inode", count))?;
+        self.guesses.reserved(first + count);
         Ok(first..first + count)
     }
 
     fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
-        self.write("committing", Gate::Shared, |tx| commit::commit(tx, session, commit))
+        if let Some(done) = self.commit_at_once(session, commit)? {
+            return Ok(done);
+        }
+        let mut learnt = Learnt::default();
+        let done =
+            self.write("committing", Gate::Shared, |tx| commit::commit(tx, session, commit, &mut learnt))?;
+        self.guesses.learn(learnt);
+        Ok(done)
     }
 
     fn next_sequence(&self) -> Result<u64> {

@@ -16,6 +16,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema_jobs.sql"),
     include_str!("schema_loose.sql"),
     include_str!("schema_locks.sql"),
+    include_str!("schema_at_once.sql"),
 ];
 /// The newest one.
 pub(in crate::meta) const VERSION: i32 = MIGRATIONS.len() as i32;

@@ -162,7 +162,7 @@ fn special_columns(special: &Special) -> (Option<i64>, Option<&[u8]>) {
 }
 
 /// The bits of a u32 as a column.
-fn bits(value: i64) -> i32 {
+pub(super) fn bits(value: i64) -> i32 {
     (value as u32).cast_signed()
 }
 
@@ -311,7 +311,11 @@ impl InodeColumns {
 
     /// The statement with all columns as `$1` to `$17`, in the order of `stored_columns`.
     pub fn into_query(self, sql: &'static str) -> Query {
-        let mut query = Query::new(sql);
+        self.with_all(Query::new(sql))
+    }
+
+    /// A statement with all columns as its next parameters.
+    pub fn with_all(self, mut query: Query) -> Query {
         for column in self.ints {
             query = query.ints(column);
         }

@@ -7,9 +7,9 @@
 //!
 //! **Made again.** A transaction that failed before its COMMIT was sent has changed nothing, and is made again if the failure was another
 //! transaction's or the connection's. Once COMMIT was sent and no answer came, nobody knows: it may have happened, or happen yet. So each
-//! transaction that writes first puts a number of its own into its connection's row of `lane`. On another connection that row is then read *for
-//! update*: this waits until the server is through with the lost transaction, and tells by the number whether it was committed. Only if it
-//! was not is it made again.
+//! transaction that writes first puts a number of its own into its connection's row of `lane`. On another connection that row is then *closed*: this waits until the
+//! server is through with the lost transaction, tells by the number whether it was committed, and keeps a statement that is only just arriving (`at_once.rs`) from
+//! happening later. Only if it was not committed is it made again.
 
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,30 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// After this many failures because of others a transaction runs alone, so that it comes through.
 const TRIES_BESIDE: u32 = 4;
 const TRIES: u32 = 40;
+
+/// Rows over which the totals are spread.
+const SLOTS: i64 = 64;
+
+/// The row of totals that a connection adds to.
+fn slot_of(lane: i64) -> i32 {
+    lane.rem_euclid(SLOTS) as i32
+}
+
+/// What a statement that is a transaction by itself has to know.
+pub(super) struct Ticket {
+    /// The advisory lock.
+    pub gate: i64,
+    /// Its connection's row of `lane`, and what that is to say.
+    pub lane: i64,
+    pub token: i64,
+}
+
+impl Ticket {
+    /// The row of totals that it adds to.
+    pub fn slot(&self) -> i32 {
+        slot_of(self.lane)
+    }
+}
 
 /// What the engine needs to make transactions.
 pub(super) struct Transactions {
@@ -83,9 +107,9 @@ impl Tx<'_> {
         self.waiting.push(query);
     }
 
-    /// Number of its connection, for spreading.
-    pub fn lane(&self) -> i64 {
-        self.connection.lane
+    /// The row of totals that it adds to.
+    pub fn slot(&self) -> i32 {
+        slot_of(self.connection.lane)
     }
 
     fn commit(&mut self) -> Outcome<()> {
@@ -99,6 +123,15 @@ impl Tx<'_> {
         self.connection.together(None, &all, Some("COMMIT"))?;
         Ok(())
     }
+}
+
+/// What became of a statement that is a transaction by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Once {
+    /// It has happened, and said this; nothing, if the answer was lost.
+    Done(Option<u64>),
+    /// It has not.
+    Nothing,
 }
 
 /// What a failure calls for.
@@ -241,7 +274,39 @@ impl Transactions {
         }
     }
 
-    /// Whether a transaction whose COMMIT was sent, and never answered, has happened.
+    /// Sends one statement that is a transaction by itself, and answers with its number, or `None` if that is negative, or the statement was refused: then nothing has changed.
+    ///
+    /// # Errors
+    /// When the answer was lost, and it cannot be found out what became of it.
+    pub fn at_once(&self, what: &str, statement: impl FnOnce(&Ticket) -> Query) -> Result<Once> {
+        // Behind a pooler nothing is prepared, and the statement is long.
+        let Ok(mut connection) = self.pool.get() else { return Ok(Once::Nothing) };
+        if connection.pooled || connection.ensure_lane().is_err() {
+            return Ok(Once::Nothing);
+        }
+        let token = i64::from_le_bytes(crate::clock::random()?);
+        let ticket = Ticket { gate: self.gate, lane: connection.lane, token };
+        let until = Instant::now() + PATIENCE;
+        let fault = match connection.query(&statement(&ticket)) {
+            Ok(answer) => {
+                let read = || -> Outcome<i64> { Ok(super::counters::row(&answer)?.try_get(0)?) };
+                let answer = read().explain(what)?;
+                return Ok(u64::try_from(answer).map_or(Once::Nothing, |answer| Once::Done(Some(answer))));
+            }
+            Err(error) => Fault::from(error),
+        };
+        if remedy(&fault) == Remedy::Reconnect {
+            connection.discard();
+            self.pool.forget_idle();
+        }
+        let is_unknown = matches!(&fault, Fault::Postgres(error) if is_lost(error));
+        if is_unknown && self.was_committed(ticket.lane, token, until).map_err(|error| error.context(what))? {
+            return Ok(Once::Done(None));
+        }
+        Ok(Once::Nothing)
+    }
+
+    /// Whether a transaction whose COMMIT was sent, and never answered, has happened. If it has not, it never will.
     fn was_committed(&self, lane: i64, token: i64, until: Instant) -> Result<bool> {
         let unknown = |error: Error| {
             error.context(
@@ -252,7 +317,8 @@ impl Transactions {
         let until = until.max(Instant::now() + PATIENCE / 2);
         loop {
             let mut connection = self.connect(until).map_err(unknown)?;
-            let query = Query::new("SELECT token FROM @lane WHERE id = $1 FOR UPDATE").int(lane);
+            // Waits for who has it locked. A second time it says the same.
+            let query = Query::new("UPDATE @lane SET closed = true WHERE id = $1 RETURNING token").int(lane);
             match connection.query(&query) {
                 Ok(answer) => {
                     let found = answer.first().map(|row| row.try_get::<_, i64>(0)).transpose();

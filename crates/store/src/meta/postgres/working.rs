@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 use outrigger_format::Root;
 use tokio_postgres::types::Type;
 
-use super::connection::Query;
+use super::connection::{Answer, Query};
 use super::row::{self, Stored, Traits, require, stored_columns};
 use super::transaction::Tx;
 use crate::error::ErrorKind;
@@ -46,9 +46,43 @@ pub(super) struct Name {
 /// Names of one directory.
 pub(super) type Names = HashMap<Vec<u8>, Slot<Name>>;
 
+/// Where rows come from that are not known.
+pub(super) enum Source<'t, 'p> {
+    Transaction(&'t mut Tx<'p>),
+    /// Nowhere: what is not supposed is not known (`at_once.rs`).
+    Nowhere,
+}
+
+impl Source<'_, '_> {
+    pub fn run(&mut self, queries: Vec<Query>) -> Outcome<Vec<Answer>> {
+        match self {
+            Self::Transaction(tx) => tx.run(queries),
+            Self::Nowhere => Err(Fault::Again { alone: false }),
+        }
+    }
+
+    pub fn one(&mut self, query: Query) -> Outcome<Answer> {
+        match self {
+            Self::Transaction(tx) => tx.one(query),
+            Self::Nowhere => Err(Fault::Again { alone: false }),
+        }
+    }
+
+    /// Of rows without a transaction nothing is written from here.
+    pub fn later(&mut self, query: Query) {
+        if let Self::Transaction(tx) = self {
+            tx.later(query);
+        }
+    }
+
+    fn is_alone(&self) -> bool {
+        matches!(self, Self::Transaction(tx) if tx.alone)
+    }
+}
+
 /// The rows of one transaction.
 pub(super) struct Working<'t, 'p> {
-    pub tx: &'t mut Tx<'p>,
+    pub tx: Source<'t, 'p>,
     pub names: HashMap<i64, Names>,
     pub inodes: HashMap<i64, Slot<Stored>>,
     /// Inodes as they were read, and not locked.
@@ -108,6 +142,15 @@ const ROWS_MAX: usize = 200_000;
 impl<'t, 'p> Working<'t, 'p> {
     /// No rows yet.
     pub fn new(tx: &'t mut Tx<'p>) -> Self {
+        Self::from(Source::Transaction(tx))
+    }
+
+    /// No rows yet, and none but those that are supposed.
+    pub fn guess() -> Self {
+        Self::from(Source::Nowhere)
+    }
+
+    fn from(tx: Source<'t, 'p>) -> Self {
         Self {
             tx,
             names: HashMap::new(),
@@ -123,6 +166,26 @@ impl<'t, 'p> Working<'t, 'p> {
             whole: HashSet::new(),
             guarded: HashSet::new(),
         }
+    }
+
+    /// Supposes that a name is free …
+    pub fn suppose_free(&mut self, parent: i64, name: &[u8]) {
+        self.names.entry(parent).or_default().entry(name.to_vec()).or_insert_with(|| Slot::read(None));
+    }
+
+    /// … that a directory is there, wherever it hangs …
+    pub fn suppose_directory(&mut self, directory: i64) {
+        self.directories.entry(directory).or_insert_with(|| Slot::read(Some(0)));
+    }
+
+    /// … that an inode is this, or is not …
+    pub fn suppose_inode(&mut self, number: i64, row: Option<Stored>) {
+        self.inodes.entry(number).or_insert_with(|| Slot::read(row));
+    }
+
+    /// … that it has these traits, and nobody asks for more.
+    pub fn suppose_like(&mut self, number: i64, row: Stored) {
+        self.glanced.entry(number).or_insert(row);
     }
 
     /// The statements that read what `changes` name, in the order of [`Working::loaded`].
@@ -152,7 +215,7 @@ impl<'t, 'p> Working<'t, 'p> {
     }
 
     /// Takes what the statements of [`Working::load`] brought.
-    pub fn loaded(&mut self, wanted: Wanted, answers: &[super::connection::Answer]) -> Outcome<()> {
+    pub fn loaded(&mut self, wanted: Wanted, answers: &[Answer]) -> Outcome<()> {
         let mut answers = answers.iter();
         let mut rows = |asked: bool| {
             let answer = if asked { answers.next() } else { None };
@@ -421,7 +484,7 @@ impl Rows for Working<'_, '_> {
 
     fn some_names(&mut self, parent: i64, limit: usize) -> Outcome<Vec<(Vec<u8>, i64, Stored)>> {
         if !self.whole.contains(&parent) && self.has_names(parent)? {
-            if !self.tx.alone {
+            if !self.tx.is_alone() {
                 return Err(Fault::Again { alone: true });
             }
             self.relieve()?;
@@ -526,7 +589,7 @@ impl Rows for Working<'_, '_> {
     fn move_directory(&mut self, directory: i64, parent: i64) -> Outcome<()> {
         // One made in this transaction is known to nobody else.
         let known = self.directories.get(&directory).is_some_and(|slot| slot.before.is_none());
-        if !known && !self.tx.alone {
+        if !known && !self.tx.is_alone() {
             return Err(Fault::Again { alone: true });
         }
         self.parent_of(directory)?;

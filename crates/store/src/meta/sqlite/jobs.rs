@@ -8,8 +8,9 @@ use crate::error::{ErrorKind, Result};
 use crate::meta::SessionId;
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::jobs::{
-    Claimed, Claims, ELDER, GIVEN_UP, JobChange, JobId, JobInput, JobRow, JobState, Jobs, NewJob, NewSplit,
-    Note, OPEN_END, OutputRow, Seen, SplitRow, SplitState, elder_of, elder_text, job_holder, split_note,
+    Claimed, Claims, ELDER, GIVEN_UP, JobChange, JobId, JobInput, JobRow, JobState, Jobs, MEASURED, NewJob,
+    NewSplit, Note, OPEN_END, OutputRow, Seen, SplitRow, SplitState, elder_of, elder_text, job_holder,
+    noted_split, split_note,
 };
 
 /// The tables, for `check` too.
@@ -376,6 +377,44 @@ fn close_input(db: &Connection, job: JobId, root: &Root, again: bool) -> Outcome
     Ok(true)
 }
 
+fn close_one_input(
+    db: &Connection,
+    job: JobId,
+    input: u32,
+    root: &Root,
+    again: bool,
+    end: Option<u64>,
+) -> Outcome<bool> {
+    match state_of(db, job) {
+        Ok(JobState::Done) => return Ok(false),
+        Err(Fault::Store(error)) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        other => drop(other?),
+    }
+    let id = job.0 as i64;
+    let open = "SELECT 1 FROM job_split WHERE job = ?1 AND input IS NULL AND after = ?2";
+    if !db.prepare_cached(open)?.exists((id, OPEN_END as i64))? {
+        return Ok(false);
+    }
+    db.prepare_cached("UPDATE job_input SET root = ?3 WHERE job = ?1 AND number = ?2")?.execute((
+        id,
+        input,
+        row::root_column(root),
+    ))?;
+    reclaim::hold(db, &job_holder(job), std::slice::from_ref(root))?;
+    if let Some(end) = end {
+        db.prepare_cached("UPDATE job_split SET after = ?2 WHERE job = ?1 AND input IS NULL")?
+            .execute((id, end as i64))?;
+    }
+    if again {
+        // Whoever runs it finds its token void.
+        db.prepare_cached(
+            "UPDATE job_split SET state = 0, attempt = attempt + 1, tries = 0 WHERE job = ?1 AND input IS NULL AND state IN (1, 2)",
+        )?
+        .execute([id])?;
+    }
+    Ok(true)
+}
+
 fn end(db: &Connection, now: u64, job: JobId, state: JobState, why: &str) -> Outcome<bool> {
     if !matches!(state_of(db, job)?, JobState::Waiting | JobState::Running) {
         return Ok(false);
@@ -412,7 +451,7 @@ fn forget(db: &Connection, job: JobId) -> Outcome<()> {
     ] {
         db.prepare_cached(sql)?.execute([job.0 as i64])?;
     }
-    Ok(())
+    notes::remove_below(db, MEASURED, &split_note(job, ""))
 }
 
 /// Applies a change that came with a commit.
@@ -435,7 +474,7 @@ pub(super) fn apply(db: &Connection, now: u64, session: SessionId, change: &JobC
             ))?;
             reclaim::hold(db, &job_holder(*job), std::slice::from_ref(root))
         }
-        JobChange::Finish { job, split, attempt, log } => {
+        JobChange::Finish { job, split, attempt, log, measured } => {
             if is_current(db, session, *job, *split, *attempt)? {
                 // With two of them, what the other one wrote was nobody's output: the split has this one's number now.
                 db.prepare_cached(
@@ -449,6 +488,9 @@ pub(super) fn apply(db: &Connection, now: u64, session: SessionId, change: &JobC
                     session.0 as i64,
                 ))?;
                 notes::remove(db, ELDER, &split_note(*job, *split))?;
+                if let Some(measured) = measured {
+                    notes::set(db, now, MEASURED, &split_note(*job, *split), Some(measured))?;
+                }
             }
             Ok(())
         }
@@ -515,6 +557,15 @@ impl Jobs for SqliteMeta {
         self.read("reading a split", |db| Ok(splits(db, job, Some(number))?.pop()))
     }
 
+    fn measured(&self, job: JobId) -> Result<Vec<(u64, String)>> {
+        let found =
+            self.read("reading what attempts used", |db| notes::below(db, MEASURED, &split_note(job, "")))?;
+        let mut found: Vec<_> =
+            found.into_iter().filter_map(|(name, text)| Some((noted_split(&name)?, text))).collect();
+        found.sort_unstable();
+        Ok(found)
+    }
+
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>> {
         self.read("listing a job's outputs", |db| outputs(db, job))
     }
@@ -558,6 +609,17 @@ impl Jobs for SqliteMeta {
 
     fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool> {
         self.write("closing a job's input", |db| close_input(db, job, root, again))
+    }
+
+    fn close_one_input(
+        &self,
+        job: JobId,
+        input: u32,
+        root: &Root,
+        again: bool,
+        end: Option<u64>,
+    ) -> Result<bool> {
+        self.write("closing a job's input", |db| close_one_input(db, job, input, root, again, end))
     }
 
     fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool> {

@@ -59,6 +59,19 @@ pub(super) fn one(db: &Connection, kind: &str, name: &str) -> Outcome<Option<Str
     Ok(statement.query_row((kind, name), |row| row.get(0)).optional()?)
 }
 
+/// Notes whose names begin so, with a prefix that ends with `/`.
+pub(super) fn below(db: &Connection, kind: &str, prefix: &str) -> Outcome<Vec<(String, String)>> {
+    if !exist(db)? {
+        return Ok(Vec::new());
+    }
+    // What follows `/` is `0`: so the key's order finds them, however many others there are.
+    let after = format!("{}0", prefix.trim_end_matches('/'));
+    let sql = "SELECT name, value FROM job_note WHERE kind = ?1 AND name >= ?2 AND name < ?3";
+    let mut statement = db.prepare_cached(sql)?;
+    let notes = statement.query_map((kind, prefix, after), |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(notes.collect::<rusqlite::Result<_>>()?)
+}
+
 /// Removes a note, if there is one.
 pub(super) fn remove(db: &Connection, kind: &str, name: &str) -> Outcome<()> {
     if exist(db)? {

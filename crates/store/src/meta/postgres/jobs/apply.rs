@@ -7,11 +7,11 @@ use tokio_postgres::types::Type;
 use super::super::connection::Query;
 use super::super::transaction::Tx;
 use super::super::{counters, reclaim, row};
-use super::{Lock, elder, hold_all, set_state, state_of};
+use super::{Lock, elder, hold_all, notes, set_state, state_of};
 use crate::error::ErrorKind;
 use crate::meta::change::row::root_column;
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::jobs::{JobChange, JobId, JobState, job_holder};
+use crate::meta::jobs::{JobChange, JobId, JobState, MEASURED, job_holder, split_note};
 use crate::meta::{Change, SessionId};
 
 /// Splits of a job that an attempt of this session still has: split → attempt.
@@ -60,6 +60,7 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
     let mut outputs = BTreeMap::new();
     let (mut ended, mut logs, mut attempts_ended): (Vec<i64>, Vec<Option<Vec<u8>>>, Vec<i64>) =
         Default::default();
+    let (mut names, mut texts) = (Vec::new(), Vec::new());
     for change in changes {
         match change {
             JobChange::Output { job: of, split, attempt, name, root }
@@ -67,7 +68,7 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
             {
                 outputs.insert((*split, *attempt, name.as_slice()), root_column(root));
             }
-            JobChange::Finish { job: of, split, attempt, log }
+            JobChange::Finish { job: of, split, attempt, log, measured }
                 if *of == job && current.get(split) == Some(attempt) =>
             {
                 // What comes after the end of an attempt is none of its.
@@ -75,6 +76,10 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
                 ended.push(*split as i64);
                 attempts_ended.push(*attempt as i64);
                 logs.push((!log.is_empty()).then(|| log.clone()));
+                if let Some(measured) = measured {
+                    names.push(split_note(job, split));
+                    texts.push(measured.clone());
+                }
             }
             _ => {}
         }
@@ -104,6 +109,9 @@ fn records(tx: &mut Tx<'_>, session: SessionId, job: JobId, changes: &[&JobChang
                    WHERE s.job = $1 AND s.number = f.number";
         let query = Query::new(sql).int(id).ints(ended).with(logs, Type::BYTEA_ARRAY).ints(attempts_ended);
         tx.later(query.int(session.0 as i64));
+    }
+    if !names.is_empty() {
+        notes::set_all(tx, MEASURED, names, texts);
     }
     Ok(())
 }

@@ -75,8 +75,7 @@ pub(super) fn remove(tx: &mut Tx<'_>, job: JobId, splits: &[i64]) {
 
 /// Removes those at all splits of a job.
 pub(super) fn remove_all(tx: &mut Tx<'_>, job: JobId) {
-    let sql = "DELETE FROM @job_note WHERE kind = $1 AND starts_with(name, $2)";
-    tx.later(Query::new(sql).text(ELDER).text(&split_note(job, "")));
+    notes::remove_below(tx, ELDER, &split_note(job, ""));
 }
 
 fn is_live(tx: &mut Tx<'_>, session: SessionId) -> Outcome<bool> {

@@ -23,8 +23,8 @@ use crate::meta::SessionId;
 use crate::meta::change::row::root_column;
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::jobs::{
-    Claimed, Claims, ELDER, JobId, JobInput, JobRow, JobState, Jobs, NewJob, Note, OPEN_END, OutputRow, Seen,
-    SplitRow, elder_text, job_holder, split_note,
+    Claimed, Claims, ELDER, JobId, JobInput, JobRow, JobState, Jobs, MEASURED, NewJob, Note, OPEN_END,
+    OutputRow, Seen, SplitRow, elder_text, job_holder, noted_split, split_note,
 };
 use outrigger_format::Root;
 use tokio_postgres::types::Type;
@@ -140,6 +140,46 @@ fn close_input(tx: &mut Tx<'_>, job: JobId, root: &Root, again: bool) -> Outcome
     Ok(true)
 }
 
+fn close_one_input(
+    tx: &mut Tx<'_>,
+    job: JobId,
+    input: u32,
+    root: &Root,
+    again: bool,
+    end: Option<u64>,
+) -> Outcome<bool> {
+    match state_of(tx, job, Lock::Update) {
+        Ok(JobState::Done) => return Ok(false),
+        Err(Fault::Store(error)) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        other => drop(other?),
+    }
+    let id = job.0 as i64;
+    let sql = "SELECT number FROM @job_split WHERE job = $1 AND input IS NULL AND after = $2";
+    if tx.one(Query::new(sql).int(id).int(OPEN_END as i64))?.first().is_none() {
+        return Ok(false);
+    }
+    let sql = "SELECT path FROM @job_input WHERE job = $1 AND number = $2";
+    let answer = tx.one(Query::new(sql).int(id).int(input.into()))?;
+    let path: Vec<u8> = super::counters::row(&answer)?.try_get(0)?;
+    let column = root_column(root);
+    let sum = row::input_sum(id, input.into(), &path, column.as_deref());
+    let sql = "UPDATE @job_input SET root = $2, sum = $3 WHERE job = $1 AND number = $4";
+    let query = Query::new(sql).int(id).with(column.clone(), Type::BYTEA).with(sum, Type::INT4);
+    tx.later(query.int(input.into()));
+    hold_all(tx, &job_holder(job), column.into_iter().collect());
+    if let Some(end) = end {
+        let sql = "UPDATE @job_split SET after = $2 WHERE job = $1 AND input IS NULL";
+        tx.later(Query::new(sql).int(id).int(end as i64));
+    }
+    if again {
+        // Whoever runs it finds its token void.
+        let sql = "UPDATE @job_split SET state = 0, attempt = attempt + 1, tries = 0 \
+                   WHERE job = $1 AND input IS NULL AND state IN (1, 2)";
+        tx.later(Query::new(sql).int(id));
+    }
+    Ok(true)
+}
+
 fn end(tx: &mut Tx<'_>, job: JobId, state: JobState, why: &str) -> Outcome<bool> {
     if !matches!(state_of(tx, job, Lock::Update)?, JobState::Waiting | JobState::Running) {
         return Ok(false);
@@ -176,6 +216,7 @@ fn forget(tx: &mut Tx<'_>, job: JobId) -> Outcome<()> {
     ] {
         tx.later(Query::new(sql).int(job.0 as i64));
     }
+    notes::remove_below(tx, MEASURED, &split_note(job, ""));
     Ok(())
 }
 
@@ -210,6 +251,15 @@ impl Jobs for PostgresMeta {
     fn split(&self, job: JobId, number: u64) -> Result<Option<SplitRow>> {
         let query = Query::new(read::SPLIT).int(job.0 as i64).int(number as i64);
         Ok(self.read("reading a split", &query, read::splits)?.pop())
+    }
+
+    fn measured(&self, job: JobId) -> Result<Vec<(u64, String)>> {
+        let query = Query::new(notes::BELOW).text(MEASURED).text(&split_note(job, ""));
+        let found = self.read("reading what attempts used", &query, notes::read)?;
+        let mut found: Vec<_> =
+            found.into_iter().filter_map(|note| Some((noted_split(&note.name)?, note.value))).collect();
+        found.sort_unstable();
+        Ok(found)
     }
 
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>> {
@@ -259,6 +309,19 @@ impl Jobs for PostgresMeta {
 
     fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool> {
         self.write("closing a job's input", Gate::Shared, |tx| close_input(tx, job, root, again))
+    }
+
+    fn close_one_input(
+        &self,
+        job: JobId,
+        input: u32,
+        root: &Root,
+        again: bool,
+        end: Option<u64>,
+    ) -> Result<bool> {
+        self.write("closing a job's input", Gate::Shared, |tx| {
+            close_one_input(tx, job, input, root, again, end)
+        })
     }
 
     fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool> {

@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use tokio_postgres::types::Type;
+
 use super::super::connection::{Answer, Query};
 use super::super::sessions;
 use super::super::transaction::Tx;
@@ -10,6 +12,9 @@ use crate::meta::fault::{Outcome, refuse};
 use crate::meta::jobs::{Note, Seen};
 
 pub(super) const ALL: &str = "SELECT name, value, changed FROM @job_note WHERE kind = $1 ORDER BY name";
+/// Notes whose names begin so.
+pub(super) const BELOW: &str =
+    "SELECT name, value, changed FROM @job_note WHERE kind = $1 AND starts_with(name, $2)";
 pub(super) const SEEN: &str = "SELECT inode, mark FROM @job_seen WHERE rule = $1";
 
 pub(super) fn read(answer: &Answer) -> Outcome<Vec<Note>> {
@@ -36,6 +41,23 @@ pub(super) fn set(tx: &mut Tx<'_>, kind: &str, name: &str, value: Option<&str>) 
         ") ON CONFLICT (kind, name) DO UPDATE SET value = excluded.value, changed = excluded.changed"
     );
     tx.later(Query::new(sql).text(kind).text(name).text(value));
+}
+
+/// Removes notes whose names begin so.
+pub(super) fn remove_below(tx: &mut Tx<'_>, kind: &str, prefix: &str) {
+    let sql = "DELETE FROM @job_note WHERE kind = $1 AND starts_with(name, $2)";
+    tx.later(Query::new(sql).text(kind).text(prefix));
+}
+
+/// Sets notes of one kind, by name.
+pub(super) fn set_all(tx: &mut Tx<'_>, kind: &str, names: Vec<String>, values: Vec<String>) {
+    let sql = concat!(
+        "INSERT INTO @job_note (kind, name, value, changed) SELECT $1, n.name, n.value, ",
+        sessions::now!(),
+        " FROM unnest($2::text[], $3::text[]) AS n (name, value) \
+         ON CONFLICT (kind, name) DO UPDATE SET value = excluded.value, changed = excluded.changed"
+    );
+    tx.later(Query::new(sql).text(kind).with(names, Type::TEXT_ARRAY).with(values, Type::TEXT_ARRAY));
 }
 
 pub(super) fn add(tx: &mut Tx<'_>, kind: &str, name: &str, value: &str) -> Outcome<bool> {

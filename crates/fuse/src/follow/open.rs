@@ -4,7 +4,7 @@
 //! What they were given they cannot be asked to forget, so a change of it *spoils* what they did: it has to be done again, over what the file
 //! becomes. Comparing the bytes would need them once more; doing it again is always right.
 //!
-//! All of this is under the lock of the file's node, together with the file's map: a block is handed out, and a byte of it is written, in one order or the
+//! All of this is under the lock of the file's state, together with the file's map: a block is handed out, and a byte of it is written, in one order or the
 //! other. A block is counted as handed out before it is read: whoever writes to it from then on spoils it, whichever bytes were read.
 
 use std::ops::Range;
@@ -16,7 +16,7 @@ const BEYOND_MAX: usize = 64;
 
 /// How the writing of a file has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum End {
+pub(crate) enum End {
     /// Not yet.
     Open,
     /// The last handle that could write was released.
@@ -27,7 +27,7 @@ pub(super) enum End {
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(crate) struct Open {
     pub prefix: Prefix,
     pub end: End,
     /// Who reads it.
@@ -36,13 +36,15 @@ pub(super) struct Open {
     pub place: (u64, Vec<u8>),
     /// Nobody is to see what is written: what the program makes of it takes its name.
     pub is_hidden: bool,
+    /// It was there before, and is overwritten: it stays whatever comes of it.
+    pub was_there: bool,
     /// How many bytes the writer may be ahead of its readers; `None`: as many as it likes.
     pub ahead: Option<u64>,
 }
 
 /// What of a file can be handed out, and what has been.
 #[derive(Debug, Default)]
-pub(super) struct Prefix {
+pub(crate) struct Prefix {
     end: u64,
     /// What was written beyond it: apart from each other, rising.
     beyond: Vec<Range<u64>>,

@@ -1,0 +1,188 @@
+//! The standard inputs of the programs that read one pass over an input.
+//!
+//! ```text
+//!  source ──▶ Pipes ─┬─▶ standard input of program 1
+//!   (read once)      └─▶ standard input of program 2 …
+//! ```
+//!
+//! Each block is written to all of them, one after the other, before the next one is read: nothing is kept but the block and what the pipes hold, and who reads
+//! slowest sets the pace. A program that closes its input is left out from then on.
+//!
+//! The programs are started one by one ([`share`]): each brings its pipe, and the thread that reads the source begins once all have come, or are known not to
+//! come. A program's own feeder is told that it is fed as soon as it has closed its input, so that one that fails is noticed at once; whether the source could
+//! be read to its end is the thread's answer, which counts for all of them.
+
+use std::io::{ErrorKind as Io, Result, Write as _};
+use std::process::ChildStdin;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::Feed;
+use crate::progress::Counters;
+
+/// How feeding ended.
+pub(crate) type Fed = std::result::Result<(), String>;
+
+struct Pipe {
+    stdin: ChildStdin,
+    /// Told once its program has read enough.
+    done: Option<Sender<Fed>>,
+}
+
+/// See the module.
+pub struct Pipes(Vec<Pipe>);
+
+impl Pipes {
+    /// That of one program.
+    pub(super) fn one(stdin: ChildStdin) -> Self {
+        Self(vec![Pipe { stdin, done: None }])
+    }
+
+    /// True as long as somebody reads.
+    pub fn are_any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Writes these bytes to all that read, and waits for the slowest.
+    ///
+    /// # Errors
+    /// Others than that a program has closed its input.
+    pub fn give(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut given = Ok(());
+        self.0.retain_mut(|pipe| match pipe.stdin.write_all(bytes) {
+            Ok(()) => true,
+            Err(error) => {
+                if error.kind() == Io::BrokenPipe {
+                    pipe.has_enough();
+                } else {
+                    given = Err(error);
+                }
+                false
+            }
+        });
+        given
+    }
+
+    /// Leaves out those that nobody will read any more: for who has nothing to write just now.
+    pub fn look(&mut self) {
+        self.0.retain_mut(|pipe| {
+            let is_closed = pipe.is_closed();
+            if is_closed {
+                pipe.has_enough();
+            }
+            !is_closed
+        });
+    }
+}
+
+impl Pipe {
+    fn has_enough(&mut self) {
+        if let Some(done) = self.done.take() {
+            // Its feeder may have gone with its program.
+            let _ = done.send(Ok(()));
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        let mut looked = [PollFd::new(&self.stdin, PollFlags::ERR)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut looked, Some(&at_once)).is_ok() && looked[0].revents().contains(PollFlags::ERR)
+    }
+}
+
+/// One pass over `source` for so many programs: a feed for each, and the thread that reads, whose answer says whether it could.
+pub(crate) fn share(source: Feed, count: usize, counters: &Arc<Counters>) -> (Vec<Feed>, JoinHandle<Fed>) {
+    let (bring, brought) = channel::<(ChildStdin, Sender<Fed>)>();
+    let feed = |_| {
+        let bring = bring.clone();
+        Feed::Stream(Box::new(move |pipes: Pipes| {
+            let (done, is_done) = channel();
+            for pipe in pipes.0 {
+                let _ = bring.send((pipe.stdin, done.clone()));
+            }
+            drop((bring, done));
+            is_done.recv().unwrap_or_else(|_| Err("the thread that read its input panicked".into()))
+        }))
+    };
+    let feeds = (0..count).map(feed).collect();
+    drop(bring);
+    let counters = Arc::clone(counters);
+    let pass = std::thread::spawn(move || {
+        // Ends when all have come: who does not come has dropped his end.
+        let all: Vec<_> = brought.iter().collect();
+        let waiting: Vec<Sender<Fed>> = all.iter().map(|(_, done)| done.clone()).collect();
+        let pipes = all.into_iter().map(|(stdin, done)| Pipe { stdin, done: Some(done) }).collect();
+        let fed = source.into(Pipes(pipes), &counters);
+        for done in waiting {
+            let _ = done.send(fed.clone());
+        }
+        fed
+    });
+    (feeds, pass)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command, Stdio};
+
+    use super::*;
+
+    fn program(script: &str) -> (Child, Pipes) {
+        let mut command = Command::new("sh");
+        let mut child =
+            command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let pipes = Pipes::one(child.stdin.take().unwrap());
+        (child, pipes)
+    }
+
+    #[test]
+    fn all_are_given_the_same_and_one_that_stops_does_not_stop_the_others() {
+        let bytes: Vec<u8> = (0..5_000_000u32).map(|at| (at % 251) as u8).collect();
+        let source = bytes.clone();
+        let source = Feed::Stream(Box::new(move |mut pipes: Pipes| {
+            for block in source.chunks(100_000) {
+                pipes.give(block).map_err(|error| error.to_string())?;
+            }
+            assert!(pipes.are_any());
+            Ok(())
+        }));
+        let (feeds, pass) = share(source, 3, &Arc::default());
+        let scripts = ["wc -c", "head -c 10 | wc -c", "wc -c"];
+        let running: Vec<_> = feeds
+            .into_iter()
+            .zip(scripts)
+            .map(|(feed, script)| {
+                let (child, pipes) = program(script);
+                (child, std::thread::spawn(move || feed.into(pipes, &Counters::default())))
+            })
+            .collect();
+        let counts: Vec<String> = running
+            .into_iter()
+            .map(|(child, feeder)| {
+                assert_eq!(feeder.join().unwrap(), Ok(()));
+                String::from_utf8(child.wait_with_output().unwrap().stdout).unwrap().trim().to_string()
+            })
+            .collect();
+        assert_eq!(
+            (pass.join().unwrap(), counts),
+            (Ok(()), ["5000000", "10", "5000000"].map(String::from).into())
+        );
+    }
+
+    #[test]
+    fn what_goes_wrong_with_the_source_is_told_to_all_and_who_does_not_come_keeps_nobody_waiting() {
+        let source = Feed::Stream(Box::new(|_| Err("it is damaged".to_string())));
+        let (mut feeds, pass) = share(source, 3, &Arc::default());
+        drop(feeds.pop());
+        for feed in feeds {
+            let (child, pipes) = program("cat");
+            let feeder = std::thread::spawn(move || feed.into(pipes, &Counters::default()));
+            std::thread::spawn(move || assert_eq!(feeder.join().unwrap(), Err("it is damaged".into())));
+            drop(child);
+        }
+        assert_eq!(pass.join().unwrap(), Err("it is damaged".into()));
+    }
+}

@@ -1,0 +1,148 @@
+//! What attempts took, and what a split can be expected to take.
+//!
+//! Who finishes a split notes it with that (`JobChange::Finish`). What a split is expected to take is what the others of its job took, by their bytes: programs differ too much for anything that
+//! was measured elsewhere.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use outrigger_store::meta::jobs::{JobId, NewSplit, SplitRow};
+use outrigger_store::{Result, Store};
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::Usage;
+
+/// What an attempt took that finished a split.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Measured {
+    /// Where it ran.
+    pub host: String,
+    /// From its start until its programs had ended.
+    pub secs: f64,
+    /// Processor time of all its processes, where it was counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_secs: Option<f64>,
+    /// The most memory that they had at once, bytes, where it was counted; of several programs the sum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<u64>,
+}
+
+impl Measured {
+    /// Of an attempt on this host.
+    pub(super) fn here(took: Duration, usage: Usage) -> Self {
+        let cpu_secs = usage.cpu.map(|cpu| cpu.as_secs_f64());
+        Self { host: crate::node::host(), secs: took.as_secs_f64(), cpu_secs, memory: usage.memory }
+    }
+
+    pub(super) fn encode(&self) -> String {
+        serde_json::to_string(self).expect("names and numbers serialise")
+    }
+}
+
+/// What the finished splits of a job took, as far as it was noted, by their numbers.
+///
+/// # Errors
+/// Those of the database.
+pub fn measured(store: &Store, job: JobId) -> Result<BTreeMap<u64, Measured>> {
+    let noted = store.jobs()?.measured(job)?.into_iter();
+    // What another version wrote otherwise is not understood, and not needed.
+    Ok(noted.filter_map(|(split, text)| Some((split, serde_json::from_str(&text).ok()?))).collect())
+}
+
+/// Says what splits can be expected to take.
+#[derive(Clone, Debug, Default)]
+pub struct Forecast {
+    /// Of each finished split: bytes and seconds.
+    known: BTreeMap<u64, (u64, f64)>,
+    bytes: u64,
+    secs: f64,
+}
+
+impl Forecast {
+    /// From what is known of a job.
+    pub fn new(splits: &[SplitRow], measured: &BTreeMap<u64, Measured>) -> Self {
+        let mut forecast = Self::default();
+        for split in splits {
+            if let Some(measured) = measured.get(&split.number) {
+                let bytes = bytes_of(&split.range);
+                forecast.bytes += bytes;
+                forecast.secs += measured.secs;
+                forecast.known.insert(split.number, (bytes, measured.secs));
+            }
+        }
+        forecast
+    }
+
+    /// Seconds that a split can be expected to take, by what the *others* took; `None` when none has finished, or nobody knows yet how long it is.
+    pub fn secs(&self, split: &SplitRow) -> Option<f64> {
+        let (own, count) = match self.known.get(&split.number) {
+            Some(own) => (*own, self.known.len() - 1),
+            None => ((0, 0.0), self.known.len()),
+        };
+        if count == 0 || split.range.is_open() {
+            return None;
+        }
+        let (bytes, secs) = (self.bytes - own.0, self.secs - own.1);
+        // Where there are no bytes, each is like the others.
+        let part = if bytes == 0 { 1.0 / count as f64 } else { bytes_of(&split.range) as f64 / bytes as f64 };
+        Some((secs * part).max(0.0))
+    }
+}
+
+fn bytes_of(range: &NewSplit) -> u64 {
+    if range.is_open() { 0 } else { range.to.saturating_sub(range.from) }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_store::meta::SessionId;
+    use outrigger_store::meta::jobs::{OPEN_END, SplitState};
+
+    use super::*;
+
+    fn split(number: u64, bytes: u64) -> SplitRow {
+        SplitRow {
+            number,
+            range: NewSplit { input: Some(0), from: 5, to: 5 + bytes },
+            state: SplitState::Done,
+            attempt: 1,
+            session: SessionId(1),
+            why: String::new(),
+            log: Vec::new(),
+        }
+    }
+
+    fn took(secs: f64) -> Measured {
+        Measured { host: "a".into(), secs, cpu_secs: None, memory: None }
+    }
+
+    #[test]
+    fn a_split_is_expected_to_take_what_the_others_took_by_their_bytes() {
+        let splits = [split(0, 100), split(1, 300), split(2, 50)];
+        let none = Forecast::new(&splits, &BTreeMap::new());
+        assert_eq!(none.secs(&splits[0]), None);
+        let known = BTreeMap::from([(0, took(2.0)), (1, took(2.0))]);
+        let forecast = Forecast::new(&splits, &known);
+        // 400 bytes took 4 s.
+        assert!((forecast.secs(&splits[2]).unwrap() - 0.5).abs() < 1e-9);
+        // What a split took itself says nothing of what was to be expected.
+        assert!((forecast.secs(&splits[0]).unwrap() - 2.0 / 3.0).abs() < 1e-9);
+        assert!((forecast.secs(&splits[1]).unwrap() - 6.0).abs() < 1e-9);
+        let open = SplitRow { range: NewSplit { to: OPEN_END, ..splits[2].range }, ..splits[2].clone() };
+        assert_eq!(forecast.secs(&open), None);
+        let alone = Forecast::new(&splits, &BTreeMap::from([(0, took(2.0))]));
+        assert_eq!(alone.secs(&splits[0]), None);
+        let empty = [split(0, 0), split(1, 0)];
+        let forecast = Forecast::new(&empty, &BTreeMap::from([(0, took(3.0))]));
+        assert_eq!(forecast.secs(&empty[1]), Some(3.0));
+    }
+
+    #[test]
+    fn what_is_noted_is_read_again_and_what_is_not_known_left_out() {
+        let usage = Usage { cpu: Some(Duration::from_millis(1500)), memory: None };
+        let measured = Measured::here(Duration::from_secs(2), usage);
+        let text = measured.encode();
+        assert!(!text.contains("memory"), "{text}");
+        assert_eq!(serde_json::from_str::<Measured>(&text).unwrap(), measured);
+    }
+}

@@ -1,0 +1,150 @@
+//! Where a mount says what goes wrong: with the request that met it, where one did.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+use outrigger_fuse::report::Report;
+use outrigger_store::{ErrorKind, clock};
+use serde_json::Value;
+
+use crate::output::{Object, complain, rfc3339_nanos};
+
+/// A daemon's facility in the numbers of syslog (RFC 5424).
+const DAEMON: u8 = 3;
+const ERROR: u8 = 3;
+const NOTICE: u8 = 5;
+/// Where systemd's journal takes fields.
+const JOURNAL: &str = "/run/systemd/journal/socket";
+const SYSLOG: &str = "/dev/log";
+
+/// See the module.
+pub enum Log {
+    /// Sentences on standard error.
+    Terminal,
+    /// Lines of JSON.
+    File(File),
+    /// The machine's log: fields, where it is systemd's journal; else lines of syslog. Where there is neither, nobody is told.
+    Machine,
+}
+
+impl Log {
+    /// Goes on with a file of lines, or begins one.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        File::options().create(true).append(true).open(path).map(Self::File)
+    }
+
+    /// Says something.
+    pub fn tell(&self, report: &Report) {
+        match self {
+            Self::Terminal => complain(&report.message),
+            // In one write, as other processes may write to the same file. There is nobody to tell when this fails.
+            Self::File(file) => {
+                let line = format!("{}\n", Value::from(object(report, clock::now_nanos())));
+                let _ = (&*file).write_all(line.as_bytes());
+            }
+            Self::Machine => {
+                let to = |path: &str, bytes: &[u8]| {
+                    UnixDatagram::unbound().and_then(|socket| socket.send_to(bytes, path))
+                };
+                if to(JOURNAL, fields(report).as_bytes()).is_err() {
+                    let _ = to(SYSLOG, line(report).as_bytes());
+                }
+            }
+        }
+    }
+
+    /// Says something that is about no request.
+    pub fn tell_failure(&self, message: &str) {
+        self.tell(&Report { message: message.to_owned(), kind: Some(ErrorKind::Io), asked: None });
+    }
+}
+
+fn level(report: &Report) -> u8 {
+    if report.kind.is_some() { ERROR } else { NOTICE }
+}
+
+fn kind(report: &Report) -> Option<String> {
+    report.kind.map(|kind| format!("{kind:?}").to_lowercase())
+}
+
+fn object(report: &Report, now: u64) -> Object {
+    let word = if level(report) == ERROR { "error" } else { "notice" };
+    let mut object = Object::new().with("time", rfc3339_nanos(now)).with("level", word);
+    object = object.with("process", std::process::id()).with("message", report.message.as_str());
+    if let Some(kind) = kind(report) {
+        object = object.with("kind", kind);
+    }
+    if let Some(asked) = report.asked {
+        let of = Object::new().with("id", asked.request).with("operation", asked.operation);
+        let of = of.with("inode", asked.inode).with("pid", asked.pid).with("uid", asked.uid);
+        object = object.with("request", of);
+    }
+    object
+}
+
+/// As the journal takes them: a field a line, so none may have one in it.
+fn fields(report: &Report) -> String {
+    let message = report.message.replace('\n', " ");
+    let mut fields = format!("PRIORITY={}\nSYSLOG_IDENTIFIER=outrigger\nMESSAGE={message}\n", level(report));
+    if let Some(kind) = kind(report) {
+        fields += &format!("OUTRIGGER_KIND={kind}\n");
+    }
+    if let Some(asked) = report.asked {
+        fields += &format!(
+            "OUTRIGGER_REQUEST={}\nOUTRIGGER_OPERATION={}\nOUTRIGGER_INODE={}\nOUTRIGGER_PID={}\nOUTRIGGER_UID={}\n",
+            asked.request, asked.operation, asked.inode, asked.pid, asked.uid
+        );
+    }
+    fields
+}
+
+/// As syslog daemons take it (RFC 3164).
+fn line(report: &Report) -> String {
+    let head =
+        format!("<{}>outrigger[{}]: {}", DAEMON << 3 | level(report), std::process::id(), report.message);
+    match report.asked {
+        None => head,
+        Some(asked) => format!(
+            "{head} [request {} {}, inode {}, process {} of user {}]",
+            asked.request, asked.operation, asked.inode, asked.pid, asked.uid
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_fuse::asked::Asked;
+
+    use super::*;
+
+    fn report() -> Report {
+        let asked = Asked { request: 12, operation: "READ", inode: 7, pid: 33, uid: 1000 };
+        Report { message: "a pack\nis damaged".into(), kind: Some(ErrorKind::Damaged), asked: Some(asked) }
+    }
+
+    #[test]
+    fn every_form_names_the_request() {
+        let object = Value::from(object(&report(), 0));
+        assert_eq!(object["request"]["id"], 12);
+        assert_eq!(object["request"]["operation"], "READ");
+        assert_eq!((&object["kind"], &object["level"]), (&"damaged".into(), &"error".into()));
+        let fields = fields(&report());
+        assert!(fields.lines().all(|line| line.contains('=')), "{fields}");
+        assert!(fields.contains("MESSAGE=a pack is damaged\n") && fields.contains("OUTRIGGER_REQUEST=12\n"));
+        assert!(line(&report()).ends_with("[request 12 READ, inode 7, process 33 of user 1000]"));
+    }
+
+    #[test]
+    fn what_nobody_asked_for_has_no_request() {
+        let note = Report { message: "a note".into(), kind: None, asked: None };
+        let said = Value::from(object(&note, 0));
+        assert!(said.get("request").is_none() && said.get("kind").is_none());
+        assert_eq!(said["level"], "notice");
+        assert!(line(&note).starts_with("<29>outrigger[") && !line(&note).contains("request"));
+    }
+}

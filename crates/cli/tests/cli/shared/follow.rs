@@ -1,0 +1,354 @@
+//! Programs on files while they are written in a mount that shares its store: each end, by killing what it names, and who may read what is written.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Host, Shared, command};
+use crate::run::Said;
+
+/// Two hosts, and agents on them, which are killed when this is dropped.
+struct Site {
+    // Before the hosts, so that nobody has their directories when they go.
+    agents: Vec<Child>,
+    one: Host,
+    two: Host,
+    shared: Shared,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for agent in &mut self.agents {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+}
+
+impl Site {
+    fn new() -> Option<Self> {
+        let shared = Shared::new()?;
+        let (one, two) = (shared.mount(), shared.mount());
+        fs::create_dir(one.path("raw")).unwrap();
+        Some(Self { agents: Vec::new(), one, two, shared })
+    }
+
+    /// A rule for what is written below `raw`, whose program passes its input on in capitals, says in the file `mark` what it has read so far, and fails while there is a file `fail`.
+    fn rule(&self, pattern: &str, more: &[&str]) {
+        let at = |name: &str| self.one.place.path(name).display().to_string();
+        let script = format!("tee -a {} | tr a-z A-Z; test ! -e {}", at("mark"), at("fail"));
+        let head = "rule add r --quiet --on write --in raw/* --sandbox off --pattern";
+        let head: Vec<&str> = head.split(' ').chain([pattern]).collect();
+        self.one.done(&[&head[..], more, &["--", "sh", "-c", &script]].concat());
+        // The other mount looks once a second.
+        std::thread::sleep(Duration::from_millis(1500));
+    }
+
+    fn agent(&mut self, on_one: bool, name: &str) {
+        let host = if on_one { &self.one } else { &self.two };
+        let mut command = command(&host.place, &host.url, &["node", "--name", name, "--slots", "2"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.agents.push(command.spawn().unwrap());
+        self.until(|| self.one.done(&["node", "list"]).text().contains(name));
+    }
+
+    #[track_caller]
+    fn until(&self, mut is: impl FnMut() -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
+        while !is() {
+            assert!(Instant::now() < end, "it never came to be\n{}", self.one.done(&["jobs"]).text());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    #[track_caller]
+    fn until_read(&self, text: &str) {
+        self.until(|| fs::read_to_string(self.one.place.path("mark")).is_ok_and(|read| read.ends_with(text)));
+    }
+
+    fn create(host: &Host, name: &str) -> File {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).open(host.path("raw").join(name)).unwrap()
+    }
+
+    fn run(&self, args: &[&str]) -> Said {
+        Said::from(command(&self.one.place, &self.one.url, args).output().unwrap())
+    }
+
+    /// Waits for the end of a job.
+    fn wait(&self, job: &str) -> Said {
+        self.run(&["job", "wait", job, "--timeout", "60"])
+    }
+
+    fn is_nowhere(&self, name: &str) -> bool {
+        let hosts = [&self.one, &self.two];
+        self.run(&["cat", name]).code != 0 && hosts.iter().all(|host| !host.path(name).exists())
+    }
+
+    fn kill(&mut self) {
+        self.one.kill_and_mount();
+    }
+}
+
+/// A process that writes and closes nothing: here, whatever is started would close what it has inherited, and that stores it.
+struct Writer(Child);
+
+impl Writer {
+    fn new(host: &Host, script: &str) -> Self {
+        let mut command = Command::new("sh");
+        let command = command.args(["-c", &format!("{script}; read end")]).current_dir(host.path(""));
+        Self(command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn agents_of_a_mounts_host_read_what_is_written_there_and_others_leave_it_to_them() {
+    let Some(mut site) = Site::new() else { return };
+    site.rule("1W->2W", &["--out", "up/{name}", "--tries", "1"]);
+    // It is there first, and cannot read what is written on the other host.
+    site.agent(false, "two");
+    let mut file = Site::create(&site.one, "a");
+    file.write_all(b"first ").unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let shown = site.one.done(&["job", "show", "1", "--json"]).json();
+    assert_eq!((&shown["splits_waiting"], &shown["being_written"]), (&1.into(), &true.into()), "{shown}");
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    assert!(site.one.done(&["job", "show", "1"]).text().contains(&format!("written on {host}")));
+    // Nor can who asks for it there; then the job waits as before.
+    site.one.done(&["job", "cancel", "1"]);
+    let retried = command(&site.two.place, &site.two.url, &["job", "retry", "1"]).output().unwrap();
+    let said = Said::from(retried);
+    assert!(said.code == 1 && said.err.contains(&format!("in a mount on {host}")), "{}", said.err);
+    site.agent(true, "one");
+    site.until_read("first ");
+    // Synced, so that others see it, and closed once: neither is its end.
+    file.sync_all().unwrap();
+    assert_eq!(fs::read(site.two.path("raw/a")).unwrap(), b"first ");
+    file.try_clone().unwrap().write_all(b"second").unwrap();
+    site.until_read("second");
+    assert!(site.is_nowhere("up/a"));
+    drop(file);
+    assert_eq!(site.wait("1").code, 0);
+    site.two.must_read("raw/a", "first second");
+    site.two.must_read("up/a", "FIRST SECOND");
+    assert_eq!(
+        site.one.done(&["job", "logs", "1", "--json"]).json()["splits"][0]["attempt"],
+        1,
+        "no try was used"
+    );
+    // What is written on the other host is its agent's; and a file that is closed is anybody's.
+    fs::write(site.one.place.path("mark"), "").unwrap();
+    let mut file = Site::create(&site.two, "b");
+    file.write_all(b"of two").unwrap();
+    site.until_read("of two");
+    drop(file);
+    assert_eq!(site.wait("2").code, 0);
+    site.one.must_read("up/b", "OF TWO");
+    site.one.done(&["node", "drain", "one", "--wait"]);
+    site.one.write("raw/c", "closed");
+    assert_eq!(site.wait("3").code, 0);
+    site.one.must_read("up/c", "CLOSED");
+    site.one.done(&["node", "drain", "two", "--wait"]);
+    site.shared.check(&site.one);
+}
+
+#[test]
+fn what_was_read_and_changed_is_run_again_and_who_fails_or_gives_up_leaves_no_output() {
+    let Some(mut site) = Site::new() else { return };
+    site.rule("1W->2W", &["--out", "up/{name}", "--tries", "1"]);
+    site.agent(true, "one");
+    let file = Site::create(&site.one, "a");
+    file.write_all_at(b"wrong text", 0).unwrap();
+    site.until_read("wrong text");
+    file.write_all_at(b"right", 0).unwrap();
+    drop(file);
+    assert_eq!(site.wait("1").code, 0);
+    site.two.must_read("up/a", "RIGHT TEXT");
+    // Another host writes there, too.
+    let file = Site::create(&site.one, "b");
+    file.write_all_at(b"both hosts", 0).unwrap();
+    site.until_read("both hosts");
+    file.sync_all().unwrap();
+    OpenOptions::new().write(true).open(site.two.path("raw/b")).unwrap().write_all(b"BOTH").unwrap();
+    drop(file);
+    assert_eq!(site.wait("2").code, 0);
+    site.one.must_read("raw/b", "BOTH hosts");
+    site.two.must_read("up/b", "BOTH HOSTS");
+    // The program fails: the file stays, and the job can be tried again.
+    fs::write(site.one.place.path("fail"), "").unwrap();
+    site.one.write("raw/c", "text");
+    assert_eq!(site.wait("3").code, 1);
+    assert!(site.is_nowhere("up/c"));
+    site.two.must_read("raw/c", "text");
+    fs::remove_file(site.one.place.path("fail")).unwrap();
+    site.one.done(&["job", "retry", "3"]);
+    site.two.must_read("up/c", "TEXT");
+    // The writer gives up; another host may say so, too.
+    for (job, name, on_one) in [("4", "d", true), ("5", "e", false)] {
+        let mut file = Site::create(&site.one, name);
+        file.write_all(b"more text").unwrap();
+        site.until_read("more text");
+        fs::write(site.one.place.path("mark"), "").unwrap();
+        let path = if on_one { &site.one } else { &site.two }.path("raw").join(name);
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::setxattr(&path, "user.outrigger.abort", b"1", flags).unwrap();
+        drop(file);
+        assert_eq!(site.wait(job).code, 1);
+        let (raw, up) = (format!("raw/{name}"), format!("up/{name}"));
+        site.until(|| site.is_nowhere(&raw));
+        assert!(site.is_nowhere(&up));
+    }
+    site.one.done(&["node", "drain", "one", "--wait"]);
+    site.shared.check(&site.one);
+}
+
+#[test]
+fn when_the_mount_is_killed_the_job_fails_and_what_was_synced_can_be_run_over() {
+    let Some(mut site) = Site::new() else { return };
+    site.rule("1W->2W", &["--out", "up/{name}"]);
+    site.agent(true, "one");
+    let writer = Writer::new(&site.one, "exec > raw/a; printf synced; sync raw/a; printf ', and not'");
+    site.until_read("synced, and not");
+    site.kill();
+    drop(writer);
+    let said = site.wait("1");
+    let why = "its writer was lost: the mount has ended before the file was closed; 6 bytes";
+    assert!(said.code == 1 && said.err.contains(why), "{}", said.err);
+    site.two.must_read("raw/a", "synced");
+    assert!(site.is_nowhere("up/a"));
+    site.one.done(&["job", "retry", "1"]);
+    site.two.must_read("up/a", "SYNCED");
+    // The new mount goes on with the rule. What it hides is seen by nobody, and is kept with the job as far as it was synced.
+    site.one.done(&["rule", "remove", "r"]);
+    site.rule("1W->1W", &[]);
+    let writer = Writer::new(&site.one, "exec > raw/b; printf hidden; sync raw/b; printf ' and lost'");
+    site.until_read("hidden and lost");
+    assert!(site.run(&["cat", "raw/b"]).code != 0 && !site.two.path("raw/b").exists());
+    site.kill();
+    drop(writer);
+    let said = site.wait("2");
+    assert!(said.code == 1 && said.err.contains(why), "{}", said.err);
+    assert!(site.is_nowhere("raw/b"));
+    site.one.done(&["gc"]);
+    site.one.done(&["job", "retry", "2"]);
+    site.two.must_read("raw/b", "HIDDEN");
+    let writer = Writer::new(&site.one, "exec > raw/c; printf 'all of it'");
+    site.until_read("all of it");
+    site.kill();
+    drop(writer);
+    let said = site.wait("3");
+    assert!(said.code == 1 && said.err.contains("nothing of the file was stored"), "{}", said.err);
+    assert!(site.is_nowhere("raw/c"));
+    site.one.done(&["node", "drain", "one", "--wait"]);
+    let schema = &site.shared.schema;
+    let left = format!("SELECT count(*) FROM {schema}.job_note WHERE kind = 'open-version'");
+    assert_eq!(site.shared.server.sql(&left), "0");
+    site.shared.check(&site.two);
+}
+
+#[test]
+fn when_the_mount_loses_its_session_its_programs_are_stopped_and_their_outputs_vanish() {
+    let Some(mut site) = Site::new() else { return };
+    site.rule("1W->2W", &["--out", "up/{name}"]);
+    site.agent(true, "one");
+    let mut file = Site::create(&site.one, "a");
+    file.write_all(b"some").unwrap();
+    site.until_read("some");
+    // As the server sees a host that was cut off for longer than its lease, and a collector that came by.
+    let sql = format!(
+        "DELETE FROM {}.session WHERE description LIKE '% {} mount'",
+        site.shared.schema,
+        site.one.child.id()
+    );
+    site.shared.server.sql(&sql);
+    // The program ends without its writer, who has not closed the file and hears of it when he goes on.
+    let said = site.wait("1");
+    assert!(said.code == 1 && said.err.contains("its writer was lost"), "{}", said.err);
+    let done = file.write_all(b"more").and_then(|()| file.sync_all());
+    assert_eq!(done.unwrap_err().raw_os_error(), Some(116), "ESTALE");
+    drop(file);
+    // Whatever the test started before closed what it had inherited, which stores it.
+    assert!(["", "some"].contains(&fs::read_to_string(site.two.path("raw/a")).unwrap().as_str()));
+    assert!(site.is_nowhere("up/a"));
+    site.one.done(&["node", "drain", "one", "--wait"]);
+    site.shared.check(&site.two);
+}
+
+#[test]
+fn what_is_processed_in_its_place_is_never_seen_raw_on_any_host() {
+    let Some(mut site) = Site::new() else { return };
+    site.rule("1W->1W", &["--tries", "1"]);
+    site.agent(true, "one");
+    let mut file = Site::create(&site.one, "a");
+    file.write_all(b"raw text").unwrap();
+    file.sync_all().unwrap();
+    site.until_read("raw text");
+    assert_eq!(file.metadata().unwrap().len(), 8);
+    for host in [&site.one, &site.two] {
+        assert_eq!(fs::read_dir(host.path("raw")).unwrap().count(), 0);
+    }
+    assert!(!site.two.path("raw/a").exists() && site.run(&["cat", "raw/a"]).code != 0);
+    assert!(OpenOptions::new().write(true).create_new(true).open(site.two.path("raw/a")).is_err());
+    drop(file);
+    assert_eq!(site.wait("1").code, 0);
+    for host in [&site.one, &site.two] {
+        host.must_read("raw/a", "RAW TEXT");
+    }
+    // By `cp`, which looks at what it has made.
+    site.one.write("plain", "copied");
+    super::copy(&site.one.path("plain"), &site.one.path("raw/b"));
+    assert_eq!(site.wait("2").code, 0);
+    site.two.must_read("raw/b", "COPIED");
+    // The program fails: nothing is there, and what was written is kept for another try.
+    fs::write(site.one.place.path("fail"), "").unwrap();
+    site.one.write("raw/c", "kept");
+    assert_eq!(site.wait("3").code, 1);
+    assert!(site.is_nowhere("raw/c"));
+    site.one.done(&["gc"]);
+    fs::remove_file(site.one.place.path("fail")).unwrap();
+    site.one.done(&["job", "retry", "3"]);
+    site.two.must_read("raw/c", "KEPT");
+    site.one.done(&["node", "drain", "one", "--wait"]);
+    site.shared.check(&site.one);
+}
+
+#[test]
+fn a_run_that_follows_waits_for_one_file_in_any_mount_of_its_host() {
+    let Some(site) = Site::new() else { return };
+    // A second mount of the same host.
+    fs::create_dir(site.one.place.path("more")).unwrap();
+    site.one.done(&["mount", "more"]);
+    let args = "run --follow --sandbox off --pattern 1W->2W --in raw/* --out up/{name} --attach path";
+    let args: Vec<&str> = args.split(' ').chain(["--", "tr", "a-z", "A-Z"]).collect();
+    let mut waits = command(&site.one.place, &site.one.url, &args);
+    waits.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let waits = waits.spawn().unwrap();
+    // It is there once one of them makes a job of a file.
+    let mut made = 0;
+    site.until(|| {
+        made += 1;
+        let at = if made % 2 == 0 { site.one.path("raw") } else { site.one.place.path("more/raw") };
+        fs::write(at.join(format!("{made}")), format!("text {made}")).unwrap();
+        site.one.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len() == 1
+    });
+    let said = Said::from(waits.wait_with_output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
+    site.two.must_read(&format!("up/{made}"), format!("TEXT {made}"));
+    site.one.write("raw/later", "x");
+    assert_eq!(site.one.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len(), 1, "one file");
+    // Of several files each mount would know its own only.
+    let several = "run --follow --sandbox off --pattern #W->1W --in raw/x --in raw/y --out both -- cat";
+    let said = site.run(&several.split(' ').collect::<Vec<_>>());
+    assert!(said.code == 2 && said.err.contains("in the one mount of a store"), "{} {}", said.code, said.err);
+    site.one.done(&["unmount", "more"]);
+    site.shared.check(&site.one);
+}

@@ -1,0 +1,479 @@
+//! Programs that read files while they are written in a mount: what all kinds of mounts have in common.
+//!
+//! ```text
+//!  create ──▶ Follows::wanted (rules, by path) ──▶ a job whose input is open ──▶ the file's open version (open.rs)
+//!  write  ──▶ log, map, prefix grows ──▶ whoever waits in follow() has a block   (control.rs: the socket's line `follow`)
+//!  release of the last writer ──▶ the closer's thread: stores the file, gives the job its content, forgets the open version
+//! ```
+//!
+//! A mount keeps an [`Open`] beside each file that is followed, under the lock of the file's state, and this registry of them. What it does to store a file, and to hide one, is
+//! its own: `live/follow.rs`, `shared/follow.rs`.
+//!
+//! **A writer who is to wait** for its program ([`Open::ahead`]) does so before its write has taken anything: no room in the log, no gate, no lock. It does not wait for ever:
+//! a program that has read nothing for [`STANDSTILL`] may be waiting for something that only this writer does next; then the bound is lifted for this file. Of the threads that serve requests
+//! at least one is never used to wait.
+//!
+//! The registry's lock is taken before a file's, and with no other.
+
+mod open;
+mod places;
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::Receiver;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::Attributes;
+use outrigger_store::meta::SessionId;
+use outrigger_store::meta::jobs::{JobId, Jobs};
+use outrigger_store::{Context as _, Error, ErrorKind, Result};
+use rustix::io::Errno;
+
+pub(crate) use self::open::{End, Open, Prefix};
+pub(crate) use self::places::{Hanging, Places};
+
+/// Bytes handed out at once at most.
+pub const BLOCK: u64 = 1 << 20;
+/// Who asks for bytes from here on has read enough, and waits for the end of the file only.
+pub const NOTHING_MORE: u64 = u64::MAX;
+/// How long a program may read nothing before its writer goes on without it.
+const STANDSTILL: Duration = Duration::from_secs(10);
+/// How often rules are looked at, and what could not be closed is tried again.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// A writer that sets this on its file before it closes it wants it gone.
+pub(crate) const ABORT: &[u8] = b"user.outrigger.abort";
+
+/// Who has programs read files while they are written.
+pub trait Follows: Send + Sync {
+    /// Looks what is wanted now.
+    ///
+    /// # Errors
+    /// When that cannot be found out; then what was wanted before is.
+    fn refresh(&self) -> Result<()>;
+    /// False when no file at all is wanted. Quick.
+    fn is_any(&self) -> bool;
+    /// What is wanted of a file that is about to be made at this path.
+    fn wanted(&self, path: &[Vec<u8>]) -> Option<Box<dyn Wanted>>;
+    /// Wants one file, the next that `rule` says (in the words of who wants it), for as long as the answer lives.
+    ///
+    /// # Errors
+    /// `Invalid`, `Newer`: it is not understood.
+    fn expect(&self, rule: &str) -> Result<Expected>;
+    /// A file that a job reads was closed with this content; what the job has read is not that, if it is spoilt.
+    ///
+    /// # Errors
+    /// Those of the database; it is called again then.
+    fn close(&self, jobs: &dyn Jobs, job: JobId, inode: u64, content: (&Root, bool)) -> Result<()> {
+        let _ = inode;
+        jobs.close_input(job, content.0, content.1).map(drop)
+    }
+    /// Where an input of a job is that has several.
+    fn input(&self, job: JobId, number: u32) -> Input {
+        let _ = (job, number);
+        Input::Unknown
+    }
+}
+
+/// Where one of several inputs of a job is, all of which are read while they are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Input {
+    /// It was not made yet.
+    NotYet,
+    /// It is written.
+    Inode(u64),
+    /// It was closed: the job has its content.
+    Closed,
+    /// This mount has no such job, or not any more.
+    Unknown,
+}
+
+/// What is wanted of one file.
+pub trait Wanted: Send {
+    /// Nobody is to see what is written.
+    fn hides(&self) -> bool;
+    /// See [`Follows`]: how many bytes the writer may be ahead of those who read.
+    fn ahead(&self) -> Option<u64>;
+    /// Is told before [`Wanted::begin`] as what the file was made, or is there, and in which directories it lies, from the root on: who may read it.
+    fn made(&mut self, _file: &Attributes, _above: &[Attributes]) {}
+    /// Makes the jobs that will read the file. None: nobody wants it after all, and it is a file like any other. With `again` the file was there and is overwritten: what would take its
+    /// place from before must not do so any more, once this has returned.
+    ///
+    /// # Errors
+    /// Those of the store: then the file must not be.
+    fn begin(self: Box<Self>, inode: u64, mount: SessionId, again: bool) -> Result<Vec<JobId>>;
+}
+
+/// Says which job reads the file that was waited for.
+pub struct Expected {
+    /// Once.
+    pub job: Receiver<JobId>,
+    /// Who waits for it.
+    pub waiter: Arc<()>,
+}
+
+/// What a follower is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Followed {
+    /// The next bytes.
+    Data(Vec<u8>),
+    /// Nothing yet: ask again.
+    Nothing,
+    /// It is not open, or not any more: the job's rows say what became of it.
+    Closed,
+}
+
+/// A file of a mount, which may have an open version.
+pub(crate) trait Versioned: Send + Sync {
+    /// Its inode.
+    fn number(&self) -> u64;
+    /// Looks at its open version and its length, with its state locked.
+    fn look<T>(&self, look: impl FnOnce(Option<&Open>, u64) -> T) -> T;
+    /// Changes its open version, with its state locked.
+    fn change<T>(&self, change: impl FnOnce(&mut Option<Box<Open>>) -> T) -> T;
+}
+
+/// Wakes those who wait for something to change.
+#[derive(Default)]
+struct Pulse {
+    beats: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Pulse {
+    fn now(&self) -> u64 {
+        *self.beats.lock().expect("no panic while held")
+    }
+
+    fn beat(&self) {
+        *self.beats.lock().expect("no panic while held") += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits for a beat after `seen`.
+    fn wait(&self, seen: u64, most: Duration) {
+        let beats = self.beats.lock().expect("no panic while held");
+        drop(self.changed.wait_timeout_while(beats, most, |beats| *beats == seen));
+    }
+}
+
+/// What a mount knows of its open versions.
+pub(crate) struct Following<F> {
+    follows: OnceLock<Arc<dyn Follows>>,
+    open: Mutex<HashMap<u64, Arc<F>>>,
+    /// Something was written, handed out, or ended.
+    moved: Pulse,
+    /// There is something to close, or nothing more to do.
+    ended: Pulse,
+    stop: AtomicBool,
+    closer: Mutex<Option<JoinHandle<()>>>,
+    /// Files whose writers may have to wait …
+    bounded: AtomicU32,
+    /// … and writers that do.
+    waiting: AtomicU32,
+}
+
+impl<F> Default for Following<F> {
+    fn default() -> Self {
+        Self {
+            follows: OnceLock::new(),
+            open: Mutex::default(),
+            moved: Pulse::default(),
+            ended: Pulse::default(),
+            stop: AtomicBool::new(false),
+            closer: Mutex::default(),
+            bounded: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+        }
+    }
+}
+
+/// One place less for those who wait.
+struct Waiting<'a>(&'a AtomicU32);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A write that is about to be made.
+pub(crate) struct Write {
+    pub offset: u64,
+    pub len: usize,
+    /// At the file's end, wherever `offset` is.
+    pub appends: bool,
+}
+
+impl<F> Following<F> {
+    /// Files may be followed: making one takes as long as making a job does.
+    pub fn is_any(&self) -> bool {
+        self.follows.get().is_some_and(|follows| follows.is_any())
+    }
+
+    /// A write may have to wait for a program.
+    pub fn may_wait(&self) -> bool {
+        self.bounded.load(Ordering::Relaxed) > 0
+    }
+
+    /// Who says what is wanted, if anything is.
+    pub fn wanting(&self) -> Option<&dyn Follows> {
+        self.follows.get().map(Arc::as_ref).filter(|follows| follows.is_any())
+    }
+
+    /// Looks again which files are to be followed.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    pub fn refresh(&self) -> Result<()> {
+        self.follows.get().map_or(Ok(()), |follows| follows.refresh())
+    }
+
+    /// Wants one file; see [`Follows::expect`].
+    ///
+    /// # Errors
+    /// `Invalid` when this mount has no rules.
+    pub fn expect(&self, rule: &str) -> Result<Expected> {
+        let none = || Error::new(ErrorKind::Invalid, "this mount has no programs read what is written");
+        self.follows.get().ok_or_else(none)?.expect(rule)
+    }
+
+    /// Where one of several inputs of a job is.
+    pub fn input(&self, job: JobId, number: u32) -> Input {
+        self.follows.get().map_or(Input::Unknown, |follows| follows.input(job, number))
+    }
+
+    /// A file that a job reads was closed; see [`Follows::close`].
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn close(&self, jobs: &dyn Jobs, job: JobId, inode: u64, content: (&Root, bool)) -> Result<()> {
+        match self.follows.get() {
+            Some(follows) => follows.close(jobs, job, inode, content),
+            None => jobs.close_input(job, content.0, content.1).map(drop),
+        }
+    }
+
+    /// Has files followed from now on, and starts the thread that does `close`; once.
+    ///
+    /// # Errors
+    /// When there are too many threads, or what is wanted cannot be found out.
+    pub fn start(&self, follows: Arc<dyn Follows>, close: impl FnOnce() + Send + 'static) -> Result<()> {
+        follows.refresh()?;
+        if self.follows.set(follows).is_err() {
+            return Err(Error::new(ErrorKind::Invalid, "this mount has its rules already"));
+        }
+        let closer = std::thread::Builder::new().name("closer".to_string()).spawn(close);
+        let closer = closer.context(|| "cannot start the thread that closes followed files".to_string())?;
+        *self.closer.lock().expect("no panic while held") = Some(closer);
+        Ok(())
+    }
+
+    /// Ends the closer's thread.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.ended.beat();
+        if let Some(thread) = self.closer.lock().expect("no panic while held").take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// What is open.
+    pub fn left(&self) -> Vec<Arc<F>> {
+        self.open.lock().expect("no panic while held").values().cloned().collect()
+    }
+
+    fn file(&self, inode: u64) -> Option<Arc<F>> {
+        self.open.lock().expect("no panic while held").get(&inode).cloned()
+    }
+
+    /// Says of a file, whose state is held, what was done to it.
+    pub fn tell(&self, open: Option<&mut Open>, tell: impl FnOnce(&mut Prefix)) {
+        if let Some(open) = open {
+            tell(&mut open.prefix);
+            self.moved.beat();
+        }
+    }
+
+    /// The last handle that could write to a file, whose state is held, was released; `is_given_up`: and its writer has said that it is worth nothing.
+    pub fn writers_left(&self, open: Option<&mut Open>, is_given_up: bool) {
+        if let Some(open) = open
+            && open.end == End::Open
+        {
+            open.end = if is_given_up { End::Aborted } else { End::Closed };
+            self.moved.beat();
+            self.ended.beat();
+        }
+    }
+
+    /// The writer of a file, whose state is held, wants none of it.
+    pub fn give_up(&self, open: Option<&mut Open>) {
+        if let Some(open) = open {
+            open.end = End::Aborted;
+        }
+        self.moved.beat();
+        self.ended.beat();
+    }
+}
+
+impl<F: Versioned> Following<F> {
+    /// A file, whose handle the caller gives to the registry, is followed from now on.
+    pub fn begin(&self, file: &Arc<F>, version: Open) {
+        self.bounded.fetch_add(u32::from(version.ahead.is_some()), Ordering::Relaxed);
+        // What somebody was quick enough to write already counts as written beyond a gap: it is handed out when the file is closed.
+        file.change(|open| *open = Some(Box::new(version)));
+        self.open.lock().expect("no panic while held").insert(file.number(), Arc::clone(file));
+    }
+
+    /// A file is followed no more; its handle is the caller's again. Returns false if it was not.
+    pub fn end(&self, file: &F) -> bool {
+        let Some(ended) = file.change(Option::take) else { return false };
+        self.bounded.fetch_sub(u32::from(ended.ahead.is_some()), Ordering::Relaxed);
+        self.open.lock().expect("no panic while held").remove(&file.number());
+        true
+    }
+
+    /// Waits until a version of a file that its last writer has just closed is stored. True: it is followed still, and written.
+    ///
+    /// # Errors
+    /// `EBUSY` when that takes too long.
+    pub fn wait_for_close(&self, file: &F) -> std::result::Result<bool, Errno> {
+        let until = Instant::now() + STANDSTILL;
+        loop {
+            let seen = self.moved.now();
+            match file.look(|open, _| open.map(|open| open.end)) {
+                None => return Ok(false),
+                Some(End::Open) => return Ok(true),
+                Some(_) => {}
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Errno::BUSY);
+            }
+            self.moved.wait(seen, left);
+        }
+    }
+
+    /// Somebody may wait for a file that has ended.
+    pub fn told(&self) {
+        self.moved.beat();
+    }
+
+    /// The next bytes of a file that is being written, from byte `from` on, by `read`; waits for them as long as `wait`.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn follow(
+        &self,
+        inode: u64,
+        from: u64,
+        wait: Duration,
+        read: impl Fn(&F, Range<u64>, &mut Vec<u8>) -> std::result::Result<(), Errno>,
+    ) -> Result<Followed> {
+        let until = Instant::now() + wait;
+        loop {
+            let seen = self.moved.now();
+            let Some(file) = self.file(inode) else { return Ok(Followed::Closed) };
+            let range = file.change(|open| {
+                let open = open.as_mut()?;
+                if from == NOTHING_MORE && open.ahead.take().is_some() {
+                    self.bounded.fetch_sub(1, Ordering::Relaxed);
+                    self.moved.beat();
+                }
+                // What is left when the writer has gone is read from what was stored.
+                let is_open = open.end == End::Open;
+                Some(if is_open { open.prefix.hand_out(from, BLOCK) } else { from..from })
+            });
+            let Some(range) = range else { return Ok(Followed::Closed) };
+            if !range.is_empty() {
+                self.moved.beat();
+                let mut bytes = Vec::new();
+                read(&file, range.clone(), &mut bytes).map_err(|errno| {
+                    let why = format!(
+                        "inode {inode}, which is being written, cannot be read at byte {}",
+                        range.start
+                    );
+                    Error::new(ErrorKind::Damaged, why).caused_by(std::io::Error::from(errno))
+                })?;
+                // It was cut since, which spoils what was handed out.
+                return Ok(if bytes.is_empty() { Followed::Nothing } else { Followed::Data(bytes) });
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(Followed::Nothing);
+            }
+            self.moved.wait(seen, left);
+        }
+    }
+
+    /// Waits until a write is not too far ahead of those who read the file. `threads` serve requests; `note` is told when the wait is given up.
+    pub fn wait_for(&self, file: &F, write: &Write, threads: usize, note: impl FnOnce(String)) {
+        if !self.may_wait() {
+            return;
+        }
+        let (mut moved_at, mut before, mut place) = (Instant::now(), None, None);
+        loop {
+            let seen = self.moved.now();
+            let consumed = file.look(|open, len| match open {
+                Some(Open { ahead: Some(ahead), prefix, end: End::Open, .. }) => {
+                    let from = if write.appends { len } else { write.offset };
+                    let is_near = (from + write.len as u64).saturating_sub(prefix.consumed()) <= *ahead;
+                    (!is_near).then(|| prefix.consumed())
+                }
+                _ => None,
+            });
+            let Some(consumed) = consumed else { return };
+            if before != Some(consumed) {
+                (moved_at, before) = (Instant::now(), Some(consumed));
+            }
+            let stood = moved_at.elapsed();
+            if stood >= STANDSTILL {
+                return self.lift_bound(file, note);
+            }
+            if place.is_none() {
+                // One thread is left to serve who else may come, the program's own requests among them.
+                let most = threads.clamp(2, 8) as u32 - 1;
+                let taken = self.waiting.fetch_add(1, Ordering::Relaxed);
+                place = Some(Waiting(&self.waiting));
+                if taken >= most {
+                    return;
+                }
+            }
+            self.moved.wait(seen, STANDSTILL - stood);
+        }
+    }
+
+    fn lift_bound(&self, file: &F, note: impl FnOnce(String)) {
+        let lifted = file.change(|open| {
+            let open = open.as_mut()?;
+            open.ahead.take()?;
+            let jobs: Vec<String> = open.jobs.iter().map(ToString::to_string).collect();
+            Some((jobs.join(", "), open.place.1.escape_ascii().to_string()))
+        });
+        if let Some((jobs, name)) = lifted {
+            self.bounded.fetch_sub(1, Ordering::Relaxed);
+            note(format!(
+                "`{name}`: its program (job {jobs}) has read nothing for {} seconds; its writer goes on without waiting for it",
+                STANDSTILL.as_secs()
+            ));
+        }
+    }
+
+    /// What the closer's thread does: looks at the rules, and does `close` to what has ended, again and again until that has succeeded.
+    pub fn run(&self, close: impl Fn(&Arc<F>) -> Result<()>, report: impl Fn(Result<()>)) {
+        while !self.stop.load(Ordering::Relaxed) {
+            let seen = self.ended.now();
+            report(self.refresh());
+            let has_ended =
+                |file: &Arc<F>| file.look(|open, _| open.is_some_and(|open| open.end != End::Open));
+            for file in self.left().into_iter().filter(has_ended) {
+                // What cannot be closed is tried again; its followers wait.
+                report(close(&file));
+            }
+            self.ended.wait(seen, LOOK_EVERY);
+        }
+    }
+}

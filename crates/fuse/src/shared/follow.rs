@@ -1,0 +1,283 @@
+//! Files of a mount that shares its store, while programs read them ([`crate::follow`]): how they begin, and what happens when they are closed.
+//!
+//! **Who reads.** Programs of this host: what is written lies in this mount's log, and nobody else has it before it is stored. Agents elsewhere leave such a job alone until its file is closed.
+//!
+//! **Order.** A note in the database ([`super::noted`]), then the job, then the answer to `create`. What a program is given was acknowledged, and may not be stored yet: if the mount ends, the program's work counts for
+//! nothing, and the job fails (`outrigger_active::written`). When the last writer has gone nothing is handed out any more. Its `release` has stored the file, or the closer does. Then the closer has the content held,
+//! sees that it still is the file's, and gives it to the job, whose attempts so far are void if the prefix was spoilt; only then is a follower told that the file is closed. If another host has put another content in
+//! its place meanwhile, the job has that, and the prefix is spoilt.
+//!
+//! **Only files that are made** are followed, not those that are overwritten: others may write to such a file at the same time, and under which name it is there now only the database knows.
+//!
+//! **Without its session** this mount can store nothing, and whatever a program reads here counts for nothing: its followers are told that the file is closed, and find that its job's input is not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::Attributes;
+use outrigger_store::meta::jobs::JobState;
+use outrigger_store::meta::{At, DirEntry, ROOT_INODE, orphan_holder};
+use outrigger_store::{Context as _, Error, ErrorKind, Result};
+
+use super::SharedVolume;
+use super::core::{Core, TRIES};
+use super::file::File;
+use crate::follow::{ABORT, End, Expected, Followed, Follows, Hanging, Open, Prefix, Wanted, Write};
+
+impl SharedVolume {
+    /// Has files followed from now on, as `follows` says; once.
+    ///
+    /// # Errors
+    /// When there are too many threads, or what is wanted cannot be found out.
+    pub fn set_follows(&self, follows: Arc<dyn Follows>) -> Result<()> {
+        let core = Arc::clone(&self.core);
+        self.core.following.start(follows, move || {
+            core.following.run(|file| core.close_open(file), |done| core.report(done));
+        })
+    }
+
+    /// Looks again which files are to be followed, and whether somebody wants to know who reads.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    pub fn refresh_follows(&self) -> Result<()> {
+        self.opens.refresh()?;
+        self.core.following.refresh()
+    }
+
+    /// Wants one file; see [`Follows::expect`].
+    ///
+    /// # Errors
+    /// `Invalid` when this mount has no rules.
+    pub fn expect_file(&self, rule: &str) -> Result<Expected> {
+        self.core.following.expect(rule)
+    }
+
+    /// The next bytes of a file that is being written, from byte `from` on; waits for them as long as `wait`.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed> {
+        let core = &self.core;
+        if core.session.check().is_err() {
+            return Ok(Followed::Closed);
+        }
+        core.following.follow(inode, from, wait, |file, range, out| {
+            core.read_file(file, range.start, (range.end - range.start) as usize, out)
+        })
+    }
+
+    /// Ends the closer's thread, and closes what is still open: there are no writers any more.
+    pub(super) fn end_following(&self) -> Result<()> {
+        let core = &self.core;
+        core.following.stop();
+        let mut first = Ok(());
+        for file in core.following.left() {
+            core.writers_left(&file);
+            first = first.and(core.close_open(&file));
+        }
+        first
+    }
+}
+
+impl Core {
+    /// What is wanted of a file that is about to be made.
+    pub fn wanted(&self, parent: u64, name: &[u8]) -> crate::fs::Result<Option<Box<dyn Wanted>>> {
+        let Some(follows) = self.following.wanting() else { return Ok(None) };
+        let path = self.fail(self.places.path_of(self, parent))?;
+        let Some(mut path) = path else { return Ok(None) };
+        path.push(name.to_vec());
+        Ok(follows.wanted(&path))
+    }
+
+    /// Makes the jobs that follow a file that was just made and is held open by its maker, whom nobody has answered yet. False: nobody wants it after all.
+    pub fn begin_following(
+        &self,
+        file: &Arc<File>,
+        place: (u64, Vec<u8>),
+        mut wanted: Box<dyn Wanted>,
+    ) -> Result<bool> {
+        let (is_hidden, ahead) = (wanted.hides(), wanted.ahead());
+        let made = file.read().attributes();
+        wanted.made(&made, &self.attributes_above(place.0)?);
+        if !is_hidden {
+            self.note_open(file.number)?;
+        }
+        let jobs = wanted.begin(file.number, self.session.id(), false);
+        let is_wanted = jobs.as_ref().is_ok_and(|jobs| !jobs.is_empty());
+        if !is_wanted && !is_hidden {
+            // If this fails, whoever finds this mount gone does it.
+            let _ = self.fail(self.unnote(file.number, None));
+        }
+        let jobs = jobs?;
+        if is_wanted {
+            self.open.again(file);
+            let (prefix, end) = (Prefix::default(), End::Open);
+            let open = Open { prefix, end, jobs, place, is_hidden, was_there: false, ahead };
+            self.following.begin(file, open);
+        }
+        Ok(is_wanted)
+    }
+
+    /// The attributes of a directory and of those above it, from the root on.
+    fn attributes_above(&self, directory: u64) -> Result<Vec<Attributes>> {
+        let (mut found, mut at) = (Vec::new(), Some(directory));
+        while let Some(number) = at {
+            let gone = || Error::new(ErrorKind::NotFound, format!("directory {number} is gone"));
+            found.push(self.store.meta.inode(At::Now, number)?.ok_or_else(gone)?.attributes);
+            at = if number == ROOT_INODE { None } else { self.store.meta.parent_of(number)? };
+        }
+        found.reverse();
+        Ok(found)
+    }
+
+    /// A handle of a file was released: if no other one can write, its writers have left.
+    pub fn writers_left(&self, file: &File) {
+        if !file.has_writers() {
+            self.following.writers_left(file.write().open.as_deref_mut(), false);
+        }
+    }
+
+    /// A file has another name.
+    pub fn renamed_open(&self, number: u64, (parent, name): (u64, &[u8])) {
+        if let Some(file) = self.open.get(number)
+            && let Some(open) = &mut file.write().open
+        {
+            open.place = (parent, name.to_vec());
+        }
+    }
+
+    /// Waits until a write of so many bytes at `offset` (with `appends`: at the file's end) is not too far ahead of those who read the file.
+    pub fn wait_for_followers(&self, file: &File, offset: u64, len: usize, appends: bool) {
+        let note = |text| self.reports.note(text);
+        self.following.wait_for(file, &Write { offset, len, appends }, self.options.write_threads, note);
+    }
+
+    fn report(&self, done: Result<()>) {
+        if let Err(error) = done {
+            self.reports.errno_of_our_own(&error);
+        }
+    }
+
+    /// Ends an open version whose writers have gone; see the module.
+    fn close_open(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        let opened = file.read().open.as_ref().map(|o| (o.end, o.jobs.clone(), o.place.clone(), o.is_hidden));
+        let Some((end, jobs, place, is_hidden)) = opened else { return Ok(()) };
+        let hidden = is_hidden.then_some(&place);
+        if self.session.check().is_err() {
+            // Whoever runs its jobs finds that out, and does what is left to be done.
+            self.drop_open(file, hidden);
+            return Ok(());
+        }
+        let rows = self.store.jobs()?;
+        if end == End::Aborted || self.is_given_up(file)? {
+            for job in jobs {
+                rows.end_job(job, JobState::Failed, "its writer gave the file up")?;
+            }
+            if !is_hidden {
+                self.unlink_aborted(file, &place)?;
+            }
+        } else if let Some((root, spoilt)) = self.content_at_end(file)? {
+            for job in jobs {
+                rows.close_input(job, &root, spoilt)?;
+            }
+        } else {
+            for job in jobs {
+                rows.end_job(job, JobState::Failed, "another host removed the file while it was written")?;
+            }
+        }
+        self.unnote(file.number, hidden)?;
+        self.drop_open(file, hidden);
+        Ok(())
+    }
+
+    /// A file is followed no more.
+    fn drop_open(&self, file: &Arc<File>, hidden: Option<&(u64, Vec<u8>)>) {
+        if let Some((parent, name)) = hidden {
+            self.hidden.remove((*parent, name), file.number);
+        }
+        if self.following.end(file) {
+            if hidden.is_some() {
+                // Nobody comes by it any more.
+                file.write().lose();
+                self.forget_row(file.number);
+            }
+            self.close_file(file);
+        }
+        self.following.told();
+    }
+
+    /// Its writer, or anybody else, has said that it is worth nothing.
+    fn is_given_up(&self, file: &File) -> Result<bool> {
+        let state = file.read();
+        if state.is_hidden || state.is_removed {
+            return Ok(state.row.attributes.xattrs.iter().any(|(name, _)| name == ABORT));
+        }
+        drop(state);
+        let row = self.store.meta.inode(At::Now, file.number)?;
+        Ok(row.is_some_and(|row| row.attributes.xattrs.iter().any(|(name, _)| name == ABORT)))
+    }
+
+    /// Stores a file whose writers have gone. Its content, which is kept from being reclaimed, and whether what was read of it before is something else; `None` if it has gone.
+    fn content_at_end(self: &Arc<Self>, file: &Arc<File>) -> Result<Option<(Root, bool)>> {
+        for _ in 0..TRIES {
+            self.store_file(file, true)?;
+            let (root, spoilt) = {
+                let state = file.read();
+                if state.is_void() {
+                    return Ok(None);
+                }
+                let spoilt = state.open.as_ref().is_none_or(|open| open.prefix.is_spoilt());
+                // From here on only spoilt can change, if somebody opens it again and writes: for nothing, then.
+                if state.is_kept() {
+                    // It is held since it was stored, or pinned since its name was removed.
+                    return Ok(Some((state.row.root.clone(), spoilt)));
+                }
+                (state.row.root.clone(), spoilt)
+            };
+            // What is held before it is seen to be the file's has been rooted ever since.
+            self.store.meta.hold(&orphan_holder(file.number), std::slice::from_ref(&root))?;
+            let now = self.store.meta.inode(At::Now, file.number)?;
+            if now.is_some_and(|row| row.root == root) {
+                return Ok(Some((root, spoilt)));
+            }
+            self.refresh(file)?;
+        }
+        Err(Error::new(ErrorKind::Busy, "other hosts change a file all the time that programs have read"))
+    }
+
+    /// Removes a file that its writer has given up, if its name still stands for it.
+    fn unlink_aborted(&self, file: &File, (parent, name): &(u64, Vec<u8>)) -> Result<()> {
+        let stands = self.store.meta.lookup(At::Now, *parent, name)?;
+        if stands.is_some_and(|row| row.number == file.number) {
+            self.unlink_node(*parent, name, false)
+                .context(|| format!("removing `{}`, which its writer gave up", name.escape_ascii()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Hanging for Core {
+    fn number_at(&self, parent: u64, name: &[u8]) -> Result<Option<u64>> {
+        Ok(self.store.meta.lookup(At::Now, parent, name)?.map(|row| row.number))
+    }
+
+    fn parent_of(&self, directory: u64) -> Result<Option<u64>> {
+        self.store.meta.parent_of(directory)
+    }
+
+    fn name_in(&self, parent: u64, directory: u64) -> Result<Option<Vec<u8>>> {
+        const PAGE: usize = 1024;
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let page = self.store.meta.read_dir(At::Now, parent, after.as_deref(), PAGE)?;
+            let is_last = page.len() < PAGE;
+            after = page.last().map(|last| last.name.clone());
+            let found = page.into_iter().find(|entry: &DirEntry| entry.inode.number == directory);
+            if found.is_some() || is_last {
+                return Ok(found.map(|entry| entry.name));
+            }
+        }
+    }
+}

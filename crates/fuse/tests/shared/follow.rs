@@ -1,0 +1,508 @@
+//! Files that programs read while they are written in one of several mounts: what a follower may have seen, and what becomes of its job.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_format::Root;
+use outrigger_fuse::control::{is_within_reach, listens_at, mounts_of};
+use outrigger_fuse::fs::{FileSystem, OpenFlags, Part, ROOT, SetAttr};
+use outrigger_fuse::live::{Expected, Followed, Follows, NOTHING_MORE, STAGING_BYTES_MIN, Wanted};
+use outrigger_fuse::shared::{SharedOptions, held_of, left_open, let_go};
+use outrigger_store::gc::{GcOptions, GcProgress, collect};
+use outrigger_store::meta::jobs::{
+    Claimed, JobId, JobInput, JobRow, JobState, NewJob, NewSplit, OPEN_END, SplitRow, SplitState,
+};
+use outrigger_store::meta::{At, SessionId, SessionKind};
+use outrigger_store::read::Reader;
+use outrigger_store::session::Session;
+use outrigger_store::{Error, ErrorKind, Store};
+use outrigger_workload::Rng;
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
+use rustix::io::Errno;
+
+use super::hosts::{Cluster, Host, Open, USER, new_file};
+use super::random;
+
+const MAKE: OpenFlags = OpenFlags::RDWR.union(OFlags::CREATE);
+
+/// Wants all files whose paths begin with `raw`; hides those that begin with `rawhidden`.
+struct All(Arc<Store>);
+
+struct One {
+    store: Arc<Store>,
+    path: Vec<u8>,
+}
+
+impl Follows for All {
+    fn refresh(&self) -> outrigger_store::Result<()> {
+        Ok(())
+    }
+
+    fn is_any(&self) -> bool {
+        true
+    }
+
+    fn wanted(&self, path: &[Vec<u8>]) -> Option<Box<dyn Wanted>> {
+        let path = path.join(&b'/');
+        path.starts_with(b"raw")
+            .then(|| Box::new(One { store: Arc::clone(&self.0), path }) as Box<dyn Wanted>)
+    }
+
+    fn expect(&self, _: &str) -> outrigger_store::Result<Expected> {
+        Err(Error::new(ErrorKind::Invalid, "nobody asks"))
+    }
+}
+
+impl Wanted for One {
+    fn hides(&self) -> bool {
+        self.path.starts_with(b"rawhidden")
+    }
+
+    fn ahead(&self) -> Option<u64> {
+        None
+    }
+
+    fn begin(self: Box<Self>, _: u64, _: SessionId, again: bool) -> outrigger_store::Result<Vec<JobId>> {
+        assert!(!again, "what is overwritten is not followed here");
+        if self.path.ends_with(b"fails") {
+            return Err(Error::new(ErrorKind::Io, "no job can be made"));
+        }
+        if self.path.ends_with(b"nobody") {
+            return Ok(Vec::new());
+        }
+        let job = NewJob {
+            inputs: vec![JobInput { path: self.path, root: Root::Empty }],
+            splits: vec![NewSplit { input: Some(0), from: 0, to: OPEN_END }],
+            ..NewJob::default()
+        };
+        Ok(vec![self.store.jobs()?.create_job(&job)?])
+    }
+}
+
+/// A store, and who looks at its jobs.
+struct Site {
+    cluster: Cluster,
+    store: Store,
+    session: Arc<Session>,
+}
+
+impl Site {
+    fn new() -> Option<Self> {
+        let cluster = Cluster::new()?;
+        let store = cluster.store();
+        let session = store.session(SessionKind::Writer, "job test").unwrap();
+        Some(Self { cluster, store, session })
+    }
+
+    fn mount(&self) -> Host {
+        let options = SharedOptions { staging_bytes: STAGING_BYTES_MIN, ..SharedOptions::new(2) };
+        let host = self.cluster.mount_with(options);
+        host.volume.set_follows(Arc::new(All(Arc::clone(&host.store)))).unwrap();
+        host
+    }
+
+    fn newest(&self) -> JobId {
+        self.store.jobs().unwrap().jobs(1).unwrap()[0].id
+    }
+
+    fn row(&self, job: JobId) -> JobRow {
+        self.store.jobs().unwrap().job(job).unwrap().unwrap()
+    }
+
+    fn claim(&self, job: JobId) -> Claimed {
+        self.store.jobs().unwrap().claim_splits(self.session.id(), job, 1, 9, None).unwrap().claimed[0]
+    }
+
+    fn split(&self, job: JobId) -> SplitRow {
+        self.store.jobs().unwrap().split(job, 0).unwrap().unwrap()
+    }
+
+    fn content(&self, root: &Root) -> Vec<u8> {
+        // What others have packed meanwhile.
+        self.store.refresh_index().unwrap();
+        let mut bytes = Vec::new();
+        Reader::new(&self.store)
+            .read(root, 0, u64::MAX, &mut |some| {
+                bytes.extend_from_slice(some);
+                Ok(())
+            })
+            .unwrap();
+        bytes
+    }
+
+    fn input(&self, job: JobId) -> Vec<u8> {
+        let root = self.store.jobs().unwrap().inputs(job).unwrap()[0].root.clone();
+        self.content(&root)
+    }
+
+    fn reclaim(&self) {
+        let options = GcOptions { grace_secs: 0, ..GcOptions::default() };
+        for _ in 0..2 {
+            collect(&self.store, &options, &GcProgress::default()).unwrap();
+        }
+    }
+
+    /// Nothing is held for files that are open no more.
+    #[track_caller]
+    fn nothing_is_left(&self) {
+        assert_eq!(self.store.jobs().unwrap().notes("open-version").unwrap(), []);
+        let held = self.store.meta.holders().unwrap();
+        assert!(!held.iter().any(|holder| holder.starts_with("orphan")), "{held:?}");
+    }
+}
+
+fn follow(host: &Host, inode: u64, from: u64) -> Followed {
+    host.volume.follow(inode, from, Duration::ZERO).unwrap()
+}
+
+/// Until the mount has closed it.
+#[track_caller]
+fn wait_closed(host: &Host, inode: u64) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while host.volume.follow(inode, NOTHING_MORE, Duration::from_millis(50)).unwrap() != Followed::Closed {
+        assert!(Instant::now() < end, "it was never closed");
+    }
+}
+
+#[test]
+fn a_follower_sees_what_the_file_becomes_or_is_told_that_it_did_not() {
+    let Some(site) = Site::new() else { return };
+    let (mut one, two) = (site.mount(), site.mount());
+    let (mut clean, mut spoilt, mut killed, mut aborted, mut outside) = (0, 0, 0, 0, 0);
+    for seed in 0..70 {
+        let mut rng = Rng::new(seed);
+        let name = format!("raw{seed}");
+        let open = one.open(&name, MAKE).unwrap();
+        let (number, job) = (open.number, site.newest());
+        let claimed = site.claim(job);
+        let (mut content, mut seen) = (Vec::<u8>::new(), Vec::<u8>::new());
+        let (mut is_spoilt, mut synced) = (false, Vec::new());
+        // Some writers never look back.
+        let looks_back = rng.below(2) == 0;
+        for _ in 0..rng.below(24) {
+            let end = content.len() as u64;
+            let beyond = if looks_back && rng.below(4) == 0 { rng.below(end + 2000) } else { end };
+            match rng.below(10) {
+                0 if looks_back => {
+                    let len = rng.below(end + 2000);
+                    let set = SetAttr { size: Some(len), handle: Some(open.handle), ..Default::default() };
+                    one.volume.set_attributes(USER, number, &set).unwrap();
+                    content.resize(len as usize, 0);
+                    is_spoilt |= len < seen.len() as u64;
+                }
+                1 if looks_back && !content.is_empty() => {
+                    let from = rng.below(content.len() as u64);
+                    let len = (1 + rng.below(5000)).min(content.len() as u64 - from);
+                    let part = Part { number, handle: open.handle, offset: from };
+                    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                    one.volume.allocate(USER, part, len, punch).unwrap();
+                    content[from as usize..(from + len) as usize].fill(0);
+                    is_spoilt |= from < seen.len() as u64;
+                }
+                2 => {
+                    open.sync().unwrap();
+                    synced = content.clone();
+                    assert_eq!(two.cat(&name).unwrap(), content);
+                }
+                3..=5 => match follow(&one, number, seen.len() as u64) {
+                    Followed::Data(bytes) => {
+                        // Spoilt or not, it is given what was there.
+                        let at = seen.len();
+                        assert!(content[at..at + bytes.len()] == bytes, "seed {seed}");
+                        seen.extend(bytes);
+                    }
+                    other => assert_eq!(other, Followed::Nothing),
+                },
+                _ => {
+                    let data = random(seed * 100 + beyond, 1 + rng.below(9000) as usize);
+                    open.write(beyond, &data).unwrap();
+                    is_spoilt |= beyond < seen.len() as u64;
+                    let end = beyond as usize + data.len();
+                    content.resize(content.len().max(end), 0);
+                    content[beyond as usize..end].copy_from_slice(&data);
+                }
+            }
+        }
+        assert_eq!(follow(&two, number, 0), Followed::Closed, "the other mount has nothing of it");
+        match rng.below(10) {
+            0 => {
+                // The process ends: what was synced is in the tree, and the job is as open as it was.
+                killed += 1;
+                drop(one);
+                assert!(site.split(job).range.is_open());
+                assert_eq!(two.cat(&name).unwrap(), synced, "seed {seed}");
+                let left = left_open(&site.store).unwrap();
+                assert_eq!(left.iter().map(|left| left.inode).collect::<Vec<_>>(), [number]);
+                left.iter().for_each(|left| let_go(&site.store, left).unwrap());
+                one = site.mount();
+                continue;
+            }
+            1 => {
+                aborted += 1;
+                let (name_of, flags) = (b"user.outrigger.abort", XattrFlags::empty());
+                one.volume.set_xattr(USER, number, name_of, b"1", flags).unwrap();
+                open.close().unwrap();
+                wait_closed(&one, number);
+                let row = site.row(job);
+                assert!(row.state == JobState::Failed && row.why.contains("gave"), "{}", row.why);
+                assert_eq!([&one, &two].map(|host| host.find(&name)), [Err(Errno::NOENT); 2]);
+                continue;
+            }
+            2 => {
+                // Another host writes another content, which is laid below what was written here.
+                outside += 1;
+                two.put(&name, b"from elsewhere, and last").unwrap();
+                is_spoilt |= !seen.is_empty();
+                if content == synced {
+                    content = b"from elsewhere, and last".to_vec();
+                } else {
+                    content.clear();
+                }
+            }
+            _ => {}
+        }
+        open.close().unwrap();
+        wait_closed(&one, number);
+        let now = two.cat(&name).unwrap();
+        assert!(content.is_empty() || now == content, "seed {seed}");
+        let split = site.split(job);
+        assert_eq!(split.range.to, now.len() as u64, "seed {seed}");
+        assert!(site.input(job) == now, "seed {seed}");
+        if is_spoilt {
+            spoilt += 1;
+            assert!(split.state == SplitState::Waiting && split.attempt > claimed.attempt, "seed {seed}");
+        } else {
+            clean += 1;
+            assert_eq!((split.state, split.attempt), (SplitState::Running, claimed.attempt), "seed {seed}");
+            assert!(now.starts_with(&seen), "seed {seed}");
+        }
+    }
+    let ends = [clean, spoilt, killed, aborted, outside];
+    assert!(clean > 10 && spoilt > 4 && ends.iter().all(|count| *count > 1), "{ends:?}");
+    one.volume.close(|| ()).unwrap();
+    site.nothing_is_left();
+    site.cluster.check();
+}
+
+#[test]
+fn what_is_hidden_is_seen_by_no_host_and_leaves_nothing_behind() {
+    let Some(site) = Site::new() else { return };
+    let (one, two) = (site.mount(), site.mount());
+    let name = "rawhidden";
+    let open = one.open(name, MAKE).unwrap();
+    let (number, job) = (open.number, site.newest());
+    // More than its mount's log has room for.
+    let expected = random(6, 3 * STAGING_BYTES_MIN as usize);
+    let mut seen = Vec::new();
+    for (at, part) in (0..).step_by(1 << 20).zip(expected.chunks(1 << 20)) {
+        open.write(at, part).unwrap();
+        let Followed::Data(bytes) = follow(&one, number, seen.len() as u64) else {
+            panic!("nothing at {at}")
+        };
+        seen.extend(bytes);
+    }
+    assert!(seen == expected);
+    // Its writer finds it by its name; nobody else does, and no directory shows it.
+    let seen = one.stat(name).unwrap();
+    assert_eq!((seen.number, seen.links, seen.size), (number, 1, expected.len() as u64));
+    one.chmod(name, 0o600).unwrap();
+    assert_eq!(one.stat(name).unwrap().mode & 0o777, 0o600);
+    assert_eq!(two.find(name), Err(Errno::NOENT));
+    for host in [&one, &two] {
+        assert_eq!(host.list("").unwrap(), Vec::<String>::new());
+    }
+    // The name is taken, on the other host as well.
+    let exclusive = OpenFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    for host in [&one, &two] {
+        assert_eq!(host.open(name, exclusive).err(), Some(Errno::EXIST));
+    }
+    assert_eq!(two.open(name, MAKE).err(), Some(Errno::BUSY));
+    one.put("other", b"x").unwrap();
+    assert_eq!(one.mkdir(name), Err(Errno::EXIST));
+    assert_eq!(one.link("other", name), Err(Errno::EXIST));
+    assert_eq!(one.link(name, "more"), Err(Errno::NOENT));
+    assert_eq!(one.rename("other", name, RenameFlags::empty()), Err(Errno::BUSY));
+    assert_eq!(one.rename(name, "away", RenameFlags::empty()), Err(Errno::BUSY));
+    // Closed: its content is the job's, and the name is free.
+    open.close().unwrap();
+    wait_closed(&one, number);
+    assert_eq!([&one, &two].map(|host| host.find(name)), [Err(Errno::NOENT); 2]);
+    site.nothing_is_left();
+    site.reclaim();
+    assert!(site.input(job) == expected);
+    assert_eq!(site.split(job).range.to, expected.len() as u64);
+    // Removed by its writer: the job fails, and nothing was ever there.
+    let open = two.open(name, MAKE).unwrap();
+    let (number, job) = (open.number, site.newest());
+    open.write(0, b"wrong").unwrap();
+    open.sync().unwrap();
+    two.unlink(name).unwrap();
+    wait_closed(&two, number);
+    assert_eq!(site.row(job).state, JobState::Failed);
+    assert_eq!(two.find(name), Err(Errno::NOENT));
+    open.close().unwrap();
+    // Small, and empty.
+    for text in [b"small".as_slice(), b""] {
+        let open = one.open(name, MAKE).unwrap();
+        let (number, job) = (open.number, site.newest());
+        open.write(0, text).unwrap();
+        open.close().unwrap();
+        wait_closed(&one, number);
+        assert_eq!(site.input(job), text);
+    }
+    one.volume.close(|| ()).unwrap();
+    two.volume.close(|| ()).unwrap();
+    site.nothing_is_left();
+    site.cluster.check();
+}
+
+#[test]
+fn of_a_hidden_file_whose_mount_is_killed_there_is_what_was_synced_and_nobody_sees_it() {
+    let Some(site) = Site::new() else { return };
+    let (one, two) = (site.mount(), site.mount());
+    let open = one.open("rawhidden", MAKE).unwrap();
+    let (number, job) = (open.number, site.newest());
+    open.write(0, b"synced").unwrap();
+    open.sync().unwrap();
+    open.write(6, b", and not").unwrap();
+    let mount = site.store.meta.sessions().unwrap();
+    let mount = mount.iter().rfind(|row| row.description.ends_with(" mount")).unwrap().id;
+    assert!(left_open(&site.store).unwrap().is_empty(), "its mount is at work");
+    drop(one);
+    assert!(site.split(job).range.is_open() && !is_within_reach(&site.store, mount));
+    assert_eq!(two.find("rawhidden"), Err(Errno::NOENT));
+    // Nobody is kept from the name, and nothing is lost that was held.
+    let again = two.open("rawhidden", MAKE).unwrap();
+    let left = left_open(&site.store).unwrap();
+    assert_eq!(left.iter().map(|left| left.inode).collect::<Vec<_>>(), [number]);
+    site.reclaim();
+    assert_eq!(site.content(&held_of(&site.store, number).unwrap().unwrap()), b"synced");
+    let_go(&site.store, &left[0]).unwrap();
+    assert_eq!(held_of(&site.store, number).unwrap(), None);
+    again.close().unwrap();
+    two.volume.close(|| ()).unwrap();
+    site.nothing_is_left();
+    site.cluster.check();
+}
+
+#[test]
+fn a_mount_without_its_session_hands_nothing_out_and_closes_nothing() {
+    let Some(site) = Site::new() else { return };
+    let (one, two) = (site.mount(), site.mount());
+    let (open, hidden) = (one.open("raw", MAKE).unwrap(), one.open("rawhidden", MAKE).unwrap());
+    let (number, job) = (open.number, site.newest());
+    open.write(0, b"written").unwrap();
+    assert_eq!(follow(&one, number, 0), Followed::Data(b"written".to_vec()));
+    // As another host does with one that was cut off for longer than its lease.
+    let sql = format!(
+        "DELETE FROM {}.session WHERE id IN (SELECT split_part(value, ' ', 1)::bigint FROM {}.job_note WHERE kind = 'open-version')",
+        site.cluster.schema, site.cluster.schema
+    );
+    site.cluster.server.sql(&sql);
+    assert_eq!(open.sync(), Err(Errno::STALE));
+    for inode in [number, hidden.number] {
+        assert_eq!(follow(&one, inode, 0), Followed::Closed);
+    }
+    assert_eq!(open.close(), Err(Errno::STALE));
+    assert_eq!(hidden.write(0, b"more"), Err(Errno::STALE));
+    let _ = hidden.close();
+    let _ = one.volume.close(|| ());
+    assert!(site.split(job).range.is_open() && site.row(job).state != JobState::Failed);
+    assert_eq!((two.cat("raw").unwrap(), two.find("rawhidden")), (Vec::new(), Err(Errno::NOENT)));
+    assert_eq!(left_open(&site.store).unwrap().len(), 2);
+}
+
+#[test]
+fn a_file_that_loses_its_name_is_read_to_its_end_unless_another_host_took_it() {
+    let Some(site) = Site::new() else { return };
+    let (one, two) = (site.mount(), site.mount());
+    let expected = random(5, 300_000);
+    for synced in [false, true] {
+        let open = one.open("raw", MAKE).unwrap();
+        let (number, job) = (open.number, site.newest());
+        open.write(0, &expected[..100_000]).unwrap();
+        if synced {
+            open.sync().unwrap();
+        }
+        one.unlink("raw").unwrap();
+        open.write(100_000, &expected[100_000..]).unwrap();
+        site.reclaim();
+        assert!(open.read().unwrap() == expected);
+        open.close().unwrap();
+        wait_closed(&one, number);
+        site.reclaim();
+        assert!(site.input(job) == expected);
+    }
+    let open = one.open("raw", MAKE).unwrap();
+    let (number, job) = (open.number, site.newest());
+    open.write(0, b"some").unwrap();
+    two.unlink("raw").unwrap();
+    let _ = open.close();
+    wait_closed(&one, number);
+    let row = site.row(job);
+    assert!(row.state == JobState::Failed && row.why.contains("another host removed"), "{}", row.why);
+    // One that was moved is the same file, and is given up by its new name.
+    let open = one.open("raw", MAKE).unwrap();
+    one.rename("raw", "moved", RenameFlags::empty()).unwrap();
+    one.volume.set_xattr(USER, open.number, b"user.outrigger.abort", b"", XattrFlags::empty()).unwrap();
+    let number = open.number;
+    open.close().unwrap();
+    wait_closed(&one, number);
+    assert_eq!(two.find("moved"), Err(Errno::NOENT));
+    one.volume.close(|| ()).unwrap();
+    site.nothing_is_left();
+    site.cluster.check();
+}
+
+#[test]
+fn what_is_made_where_rules_look_is_found_by_its_path_and_is_no_other_file_than_before() {
+    let Some(site) = Site::new() else { return };
+    let (one, two) = (site.mount(), site.mount());
+    let path_of = |job| site.store.jobs().unwrap().inputs(job).unwrap().remove(0).path;
+    one.mkdir("raw").unwrap();
+    two.mkdir("raw/deep").unwrap();
+    let at = |host: &Host, path: &str| {
+        let open = host.open(path, MAKE).unwrap();
+        let number = open.number;
+        open.close().unwrap();
+        wait_closed(host, number);
+        path_of(site.newest())
+    };
+    assert_eq!(at(&one, "raw/deep/a"), b"raw/deep/a");
+    // A directory that another host has moved is known by its new name.
+    two.rename("raw/deep", "rawer", RenameFlags::empty()).unwrap();
+    assert_eq!(at(&one, "rawer/b"), b"rawer/b");
+    let jobs = || site.store.jobs().unwrap().jobs(99).unwrap().len();
+    // Neither what is not wanted nor what is there already makes a job.
+    let before = jobs();
+    one.put("other", b"x").unwrap();
+    two.put("rawer/b", b"x").unwrap();
+    for name in ["rawnobody", "rawhiddennobody"] {
+        let open: Open<'_> = one.open(name, MAKE).unwrap();
+        open.write(0, b"kept").unwrap();
+        assert_eq!(follow(&one, open.number, 0), Followed::Closed);
+        open.close().unwrap();
+        assert_eq!(two.cat(name).unwrap(), b"kept");
+    }
+    for name in [b"rawfails".as_slice(), b"rawhiddenfails"] {
+        let made = one.volume.create(USER, ROOT, name, new_file(0o644), MAKE);
+        assert_eq!(made.err(), Some(Errno::IO));
+        let name = std::str::from_utf8(name).unwrap();
+        assert_eq!([&one, &two].map(|host| host.find(name)), [Err(Errno::NOENT); 2]);
+    }
+    assert_eq!(jobs(), before);
+    // What is open when a mount ends is closed with what it has.
+    let open = one.open("rawlast", MAKE).unwrap();
+    let job = site.newest();
+    open.write(0, b"so far").unwrap();
+    one.volume.close(|| ()).unwrap();
+    assert!(site.input(job) == b"so far" && !site.split(job).range.is_open());
+    // Nobody has begun to listen: there is nothing to be asked.
+    assert!(mounts_of(&two.store).unwrap().is_empty());
+    assert!(listens_at(&two.store, SessionId(0xab)).ends_with("mounts/ab"));
+    two.volume.close(|| ()).unwrap();
+    site.nothing_is_left();
+    let version = site.store.meta.lookup(At::Now, ROOT, b"rawlast").unwrap().unwrap();
+    assert_eq!(site.content(&version.root), b"so far");
+    site.cluster.check();
+}

@@ -1,0 +1,343 @@
+//! A small commit in one journey: the client guesses what it would find, works out what to write, and has one statement look, decide and commit
+//! (`commit_at_once` in `schema_at_once.sql`). docs/decisions/0021-one-journey.md has the reasons.
+//!
+//! **What is guessed**: that a new name and a new number are free, that what is inherited is as the caller says, and that rows are as this process last saw or wrote
+//! them ([`Guesses`]). The statement compares every one of these with what is there, behind the same locks as any commit; where one is wrong it has
+//! changed nothing, and the commit goes the long way (`commit.rs`), which finds out what there is, and what to say of it. So a guess can cost a journey, and nothing else.
+//!
+//! **What is not tried**: commits with packs, removals, moves, whatever keeps an earlier content or writes history. They all go the long way.
+//!
+//! **A lost answer.** The statement is its own transaction, so there is no moment at which the lane is known to be locked and nothing is committed yet (`transaction.rs`): the
+//! statement may even reach the server after its connection was given up. So whoever asks what became of it *closes* the lane first; a statement that comes later finds it closed, and changes nothing.
+
+use std::sync::Mutex;
+
+use hashlink::LruCache;
+use tokio_postgres::types::Type;
+
+use super::connection::Query;
+use super::row::{self, InodeColumns, Stored, Traits};
+use super::transaction::Ticket;
+use super::working::{Name, Slot, Working};
+use crate::meta::change::row::{Content, Special, columns};
+use crate::meta::change::totals::{Retained, TotalsDelta};
+use crate::meta::change::{Editor, Start, apply_all};
+use crate::meta::loose::LooseChange;
+use crate::meta::{Change, Commit, Committed, SessionId};
+use outrigger_format::Root;
+use outrigger_format::catalogue::Attributes;
+
+/// Rows that are remembered.
+const ROWS: usize = 4096;
+/// Rows that one commit can teach: larger ones are not followed by small ones on the same rows.
+const LEARNT_MAX: usize = 64;
+/// Changes of a commit that is tried at once.
+const CHANGES_MAX: usize = 512;
+
+const COMMIT_AT_ONCE: &str = "SELECT @commit_at_once($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44, $45, $46, $47, \
+    $48, $49, $50, $51, $52, $53, $54, $55, $56, $57, $58, $59, $60, $61, $62, $63, $64, $65, $66, $67, $68, $69, $70, $71, $72, $73, $74, \
+    $75, $76, $77, $78)";
+
+/// What this process has seen of the database lately. None of it need be so.
+pub(super) struct Guesses {
+    seen: Mutex<Seen>,
+}
+
+struct Seen {
+    epoch: i64,
+    next_inode: i64,
+    rows: LruCache<i64, Stored>,
+}
+
+/// What a commit has seen and written, to be remembered when it has gone through.
+#[derive(Default)]
+pub(super) struct Learnt {
+    epoch: i64,
+    next_inode: i64,
+    rows: Vec<(i64, Option<Stored>)>,
+}
+
+impl Learnt {
+    /// Of a commit that went the long way.
+    pub fn of(start: &Start, working: &Working<'_, '_>) -> Self {
+        let mut rows = Vec::new();
+        if working.inodes.len() <= LEARNT_MAX {
+            rows.extend(working.inodes.iter().map(|(&number, slot)| (number, slot.now.clone())));
+        }
+        Self { epoch: start.epoch, next_inode: start.next_inode, rows }
+    }
+}
+
+impl Default for Guesses {
+    fn default() -> Self {
+        Self { seen: Mutex::new(Seen { epoch: 0, next_inode: 0, rows: LruCache::new(ROWS) }) }
+    }
+}
+
+impl Guesses {
+    /// Remembers what a commit has found and made.
+    pub fn learn(&self, learnt: Learnt) {
+        let mut seen = self.seen.lock().expect("no panic while held");
+        seen.epoch = learnt.epoch.max(seen.epoch);
+        seen.next_inode = learnt.next_inode.max(seen.next_inode);
+        for (number, row) in learnt.rows {
+            match row {
+                Some(row) => drop(seen.rows.insert(number, row)),
+                None => drop(seen.rows.remove(&number)),
+            }
+        }
+    }
+
+    /// Numbers below this were given out.
+    pub fn reserved(&self, end: u64) {
+        let mut seen = self.seen.lock().expect("no panic while held");
+        seen.next_inode = seen.next_inode.max(end.cast_signed());
+    }
+
+    /// What a commit would write if all is as it is thought to be; `None` if that is not known, or not simple enough.
+    pub fn attempt(&self, session: SessionId, commit: &Commit) -> Option<Attempt> {
+        if !commit.packs.is_empty() || !(1..=CHANGES_MAX).contains(&commit.changes.len()) {
+            return None;
+        }
+        let mut attempt = Attempt::new(session);
+        let mut working = Working::guess();
+        let start = {
+            let mut seen = self.seen.lock().expect("no panic while held");
+            for change in &commit.changes {
+                attempt.suppose(change, &mut seen, &mut working)?;
+            }
+            // Nothing is written to the history, and no policy is asked for: see `take`.
+            Start {
+                epoch: seen.epoch,
+                next_inode: seen.next_inode,
+                retained: Retained(Vec::new()),
+                any_versions_policy: false,
+                generation: 0,
+                time: commit.time,
+            }
+        };
+        attempt.epoch = start.epoch;
+        let mut editor = Editor::new(working, start);
+        // What is refused here may be right: then the guess was wrong. Else it is said the long way.
+        apply_all(&mut editor, &commit.changes).ok()?;
+        let (working, totals, done) = editor.finish();
+        attempt.take(working)?;
+        (attempt.totals, attempt.done) = (totals, done);
+        Some(attempt)
+    }
+}
+
+/// Rows of `inode`, column by column.
+#[derive(Default)]
+struct Likes {
+    numbers: Vec<i64>,
+    modes: Vec<i32>,
+    uids: Vec<i32>,
+    gids: Vec<i32>,
+    xattrs: Vec<Option<Vec<u8>>>,
+}
+
+#[derive(Default)]
+struct Names {
+    parents: Vec<i64>,
+    inodes: Vec<i64>,
+    sums: Vec<i32>,
+    names: Vec<Vec<u8>>,
+}
+
+#[derive(Default)]
+struct Directories {
+    inodes: Vec<i64>,
+    parents: Vec<i64>,
+    sums: Vec<i32>,
+}
+
+#[derive(Default)]
+struct LooseColumns {
+    names: Vec<Vec<u8>>,
+    sessions: Vec<i64>,
+    codecs: Vec<String>,
+    bytes: Vec<Vec<u8>>,
+}
+
+/// What the statement is to find, and what to write then.
+pub(super) struct Attempt {
+    session: SessionId,
+    epoch: i64,
+    parents: Vec<i64>,
+    likes: Likes,
+    names: Names,
+    directories: Directories,
+    was: InodeColumns,
+    changed: InodeColumns,
+    made: InodeColumns,
+    totals: TotalsDelta,
+    loose: LooseColumns,
+    learnt: Vec<(i64, Option<Stored>)>,
+    done: Committed,
+}
+
+impl Attempt {
+    fn new(session: SessionId) -> Self {
+        Self {
+            session,
+            epoch: 0,
+            parents: Vec::new(),
+            likes: Likes::default(),
+            names: Names::default(),
+            directories: Directories::default(),
+            was: InodeColumns::default(),
+            changed: InodeColumns::default(),
+            made: InodeColumns::default(),
+            totals: TotalsDelta::default(),
+            loose: LooseColumns::default(),
+            learnt: Vec::new(),
+            done: Committed::default(),
+        }
+    }
+
+    /// Supposes that a change applies: puts what it would find among the rows.
+    fn suppose(&mut self, change: &Change, seen: &mut Seen, working: &mut Working<'_, '_>) -> Option<()> {
+        match change {
+            Change::Expect { parent, name, inode: None } => {
+                working.suppose_free(*parent as i64, name);
+                working.suppose_directory(*parent as i64);
+            }
+            // An empty name is the root's.
+            Change::Put { parent, name, inode, replace: false, .. } if !name.is_empty() => {
+                // One new inode: that another one of the same commit is in it, or has its number, needs no guess.
+                if !self.parents.is_empty() {
+                    return None;
+                }
+                self.parents.push(*parent as i64);
+                working.suppose_free(*parent as i64, name);
+                working.suppose_directory(*parent as i64);
+                working.suppose_inode(*inode as i64, None);
+            }
+            Change::Like { inode, attributes } => {
+                let traits = self.like(*inode as i64, attributes)?;
+                working.suppose_like(*inode as i64, traits);
+            }
+            Change::Touch { inode, .. } | Change::Swap { inode, keep: false, .. } => {
+                let row = seen.rows.get(&(*inode as i64))?.clone();
+                working.suppose_inode(*inode as i64, Some(row));
+            }
+            Change::Loose(LooseChange::Add { chunk, owner }) => {
+                self.loose.names.push(chunk.fingerprint.0.to_vec());
+                self.loose.sessions.push(owner.0 as i64);
+                self.loose.codecs.push(chunk.codec.to_string());
+                self.loose.bytes.push(chunk.bytes.clone());
+                // In order, and each once: else let those see to it who always do.
+                if !self.loose.names.is_sorted_by(|a, b| a < b) {
+                    return None;
+                }
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// An inode, of which nothing is known but what is inherited from it.
+    fn like(&mut self, number: i64, attributes: &Attributes) -> Option<Stored> {
+        let (mode, _, xattrs) = columns(attributes, &Root::Empty).ok()?;
+        let (uid, gid) = (attributes.uid, attributes.gid);
+        self.likes.numbers.push(number);
+        self.likes.modes.push(row::bits(mode));
+        self.likes.uids.push(uid.cast_signed());
+        self.likes.gids.push(gid.cast_signed());
+        self.likes.xattrs.push(xattrs.clone());
+        let traits = Traits { mode, uid: uid.into(), gid: gid.into(), xattrs };
+        let content =
+            Content { traits, mtime: attributes.mtime, special: Special::None, root: None, times: None };
+        Some(Stored { number, epoch: 0, links: 1, version: 1, time: 0, stamp: 0, mode, content })
+    }
+
+    /// Takes what the changes have made of the rows; `None` if there is more than the statement writes.
+    fn take(&mut self, working: Working<'_, '_>) -> Option<()> {
+        let is_simple = working.former_inodes.is_empty()
+            && working.former_names.is_empty()
+            && working.versions.is_empty()
+            && working.trims.is_empty()
+            && working.policies_gone.is_empty()
+            && working.held.is_empty();
+        if !is_simple {
+            return None;
+        }
+        for (parent, names) in working.names {
+            for (name, slot) in names {
+                let Slot { before: None, now: Some(Name { inode, epoch }) } = slot else { return None };
+                self.names.sums.push(row::name_sum(parent, &name, inode, epoch));
+                self.names.parents.push(parent);
+                self.names.inodes.push(inode);
+                self.names.names.push(name);
+            }
+        }
+        for (inode, slot) in working.directories {
+            match slot {
+                Slot { before: None, now: Some(parent) } => {
+                    self.directories.sums.push(row::directory_sum(inode, parent));
+                    self.directories.inodes.push(inode);
+                    self.directories.parents.push(parent);
+                }
+                Slot { before, now } if before == now => {}
+                _ => return None,
+            }
+        }
+        let mut inodes: Vec<(i64, Slot<Stored>)> = working.inodes.into_iter().collect();
+        // Locked in this order.
+        inodes.sort_unstable_by_key(|(number, _)| *number);
+        for (number, slot) in inodes {
+            match &slot {
+                Slot { before: None, now: Some(now) } => self.made.push(now, None),
+                Slot { before: Some(before), now: Some(now) } => {
+                    self.was.push(before, None);
+                    if before != now {
+                        // A row of an earlier epoch may have to stay in the history.
+                        if before.epoch != self.epoch {
+                            return None;
+                        }
+                        self.changed.push(now, None);
+                    }
+                }
+                _ => return None,
+            }
+            self.learnt.push((number, slot.now));
+        }
+        Some(())
+    }
+
+    /// The statement.
+    pub fn query(&mut self, ticket: &Ticket) -> Query {
+        let take = std::mem::take::<Vec<i64>>;
+        let Self { likes, names, directories, loose, totals, .. } = self;
+        let mut query = Query::new(COMMIT_AT_ONCE).int(ticket.gate).int(ticket.lane).int(ticket.token);
+        query = query.int(self.session.0 as i64).int(self.epoch).ints(take(&mut self.parents));
+        let small =
+            |query: Query, values: &mut Vec<i32>| query.with(std::mem::take(values), Type::INT4_ARRAY);
+        query = query.ints(take(&mut likes.numbers));
+        for values in [&mut likes.modes, &mut likes.uids, &mut likes.gids] {
+            query = small(query, values);
+        }
+        query = query.with(std::mem::take(&mut likes.xattrs), Type::BYTEA_ARRAY);
+        query = query.ints(take(&mut names.parents)).ints(take(&mut names.inodes));
+        query = small(query, &mut names.sums).with(std::mem::take(&mut names.names), Type::BYTEA_ARRAY);
+        query = query.ints(take(&mut directories.inodes)).ints(take(&mut directories.parents));
+        query = small(query, &mut directories.sums);
+        for columns in [&mut self.was, &mut self.changed, &mut self.made] {
+            query = std::mem::take(columns).with_all(query);
+        }
+        query = query.with(ticket.slot(), Type::INT4).int(totals.files).int(totals.directories);
+        query = query.int(totals.others).int(totals.bytes);
+        query =
+            query.with(std::mem::take(&mut loose.names), Type::BYTEA_ARRAY).ints(take(&mut loose.sessions));
+        query = query.with(std::mem::take(&mut loose.codecs), Type::TEXT_ARRAY);
+        query.with(std::mem::take(&mut loose.bytes), Type::BYTEA_ARRAY)
+    }
+
+    /// It went through, in this generation.
+    pub fn finish(self, generation: u64) -> (Committed, Learnt) {
+        let learnt = Learnt { epoch: self.epoch, next_inode: 0, rows: self.learnt };
+        (Committed { generation, ..self.done }, learnt)
+    }
+}

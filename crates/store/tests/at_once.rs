@@ -1,0 +1,247 @@
+//! Small commits that make one journey to the server: what they guess is compared there, and what becomes of one whose answer is lost is found out.
+
+mod meta_support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+
+use meta_support::{attributes, commit, dump, kind, paths, root, writer};
+use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_store::ErrorKind;
+use outrigger_store::meta::{
+    At, Change, Inode, Location, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, SessionId,
+};
+use outrigger_workload::postgres::{Piece, Proxy, Server};
+
+fn open(url: &str) -> PostgresMeta {
+    PostgresMeta::open(Location::parse(url).unwrap(), false).unwrap()
+}
+
+fn store(server: &Server) -> (String, PostgresMeta) {
+    let schema = server.fresh();
+    let meta = PostgresMeta::create(Location::parse(&server.url(&schema)).unwrap(), "a test").unwrap();
+    meta.raise_counters(1, 1000, 1).unwrap();
+    (schema, meta)
+}
+
+fn inode(meta: &PostgresMeta, number: u64) -> Inode {
+    meta.inode(At::Now, number).unwrap().unwrap()
+}
+
+/// As a mount makes an empty file in the root directory.
+fn make(meta: &PostgresMeta, name: &str, number: u64) -> Vec<Change> {
+    let time = Time { secs: number as i64, nanos: 0 };
+    vec![
+        Change::Expect { parent: R, name: name.into(), inode: None },
+        Change::Like { inode: R, attributes: Box::new(inode(meta, R).attributes) },
+        meta_support::put(R, name, number, attributes(FileKind::File, 0o644), root(0)),
+        Change::Touch { inode: R, modified: true, time },
+    ]
+}
+
+/// As a mount gives a file its content: if it is `was`.
+fn swap(was: &Inode, content: u8) -> Vec<Change> {
+    let as_it_was = Box::new((was.attributes.clone(), was.root.clone()));
+    let (attributes, root) = (was.attributes.clone(), root(content));
+    vec![Change::Swap { inode: was.number, parent: R, was: as_it_was, attributes, root, keep: false }]
+}
+
+/// A proxy that counts pieces, and does one thing to the piece that it is told.
+struct Path {
+    proxy: Proxy,
+    left: Arc<AtomicI64>,
+    what: Arc<AtomicU8>,
+}
+
+impl Path {
+    fn start(server: &Server) -> Self {
+        let (left, what) = (Arc::new(AtomicI64::new(i64::MAX)), Arc::new(AtomicU8::new(0)));
+        let (count, which) = (Arc::clone(&left), Arc::clone(&what));
+        let judge = move || match (count.fetch_sub(1, Ordering::SeqCst), which.load(Ordering::SeqCst)) {
+            (0, 0) => Piece::Lose,
+            (0, _) => Piece::Late,
+            _ => Piece::Pass,
+        };
+        Self { proxy: Proxy::start(server, judge).unwrap(), left, what }
+    }
+
+    fn open(&self, schema: &str) -> PostgresMeta {
+        open(&self.proxy.url(schema))
+    }
+
+    /// Of the pieces from now on, this one is lost, or late.
+    fn harm(&self, piece: i64, is_late: bool) {
+        self.what.store(u8::from(is_late), Ordering::SeqCst);
+        self.left.store(piece, Ordering::SeqCst);
+    }
+
+    /// Pieces since then.
+    fn count(&self, work: impl FnOnce()) -> i64 {
+        self.left.store(i64::MAX, Ordering::SeqCst);
+        work();
+        i64::MAX - self.left.load(Ordering::SeqCst)
+    }
+}
+
+/// A client that has made files before, so that statements are prepared and rows are known.
+fn warmed(path: &Path, schema: &str) -> (PostgresMeta, SessionId) {
+    let meta = path.open(schema);
+    let session = writer(&meta);
+    for number in 100..103 {
+        commit(&meta, session, make(&meta, &format!("warm{number}"), number), 1).unwrap();
+        commit(&meta, session, swap(&inode(&meta, number), 9), 2).unwrap();
+    }
+    (meta, session)
+}
+
+#[test]
+fn a_new_file_and_its_content_are_a_journey_each() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, other) = store(server);
+    let path = Path::start(server);
+    let (meta, session) = warmed(&path, &schema);
+    let changes = make(&meta, "f", 200);
+    let made = path.count(|| drop(commit(&meta, session, changes, 5).unwrap()));
+    let changes = swap(&inode(&meta, 200), 3);
+    let closed = path.count(|| drop(commit(&meta, session, changes, 6).unwrap()));
+    assert_eq!((made, closed), (2, 2), "a statement and its answer");
+    // It is all there, and what counts what there is agrees.
+    let row = inode(&other, 200);
+    assert_eq!((row.root, row.links), (root(3), 1));
+    assert_eq!(inode(&other, R).attributes.mtime.secs, 200);
+    assert_eq!(other.totals().unwrap().files, 4);
+    assert_eq!(other.check().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_directory_is_made_at_once_and_can_be_used() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, other) = store(server);
+    let path = Path::start(server);
+    let (meta, session) = warmed(&path, &schema);
+    let mut changes = make(&meta, "d", 300);
+    changes[2] = meta_support::dir(R, "d", 300);
+    let made = path.count(|| drop(commit(&meta, session, changes, 5).unwrap()));
+    assert_eq!(made, 2);
+    commit(&other, writer(&other), vec![meta_support::file(300, "below", 301, 1)], 6).unwrap();
+    assert!(paths(&meta, At::Now).contains(&"/d/below".to_owned()));
+    assert_eq!(other.check().unwrap(), [""; 0]);
+}
+
+#[test]
+fn what_was_guessed_wrong_is_found_out_and_changes_nothing() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, other) = store(server);
+    let path = Path::start(server);
+    let (meta, session) = warmed(&path, &schema);
+    let theirs = writer(&other);
+    // Another client has changed the row that this one remembers: who knows what there is now succeeds, who does not is refused.
+    let before = inode(&meta, 101);
+    commit(&other, theirs, swap(&before, 4), 7).unwrap();
+    assert_eq!(kind(commit(&meta, session, swap(&before, 5), 8)), ErrorKind::Changed);
+    assert_eq!(inode(&other, 101).root, root(4));
+    commit(&meta, session, swap(&inode(&meta, 101), 5), 8).unwrap();
+    assert_eq!(inode(&other, 101).root, root(5));
+    // A name is taken.
+    let late = make(&meta, "f", 400);
+    commit(&other, theirs, make(&other, "f", 401), 9).unwrap();
+    assert_eq!(kind(commit(&meta, session, late, 9)), ErrorKind::Changed);
+    assert_eq!(meta.lookup(At::Now, R, b"f").unwrap().unwrap().number, 401);
+    assert!(meta.inode(At::Now, 400).unwrap().is_none());
+    // What is inherited is something else.
+    let stale = make(&meta, "g", 402);
+    let mut root_row = inode(&other, R);
+    let was = Box::new((root_row.attributes.clone(), root_row.root.clone()));
+    root_row.attributes.mode = 0o2770;
+    let attributes = root_row.attributes.clone();
+    let shut = Change::Swap { inode: R, parent: R, was, attributes, root: root(0), keep: false };
+    commit(&other, theirs, vec![shut], 10).unwrap();
+    assert_eq!(kind(commit(&meta, session, stale, 10)), ErrorKind::Changed);
+    // The session is over.
+    other.fence(session).unwrap();
+    assert_eq!(kind(commit(&meta, session, make(&meta, "h", 403), 11)), ErrorKind::Fenced);
+    assert_eq!(meta.lookup(At::Now, R, b"h").unwrap(), None);
+    assert_eq!(other.check().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_snapshot_by_another_client_keeps_what_it_saw() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, other) = store(server);
+    let path = Path::start(server);
+    let (meta, session) = warmed(&path, &schema);
+    let snapshot = other.create_snapshot("s", 3, &[]).unwrap();
+    let seen = dump(&other, At::Epoch(snapshot.epoch));
+    commit(&meta, session, swap(&inode(&meta, 102), 6), 4).unwrap();
+    commit(&meta, session, make(&meta, "new", 500), 5).unwrap();
+    assert_eq!(dump(&other, At::Epoch(snapshot.epoch)), seen);
+    assert_eq!(inode(&other, 102).root, root(6));
+    // In the new epoch it goes on as before.
+    let changes = make(&meta, "newer", 501);
+    assert_eq!(path.count(|| drop(commit(&meta, session, changes, 6).unwrap())), 2);
+    // A pin is as good as a snapshot.
+    let reader = writer(&other);
+    let (epoch, _) = other.pin(reader, &PinTarget::Now).unwrap();
+    let seen = dump(&other, At::Epoch(epoch));
+    commit(&meta, session, swap(&inode(&meta, 102), 7), 7).unwrap();
+    assert_eq!(dump(&other, At::Epoch(epoch)), seen);
+    assert_eq!(other.check().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_lost_statement_or_answer_costs_nothing_and_repeats_nothing() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, other) = store(server);
+    let path = Path::start(server);
+    // The statement; its answer.
+    for (number, piece) in [(600, 0), (601, 1)] {
+        let (meta, session) = match number {
+            600 => warmed(&path, &schema),
+            _ => {
+                let meta = path.open(&schema);
+                let session = writer(&meta);
+                for number in 610..613 {
+                    commit(&meta, session, make(&meta, &format!("again{number}"), number), 1).unwrap();
+                }
+                (meta, session)
+            }
+        };
+        let changes = make(&meta, &format!("f{number}"), number);
+        path.harm(piece, false);
+        commit(&meta, session, changes, 5).unwrap();
+        assert_eq!(inode(&other, number).links, 1);
+    }
+    assert_eq!(other.totals().unwrap().files, 8);
+    assert_eq!(other.check().unwrap(), [""; 0]);
+}
+
+/// A statement that was given up, and made again, reaches the server when everything is once more as it expects.
+#[test]
+fn a_statement_that_comes_too_late_changes_nothing() {
+    let Some(server) = Server::shared() else { return };
+    let (schema, other) = store(server);
+    let path = Path::start(server);
+    let (meta, session) = warmed(&path, &schema);
+    let before = inode(&meta, 102);
+    let row = format!("SELECT i FROM {schema}.inode i WHERE number = 102");
+    let was = server.sql(&row);
+    path.harm(0, true);
+    commit(&meta, session, swap(&before, 8), 20).unwrap();
+    assert_eq!(inode(&other, 102).root, root(8));
+    // Back, at the time at which it was so before: not a byte is different.
+    commit(&other, writer(&other), swap(&inode(&other, 102), 9), 2).unwrap();
+    assert_eq!(server.sql(&row), was);
+    let of_this_store = format!(
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outrigger' AND query LIKE '%{schema}%'"
+    );
+    let connections = server.sql(&of_this_store);
+    path.proxy.arrive();
+    // Its connection ends with it.
+    let waited = (0..1000).find(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        server.sql(&of_this_store) != connections
+    });
+    assert!(waited.is_some(), "the late statement has not come");
+    assert_eq!(server.sql(&row), was, "what was given up has happened");
+    assert_eq!(other.check().unwrap(), [""; 0]);
+}
