@@ -11,11 +11,11 @@ use outrigger_active::plan::Splits;
 use outrigger_active::records::Records;
 use outrigger_active::runner::runner_of;
 use outrigger_active::spec::Spec;
-use outrigger_format::PackId;
-use outrigger_store::backend::{Backend, PackWriter};
 use outrigger_store::meta::SessionKind;
 use outrigger_store::meta::jobs::{JobId, JobState, SplitState};
-use outrigger_store::{ErrorKind, Result, Store};
+use outrigger_store::testing::Wrapped;
+use outrigger_store::{ErrorKind, Store};
+use outrigger_workload::Rng;
 use support::{Place, go, lines, numbered, read, spec};
 
 #[test]
@@ -59,7 +59,13 @@ fn a_retry_keeps_what_was_finished() {
     let job = place.submit(&job, &["in"], Splits::Count(8)).unwrap();
     assert_eq!(place.go(job).unwrap().job.state, JobState::Failed);
     assert_eq!(place.get("out"), None);
-    assert_eq!(place.go(job).unwrap_err().kind(), ErrorKind::Invalid, "it has ended");
+    let again = place.go(job).unwrap();
+    assert_eq!((again.job.state, again.files.len(), again.set_aside.len()), (JobState::Failed, 0, 1));
+    assert_eq!(
+        std::fs::read_to_string(&ran).unwrap().lines().filter(|line| *line == "5").count(),
+        1,
+        "it has ended"
+    );
     std::fs::remove_file(stop).unwrap();
     place.store.jobs().unwrap().retry_job(job).unwrap();
     assert_eq!(place.go(job).unwrap().job.state, JobState::Done);
@@ -248,56 +254,11 @@ fn a_store_from_before_jobs_has_none_and_gets_them() {
     place.assert_sound();
 }
 
-/// Packs as they are, and an engine that says that some of them lie on this host and all others elsewhere.
-struct Located {
-    inner: Arc<dyn Backend>,
-    near: Vec<PackId>,
-}
-
-impl Backend for Located {
-    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
-        self.inner.create(id)
-    }
-    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.inner.read_at(id, offset, buf)
-    }
-    fn len(&self, id: PackId) -> Result<Option<u64>> {
-        self.inner.len(id)
-    }
-    fn remove(&self, id: PackId) -> Result<()> {
-        self.inner.remove(id)
-    }
-    fn list(&self) -> Result<Vec<PackId>> {
-        self.inner.list()
-    }
-    fn set_aside(&self, id: PackId) -> Result<()> {
-        self.inner.set_aside(id)
-    }
-    fn claim(&self, config: &str) -> Result<()> {
-        self.inner.claim(config)
-    }
-    fn claimed(&self) -> Result<Option<String>> {
-        self.inner.claimed()
-    }
-    fn locate(&self, id: PackId) -> Result<Vec<String>> {
-        let near = self.near.contains(&id);
-        Ok(if near { vec![outrigger_active::node::host(), "far".into()] } else { vec!["far".into()] })
-    }
-}
-
 #[test]
 fn what_lies_on_this_host_is_done_first() {
     let place = Place::new();
     // Nothing in them repeats, so that each has packs of its own.
-    let noise = |seed: u64| -> Vec<u8> {
-        let mut state = seed;
-        let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 56) as u8
-        };
-        (0..400_000).map(|_| next()).collect()
-    };
-    let (far, near) = (noise(1), noise(2));
+    let (far, near) = (Rng::new(1).bytes(400_000), Rng::new(2).bytes(400_000));
     place.put("a", &far);
     let before = place.store.committed_packs().unwrap();
     place.put("b", &near);
@@ -309,7 +270,11 @@ fn what_lies_on_this_host_is_done_first() {
     let path = dir.path().join("store");
     drop(store);
     let mut store = Store::open(&path, false).unwrap();
-    store.backend = Arc::new(Located { inner: Arc::clone(&store.backend), near: near_packs });
+    let hosts = move |pack| {
+        let near = near_packs.contains(&pack);
+        if near { vec![outrigger_active::node::host(), "far".into()] } else { vec!["far".into()] }
+    };
+    store.backend = Arc::new(Wrapped::over(Arc::clone(&store.backend)).located(hosts));
     let place = Place { dir, store: Arc::new(store) };
     let ran = place.dir.path().join("ran");
     let script = format!("cat > /dev/null; echo $AS_INPUT $AS_SPLIT >> {}", ran.display());

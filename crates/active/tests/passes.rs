@@ -9,65 +9,21 @@ use outrigger_active::pattern::Pattern::{FileToMany, ManyToFile, ReadToFile, Rea
 use outrigger_active::plan::Splits;
 use outrigger_active::spec::Spec;
 use outrigger_active::{runner, through};
-use outrigger_format::PackId;
-use outrigger_store::backend::{Backend, PackWriter};
+use outrigger_store::Store;
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::read::packs::PackReader;
-use outrigger_store::{Result, Store};
+use outrigger_store::testing::Wrapped;
+use outrigger_workload::Rng;
 use support::{Place, go, lines, numbered, options, spec};
 
 fn words(words: &[&str]) -> Vec<String> {
     words.iter().map(ToString::to_string).collect()
 }
 
-/// Packs as they are, and how many bytes of them were read.
-struct Counting {
-    inner: Arc<dyn Backend>,
-    read: Arc<AtomicU64>,
-}
-
-impl Backend for Counting {
-    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
-        self.inner.create(id)
-    }
-    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.read.fetch_add(buf.len() as u64, Ordering::SeqCst);
-        self.inner.read_at(id, offset, buf)
-    }
-    fn len(&self, id: PackId) -> Result<Option<u64>> {
-        self.inner.len(id)
-    }
-    fn remove(&self, id: PackId) -> Result<()> {
-        self.inner.remove(id)
-    }
-    fn list(&self) -> Result<Vec<PackId>> {
-        self.inner.list()
-    }
-    fn set_aside(&self, id: PackId) -> Result<()> {
-        self.inner.set_aside(id)
-    }
-    fn claim(&self, config: &str) -> Result<()> {
-        self.inner.claim(config)
-    }
-    fn claimed(&self) -> Result<Option<String>> {
-        self.inner.claimed()
-    }
-}
-
-/// What does not repeat, so that all of it has to be read.
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 7u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..len).map(|_| next()).collect()
-}
-
 #[test]
 fn the_store_is_read_once_however_many_programs_there_are() {
     let place = Place::new();
-    let data = noise(24 << 20);
+    let data = Rng::new(7).bytes(24 << 20);
     place.put("in", &data);
     let Place { dir, store } = place;
     let path = dir.path().join("store");
@@ -76,7 +32,9 @@ fn the_store_is_read_once_however_many_programs_there_are() {
     let ran = |spec: &Spec| -> (u64, u64) {
         let mut store = Store::open(&path, false).unwrap();
         let read = Arc::new(AtomicU64::new(0));
-        let counting = Counting { inner: Arc::clone(&store.backend), read: Arc::clone(&read) };
+        let counted = Arc::clone(&read);
+        let counting = Wrapped::over(Arc::clone(&store.backend))
+            .before_reads(move |_, len| drop(counted.fetch_add(len as u64, Ordering::SeqCst)));
         let packs = PackReader::new(Arc::new(counting), store.config.id, store.config.fingerprint);
         store.packs = Arc::new(packs);
         let store = Arc::new(store);
@@ -200,7 +158,7 @@ fn one_that_has_read_enough_does_not_stop_the_others_and_one_that_fails_fails_th
 #[test]
 fn what_is_damaged_is_given_to_none_as_if_it_were_all() {
     let place = Place::new();
-    place.put("in", &noise(4 << 20));
+    place.put("in", &Rng::new(7).bytes(4 << 20));
     let job = spec(ReadToFile, &["cat"]).output("a").and(words(&["cat"])).output("b");
     let job = place.submit(&job, &["in"], Splits::Auto).unwrap();
     for pack in std::fs::read_dir(place.store.dir().join("packs")).unwrap().flat_map(|dir| {

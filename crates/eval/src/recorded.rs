@@ -1,15 +1,17 @@
 //! Records that scripts under `bench/` have made, to be drawn: what needs a cluster, or an hour, is measured there.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::experiment::Failed;
+use crate::experiment::{Failed, Lab};
 use crate::measure::Spread;
+use crate::mounted::{needs, run};
 use crate::record::Outcome;
 
 /// Where the sources are.
-pub fn repository() -> PathBuf {
+fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -49,7 +51,7 @@ impl Recorded {
         Ok(Self { json, file: Some(file), command })
     }
 
-    /// One that was made just now.
+    /// One that was made just now, by [`run_tiny`].
     pub fn made(json: Value, command: &'static str) -> Self {
         Self { json, file: None, command }
     }
@@ -81,4 +83,37 @@ impl Recorded {
 pub fn spread(rounds: &Value, value: impl Fn(&Value) -> Option<f64>) -> Option<Spread> {
     let values: Vec<f64> = rounds.as_array().into_iter().flatten().filter_map(value).collect();
     (!values.is_empty()).then(|| Spread::of(values))
+}
+
+/// Has `bench/SCRIPT` make a record with these options, on this machine alone; `tools` are programs that it needs, and Debian's packages of them.
+///
+/// # Errors
+/// `Missing` where one of them, or FUSE, cannot be had.
+pub fn run_tiny(lab: &Lab, script: &str, options: &str, tools: &[(&str, &str)]) -> Result<Value, Failed> {
+    let Some(program) = &lab.outrigger else {
+        return Err(Failed::Missing(
+            "the program `outrigger` is not beside this one: build it, or give --outrigger".into(),
+        ));
+    };
+    needs("python3", "python3")?;
+    for (tool, package) in tools {
+        needs(tool, package)?;
+    }
+    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
+        return Err(Failed::Missing("this user cannot open /dev/fuse".into()));
+    }
+    let room = lab.room()?;
+    let record = room.path().join("record.json");
+    run(Command::new("python3")
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .arg(repository().join("bench").join(script))
+        .arg("--outrigger")
+        .arg(program)
+        .arg("--local")
+        .args(options.split(' '))
+        .arg("--work")
+        .arg(room.path().join("work"))
+        .arg("--json")
+        .arg(&record))?;
+    Ok(serde_json::from_slice(&std::fs::read(record)?).map_err(std::io::Error::from)?)
 }

@@ -98,9 +98,7 @@ impl Mounted {
 }
 
 fn noise(len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    Rng::new(5).fill(&mut bytes);
-    bytes
+    Rng::new(5).bytes(len)
 }
 
 #[test]

@@ -109,9 +109,7 @@ fn numbers(len: usize) -> Vec<u8> {
 }
 
 fn noise(len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    Rng::new(2).fill(&mut bytes);
-    bytes
+    Rng::new(2).bytes(len)
 }
 
 /// The middle one.

@@ -12,7 +12,7 @@ use outrigger_store::gc::{GcProgress, Localize, LocalizeReport, localize};
 use outrigger_store::local::put::{PutOptions, Source, put};
 use outrigger_store::meta::At;
 use outrigger_store::ops::whereabouts::whereabouts;
-use outrigger_store::testing::{Fault, FaultyBackend, Hosted, Op, Plan};
+use outrigger_store::testing::{Fault, FaultyBackend, Op, Plan, Wrapped, spread};
 use outrigger_store::tree::require;
 use outrigger_store::write::Progress;
 use outrigger_store::{ErrorKind, Result, Store};
@@ -53,7 +53,7 @@ fn assert_content(store: &Store) {
 fn a_tree_is_gathered_and_its_contents_are_what_they_were() {
     let dir = scratch();
     let mut store = init(dir.path());
-    Hosted::spread(&mut store, &HOSTS);
+    spread(&mut store, &HOSTS);
     filled(&store);
     outrigger_store::ops::snapshots::create(&store, Some("before"), "before", &[]).unwrap();
     put_bytes(&store, "d/0", content(50, 40)).unwrap();
@@ -110,16 +110,17 @@ fn who_fails_on_the_way_loses_nothing_and_another_run_goes_on() {
         for call in [1, 2, 5] {
             let dir = scratch();
             let mut store = init(dir.path());
-            Hosted::spread(&mut store, &HOSTS);
+            spread(&mut store, &HOSTS);
             filled(&store);
-            let faulty = Hosted::over(LocalBackend::open(store.dir(), false, false).unwrap(), &HOSTS);
+            let faulty = Wrapped::over(Arc::new(LocalBackend::open(store.dir(), false, false).unwrap()))
+                .spread_over(&HOSTS, None);
             store.backend = Arc::new(FaultyBackend::new(faulty, Plan::new(1).nth(op, call, fault)));
             let failed = gather(&store, "d", Some("h2"));
             let told = failed.as_ref().err().map(ToString::to_string);
             assert_content(&store);
             drop(store);
             let mut store = open(dir.path());
-            Hosted::spread(&mut store, &HOSTS);
+            spread(&mut store, &HOSTS);
             assert_content(&store);
             let report = gather(&store, "d", Some("h2")).unwrap();
             assert_eq!(report.packs_left, 0, "{op:?} {call} {told:?}: {report:?}");
@@ -139,7 +140,7 @@ fn where_packs_cannot_be_placed_that_is_said() {
         let error = gather(&store, "d", host).unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("rados://"), "{error}");
     }
-    Hosted::spread(&mut store, &HOSTS);
+    spread(&mut store, &HOSTS);
     let error = gather(&store, "d", Some("h9")).unwrap_err();
     assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("h0, h1, h2"), "{error}");
     assert_eq!(gather(&store, "nothing", Some("h0")).unwrap_err().kind(), ErrorKind::NotFound);
@@ -152,7 +153,7 @@ fn where_packs_cannot_be_placed_that_is_said() {
 fn a_host_that_gets_no_packs_is_given_up() {
     let dir = scratch();
     let mut store = init(dir.path());
-    Hosted::spread_without(&mut store, &HOSTS, "h1");
+    store.backend = Arc::new(Wrapped::over(Arc::clone(&store.backend)).spread_over(&HOSTS, Some("h1")));
     filled(&store);
     let report = gather(&store, "d", Some("h1")).unwrap();
     assert!(report.packs_left > 0 && report.runs < 10, "{report:?}");

@@ -9,57 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use gc_support::{init, open, put_bytes, scratch, unique};
-use outrigger_format::PackId;
-use outrigger_store::Result;
-use outrigger_store::backend::{Backend, LocalBackend, PackWriter};
 use outrigger_store::read::packs::{PackReader, Wanted};
-
-/// A backend that panics in a read, once, when it is told to.
-struct Panics {
-    inner: LocalBackend,
-    /// Says that the read has come, and waits for the word.
-    gate: Mutex<Option<(Sender<()>, Receiver<()>)>>,
-}
-
-impl Backend for Panics {
-    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
-        self.inner.create(id)
-    }
-
-    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let gate = self.gate.lock().unwrap().take();
-        if let Some((come, word)) = gate {
-            come.send(()).unwrap();
-            word.recv().unwrap();
-            panic!("on purpose");
-        }
-        self.inner.read_at(id, offset, buf)
-    }
-
-    fn len(&self, id: PackId) -> Result<Option<u64>> {
-        self.inner.len(id)
-    }
-
-    fn remove(&self, id: PackId) -> Result<()> {
-        self.inner.remove(id)
-    }
-
-    fn list(&self) -> Result<Vec<PackId>> {
-        self.inner.list()
-    }
-
-    fn set_aside(&self, id: PackId) -> Result<()> {
-        self.inner.set_aside(id)
-    }
-
-    fn claim(&self, config: &str) -> Result<()> {
-        self.inner.claim(config)
-    }
-
-    fn claimed(&self) -> Result<Option<String>> {
-        self.inner.claimed()
-    }
-}
+use outrigger_store::testing::Wrapped;
 
 #[test]
 fn who_waits_for_a_frame_does_not_wait_for_a_thread_that_panicked() {
@@ -70,13 +21,22 @@ fn who_waits_for_a_frame_does_not_wait_for_a_thread_that_panicked() {
     // The pack with the file's bytes: the largest.
     let packs = store.meta.packs().unwrap();
     let pack = packs.into_iter().max_by_key(|pack| pack.bytes).unwrap().id;
-    let inner = LocalBackend::open(store.dir(), false, false).unwrap();
-    let backend = Arc::new(Panics { inner, gate: Mutex::new(None) });
-    let shared: Arc<dyn Backend> = Arc::<Panics>::clone(&backend);
+    // A read that panics, once, when it is told to: it says that it has come, and waits for the word.
+    let gate: Arc<Mutex<Option<(Sender<()>, Receiver<()>)>>> = Arc::default();
+    let read = Arc::clone(&gate);
+    let shared = Wrapped::over(Arc::clone(&store.backend)).before_reads(move |_, _| {
+        let gate = read.lock().unwrap().take();
+        if let Some((come, word)) = gate {
+            come.send(()).unwrap();
+            word.recv().unwrap();
+            panic!("on purpose");
+        }
+    });
+    let shared = Arc::new(shared);
     let reader = Arc::new(PackReader::new(shared, store.config.id, store.config.fingerprint));
     let footer = Arc::new(reader.read_footer(pack).unwrap());
     let ((come, has_come), (tell, word)) = (channel(), channel());
-    *backend.gate.lock().unwrap() = Some((come, word));
+    *gate.lock().unwrap() = Some((come, word));
     let frame = |wanted| {
         let (reader, footer) = (Arc::clone(&reader), Arc::clone(&footer));
         move || reader.frame(pack, &footer, 0, wanted).map(|frame| frame.chunks())

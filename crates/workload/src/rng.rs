@@ -78,6 +78,13 @@ impl Rng {
         let last = self.next_u64().to_le_bytes();
         rest.copy_from_slice(&last[..rest.len()]);
     }
+
+    /// So many random bytes: what neither repeats nor can be compressed.
+    pub fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.fill(&mut bytes);
+        bytes
+    }
 }
 
 struct SplitMix(u64);

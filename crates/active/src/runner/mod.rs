@@ -172,10 +172,10 @@ pub(crate) fn made_file() -> outrigger_format::catalogue::Attributes {
     outrigger_store::local::put::made_now(outrigger_format::catalogue::FileKind::File, 0o600)
 }
 
-/// Runs a job to its end and publishes it. If others run it too, they share the splits.
+/// Runs a job to its end and publishes it. If others run it too, they share the splits. Of a job that has ended already it says how, and runs nothing.
 ///
 /// # Errors
-/// `NotFound`, `Invalid` when it has ended, `Denied` when it cannot be kept in as strictly as it says. A job that fails is no error, but a
+/// `NotFound`, `Invalid` when it cannot be run again, `Denied` when it cannot be kept in as strictly as it says. A job that fails is no error, but a
 /// report.
 pub fn run(
     store: &Arc<Store>,
@@ -223,8 +223,9 @@ fn work(
     let jobs = store.jobs()?;
     let row = jobs.job(job)?.ok_or_else(|| missing(job))?;
     if !matches!(row.state, JobState::Waiting | JobState::Running) {
-        let why = format!("job {job} has ended; `outrigger job retry {job}` has it run again");
-        return Err(Error::new(ErrorKind::Invalid, why));
+        // It may have ended after its caller was told of it: another runner was faster, or its file was given up.
+        let set_aside = set_aside(store, job)?;
+        return Ok(Report { job: row, files: Vec::new(), set_aside, missing: Vec::new(), longest: None });
     }
     fence_the_dead(store)?;
     let spec = Spec::decode(&row.spec)?;

@@ -248,11 +248,8 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
             "no mount of this store is at work here in which a file could be written: begin it with `outrigger mount DIR`; a stream can be given with --in -",
         ));
     }
-    let answer = ask_any(mounts, &format!("next {rule}"))?;
+    let job = await_file(context, mounts, &rule, &args.inputs)?;
     let started = Instant::now();
-    let number = answer.strip_prefix("job ").and_then(|number| number.parse().ok()).map(JobId);
-    let job =
-        number.ok_or_else(|| Failure::failed(format!("the mount's answer `{answer}` is not understood")))?;
     if args.detach {
         let row = store.jobs()?.job(job)?;
         let served = match row.map(|row| Spec::decode(&row.spec)).transpose()? {
@@ -264,20 +261,39 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
     go(context, &store, job, Some(1), started)
 }
 
-/// What the first of these mounts says that answers; the others are asked no more.
-fn ask_any(mounts: Vec<Client>, line: &str) -> outrigger_store::Result<String> {
+/// The job of the first file that is made in one of these mounts which the rule wants; the others are asked no more. When all of them await it, it is said.
+fn await_file(
+    context: &Context,
+    mounts: Vec<Client>,
+    rule: &str,
+    wanted: &[String],
+) -> outrigger_store::Result<JobId> {
     let (sender, answers) = std::sync::mpsc::channel();
     let mut hang_up = Vec::new();
     for mut mount in mounts {
         hang_up.push(mount.hang_up()?);
-        let (sender, line) = (sender.clone(), line.to_string());
-        std::thread::spawn(move || drop(sender.send(mount.ask(&line))));
+        let (sender, rule) = (sender.clone(), rule.to_string());
+        std::thread::spawn(move || {
+            let awaits = || drop(sender.send(None));
+            let answer = mount.next(&rule, awaits);
+            drop(sender.send(Some(answer)));
+        });
     }
     drop(sender);
-    let answer = answers.recv().unwrap_or_else(|_| {
-        let why = "the thread that asked the mount panicked: please report this";
-        Err(outrigger_store::Error::new(outrigger_store::ErrorKind::Io, why))
-    });
+    let mut silent = hang_up.len();
+    let answer = loop {
+        match answers.recv() {
+            Ok(Some(answer)) => break answer,
+            Ok(None) => silent -= 1,
+            Err(_) => {
+                let why = "the thread that asked the mount panicked: please report this";
+                break Err(outrigger_store::Error::new(outrigger_store::ErrorKind::Io, why));
+            }
+        }
+        if silent == 0 && !context.quiet {
+            complain(&format!("waiting for {} to be written in the mount", wanted.join(" and ")));
+        }
+    };
     hang_up.into_iter().for_each(|hang_up| hang_up());
     answer
 }

@@ -5,9 +5,7 @@ use outrigger_workload::Rng;
 use crate::run::Place;
 
 fn noise(len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    Rng::new(3).fill(&mut bytes);
-    bytes
+    Rng::new(3).bytes(len)
 }
 
 fn unique(place: &Place) -> u64 {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::run::Said;
+use crate::run::{Said, Waits};
 use crate::writable::Mounts;
 
 /// A mount with a directory `raw` in it, and agents that are killed when this is dropped.
@@ -373,24 +373,13 @@ fn a_program_in_the_path_or_beside_it_gets_the_same() {
 #[test]
 fn a_run_that_follows_waits_for_one_file_and_ends_as_its_job_does() {
     let Some(site) = Site::new() else { return };
-    let run = |pattern: &str, more: &[&str]| {
-        let head = ["run", "--follow", "--sandbox", "off", "--pattern", pattern, "--in", "raw/*.csv"];
-        let args = [&head[..], more, &["--", "tr", "a-z", "A-Z"]].concat();
-        let mut command = site.mounts.place.command(&args);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
-    };
-    let waits = run("1W->2W", &["--out", "up/{name}"]);
-    // It is there once the mount makes a job of a file.
-    let mut made = 0;
-    site.until(|| {
-        made += 1;
-        fs::write(site.path("mnt/raw").join(format!("{made}.csv")), format!("text {made}")).unwrap();
-        site.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len() == 1
-    });
-    let said = Said::from(waits.wait_with_output().unwrap());
+    let args = "run --follow --sandbox off --pattern 1W->2W --in raw/*.csv --out up/{name} -- tr a-z A-Z";
+    let waits = Waits::begin(site.mounts.place.command(&args.split(' ').collect::<Vec<_>>()));
+    fs::write(site.path("mnt/raw/other"), "not this one").unwrap();
+    fs::write(site.path("mnt/raw/1.csv"), "text").unwrap();
+    let said = waits.end();
     assert_eq!(said.code, 0, "{}", said.err);
-    assert_eq!(site.done(&["cat", &format!("up/{made}.csv")]).text(), format!("TEXT {made}"));
+    assert_eq!(site.done(&["cat", "up/1.csv"]).text(), "TEXT");
     fs::write(site.path("mnt/raw/later.csv"), "x").unwrap();
     assert_eq!(site.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len(), 1, "one file");
     for (args, says) in [
@@ -520,33 +509,20 @@ fn what_overwrites_a_file_is_seen_until_the_output_takes_its_place() {
 }
 
 #[test]
-#[ignore = "not reliable: it finds by trying when the mount awaits its first file, and a job may end before `run` has begun with it"]
 fn several_files_that_are_written_are_read_one_after_the_other_into_one() {
     let Some(mut site) = Site::new() else { return };
     let run = |out: &str, script: &str| {
         let head =
             ["run", "--follow", "--sandbox", "off", "--pattern", "#W->1W", "--in", "raw/a", "--in", "raw/b"];
         let args = [&head[..], &["--out", out, "--", "sh", "-c", script]].concat();
-        let mut command = site.mounts.place.command(&args);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        Waits::begin(site.mounts.place.command(&args))
     };
-    let jobs = || site.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len();
-    // It is there once the mount makes a job of a file, also of one that is overwritten.
-    let first_of = |name: &str, count: usize| {
-        let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(true);
-        loop {
-            let file = options.open(site.path("mnt/raw").join(name)).unwrap();
-            if jobs() == count {
-                return file;
-            }
-            drop(file);
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    let overwrite = |name: &str| {
+        OpenOptions::new().write(true).truncate(true).open(site.path("mnt/raw").join(name)).unwrap()
     };
     // The second is there first, and is written first: it is read when the first has ended, and each while it is written.
     let waits = run("both", &site.script());
-    let mut b = first_of("b", 1);
+    let mut b = site.create("b");
     b.write_all(b"second").unwrap();
     let mut a = site.create("a");
     a.write_all(b"first").unwrap();
@@ -558,41 +534,41 @@ fn several_files_that_are_written_are_read_one_after_the_other_into_one() {
     site.until_read("second one");
     assert!(!site.is_there("both"));
     drop(b);
-    let said = Said::from(waits.wait_with_output().unwrap());
+    let said = waits.end();
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(site.done(&["cat", "both"]).text(), "FIRST ONE, SECOND ONE");
     assert_eq!(site.done(&["cat", "raw/a", "raw/b"]).text(), "first one, second one");
     // What was read of one is changed: all is read again, as it became.
     fs::remove_file(site.path("mark")).unwrap();
     let waits = run("both", &site.script());
-    let a = first_of("a", 2);
+    let a = overwrite("a");
     a.write_all_at(b"wrong", 0).unwrap();
     site.until_read("wrong");
     a.write_all_at(b"right", 0).unwrap();
     drop(a);
     fs::write(site.path("mnt/raw/b"), " again").unwrap();
-    let said = Said::from(waits.wait_with_output().unwrap());
+    let said = waits.end();
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(site.done(&["cat", "both"]).text(), "RIGHT AGAIN");
     // One that is given up fails all of it.
     let waits = run("none", &site.script());
-    let a = first_of("a", 3);
-    let b = OpenOptions::new().write(true).truncate(true).open(site.path("mnt/raw/b")).unwrap();
+    let a = overwrite("a");
+    let b = overwrite("b");
     rustix::fs::fsetxattr(&b, "user.outrigger.abort", b"1", rustix::fs::XattrFlags::empty()).unwrap();
     drop((a, b));
-    let said = Said::from(waits.wait_with_output().unwrap());
+    let said = waits.end();
     assert!(said.code == 1 && said.err.contains("gave the file up"), "{} {}", said.code, said.err);
     assert!(!site.is_there("none"));
     // The mount is killed: of what was closed there is the content, of the other what the log held.
     let waits = run("left", "cat");
-    let mut a = first_of("a", 4);
+    let mut a = overwrite("a");
     a.write_all(b"closed, ").unwrap();
     drop(a);
-    let mut b = OpenOptions::new().write(true).truncate(true).open(site.path("mnt/raw/b")).unwrap();
+    let mut b = overwrite("b");
     b.write_all(b"and not").unwrap();
     site.mounts.kill();
     drop(b);
-    let said = Said::from(waits.wait_with_output().unwrap());
+    let said = waits.end();
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(site.done(&["cat", "left"]).text(), "closed, and not");
     site.done(&["check", "--read-data"]);

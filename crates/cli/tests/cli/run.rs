@@ -1,9 +1,9 @@
 //! A store in a temporary directory, and the binary run on it.
 
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -49,16 +49,37 @@ pub fn fed(mut command: Command, input: &[u8]) -> Said {
     child.wait_with_output().unwrap().into()
 }
 
+/// A command that waits for a file to be written in a mount; dropping it leaves it running.
+pub struct Waits {
+    child: Child,
+    err: BufReader<ChildStderr>,
+    said: String,
+}
+
+impl Waits {
+    /// Begins it, and returns once a file that is made now will be noticed, as it says itself, or it has ended without.
+    pub fn begin(mut command: Command) -> Self {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut waits =
+            Self { err: BufReader::new(child.stderr.take().unwrap()), child, said: String::new() };
+        while !waits.said.contains("waiting for") && waits.err.read_line(&mut waits.said).unwrap() > 0 {}
+        waits
+    }
+
+    /// How it ends.
+    pub fn end(mut self) -> Said {
+        // Its output is a few lines, which a pipe holds.
+        self.err.read_to_string(&mut self.said).unwrap();
+        let mut output = self.child.wait_with_output().unwrap();
+        output.stderr = self.said.into_bytes();
+        output.into()
+    }
+}
+
 /// Bytes that cannot be compressed, the same for the same seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(&(state >> 11).to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
+    outrigger_workload::Rng::new(seed).bytes(len)
 }
 
 impl Place {

@@ -1,15 +1,13 @@
 //! What `bench/active.py` measured: the newest record, or, tiny, a run of it.
 
-use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
 use serde_json::Value;
 
 use crate::experiment::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
-use crate::mounted::{needs, run};
 use crate::record::Outcome;
-use crate::recorded::{Recorded, repository, spread};
+use crate::recorded::{Recorded, run_tiny, spread};
 
 /// The paper's.
 pub const PROGRAMS: [&str; 2] = ["dscal", "aminogen"];
@@ -42,7 +40,9 @@ impl Report {
         if lab.scale == Scale::Tiny {
             let mut known = TINY.get_or_init(Mutex::default).lock().expect("no panic while held");
             if known.is_none() {
-                *known = Some(tiny(lab)?);
+                let options = "--mib 1 --made-mib 1 --splits 20 --rate 4";
+                let tools = [("cc", "build-essential"), ("bwrap", "bubblewrap")];
+                *known = Some(run_tiny(lab, "active.py", options, &tools)?);
             }
             return Ok(Self { record: Recorded::made(known.clone().unwrap_or_default(), COMMAND) });
         }
@@ -133,30 +133,4 @@ impl Program<'_> {
             Failed::Wrong(format!("the record does not say what {} reads and writes", self.name))
         })
     }
-}
-
-fn tiny(lab: &Lab) -> Result<Value, Failed> {
-    let Some(program) = &lab.outrigger else {
-        return Err(Failed::Missing(
-            "the program `outrigger` is not beside this one: build it, or give --outrigger".into(),
-        ));
-    };
-    needs("python3", "python3")?;
-    needs("cc", "build-essential")?;
-    needs("bwrap", "bubblewrap")?;
-    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
-        return Err(Failed::Missing("this user cannot open /dev/fuse".into()));
-    }
-    let room = lab.room()?;
-    let record = room.path().join("record.json");
-    run(Command::new("python3")
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .arg(repository().join("bench/active.py"))
-        .arg("--outrigger")
-        .arg(program)
-        .args(["--local", "--mib", "1", "--made-mib", "1", "--splits", "20", "--rate", "4", "--work"])
-        .arg(room.path().join("work"))
-        .arg("--json")
-        .arg(&record))?;
-    Ok(serde_json::from_slice(&std::fs::read(record)?).map_err(std::io::Error::from)?)
 }

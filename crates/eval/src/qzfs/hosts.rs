@@ -1,14 +1,11 @@
 //! Figures 9 and 10 with clients apart from servers: what `bench/genomes.py` measured; tiny, a run of it on this machine alone.
 
-use std::process::Command;
-
 use serde_json::Value;
 
 use crate::experiment::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
-use crate::mounted::{needs, run};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
-use crate::recorded::{Recorded, repository, spread};
+use crate::recorded::{Recorded, run_tiny, spread};
 
 const COMMAND: &str = "bench/genomes.py --outrigger target/release/outrigger --work DIR --record";
 const OPERATIONS: [&str; 5] = ["converting", "viewing", "sorting", "merging", "indexing"];
@@ -274,34 +271,13 @@ fn wire(of: &Arrangement<'_>) -> Option<Plot> {
 }
 
 fn tiny(lab: &Lab) -> Result<Recorded, Failed> {
-    let Some(program) = &lab.outrigger else {
-        return Err(Failed::Missing(
-            "the program `outrigger` is not beside this one: build it, or give --outrigger".into(),
-        ));
-    };
-    let workload = program.with_file_name("outrigger-workload");
-    if !workload.exists() {
+    let workload = lab.outrigger.as_ref().map(|program| program.with_file_name("outrigger-workload"));
+    if workload.is_some_and(|workload| !workload.exists()) {
         return Err(Failed::Missing(
             "the program `outrigger-workload` is not beside `outrigger`: build it".into(),
         ));
     }
-    needs("python3", "python3")?;
-    needs("samtools", "samtools")?;
-    if std::fs::File::options().read(true).write(true).open("/dev/fuse").is_err() {
-        return Err(Failed::Missing("this user cannot open /dev/fuse".into()));
-    }
-    let room = lab.room()?;
-    let record = room.path().join("record.json");
-    run(Command::new("python3")
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .arg(repository().join("bench/genomes.py"))
-        .arg("--outrigger")
-        .arg(program)
-        .args(["--local", "--reads", "300", "--processes", "2", "--rounds", "1", "--threads", "1,2"])
-        .args(["--codecs", "none,gzip:6,zstd:1", "--work"])
-        .arg(room.path().join("work"))
-        .arg("--json")
-        .arg(&record))?;
-    let json = serde_json::from_slice(&std::fs::read(record)?).map_err(std::io::Error::from)?;
+    let options = "--reads 300 --processes 2 --rounds 1 --threads 1,2 --codecs none,gzip:6,zstd:1";
+    let json = run_tiny(lab, "genomes.py", options, &[("samtools", "samtools")])?;
     Ok(Recorded::made(json, COMMAND))
 }

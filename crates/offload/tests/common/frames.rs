@@ -20,9 +20,7 @@ pub fn data(number: u32, len: usize) -> Vec<u8> {
 
 /// Bytes with nothing to find in them.
 pub fn noise(len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    Rng::new(1).fill(&mut bytes);
-    bytes
+    Rng::new(1).bytes(len)
 }
 
 pub fn spec(text: &str) -> CodecSpec {

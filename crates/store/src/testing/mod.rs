@@ -6,12 +6,12 @@ pub mod conformance;
 pub mod crash;
 pub mod damage;
 pub mod faulty;
-pub mod hosted;
 pub mod s3;
+pub mod wrapped;
 
 pub use crate::write::{Met, cut_in_segments};
 pub use faulty::{Fault, FaultyBackend, Op, Plan};
-pub use hosted::Hosted;
+pub use wrapped::{Wrapped, spread};
 
 /// A plain connection to a metadata database, with the function that its schema uses: for changing what no method changes.
 ///

@@ -67,13 +67,7 @@ pub fn content(seed: u64, blocks: u32) -> Vec<u8> {
 
 /// Content that no other seed shares.
 pub fn unique(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Rng::new(!seed);
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
+    Rng::new(!seed).bytes(len)
 }
 
 /// What is wrong with a content that [`content`] made, if anything.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{Host, Shared, command};
-use crate::run::Said;
+use crate::run::{Said, Waits};
 
 /// Two hosts, and agents on them, which are killed when this is dropped.
 struct Site {
@@ -329,22 +329,20 @@ fn a_run_that_follows_waits_for_one_file_in_any_mount_of_its_host() {
     site.one.done(&["mount", "more"]);
     let args = "run --follow --sandbox off --pattern 1W->2W --in raw/* --out up/{name} --attach path";
     let args: Vec<&str> = args.split(' ').chain(["--", "tr", "a-z", "A-Z"]).collect();
-    let mut waits = command(&site.one.place, &site.one.url, &args);
-    waits.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let waits = waits.spawn().unwrap();
-    // It is there once one of them makes a job of a file.
-    let mut made = 0;
-    site.until(|| {
-        made += 1;
-        let at = if made % 2 == 0 { site.one.path("raw") } else { site.one.place.path("more/raw") };
-        fs::write(at.join(format!("{made}")), format!("text {made}")).unwrap();
-        site.one.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len() == 1
-    });
-    let said = Said::from(waits.wait_with_output().unwrap());
-    assert_eq!(said.code, 0, "{}", said.err);
-    site.two.must_read(&format!("up/{made}"), format!("TEXT {made}"));
+    let begin = || Waits::begin(command(&site.one.place, &site.one.url, &args));
+    for (at, name) in [("more/raw", "1"), ("mnt/raw", "2")] {
+        let waits = begin();
+        fs::write(site.one.place.path(at).join(name), format!("text {name}")).unwrap();
+        let said = waits.end();
+        assert_eq!(said.code, 0, "{}", said.err);
+        site.two.must_read(&format!("up/{name}"), format!("TEXT {name}"));
+    }
     site.one.write("raw/later", "x");
-    assert_eq!(site.one.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len(), 1, "one file");
+    assert_eq!(
+        site.one.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len(),
+        2,
+        "one file each"
+    );
     // Of several files each mount would know its own only.
     let several = "run --follow --sandbox off --pattern #W->1W --in raw/x --in raw/y --out both -- cat";
     let said = site.run(&several.split(' ').collect::<Vec<_>>());

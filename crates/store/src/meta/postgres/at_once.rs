@@ -10,15 +10,17 @@
 //! **A lost answer.** The statement is its own transaction, so there is no moment at which the lane is known to be locked and nothing is committed yet (`transaction.rs`): the
 //! statement may even reach the server after its connection was given up. So whoever asks what became of it *closes* the lane first; a statement that comes later finds it closed, and changes nothing.
 
+use std::mem::take;
 use std::sync::Mutex;
 
 use hashlink::LruCache;
 use tokio_postgres::types::Type;
 
+use super::columns::{DirectoryColumns, LooseColumns, NameColumns};
 use super::connection::Query;
 use super::row::{self, InodeColumns, Stored, Traits};
 use super::transaction::Ticket;
-use super::working::{Name, Slot, Working};
+use super::working::{Slot, Working};
 use crate::meta::change::row::{Content, Special, columns};
 use crate::meta::change::totals::{Retained, TotalsDelta};
 use crate::meta::change::{Editor, Start, apply_all};
@@ -128,7 +130,7 @@ impl Guesses {
     }
 }
 
-/// Rows of `inode`, column by column.
+/// Inodes of which only what is inherited from them is guessed, column by column.
 #[derive(Default)]
 struct Likes {
     numbers: Vec<i64>,
@@ -138,27 +140,14 @@ struct Likes {
     xattrs: Vec<Option<Vec<u8>>>,
 }
 
-#[derive(Default)]
-struct Names {
-    parents: Vec<i64>,
-    inodes: Vec<i64>,
-    sums: Vec<i32>,
-    names: Vec<Vec<u8>>,
-}
-
-#[derive(Default)]
-struct Directories {
-    inodes: Vec<i64>,
-    parents: Vec<i64>,
-    sums: Vec<i32>,
-}
-
-#[derive(Default)]
-struct LooseColumns {
-    names: Vec<Vec<u8>>,
-    sessions: Vec<i64>,
-    codecs: Vec<String>,
-    bytes: Vec<Vec<u8>>,
+impl Likes {
+    fn with_all(self, query: Query) -> Query {
+        let mut query = query.ints(self.numbers);
+        for values in [self.modes, self.uids, self.gids] {
+            query = query.with(values, Type::INT4_ARRAY);
+        }
+        query.with(self.xattrs, Type::BYTEA_ARRAY)
+    }
 }
 
 /// What the statement is to find, and what to write then.
@@ -167,8 +156,8 @@ pub(super) struct Attempt {
     epoch: i64,
     parents: Vec<i64>,
     likes: Likes,
-    names: Names,
-    directories: Directories,
+    names: NameColumns,
+    directories: DirectoryColumns,
     was: InodeColumns,
     changed: InodeColumns,
     made: InodeColumns,
@@ -185,8 +174,8 @@ impl Attempt {
             epoch: 0,
             parents: Vec::new(),
             likes: Likes::default(),
-            names: Names::default(),
-            directories: Directories::default(),
+            names: NameColumns::default(),
+            directories: DirectoryColumns::default(),
             was: InodeColumns::default(),
             changed: InodeColumns::default(),
             made: InodeColumns::default(),
@@ -224,12 +213,9 @@ impl Attempt {
                 working.suppose_inode(*inode as i64, Some(row));
             }
             Change::Loose(LooseChange::Add { chunk, owner }) => {
-                self.loose.names.push(chunk.fingerprint.0.to_vec());
-                self.loose.sessions.push(owner.0 as i64);
-                self.loose.codecs.push(chunk.codec.to_string());
-                self.loose.bytes.push(chunk.bytes.clone());
-                // In order, and each once: else let those see to it who always do.
-                if !self.loose.names.is_sorted_by(|a, b| a < b) {
+                self.loose.push(chunk, *owner);
+                // Else let those see to it who always do.
+                if !self.loose.is_sorted() {
                     return None;
                 }
             }
@@ -266,20 +252,13 @@ impl Attempt {
         }
         for (parent, names) in working.names {
             for (name, slot) in names {
-                let Slot { before: None, now: Some(Name { inode, epoch }) } = slot else { return None };
-                self.names.sums.push(row::name_sum(parent, &name, inode, epoch));
-                self.names.parents.push(parent);
-                self.names.inodes.push(inode);
-                self.names.names.push(name);
+                let Slot { before: None, now: Some(now) } = slot else { return None };
+                self.names.push(parent, name, now);
             }
         }
         for (inode, slot) in working.directories {
             match slot {
-                Slot { before: None, now: Some(parent) } => {
-                    self.directories.sums.push(row::directory_sum(inode, parent));
-                    self.directories.inodes.push(inode);
-                    self.directories.parents.push(parent);
-                }
+                Slot { before: None, now: Some(parent) } => self.directories.push(inode, parent),
                 Slot { before, now } if before == now => {}
                 _ => return None,
             }
@@ -309,30 +288,18 @@ impl Attempt {
 
     /// The statement.
     pub fn query(&mut self, ticket: &Ticket) -> Query {
-        let take = std::mem::take::<Vec<i64>>;
-        let Self { likes, names, directories, loose, totals, .. } = self;
+        let Self { totals, .. } = self;
         let mut query = Query::new(COMMIT_AT_ONCE).int(ticket.gate).int(ticket.lane).int(ticket.token);
         query = query.int(self.session.0 as i64).int(self.epoch).ints(take(&mut self.parents));
-        let small =
-            |query: Query, values: &mut Vec<i32>| query.with(std::mem::take(values), Type::INT4_ARRAY);
-        query = query.ints(take(&mut likes.numbers));
-        for values in [&mut likes.modes, &mut likes.uids, &mut likes.gids] {
-            query = small(query, values);
-        }
-        query = query.with(std::mem::take(&mut likes.xattrs), Type::BYTEA_ARRAY);
-        query = query.ints(take(&mut names.parents)).ints(take(&mut names.inodes));
-        query = small(query, &mut names.sums).with(std::mem::take(&mut names.names), Type::BYTEA_ARRAY);
-        query = query.ints(take(&mut directories.inodes)).ints(take(&mut directories.parents));
-        query = small(query, &mut directories.sums);
+        query = take(&mut self.likes).with_all(query);
+        query = take(&mut self.names).with_all_but_epochs(query);
+        query = take(&mut self.directories).with_all(query);
         for columns in [&mut self.was, &mut self.changed, &mut self.made] {
-            query = std::mem::take(columns).with_all(query);
+            query = take(columns).with_all(query);
         }
         query = query.with(ticket.slot(), Type::INT4).int(totals.files).int(totals.directories);
         query = query.int(totals.others).int(totals.bytes);
-        query =
-            query.with(std::mem::take(&mut loose.names), Type::BYTEA_ARRAY).ints(take(&mut loose.sessions));
-        query = query.with(std::mem::take(&mut loose.codecs), Type::TEXT_ARRAY);
-        query.with(std::mem::take(&mut loose.bytes), Type::BYTEA_ARRAY)
+        take(&mut self.loose).with_all(query)
     }
 
     /// It went through, in this generation.

@@ -2,6 +2,7 @@
 
 use tokio_postgres::types::Type;
 
+use super::columns::{DirectoryColumns, NameColumns};
 use super::connection::Query;
 use super::row::{self, InodeColumns};
 use super::working::{Name, Slot, Working};
@@ -84,7 +85,7 @@ impl Working<'_, '_> {
 
     fn flush_names(&mut self) {
         let mut gone: (Vec<i64>, Vec<Vec<u8>>) = Default::default();
-        let (mut made, mut changed) = (NameColumns::default(), NameColumns::default());
+        let (mut made, mut changed) = (Vec::new(), NameColumns::default());
         for (&parent, names) in &self.names {
             for (name, slot) in names {
                 match (slot.before, slot.now) {
@@ -92,8 +93,8 @@ impl Working<'_, '_> {
                         gone.0.push(parent);
                         gone.1.push(name.clone());
                     }
-                    (None, Some(now)) => made.push(parent, name, now),
-                    (Some(before), Some(now)) if before != now => changed.push(parent, name, now),
+                    (None, Some(now)) => made.push((parent, name.clone(), now)),
+                    (Some(before), Some(now)) if before != now => changed.push(parent, name.clone(), now),
                     _ => {}
                 }
             }
@@ -103,20 +104,22 @@ impl Working<'_, '_> {
                        WHERE d.parent = g.parent AND d.name = g.name";
             self.tx.later(Query::new(sql).ints(gone.0).with(gone.1, Type::BYTEA_ARRAY));
         }
-        if !changed.names.is_empty() {
-            self.tx.later(changed.into_query(
+        if !changed.is_empty() {
+            self.tx.later(changed.with_all(Query::new(
                 "UPDATE @dentry d SET inode = n.inode, epoch = n.epoch, sum = n.sum \
                  FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int4[], $5::bytea[]) AS n (parent, inode, epoch, sum, name) \
                  WHERE d.parent = n.parent AND d.name = n.name",
-            ));
+            )));
         }
-        if !made.names.is_empty() {
+        if !made.is_empty() {
             // In the order of the key: neighbours in the index come together, and two commits cannot wait for each other.
-            made.sort();
-            self.tx.later(made.into_query(
+            made.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+            let mut columns = NameColumns::default();
+            made.into_iter().for_each(|(parent, name, now)| columns.push(parent, name, now));
+            self.tx.later(columns.with_all(Query::new(
                 "INSERT INTO @dentry (parent, inode, epoch, sum, name) \
                  SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int4[], $5::bytea[])",
-            ));
+            )));
         }
     }
 
@@ -151,25 +154,21 @@ impl Working<'_, '_> {
 
     fn flush_directories(&mut self) {
         let mut gone = Vec::new();
-        let (mut inodes, mut parents, mut sums) = (Vec::new(), Vec::new(), Vec::new());
+        let mut set = DirectoryColumns::default();
         for (&inode, slot) in &self.directories {
             match (slot.before, slot.now) {
                 (Some(_), None) => gone.push(inode),
-                (before, Some(now)) if before != Some(now) => {
-                    inodes.push(inode);
-                    parents.push(now);
-                    sums.push(row::directory_sum(inode, now));
-                }
+                (before, Some(now)) if before != Some(now) => set.push(inode, now),
                 _ => {}
             }
         }
         if !gone.is_empty() {
             self.tx.later(Query::new("DELETE FROM @directory WHERE inode = ANY ($1)").ints(gone));
         }
-        if !inodes.is_empty() {
+        if !set.is_empty() {
             let sql = "INSERT INTO @directory (inode, parent, sum) SELECT * FROM unnest($1::int8[], $2::int8[], $3::int4[]) \
                        ON CONFLICT (inode) DO UPDATE SET parent = excluded.parent, sum = excluded.sum";
-            self.tx.later(Query::new(sql).ints(inodes).ints(parents).with(sums, Type::INT4_ARRAY));
+            self.tx.later(set.with_all(Query::new(sql)));
         }
         let mut bare = std::mem::take(&mut self.policies_gone);
         if !bare.is_empty() {
@@ -229,34 +228,4 @@ pub(super) fn insert_versions(versions: impl Iterator<Item = VersionColumn>, sql
         query = query.ints(column);
     }
     query.with(nanos, Type::INT4_ARRAY).with(sums, Type::INT4_ARRAY).with(roots, Type::BYTEA_ARRAY)
-}
-
-/// Rows of `dentry`, column by column.
-#[derive(Default)]
-struct NameColumns {
-    names: Vec<(i64, Vec<u8>, Name)>,
-}
-
-impl NameColumns {
-    fn push(&mut self, parent: i64, name: &[u8], now: Name) {
-        self.names.push((parent, name.to_vec(), now));
-    }
-
-    fn sort(&mut self) {
-        self.names.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-    }
-
-    fn into_query(self, sql: &'static str) -> Query {
-        let (mut parents, mut inodes, mut epochs, mut sums, mut names) =
-            (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (parent, name, Name { inode, epoch }) in self.names {
-            sums.push(row::name_sum(parent, &name, inode, epoch));
-            parents.push(parent);
-            inodes.push(inode);
-            epochs.push(epoch);
-            names.push(name);
-        }
-        let query = Query::new(sql).ints(parents).ints(inodes).ints(epochs);
-        query.with(sums, Type::INT4_ARRAY).with(names, Type::BYTEA_ARRAY)
-    }
 }

@@ -58,18 +58,12 @@ pub(super) fn apply(tx: &mut Tx<'_>, session: SessionId, changes: &[Change]) -> 
     if added.is_empty() {
         return Ok(());
     }
-    let mut owners = Vec::with_capacity(added.len());
-    let (mut fingerprints, mut codecs, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
-    for (fingerprint, (chunk, owner)) in added {
-        fingerprints.push(fingerprint.to_vec());
-        owners.push(owner.0 as i64);
-        codecs.push(chunk.codec.to_string());
-        bytes.push(chunk.bytes.clone());
-    }
+    // In order of the fingerprints, as the map has them: rows are locked in it.
+    let mut columns = LooseColumns::default();
+    added.into_values().for_each(|(chunk, owner)| columns.push(chunk, owner));
     let sql = "INSERT INTO @loose (fingerprint, session, codec, bytes) \
                SELECT * FROM unnest($1::bytea[], $2::int8[], $3::text[], $4::bytea[]) ON CONFLICT DO NOTHING";
-    let query = Query::new(sql).with(fingerprints, Type::BYTEA_ARRAY).ints(owners);
-    tx.later(query.with(codecs, Type::TEXT_ARRAY).with(bytes, Type::BYTEA_ARRAY));
+    tx.later(columns.with_all(Query::new(sql)));
     Ok(())
 }
 

@@ -23,6 +23,7 @@
 mod at_once;
 mod carry;
 mod check;
+mod columns;
 mod commit;
 mod connection;
 mod counters;

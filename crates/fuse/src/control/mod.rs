@@ -11,12 +11,14 @@
 //! | `follow INODE FROM` | of a file that is being written, the bytes from FROM on as far as they are there: `data LENGTH` and so many bytes; `nothing` when there was none for a while; `closed` when nobody writes it (any more) |
 //! | `input JOB NUMBER` | of a job that reads several files while they are written: `inode INODE` of that one, `nothing` if it was not made yet, `closed` when the job has its content, `unknown` |
 //! | `rules` | `ok` once the mount knows which files are to be followed as the store says now |
-//! | `next RULE` | `job NUMBER` once a file was made that the rule (JSON in a line) wants, and that job reads; the rule is forgotten with that, or with the connection |
+//! | `next RULE` | `awaits` once the mount does, and then `job NUMBER` when a file was made that the rule (JSON in a line) wants, and that job reads; the rule is forgotten with that, or with the connection |
 //! | `status` | how the mount fares ([`measures`]), as JSON |
 //!
 //! or `error`, a kind and a sentence. Only who may write to that directory can connect.
 
-use std::io::{self, BufRead, BufReader, Read as _, Write};
+mod client;
+
+use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -29,7 +31,9 @@ use outrigger_store::meta::jobs::JobId;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::follow::{BLOCK, Expected, Followed};
+pub use client::Client;
+
+use crate::follow::{Expected, Followed};
 use crate::fs::Counted;
 use crate::live::{Input, LiveVolume, Stale};
 use crate::measures::{self, Watched};
@@ -247,7 +251,7 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
             line if line.starts_with("follow ") => follow(&**volume, line, &mut answers)?,
             line if line.starts_with("input ") => answer(&mut answers, input(&**volume, line))?,
             line if line.starts_with("next ") => {
-                let Some(job) = next(&**volume, line, &answers, forget) else { return Ok(()) };
+                let Some(job) = next(&**volume, line, &mut answers, forget)? else { return Ok(()) };
                 answer(&mut answers, job.map(|job| format!("job {job}")))?;
             }
             _ => {
@@ -309,21 +313,23 @@ fn ask_again<V: Controlled>(volume: &V, forget: &Forget) -> Result<()> {
 fn next<V: Controlled>(
     volume: &V,
     line: &str,
-    client: &UnixStream,
+    client: &mut UnixStream,
     forget: &Forget,
-) -> Option<Result<JobId>> {
+) -> io::Result<Option<Result<JobId>>> {
     let expected = volume.expect_file(line.strip_prefix("next ").unwrap_or_default());
     let expected = match expected.and_then(|expected| ask_again(volume, forget).map(|()| expected)) {
         Ok(expected) => expected,
-        Err(error) => return Some(Err(error)),
+        Err(error) => return Ok(Some(Err(error))),
     };
+    answer(client, Ok("awaits".to_string()))?;
     loop {
         match expected.job.recv_timeout(LOOK_EVERY) {
-            Ok(job) => return Some(Ok(job)),
-            Err(RecvTimeoutError::Timeout) if has_hung_up(client) => return None,
+            Ok(job) => return Ok(Some(Ok(job))),
+            Err(RecvTimeoutError::Timeout) if has_hung_up(client) => return Ok(None),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                return Some(Err(Error::new(ErrorKind::Cancelled, "the file's job could not be made")));
+                let why = "the file's job could not be made";
+                return Ok(Some(Err(Error::new(ErrorKind::Cancelled, why))));
             }
         }
     }
@@ -340,111 +346,4 @@ fn answer(stream: &mut UnixStream, what: Result<String>) -> io::Result<()> {
     let line = what
         .unwrap_or_else(|error| format!("error {:?} {}", error.kind(), error.to_string().replace('\n', " ")));
     writeln!(stream, "{line}")
-}
-
-/// A command's end.
-pub struct Client {
-    stream: BufReader<UnixStream>,
-}
-
-impl Client {
-    /// Connects to the mount that listens in this directory, the store's own or that of [`listens_at`]; `None` when there is none.
-    ///
-    /// # Errors
-    /// When there is one that does not let us in.
-    pub fn connect(dir: &Path) -> Result<Option<Self>> {
-        match through(dir, |path| UnixStream::connect(path)) {
-            Ok(stream) => Ok(Some(Self { stream: BufReader::new(stream) })),
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error).context(|| "cannot talk to the mount of this store".to_string()),
-        }
-    }
-
-    /// Sends a line, waits for the answer.
-    ///
-    /// # Errors
-    /// What the mount says, and `Io` when it has gone.
-    pub fn ask(&mut self, line: &str) -> Result<String> {
-        let gone = || "the mount of this store has ended".to_string();
-        writeln!(self.stream.get_mut(), "{line}").context(gone)?;
-        let mut answer = String::new();
-        self.stream.read_line(&mut answer).context(gone)?;
-        let answer = answer.trim_end();
-        if answer.is_empty() {
-            return Err(Error::new(ErrorKind::Io, gone()));
-        }
-        match answer.strip_prefix("error ") {
-            None => Ok(answer.to_string()),
-            Some(error) => {
-                let (kind, text) = error.split_once(' ').unwrap_or(("Io", error));
-                Err(Error::new(kind_named(kind), format!("the mount of this store: {text}")))
-            }
-        }
-    }
-
-    /// Ends the conversation, also while another thread waits for an answer.
-    ///
-    /// # Errors
-    /// When there are too many open files.
-    pub fn hang_up(&self) -> Result<impl FnOnce() + Send + 'static> {
-        let stream = self.stream.get_ref().try_clone().context(|| "cannot talk to the mount".to_string())?;
-        Ok(move || drop(stream.shutdown(std::net::Shutdown::Both)))
-    }
-
-    /// The next bytes of a file that is being written.
-    ///
-    /// # Errors
-    /// What the mount says, and `Io` when it has gone.
-    pub fn follow(&mut self, inode: u64, from: u64) -> Result<Followed> {
-        let answer = self.ask(&format!("follow {inode} {from}"))?;
-        match (answer.as_str(), answer.strip_prefix("data ").map(str::parse::<usize>)) {
-            ("nothing", _) => Ok(Followed::Nothing),
-            ("closed", _) => Ok(Followed::Closed),
-            (_, Some(Ok(len))) if len as u64 <= BLOCK => {
-                let mut bytes = vec![0; len];
-                self.stream
-                    .read_exact(&mut bytes)
-                    .context(|| "the mount of this store has ended".to_string())?;
-                Ok(Followed::Data(bytes))
-            }
-            _ => Err(Error::new(
-                ErrorKind::Invalid,
-                format!("the mount's answer `{answer}` is not understood"),
-            )),
-        }
-    }
-
-    /// Where one of several inputs of a job is.
-    ///
-    /// # Errors
-    /// What the mount says, and `Io` when it has gone.
-    pub fn input(&mut self, job: JobId, number: u32) -> Result<Input> {
-        let answer = self.ask(&format!("input {job} {number}"))?;
-        match (answer.as_str(), answer.strip_prefix("inode ").map(str::parse)) {
-            ("nothing", _) => Ok(Input::NotYet),
-            ("closed", _) => Ok(Input::Closed),
-            ("unknown", _) => Ok(Input::Unknown),
-            (_, Some(Ok(inode))) => Ok(Input::Inode(inode)),
-            _ => Err(Error::new(
-                ErrorKind::Invalid,
-                format!("the mount's answer `{answer}` is not understood"),
-            )),
-        }
-    }
-
-    /// Waits until the mount has ended: it has stored everything by then.
-    pub fn wait_for_end(mut self) {
-        let mut nothing = String::new();
-        while matches!(self.stream.read_line(&mut nothing), Ok(1..)) {}
-    }
-}
-
-fn kind_named(name: &str) -> ErrorKind {
-    use ErrorKind::{Busy, Damaged, Denied, Exists, Fenced, Full, Invalid, NotFound};
-    let kinds = [Busy, Damaged, Denied, Exists, Fenced, Full, Invalid, NotFound];
-    kinds.into_iter().find(|kind| format!("{kind:?}") == name).unwrap_or(ErrorKind::Io)
 }

@@ -1,0 +1,141 @@
+//! The end of the conversation that commands have.
+
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use outrigger_store::meta::jobs::JobId;
+use outrigger_store::{Context as _, Error, ErrorKind, Result};
+
+use super::through;
+use crate::follow::{BLOCK, Followed};
+use crate::live::Input;
+
+/// A command's end.
+pub struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the mount that listens in this directory, the store's own or that of [`listens_at`]; `None` when there is none.
+    ///
+    /// # Errors
+    /// When there is one that does not let us in.
+    pub fn connect(dir: &Path) -> Result<Option<Self>> {
+        match through(dir, |path| UnixStream::connect(path)) {
+            Ok(stream) => Ok(Some(Self { stream: BufReader::new(stream) })),
+            Err(error)
+                if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(error).context(|| "cannot talk to the mount of this store".to_string()),
+        }
+    }
+
+    /// Sends a line, waits for the answer.
+    ///
+    /// # Errors
+    /// What the mount says, and `Io` when it has gone.
+    pub fn ask(&mut self, line: &str) -> Result<String> {
+        writeln!(self.stream.get_mut(), "{line}").context(gone)?;
+        self.hear()
+    }
+
+    /// Waits for a line of the mount.
+    fn hear(&mut self) -> Result<String> {
+        let mut answer = String::new();
+        self.stream.read_line(&mut answer).context(gone)?;
+        let answer = answer.trim_end();
+        if answer.is_empty() {
+            return Err(Error::new(ErrorKind::Io, gone()));
+        }
+        match answer.strip_prefix("error ") {
+            None => Ok(answer.to_string()),
+            Some(error) => {
+                let (kind, text) = error.split_once(' ').unwrap_or(("Io", error));
+                Err(Error::new(kind_named(kind), format!("the mount of this store: {text}")))
+            }
+        }
+    }
+
+    /// Ends the conversation, also while another thread waits for an answer.
+    ///
+    /// # Errors
+    /// When there are too many open files.
+    pub fn hang_up(&self) -> Result<impl FnOnce() + Send + 'static> {
+        let stream = self.stream.get_ref().try_clone().context(|| "cannot talk to the mount".to_string())?;
+        Ok(move || drop(stream.shutdown(std::net::Shutdown::Both)))
+    }
+
+    /// The next bytes of a file that is being written.
+    ///
+    /// # Errors
+    /// What the mount says, and `Io` when it has gone.
+    pub fn follow(&mut self, inode: u64, from: u64) -> Result<Followed> {
+        let answer = self.ask(&format!("follow {inode} {from}"))?;
+        match (answer.as_str(), answer.strip_prefix("data ").map(str::parse::<usize>)) {
+            ("nothing", _) => Ok(Followed::Nothing),
+            ("closed", _) => Ok(Followed::Closed),
+            (_, Some(Ok(len))) if len as u64 <= BLOCK => {
+                let mut bytes = vec![0; len];
+                self.stream.read_exact(&mut bytes).context(gone)?;
+                Ok(Followed::Data(bytes))
+            }
+            _ => Err(not_understood(&answer)),
+        }
+    }
+
+    /// Waits for a file that a rule (JSON in a line) wants, and the job that reads it; `awaits` is called when a file that is made now will be noticed.
+    ///
+    /// # Errors
+    /// What the mount says, and `Io` when it has gone.
+    pub fn next(&mut self, rule: &str, awaits: impl FnOnce()) -> Result<JobId> {
+        let answer = self.ask(&format!("next {rule}"))?;
+        if answer != "awaits" {
+            return Err(not_understood(&answer));
+        }
+        awaits();
+        let answer = self.hear()?;
+        let job = answer.strip_prefix("job ").and_then(|number| number.parse().ok());
+        job.map(JobId).ok_or_else(|| not_understood(&answer))
+    }
+
+    /// Where one of several inputs of a job is.
+    ///
+    /// # Errors
+    /// What the mount says, and `Io` when it has gone.
+    pub fn input(&mut self, job: JobId, number: u32) -> Result<Input> {
+        let answer = self.ask(&format!("input {job} {number}"))?;
+        match (answer.as_str(), answer.strip_prefix("inode ").map(str::parse)) {
+            ("nothing", _) => Ok(Input::NotYet),
+            ("closed", _) => Ok(Input::Closed),
+            ("unknown", _) => Ok(Input::Unknown),
+            (_, Some(Ok(inode))) => Ok(Input::Inode(inode)),
+            _ => Err(not_understood(&answer)),
+        }
+    }
+
+    /// Waits until the mount has ended: it has stored everything by then.
+    pub fn wait_for_end(mut self) {
+        let mut nothing = String::new();
+        while matches!(self.stream.read_line(&mut nothing), Ok(1..)) {}
+    }
+}
+
+fn gone() -> String {
+    "the mount of this store has ended".to_string()
+}
+
+fn not_understood(answer: &str) -> Error {
+    let why = format!(
+        "the mount's answer `{answer}` is not understood: is it of another version than this program?"
+    );
+    Error::new(ErrorKind::Invalid, why)
+}
+
+fn kind_named(name: &str) -> ErrorKind {
+    use ErrorKind::{Busy, Damaged, Denied, Exists, Fenced, Full, Invalid, NotFound};
+    let kinds = [Busy, Damaged, Denied, Exists, Fenced, Full, Invalid, NotFound];
+    kinds.into_iter().find(|kind| format!("{kind:?}") == name).unwrap_or(ErrorKind::Io)
+}

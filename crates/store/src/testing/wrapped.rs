@@ -1,0 +1,105 @@
+//! An engine as it is, but for what a test wants to know of its reads, or has it say of its hosts.
+
+use std::sync::Arc;
+
+use outrigger_format::PackId;
+
+use crate::backend::{Backend, PackWriter};
+use crate::error::Result;
+use crate::store::Store;
+
+type BeforeRead = Box<dyn Fn(PackId, usize) + Send + Sync>;
+type Locate = Box<dyn Fn(PackId) -> Vec<String> + Send + Sync>;
+
+/// Hands everything to another engine. What that would do by default it does by default, too: nothing is kept nearby, and there are no tiers.
+pub struct Wrapped {
+    inner: Arc<dyn Backend>,
+    before_read: BeforeRead,
+    hosts: Vec<String>,
+    locate: Locate,
+}
+
+impl Wrapped {
+    /// `inner`, of which it is not known where packs lie.
+    pub fn over(inner: Arc<dyn Backend>) -> Self {
+        Self { inner, before_read: Box::new(|_, _| ()), hosts: Vec::new(), locate: Box::new(|_| Vec::new()) }
+    }
+
+    /// Calls `before` with the pack and the number of bytes of each read; it may wait, or panic.
+    #[must_use]
+    pub fn before_reads(mut self, before: impl Fn(PackId, usize) + Send + Sync + 'static) -> Self {
+        self.before_read = Box::new(before);
+        self
+    }
+
+    /// Has `locate` say which hosts hold a pack; nobody can choose them.
+    #[must_use]
+    pub fn located(mut self, locate: impl Fn(PackId) -> Vec<String> + Send + Sync + 'static) -> Self {
+        self.locate = Box::new(locate);
+        self
+    }
+
+    /// Packs lie on two of `hosts`, which their ids choose, as in a Ceph pool; none on `without`, which is there.
+    #[must_use]
+    pub fn spread_over(mut self, hosts: &[&str], without: Option<&str>) -> Self {
+        self.hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+        let mut used = self.hosts.clone();
+        used.retain(|host| Some(host.as_str()) != without);
+        self.located(move |id| {
+            let at = (id.0 % used.len() as u64) as usize;
+            (0..2.min(used.len())).map(|next| used[(at + next) % used.len()].clone()).collect()
+        })
+    }
+}
+
+/// Has the packs of `store` lie on `hosts`.
+pub fn spread(store: &mut Store, hosts: &[&str]) {
+    store.backend = Arc::new(Wrapped::over(Arc::clone(&store.backend)).spread_over(hosts, None));
+}
+
+impl Backend for Wrapped {
+    fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
+        self.inner.create(id)
+    }
+
+    fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
+        (self.before_read)(id, buf.len());
+        self.inner.read_at(id, offset, buf)
+    }
+
+    fn len(&self, id: PackId) -> Result<Option<u64>> {
+        self.inner.len(id)
+    }
+
+    fn remove(&self, id: PackId) -> Result<()> {
+        self.inner.remove(id)
+    }
+
+    fn list(&self) -> Result<Vec<PackId>> {
+        self.inner.list()
+    }
+
+    fn set_aside(&self, id: PackId) -> Result<()> {
+        self.inner.set_aside(id)
+    }
+
+    fn claim(&self, config: &str) -> Result<()> {
+        self.inner.claim(config)
+    }
+
+    fn claimed(&self) -> Result<Option<String>> {
+        self.inner.claimed()
+    }
+
+    fn lists_cheaply(&self) -> bool {
+        self.inner.lists_cheaply()
+    }
+
+    fn hosts(&self) -> Result<Vec<String>> {
+        Ok(self.hosts.clone())
+    }
+
+    fn locate(&self, id: PackId) -> Result<Vec<String>> {
+        Ok((self.locate)(id))
+    }
+}
