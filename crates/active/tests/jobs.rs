@@ -11,10 +11,10 @@ use outrigger_active::plan::Splits;
 use outrigger_active::records::Records;
 use outrigger_active::runner::runner_of;
 use outrigger_active::spec::Spec;
+use outrigger_store::Store;
 use outrigger_store::meta::SessionKind;
 use outrigger_store::meta::jobs::{JobId, JobState, SplitState};
 use outrigger_store::testing::Wrapped;
-use outrigger_store::{ErrorKind, Store};
 use outrigger_workload::Rng;
 use support::{Place, go, lines, numbered, read, spec};
 

@@ -13,7 +13,7 @@ use outrigger_store::Store;
 use outrigger_store::meta::At;
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::ops::whereabouts::{Whereabouts, whereabouts};
-use outrigger_store::testing::spread;
+use outrigger_store::testing;
 use outrigger_store::tree::{StorePath, require};
 use support::{Place, go, lines, numbered, options, read, spec};
 
@@ -25,7 +25,7 @@ fn found(store: &Store, path: &str) -> Whereabouts {
 /// The store of `place` again, as one whose packs lie on these hosts.
 fn spread(place: &Place, hosts: &[&str]) -> Arc<Store> {
     let mut store = Store::open(place.store.dir(), false).unwrap();
-    spread(&mut store, hosts);
+    testing::spread(&mut store, hosts);
     Arc::new(store)
 }
 

@@ -89,10 +89,6 @@ impl LooseColumns {
         self.bytes.push(chunk.bytes.clone());
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.fingerprints.is_empty()
-    }
-
     /// Whether they are in the order in which rows are locked, and each is there once.
     pub fn is_sorted(&self) -> bool {
         self.fingerprints.is_sorted_by(|a, b| a < b)

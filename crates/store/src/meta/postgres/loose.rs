@@ -10,6 +10,7 @@ use outrigger_format::{CodecChoice, Fingerprint};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
+use super::columns::LooseColumns;
 use super::connection::{Answer, Connection, Query};
 use super::sessions;
 use super::transaction::Tx;
