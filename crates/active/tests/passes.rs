@@ -33,8 +33,9 @@ fn the_store_is_read_once_however_many_programs_there_are() {
         let mut store = Store::open(&path, false).unwrap();
         let read = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&read);
-        let counting = Wrapped::over(Arc::clone(&store.backend))
-            .before_reads(move |_, len| drop(counted.fetch_add(len as u64, Ordering::SeqCst)));
+        let counting = Wrapped::over(Arc::clone(&store.backend)).before_reads(move |_, len| {
+            counted.fetch_add(len as u64, Ordering::SeqCst);
+        });
         let packs = PackReader::new(Arc::new(counting), store.config.id, store.config.fingerprint);
         store.packs = Arc::new(packs);
         let store = Arc::new(store);
