@@ -12,6 +12,8 @@ use gc_support::{init, open, put_bytes, scratch, unique};
 use outrigger_store::read::packs::{PackReader, Wanted};
 use outrigger_store::testing::Wrapped;
 
+type Gate = Mutex<Option<(Sender<()>, Receiver<()>)>>;
+
 #[test]
 fn who_waits_for_a_frame_does_not_wait_for_a_thread_that_panicked() {
     let dir = scratch();
@@ -22,7 +24,7 @@ fn who_waits_for_a_frame_does_not_wait_for_a_thread_that_panicked() {
     let packs = store.meta.packs().unwrap();
     let pack = packs.into_iter().max_by_key(|pack| pack.bytes).unwrap().id;
     // A read that panics, once, when it is told to: it says that it has come, and waits for the word.
-    let gate: Arc<Mutex<Option<(Sender<()>, Receiver<()>)>>> = Arc::default();
+    let gate: Arc<Gate> = Arc::default();
     let read = Arc::clone(&gate);
     let shared = Wrapped::over(Arc::clone(&store.backend)).before_reads(move |_, _| {
         let gate = read.lock().unwrap().take();
