@@ -18,19 +18,16 @@ Every result is compared with what the plain program writes. A record (JSON with
 --markdown; the table is printed. Without a part's means (root, Ceph, /dev/fuse, a C compiler) it is left out, and the record says so.
 """
 import argparse
-import datetime
 import json
 import os
 import random
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from active_hosts import MIB, WAYS, Cluster, Failed, Here, Missing, Site, Work, measure, run, scale  # noqa: E402
-from peers import REPOSITORY, machine, revision, slug  # noqa: E402  the same words about the machine in every record
+from active_hosts import WAYS, Cluster, Here, Site, Work, measure, scale
+from common import MIB, REPOSITORY, Failed, Missing, Record, enter, record_options, run, say
 
 PARTS = ["splits", "feed", "join", "attach", "dscal", "aminogen", "scale"]
 LIMITED = """#!/usr/bin/python3
@@ -46,13 +43,9 @@ RESIDUES = [5702, 7104, 8703, 9705, 9907, 10105, 10301, 11308, 11404, 11503, 128
 ENDS = 1902
 
 
-def say(text):
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
-
-
 def timed(words, **more):
     begin = time.monotonic()
-    out = run(words, **more)
+    out = run(words, text=False, **more)
     return time.monotonic() - begin, out
 
 
@@ -118,7 +111,7 @@ class Embedded:
             run(self.base + ["init"])
 
     def __call__(self, *words):
-        return run(self.base + list(words))
+        return run(self.base + list(words), text=False)
 
 
 def splits(args, report):
@@ -310,24 +303,18 @@ def main():
     parser.add_argument("--hosts", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 4], help="numbers of storage hosts; a cluster that is up already may have less")
     parser.add_argument("--rate", type=float, default=12, help="MB/s that a limited program reads")
     parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="where the record goes")
-    parser.add_argument("--markdown", type=Path, help="where the table goes")
-    parser.add_argument("--record", action="store_true", help="both into docs/evaluation/records, for the evaluation")
+    record_options(parser)
     args = parser.parse_args()
     parts = args.only.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
     args.outrigger, args.work = args.outrigger.absolute(), args.work.absolute()
     args.work.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
     args.numbers, four = args.work / "numbers", args.work / "peaks"
     numbers(args.numbers, args.mib * MIB)
     peaks(four, args.made_mib * MIB)
-    report = {"date": str(datetime.date.today()), "revision": revision(), "machine": machine(), "local": args.local, "rounds": args.rounds,
-              "bytes": args.numbers.stat().st_size, "parts": {}, "left_out": {}}
-    if args.record:
-        stem = REPOSITORY / "docs/evaluation/records" / f"{report['date']}-active-{slug(report['machine'])}"
-        args.json, args.markdown = stem.with_suffix(".json"), stem.with_suffix(".md")
+    record = Record("active", args, markdown, local=args.local, bytes=args.numbers.stat().st_size, parts={}, left_out={})
+    report = record.said
     args.dscal = args.aminogen = None
     try:
         args.dscal = Work("dscal", built(args, "dscal"), ["2.5"], args.numbers, 8)
@@ -348,18 +335,9 @@ def main():
             say(f"{name} is left out: {missing}")
         if found:
             report["parts"][name] = found
-        if args.json:
-            args.json.write_text(json.dumps(report, indent=1) + "\n")
-    report["seconds"] = time.monotonic() - began
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
-    if args.markdown:
-        args.markdown.write_text(markdown(report))
-    print(markdown(report))
+        record.keep()
+    record.end()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as failed:
-        sys.exit(f"active.py: {failed}")
+    enter(main)

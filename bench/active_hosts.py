@@ -25,33 +25,11 @@ import threading
 import time
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+from common import MIB, REPOSITORY, Failed, Missing, run, words_of
+
 CLUSTER = REPOSITORY / "scripts/cluster.sh"
 WAYS = ["plain", "none", "path", "beside"]
-MIB = 1 << 20
 PORT = 7700
-
-
-class Failed(Exception):
-    """A measurement could not be made, or an answer is wrong."""
-
-
-class Missing(Failed):
-    """Something that it needs is not here."""
-
-
-def words_of(command):
-    return [str(word) for word in command]
-
-
-def run(command, **more):
-    """What a command prints; it must succeed."""
-    done = subprocess.run(words_of(command), stdin=more.pop("stdin", subprocess.DEVNULL), stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, check=False, **more)
-    if done.returncode:
-        raise Failed(f"{' '.join(words_of(command))}: exit code {done.returncode}: "
-                     f"{(done.stderr or done.stdout).decode(errors='replace').strip()[-800:]}")
-    return done.stdout
 
 
 def together(jobs):
@@ -136,7 +114,7 @@ class Cluster(Here):
             if done.returncode:
                 raise Failed(f"the cluster does not start: {done.stderr.decode()[-800:]}")
         script = f'eval "$({CLUSTER} env)" && env -0'
-        lines = run(["bash", "-c", script]).decode().split("\0")
+        lines = run(["bash", "-c", script]).split("\0")
         self.found = dict(line.split("=", 1) for line in lines if line.startswith(("OUTRIGGER_", "PG")))
         if "OUTRIGGER_TEST_POSTGRES" not in self.found:
             raise Missing("the cluster has no PostgreSQL (package postgresql)")
@@ -147,7 +125,7 @@ class Cluster(Here):
         self.ceph("config", "set", "global", "mon_allow_pool_size_one", "true")
 
     def ceph(self, *words):
-        return run(["ceph", "-c", self.conf, "--connect-timeout", "30", *words]).decode()
+        return run(["ceph", "-c", self.conf, "--connect-timeout", "30", *words])
 
     def client_up(self):
         if Path("/run/netns/outrigger-client").exists():
@@ -288,7 +266,7 @@ class Site:
                 command = hosts.on(name, [hosts.outrigger, "--quiet", "node", "--name", name, "--slots", "1"])
                 self.agents.append(subprocess.Popen(command, env=hosts.env(self.env, name), stdin=subprocess.DEVNULL,
                                                     stdout=self.log, stderr=self.log))
-            self.until(lambda: all(name in self("h0", "node", "list").decode() for name in self.names), "the agents")
+            self.until(lambda: all(name in self("h0", "node", "list") for name in self.names), "the agents")
         if mounted:
             self.point.mkdir(parents=True, exist_ok=True)
             self("client", "mount", self.point)
@@ -384,7 +362,7 @@ def beside(site, work, count, _):
     site.write(work.parts(count))
     splits = max(1, work.splits // count)
     job = site("client", "run", "--detach", "--in", "raw/*", "--out", "done/{name}", "--records", "lines", "--splits", splits,
-               "--", *work.component()).decode().strip()
+               "--", *work.component()).strip()
     client = time.monotonic() - begin
     site("h0", "job", "wait", job)
     return client, time.monotonic() - begin, [f"done/{number}" for number in range(count)]
@@ -418,7 +396,7 @@ def scale(hosts, work, limited, count, rate):
         stored = [hosts.sent(name)[1] for name in site.names]
         begin = time.monotonic()
         job = site("client", "run", "--detach", "--pattern", "1R->0", "--in", "raw/*", "--records", "lines", "--splits", max(1, 8 // count),
-                   "--", f"@{limited.name}", str(rate)).decode().strip()
+                   "--", f"@{limited.name}", str(rate)).strip()
         site("h0", "job", "wait", job)
         took = time.monotonic() - begin
         got = [hosts.sent(name)[1] - before for name, before in zip(site.names, stored)]

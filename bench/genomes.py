@@ -28,28 +28,21 @@ QZFS compresses on the storage servers, and the paper says how busy those are. H
 with the bytes that cross the clients' interfaces: compressed ones, where QZFS sends them as they are. Everything shares this machine's processors.
 """
 import argparse
-import datetime
 import hashlib
 import json
 import os
 import shutil
 import statistics
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from active_hosts import REPOSITORY, Cluster, Failed, Here, Missing, run, together, words_of  # noqa: E402
-from cluster import of_process  # noqa: E402
-from peers import machine, revision, slug  # noqa: E402  the same words about the machine in every record
+from active_hosts import Cluster, Here, together
+from cluster_hosts import of_process
+from common import Failed, Missing, Record, enter, record_options, run, say, words_of
 
 OPERATIONS = ["converting", "viewing", "sorting", "merging", "indexing"]
 SERVERS = 2
-
-
-def say(text):
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 # --- inputs ----------------------------------------------------------------------------------------------------
@@ -382,26 +375,18 @@ def main():
     parser.add_argument("--codecs", type=lambda text: text.split(","), default=["none", "gzip:6", "zstd:1", "auto"])
     parser.add_argument("--threads", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 4, 8], help="of each sorting process")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="where the record goes")
-    parser.add_argument("--markdown", type=Path, help="where the table goes")
-    parser.add_argument("--record", action="store_true", help="both into docs/evaluation/records, for the evaluation")
+    record_options(parser)
     args = parser.parse_args()
     args.outrigger, args.work = args.outrigger.absolute(), args.work.absolute()
     args.workload = (args.workload or args.outrigger.with_name("outrigger-workload")).absolute()
     args.hosts = [SERVERS]  # for a cluster that is begun
     args.work.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    report = {"date": str(datetime.date.today()), "revision": revision(), "machine": machine(), "local": args.local, "rounds": args.rounds, "reads": args.reads,
-              "processes": args.processes, "servers": SERVERS, "arrangements": {}, "left_out": {}}
-    if args.record:
-        stem = REPOSITORY / "docs/evaluation/records" / f"{report['date']}-genomes-{slug(report['machine'])}"
-        args.json, args.markdown = stem.with_suffix(".json"), stem.with_suffix(".md")
+    record = Record("genomes", args, markdown, local=args.local, reads=args.reads, processes=args.processes, servers=SERVERS, arrangements={}, left_out={})
+    report = record.said
 
     def keep(name, found):
         report["arrangements"][name] = found
-        report["seconds"] = time.monotonic() - began
-        if args.json:
-            args.json.write_text(json.dumps(report, indent=1) + "\n")
+        record.keep()
 
     inputs = Inputs(args)
     report["below"] = below(args, inputs)
@@ -423,15 +408,8 @@ def main():
                     keep(name, arrangement(hosts, servers_of(hosts), clients, args, inputs))
             finally:
                 hosts.end()
-    if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
-    if args.markdown:
-        args.markdown.write_text(markdown(report))
-    print(markdown(report))
+    record.end()
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as failed:
-        sys.exit(f"genomes.py: {failed}")
+    enter(main)

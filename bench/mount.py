@@ -35,40 +35,16 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from peers import machine, revision  # noqa: E402  the same words about the machine in both records
+from common import KIB, MIB, Failed, Missing, enter, machine, need, revision, run
 
-KIB, MIB = 1 << 10, 1 << 20
 SETTLE = 90  # see peers.py: ext4 reuses freed inodes late, and creating files is slow until then
 GROUPS = ["seq", "rand", "tree", "sqlite", "pgbench", "rewrites", "flat"]
-
-
-class Failed(Exception):
-    """A measurement could not be made."""
-
-
-class Missing(Failed):
-    """A file system or a measurement is not to be had here."""
-
-
-def run(command, **more):
-    done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, errors="replace", check=False, **more)
-    if done.returncode:
-        raise Failed(f"{' '.join(str(word) for word in command)}: exit {done.returncode}: "
-                     f"{(done.stderr or done.stdout).strip()[-600:]}")
-    return done.stdout
 
 
 def timed(command, **more):
     begin = time.monotonic()
     run(command, **more)
     return time.monotonic() - begin
-
-
-def need(program, package):
-    if not shutil.which(program):
-        raise Missing(f"{program} is missing: apt-get install {package}")
 
 
 # --- file systems ----------------------------------------------------------------------------------------------
@@ -591,9 +567,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as error:
-        sys.exit(f"mount: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    enter(main)

@@ -24,24 +24,19 @@ import argparse
 import datetime
 import json
 import os
-import platform
 import re
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-import time
 from pathlib import Path
 
+from common import RECORDS, Failed, enter, machine, revision, slug
+
 HERE = Path(__file__).resolve().parent
-REPOSITORY = HERE.parent
 SETS = ["trees", "tars", "cores", "random"]
 PHASES = ["put 1", "put 2", "restore"]
-
-
-class Failed(Exception):
-    """A command did not do what was asked."""
 
 
 # --- running and measuring -------------------------------------------------------------------------------------
@@ -372,34 +367,9 @@ def limits(run, dataset, work):
 # --- the record ------------------------------------------------------------------------------------------------
 
 
-def machine():
-    model, flags = platform.machine(), []
-    memory = 0
-    try:
-        info = Path("/proc/cpuinfo").read_text()
-        model = re.search(r"model name\s*:\s*(.*)", info).group(1)
-        present = set(re.search(r"flags\s*:\s*(.*)", info).group(1).split())
-        flags = [flag for flag in ("avx2", "avx512f", "gfni", "vaes", "sha_ni") if flag in present]
-        memory = int(re.search(r"MemTotal:\s*(\d+)", Path("/proc/meminfo").read_text()).group(1)) * 1024
-    except (OSError, AttributeError):
-        pass
-    return {"cpu": model, "cpus": len(os.sched_getaffinity(0)), "flags": flags, "memory": memory,
-            "kernel": platform.release(), "python": platform.python_version(), "load": list(os.getloadavg())}
-
-
-def slug(info):
-    words = re.findall(r"xeon|epyc|ryzen|core|neoverse|apple|graviton", info["cpu"].lower())
-    return f"{words[0] if words else platform.machine()}-{info['cpus']}cpu-{round(info['memory'] / 2**30)}gb"
-
-
 def filesystem(path):
     out = subprocess.run(["df", "--output=fstype", path], capture_output=True, text=True, check=False)
     return out.stdout.split()[-1] if out.returncode == 0 else "unknown"
-
-
-def revision():
-    out = subprocess.run(["git", "-C", REPOSITORY, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return out.stdout.strip() if out.returncode == 0 else None
 
 
 def medians(rounds):
@@ -542,7 +512,7 @@ def main():
                "revision": revision(), "rounds": rounds, "tools": {tool.name: tool.version() for tool in tools},
                "dataset": dict(line.split(" ", 1) for line in info.read_text().splitlines()) if info.exists() else {},
                "sets": {}}
-    keep = args.record or ("none" if args.quick else str(REPOSITORY / "docs/evaluation/records"))
+    keep = args.record or ("none" if args.quick else str(RECORDS))
     exact = True
     sets = data_sets(data, work, wanted)
     last = sets[-1]
@@ -578,9 +548,4 @@ def main():
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Failed as error:
-        sys.exit(f"peers: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    enter(main)
