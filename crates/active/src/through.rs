@@ -164,7 +164,7 @@ enum Block {
 }
 
 impl Tee {
-    fn run(mut self, mut pipes: Pipes) -> std::result::Result<(), String> {
+    fn run(mut self, pipes: &mut Pipes) -> std::result::Result<(), String> {
         let mut buffer = vec![0; BLOCK];
         loop {
             // As it comes: a writer that writes a line now and then is followed line by line.

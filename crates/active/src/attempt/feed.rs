@@ -6,7 +6,7 @@ use outrigger_format::Root;
 use outrigger_store::read::Reader;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
-use super::pipes::Pipes;
+use super::pipes::{Fed, Pipes};
 use crate::bam::Part;
 use crate::progress::Counters;
 
@@ -32,7 +32,7 @@ pub enum Feed {
     /// A part of a BAM file, by its index.
     Bam(Arc<Store>, Range, Arc<Root>),
     /// What another thread is writing; see [`crate::through`].
-    Stream(Box<dyn FnOnce(Pipes) -> std::result::Result<(), String> + Send>),
+    Stream(Box<dyn FnOnce(&mut Pipes) -> Fed + Send>),
 }
 
 impl Feed {
@@ -46,8 +46,9 @@ impl Feed {
         matches!(self, Self::Nothing)
     }
 
-    /// Writes all of it to programs. One that closes its input has read enough: that is no failure.
-    pub(super) fn into(self, mut pipes: Pipes, counters: &Counters) -> std::result::Result<(), String> {
+    /// Writes all of it to programs. One that closes its input has read enough: that is no failure. The pipes stay open: a program takes a closed one for the end
+    /// of its input, so they are closed when it is known that this was all, or when the programs have been killed.
+    pub(super) fn into(self, pipes: &mut Pipes, counters: &Counters) -> Fed {
         match self {
             Self::Nothing => Ok(()),
             Self::Stored(store, ranges) => {
@@ -55,7 +56,7 @@ impl Feed {
                 for range in &ranges {
                     let len = range.to - range.from;
                     let read = |sink: Sink<'_>| reader.read(&range.root, range.from, len, sink);
-                    write_all(&mut pipes, counters, &range.path, read)?;
+                    write_all(pipes, counters, &range.path, read)?;
                     if !pipes.are_any() {
                         break;
                     }
@@ -64,7 +65,7 @@ impl Feed {
             }
             Self::Bam(store, range, index) => {
                 let reader = Reader::new(&store);
-                write_all(&mut pipes, counters, &range.path, |sink| {
+                write_all(pipes, counters, &range.path, |sink| {
                     let part = Part::find(&reader, &range.root, &index, range.from, range.to)?;
                     part.write(&reader, &range.root, sink)
                 })

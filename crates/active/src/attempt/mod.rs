@@ -102,7 +102,11 @@ impl Attempt {
             let _ = rustix::pipe::fcntl_setpipe_size(&stdin, PIPE_BYTES);
             let (live, counters) = (live_too, Arc::clone(counters));
             std::thread::spawn(move || {
-                feed.into(Pipes::one(stdin), &counters).inspect_err(|why| live.kill(why))
+                let mut pipes = Pipes::one(stdin);
+                let fed = feed.into(&mut pipes, &counters).inspect_err(|why| live.kill(why));
+                // Not before it is killed: it would take this for the end of its input.
+                drop(pipes);
+                fed
             })
         });
         Ok((attempt, stdout))

@@ -10,7 +10,8 @@
 //!
 //! The programs are started one by one ([`share`]): each brings its pipe, and the thread that reads the source begins once all have come, or are known not to
 //! come. A program's own feeder is told that it is fed as soon as it has closed its input, so that one that fails is noticed at once; whether the source could
-//! be read to its end is the thread's answer, which counts for all of them.
+//! be read to its end is the thread's answer, which counts for all of them. With it a feeder gets its pipe back: if something was wrong, that is closed after the
+//! program was killed, which would take it for the end of its input.
 
 use std::io::{ErrorKind as Io, Result, Write as _};
 use std::process::ChildStdin;
@@ -26,10 +27,13 @@ use crate::progress::Counters;
 /// How feeding ended.
 pub(crate) type Fed = std::result::Result<(), String>;
 
+/// What a program's feeder is told, and its pipe, unless that is closed already.
+type Done = (Fed, Option<ChildStdin>);
+
 struct Pipe {
     stdin: ChildStdin,
     /// Told once its program has read enough.
-    done: Option<Sender<Fed>>,
+    done: Option<Sender<Done>>,
 }
 
 /// See the module.
@@ -55,12 +59,14 @@ impl Pipes {
         self.0.retain_mut(|pipe| match pipe.stdin.write_all(bytes) {
             Ok(()) => true,
             Err(error) => {
-                if error.kind() == Io::BrokenPipe {
+                let is_closed = error.kind() == Io::BrokenPipe;
+                if is_closed {
                     pipe.has_enough();
                 } else {
                     given = Err(error);
                 }
-                false
+                // Else it stays open until its program is killed.
+                !is_closed
             }
         });
         given
@@ -82,7 +88,7 @@ impl Pipe {
     fn has_enough(&mut self) {
         if let Some(done) = self.done.take() {
             // Its feeder may have gone with its program.
-            let _ = done.send(Ok(()));
+            let _ = done.send((Ok(()), None));
         }
     }
 
@@ -95,16 +101,21 @@ impl Pipe {
 
 /// One pass over `source` for so many programs: a feed for each, and the thread that reads, whose answer says whether it could.
 pub(crate) fn share(source: Feed, count: usize, counters: &Arc<Counters>) -> (Vec<Feed>, JoinHandle<Fed>) {
-    let (bring, brought) = channel::<(ChildStdin, Sender<Fed>)>();
+    let (bring, brought) = channel::<(ChildStdin, Sender<Done>)>();
     let feed = |_| {
         let bring = bring.clone();
-        Feed::Stream(Box::new(move |pipes: Pipes| {
+        Feed::Stream(Box::new(move |pipes: &mut Pipes| {
             let (done, is_done) = channel();
-            for pipe in pipes.0 {
+            for pipe in pipes.0.drain(..) {
                 let _ = bring.send((pipe.stdin, done.clone()));
             }
             drop((bring, done));
-            is_done.recv().unwrap_or_else(|_| Err("the thread that read its input panicked".into()))
+            let (fed, stdin) = is_done
+                .recv()
+                .unwrap_or_else(|_| (Err("the thread that read its input panicked".into()), None));
+            // Whoever is told closes it, after killing the program if something was wrong.
+            pipes.0.extend(stdin.map(|stdin| Pipe { stdin, done: None }));
+            fed
         }))
     };
     let feeds = (0..count).map(feed).collect();
@@ -112,12 +123,12 @@ pub(crate) fn share(source: Feed, count: usize, counters: &Arc<Counters>) -> (Ve
     let counters = Arc::clone(counters);
     let pass = std::thread::spawn(move || {
         // Ends when all have come: who does not come has dropped his end.
-        let all: Vec<_> = brought.iter().collect();
-        let waiting: Vec<Sender<Fed>> = all.iter().map(|(_, done)| done.clone()).collect();
-        let pipes = all.into_iter().map(|(stdin, done)| Pipe { stdin, done: Some(done) }).collect();
-        let fed = source.into(Pipes(pipes), &counters);
-        for done in waiting {
-            let _ = done.send(fed.clone());
+        let mut pipes = Pipes(brought.iter().map(|(stdin, done)| Pipe { stdin, done: Some(done) }).collect());
+        let fed = source.into(&mut pipes, &counters);
+        for Pipe { stdin, done } in pipes.0 {
+            if let Some(done) = done {
+                let _ = done.send((fed.clone(), Some(stdin)));
+            }
         }
         fed
     });
@@ -142,7 +153,7 @@ mod tests {
     fn all_are_given_the_same_and_one_that_stops_does_not_stop_the_others() {
         let bytes: Vec<u8> = (0..5_000_000u32).map(|at| (at % 251) as u8).collect();
         let source = bytes.clone();
-        let source = Feed::Stream(Box::new(move |mut pipes: Pipes| {
+        let source = Feed::Stream(Box::new(move |pipes: &mut Pipes| {
             for block in source.chunks(100_000) {
                 pipes.give(block).map_err(|error| error.to_string())?;
             }
@@ -156,7 +167,7 @@ mod tests {
             .zip(scripts)
             .map(|(feed, script)| {
                 let (child, pipes) = program(script);
-                (child, std::thread::spawn(move || feed.into(pipes, &Counters::default())))
+                (child, std::thread::spawn(move || feed.into(&mut { pipes }, &Counters::default())))
             })
             .collect();
         let counts: Vec<String> = running
@@ -177,12 +188,17 @@ mod tests {
         let source = Feed::Stream(Box::new(|_| Err("it is damaged".to_string())));
         let (mut feeds, pass) = share(source, 3, &Arc::default());
         drop(feeds.pop());
-        for feed in feeds {
-            let (child, pipes) = program("cat");
-            let feeder = std::thread::spawn(move || feed.into(pipes, &Counters::default()));
-            std::thread::spawn(move || assert_eq!(feeder.join().unwrap(), Err("it is damaged".into())));
-            drop(child);
-        }
+        let told = |feed: Feed| {
+            let (mut child, mut pipes) = program("cat");
+            std::thread::spawn(move || {
+                assert_eq!(feed.into(&mut pipes, &Counters::default()), Err("it is damaged".into()));
+                assert!(pipes.are_any(), "closed, it would be the end of the input");
+                child.kill().unwrap();
+                child.wait().unwrap();
+            })
+        };
+        let all: Vec<_> = feeds.into_iter().map(told).collect();
+        all.into_iter().for_each(|one| one.join().unwrap());
         assert_eq!(pass.join().unwrap(), Err("it is damaged".into()));
     }
 }

@@ -57,18 +57,18 @@ pub(crate) fn feed(shared: &Shared, written: Written, claimed: &Claimed) -> Feed
 }
 
 impl Follower {
-    fn run(self, mut pipes: Pipes) -> Result<()> {
+    fn run(self, pipes: &mut Pipes) -> Result<()> {
         let mut mount = None;
         let Some(count) = self.together else {
-            let at = self.follow(&mut mount, self.written.inode, &mut pipes)?;
-            return self.finish(0, true, &mut pipes, at);
+            let at = self.follow(&mut mount, self.written.inode, pipes)?;
+            return self.finish(0, true, pipes, at);
         };
         for number in 0..count {
-            let at = match self.find(&mut mount, number, &mut pipes)? {
-                Some(inode) => self.follow(&mut mount, inode, &mut pipes)?,
+            let at = match self.find(&mut mount, number, pipes)? {
+                Some(inode) => self.follow(&mut mount, inode, pipes)?,
                 None => 0,
             };
-            self.finish(number, number + 1 == count, &mut pipes, at)?;
+            self.finish(number, number + 1 == count, pipes, at)?;
         }
         Ok(())
     }
@@ -93,15 +93,12 @@ impl Follower {
                     pipes.look();
                     std::thread::sleep(ASK_AGAIN);
                 }
-                Err(error) if error.kind() == ErrorKind::Io && asked_again < ASK_AGAIN_MAX => {
+                Err(error) => {
                     *mount = None;
-                    asked_again += 1;
-                    if is_lost(&self.store, self.written)? || !self.is_open()? {
+                    if !self.asks_again(error, &mut asked_again)? {
                         return Ok(None);
                     }
-                    std::thread::sleep(ASK_AGAIN);
                 }
-                Err(error) => return Err(error),
             }
         }
     }
@@ -122,15 +119,12 @@ impl Follower {
                 }
                 Ok(Followed::Nothing) => pipes.look(),
                 Ok(Followed::Closed) => return Ok(at),
-                Err(error) if error.kind() == ErrorKind::Io && asked_again < ASK_AGAIN_MAX => {
+                Err(error) => {
                     *mount = None;
-                    asked_again += 1;
-                    if is_lost(&self.store, self.written)? || !self.is_open()? {
+                    if !self.asks_again(error, &mut asked_again)? {
                         return Ok(at);
                     }
-                    std::thread::sleep(ASK_AGAIN);
                 }
-                Err(error) => return Err(error),
             }
         }
     }
@@ -151,6 +145,19 @@ impl Follower {
         }
         let gone = || Error::new(ErrorKind::Io, "the mount that the file was written in has gone");
         mount.as_mut().ok_or_else(gone)
+    }
+
+    /// After a mount's error: true, a moment later, if it may still answer; false when nobody writes any more.
+    fn asks_again(&self, error: Error, asked_again: &mut u32) -> Result<bool> {
+        if error.kind() != ErrorKind::Io || *asked_again == ASK_AGAIN_MAX {
+            return Err(error);
+        }
+        *asked_again += 1;
+        if is_lost(&self.store, self.written)? || !self.is_open()? {
+            return Ok(false);
+        }
+        std::thread::sleep(ASK_AGAIN);
+        Ok(true)
     }
 
     fn is_open(&self) -> Result<bool> {
