@@ -153,13 +153,17 @@ pub fn is_within_reach(store: &Store, mount: SessionId) -> bool {
     listens_at(store, mount).join(SOCKET).exists()
 }
 
+/// Where mounts of this store on this host may listen that can be written to.
+pub fn dirs_of(store: &Store) -> Vec<PathBuf> {
+    if store.is_shared() { dirs_of_mounts(store) } else { vec![store.dir().to_path_buf()] }
+}
+
 /// The mounts of this store on this host that can be written to.
 ///
 /// # Errors
 /// When one does not let us in.
 pub fn mounts_of(store: &Store) -> Result<Vec<Client>> {
-    let dirs = if store.is_shared() { dirs_of_mounts(store) } else { vec![store.dir().to_path_buf()] };
-    dirs.iter().filter_map(|dir| Client::connect(dir).transpose()).collect()
+    dirs_of(store).iter().filter_map(|dir| Client::connect(dir).transpose()).collect()
 }
 
 /// Socket paths are short; a directory's descriptor makes any path short.
