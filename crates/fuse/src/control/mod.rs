@@ -128,13 +128,12 @@ impl Controlled for SharedVolume {
         self.follow(inode, from, wait)
     }
 
-    fn input_of(&self, _: JobId, _: u32) -> Input {
-        // The files of a job that has several are written in one mount, and here there may be others.
-        Input::Unknown
+    fn input_of(&self, job: JobId, number: u32) -> Input {
+        self.input_of(job, number)
     }
 
     fn known_names(&self) -> Result<Stale> {
-        // A file is followed when it is made, by its name.
+        // The kernel asks for each name anyway, or (`SharedOptions::names_for`) soon; where a file is that it did not ask for is looked for in its directory.
         Ok(Stale::default())
     }
 

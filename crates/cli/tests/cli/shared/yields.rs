@@ -58,7 +58,20 @@ fn an_agent_begins_nothing_while_others_wait_in_one_of_its_hosts_mounts() {
     let told = Arc::new(Told { waiting: AtomicU64::new(1), asked: AtomicU64::new(0) });
     told.listen(&host);
     host.write("in", "text");
-    host.done(&["run", "--detach", "--sandbox", "off", "--in", "in", "--out", "out", "--", "tr", "a-z", "A-Z"]);
+    host.done(&[
+        "run",
+        "--detach",
+        "--sandbox",
+        "off",
+        "--in",
+        "in",
+        "--out",
+        "out",
+        "--",
+        "tr",
+        "a-z",
+        "A-Z",
+    ]);
     let mut agent = command(&host.place, &host.url, &["node", "--until-idle"]);
     let mut agent = agent.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let until = Instant::now() + Duration::from_secs(60);
