@@ -191,22 +191,27 @@ impl Core {
         for _ in 0..TRIES {
             let one = self.look(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let other = self.look(to.0, to.1)?.ok_or(Errno::NOENT)?;
+            let expected = [expect(from.0, from.1, Some(one.number)), expect(to.0, to.1, Some(other.number))];
             if one.number == other.number {
-                return Ok(());
+                // Two names of one file; unless another host has exchanged them between the two looks.
+                match self.commit(expected.to_vec()) {
+                    Ok(Some(())) => return Ok(()),
+                    Ok(None) => continue,
+                    Err(error) => return Err(self.refused(&error)),
+                }
             }
             let between = format!(".exchanged-{:x}-{}", self.session.id().0, one.number).into_bytes();
             let between = (from.0, between.as_slice());
             let time = now();
-            let mut changes = vec![
-                expect(from.0, from.1, Some(one.number)),
-                expect(to.0, to.1, Some(other.number)),
+            let mut changes = Vec::from(expected);
+            changes.extend([
                 expect(between.0, between.1, None),
                 rename(from, between),
                 rename(to, from),
                 rename(between, to),
                 renamed(one.number, time),
                 renamed(other.number, time),
-            ];
+            ]);
             let touched = self.touch(&[from.0, to.0], time, &mut changes);
             match self.commit(changes) {
                 Ok(Some(())) => {

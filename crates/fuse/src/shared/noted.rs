@@ -136,8 +136,11 @@ impl Core {
     /// A file is open no more: its job has what was held of it, if it is to have it. `is_kept`: no name leads to it for others.
     pub fn unnote(&self, inode: u64, hidden: Option<&(u64, Vec<u8>)>, is_kept: bool) -> Result<()> {
         let mount = self.session.id();
-        let holder = if is_kept { orphan_holder(inode) } else { closed_holder(inode, mount) };
-        self.store.meta.release(&holder, None)?;
+        // Of one that has lost its name since it was closed, too.
+        self.store.meta.release(&closed_holder(inode, mount), None)?;
+        if is_kept {
+            self.store.meta.release(&orphan_holder(inode), None)?;
+        }
         let name = hidden.map_or_else(|| file_name(inode, mount), |(parent, name)| place_name(*parent, name));
         self.store.jobs()?.change_note(KIND, &name, &self.value(inode), None).map(drop)
     }
