@@ -1,12 +1,14 @@
-//! Who else uses the store on this host. An agent begins nothing while those who work in the mount wait for their reads and writes.
+//! Who else uses the store on this host. An agent begins nothing while those who work in a mount wait for their reads and writes.
 //!
-//! The mount counts its requests and how long they took; programs of jobs read and write beside it, so what it counts is other people's. The mean of the last moments is
-//! compared with a limit. Times of `fsync` are left out: those are the disk's, however idle it is.
+//! A mount counts its requests and how long they took; programs of jobs read and write beside it, so what it counts is other people's. The mean of the last moments is
+//! compared with a limit. Times of `fsync` are left out: those are the disk's, however idle it is. Of a store in PostgreSQL this host may have several mounts: each is asked, and one in
+//! which others wait is enough. One that does not answer soon is asked again later, and says nothing until then.
 //!
 //! Programs that run already yield, too, where they have control groups ([`crate::cgroup`]): while others wait they have the least share of the machine, and are held still,
 //! never for longer than [`STILL_MAX`] in a row, and after that they go on for [`GO_ON_MIN`] at least (`Yielding`).
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -16,8 +18,10 @@ use serde_json::Value;
 /// Says whether others wait just now.
 pub type Busy = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// How often the mount is asked.
+/// How often mounts are asked …
 const ASK_EVERY: Duration = Duration::from_millis(500);
+/// … and how long one may take to answer.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 
 /// How long programs are held still in a row at most, while others wait …
 pub const STILL_MAX: Duration = Duration::from_secs(2);
@@ -89,41 +93,68 @@ impl Sample {
     }
 }
 
+/// A mount that is asked again and again.
 struct Asked {
-    mount: Option<Client>,
+    mount: Client,
     before: Option<Sample>,
+}
+
+impl Asked {
+    fn connect(dir: &Path) -> Option<Self> {
+        let mount = Client::connect(dir).ok().flatten()?;
+        mount.answers_within(ANSWERS_WITHIN).ok()?;
+        Some(Self { mount, before: None })
+    }
+
+    /// Whether others wait in it; `None` when it has gone.
+    fn is_slow(&mut self, limit: Duration) -> Option<bool> {
+        let sample = Sample::parse(&self.mount.ask("status").ok()?)?;
+        let before = self.before.replace(sample);
+        Some(sample.is_slow(before.as_ref(), limit))
+    }
+}
+
+/// What is known of the mounts of a store.
+struct Mounts {
+    asked: HashMap<PathBuf, Asked>,
     next: Instant,
     busy: bool,
 }
 
-/// Asks the mount of the store in `dir`, if there is one, whether its reads and writes take more than `limit` on average.
-pub fn of_mount(dir: PathBuf, limit: Duration) -> Busy {
-    let asked = Mutex::new(Asked { mount: None, before: None, next: Instant::now(), busy: false });
+impl Mounts {
+    /// Asks those that may listen in these directories.
+    fn ask(&mut self, dirs: Vec<PathBuf>, limit: Duration) {
+        self.busy = false;
+        let mut before = std::mem::take(&mut self.asked);
+        for dir in dirs {
+            let Some(mut asked) = before.remove(&dir).or_else(|| Asked::connect(&dir)) else { continue };
+            if let Some(is_slow) = asked.is_slow(limit) {
+                self.busy |= is_slow;
+                self.asked.insert(dir, asked);
+            }
+        }
+    }
+}
+
+/// Asks the mounts that listen in these directories, which are looked for each time, whether reads and writes take more than `limit` on average in one of them.
+pub fn of_mounts(dirs: impl Fn() -> Vec<PathBuf> + Send + Sync + 'static, limit: Duration) -> Busy {
+    let mounts = Mutex::new(Mounts { asked: HashMap::new(), next: Instant::now(), busy: false });
     Arc::new(move || {
-        let mut asked = asked.lock().expect("no panic while held");
-        if Instant::now() < asked.next {
-            return asked.busy;
+        let mut mounts = mounts.lock().expect("no panic while held");
+        if Instant::now() >= mounts.next {
+            mounts.ask(dirs(), limit);
+            mounts.next = Instant::now() + ASK_EVERY;
         }
-        asked.next = Instant::now() + ASK_EVERY;
-        if asked.mount.is_none() {
-            asked.mount = Client::connect(&dir).ok().flatten();
-        }
-        let sample = asked
-            .mount
-            .as_mut()
-            .and_then(|mount| mount.ask("status").ok())
-            .and_then(|text| Sample::parse(&text));
-        if sample.is_none() {
-            asked.mount = None;
-        }
-        asked.busy = sample.is_some_and(|sample| sample.is_slow(asked.before.as_ref(), limit));
-        asked.before = sample;
-        asked.busy
+        mounts.busy
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::net::UnixListener;
+    use std::thread;
+
     use outrigger_fuse::measures::{Status, json};
 
     use super::*;
@@ -158,6 +189,39 @@ mod tests {
         yielding = yielding.next(false, at(6000));
         assert_eq!(yielding, Yielding::Not, "nobody waits any more");
         assert!(yielding.next(true, at(6001)).is_still());
+    }
+
+    /// A mount that says so of itself, once for each time that it is asked; then it hangs up.
+    fn mount(dir: &Path, says: Vec<&'static str>) -> thread::JoinHandle<()> {
+        let listener = UnixListener::bind(dir.join("mount.sock")).unwrap();
+        thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let (mut answers, mut lines) = (stream.try_clone().unwrap(), BufReader::new(stream).lines());
+            for says in says {
+                assert_eq!(lines.next().unwrap().unwrap(), "status");
+                writeln!(answers, "{says}").unwrap();
+            }
+        })
+    }
+
+    #[test]
+    fn one_mount_of_several_in_which_others_wait_is_enough() {
+        let (quiet, slow) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let said = |waiting: u64| -> &'static str {
+            json(&Status { waiting_operations: waiting, ..Status::default() }).leak()
+        };
+        let mounts = [mount(quiet.path(), vec![said(0); 3]), mount(slow.path(), vec![said(0), said(2)])];
+        let none = tempfile::tempdir().unwrap();
+        let dirs = [&quiet, &none, &slow].map(|dir| dir.path().to_path_buf()).to_vec();
+        let mut asked = Mounts { asked: HashMap::new(), next: Instant::now(), busy: false };
+        let told = [(); 3].map(|()| {
+            asked.ask(dirs.clone(), Duration::from_millis(20));
+            asked.busy
+        });
+        // The second one has gone when it is asked for the third time.
+        assert_eq!(told, [false, true, false]);
+        assert_eq!(asked.asked.into_keys().collect::<Vec<_>>(), [quiet.path()]);
+        mounts.into_iter().for_each(|mount| mount.join().unwrap());
     }
 
     #[test]

@@ -278,7 +278,7 @@ impl Slot<'_> {
         // Not if the mount closed it before it went: then this attempt has failed as any other.
         let is_open = self.jobs.split(job, claimed.number)?.is_some_and(|split| split.range.is_open());
         if is_open {
-            written::settle_lost(store, job, written, self.shared.spec.together, self.quiet)?;
+            written::settle_lost(store, job, written, &self.shared.spec, self.quiet)?;
         }
         Ok(is_open)
     }

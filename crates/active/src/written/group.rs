@@ -106,7 +106,7 @@ impl Group {
         let (rule, besides, view) = super::maker::besides(store, rule)?;
         let own = self.paths.iter().map(|path| JobInput { path: path.to_bytes(), root: Root::Empty });
         let mut spec = rule.spec;
-        spec.written = Some(Written { inode: 0, mount: mount.0 });
+        spec.written = Some(Written { inode: 0, mount: mount.0, overwrites: false });
         spec.with = u32::try_from(besides.with.len()).unwrap_or(u32::MAX);
         let inputs = own.chain(besides.with).chain(besides.components).collect();
         let job = NewJob { spec: spec.encode()?, inputs, splits: vec![split], seen: None };

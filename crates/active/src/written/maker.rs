@@ -142,11 +142,6 @@ impl Follows for Maker {
         let (tell, job) = channel();
         let waiter = Arc::new(());
         let group = Group::of(&rule)?;
-        if group.is_some() && self.store.is_shared() {
-            // This mount would know of its own files only.
-            let why = "--follow with #W->1W awaits files in the one mount of a store in a directory; of a store in PostgreSQL, join them once they are closed: leave --follow away";
-            return Err(Error::new(ErrorKind::Invalid, why));
-        }
         let ready = ready("", rule)?;
         let awaited = Awaited { ready, tell: Mutex::new(Some(tell)), waiter: Arc::downgrade(&waiter), group };
         self.change(|known| known.awaited.push(Arc::new(awaited)));
@@ -263,7 +258,7 @@ impl Wanted for Making {
                 }
             }
             let (name, rule) = (&want.ready.name, &want.ready.rule);
-            match make(&store, rule, &path, Written { inode, mount: mount.0 }) {
+            match make(&store, rule, &path, Written { inode, mount: mount.0, overwrites: again }) {
                 Ok(job) => {
                     made.push(job);
                     // Whoever waited may have gone just now: then agents do it.
@@ -304,10 +299,10 @@ impl Wanted for Making {
 }
 
 /// Ends jobs whose output would take the place of what is about to be written: it is of a content that is no more, and would come in the middle of another. One that
-/// is just publishing has the mount stand still, and whoever overwrites the file does so after that.
+/// is just publishing has the mount stand still, or is one transaction of the database, and whoever overwrites the file does so after that. A job that is younger is that of another mount, where the file was overwritten later.
 fn end_earlier(store: &Store, inode: u64, new: &[JobId]) -> Result<()> {
     let jobs = store.jobs()?;
-    for row in jobs.open_jobs()?.into_iter().filter(|row| !new.contains(&row.id)) {
+    for row in jobs.open_jobs()?.into_iter().filter(|row| new.iter().all(|new| row.id < *new)) {
         let spec = Spec::decode(&row.spec).ok();
         let replaces = |spec: &Spec| {
             spec.pattern == Pattern::WriteToFile && spec.written.is_some_and(|written| written.inode == inode)

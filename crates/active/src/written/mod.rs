@@ -16,7 +16,7 @@
 //!
 //! **Of a store in PostgreSQL** a mount has what is written for itself, until it is stored. So only runners on its host, which find its socket, claim such a job; others once the file is closed.
 //! And what the mount had not stored is gone with it, although it was acknowledged: of the file there is what was synced last. A program that took that for the whole
-//! would be wrong, so the job fails, and says so; what is there becomes its input, for whoever retries it. There are no jobs of several files there, and what is overwritten is not followed.
+//! would be wrong, so the job fails, and says so; what is there becomes its input, for whoever retries it.
 
 mod feed;
 mod group;
@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::{control, shared};
-use outrigger_store::meta::jobs::{JobId, JobState, job_holder};
+use outrigger_store::meta::jobs::{JobId, JobState, Jobs, job_holder};
 use outrigger_store::meta::{At, SessionId, SessionRow};
 use outrigger_store::ops::View;
 use outrigger_store::session::is_gone;
@@ -53,6 +53,9 @@ pub struct Written {
     pub inode: u64,
     /// The session of the mount that it is written in.
     pub mount: u64,
+    /// It was there before, and is overwritten.
+    #[serde(default)]
+    pub overwrites: bool,
 }
 
 /// Where a program reads a file that is being written.
@@ -173,18 +176,18 @@ pub(crate) fn settle_lost(
     store: &Store,
     job: JobId,
     written: Written,
-    together: bool,
+    spec: &Spec,
     quiet: Quiet<'_>,
 ) -> Result<()> {
     if store.is_shared() {
-        return settle_shared(store, job, written);
+        return settle_shared(store, job, written, spec);
     }
     // What was acknowledged is stored after this; nothing changes as long as it is kept.
     let _quiet = quiet()?;
     let view = View::open(store, "run", None)?;
     let jobs = store.jobs()?;
-    if together {
-        return settle_lost_together(store, &view, job);
+    if spec.together {
+        return settle_lost_together(store, &view, job, spec);
     }
     let found = store.meta.inode(view.at, written.inode)?;
     match found.filter(|inode| inode.attributes.kind == FileKind::File) {
@@ -196,58 +199,104 @@ pub(crate) fn settle_lost(
     }
 }
 
-/// The inputs that were closed before the mount went are what they were; of the others, what there is by their names.
-fn settle_lost_together(store: &Store, view: &View, job: JobId) -> Result<()> {
-    let (jobs, mut roots) = (store.jobs()?, Vec::new());
-    for input in jobs.inputs(job)? {
+/// As [`settle_lost`], of a job that reads several files.
+fn settle_lost_together(store: &Store, view: &View, job: JobId, spec: &Spec) -> Result<()> {
+    let jobs = store.jobs()?;
+    match left_together(store, view.at, job, spec)? {
+        Ok(roots) => close_together(jobs, job, &roots).map(drop),
+        Err(path) => {
+            let why = format!("its writer was lost: the mount has ended, and nothing is left of `{path}`");
+            jobs.end_job(job, JobState::Failed, &why).map(drop)
+        }
+    }
+}
+
+/// What there is of several files: those that were closed before the mount went are what they were; of the others, what there is by their names. Or one of which there is nothing.
+fn left_together(
+    store: &Store,
+    at: At,
+    job: JobId,
+    spec: &Spec,
+) -> Result<std::result::Result<Vec<Root>, StorePath>> {
+    let (mut roots, inputs) = (Vec::new(), store.jobs()?.inputs(job)?);
+    let own = inputs.len().saturating_sub(spec.inputs_besides());
+    for input in inputs.into_iter().take(own) {
         let path = StorePath::parse(&input.path)?;
-        let found = find(&*store.meta, view.at, &path)?;
+        let found = find(&*store.meta, at, &path)?;
         let found = found.filter(|inode| inode.attributes.kind == FileKind::File);
         // One that was closed and is empty is looked for, too: what it became since is read then.
         match (input.root.is_empty(), found) {
             (false, _) => roots.push(input.root),
             (true, Some(inode)) => roots.push(inode.root),
-            (true, None) => {
-                let why =
-                    format!("its writer was lost: the mount has ended, and nothing is left of `{path}`");
-                return jobs.end_job(job, JobState::Failed, &why).map(drop);
-            }
+            (true, None) => return Ok(Err(path)),
         }
     }
+    Ok(Ok(roots))
+}
+
+/// Closes all inputs of a job, void; false if there is nothing to close any more.
+fn close_together(jobs: &dyn Jobs, job: JobId, roots: &[Root]) -> Result<bool> {
     let (all, last) = (roots.iter().map(Root::len).sum(), roots.len().saturating_sub(1));
+    let mut closed = true;
     for (number, root) in roots.iter().enumerate() {
         let end = (number == last).then_some(all);
-        jobs.close_one_input(job, u32::try_from(number).unwrap_or(u32::MAX), root, true, end)?;
+        let number = u32::try_from(number).unwrap_or(u32::MAX);
+        closed &= jobs.close_one_input(job, number, root, true, end)?;
     }
-    Ok(())
+    Ok(closed)
 }
 
 /// As [`settle_lost`], where what was acknowledged is lost.
-fn settle_shared(store: &Store, job: JobId, written: Written) -> Result<()> {
+fn settle_shared(store: &Store, job: JobId, written: Written, spec: &Spec) -> Result<()> {
     // If its process is there still, it stores nothing from here on.
     store.meta.fence(SessionId(written.mount))?;
     let view = View::open(store, "run", None)?;
-    let left = left_of(store, view.at, written)?;
-    // First this: if it went no further, the job would be run as if nothing had happened.
-    let jobs = store.jobs()?;
-    let what = match &left {
-        Some(root) => format!(
-            "{} bytes of the file were stored; `outrigger job retry {job}` runs its program over these",
-            root.len()
-        ),
-        None => "nothing of the file was stored".to_string(),
+    let retries = format!("`outrigger job retry {job}` runs its program over");
+    let (left, what) = if spec.together {
+        match left_together(store, view.at, job, spec)? {
+            Ok(roots) => {
+                let bytes: u64 = roots.iter().map(Root::len).sum();
+                let what = format!(
+                    "before its files were closed; {bytes} bytes of them are there, of those that were overwritten maybe from before that; {retries} these"
+                );
+                (roots, what)
+            }
+            Err(path) => (Vec::new(), format!("before its files were closed; nothing is left of `{path}`")),
+        }
+    } else {
+        match left_of(store, view.at, written)? {
+            Some(root) if written.overwrites => {
+                let what = format!(
+                    "before the file was closed; {} bytes of it are there, maybe from before it was overwritten; {retries} these",
+                    root.len()
+                );
+                (vec![root], what)
+            }
+            Some(root) => {
+                let what = format!(
+                    "before the file was closed; {} bytes of the file were stored; {retries} these",
+                    root.len()
+                );
+                (vec![root], what)
+            }
+            None => (Vec::new(), "before the file was closed; nothing of the file was stored".to_string()),
+        }
     };
-    let why = format!("its writer was lost: the mount has ended before the file was closed; {what}");
-    if let Some(root) = &left {
-        // Once the job has ended others may let go of what was held of the file.
-        store.meta.hold(&job_holder(job), std::slice::from_ref(root))?;
+    if !left.is_empty() {
+        // Once the job has ended others may let go of what was held of the files.
+        store.meta.hold(&job_holder(job), &left)?;
         view.check()?;
     }
+    // First this: if it went no further, the job would be run as if nothing had happened.
+    let jobs = store.jobs()?;
+    let why = format!("its writer was lost: the mount has ended {what}");
     jobs.end_job(job, JobState::Failed, &why)?;
-    if let Some(root) = &left
-        && !jobs.close_input(job, root, true)?
-        && jobs.job(job)?.is_none()
-    {
+    let closed = match &left[..] {
+        [] => true,
+        roots if spec.together => close_together(jobs, job, roots)?,
+        roots => jobs.close_input(job, &roots[0], true)?,
+    };
+    if !closed && jobs.job(job)?.is_none() {
         // It was forgotten meanwhile.
         store.meta.release(&job_holder(job), None)?;
     }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use outrigger_active::cgroup::{Groups, Where};
-use outrigger_active::foreground::of_mount;
+use outrigger_active::foreground::of_mounts;
 use outrigger_active::node::{self, Event, Node, NodeOptions};
+use outrigger_fuse::control::dirs_of;
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::{ErrorKind, Store};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -53,8 +54,8 @@ pub struct NodeArgs {
     /// Programs get only what processor and disk time nobody else wants: on a machine that is never idle they hardly get on
     #[arg(long)]
     idle: bool,
-    /// Begin nothing while reads and writes in the store's mount on this host take longer than so many milliseconds on average, or wait for room; after half a minute one
-    /// is begun all the same. 0: do not look (nor is it looked at mounts of stores in PostgreSQL)
+    /// Begin nothing while reads and writes in a mount of the store on this host take longer than so many milliseconds on average, or wait for room; after half a minute one
+    /// is begun all the same. 0: do not look
     #[arg(long, value_name = "MS", default_value_t = 20)]
     yield_above: u64,
     /// Where each program gets a control group of its own (version 2), by which its limits are enforced, what it uses is counted, and it is held still, for two seconds at a time, while
@@ -110,14 +111,17 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
     stop_on_signal(&store, &stop);
     let hold = holder(&store, context.threads);
     let slots = args.slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
-    let looks = args.yield_above > 0 && !store.is_shared();
+    let make_way = (args.yield_above > 0).then(|| {
+        let store = Arc::clone(&store);
+        of_mounts(move || dirs_of(&store), Duration::from_millis(args.yield_above))
+    });
     let options = NodeOptions {
         name: name.clone(),
         slots: slots.max(1),
         threads: context.threads,
         before_publish: &hold,
         until_idle: args.until_idle,
-        make_way: looks.then(|| of_mount(store.dir().to_path_buf(), Duration::from_millis(args.yield_above))),
+        make_way,
         idle: args.idle,
         groups: groups.ok().map(Arc::new),
     };

@@ -240,6 +240,7 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
         return Err(Failure::usage("--in - is followed as it comes: leave --follow away"));
     }
     outrigger_active::sandbox::Sandbox::find(spec.sandbox)?;
+    let several = spec.pattern == Pattern::ManyToFile;
     let rule = for_next_files(&args.inputs, args.work.with.clone(), spec)?;
     let store = Arc::new(context.open()?);
     let mounts = mounts_of(&store)?;
@@ -247,6 +248,12 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
         return Err(Failure::failed(
             "no mount of this store is at work here in which a file could be written: begin it with `outrigger mount DIR`; a stream can be given with --in -",
         ));
+    }
+    if several && mounts.len() > 1 {
+        return Err(Failure::usage(&format!(
+            "this store is mounted {} times here, and --follow with #W->1W awaits its files in one mount, which reads them for one program: unmount the others, or leave --follow away and join the files once they are closed",
+            mounts.len()
+        )));
     }
     let job = await_file(context, mounts, &rule, &args.inputs)?;
     let started = Instant::now();

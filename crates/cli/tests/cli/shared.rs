@@ -2,6 +2,7 @@
 
 mod follow;
 mod locks;
+mod yields;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use outrigger_store::meta::jobs::JobId;
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
@@ -57,6 +58,15 @@ impl Client {
                 Err(Error::new(kind_named(kind), format!("the mount of this store: {text}")))
             }
         }
+    }
+
+    /// Waits for no answer longer than this from now on: one that is late is `Io`, and the conversation is at an end.
+    ///
+    /// # Errors
+    /// When the kernel does not take it.
+    pub fn answers_within(&self, most: Duration) -> Result<()> {
+        let set = self.stream.get_ref().set_read_timeout(Some(most));
+        set.context(|| "cannot talk to the mount".to_string())
     }
 
     /// Ends the conversation, also while another thread waits for an answer.

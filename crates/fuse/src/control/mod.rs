@@ -128,13 +128,12 @@ impl Controlled for SharedVolume {
         self.follow(inode, from, wait)
     }
 
-    fn input_of(&self, _: JobId, _: u32) -> Input {
-        // The files of a job that has several are written in one mount, and here there may be others.
-        Input::Unknown
+    fn input_of(&self, job: JobId, number: u32) -> Input {
+        self.input_of(job, number)
     }
 
     fn known_names(&self) -> Result<Stale> {
-        // A file is followed when it is made, by its name.
+        // The kernel asks for each name anyway, or (`SharedOptions::names_for`) soon; where a file is that it did not ask for is looked for in its directory.
         Ok(Stale::default())
     }
 
@@ -153,13 +152,17 @@ pub fn is_within_reach(store: &Store, mount: SessionId) -> bool {
     listens_at(store, mount).join(SOCKET).exists()
 }
 
+/// Where mounts of this store on this host may listen that can be written to.
+pub fn dirs_of(store: &Store) -> Vec<PathBuf> {
+    if store.is_shared() { dirs_of_mounts(store) } else { vec![store.dir().to_path_buf()] }
+}
+
 /// The mounts of this store on this host that can be written to.
 ///
 /// # Errors
 /// When one does not let us in.
 pub fn mounts_of(store: &Store) -> Result<Vec<Client>> {
-    let dirs = if store.is_shared() { dirs_of_mounts(store) } else { vec![store.dir().to_path_buf()] };
-    dirs.iter().filter_map(|dir| Client::connect(dir).transpose()).collect()
+    dirs_of(store).iter().filter_map(|dir| Client::connect(dir).transpose()).collect()
 }
 
 /// Socket paths are short; a directory's descriptor makes any path short.

@@ -18,7 +18,7 @@
 mod open;
 mod places;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::Receiver;
@@ -160,10 +160,35 @@ impl Pulse {
     }
 }
 
+/// What is wanted of a file that is there, and is about to lose its content to be written anew; and where it is.
+pub(crate) struct Again<'a> {
+    /// Directory and name.
+    pub place: (u64, Vec<u8>),
+    pub wanted: Box<dyn Wanted>,
+    /// Until it is followed.
+    pub alone: Alone<'a>,
+}
+
+/// As long as this lives nobody else in this mount begins to overwrite the file.
+pub(crate) struct Alone<'a> {
+    beginning: &'a Mutex<HashSet<u64>>,
+    moved: &'a Pulse,
+    inode: u64,
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.beginning.lock().expect("no panic while held").remove(&self.inode);
+        self.moved.beat();
+    }
+}
+
 /// What a mount knows of its open versions.
 pub(crate) struct Following<F> {
     follows: OnceLock<Arc<dyn Follows>>,
     open: Mutex<HashMap<u64, Arc<F>>>,
+    /// Files that somebody is about to overwrite: each is to be followed once.
+    beginning: Mutex<HashSet<u64>>,
     /// Something was written, handed out, or ended.
     moved: Pulse,
     /// There is something to close, or nothing more to do.
@@ -181,6 +206,7 @@ impl<F> Default for Following<F> {
         Self {
             follows: OnceLock::new(),
             open: Mutex::default(),
+            beginning: Mutex::default(),
             moved: Pulse::default(),
             ended: Pulse::default(),
             stop: AtomicBool::new(false),
@@ -336,6 +362,30 @@ impl<F: Versioned> Following<F> {
         true
     }
 
+    /// Waits until nobody else is about to overwrite this file.
+    ///
+    /// # Errors
+    /// `EBUSY` when that takes too long.
+    pub fn alone(&self, inode: u64) -> std::result::Result<Alone<'_>, Errno> {
+        let until = Instant::now() + STANDSTILL;
+        loop {
+            let seen = self.moved.now();
+            if self.beginning.lock().expect("no panic while held").insert(inode) {
+                return Ok(Alone { beginning: &self.beginning, moved: &self.moved, inode });
+            }
+            self.wait_until(until, seen)?;
+        }
+    }
+
+    fn wait_until(&self, until: Instant, seen: u64) -> std::result::Result<(), Errno> {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Errno::BUSY);
+        }
+        self.moved.wait(seen, left);
+        Ok(())
+    }
+
     /// Waits until a version of a file that its last writer has just closed is stored. True: it is followed still, and written.
     ///
     /// # Errors
@@ -349,11 +399,7 @@ impl<F: Versioned> Following<F> {
                 Some(End::Open) => return Ok(true),
                 Some(_) => {}
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Errno::BUSY);
-            }
-            self.moved.wait(seen, left);
+            self.wait_until(until, seen)?;
         }
     }
 

@@ -11,11 +11,10 @@ use rustix::io::Errno;
 use super::LiveVolume;
 use super::core::{Core, OpenFile};
 use super::directory::LiveDir;
-use super::follow::Again;
 use super::names::check_name;
 use super::node::Node;
 use super::world::Seen;
-use crate::follow::Wanted;
+use crate::follow::{Again, Wanted};
 use crate::fs::{
     Caller, Effort, Entry, FileSystem, Found, Handle, Keeps, NewNode, OpenFlags, Opened, Part, ROOT, Result,
     Seek, SetAttr, Statfs, TakeEntry,
@@ -61,8 +60,9 @@ impl LiveVolume {
         caller: Caller,
         node: Arc<Node>,
         flags: OpenFlags,
-        (place, wanted): Again,
+        again: Again<'_>,
     ) -> Result<Opened> {
+        let Again { place, wanted, alone: _alone } = again;
         // By when it is followed it has a writer, and is emptied only when its jobs are there.
         let opened = self.opened(Arc::clone(&node), flags)?;
         let begun = self.core.world.fail(self.core.begin_following(&node, place, wanted, true));
@@ -90,7 +90,7 @@ impl LiveVolume {
         }
         if !node.has_writers() {
             node.write().emptied = true;
-        } else if let Some((place, wanted)) = self.core.wanted_again(&node)? {
+        } else if let Some(Again { place, wanted, alone: _alone }) = self.core.wanted_again(&node)? {
             self.core.world.fail(self.core.begin_following(&node, place, wanted, true))?;
         }
         Ok(())

@@ -27,10 +27,9 @@ use super::LiveVolume;
 use super::core::Core;
 use super::destager::Select;
 use super::node::{Node, State};
-use crate::follow::{ABORT, End, Expected, Followed, Follows, Input, Open, Prefix, Versioned, Wanted, Write};
-
-/// Directory and name of a file, and what is wanted of it.
-pub(super) type Again = ((u64, Vec<u8>), Box<dyn Wanted>);
+use crate::follow::{
+    ABORT, Again, End, Expected, Followed, Follows, Input, Open, Prefix, Versioned, Wanted, Write,
+};
 
 impl Versioned for Node {
     fn number(&self) -> u64 {
@@ -120,16 +119,18 @@ impl Core {
 
     /// What is wanted of a file that is there, and is about to lose its content to be written anew; and where it is. A version of it that its last writer has just
     /// closed is stored first.
-    pub fn wanted_again(&self, node: &Node) -> crate::fs::Result<Option<Again>> {
-        let Some(follows) = self.following.wanting() else { return Ok(None) };
+    pub fn wanted_again(&self, node: &Node) -> crate::fs::Result<Option<Again<'_>>> {
+        if !self.following.is_any() {
+            return Ok(None);
+        }
+        let alone = self.following.alone(node.number)?;
         if self.following.wait_for_close(node)? {
             // Those who read it begin anew.
             return Ok(None);
         }
         let Some(place) = self.world.fail(self.place_of_file(node))? else { return Ok(None) };
-        let Some(mut path) = self.world.fail(self.path_of(place.0))? else { return Ok(None) };
-        path.push(place.1.clone());
-        Ok(follows.wanted(&path).map(|wanted| (place, wanted)))
+        let wanted = self.wanted(place.0, &place.1)?;
+        Ok(wanted.map(|wanted| Again { place, wanted, alone }))
     }
 
     /// Makes the jobs that follow a file that was just made, or (`again`) is about to lose its content, and is held open by who does it, whom nobody has answered yet.

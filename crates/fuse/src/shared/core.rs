@@ -57,11 +57,13 @@ struct Known {
     cached: Option<Root>,
     /// Of a directory: a time that its times are not before, by a commit of this mount.
     touched: Time,
+    /// Of a file: it was cut to nothing while nobody had it open to write. Whoever is the next to write to it overwrites it.
+    emptied: bool,
 }
 
 impl Known {
     fn new() -> Self {
-        Self { parent: ROOT_INODE, row: None, cached: None, touched: Time::default() }
+        Self { parent: ROOT_INODE, row: None, cached: None, touched: Time::default(), emptied: false }
     }
 }
 
@@ -263,8 +265,28 @@ impl Core {
         at.map_or(Duration::ZERO, |at| A_MOMENT.saturating_sub(at.elapsed()))
     }
 
+    /// A file is cut to nothing, and nobody has it open to write; or (not `emptied`) it is followed.
+    pub fn note_emptied(&self, number: u64, emptied: bool) {
+        if let Some(known) = self.known.lock().expect("no panic while held").get_mut(&number) {
+            known.emptied = emptied;
+        }
+    }
+
+    /// Whether a file was cut to nothing before it is opened to be written.
+    pub fn was_emptied(&self, number: u64) -> bool {
+        self.known.lock().expect("no panic while held").get(&number).is_some_and(|known| known.emptied)
+    }
+
+    /// The kernel is told of a name. Only while some files are followed it matters.
+    pub fn saw(&self, parent: u64, name: &[u8], row: &Inode) {
+        if row.attributes.kind == FileKind::File && self.following.is_any() {
+            self.places.saw(parent, name, row.number);
+        }
+    }
+
     /// The kernel does not know it any more.
     pub fn forget(&self, number: u64) {
+        self.places.forget(number);
         self.known.lock().expect("no panic while held").remove(&number);
     }
 

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use super::SharedVolume;
 use super::core::{Core, OpenFile};
 use super::file::{File, State};
+use crate::follow::Again;
 use crate::fs::{
     Answer, Caller, DirEntry, Effort, Entry, FileSystem, Found, Handle, Keeps, LockRequest, NewNode,
     OpenFlags, Opened, Part, ROOT, Result, Seek, SetAttr, Statfs, TakeEntry, Unlock,
@@ -85,6 +86,49 @@ impl SharedVolume {
 }
 
 impl SharedVolume {
+    /// Opens a file that is overwritten, and has it followed.
+    fn overwrite(&self, caller: Caller, number: u64, flags: OpenFlags, again: Again<'_>) -> Result<Opened> {
+        let core = &self.core;
+        let Again { place, wanted, alone: _alone } = again;
+        let empties = flags.contains(OFlags::TRUNC);
+        // By when it is followed it has a writer, and is emptied only when its jobs are there.
+        let opened = self.open_file(number, None, flags.difference(OFlags::TRUNC), caller)?;
+        let file = Arc::clone(&core.files.get(opened.handle)?.file);
+        if !empties && !file.read().map.is_empty() {
+            // Another host has written to it since it was cut to nothing.
+            core.note_emptied(number, false);
+            return Ok(opened);
+        }
+        let begun = core.fail(core.begin_following(&file, place, wanted, true));
+        let done =
+            begun.and_then(|_| if empties { core.truncate(&file, 0, caller.uid != 0) } else { Ok(()) });
+        match done {
+            Ok(()) => Ok(Opened { keep_cache: false, ..opened }),
+            Err(errno) => {
+                // If it is followed already, its jobs read what it was.
+                self.release_handle(number, opened.handle);
+                Err(errno)
+            }
+        }
+    }
+
+    /// A file is about to be cut to nothing otherwise than by opening it.
+    fn before_emptied(&self, number: u64) -> Result<()> {
+        let core = &self.core;
+        if !core.following.is_any() {
+            return Ok(());
+        }
+        match core.open.get(number).filter(|file| file.has_writers()) {
+            None => core.note_emptied(number, true),
+            Some(file) => {
+                if let Some(Again { place, wanted, alone: _alone }) = core.wanted_again(number)? {
+                    core.fail(core.begin_following(&file, place, wanted, true))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Gives up a handle, whatever became of what was written by it.
     pub(super) fn release_handle(&self, number: u64, handle: Handle) {
         let Some(open) = self.core.files.take(handle) else { return };
@@ -249,7 +293,10 @@ impl FileSystem for SharedVolume {
             return Err(Errno::NAMETOOLONG);
         }
         match (self.core.look(parent, name)?, &self.snapshots) {
-            (Some(row), _) => Ok(Found::Entry(self.core.entry(&row))),
+            (Some(row), _) => {
+                self.core.saw(parent, name, &row);
+                Ok(Found::Entry(self.core.entry(&row)))
+            }
             (None, Some(snapshots)) if parent == ROOT && name == SNAPSHOTS_NAME => {
                 snapshots.lookup(caller, parent, name)
             }
@@ -304,6 +351,10 @@ impl FileSystem for SharedVolume {
     fn open(&self, caller: Caller, number: u64, flags: OpenFlags) -> Result<Opened> {
         if let Some(other) = self.other(number) {
             return other.open(caller, number, flags);
+        }
+        let overwrites = writes(flags) && (flags.contains(OFlags::TRUNC) || self.core.was_emptied(number));
+        if overwrites && let Some(again) = self.core.wanted_again(number)? {
+            return self.overwrite(caller, number, flags, again);
         }
         let opened = self.open_file(number, None, flags, caller)?;
         if !writes(flags) && !flags.contains(OFlags::TRUNC) {
@@ -431,6 +482,9 @@ impl FileSystem for SharedVolume {
     fn set_attributes(&self, caller: Caller, number: u64, set: &SetAttr) -> Result<Entry> {
         self.changeable(number)?;
         let core = &self.core;
+        if set.size == Some(0) {
+            self.before_emptied(number)?;
+        }
         if let Some(len) = set.size {
             let opened = match set.handle.map(|handle| core.files.get(handle)).transpose()? {
                 // What is open is stored when it is closed.
@@ -500,6 +554,15 @@ impl FileSystem for SharedVolume {
         // Of what was just made there is nothing to cut.
         let flags = if made { flags.difference(OFlags::TRUNC) } else { flags };
         let number = row.number;
+        self.core.saw(parent, name, &row);
+        if !made
+            && writes(flags)
+            && flags.contains(OFlags::TRUNC)
+            && let Some(again) = self.core.wanted_again(number)?
+        {
+            let opened = self.overwrite(caller, number, flags, again)?;
+            return Ok((self.core.entry(&self.core.row_soon(number)?), opened));
+        }
         // One that was there and is gone by now is `ESTALE`: the kernel looks again, and asks again.
         let opened = self.open_file(number, made.then_some(row), flags, caller)?;
         if made && let Some(wanted) = wanted {
@@ -508,7 +571,7 @@ impl FileSystem for SharedVolume {
                 Err(Errno::BUSY)
             } else {
                 let file = Arc::clone(&self.core.files.get(opened.handle)?.file);
-                let begun = self.core.begin_following(&file, (parent, name.to_vec()), wanted);
+                let begun = self.core.begin_following(&file, (parent, name.to_vec()), wanted, false);
                 self.core.fail(begun).map(drop)
             };
             if let Err(errno) = begun {

@@ -7,7 +7,8 @@
 //! sees that it still is the file's, and gives it to the job, whose attempts so far are void if the prefix was spoilt; only then is a follower told that the file is closed. If another host has put another content in
 //! its place meanwhile, the job has that, and the prefix is spoilt.
 //!
-//! **Only files that are made** are followed, not those that are overwritten: others may write to such a file at the same time, and under which name it is there now only the database knows.
+//! **A file that is overwritten** (opened with `O_TRUNC`, or cut to nothing while it is open to be written) is followed from then on like one that was just made: the job is there before the content goes. Where it is the
+//! database knows; the name that the kernel was told of last is looked up first. Several mounts may overwrite one file at the same time: each has an open version, and a note, of its own.
 //!
 //! **Without its session** this mount can store nothing, and whatever a program reads here counts for nothing: its followers are told that the file is closed, and find that its job's input is not.
 
@@ -16,14 +17,17 @@ use std::time::Duration;
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
-use outrigger_store::meta::jobs::JobState;
-use outrigger_store::meta::{At, DirEntry, ROOT_INODE, orphan_holder};
+use outrigger_store::meta::jobs::{JobId, JobState};
+use outrigger_store::meta::{At, DirEntry, ROOT_INODE};
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 
 use super::SharedVolume;
 use super::core::{Core, TRIES};
 use super::file::File;
-use crate::follow::{ABORT, End, Expected, Followed, Follows, Hanging, Open, Prefix, Wanted, Write};
+use super::noted::closed_holder;
+use crate::follow::{
+    ABORT, Again, End, Expected, Followed, Follows, Hanging, Input, Open, Prefix, Wanted, Write,
+};
 
 impl SharedVolume {
     /// Has files followed from now on, as `follows` says; once.
@@ -52,6 +56,13 @@ impl SharedVolume {
     /// `Invalid` when this mount has no rules.
     pub fn expect_file(&self, rule: &str) -> Result<Expected> {
         self.core.following.expect(rule)
+    }
+
+    /// Where one of several inputs of a job is.
+    pub fn input_of(&self, job: JobId, number: u32) -> Input {
+        // As of a single file: whoever asks finds that the job is open, and its mount gone.
+        let is_over = self.core.session.check().is_err();
+        if is_over { Input::Closed } else { self.core.following.input(job, number) }
     }
 
     /// The next bytes of a file that is being written, from byte `from` on; waits for them as long as `wait`.
@@ -91,31 +102,58 @@ impl Core {
         Ok(follows.wanted(&path))
     }
 
-    /// Makes the jobs that follow a file that was just made and is held open by its maker, whom nobody has answered yet. False: nobody wants it after all.
+    /// What is wanted of a file that is there, and is about to lose its content to be written anew; and where it is. A version of it that its last writer here has just
+    /// closed is stored first.
+    pub fn wanted_again(&self, number: u64) -> crate::fs::Result<Option<Again<'_>>> {
+        if !self.following.is_any() {
+            return Ok(None);
+        }
+        let alone = self.following.alone(number)?;
+        if let Some(file) = self.open.get(number)
+            && self.following.wait_for_close(&file)?
+        {
+            // Those who read it begin anew.
+            return Ok(None);
+        }
+        let place = self.places.place_of_file(self, number, self.parent_of(number));
+        let Some(place) = self.fail(place)? else { return Ok(None) };
+        let wanted = self.wanted(place.0, &place.1)?;
+        Ok(wanted.map(|wanted| Again { place, wanted, alone }))
+    }
+
+    /// Makes the jobs that follow a file that was just made, or (`again`) is about to lose its content, and is held open by who does it, whom nobody has answered yet. False: nobody wants it
+    /// after all.
     pub fn begin_following(
         &self,
         file: &Arc<File>,
         place: (u64, Vec<u8>),
         mut wanted: Box<dyn Wanted>,
+        again: bool,
     ) -> Result<bool> {
-        let (is_hidden, ahead) = (wanted.hides(), wanted.ahead());
+        // What others see by its name cannot be hidden from them.
+        let (is_hidden, ahead) = (wanted.hides() && !again, wanted.ahead());
         let made = file.read().attributes();
         wanted.made(&made, &self.attributes_above(place.0)?);
         if !is_hidden {
             self.note_open(file.number)?;
         }
-        let jobs = wanted.begin(file.number, self.session.id(), false);
+        let jobs = wanted.begin(file.number, self.session.id(), again);
         let is_wanted = jobs.as_ref().is_ok_and(|jobs| !jobs.is_empty());
         if !is_wanted && !is_hidden {
             // If this fails, whoever finds this mount gone does it.
-            let _ = self.fail(self.unnote(file.number, None));
+            let _ = self.fail(self.unnote(file.number, None, false));
         }
         let jobs = jobs?;
         if is_wanted {
+            self.note_emptied(file.number, false);
             self.open.again(file);
             let (prefix, end) = (Prefix::default(), End::Open);
-            let open = Open { prefix, end, jobs, place, is_hidden, was_there: false, ahead };
+            let open = Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead };
             self.following.begin(file, open);
+            if again {
+                // It may have been closed meanwhile, by who has it open beside.
+                self.writers_left(file);
+            }
         }
         Ok(is_wanted)
     }
@@ -162,8 +200,10 @@ impl Core {
 
     /// Ends an open version whose writers have gone; see the module.
     fn close_open(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        let opened = file.read().open.as_ref().map(|o| (o.end, o.jobs.clone(), o.place.clone(), o.is_hidden));
-        let Some((end, jobs, place, is_hidden)) = opened else { return Ok(()) };
+        let known = |open: &Open| (open.end, open.jobs.clone(), open.place.clone(), open.is_hidden);
+        let Some((end, jobs, place, is_hidden)) = file.read().open.as_deref().map(known) else {
+            return Ok(());
+        };
         let hidden = is_hidden.then_some(&place);
         if self.session.check().is_err() {
             // Whoever runs its jobs finds that out, and does what is left to be done.
@@ -175,19 +215,23 @@ impl Core {
             for job in jobs {
                 rows.end_job(job, JobState::Failed, "its writer gave the file up")?;
             }
-            if !is_hidden {
+            if file.read().open.as_ref().is_some_and(|open| open.was_there) {
+                // It was somebody's file before; the next one who overwrites it has not given up. What there is of it stays if even that fails.
+                let _ = self.remove_xattr_of(file.number, ABORT);
+            } else if !is_hidden {
                 self.unlink_aborted(file, &place)?;
             }
         } else if let Some((root, spoilt)) = self.content_at_end(file)? {
             for job in jobs {
-                rows.close_input(job, &root, spoilt)?;
+                self.following.close(rows, job, file.number, (&root, spoilt))?;
             }
         } else {
             for job in jobs {
                 rows.end_job(job, JobState::Failed, "another host removed the file while it was written")?;
             }
         }
-        self.unnote(file.number, hidden)?;
+        let is_kept = file.read().is_kept();
+        self.unnote(file.number, hidden, is_kept)?;
         self.drop_open(file, hidden);
         Ok(())
     }
@@ -237,7 +281,8 @@ impl Core {
                 (state.row.root.clone(), spoilt)
             };
             // What is held before it is seen to be the file's has been rooted ever since.
-            self.store.meta.hold(&orphan_holder(file.number), std::slice::from_ref(&root))?;
+            let holder = closed_holder(file.number, self.session.id());
+            self.store.meta.hold(&holder, std::slice::from_ref(&root))?;
             let now = self.store.meta.inode(At::Now, file.number)?;
             if now.is_some_and(|row| row.root == root) {
                 return Ok(Some((root, spoilt)));

@@ -83,7 +83,7 @@ impl SharedVolume {
         let begun = self.begin_hidden(caller, &above, place.clone(), (new, number), flags, wanted);
         if !matches!(begun, Ok(Some(_))) {
             // If this fails, whoever finds this mount gone does it.
-            let _ = core.fail(core.unnote(number, Some(&place)));
+            let _ = core.fail(core.unnote(number, Some(&place), true));
         }
         begun
     }
@@ -108,7 +108,7 @@ impl SharedVolume {
         let opened = self.open_file(number, Some(row), flags.difference(OFlags::TRUNC), caller)?;
         let file: Arc<File> = Arc::clone(&core.files.get(opened.handle)?.file);
         file.write().is_hidden = true;
-        let begun = core.fail(core.begin_following(&file, place.clone(), wanted));
+        let begun = core.fail(core.begin_following(&file, place.clone(), wanted, false));
         if matches!(begun, Ok(true)) {
             core.hidden.insert((place.0, &place.1), number);
             let entry = core.entry(&core.row(number)?);

@@ -24,6 +24,11 @@ fn tick(time: Time) -> Time {
     Time { nanos: time.nanos - time.nanos % TICK, ..time }
 }
 
+/// A name is moved.
+fn rename((parent, name): (u64, &[u8]), (new_parent, new_name): (u64, &[u8])) -> Change {
+    Change::Rename { parent, name: name.to_vec(), new_parent, new_name: new_name.to_vec() }
+}
+
 /// An inode has other names.
 fn renamed(inode: u64, time: Time) -> Change {
     Change::Touch { inode, modified: false, time }
@@ -181,16 +186,61 @@ impl Core {
         Err(Errno::BUSY)
     }
 
-    /// Moves a name.
+    /// Two names stand for what the other one stood for: by way of a third one, which is gone again at the end of the same transaction.
+    fn exchange(&self, from: (u64, &[u8]), to: (u64, &[u8])) -> Result<()> {
+        for _ in 0..TRIES {
+            let one = self.look(from.0, from.1)?.ok_or(Errno::NOENT)?;
+            let other = self.look(to.0, to.1)?.ok_or(Errno::NOENT)?;
+            let expected = [expect(from.0, from.1, Some(one.number)), expect(to.0, to.1, Some(other.number))];
+            if one.number == other.number {
+                // Two names of one file; unless another host has exchanged them between the two looks.
+                match self.commit(expected.to_vec()) {
+                    Ok(Some(())) => return Ok(()),
+                    Ok(None) => continue,
+                    Err(error) => return Err(self.refused(&error)),
+                }
+            }
+            let between = format!(".exchanged-{:x}-{}", self.session.id().0, one.number).into_bytes();
+            let between = (from.0, between.as_slice());
+            let time = now();
+            let mut changes = Vec::from(expected);
+            changes.extend([
+                expect(between.0, between.1, None),
+                rename(from, between),
+                rename(to, from),
+                rename(between, to),
+                renamed(one.number, time),
+                renamed(other.number, time),
+            ]);
+            let touched = self.touch(&[from.0, to.0], time, &mut changes);
+            match self.commit(changes) {
+                Ok(Some(())) => {
+                    self.touched(touched);
+                    for (row, to) in [(&one, to), (&other, from)] {
+                        self.moved(row.number, to.0);
+                        self.renamed_open(row.number, to);
+                    }
+                    return Ok(());
+                }
+                Ok(None) => {}
+                Err(error) => return Err(self.refused(&error)),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// Moves a name, or exchanges two.
     pub fn rename_node(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: RenameFlags) -> Result<()> {
         check_name(to.1)?;
-        // Exchanging two names would take a change that no engine has yet.
-        if flags.intersects(!RenameFlags::NOREPLACE) {
+        if flags.intersects(!(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE)) {
             return Err(Errno::INVAL);
         }
         // Neither has a name that could be moved, or taken.
         if [from, to].iter().any(|(parent, name)| self.hidden.number(*parent, name).is_some()) {
             return Err(Errno::BUSY);
+        }
+        if flags.contains(RenameFlags::EXCHANGE) {
+            return self.exchange(from, to);
         }
         for _ in 0..TRIES {
             let moved = self.look(from.0, from.1)?.ok_or(Errno::NOENT)?;
@@ -211,12 +261,7 @@ impl Core {
             }
             let _gate = replaced.as_ref().map(|row| self.open.removing(row.number));
             let time = now();
-            let rename = Change::Rename {
-                parent: from.0,
-                name: from.1.to_vec(),
-                new_parent: to.0,
-                new_name: to.1.to_vec(),
-            };
+            let rename = rename(from, to);
             let mut changes = vec![
                 expect(from.0, from.1, Some(moved.number)),
                 expect(to.0, to.1, replaced.as_ref().map(|row| row.number)),

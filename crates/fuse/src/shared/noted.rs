@@ -2,12 +2,12 @@
 //!
 //! | note of kind [`KIND`] | |
 //! | --- | --- |
-//! | name | the inode's number; of a hidden file `PARENT/NAME`, so that no two mounts hide files of one name |
+//! | name | the inode's number and the mount's session, as several mounts may have a file open; of a hidden file `PARENT/NAME`, so that no two mounts hide files of one name |
 //! | value | the mount's session, the inode's number |
 //!
-//! **Order.** The note is there before the job, and before anything is held. What is stored of a file that no name leads to is held in the name of its inode, and so is, for a moment,
-//! the content of any that is closed, until its job holds it; then that is let go, and at last the note is removed. So whatever a mount leaves that is killed, a note says which hold it is. Who ends its
-//! job gives that what is held as its input, and removes both (`outrigger_active::written`).
+//! **Order.** The note is there before the job, and before anything is held. What is stored of a file that no name leads to is held in the name of its inode: one mount has such a file, which made it or took its last name. The
+//! content of any other that is closed is held for a moment, in the name of inode and mount, until its job holds it; then that is let go, and at last the note is removed. So whatever a mount leaves that is killed, a note says
+//! which holds it are. Who ends its job gives that what is held as its input, and removes both (`outrigger_active::written`).
 
 use outrigger_format::Root;
 use outrigger_store::meta::{SessionId, orphan_holder};
@@ -74,8 +74,24 @@ pub fn held_of(store: &Store, inode: u64) -> Result<Option<Root>> {
 pub fn let_go(store: &Store, left: &LeftOpen) -> Result<()> {
     // It may not know yet that it is gone: from here on it can hold nothing more.
     store.meta.fence(left.mount)?;
-    store.meta.release(&orphan_holder(left.inode), None)?;
-    store.jobs()?.change_note(KIND, &left.name, &left.value, None).map(drop)
+    store.meta.release(&closed_holder(left.inode, left.mount), None)?;
+    let jobs = store.jobs()?;
+    // Another mount may have it open, too: then that one has what no name leads to.
+    let is_others = |value: &str| value != left.value && parse(value).is_some_and(|of| of.1 == left.inode);
+    if !jobs.notes(KIND)?.iter().any(|note| is_others(&note.value)) {
+        store.meta.release(&orphan_holder(left.inode), None)?;
+    }
+    jobs.change_note(KIND, &left.name, &left.value, None).map(drop)
+}
+
+/// What the note on a file is called that others find by its name.
+fn file_name(inode: u64, mount: SessionId) -> String {
+    format!("{inode} {}", mount.0)
+}
+
+/// Who holds the content of a file that was closed, until its job does.
+pub(super) fn closed_holder(inode: u64, mount: SessionId) -> String {
+    format!("{KIND} {}", file_name(inode, mount))
 }
 
 /// What the note on a file is called that has no name for others.
@@ -90,7 +106,8 @@ impl Core {
 
     /// Notes that a file is open.
     pub fn note_open(&self, inode: u64) -> Result<()> {
-        self.store.jobs()?.set_note(KIND, &inode.to_string(), Some(&self.value(inode)))
+        let name = file_name(inode, self.session.id());
+        self.store.jobs()?.set_note(KIND, &name, Some(&self.value(inode)))
     }
 
     /// Notes that a file is open, and hides it by this name; false if another mount, or this one, hides another one by it.
@@ -107,7 +124,7 @@ impl Core {
                     return Ok(false);
                 }
                 // What is left of it is known by its number from now on.
-                jobs.add_note(KIND, &inode.to_string(), &other.value)?;
+                jobs.add_note(KIND, &file_name(inode, mount), &other.value)?;
             }
             if jobs.change_note(KIND, &name, &other.value, Some(&value))? {
                 return Ok(true);
@@ -116,10 +133,15 @@ impl Core {
         Ok(false)
     }
 
-    /// A file is open no more: its job has what was held of it, if it is to have it.
-    pub fn unnote(&self, inode: u64, hidden: Option<&(u64, Vec<u8>)>) -> Result<()> {
-        self.store.meta.release(&orphan_holder(inode), None)?;
-        let name = hidden.map_or_else(|| inode.to_string(), |(parent, name)| place_name(*parent, name));
+    /// A file is open no more: its job has what was held of it, if it is to have it. `is_kept`: no name leads to it for others.
+    pub fn unnote(&self, inode: u64, hidden: Option<&(u64, Vec<u8>)>, is_kept: bool) -> Result<()> {
+        let mount = self.session.id();
+        // Of one that has lost its name since it was closed, too.
+        self.store.meta.release(&closed_holder(inode, mount), None)?;
+        if is_kept {
+            self.store.meta.release(&orphan_holder(inode), None)?;
+        }
+        let name = hidden.map_or_else(|| file_name(inode, mount), |(parent, name)| place_name(*parent, name));
         self.store.jobs()?.change_note(KIND, &name, &self.value(inode), None).map(drop)
     }
 }

@@ -5,6 +5,7 @@ mod faults;
 mod follow;
 mod hosts;
 mod locks;
+mod overwrite;
 mod random;
 mod small;
 
@@ -127,6 +128,52 @@ fn directories_that_hosts_move_into_each_other_do_not_make_a_cycle() {
         assert!(removed.is_ok() != made.is_ok(), "{removed:?} {made:?}");
         assert_eq!(removed.is_ok(), two.find(&name).is_err());
     }
+    cluster.check();
+}
+
+#[test]
+fn two_names_are_exchanged_for_all_hosts_at_once_or_not_at_all() {
+    let Some(cluster) = Cluster::new() else { return };
+    let (one, two) = (cluster.mount(), cluster.mount());
+    one.put("f", b"first").unwrap();
+    one.mkdir("d").unwrap();
+    two.put("d/g", b"second").unwrap();
+    two.mkdir("d/e").unwrap();
+    two.put("d/e/in", b"below").unwrap();
+    let exchange = |host: &hosts::Host, from: &str, to: &str| host.rename(from, to, RenameFlags::EXCHANGE);
+    let (first, second) = (one.find("f").unwrap(), one.find("d/g").unwrap());
+    let open = one.open("f", RDWR).unwrap();
+    open.write(0, b"FIRST").unwrap();
+    exchange(&one, "f", "d/g").unwrap();
+    assert_eq!((two.find("f").unwrap(), two.find("d/g").unwrap()), (second, first));
+    // One that is open is the same file.
+    open.close().unwrap();
+    assert_eq!((two.cat("f").unwrap(), two.cat("d/g").unwrap()), (b"second".to_vec(), b"FIRST".to_vec()));
+    // A file and a directory with what is in it; in one directory.
+    exchange(&two, "d/e", "f").unwrap();
+    assert_eq!((one.cat("f/in").unwrap(), one.cat("d/e").unwrap()), (b"below".to_vec(), b"second".to_vec()));
+    exchange(&one, "f", "d").unwrap();
+    assert_eq!((two.cat("d/in").unwrap(), two.cat("f/g").unwrap()), (b"below".to_vec(), b"FIRST".to_vec()));
+    // What cannot be.
+    one.mkdir("d/deep").unwrap();
+    assert_eq!(exchange(&one, "d", "d/deep"), Err(Errno::INVAL));
+    assert_eq!(exchange(&one, "d/deep", "d"), Err(Errno::INVAL));
+    assert_eq!(exchange(&one, "d", "none"), Err(Errno::NOENT));
+    one.link("f/g", "more").unwrap();
+    exchange(&one, "f/g", "more").unwrap();
+    assert_eq!((two.find("f/g").unwrap(), two.stat("more").unwrap().links), (first, 2));
+    for (path, names) in [("", ["d", "f", "more"]), ("f", ["e", "g", ""]), ("d", ["deep", "in", ""])] {
+        let names: Vec<&str> = names.into_iter().filter(|name| !name.is_empty()).collect();
+        assert_eq!(two.list(path).unwrap(), names, "in `{path}`");
+    }
+    // Both hosts at the same time, an even number of times: nothing is lost, and all is where it was.
+    let before = (one.find("f/g").unwrap(), one.find("d/in").unwrap());
+    std::thread::scope(|scope| {
+        for host in [&one, &two] {
+            scope.spawn(|| (0..20).for_each(|_| exchange(host, "f/g", "d/in").unwrap()));
+        }
+    });
+    assert_eq!((one.find("f/g").unwrap(), one.find("d/in").unwrap()), before);
     cluster.check();
 }
 

@@ -35,10 +35,15 @@ impl Site {
         Some(Self { agents: Vec::new(), one, two, shared })
     }
 
-    /// A rule for what is written below `raw`, whose program passes its input on in capitals, says in the file `mark` what it has read so far, and fails while there is a file `fail`.
+    /// A rule for what is written below `raw`, whose program passes its input on in capitals, says in the file `mark` what it has read so far, does not end while there is a file `hold`, and fails while there is a file `fail`.
     fn rule(&self, pattern: &str, more: &[&str]) {
         let at = |name: &str| self.one.place.path(name).display().to_string();
-        let script = format!("tee -a {} | tr a-z A-Z; test ! -e {}", at("mark"), at("fail"));
+        let script = format!(
+            "tee -a {} | tr a-z A-Z; while [ -e {} ]; do sleep 0.02; done; test ! -e {}",
+            at("mark"),
+            at("hold"),
+            at("fail")
+        );
         let head = "rule add r --quiet --on write --in raw/* --sandbox off --pattern";
         let head: Vec<&str> = head.split(' ').chain([pattern]).collect();
         self.one.done(&[&head[..], more, &["--", "sh", "-c", &script]].concat());
@@ -80,6 +85,10 @@ impl Site {
     /// Waits for the end of a job.
     fn wait(&self, job: &str) -> Said {
         self.run(&["job", "wait", job, "--timeout", "60"])
+    }
+
+    fn overwrite(host: &Host, name: &str) -> File {
+        OpenOptions::new().write(true).truncate(true).open(host.path("raw").join(name)).unwrap()
     }
 
     fn is_nowhere(&self, name: &str) -> bool {
@@ -341,12 +350,174 @@ fn a_run_that_follows_waits_for_one_file_in_any_mount_of_its_host() {
     assert_eq!(
         site.one.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len(),
         2,
-        "one file each"
+        "one file each\n{}",
+        site.one.done(&["jobs"]).text()
     );
-    // Of several files each mount would know its own only.
+    // Of several files each mount would know its own only: it is to be one.
     let several = "run --follow --sandbox off --pattern #W->1W --in raw/x --in raw/y --out both -- cat";
     let said = site.run(&several.split(' ').collect::<Vec<_>>());
-    assert!(said.code == 2 && said.err.contains("in the one mount of a store"), "{} {}", said.code, said.err);
+    assert!(said.code == 2 && said.err.contains("mounted 2 times here"), "{} {}", said.code, said.err);
     site.one.done(&["unmount", "more"]);
     site.shared.check(&site.one);
+}
+
+#[test]
+fn what_overwrites_a_file_is_seen_until_the_output_takes_its_place() {
+    let Some(mut site) = Site::new() else { return };
+    site.one.write("raw/a", "before");
+    site.rule("1W->1W", &["--tries", "1"]);
+    site.agent(true, "one");
+    let mut file = Site::overwrite(&site.one, "a");
+    file.write_all(b"first").unwrap();
+    site.until_read("first");
+    // Its writer's host sees it, others when it is closed.
+    site.one.must_read("raw/a", "first");
+    site.two.must_read("raw/a", "before");
+    drop(file);
+    assert_eq!(site.wait("1").code, 0);
+    for host in [&site.one, &site.two] {
+        host.must_read("raw/a", "FIRST");
+    }
+    // Overwritten again before the program has ended, on the other host: nothing of that comes in between.
+    let hold = site.one.place.path("hold");
+    fs::write(&hold, "").unwrap();
+    Site::overwrite(&site.one, "a").write_all(b"second").unwrap();
+    site.until_read("second");
+    site.until(|| fs::read(site.two.path("raw/a")).unwrap() == b"second");
+    let mut file = Site::overwrite(&site.two, "a");
+    assert_eq!(site.wait("2").code, 1);
+    assert!(site.one.done(&["job", "show", "2"]).text().contains("overwritten"));
+    file.write_all(b"third").unwrap();
+    fs::remove_file(&hold).unwrap();
+    drop(file);
+    assert_eq!(site.wait("3").code, 0);
+    site.one.must_read("raw/a", "THIRD");
+    // A program that fails leaves what was written; and who gives up leaves that, too.
+    fs::write(site.one.place.path("fail"), "").unwrap();
+    Site::overwrite(&site.one, "a").write_all(b"fourth").unwrap();
+    assert_eq!(site.wait("4").code, 1);
+    site.two.must_read("raw/a", "fourth");
+    fs::remove_file(site.one.place.path("fail")).unwrap();
+    let mut file = Site::overwrite(&site.one, "a");
+    file.write_all(b"fifth").unwrap();
+    rustix::fs::fsetxattr(&file, "user.outrigger.abort", b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    drop(file);
+    assert_eq!(site.wait("5").code, 1);
+    site.two.must_read("raw/a", "fifth");
+    // The mount is killed: what was neither closed nor synced is lost, and the job says whose bytes may be left.
+    // `tee` closes nothing, as a shell's `>` does, which would store that it is empty.
+    let writer = Writer::new(&site.one, "{ printf 'and lost'; read end; } | tee raw/a > /dev/null; true");
+    site.until_read("and lost");
+    site.kill();
+    drop(writer);
+    let said = site.wait("6");
+    assert!(
+        said.code == 1 && said.err.contains("5 bytes of it are there, maybe from before"),
+        "{}",
+        said.err
+    );
+    site.two.must_read("raw/a", "fifth");
+    site.one.done(&["node", "drain", "one", "--wait"]);
+    site.shared.check(&site.two);
+}
+
+#[test]
+fn what_is_overwritten_is_given_to_programs_of_every_pattern() {
+    let Some(mut site) = Site::new() else { return };
+    site.one.write("raw/a", "before");
+    site.agent(true, "one");
+    for (number, pattern) in (1..).zip(["1W->2W", "1W->0"]) {
+        let out: &[&str] = if pattern == "1W->2W" { &["--out", "up/{name}"] } else { &[] };
+        site.rule(pattern, out);
+        let mut file = Site::overwrite(&site.one, "a");
+        let text = format!("text {number}");
+        file.write_all(text.as_bytes()).unwrap();
+        site.until_read(&text);
+        drop(file);
+        assert_eq!(site.wait(&number.to_string()).code, 0, "{pattern}");
+        site.two.must_read("raw/a", &text);
+        site.one.done(&["rule", "remove", "r"]);
+    }
+    site.two.must_read("up/a", "TEXT 1");
+    let many = "rule add r --quiet --on write --in raw/* --sandbox off --pattern 1W->#W --out parts/ -- split -b 2 - p-";
+    site.one.done(&many.split(' ').collect::<Vec<_>>());
+    Site::overwrite(&site.one, "a").write_all(b"manY").unwrap();
+    assert_eq!(site.wait("3").code, 0);
+    site.two.must_read("parts/p-aa", "ma");
+    site.two.must_read("parts/p-ab", "nY");
+    // Written over where it was read: run again over what it became.
+    site.one.done(&["rule", "remove", "r"]);
+    site.rule("1W->2W", &["--out", "up/{name}"]);
+    let file = Site::overwrite(&site.one, "a");
+    file.write_all_at(b"wrong text", 0).unwrap();
+    site.until_read("wrong text");
+    file.write_all_at(b"right", 0).unwrap();
+    drop(file);
+    assert_eq!(site.wait("4").code, 0);
+    site.two.must_read("up/a", "RIGHT TEXT");
+    site.one.done(&["node", "drain", "one", "--wait"]);
+    site.shared.check(&site.one);
+}
+
+#[test]
+fn several_files_that_are_written_in_one_mount_are_read_into_one() {
+    let Some(mut site) = Site::new() else { return };
+    let mark = site.one.place.path("mark").display().to_string();
+    let script = format!("tee -a {mark} | tr a-z A-Z");
+    let run = |site: &Site, out: &str| {
+        let head = "run --follow --sandbox off --pattern #W->1W --in raw/a --in raw/b --out";
+        let args: Vec<&str> = head.split(' ').chain([out, "--", "sh", "-c", &script]).collect();
+        Waits::begin(command(&site.one.place, &site.one.url, &args))
+    };
+    // The second is there first, and is read when the first has ended; each while it is written.
+    let waits = run(&site, "both");
+    let mut b = Site::create(&site.one, "b");
+    b.write_all(b"second").unwrap();
+    let mut a = Site::create(&site.one, "a");
+    a.write_all(b"first, ").unwrap();
+    site.until_read("first, ");
+    drop(a);
+    site.until_read("first, second");
+    b.write_all(b" one").unwrap();
+    site.until_read("second one");
+    assert!(site.is_nowhere("both"));
+    drop(b);
+    let said = waits.end();
+    assert_eq!(said.code, 0, "{}", said.err);
+    site.two.must_read("both", "FIRST, SECOND ONE");
+    // What was read of one is changed, and the other is overwritten.
+    let waits = run(&site, "both");
+    let a = Site::overwrite(&site.one, "a");
+    a.write_all_at(b"wrong", 0).unwrap();
+    site.until_read("wrong");
+    a.write_all_at(b"right", 0).unwrap();
+    drop(a);
+    site.one.write("raw/b", " again");
+    let said = waits.end();
+    assert_eq!(said.code, 0, "{}", said.err);
+    site.two.must_read("both", "RIGHT AGAIN");
+    // One that is given up fails all of it.
+    let waits = run(&site, "none");
+    let (a, b) = (Site::overwrite(&site.one, "a"), Site::overwrite(&site.one, "b"));
+    rustix::fs::fsetxattr(&b, "user.outrigger.abort", b"1", rustix::fs::XattrFlags::empty()).unwrap();
+    drop((a, b));
+    let said = waits.end();
+    assert!(said.code == 1 && said.err.contains("gave the file up"), "{} {}", said.code, said.err);
+    assert!(site.is_nowhere("none"));
+    // The mount is killed: the job fails, and what is stored can be run over.
+    let waits = run(&site, "left");
+    Site::overwrite(&site.one, "a").write_all(b"closed, ").unwrap();
+    site.until_read("closed, ");
+    let writer = Writer::new(&site.one, "exec > raw/b; printf synced; sync raw/b; printf ', and not'");
+    site.until_read("synced, and not");
+    site.kill();
+    drop(writer);
+    let said = waits.end();
+    let why = "the mount has ended before its files were closed; 14 bytes of them are there";
+    assert!(said.code == 1 && said.err.contains(why), "{} {}", said.code, said.err);
+    assert!(site.is_nowhere("left"));
+    let job = site.one.done(&["jobs", "--json"]).json()["jobs"][0]["job"].to_string();
+    site.one.done(&["job", "retry", &job]);
+    site.two.must_read("left", "CLOSED, SYNCED");
+    site.shared.check(&site.two);
 }
