@@ -23,7 +23,8 @@ key=OUTRIGGERTESTKEY secret=outrigger-test-secret-0123456789
 conf=$dir/ceph.conf
 
 say() { echo "cluster: $*" >&2; }
-in_host() { local host=$1; shift; ip netns exec "outrigger-$host" "$@"; }
+# Not `ip netns exec`, whose program would have mounts of its own: of a mount that is there when it starts, it would keep a copy, and nobody's unmounting would end that mount.
+in_host() { local host=$1; shift; nsenter "--net=/run/netns/outrigger-$host" "$@"; }
 ceph_() { ceph -c "$conf" --connect-timeout 20 "$@" 2>>"$dir/log/commands"; }
 
 wait_for() {
@@ -35,6 +36,9 @@ wait_for() {
     say "$what did not come; see $dir/log"
     return 1
 }
+
+# One that nobody has waited for has ended, too, and may stay so for long.
+has_ended() { [ ! -e "/proc/$1" ] || grep -q '^State:.*zombie' "/proc/$1/status"; }
 
 need() {
     local missing=
@@ -191,9 +195,10 @@ postgres() {
             others=$(cat "/proc/$pid/task/$pid/children")
             # shellcheck disable=SC2086  # they are many
             kill -9 "$pid" $others 2>/dev/null || true
-            for one in $pid $others; do while kill -0 "$one" 2>/dev/null; do sleep 0.05; done; done
+            for one in $pid $others; do wait_for "the end of process $one" 60 has_ended "$one"; done
             ;;
-        start) postgres_start ;;
+        # As long as nobody has waited for the process that was killed, the next one takes it for alive.
+        start) wait_for "PostgreSQL" 60 postgres_start ;;
         *) say "postgres kill|start"; exit 2 ;;
     esac
 }
@@ -247,10 +252,10 @@ osd() {
     local n=$1 what=$2 pid
     pid=$(cat "$dir/run/osd.$n.pid" 2>/dev/null || true)
     case $what in
-        kill) kill -9 "$pid" ;;
+        kill) kill -9 "$pid"; wait_for "the end of OSD $n" 60 has_ended "$pid" ;;
         pause) kill -STOP "$pid" ;;
         continue) kill -CONT "$pid" ;;
-        stop) kill "$pid"; while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done ;;
+        stop) kill "$pid"; wait_for "the end of OSD $n" 60 has_ended "$pid" ;;
         start) osd_start "$n" ;;
         # It is to hold nothing any more: Ceph makes what it had on the others; and then it is to hold its part again.
         out | in) ceph_ osd "$what" "$n" ;;
@@ -264,7 +269,6 @@ case "${1:-}" in
     env) [ -e "$conf" ] || { say "it is not up"; exit 3; }; environment ;;
     osd) osd "$2" "$3" ;;
     postgres) postgres "$2" ;;
-    # Not `ip netns exec`, which would have mounts of its own.
-    run) host=$2; shift 2; exec nsenter "--net=/run/netns/outrigger-$host" "$@" ;;
+    run) in_host "${@:2}" ;;
     *) sed -n '2,14s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
 esac

@@ -1,10 +1,11 @@
 //! Mounts on hosts of a real cluster (`make test-cluster`): metadata in its PostgreSQL, packs in its pool or bucket, and what goes wrong between them: cables that are pulled,
-//! room that runs out. Skipped, and said to be, where there is none.
+//! OSDs and servers that are killed, room that runs out. Skipped, and said to be, where there is none.
 //!
 //! After each: what was acknowledged is there, `check --read-data` finds nothing, and no lock is left.
 
 mod cables;
 mod full;
+mod servers;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -198,10 +199,18 @@ impl Drop for Host {
 }
 
 /// A command of Ceph's.
-fn ceph(program: &str, args: &[&str]) {
+fn ceph(program: &str, args: &[&str]) -> String {
     let conf = format!("{}/ceph.conf", std::env::var("OUTRIGGER_CLUSTER").unwrap());
-    let output = Command::new(program).args(["-c", &conf]).args(args).output().unwrap();
+    let output = limited(60, program, &["-c", &conf]).args(args).output().unwrap();
     assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A program that is ended when it takes longer than so many seconds.
+fn limited(secs: u32, program: &str, args: &[&str]) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=5", &secs.to_string(), program]).args(args).stdin(Stdio::null());
+    command
 }
 
 /// Looks again and again, for three minutes at most.
