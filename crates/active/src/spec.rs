@@ -1,6 +1,6 @@
 //! What a job does: everything that is needed to run it again somewhere else, kept as JSON in its row.
 //!
-//! A program of an earlier version ignores what it does not know of a job. What it must not ignore (there is more than one program, or file that it follows) is written so that it cannot
+//! A program of an earlier version ignores what it does not know of a job. What it must not ignore (there is more than one program, or file that it follows; what of the network it may reach) is written so that it cannot
 //! read it at all, and leaves the job to others: as the one member `later` of an object.
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
@@ -12,6 +12,7 @@ use crate::limits::Limits;
 use crate::pattern::Pattern;
 use crate::records::Records;
 use crate::sandbox::Mode;
+use crate::sandbox::net::{DESTINATIONS_MAX, Destination};
 use crate::template;
 use crate::written::{Attach, Written};
 
@@ -64,6 +65,9 @@ pub struct Spec {
     pub sandbox: Mode,
     /// True: it may use the network.
     pub net: bool,
+    /// What it may connect to without that; nothing else is there then.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reach: Vec<Destination>,
     /// How many of the job's last inputs are there to look at only; programs see them as files.
     #[serde(default)]
     pub with: u32,
@@ -109,7 +113,7 @@ enum Kept {
 impl Serialize for Spec {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let plain = Plain(self.clone());
-        let later = !self.also.is_empty() || self.together;
+        let later = !self.also.is_empty() || self.together || !self.reach.is_empty();
         if later { Kept::Later { later: plain } } else { Kept::Plain(plain) }.serialize(serializer)
     }
 }
@@ -135,6 +139,7 @@ impl Spec {
             limits: Limits::default(),
             sandbox: Mode::Strict,
             net: false,
+            reach: Vec::new(),
             with: 0,
             tries: 2,
             host: None,
@@ -246,7 +251,26 @@ impl Spec {
         if self.tries == 0 {
             return invalid("a split needs one attempt at least".into());
         }
-        Ok(())
+        self.check_reach()
+    }
+
+    /// Checks what it may reach.
+    ///
+    /// # Errors
+    /// `Invalid`, saying what to leave away.
+    pub fn check_reach(&self) -> Result<()> {
+        let why = match self.reach.len() {
+            0 => return Ok(()),
+            _ if self.net => "--net gives everything already: leave it, or --net HOST:PORT, away",
+            _ if self.sandbox == Mode::Off => {
+                "with --sandbox off nothing keeps a program from the rest of the network: leave --net HOST:PORT away"
+            }
+            more if more > DESTINATIONS_MAX => {
+                "there can be 64 --net HOST:PORT at most; --net alone gives everything"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::new(ErrorKind::Invalid, why))
     }
 
     /// From a job's row.
@@ -330,6 +354,26 @@ mod tests {
         assert_eq!(read.told(), "sum --and -- max");
         assert_eq!((read.outputs, read.also), (two.outputs, two.also));
         assert!(Spec::decode("{}").is_err() && Spec::decode("{\"later\":{}}").is_err());
+    }
+
+    #[test]
+    fn destinations_come_back_and_nobody_runs_the_job_who_would_ignore_them() {
+        let to = |text: &str| Destination::parse(text).unwrap();
+        let mut spec = Spec::new(Pattern::ReadToNothing, vec!["psql".to_string()]);
+        spec.reach = vec![to("db:5432"), to("[2001:db8::7]:80")];
+        spec.check().unwrap();
+        let text = spec.encode().unwrap();
+        assert_eq!(Spec::decode(&text).unwrap().reach, spec.reach);
+        assert!(serde_json::from_str::<Plain>(&text).is_err(), "{text}");
+        assert!(Spec::decode(&text.replace("db:5432", "db")).is_err());
+        for (wrong, says) in [
+            (Spec { sandbox: Mode::Off, ..spec.clone() }, "--sandbox off"),
+            (Spec { net: true, ..spec.clone() }, "everything already"),
+            (Spec { reach: vec![to("db:1"); 65], ..spec }, "64"),
+        ] {
+            let error = wrong.check().unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
     }
 
     #[test]

@@ -16,9 +16,14 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    let given: Vec<_> = std::env::args_os().collect();
+    if let Some(error) = outrigger_active::sandbox::net::begin(&given) {
+        output::complain(&format!("the program's network cannot be made: {error}"));
+        return ExitCode::from(exit::Exit::Failed as u8);
+    }
     raise_file_limit();
     outrigger_store::wait::on_long_wait(output::complain);
-    let cli = args::Cli::parse_from(args::command_line(std::env::args_os().collect()));
+    let cli = args::Cli::parse_from(args::command_line(given));
     let exit = match commands::run(cli) {
         Ok(exit) => exit,
         Err(failure) => {

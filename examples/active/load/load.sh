@@ -2,7 +2,7 @@
 # Loads lines of `sensor,value` into PostgreSQL, each exactly once, though a program of a 1R->0 job may run more than once:
 #
 #   psql -f examples/active/load/tables.sql
-#   outrigger run --pattern '1R->0' --in 'runs/*.csv' --records lines --splits auto --net --sandbox best \
+#   outrigger run --pattern '1R->0' --in 'runs/*.csv' --records lines --splits auto --net db:5432 \
 #       --env PGHOST=db --env PGDATABASE=lab --env PGUSER=me -- "$PWD/examples/active/load/load.sh"
 #
 # The rows of one task (a split) are taken out and put in anew in one transaction, so a second attempt replaces what the first one left. `loaded` says which attempt did that last:

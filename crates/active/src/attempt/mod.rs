@@ -35,6 +35,7 @@ pub use watch::Watch;
 use crate::cgroup::{Group, Usage};
 use crate::limits::Limits;
 use crate::progress::Counters;
+use crate::sandbox::net::{Forward, Reach};
 use watch::Live;
 
 /// How an attempt ended.
@@ -53,6 +54,7 @@ pub struct Attempt {
     child: Option<Child>,
     feeder: Option<JoinHandle<std::result::Result<(), String>>>,
     log: Option<JoinHandle<Vec<u8>>>,
+    forward: Option<Forward>,
     live: Arc<Live>,
     watch: Arc<Watch>,
     /// Removed with it.
@@ -63,7 +65,7 @@ pub struct Attempt {
 const PIPE_BYTES: usize = 1 << 20;
 
 impl Attempt {
-    /// Starts `command`, in `group` if there is one, with `feed` on its standard input. Returns its standard output too.
+    /// Starts `command`, in `group` if there is one, with `feed` on its standard input, and what it may `reach` forwarded. Returns its standard output too.
     ///
     /// # Errors
     /// When the program cannot be started, or not there.
@@ -71,6 +73,7 @@ impl Attempt {
         mut command: std::process::Command,
         feed: Feed,
         (limits, group): (&Limits, Option<Group>),
+        reach: Option<Reach>,
         watch: &Arc<Watch>,
         counters: &Arc<Counters>,
     ) -> Result<(Self, ChildStdout)> {
@@ -95,7 +98,12 @@ impl Attempt {
         let entered = group.as_ref().map_or(Ok(()), |group| group.require_entered(child.id()));
         let (live_too, watch) = (Arc::clone(&live), Arc::clone(watch));
         // Dropped, it is killed.
-        let mut attempt = Self { child: Some(child), feeder: None, log: Some(log), live, watch, group };
+        let mut attempt =
+            Self { child: Some(child), feeder: None, log: Some(log), forward: None, live, watch, group };
+        // With it goes this process's copy of what the child was given: who waits for the child to say something sees its end.
+        drop(command);
+        let forward = reach.map(Forward::start).transpose();
+        attempt.forward = forward.context(|| "forwarding what it may reach".to_string())?;
         // Before it is fed: one feed of several waits for the others to be fed, and its thread would be waited for.
         entered.context(in_group)?;
         attempt.feeder = stdin.map(|stdin| {
@@ -151,6 +159,9 @@ impl Attempt {
             feeder.join().unwrap_or_else(|_| Err("the thread that fed it panicked".into()))
         });
         let log = self.log.take().and_then(|log| log.join().ok()).unwrap_or_default();
+        let cut = killed.is_some() || !is_good;
+        let sent = self.forward.take().map_or(Ok(()), |forward| forward.end(cut, || self.watch.is_stopped()));
+        let fed = fed.and(sent);
         let result = match (killed, fed, status) {
             (Some(why), ..) | (None, Err(why), _) => Err(why),
             (None, Ok(()), Err(error)) => Err(format!("nobody knows how it ended: {error}")),

@@ -1,7 +1,6 @@
 //! From a claimed split to a running program.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command};
 use std::sync::Arc;
@@ -19,7 +18,7 @@ use crate::attempt::{Attempt, Feed, Range, share};
 use crate::component;
 use crate::mount::InputsMount;
 use crate::records::Records;
-use crate::sandbox::Places;
+use crate::sandbox::{Kept, Network, Places, net};
 use crate::spec::{Output, Spec, is_brought, names_inputs};
 use crate::written;
 
@@ -74,6 +73,12 @@ pub(super) fn prepare(shared: &Shared) -> Result<Option<InputsMount>> {
     for number in 0..=shared.spec.also.len() {
         bring(shared, number)?;
     }
+    let names = names_dir(shared);
+    if !shared.spec.reach.is_empty() {
+        let made = std::fs::create_dir(&names).and_then(|()| net::write_names(&names, &shared.spec.reach));
+        made.context(|| "writing down the names that programs may reach".to_string())?;
+        shared.sandbox.hand_over(&names)?;
+    }
     let (inputs, wanted) = (&shared.inputs, shared.spec.wants_files());
     if !wanted && inputs.with.is_empty() {
         return Ok(None);
@@ -83,6 +88,11 @@ pub(super) fn prepare(shared: &Shared) -> Result<Option<InputsMount>> {
     let own = inputs.paths.iter().zip(&inputs.roots).filter(|_| wanted);
     let with = inputs.with.iter().map(|(path, root)| (path, root));
     InputsMount::new(&shared.store, own.chain(with), &point).map(Some)
+}
+
+/// Where the names lie that programs may reach.
+fn names_dir(shared: &Shared) -> PathBuf {
+    shared.scratch.path().join("names")
 }
 
 /// Where a program lies that is not the system's.
@@ -152,12 +162,13 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
     .into_iter();
     let start = |number: usize, feed: Option<Feed>| -> Result<_> {
         let work = work(shared)?;
-        let (command, kept) = command(shared, claimed, &ranges, number, &work)?;
+        let (command, mut kept) = command(shared, claimed, &ranges, number, &work)?;
         let (feed, limits) = (feed.unwrap_or(Feed::Nothing), &shared.spec.limits);
         // One for each program, as the limits are. Where it cannot be made just now, the watch looks after them.
         let group = shared.groups.as_ref().and_then(|groups| groups.make(limits).ok());
         let limits = (limits, group);
-        let started = Attempt::start(command, feed, limits, &shared.watch, &shared.counters);
+        let reach = kept.reach.take();
+        let started = Attempt::start(command, feed, limits, reach, &shared.watch, &shared.counters);
         drop(kept);
         let (attempt, stdout) = started?;
         Ok((attempt, stdout, work))
@@ -200,7 +211,7 @@ fn command(
     ranges: &[Range],
     number: usize,
     work: &tempfile::TempDir,
-) -> Result<(Command, Option<File>)> {
+) -> Result<(Command, Kept)> {
     let Shared { spec, sandbox, .. } = shared;
     let component = component_dir(shared, number);
     let component = component.exists().then_some(component);
@@ -208,7 +219,13 @@ fn command(
     let files = (spec.wants_files() || !shared.inputs.with.is_empty()).then_some(files);
     let places = Places { work: work.path(), inputs: files.as_deref(), component: component.as_deref() };
     let program = words(shared, &places, claimed, number)?;
-    let (mut command, kept) = sandbox.command(&program, &places, &spec.limits, spec.net)?;
+    let names = names_dir(shared);
+    let network = match spec.reach.as_slice() {
+        [] if spec.net => Network::All,
+        [] => Network::Nothing,
+        to => Network::Only(to, &names),
+    };
+    let (mut command, kept) = sandbox.command(&program, &places, &spec.limits, network)?;
     command.envs(environment(shared, claimed, ranges, number));
     let own = |output: &Output| output.program == number && !output.name.is_empty();
     for (_, output) in shared.outputs().filter(|(_, output)| own(output)) {

@@ -246,7 +246,7 @@ fn work(
         );
         return Err(Error::new(ErrorKind::Busy, why));
     }
-    let sandbox = Sandbox::find(spec.sandbox)?.for_submitter(spec.submitter.as_ref()).idle(options.idle);
+    let sandbox = Sandbox::find_for(&spec)?.for_submitter(spec.submitter.as_ref()).idle(options.idle);
     let set = |counter: &std::sync::atomic::AtomicU64, value: u64| counter.store(value, Ordering::Relaxed);
     set(&counters.bytes_expected, inputs.bytes());
     set(&counters.splits, row.splits.iter().sum());

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | other files, the store's directory, credentials in it | a mount name space of its own that has them not (bubblewrap) |
 //! | other processes | a process name space of its own; all of it dies with the attempt |
-//! | the network | a network name space of its own, without devices |
+//! | the network | a network name space of its own, without devices; to single destinations connections are forwarded (`net/`) |
 //! | the kernel's rarer calls | a seccomp filter (`seccomp.rs`) |
 //! | capabilities, set-uid programs | all dropped, `no_new_privs`; started by root it runs as who submitted it, or, if that was root, as nobody |
 //! | memory, processes, time, output | rlimits for each process ([`command`](Sandbox::command)), and a watch over all of them ([`crate::attempt`]) |
@@ -12,6 +12,7 @@
 //! The closure is `/usr` with the links into it, `/etc/alternatives`, the dynamic linker's cache and the time zone; a program from elsewhere
 //! is copied in alone. Environment variables are not inherited.
 
+pub mod net;
 mod seccomp;
 
 use std::ffi::{OsStr, OsString};
@@ -27,6 +28,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::Submitter;
 use crate::limits::Limits;
+use crate::spec::Spec;
+use net::{Destination, Reach};
 
 /// How strictly components are kept in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -86,6 +89,25 @@ pub struct Places<'a> {
     pub component: Option<&'a Path>,
 }
 
+/// What a component can reach of the network.
+#[derive(Clone, Copy)]
+pub enum Network<'a> {
+    /// Nothing.
+    Nothing,
+    /// All that this machine can.
+    All,
+    /// Some destinations; the second is the directory in which their names are written down.
+    Only(&'a [Destination], &'a Path),
+}
+
+/// What must be kept of a command until it was started.
+pub struct Kept {
+    /// The sandbox reads it from here.
+    _filter: Option<File>,
+    /// What has its connections forwarded, if any shall be.
+    pub reach: Option<Reach>,
+}
+
 fn find(program: &str) -> Option<PathBuf> {
     ["/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin"]
         .iter()
@@ -116,7 +138,7 @@ impl Sandbox {
         }
         match find("bwrap") {
             None => found.missing.push("name spaces: there is no bwrap (Debian: bubblewrap)".into()),
-            Some(bwrap) => match try_out(&bwrap) {
+            Some(bwrap) => match try_out(&bwrap, Vec::new()) {
                 Ok(()) => found.bwrap = Some(bwrap),
                 Err(why) => found.missing.push(format!("name spaces: {why}")),
             },
@@ -137,6 +159,28 @@ impl Sandbox {
             return Err(Error::new(ErrorKind::Denied, why));
         }
         Ok(found)
+    }
+
+    /// As [`Sandbox::find`], for what a job asks.
+    ///
+    /// # Errors
+    /// As there; and where single destinations make no sense, or cannot be granted.
+    pub fn find_for(spec: &Spec) -> Result<Self> {
+        spec.check_reach()?;
+        let found = Self::find(spec.sandbox)?;
+        if spec.reach.is_empty() {
+            return Ok(found);
+        }
+        let tried = match &found.bwrap {
+            None => Err(found.missing.join("; ")),
+            Some(bwrap) => net::alone().and_then(|stage| try_out(bwrap, stage)),
+        };
+        tried.map(|()| found).map_err(|why| {
+            let why = format!(
+                "single destinations (--net HOST:PORT) cannot be granted on this machine ({why}); --net alone gives a program all of the network"
+            );
+            Error::new(ErrorKind::Denied, why)
+        })
     }
 
     /// Has components run as who submitted them, where root does it; as nobody, if that was root too, but for programs that are not kept in.
@@ -228,15 +272,20 @@ impl Sandbox {
         program: &[OsString],
         places: &Places<'_>,
         limits: &Limits,
-        net: bool,
-    ) -> Result<(Command, Option<File>)> {
+        network: Network<'_>,
+    ) -> Result<(Command, Kept)> {
         // bwrap reads it to its end, so each needs one of its own; it is inherited because it is not closed on exec.
         let filter = if self.filtered {
             seccomp::filter().context(|| "a filter of system calls".into())?
         } else {
             None
         };
-        let mut words = self.idle.clone();
+        let (mut words, mut reach, mut theirs) = (Vec::new(), None, None);
+        if let Network::Only(to, _) = network {
+            let made = Reach::new(to)?;
+            (words, reach, theirs) = (made.0, Some(made.1), Some(made.2));
+        }
+        words.extend(self.idle.iter().cloned());
         if let Some(prlimit) = &self.prlimit {
             words.push(prlimit.into());
             words.push("--core=0".into());
@@ -254,7 +303,7 @@ impl Sandbox {
         }
         if let Some(bwrap) = &self.bwrap {
             words.push(bwrap.into());
-            self.closure(&mut words, places, limits, net);
+            self.closure(&mut words, places, limits, network);
             if let Some(filter) = &filter {
                 words.push("--seccomp".into());
                 words.push(filter.as_raw_fd().to_string().into());
@@ -271,10 +320,13 @@ impl Sandbox {
         if let Some((uid, gid)) = self.run_as {
             command.uid(uid).gid(gid);
         }
-        Ok((command, filter))
+        if let Some(theirs) = theirs {
+            Reach::ready(&mut command, theirs);
+        }
+        Ok((command, Kept { _filter: filter, reach }))
     }
 
-    fn closure(&self, words: &mut Vec<OsString>, places: &Places<'_>, limits: &Limits, net: bool) {
+    fn closure(&self, words: &mut Vec<OsString>, places: &Places<'_>, limits: &Limits, network: Network<'_>) {
         let mut add =
             |these: &[&dyn AsRef<OsStr>]| words.extend(these.iter().map(|word| word.as_ref().to_owned()));
         add(&[
@@ -285,7 +337,8 @@ impl Sandbox {
             &"--new-session",
         ]);
         add(&[&"--cap-drop", &"ALL", &"--hostname", &"component"]);
-        if net {
+        // With single destinations it is in a name space of its own already.
+        if !matches!(network, Network::Nothing) {
             add(&[&"--share-net"]);
         }
         add(&[&"--ro-bind", &"/usr", &"/usr"]);
@@ -298,14 +351,17 @@ impl Sandbox {
             }
         }
         let mut etc = vec!["/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"];
-        if net {
-            etc.extend([
-                "/etc/resolv.conf",
-                "/etc/hosts",
-                "/etc/nsswitch.conf",
-                "/etc/ssl",
-                "/etc/ca-certificates",
-            ]);
+        match network {
+            Network::Nothing => {}
+            Network::All => etc.extend(["/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf"]),
+            Network::Only(_, names) => {
+                for (from, to) in net::names_in(names) {
+                    add(&[&"--ro-bind", &from, &to]);
+                }
+            }
+        }
+        if !matches!(network, Network::Nothing) {
+            etc.extend(["/etc/ssl", "/etc/ca-certificates"]);
         }
         for path in etc {
             add(&[&"--ro-bind-try", &path, &path]);
@@ -325,10 +381,12 @@ impl Sandbox {
     }
 }
 
-/// Whether bwrap works here: name spaces may be forbidden.
-fn try_out(bwrap: &Path) -> std::result::Result<(), String> {
-    let mut command = Command::new(bwrap);
-    command.args([
+/// Whether bwrap works here, started by these words: name spaces may be forbidden.
+fn try_out(bwrap: &Path, mut before: Vec<OsString>) -> std::result::Result<(), String> {
+    let shares = (!before.is_empty()).then_some("--share-net");
+    before.push(bwrap.into());
+    let mut command = Command::new(&before[0]);
+    command.args(&before[1..]).args([
         "--unshare-all",
         "--unshare-user",
         "--disable-userns",
@@ -342,7 +400,7 @@ fn try_out(bwrap: &Path) -> std::result::Result<(), String> {
             command.arg("--symlink").arg(target).arg(Path::new("/").join(name));
         }
     }
-    command.args(["--proc", "/proc", "--dev", "/dev", "--", "/usr/bin/true"]);
+    command.args(shares).args(["--proc", "/proc", "--dev", "/dev", "--", "/usr/bin/true"]);
     if rustix::process::geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
     }

@@ -196,6 +196,8 @@ fn about(row: &JobRow) -> Object {
             .with("program", spec.program)
             .with("also", spec.also.into_iter().map(|also| also.program).collect::<Vec<_>>())
             .with("outputs", outputs)
+            .with("net", spec.net)
+            .with("reach", spec.reach.iter().map(ToString::to_string).collect::<Vec<_>>())
             .with("tries", spec.tries)
             .with("uid", spec.submitter.map(|submitter| submitter.uid));
     }

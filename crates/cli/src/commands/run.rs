@@ -17,7 +17,8 @@ use outrigger_active::progress::{Counters, View};
 use outrigger_active::records::Records;
 use outrigger_active::rules::for_next_files;
 use outrigger_active::runner::{self, Report, RunOptions};
-use outrigger_active::sandbox::Mode;
+use outrigger_active::sandbox::net::Destination;
+use outrigger_active::sandbox::{Mode, Sandbox};
 use outrigger_active::spec::Spec;
 use outrigger_active::through::keep_raw;
 use outrigger_active::written::Attach;
@@ -38,6 +39,7 @@ Examples:
   outrigger run --in 'logs/**/*.log' --out 'errors/{stem}' -- grep ERROR     (grep ends with 1 if it finds nothing: see below)
   outrigger run --in big.csv --out big.sorted --splits 1 -- sort
   outrigger run --pattern '1R->0' --in 'runs/*' -- sh -c 'mail -s \"$AS_INPUT\" me@here'
+  outrigger run --pattern '1R->0' --in 'runs/*.csv' --net db:5432 -- psql -h db -c '\\copy results from stdin csv'     reaches db's port 5432, nothing else
   outrigger run --pattern '1W->#W' --in all.txt --out 'parts/' -- split -l 1000 - part-
   outrigger run --pattern '1W->#W' --in x --out good=good/{name} --out bad=bad/{name} -- \\
       sh -c 'awk \"NF==3\" RS=\"\\n\" | tee \"$AS_OUTPUT_good\" >/dev/null; : > \"$AS_OUTPUT_bad\"'
@@ -116,9 +118,9 @@ pub struct WorkArgs {
     /// that reads is still in memory (for ten seconds at most, if the program reads nothing)
     #[arg(long, default_value = "beside", value_name = "beside|path", value_parser = attach)]
     attach: Attach,
-    /// Let it use the network
-    #[arg(long)]
-    net: bool,
+    /// Let it use the network: all of it, or with HOST:PORT (several times) these destinations alone (TCP), by their names or addresses
+    #[arg(long, value_name = "HOST:PORT", num_args(0..=1), default_missing_value = EVERYTHING, value_parser = net)]
+    net: Vec<Net>,
     /// Attempts at each split
     #[arg(long, default_value_t = 2, value_name = "N")]
     tries: u32,
@@ -129,6 +131,16 @@ pub struct WorkArgs {
     /// file; none with #W->1W: inputs are joined as they are; --and --out TEMPLATE -- PROGRAM after it: another one, in the same pass
     #[arg(last = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+/// What `--net` stands for when it stands alone.
+const EVERYTHING: &str = "all";
+
+/// What a program may reach.
+#[derive(Clone, PartialEq)]
+enum Net {
+    All,
+    Only(Destination),
 }
 
 /// A further program.
@@ -167,7 +179,13 @@ impl WorkArgs {
         spec.records = self.records.clone();
         spec.env = self.env.clone();
         spec.sandbox = self.sandbox;
-        spec.net = self.net;
+        spec.net = self.net.contains(&Net::All);
+        for net in &self.net {
+            match net {
+                Net::Only(to) if !spec.reach.contains(to) => spec.reach.push(to.clone()),
+                _ => {}
+            }
+        }
         spec.attach = self.attach;
         spec.tries = self.tries;
         spec.skip = self.keep_going;
@@ -190,6 +208,15 @@ fn splits(text: &str) -> Result<Splits, String> {
 
 fn sandbox(text: &str) -> Result<Mode, String> {
     Mode::parse(text).map_err(|error| error.to_string())
+}
+
+fn net(text: &str) -> Result<Net, String> {
+    if text == EVERYTHING {
+        return Ok(Net::All);
+    }
+    Destination::parse(text)
+        .map(Net::Only)
+        .map_err(|error| format!("{error}; `--net` alone, before another option, gives all of the network"))
 }
 
 fn attach(text: &str) -> Result<Attach, String> {
@@ -224,7 +251,7 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
         return through(context, &store, spec, started);
     }
     // What the machine lacks is better said before a job is made.
-    outrigger_active::sandbox::Sandbox::find(spec.sandbox)?;
+    Sandbox::find_for(&spec)?;
     settle_program(&mut spec)?;
     let job = submit(&store, &spec, &args.inputs, &args.work.with, args.work.splits)?;
     if args.detach {
@@ -239,7 +266,7 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
     if args.inputs.iter().any(|glob| glob == "-") {
         return Err(Failure::usage("--in - is followed as it comes: leave --follow away"));
     }
-    outrigger_active::sandbox::Sandbox::find(spec.sandbox)?;
+    Sandbox::find_for(&spec)?;
     let several = spec.pattern == Pattern::ManyToFile;
     let rule = for_next_files(&args.inputs, args.work.with.clone(), spec)?;
     let store = Arc::new(context.open()?);

@@ -21,6 +21,7 @@ mod offload;
 mod packs;
 mod placed_on_cluster;
 mod postgres;
+mod reach;
 mod readme;
 mod recovering;
 mod restoring;

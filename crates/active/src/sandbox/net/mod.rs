@@ -1,0 +1,306 @@
+//! A network that has a few destinations and nothing else.
+//!
+//! ```text
+//!  the program's name space: a loopback                        │ the runner's
+//!    psql -h db ─▶ /etc/hosts: 127.64.0.1 ─▶ a socket listens ─┼─▶ forward.rs ─▶ db:5432, looked up here
+//!                                                              │    (accepts from that socket)
+//! ```
+//!
+//! The program has a network name space without devices, as one without `--net` has. In it sockets listen on addresses of the loopback, one for each destination; they were made there by the
+//! stage (`stage.rs`), and are accepted from by the runner, outside. So nothing leads out but connections that the runner makes, and it makes none but to the destinations that were granted.
+//! A name has an address of the loopback's of its own, which `/etc/hosts` tells; an address is given to the loopback as it is.
+//!
+//! The stage is this program once more ([`begin`]), as a process of its own before the sandbox's.
+
+mod forward;
+mod link;
+mod shim;
+mod stage;
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use outrigger_store::{Context as _, Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use forward::Forward;
+
+/// Destinations of a job at most: what one message hands over is bounded.
+pub const DESTINATIONS_MAX: usize = 64;
+/// What this program is called with to be the stage.
+const MARK: &str = "sandbox-stage";
+/// This program, whatever became of its file.
+const SELF: &str = "/proc/self/exe";
+/// Files of `/etc` that say what names there are.
+const HOSTS: &str = "hosts";
+const SWITCH: &str = "nsswitch.conf";
+
+/// True once [`begin`] was called: this program can be started as the stage.
+static IS_STAGED: AtomicBool = AtomicBool::new(false);
+
+/// To be called first by a program that runs jobs, with its arguments. If it was started as the stage it does that, and what comes back is why it could not; otherwise nothing comes back,
+/// and jobs may have destinations from then on.
+pub fn begin(arguments: &[OsString]) -> Option<std::io::Error> {
+    if arguments.get(1).is_some_and(|first| *first == *MARK) {
+        return Some(stage::enter(&arguments[2..]));
+    }
+    IS_STAGED.store(true, Ordering::Relaxed);
+    None
+}
+
+/// The words before a command that has it run in a network of its own, which nobody forwards from: to see whether it can be made.
+///
+/// # Errors
+/// When this program cannot do it.
+pub(super) fn alone() -> std::result::Result<Vec<OsString>, String> {
+    if !IS_STAGED.load(Ordering::Relaxed) {
+        return Err("this program cannot be started as the stage of a sandbox".into());
+    }
+    Ok(before(stage::NOBODY, &[]))
+}
+
+fn before(socket: &str, addresses: &[SocketAddr]) -> Vec<OsString> {
+    [SELF, MARK].map(OsString::from).into_iter().chain(stage::words(socket, addresses.iter())).collect()
+}
+
+/// What a program may connect to: a name or an address, and a port (TCP).
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Destination {
+    host: String,
+    port: u16,
+}
+
+impl Destination {
+    /// Parses `HOST:PORT`, `ADDRESS:PORT`, `[IPv6]:PORT`.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn parse(text: &str) -> Result<Self> {
+        let refuse = |why: &str| {
+            let why =
+                format!("`{text}` is not HOST:PORT{why}, such as db:5432, 10.0.0.7:80 or [2001:db8::7]:80");
+            Err(Error::new(ErrorKind::Invalid, why))
+        };
+        let Some((host, port)) = text.rsplit_once(':') else { return refuse("") };
+        let Some(port) = port.parse().ok().filter(|port| *port > 0) else {
+            return refuse(" (a port is 1 to 65535)");
+        };
+        let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        let address = match bracketed {
+            Some(inner) => inner.parse().ok().map(IpAddr::V6),
+            None => host.parse().ok().map(IpAddr::V4),
+        };
+        if let Some(address) = address {
+            let address = address.to_canonical();
+            if address.is_unspecified() || address.is_multicast() || address == Ipv4Addr::BROADCAST {
+                return refuse(" (that address is nobody's)");
+            }
+            return Ok(Self { host: address.to_string(), port });
+        }
+        if bracketed.is_some() || host.contains(':') {
+            return refuse(" (an IPv6 address stands in brackets)");
+        }
+        let is_label = |label: &str| {
+            !label.is_empty()
+                && label.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_".contains(&c))
+                && !label.starts_with('-')
+        };
+        // Programs take what ends with a number for an address, however it is written.
+        let is_number = |label: &str| {
+            label.starts_with(|c: char| c.is_ascii_digit())
+                && label.bytes().all(|c| c.is_ascii_hexdigit() || c == b'x')
+        };
+        let last = host.rsplit('.').next().unwrap_or_default();
+        if host.len() > 253 || !host.split('.').all(is_label) || is_number(last) {
+            return refuse("");
+        }
+        Ok(Self { host: host.to_ascii_lowercase(), port })
+    }
+
+    /// The address, if it is one and no name.
+    fn address(&self) -> Option<IpAddr> {
+        self.host.parse().ok()
+    }
+
+    /// What it is outside, now.
+    fn look_up(&self) -> std::io::Result<impl Iterator<Item = SocketAddr> + use<>> {
+        (self.host.as_str(), self.port).to_socket_addrs()
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.address() {
+            Some(IpAddr::V6(address)) => write!(f, "[{address}]:{}", self.port),
+            _ => write!(f, "{}:{}", self.host, self.port),
+        }
+    }
+}
+
+impl From<Destination> for String {
+    fn from(destination: Destination) -> Self {
+        destination.to_string()
+    }
+}
+
+impl TryFrom<String> for Destination {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        Self::parse(&text)
+    }
+}
+
+/// Destinations as a program finds them: each beside where it finds it, and the text of its `/etc/hosts`.
+fn inside(destinations: &[Destination]) -> (Vec<(SocketAddr, Destination)>, String) {
+    let literal: Vec<IpAddr> = destinations.iter().filter_map(Destination::address).collect();
+    // 127.64.0.1 and on, but for those that were granted as they are.
+    let mut free = (0x7f40_0001..)
+        .map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)))
+        .filter(|one| !literal.contains(one));
+    let mut names: Vec<(&str, IpAddr)> = vec![("localhost", Ipv4Addr::LOCALHOST.into())];
+    let mut found: Vec<(SocketAddr, Destination)> = Vec::new();
+    for destination in destinations {
+        let host = destination.host.as_str();
+        let known = names.iter().find(|(name, _)| *name == host).map(|(_, address)| *address);
+        let address = destination.address().or(known).unwrap_or_else(|| {
+            let next = free.next().expect("there are more than destinations");
+            names.push((host, next));
+            next
+        });
+        let address = SocketAddr::new(address, destination.port);
+        // `localhost` and its address are the same inside: the first is meant.
+        if !found.iter().any(|(other, _)| *other == address) {
+            found.push((address, destination.clone()));
+        }
+    }
+    let hosts = names.iter().map(|(name, address)| format!("{address} {name}\n")).collect();
+    (found, hosts)
+}
+
+/// Writes down in `dir` what names there are for programs with these destinations.
+///
+/// # Errors
+/// When it cannot be written.
+pub(crate) fn write_names(dir: &Path, destinations: &[Destination]) -> std::io::Result<()> {
+    std::fs::write(dir.join(HOSTS), inside(destinations).1)?;
+    std::fs::write(dir.join(SWITCH), "hosts: files\n")
+}
+
+/// Which of them the sandbox puts where.
+pub(super) fn names_in(dir: &Path) -> [(std::path::PathBuf, String); 2] {
+    [HOSTS, SWITCH].map(|name| (dir.join(name), format!("/etc/{name}")))
+}
+
+/// What a program of its own network is forwarded by, once it runs.
+pub struct Reach {
+    /// Here come the sockets.
+    channel: UnixStream,
+    to: Vec<Destination>,
+}
+
+impl Reach {
+    /// The words that have `destinations` be there for what follows them, and what is to be kept for it; [`Reach::ready`] is to be called for the command that they become.
+    ///
+    /// # Errors
+    /// When the kernel has no socket to spare.
+    pub(super) fn new(destinations: &[Destination]) -> Result<(Vec<OsString>, Self, UnixStream)> {
+        let (channel, theirs) = UnixStream::pair().context(|| "making a network for the program".into())?;
+        let (addresses, to): (Vec<_>, Vec<_>) = inside(destinations).0.into_iter().unzip();
+        let words = before(&theirs.as_raw_fd().to_string(), &addresses);
+        Ok((words, Self { channel, to }, theirs))
+    }
+
+    /// Has the command's child keep its end.
+    pub(super) fn ready(command: &mut Command, theirs: UnixStream) {
+        shim::keep(command, theirs.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(texts: &[&str]) -> Vec<Destination> {
+        texts.iter().map(|text| Destination::parse(text).unwrap()).collect()
+    }
+
+    #[test]
+    fn destinations_are_read_as_they_are_written_and_what_is_none_is_refused() {
+        for text in
+            ["db:5432", "a-b.example.org:80", "10.0.0.7:1", "[::1]:65535", "[2001:db8::7]:443", "s3_x:80"]
+        {
+            let destination = Destination::parse(text).unwrap();
+            assert_eq!(destination.to_string(), text);
+            let kept = serde_json::to_string(&destination).unwrap();
+            assert_eq!(serde_json::from_str::<Destination>(&kept).unwrap(), destination);
+        }
+        assert_eq!(Destination::parse("[::ffff:10.0.0.7]:80").unwrap().to_string(), "10.0.0.7:80");
+        assert_eq!(Destination::parse("DB:80").unwrap().to_string(), "db:80");
+        for text in [
+            "",
+            "db",
+            ":80",
+            "db:",
+            "db:0",
+            "db:65536",
+            "db:http",
+            "::1:80",
+            "[::1]",
+            "[db]:80",
+            "0.0.0.0:80",
+            "[::]:80",
+            "224.0.0.1:80",
+            "127.1:80",
+            "2130706433:80",
+            "0x7f000001:80",
+            "a..b:80",
+            "a b:80",
+            "a\nb:80",
+            "-x:80",
+            "fe80::1%eth0:80",
+            "255.255.255.255:80",
+        ] {
+            assert!(
+                Destination::parse(text).is_err_and(|error| error.to_string().contains("HOST:PORT")),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_have_addresses_of_their_own_and_addresses_stay_what_they_are() {
+        let to = all(&[
+            "db:5432",
+            "web:80",
+            "db:80",
+            "127.64.0.2:9",
+            "[2001:db8::7]:80",
+            "localhost:1",
+            "127.0.0.1:1",
+            "localhost:2",
+        ]);
+        let (found, hosts) = inside(&to);
+        let addresses: Vec<String> = found.iter().map(|(address, to)| format!("{address}={to}")).collect();
+        assert_eq!(
+            addresses,
+            [
+                "127.64.0.1:5432=db:5432",
+                "127.64.0.3:80=web:80",
+                "127.64.0.1:80=db:80",
+                "127.64.0.2:9=127.64.0.2:9",
+                "[2001:db8::7]:80=[2001:db8::7]:80",
+                "127.0.0.1:1=localhost:1",
+                "127.0.0.1:2=localhost:2",
+            ]
+        );
+        assert_eq!(hosts, "127.0.0.1 localhost\n127.64.0.1 db\n127.64.0.3 web\n");
+    }
+}
