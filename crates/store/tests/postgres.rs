@@ -348,9 +348,12 @@ impl Drop for Ends<'_> {
 #[test]
 fn connections_ended_by_the_server_cost_nobody_a_commit() {
     const STEPS: u64 = 60;
-    let Some(server) = Server::shared() else { return };
-    let schema = server.fresh();
-    let url = format!("{}&connections=2", server.url(&schema));
+    // Its own: other tests' connections are not to be ended.
+    let Some(server) = Server::start("fsync = off") else {
+        println!("{ABSENT}");
+        return;
+    };
+    let url = format!("{}&connections=2", server.url("store"));
     let meta = create(&url);
     meta.raise_counters(1, 10_000, 1).unwrap();
     let (over, done) = (AtomicBool::new(false), AtomicI64::new(0));
