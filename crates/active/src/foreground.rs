@@ -151,10 +151,6 @@ pub fn of_mounts(dirs: impl Fn() -> Vec<PathBuf> + Send + Sync + 'static, limit:
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead as _, BufReader, Write as _};
-    use std::os::unix::net::UnixListener;
-    use std::thread;
-
     use outrigger_fuse::measures::{Status, json};
 
     use super::*;
@@ -189,39 +185,6 @@ mod tests {
         yielding = yielding.next(false, at(6000));
         assert_eq!(yielding, Yielding::Not, "nobody waits any more");
         assert!(yielding.next(true, at(6001)).is_still());
-    }
-
-    /// A mount that says so of itself, once for each time that it is asked; then it hangs up.
-    fn mount(dir: &Path, says: Vec<&'static str>) -> thread::JoinHandle<()> {
-        let listener = UnixListener::bind(dir.join("mount.sock")).unwrap();
-        thread::spawn(move || {
-            let (stream, _) = listener.accept().unwrap();
-            let (mut answers, mut lines) = (stream.try_clone().unwrap(), BufReader::new(stream).lines());
-            for says in says {
-                assert_eq!(lines.next().unwrap().unwrap(), "status");
-                writeln!(answers, "{says}").unwrap();
-            }
-        })
-    }
-
-    #[test]
-    fn one_mount_of_several_in_which_others_wait_is_enough() {
-        let (quiet, slow) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let said = |waiting: u64| -> &'static str {
-            json(&Status { waiting_operations: waiting, ..Status::default() }).leak()
-        };
-        let mounts = [mount(quiet.path(), vec![said(0); 3]), mount(slow.path(), vec![said(0), said(2)])];
-        let none = tempfile::tempdir().unwrap();
-        let dirs = [&quiet, &none, &slow].map(|dir| dir.path().to_path_buf()).to_vec();
-        let mut asked = Mounts { asked: HashMap::new(), next: Instant::now(), busy: false };
-        let told = [(); 3].map(|()| {
-            asked.ask(dirs.clone(), Duration::from_millis(20));
-            asked.busy
-        });
-        // The second one has gone when it is asked for the third time.
-        assert_eq!(told, [false, true, false]);
-        assert_eq!(asked.asked.into_keys().collect::<Vec<_>>(), [quiet.path()]);
-        mounts.into_iter().for_each(|mount| mount.join().unwrap());
     }
 
     #[test]

@@ -28,7 +28,7 @@ Examples:
 Rules are carried out by agents (`outrigger node`): as long as none is running, what comes waits. close: a file has a content that the rule has not seen; create: a file is there
 that it has not seen. Both are seen when they have become part of the tree, by looking about once a second: what came and went in between is not seen, two contents in
 between are one, and a file in a mount may be seen before its writer has closed it, and by close again when there is more; create waits an hour for the content of an empty file. Files that are there when a rule is made do not count, unless --existing.
-write: a file is made in a mount, or (of a store in a directory) overwritten there; its program reads it while it is written (1W->2W, 1W->1W, 1W->0, 1W->#W), and sees its end when the writer has closed it.
+write: a file is made in a mount, or overwritten there; its program reads it while it is written (1W->2W, 1W->1W, 1W->0, 1W->#W), and sees its end when the writer has closed it.
 read: a file is opened in a mount, to read only, by a program that is not one of a job; the same content counts once a minute at most, and not while a job of the rule for it is open.";
 
 /// Have a program run by itself for every file that comes
