@@ -206,7 +206,7 @@ impl StoreConfig {
     /// # Errors
     /// `Exists` when it is another's, or packs lie there.
     pub fn claim_packs(&self, dir: &Path) -> Result<()> {
-        let backend = self.open_uncached(dir, Access { create: true, read_only: false })?;
+        let backend = self.open_uncached(dir, Access { create: true, ..Access::default() })?;
         let Some(location) = &self.packs else { return Ok(()) };
         if backend.claimed()?.is_none() && !backend.list()?.is_empty() {
             return Err(Error::new(

@@ -10,6 +10,7 @@ pub mod config;
 pub mod copy;
 mod error;
 pub mod gc;
+mod health;
 pub mod index;
 pub mod local;
 pub mod loose;

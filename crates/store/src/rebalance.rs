@@ -1,41 +1,50 @@
-//! Moving packs between tiers (`backend/tiered`): from a tier that holds more than it is meant to, the oldest go one tier down.
+//! Moving packs between tiers (`backend/tiered`): from a tier that holds more than it is meant to, the oldest go one tier down; when asked to, into one that has room the newest come up.
 //!
 //! **The order, for each pack**, and what a crash after each step leaves:
 //!
 //! | step | after it |
 //! | --- | --- |
 //! | this run still is the collector (a transaction says so) | nothing |
-//! | read above from front to back, checked (header, every frame, footer), written below, sealed: durable there | an unfinished pack below, which nobody reads while the one above is there; the next run takes it away and begins again |
-//! | this run still is the collector; else what was written below is taken away | the pack in both tiers; the next run compares what is below and goes on |
-//! | removed above, durably | nothing |
+//! | read from front to back, checked (header, every frame, footer), written to the other tier, sealed: durable there | an unfinished pack there, which nobody reads: below, because the one above is asked first; above, because it has no name yet ([`Backend::create_unseen`]). The next run takes it away and begins again |
+//! | this run still is the collector; else what was written is taken away, if nobody needs it | the pack in both tiers; the next run in either direction goes on: down, it compares what is below and removes what is above, and up the other way round |
+//! | removed where it was, durably | nothing |
 //!
-//! **Beside others.** Readers find a pack above until it is removed there, and below from before that; what they have open stays open. Writers make packs of other ids. The row of a pack does not say where it lies, so no transaction
+//! **Beside others.** Readers find a pack where it was until it is removed there, and in the other tier from before that; what they have open stays open. Writers make packs of other ids. The row of a pack does not say where it lies, so no transaction
 //! changes anything, and neither sessions nor pins are concerned (decision 0003). The collector removes packs, and would remove one while it is copied: so a run *is* the collector (rule 14), one of them at a time in all, and no `gc`, `check --repair` or `copy` goes on beside it.
-//! It takes packs of `live` rows only. A run that was stopped for longer than its lease, and succeeded, notices at its next step; what it may have written below by then, of a pack that was reclaimed meanwhile, it takes away itself.
+//! It takes packs of `live` rows only. A run that was stopped for longer than its lease, and succeeded, notices at its next step; what it may have written by then, of a pack that was reclaimed meanwhile, it takes away itself.
+//!
+//! **Up** comes what is asked for, or what is newest, until the tier's bound: nobody writes down what is read, and the newest is what goes down last. Only directories take packs from below.
 //!
 //! Damage is not moved: the pack stays where it is, and is named.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use outrigger_format::PackId;
 use serde::Serialize;
 
-use crate::backend::{Fill, Place};
-use crate::copy::copy_one;
+use crate::backend::{Backend, Fill, Location, Place};
+use crate::config::StoreConfig;
+use crate::copy::{copy_before_readers, copy_one};
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{PackRow, PackState};
+use crate::meta::{At, PackRow, PackState};
 use crate::older;
+use crate::ops::whereabouts::packs_of;
 use crate::session::Session;
 use crate::store::Store;
+use crate::tree::{StorePath, require};
 
 /// What to move.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RebalanceOptions {
+    /// Up instead of down: into each directory that has room for them come packs from the tiers below it.
+    pub up: bool,
+    /// Of `up`: only packs with data of this file, or of files below this directory.
+    pub path: Option<StorePath>,
     /// Say what would be moved, and move nothing.
     pub dry_run: bool,
-    /// Leave at most so many bytes of packs in each tier but the last, whatever their bounds are.
+    /// Leave at most so many bytes of packs in each tier but the last, whatever their bounds are; of `up`: fill them so far.
     pub to_fill: Option<u64>,
     /// Bytes a second at most; 0: as fast as it goes.
     pub bytes_per_sec: u64,
@@ -76,10 +85,11 @@ pub struct RebalanceReport {
     pub problems: Vec<String>,
 }
 
-/// Moves packs down until each tier holds no more than it is meant to. Others may read and write meanwhile. Interrupted at any moment, the next run goes on.
+/// Moves packs down until each tier holds no more than it is meant to, or up until each is as full as it may be. Others may read and write meanwhile. Interrupted at any moment, the next run goes on.
 ///
 /// # Errors
-/// `Invalid` when there are no tiers; `Busy` while a collector is at work; `Full` when the tier below is; failures of the engines. What was moved stays so.
+/// `Invalid` when there are no tiers, or none that takes packs from below; `NotFound` when nothing is at the path; `Busy` while a collector is at work; `Full` when the tier below is; failures of the engines. What
+/// was moved stays so.
 pub fn rebalance(
     store: &Store,
     options: &RebalanceOptions,
@@ -89,6 +99,11 @@ pub fn rebalance(
         let why = "this store's packs lie in one place; only a store made with several (`init --packs A --packs B`) has something to move";
         return Err(Error::new(ErrorKind::Invalid, why));
     };
+    let takes = |place: &Place| matches!(place.tier.location, Location::Directory(_));
+    if options.up && !tiered.places().split_last().is_some_and(|(_, above)| above.iter().any(takes)) {
+        let why = "none of this store's tiers takes packs from below: only a directory does";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
     let mut report = RebalanceReport { dry_run: options.dry_run, ..RebalanceReport::default() };
     for (place, bytes) in tiered.places().iter().zip(bytes_of(store, tiered.places())?) {
         let tier = place.tier.to_string();
@@ -122,6 +137,9 @@ fn bytes_of(store: &Store, places: &[Place]) -> Result<Vec<u64>> {
     places.iter().map(|place| Ok(place.backend.list()?.iter().map(of).sum())).collect()
 }
 
+/// How a pack comes into another tier: false when it was there.
+type CopyPack = fn(&dyn Backend, &StoreConfig, &dyn Backend, &PackRow) -> Result<bool>;
+
 struct Run<'a> {
     store: &'a Store,
     options: &'a RebalanceOptions,
@@ -133,9 +151,20 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn all(&self, places: &[Place], report: &mut RebalanceReport) -> Result<()> {
+        if self.session.is_some() {
+            places.iter().try_for_each(|place| place.backend.clear_unseen())?;
+        }
         let mut rows = self.store.meta.packs()?;
         rows.retain(|row| row.state == PackState::Live);
         rows.sort_unstable_by_key(|row| row.id);
+        if self.options.up {
+            self.all_up(places, &rows, report)
+        } else {
+            self.all_down(places, &rows, report)
+        }
+    }
+
+    fn all_down(&self, places: &[Place], rows: &[PackRow], report: &mut RebalanceReport) -> Result<()> {
         for (at, pair) in places.windows(2).enumerate() {
             let (above, below) = (&pair[0], &pair[1]);
             let ids = above.backend.list()?;
@@ -145,7 +174,7 @@ impl Run<'_> {
             let bytes: u64 = chosen.iter().map(|row| row.bytes).sum();
             self.progress.bytes_expected.fetch_add(bytes, Ordering::Relaxed);
             for row in chosen {
-                if self.session.is_none() || self.move_one(row, above, below, report)? {
+                if self.session.is_none() || self.move_one(row, above, below, copy_one, report)? {
                     report.packs += 1;
                     report.bytes += row.bytes;
                     if self.session.is_none() {
@@ -156,6 +185,88 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    fn all_up(&self, places: &[Place], rows: &[PackRow], report: &mut RebalanceReport) -> Result<()> {
+        let wanted = match &self.options.path {
+            Some(path) => {
+                let inode = require(&*self.store.meta, At::Now, path)?;
+                Some(packs_of(self.store, At::Now, &inode)?)
+            }
+            None => None,
+        };
+        let mut held = Vec::new();
+        for place in places {
+            held.push(place.backend.list()?.into_iter().collect::<HashSet<_>>());
+        }
+        let takes = |at: &usize| matches!(places[*at].tier.location, Location::Directory(_));
+        for at in (0..places.len() - 1).filter(takes) {
+            let chosen = self.choose_up(at, places, &held, rows, wanted.as_ref(), report)?;
+            let bytes: u64 = chosen.iter().map(|(row, _)| row.bytes).sum();
+            self.progress.bytes_expected.fetch_add(bytes, Ordering::Relaxed);
+            for (row, from) in chosen {
+                if self.session.is_some() {
+                    match self.move_one(row, &places[from], &places[at], copy_before_readers, report) {
+                        Ok(true) => {}
+                        Ok(false) => continue,
+                        // It is fuller than its bound says, or than it was.
+                        Err(error) if error.kind() == ErrorKind::Full => break,
+                        Err(error) => return Err(error),
+                    }
+                }
+                held[from].remove(&row.id);
+                held[at].insert(row.id);
+                report.packs += 1;
+                report.bytes += row.bytes;
+            }
+        }
+        Ok(())
+    }
+
+    /// The packs to bring into tier `at`, and from which, newest first: as many as there is room for. Those that are there already and below too come first: an earlier run was interrupted there.
+    fn choose_up<'r>(
+        &self,
+        at: usize,
+        places: &[Place],
+        held: &[HashSet<PackId>],
+        rows: &'r [PackRow],
+        wanted: Option<&HashSet<PackId>>,
+        report: &mut RebalanceReport,
+    ) -> Result<Vec<(&'r PackRow, usize)>> {
+        let below = |row: &&'r PackRow| {
+            let from = (at + 1..places.len()).find(|from| held[*from].contains(&row.id))?;
+            Some((*row, from))
+        };
+        let newest = || rows.iter().rev().collect::<Vec<_>>();
+        let is_here = |row: &PackRow| held[at].contains(&row.id);
+        let mut chosen: Vec<_> = newest().iter().filter(|row| is_here(row)).filter_map(below).collect();
+        let tiers = &mut report.tiers;
+        chosen.iter().for_each(|(row, from)| tiers[*from].bytes_after -= row.bytes);
+        let mut added = 0;
+        let candidates = newest().into_iter().filter(|row| !is_here(row));
+        for row in candidates.filter(|row| wanted.is_none_or(|wanted| wanted.contains(&row.id))) {
+            let Some((row, from)) = below(&row) else { continue };
+            if !self.has_room(&places[at], tiers[at].bytes_after + row.bytes, added + row.bytes)? {
+                break;
+            }
+            added += row.bytes;
+            tiers[at].bytes_after += row.bytes;
+            tiers[from].bytes_after -= row.bytes;
+            chosen.push((row, from));
+        }
+        Ok(chosen)
+    }
+
+    /// Whether a tier may hold so many bytes of packs, of which so many are to be added.
+    fn has_room(&self, place: &Place, bytes: u64, added: u64) -> Result<bool> {
+        if let Some(most) = self.options.to_fill {
+            return Ok(bytes <= most);
+        }
+        match place.tier.fill {
+            None => Ok(true),
+            Some(Fill::Bytes(most)) => Ok(bytes <= most),
+            Some(Fill::Percent(most)) => Ok(!place.tier.is_above(most, added as i64)?),
+        }
     }
 
     /// The packs to move, oldest first: as many as are too much. Those that are below already, whole or not, come first: an earlier run was interrupted there.
@@ -184,7 +295,7 @@ impl Run<'_> {
             Some(Fill::Bytes(most)) => Ok(bytes > most),
             Some(Fill::Percent(most)) => {
                 let all: u64 = here.iter().map(|row| row.bytes).sum();
-                place.tier.is_above(most, all.saturating_sub(bytes))
+                place.tier.is_above(most, -(all.saturating_sub(bytes) as i64))
             }
         }
     }
@@ -193,12 +304,13 @@ impl Run<'_> {
     fn move_one(
         &self,
         row: &PackRow,
-        above: &Place,
-        below: &Place,
+        from: &Place,
+        to: &Place,
+        copy: CopyPack,
         report: &mut RebalanceReport,
     ) -> Result<bool> {
         self.require_collector()?;
-        match copy_one(&*above.backend, &self.store.config, &*below.backend, row) {
+        match copy(&*from.backend, &self.store.config, &*to.backend, row) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Damaged => {
                 report
@@ -211,11 +323,11 @@ impl Run<'_> {
         if let Err(error) = self.require_collector() {
             // Who took over may have reclaimed the pack: what nobody knows must not stay.
             if !self.is_live(row.id)? {
-                below.backend.remove(row.id)?;
+                to.backend.remove(row.id)?;
             }
             return Err(error);
         }
-        above.backend.remove(row.id)?;
+        from.backend.remove(row.id)?;
         if let Some(tiered) = self.store.backend.tiers() {
             tiered.look_again(row.id);
         }

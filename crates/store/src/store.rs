@@ -59,8 +59,30 @@ struct Devices {
     table_cache: Option<Arc<TableCache>>,
 }
 
-/// What is made of the packs' place, or of its absence.
-type Accept = dyn Fn(Result<Arc<dyn Backend>>) -> Result<Arc<dyn Backend>>;
+/// What a store is opened for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// To be used: its packs are needed.
+    Use,
+    /// To be looked at: soon, and whether its packs are there or not.
+    Look,
+}
+
+/// Opens the packs.
+fn open_packs(
+    config: &StoreConfig,
+    dir: &Path,
+    read_only: bool,
+    purpose: Purpose,
+) -> Result<Arc<dyn Backend>> {
+    let brief = purpose == Purpose::Look;
+    config.open_packs(dir, Access { read_only, brief, create: false }).or_else(|error| match error.kind() {
+        ErrorKind::Io | ErrorKind::Denied | ErrorKind::NotFound | ErrorKind::Busy if brief => {
+            Ok(Arc::new(AwayBackend::new(&error)))
+        }
+        _ => Err(error),
+    })
+}
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -76,7 +98,7 @@ impl Store {
     pub fn init(dir: &Path, config: &StoreConfig) -> Result<Self> {
         config.validate()?;
         if let Some(url) = shared::url(dir) {
-            return Self::assemble_shared(url, shared::init(url, config)?, false, &|packs| packs)?.indexed();
+            return Self::assemble_shared(url, shared::init(url, config)?, false, Purpose::Use)?.indexed();
         }
         if dir.join(CONFIG_FILE).exists() {
             return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", dir.display())));
@@ -130,7 +152,7 @@ impl Store {
     /// # Errors
     /// `NotFound` when there is none, `Newer`, `Damaged`, `Denied`; `Busy` or `Io` when a server cannot be reached.
     pub fn open(dir: &Path, read_only: bool) -> Result<Self> {
-        Self::open_with(dir, read_only, &|packs| packs)?.indexed()
+        Self::open_with(dir, read_only, Purpose::Use)?.indexed()
     }
 
     /// Opens a store to say how it fares, for which its packs need not be there, and are not looked into: its index is empty. If their place cannot be reached, or is another store's, [`Backend::trouble`] says so, and
@@ -139,19 +161,12 @@ impl Store {
     /// # Errors
     /// Those of [`Store::open`] that are about the database and the configuration.
     pub fn open_to_look(dir: &Path) -> Result<Self> {
-        Self::open_with(dir, true, &|packs| {
-            packs.or_else(|error| match error.kind() {
-                ErrorKind::Io | ErrorKind::Denied | ErrorKind::NotFound | ErrorKind::Busy => {
-                    Ok(Arc::new(AwayBackend::new(&error)))
-                }
-                _ => Err(error),
-            })
-        })
+        Self::open_with(dir, true, Purpose::Look)
     }
 
-    fn open_with(dir: &Path, read_only: bool, accept: &Accept) -> Result<Self> {
+    fn open_with(dir: &Path, read_only: bool, purpose: Purpose) -> Result<Self> {
         if let Some(url) = shared::url(dir) {
-            return Self::assemble_shared(url, shared::open(url, read_only)?, read_only, accept);
+            return Self::assemble_shared(url, shared::open(url, read_only)?, read_only, purpose);
         }
         let config = StoreConfig::read(dir)?;
         let read_only = read_only || !is_writable(dir);
@@ -168,14 +183,14 @@ impl Store {
         if !read_only {
             make_directories(dir, &config, &meta)?;
         }
-        let backend = accept(config.open_packs(dir, Access { create: false, read_only }))?;
+        let backend = open_packs(&config, dir, read_only, purpose)?;
         Self::assemble(dir, config, Arc::new(meta), backend, read_only, Others::Trust)
     }
 
-    fn assemble_shared(url: &str, shared: Shared, read_only: bool, accept: &Accept) -> Result<Self> {
+    fn assemble_shared(url: &str, shared: Shared, read_only: bool, purpose: Purpose) -> Result<Self> {
         let Shared { meta, config, dir } = shared;
         let read_only = read_only || meta.is_read_only();
-        let backend = accept(config.open_packs(&dir, Access { create: false, read_only }))?;
+        let backend = open_packs(&config, &dir, read_only, purpose)?;
         let database = Arc::clone(&meta) as Arc<dyn Meta>;
         let others = meta.others();
         let mut store = Self::assemble(&dir, config, database, backend, read_only, others)?;

@@ -16,8 +16,11 @@ use outrigger_store::backend::{
     Access, Backend, LocalBackend, Location, Place as Opened, Tier, TieredBackend,
 };
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
+use outrigger_store::meta::At;
+use outrigger_store::ops::whereabouts::packs_of;
 use outrigger_store::rebalance::{RebalanceOptions, RebalanceProgress, RebalanceReport, rebalance};
 use outrigger_store::testing::{Fault, FaultyBackend, Op, Plan};
+use outrigger_store::tree::StorePath;
 use outrigger_store::{ErrorKind, Result, Store, StoreConfig};
 use outrigger_workload::postgres::Server;
 
@@ -166,26 +169,44 @@ fn a_store_with_one_place_has_nothing_to_move() {
     assert_eq!(run(&store, None).unwrap_err().kind(), ErrorKind::Invalid);
 }
 
-/// Each call to either tier fails once, before or after it was done; afterwards everything is readable, and the next run finishes.
+/// Which way packs are moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Down,
+    Up,
+}
+
+fn move_all(store: &Store, way: Way) -> Result<RebalanceReport> {
+    let (up, to_fill) = match way {
+        Way::Down => (false, Some(0)),
+        Way::Up => (true, None),
+    };
+    rebalance(
+        store,
+        &RebalanceOptions { up, to_fill, ..RebalanceOptions::default() },
+        &RebalanceProgress::default(),
+    )
+}
+
+/// Each call to either tier fails once, before or after it was done; afterwards everything is readable, and the next run finishes. Over both engines of metadata, in both directions.
 #[test]
 fn interrupted_anywhere_it_goes_on() {
-    let place = places("1G").swap_remove(0);
-    let store = place.open();
-    fill(&store);
-    drop(store);
-    let all = place.packs().0;
-    assert!(all.len() > 4);
-    let back = || {
-        // Up again, for the next round.
-        let (_, large) = place.packs();
-        for id in large {
-            let name = format!("packs/{:02x}/{id}.pack", id.0 & 0xff);
-            std::fs::create_dir_all(place.fast().join(&name).parent().unwrap()).unwrap();
-            std::fs::rename(place.large().join(&name), place.fast().join(&name)).unwrap();
-        }
-    };
+    for place in places("1G") {
+        fill(&place.open());
+        let all = place.packs().0;
+        assert!(all.len() > 4);
+        interrupted(&place, &all, Way::Down);
+        move_all(&place.open(), Way::Down).unwrap();
+        interrupted(&place, &all, Way::Up);
+        is_clean(&place.open());
+    }
+}
+
+/// All packs lie in one tier, and do so again at the end.
+fn interrupted(place: &Place, all: &BTreeSet<PackId>, way: Way) {
+    let other = if way == Way::Down { Way::Up } else { Way::Down };
     let mut rounds = 0;
-    for (is_above, op) in [
+    for (is_from, op) in [
         (true, Op::Read),
         (true, Op::Remove),
         (true, Op::Len),
@@ -197,25 +218,138 @@ fn interrupted_anywhere_it_goes_on() {
         for n in 1..=3 {
             for fault in [Fault::Fail(ErrorKind::Io), Fault::FailAfter(ErrorKind::Io)] {
                 let plan = Plan::new(1).nth(op, n, fault);
+                let is_above = is_from == (way == Way::Down);
                 let plans = if is_above { (plan, Plan::new(1)) } else { (Plan::new(1), plan) };
                 let store = place.failing(plans.0, plans.1);
-                let failed = run(&store, Some(0)).is_err();
-                rounds += u32::from(failed);
+                rounds += u32::from(move_all(&store, way).is_err());
                 drop(store);
                 // A crash leaves no more than what is there now.
                 let store = place.open();
+                let (above, below) = place.packs();
+                assert_eq!(&above | &below, *all, "{way:?} {op:?} {n} {fault:?}");
                 has_all(&store);
-                let report = run(&store, Some(0)).unwrap();
+                let report = move_all(&store, way).unwrap();
                 assert_eq!(report.problems, [""; 0]);
-                assert_eq!(place.packs(), (BTreeSet::new(), all.clone()), "{op:?} {n} {fault:?}");
+                let done = if way == Way::Down {
+                    (BTreeSet::new(), all.clone())
+                } else {
+                    (all.clone(), BTreeSet::new())
+                };
+                assert_eq!(place.packs(), done, "{way:?} {op:?} {n} {fault:?}");
                 has_all(&store);
-                drop(store);
-                back();
+                // Back again, for the next round.
+                move_all(&store, other).unwrap();
+                has_all(&store);
             }
         }
     }
     assert!(rounds > 30, "only {rounds} runs failed");
-    is_clean(&place.open());
+}
+
+/// What was begun in one direction is finished by a run in the other, too.
+#[test]
+fn a_run_in_the_other_direction_finishes_what_was_interrupted() {
+    for place in places("1G") {
+        fill(&place.open());
+        let all = place.packs().0;
+        let plan = || Plan::new(1).nth(Op::Remove, 2, Fault::Fail(ErrorKind::Io));
+        let both = || {
+            let (above, below) = place.packs();
+            &above & &below
+        };
+        assert!(move_all(&place.failing(plan(), Plan::new(1)), Way::Down).is_err());
+        assert_eq!(both().len(), 1);
+        assert_eq!(move_all(&place.open(), Way::Up).unwrap().problems, [""; 0]);
+        assert_eq!(place.packs(), (all.clone(), BTreeSet::new()));
+        move_all(&place.open(), Way::Down).unwrap();
+        assert!(move_all(&place.failing(Plan::new(1), plan()), Way::Up).is_err());
+        assert_eq!(both().len(), 1);
+        move_all(&place.open(), Way::Down).unwrap();
+        assert_eq!(place.packs(), (BTreeSet::new(), all));
+        is_clean(&place.open());
+    }
+}
+
+/// Up to the bound and no further, so that the next run down has nothing to do.
+#[test]
+fn the_newest_come_up_as_far_as_there_is_room() {
+    for place in places("1M") {
+        let store = place.open();
+        fill(&store);
+        move_all(&store, Way::Down).unwrap();
+        let all = place.packs().1;
+        let options = RebalanceOptions { up: true, dry_run: true, ..RebalanceOptions::default() };
+        let told = rebalance(&store, &options, &RebalanceProgress::default()).unwrap();
+        assert_eq!(place.packs().1, all, "nothing was moved");
+        let done = move_all(&store, Way::Up).unwrap();
+        assert_eq!((done.packs, done.bytes, &done.tiers), (told.packs, told.bytes, &told.tiers));
+        let (fast, large) = place.packs();
+        assert!(!fast.is_empty() && !large.is_empty(), "{fast:?} {large:?}");
+        assert!(fast.first() > large.last(), "the newest ones");
+        assert!(done.tiers[0].bytes_after <= 1 << 20, "{done:?}");
+        has_all(&store);
+        assert_eq!(run(&store, None).unwrap().packs, 0, "it is not above its bound");
+        assert_eq!(move_all(&store, Way::Up).unwrap().packs, 0);
+        is_clean(&store);
+    }
+}
+
+/// Only what a file needs, though others are newer.
+#[test]
+fn what_is_asked_for_comes_up() {
+    let place = places("1G").swap_remove(0);
+    let store = place.open();
+    fill(&store);
+    move_all(&store, Way::Down).unwrap();
+    let path = StorePath::parse(b"f0").unwrap();
+    let inode = outrigger_store::tree::require(&*store.meta, At::Now, &path).unwrap();
+    let needed: BTreeSet<_> = packs_of(&store, At::Now, &inode).unwrap().into_iter().collect();
+    let options = RebalanceOptions { up: true, path: Some(path), ..RebalanceOptions::default() };
+    rebalance(&store, &options, &RebalanceProgress::default()).unwrap();
+    let (fast, large) = place.packs();
+    assert_eq!(fast, needed);
+    assert!(!large.is_empty());
+    has_all(&store);
+}
+
+/// What a run that was killed on the way up has left is nobody's pack, and goes with the next run.
+#[test]
+fn an_unfinished_copy_above_is_never_read() {
+    let place = places("1G").swap_remove(0);
+    fill(&place.open());
+    move_all(&place.open(), Way::Down).unwrap();
+    let id = *place.packs().1.first().unwrap();
+    let above = LocalBackend::open_shared(&place.fast(), Access::default()).unwrap();
+    let mut writer = above.create_unseen(id).unwrap().unwrap();
+    writer.append(&[std::io::IoSlice::new(b"half")]).unwrap();
+    std::mem::forget(writer);
+    let left = place.fast().join(format!("packs/unseen/{id}.pack"));
+    assert!(left.exists());
+    let store = place.open();
+    has_all(&store);
+    is_clean(&store);
+    assert!(move_all(&store, Way::Up).unwrap().packs > 4);
+    assert!(!left.exists() && place.packs().1.is_empty());
+    has_all(&store);
+}
+
+/// The one that is damaged is not taken for a copy that was interrupted: the other one may be.
+#[test]
+fn damage_above_is_not_written_over_on_the_way_up() {
+    let place = places("1G").swap_remove(0);
+    let store = place.open();
+    fill(&store);
+    let id = *place.packs().0.first().unwrap();
+    let name = format!("packs/{:02x}/{id}.pack", id.0 & 0xff);
+    let mut bytes = std::fs::read(place.fast().join(&name)).unwrap();
+    std::fs::create_dir_all(place.large().join(&name).parent().unwrap()).unwrap();
+    std::fs::write(place.large().join(&name), &bytes[..bytes.len() / 2]).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(place.fast().join(&name), &bytes).unwrap();
+    let report = move_all(&store, Way::Up).unwrap();
+    assert!(report.problems[0].contains(&id.to_string()), "{report:?}");
+    assert!(std::fs::read(place.fast().join(&name)).unwrap() == bytes);
 }
 
 /// A copy that a killed run left unfinished below.
@@ -281,8 +415,8 @@ fn others_go_on_meanwhile() {
                 }
             });
             let store = place.open();
-            for _ in 0..6 {
-                run(&store, Some(0)).unwrap();
+            for way in [Way::Down, Way::Up, Way::Down, Way::Up, Way::Down, Way::Up, Way::Down] {
+                move_all(&store, way).unwrap();
             }
             stop.store(true, Ordering::Relaxed);
             reading.join().unwrap();

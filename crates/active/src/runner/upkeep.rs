@@ -56,7 +56,7 @@ pub(crate) fn fence_the_dead(store: &Store) -> Result<()> {
 /// # Errors
 /// Those of the database.
 pub fn forget_ended(store: &Store, age: Duration) -> Result<u64> {
-    let (jobs, now) = (store.jobs()?, outrigger_store::clock::now_nanos());
+    let (jobs, now) = (store.jobs()?, store.meta.now()?);
     let mut forgotten = 0;
     for row in jobs.jobs(usize::MAX)? {
         let is_old = u128::from(now.saturating_sub(row.changed)) >= age.as_nanos();

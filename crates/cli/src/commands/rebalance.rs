@@ -1,5 +1,6 @@
 //! `rebalance`: moves packs between tiers.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -18,7 +19,9 @@ Examples:
   outrigger -s ./store init --packs 'file:/mnt/nvme?fill=200G' --packs file:/mnt/disks
   outrigger rebalance --dry-run
   outrigger rebalance --limit 100M
-  outrigger rebalance --to-fill 50G        make room ahead of a large put";
+  outrigger rebalance --to-fill 50G        make room ahead of a large put
+  outrigger rebalance --up                 use the room that there is, for the newest
+  outrigger rebalance --up data/runs       ... or for what will be read";
 
 /// Move packs from tiers that hold more than they are meant to, the oldest first, one tier down
 ///
@@ -26,7 +29,13 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RebalanceArgs {
-    /// Leave at most this much in each tier but the last, whatever its bound is
+    /// Bring packs up instead, the newest first, into directories that have room for them
+    #[arg(long)]
+    up: bool,
+    /// With --up: only packs with data of this file, or of files below this directory
+    #[arg(requires = "up")]
+    path: Option<OsString>,
+    /// Leave at most this much in each tier but the last, whatever its bound is; with --up, fill it so far
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     to_fill: Option<u64>,
     /// Bytes a second at most
@@ -39,8 +48,11 @@ pub struct RebalanceArgs {
 
 pub fn run(context: &Context, args: RebalanceArgs) -> Outcome {
     let began = Instant::now();
+    let path = args.path.as_deref().map(args::store_path).transpose()?;
     let store = context.open_for_upkeep()?;
     let options = RebalanceOptions {
+        up: args.up,
+        path,
         dry_run: args.dry_run,
         to_fill: args.to_fill,
         bytes_per_sec: args.limit.unwrap_or(0),

@@ -28,6 +28,7 @@ impl Watched for PackReader {
     fn watch(&self, status: &mut Status) {
         let FrameCounts { hits, misses, ahead, ahead_hits } = self.frame_counts();
         (status.frame_cache_hits, status.frame_cache_misses) = (hits, misses);
+        status.packs_trouble = u64::from(self.trouble().is_some());
         (status.read_ahead_frames, status.read_ahead_hits) = (ahead, ahead_hits);
     }
 }

@@ -119,6 +119,8 @@ table! {
     device_given_up: Counter, Whole; "Tasks that devices were given and the processor did in the end";
     device_trips: Counter, Whole; "How often a device was cut off";
     devices_cut_off: Gauge, Whole; "Devices that are cut off, or on trial after that";
+    packs_trouble: Gauge, Whole; "1 while requests to the place of the packs fail, or one has waited for ten seconds";
+    database_trouble: Gauge, Whole; "1 while the database of a shared store cannot be reached";
     outside_changes: Counter, Whole; "How often another process changed the store, and the kernel had to forget what it had cached";
 }
 

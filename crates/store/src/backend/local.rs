@@ -42,6 +42,9 @@ const DESCRIPTORS_MAX: usize = 256;
 /// Where damaged packs are moved to, beside `packs`.
 pub const DAMAGED_DIR: &str = "packs-damaged";
 
+/// Where packs are written that are not to be found before they are whole, below `packs`: no name of theirs is a pack's to [`LocalBackend::list`].
+const UNSEEN_DIR: &str = "unseen";
+
 /// What [`LocalBackend`] shares with its writers.
 struct Shared {
     /// `STORE/packs`.
@@ -188,7 +191,35 @@ impl Backend for LocalBackend {
             }
             other => other,
         };
-        Ok(Box::new(PackFile::new(file.context(what)?, id, Arc::clone(&self.shared))))
+        let name = relative(id);
+        Ok(Box::new(PackFile::new(file.context(what)?, id, name, Arc::clone(&self.shared))))
+    }
+
+    fn create_unseen(&self, id: PackId) -> Result<Option<Box<dyn PackWriter>>> {
+        self.refuse_read_only(id, "create")?;
+        let what = || format!("cannot create pack {}", self.shared.full(id).display());
+        if self.len(id)?.is_some() {
+            return Err(Error::new(ErrorKind::Exists, format!("{}: it exists", what())));
+        }
+        for dir in [UNSEEN_DIR, &directory_of(id)] {
+            match rustix::fs::mkdirat(&self.shared.packs, dir, Mode::RWXU) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error).context(what),
+            }
+        }
+        let name = format!("{UNSEEN_DIR}/{id}.pack");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.shared.packs, &name, flags, Mode::RUSR | Mode::WUSR);
+        Ok(Some(Box::new(PackFile::new(file.context(what)?, id, name, Arc::clone(&self.shared)))))
+    }
+
+    fn clear_unseen(&self) -> Result<()> {
+        let dir = self.shared.path.join(UNSEEN_DIR);
+        for name in list(&dir)? {
+            let path = dir.join(name);
+            fs::remove_file(&path).context(|| format!("cannot remove {}", path.display()))?;
+        }
+        Ok(())
     }
 
     fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {

@@ -38,6 +38,8 @@ pub struct Access {
     pub create: bool,
     /// Creating and removing packs is refused with `Denied`.
     pub read_only: bool,
+    /// What does not answer is given up after seconds, not minutes: for who only wants to say how it is.
+    pub brief: bool,
 }
 
 /// Opens the packs at `location`.
@@ -45,10 +47,11 @@ pub struct Access {
 /// # Errors
 /// `NotFound` when there is no such place and `access.create` is not set, `Denied`; whatever the engine says.
 pub fn open(location: &Location, access: Access) -> Result<Arc<dyn Backend>> {
+    let patience = if access.brief { Patience::brief() } else { Patience::default() };
     match location {
         Location::Directory(path) => Ok(Arc::new(LocalBackend::open_shared(path, access)?)),
-        Location::S3(location) => Ok(Arc::new(ObjectBackend::open(location, access, Patience::default())?)),
-        Location::Rados(location) => Ok(Arc::new(RadosBackend::open(location, access, Patience::default())?)),
+        Location::S3(location) => Ok(Arc::new(ObjectBackend::open(location, access, patience)?)),
+        Location::Rados(location) => Ok(Arc::new(RadosBackend::open(location, access, patience)?)),
         Location::Tiers(tiers) => open_tiers(tiers, &mut |location| open(location, access)),
     }
 }
@@ -70,6 +73,22 @@ pub trait Backend: Send + Sync {
     /// `Exists` when a pack of that id is there: ids are never used twice. Where two write the same id at once, all but one of them
     /// get this error, here or when they seal.
     fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>>;
+
+    /// As [`Backend::create`], of a pack that nobody finds before it is sealed, whatever its writer comes to. `None` where the engine has no such way.
+    ///
+    /// # Errors
+    /// `Exists` when it is sealed, or before.
+    fn create_unseen(&self, _id: PackId) -> Result<Option<Box<dyn PackWriter>>> {
+        Ok(None)
+    }
+
+    /// Takes away what writers of [`Backend::create_unseen`] left that were killed. Nobody may be one meanwhile.
+    ///
+    /// # Errors
+    /// When the engine fails.
+    fn clear_unseen(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Fills `buf` from `offset` of pack `id`.
     ///

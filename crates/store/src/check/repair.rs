@@ -15,7 +15,6 @@ use super::manifests::{self, Followed};
 use super::packs::PackFinding;
 use super::report::{CheckProgress, Finding, FindingKind};
 use super::salvage::{Salvage, rewrite};
-use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::gc::write_catalogue_anew;
 use crate::meta::{PackRow, PackState};
@@ -48,7 +47,7 @@ pub(super) fn rewrite_packs(
     let victims: Vec<PackId> = damaged.keys().copied().collect();
     let generation = store.meta.condemn(session.id(), &victims)?;
     wait_for_sessions(store, generation)?;
-    store.meta.bury(session.id(), &copies, &victims, clock::now_nanos())?;
+    store.meta.bury(session.id(), &copies, &victims, store.meta.now()?)?;
     let rows = store.meta.packs()?;
     let is_dead = |id: PackId| rows.iter().any(|row| row.id == id && row.state == PackState::Dead);
     for &id in &victims {
@@ -104,7 +103,7 @@ pub(super) fn give_up_missing(
         drop_index(store)?;
         return Ok(Vec::new());
     }
-    store.meta.bury(session.id(), &[], gone, clock::now_nanos())?;
+    store.meta.bury(session.id(), &[], gone, store.meta.now()?)?;
     let rows = store.meta.packs()?;
     let dead = rows.iter().filter(|row| gone.contains(&row.id) && row.state == PackState::Dead);
     let given_up: Vec<PackId> = dead.map(|row| row.id).collect();
@@ -167,7 +166,7 @@ pub(super) fn remove_leftovers(store: &Store, leftovers: &[PackRow], findings: &
         return Ok(());
     }
     store.fence_gone()?;
-    store.meta.sweep_packs(clock::now_nanos())?;
+    store.meta.sweep_packs(store.meta.now()?)?;
     let rows = store.meta.packs()?;
     let dead: HashSet<PackId> =
         rows.iter().filter(|row| row.state == PackState::Dead).map(|row| row.id).collect();

@@ -93,7 +93,7 @@ impl Destination {
             }
         }
         let create = !self.is_store && self.config.packs.is_none();
-        self.config.open_uncached(&self.dir, Access { create, read_only: false })
+        self.config.open_uncached(&self.dir, Access { create, ..Access::default() })
     }
 
     /// Fails when the copy has a history of its own; says which packs its database knows to be whole.

@@ -11,7 +11,6 @@ use std::time::Duration;
 use outrigger_format::PackId;
 
 use super::note::CopyNote;
-use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{MOUNT_HOLDER, Meta, ORPHAN, OpenMode, PackState, SqliteMeta, register_functions};
 use crate::store::{DATABASE_FILE, Store};
@@ -39,7 +38,7 @@ pub(super) fn freeze(store: &Store, to: &Path, as_of: u64) -> Result<SqliteMeta>
     for session in meta.sessions()? {
         meta.fence(session.id)?;
     }
-    meta.sweep_packs(clock::now_nanos())?;
+    meta.sweep_packs(meta.now()?)?;
     let dead: Vec<PackId> =
         meta.packs()?.into_iter().filter(|row| row.state == PackState::Dead).map(|row| row.id).collect();
     meta.forget_packs(&dead)?;

@@ -37,7 +37,7 @@ use crate::store::Store;
 use destination::{Destination, reconcile};
 use journal::Journal;
 pub use note::CopyNote;
-pub(crate) use packs::copy_one;
+pub(crate) use packs::{copy_before_readers, copy_one};
 
 /// The database's name until all it refers to is there.
 const UNFINISHED: &str = "meta.db.copying";

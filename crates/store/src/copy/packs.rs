@@ -138,6 +138,28 @@ pub(crate) fn copy_one(
     Ok(true)
 }
 
+/// Copies a pack to a place that readers ask first, so that they find it there when it is whole; false when it was there already. What is there and not whole is left to `check --repair`: the other one may be worse.
+///
+/// # Errors
+/// As [`copy_one`]; `Invalid` where nothing can be written without being found.
+pub(crate) fn copy_before_readers(
+    from: &dyn Backend,
+    config: &StoreConfig,
+    to: &dyn Backend,
+    row: &PackRow,
+) -> Result<bool> {
+    if to.len(row.id)?.is_some() {
+        return check(to, config, row, &mut |_| Ok(())).map(|()| false);
+    }
+    let Some(mut writer) = to.create_unseen(row.id)? else {
+        let why = format!("pack {} cannot be moved up: only directories take packs from below", row.id);
+        return Err(Error::new(ErrorKind::Invalid, why));
+    };
+    check(from, config, row, &mut |bytes| writer.append(&[IoSlice::new(bytes)]))?;
+    writer.seal()?;
+    Ok(true)
+}
+
 /// Reads a pack from front to back, handing out its bytes, and checks header, frames, footer and trailer.
 ///
 /// # Errors

@@ -47,7 +47,6 @@ pub(crate) use self::mark::without_loose;
 use self::recompress::Targets;
 pub use self::recompress::{Recompress, RecompressReport, recompress};
 pub use self::report::{GcOptions, GcProgress, GcReport};
-use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loose;
 use crate::meta::{PackRow, PackState, SessionKind};
@@ -101,7 +100,7 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
 
 /// The last steps, which are done however the run ended.
 fn clean_up(store: &Store, options: &GcOptions, report: &mut GcReport) -> Result<()> {
-    report.packs_swept += store.meta.sweep_packs(clock::now_nanos())?;
+    report.packs_swept += store.meta.sweep_packs(store.meta.now()?)?;
     let rows = store.meta.packs()?;
     sweep::unlink_dead(store, &rows, options, report)?;
     let committed = rows.iter().filter(|row| is_committed(row));
@@ -216,7 +215,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn run(&self, strays: &[PackId], report: &mut GcReport) -> Result<()> {
         let Self { store, options, progress, session } = *self;
-        report.packs_swept = store.meta.sweep_packs(clock::now_nanos())?;
+        report.packs_swept = store.meta.sweep_packs(store.meta.now()?)?;
         sweep::remove_strays(store, strays, options, report)?;
         sweep::unlink_dead(store, &store.meta.packs()?, options, report)?;
         match loose::pack_left(store, options.threads()) {
@@ -336,7 +335,7 @@ impl Run<'_> {
             return Ok(());
         }
         let store = self.store;
-        store.meta.bury(self.session.id(), copies, &victims, clock::now_nanos())?;
+        store.meta.bury(self.session.id(), copies, &victims, store.meta.now()?)?;
         let victims: HashSet<PackId> = victims.into_iter().collect();
         let mut rows = store.meta.packs()?;
         rows.retain(|row| victims.contains(&row.id) && row.state == PackState::Dead);

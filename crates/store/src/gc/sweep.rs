@@ -5,7 +5,6 @@
 use outrigger_format::PackId;
 
 use super::report::{GcOptions, GcReport};
-use crate::clock;
 use crate::error::Result;
 use crate::meta::{PackRow, PackState, SessionKind};
 use crate::session::is_gone;
@@ -18,7 +17,7 @@ pub(super) fn unlink_dead(
     options: &GcOptions,
     report: &mut GcReport,
 ) -> Result<()> {
-    let now = clock::now_nanos();
+    let now = store.meta.now()?;
     let grace = options.grace_secs.saturating_mul(1_000_000_000);
     let (mut gone, mut waiting) = (Vec::new(), 0);
     for row in rows.iter().filter(|row| row.state == PackState::Dead) {

@@ -425,6 +425,13 @@ pub struct TreeTotals {
 /// A session is *live* while it was neither closed nor fenced and its lease is not over by the database's clock. Methods that take a session
 /// fail with `Fenced` when it is not, and renew its lease when it is.
 pub trait Meta: Send + Sync {
+    /// The database's time, nanoseconds since 1970: the one clock that all hosts of a store judge ages by.
+    fn now(&self) -> Result<u64>;
+    /// What is wrong with the way to the database just now, in a clause; `None` while it answers.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     // ---- sessions -------------------------------------------------------------------------------------------------
 
     /// Opens a session with a lease of `lease_secs`, which has acknowledged the current generation, and returns that.

@@ -50,6 +50,20 @@ const LOOKUPS: usize = 512;
 /// # Errors
 /// Those of the store and of the packs' engine.
 pub fn whereabouts(store: &Store, at: At, top: &Inode) -> Result<Whereabouts> {
+    let mut look = look_below(store, at, top)?;
+    look.said.packs = look.hosts.0.len() as u64;
+    Ok(look.said)
+}
+
+/// The packs that hold the content of `top`, and of all below it if it is a directory.
+///
+/// # Errors
+/// As [`whereabouts`].
+pub fn packs_of(store: &Store, at: At, top: &Inode) -> Result<HashSet<PackId>> {
+    Ok(look_below(store, at, top)?.hosts.0.into_keys().collect())
+}
+
+fn look_below<'a>(store: &'a Store, at: At, top: &Inode) -> Result<Look<'a>> {
     let mut look = Look { store, said: Whereabouts::default(), hosts: Hosts::default(), asked: Vec::new() };
     match top.attributes.kind {
         FileKind::File => look.file(&top.root)?,
@@ -66,8 +80,7 @@ pub fn whereabouts(store: &Store, at: At, top: &Inode) -> Result<Whereabouts> {
         _ => {}
     }
     look.answer()?;
-    look.said.packs = look.hosts.0.len() as u64;
-    Ok(look.said)
+    Ok(look)
 }
 
 /// A part of a content of which reads are sent to one host.

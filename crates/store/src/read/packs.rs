@@ -196,6 +196,11 @@ const TABLES_MAX: usize = 64 << 10;
 const CACHE_BYTES: usize = 48 << 20;
 
 impl PackReader {
+    /// What is wrong with the packs' place just now ([`Backend::trouble`]).
+    pub fn trouble(&self) -> Option<String> {
+        self.backend.trouble()
+    }
+
     /// A reader with a cache of the default size.
     pub fn new(backend: Arc<dyn Backend>, store: StoreId, fingerprint: FingerprintKind) -> Self {
         // Where a request costs more than bytes do, one is to bring it.

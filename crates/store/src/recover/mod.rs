@@ -178,8 +178,9 @@ pub fn adopt(dir: &Path, location: &Location) -> Result<()> {
 /// What is noted beside the packs at `location`: the store that they are of.
 fn noted(location: &Location) -> Result<StoreConfig> {
     let none = || Error::new(ErrorKind::NotFound, format!("{location} holds no store's packs"));
-    let claim =
-        backend::open(location, Access { create: false, read_only: true })?.claimed()?.ok_or_else(none)?;
+    let claim = backend::open(location, Access { read_only: true, ..Access::default() })?
+        .claimed()?
+        .ok_or_else(none)?;
     let config = StoreConfig::from_text(&claim).context(|| location.to_string())?;
     if config.packs.as_ref() != Some(location) {
         // The same place by another address: of another gateway, or by another path. What is noted there stays what it is, and opens as it is.

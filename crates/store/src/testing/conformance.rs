@@ -45,6 +45,7 @@ pub fn backend(backend: &dyn Backend) {
     written_is_read(backend);
     names(backend);
     concurrently(backend);
+    unseen(backend);
     claims(backend);
     assert_eq!(backend.list().unwrap(), []);
 }
@@ -87,6 +88,45 @@ fn written_is_read(backend: &dyn Backend) {
     for id in ids {
         backend.remove(id).unwrap();
     }
+}
+
+/// Where an engine has a way to write a pack that nobody finds before it is whole.
+fn unseen(backend: &dyn Backend) {
+    let id = PackId(0x1_0005);
+    let Some(mut writer) = backend.create_unseen(id).unwrap() else { return };
+    let is_there = || (backend.len(id).unwrap().is_some(), backend.list().unwrap().contains(&id));
+    writer.append(&[IoSlice::new(&pattern(1, 5 << 20))]).unwrap();
+    assert_eq!(is_there(), (false, false));
+    let error = backend.read_at(id, 0, &mut [0; 4]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    drop(writer);
+    let write = |bytes: &[u8]| {
+        let mut writer = backend.create_unseen(id)?.expect("it has a way");
+        writer.append(&[IoSlice::new(bytes)])?;
+        Ok::<_, crate::error::Error>(writer)
+    };
+    let bytes = pattern(2, 5 << 20);
+    let writer = write(&bytes).unwrap();
+    assert_eq!(is_there(), (false, false), "nothing is left of the first one");
+    writer.seal().unwrap();
+    assert_eq!(is_there(), (true, true));
+    let mut read = vec![0; bytes.len()];
+    backend.read_at(id, 0, &mut read).unwrap();
+    assert!(read == bytes);
+    let refused = write(b"again").and_then(PackWriter::seal).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
+    backend.remove(id).unwrap();
+    // Nor over one that came meanwhile.
+    let late = write(b"late").unwrap();
+    backend.create(id).unwrap().seal().unwrap();
+    assert_eq!(late.seal().unwrap_err().kind(), ErrorKind::Exists);
+    backend.remove(id).unwrap();
+    // What was killed is as good as forgotten.
+    std::mem::forget(write(b"killed").unwrap());
+    assert_eq!(is_there(), (false, false));
+    backend.clear_unseen().unwrap();
+    drop(write(b"not refused").unwrap());
+    assert_eq!(is_there(), (false, false));
 }
 
 fn names(backend: &dyn Backend) {

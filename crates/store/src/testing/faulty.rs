@@ -180,6 +180,17 @@ impl Backend for FaultyBackend {
         Ok(Box::new(FaultyWriter { inner, id, shared: Arc::clone(&self.0), failed: false }))
     }
 
+    fn create_unseen(&self, id: PackId) -> Result<Option<Box<dyn PackWriter>>> {
+        let made = self.0.spoil(Op::Create, Some(id), || self.0.inner.create_unseen(id))?;
+        let wrap =
+            |inner| Box::new(FaultyWriter { inner, id, shared: Arc::clone(&self.0), failed: false }) as _;
+        Ok(made.map(wrap))
+    }
+
+    fn clear_unseen(&self) -> Result<()> {
+        self.0.inner.clear_unseen()
+    }
+
     fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
         match self.0.fault(Op::Read) {
             Some((Fault::Fail(kind) | Fault::FailAfter(kind), _)) => {

@@ -64,6 +64,7 @@ impl Meta for FaultyMeta {
     pass_on! {
         fn open_session(kind: SessionKind, description: &str, lease_secs: u32) -> (SessionId, Generation);
         fn acknowledge(session: SessionId, relied: &[PackId]) -> Generation;
+        fn now() -> u64;
         fn generation() -> u64;
         fn close_session(session: SessionId) -> ();
         fn fence(session: SessionId) -> ();

@@ -187,7 +187,7 @@ impl End {
                 .context(|| format!("cannot give back room of {}", self.name()))?;
         }
         rustix::fs::fdatasync(&self.file).context(|| format!("cannot sync {}", self.name()))?;
-        self.shared.sync_directory(self.id)
+        Ok(())
     }
 
     /// The writing thread: writes what comes until the sender hangs up or a write fails, and hands the file back.
@@ -229,6 +229,8 @@ enum Holder {
 /// One pack being written.
 pub(super) struct PackFile {
     id: PackId,
+    /// Its file's name below `packs` as long as it is not sealed.
+    name: String,
     shared: Arc<Shared>,
     holder: Holder,
     stage: Stage,
@@ -239,11 +241,12 @@ pub(super) struct PackFile {
 }
 
 impl PackFile {
-    pub(super) fn new(file: OwnedFd, id: PackId, shared: Arc<Shared>) -> Self {
+    /// A pack whose file is `name`, below `packs`; by another than the pack's own nobody finds it before it is sealed.
+    pub(super) fn new(file: OwnedFd, id: PackId, name: String, shared: Arc<Shared>) -> Self {
         let stage = shared.stages.take();
         let end =
             End { file, id, shared: Arc::clone(&shared), written: 0, reserved: 0, path: Path::Undecided };
-        Self { id, shared, holder: Holder::Appender(end), stage, staged: 0, is_sealed: false }
+        Self { id, name, shared, holder: Holder::Appender(end), stage, staged: 0, is_sealed: false }
     }
 
     /// Hands the full stage to the writing thread, starting it if this is the first, and begins another.
@@ -280,6 +283,17 @@ impl PackFile {
         }
     }
 
+    /// Gives a file that is whole and durable the pack's name, unless it has it; over none that is there.
+    fn show(&self) -> Result<()> {
+        let (packs, own) = (&self.shared.packs, super::relative(self.id));
+        if self.name != own {
+            rustix::fs::linkat(packs, &self.name, packs, &own, AtFlags::empty())
+                .and_then(|()| rustix::fs::unlinkat(packs, &self.name, AtFlags::empty()))
+                .context(|| format!("cannot create pack {}", self.shared.full(self.id).display()))?;
+        }
+        self.shared.sync_directory(self.id)
+    }
+
     fn refused(&self) -> Error {
         let path = self.shared.full(self.id);
         Error::new(ErrorKind::Io, format!("an earlier write to pack {} failed", path.display()))
@@ -310,6 +324,7 @@ impl PackWriter for PackFile {
         let end = self.end()?;
         let staged = self.staged;
         end.seal(&self.stage.bytes()[..staged])?;
+        self.show()?;
         self.is_sealed = true;
         Ok(())
     }
@@ -322,7 +337,7 @@ impl Drop for PackFile {
         if !self.is_sealed {
             // It was made by this writer (`O_EXCL`), and nothing can refer to it. Its room is needed most when it was the room that was missing; what
             // remains of it after a failure is swept with its intent.
-            let _ = rustix::fs::unlinkat(&self.shared.packs, super::relative(self.id), AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.shared.packs, &self.name, AtFlags::empty());
         }
         self.shared.stages.give(std::mem::take(&mut self.stage));
     }

@@ -39,6 +39,15 @@ impl Default for Patience {
     }
 }
 
+impl Patience {
+    /// For who only asks how it is: no longer than somebody waits for a command that does nothing else.
+    pub fn brief() -> Self {
+        let default = Self::default();
+        let most = Duration::from_secs(10).min(default.give_up);
+        Self { connect: Duration::from_secs(3), idle: most, request: most, give_up: most }
+    }
+}
+
 /// Makes the client.
 ///
 /// # Errors

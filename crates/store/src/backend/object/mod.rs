@@ -24,11 +24,12 @@ use super::location::S3Location;
 use super::{Access, Backend, PackWriter};
 use crate::config::CONFIG_FILE;
 use crate::error::{Error, ErrorKind, Result};
+use crate::health::Health;
 use crate::runtime;
 
 use client::Client;
 pub use client::{Keys, Patience};
-use retry::{Health, attempt};
+use retry::attempt;
 use writer::{Uploading, Writer};
 
 /// Packs that may be going up at once: each has its bytes in memory until the object store has acknowledged them.

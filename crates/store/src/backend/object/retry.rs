@@ -5,45 +5,15 @@
 //! a writer from running ahead of a store that does not answer.
 
 use std::future::Future;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::client::{Patience, Verdict, judge};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
+use crate::health::Health;
 
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-
-/// Retries, and what is wrong just now.
-#[derive(Default)]
-pub(super) struct Health {
-    /// Requests that failed and were made again.
-    pub retries: AtomicU64,
-    /// Since when nothing has worked, and what was said last.
-    trouble: Mutex<Option<(Instant, String)>>,
-}
-
-impl Health {
-    fn works(&self) {
-        *self.trouble.lock().expect("no panic while it is held") = None;
-    }
-
-    fn fails(&self, why: &str) {
-        self.retries.fetch_add(1, Ordering::Relaxed);
-        let mut trouble = self.trouble.lock().expect("no panic while it is held");
-        let since = trouble.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-        *trouble = Some((since, why.to_string()));
-    }
-
-    /// What is wrong, in a clause; `None` while requests succeed.
-    pub fn trouble(&self) -> Option<String> {
-        let trouble = self.trouble.lock().expect("no panic while it is held");
-        let (since, why) = trouble.as_ref()?;
-        Some(format!("no request has succeeded for {} s: {why}", since.elapsed().as_secs()))
-    }
-}
 
 /// Tries `request`. `number` tells it the how manieth try it is, from 0.
 ///
@@ -62,7 +32,10 @@ where
     for number in 0.. {
         // The client's own time-outs end a request; this one is for what they do not see.
         let limit = patience.request + patience.connect;
-        let (verdict, why) = match tokio::time::timeout(limit, request(number)).await {
+        let waiting = health.begin();
+        let answered = tokio::time::timeout(limit, request(number)).await;
+        drop(waiting);
+        let (verdict, why) = match answered {
             Ok(Ok(done)) => {
                 health.works();
                 return Ok(done);

@@ -5,7 +5,7 @@
 //! What librados acknowledges lies on the disks of all replicas, so a seal only waits for the last of them.
 //!
 //! librados itself sends again what an OSD did not answer, to whoever is responsible now, and the OSDs recognise what they have done already.
-//! After [`Patience::give_up`](super::Patience) it gives up. A full pool is an error at once.
+//! After [`Patience::give_up`](super::Patience) it gives up. A full pool is an error at once. Who waits meanwhile is counted ([`Health`]), and so trouble before it gives up.
 //!
 //! Where packs lie is what CRUSH says of the placement group that their names fall into (`place.rs`).
 
@@ -23,6 +23,7 @@ use super::location::RadosLocation;
 use super::{Access, Backend, PackWriter, Patience};
 use crate::config::CONFIG_FILE;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::health::Health;
 
 use library::{Cluster, NoCluster, Pending, Pool};
 use place::Map;
@@ -39,6 +40,7 @@ struct Shared {
     pool: Pool,
     /// For messages.
     place: String,
+    health: Health,
 }
 
 /// See the module.
@@ -80,7 +82,12 @@ impl RadosBackend {
             })?;
         let map = Map::new(&location.pool, &location.namespace, pool.number());
         let place = format!("{place}/{}", location.namespace);
-        Ok(Self { shared: Arc::new(Shared { pool, place }), cluster, map, read_only: access.read_only })
+        Ok(Self {
+            shared: Arc::new(Shared { pool, place, health: Health::default() }),
+            cluster,
+            map,
+            read_only: access.read_only,
+        })
     }
 
     fn refuse_read_only(&self, id: PackId, what: &str) -> Result<()> {
@@ -96,7 +103,7 @@ impl RadosBackend {
     /// All of an object; `None` when there is none.
     fn read_all(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let at = || format!("cannot read {}/{name}", self.shared.place);
-        let len = match self.shared.pool.len(name) {
+        let len = match self.shared.asked(|pool| pool.len(name)) {
             Err(Errno::NOENT) => return Ok(None),
             len => len.map_err(|errno| failed(errno, at()))?,
         };
@@ -105,7 +112,7 @@ impl RadosBackend {
         while filled < bytes.len() {
             let rest = &mut bytes[filled..];
             let step = rest.len().min(STAGE_LEN);
-            match self.shared.pool.read(name, &mut rest[..step], filled as u64) {
+            match self.shared.asked(|pool| pool.read(name, &mut rest[..step], filled as u64)) {
                 Ok(0) => bytes.truncate(filled),
                 Ok(n) => filled += n,
                 Err(errno) => return Err(failed(errno, at())),
@@ -117,7 +124,7 @@ impl RadosBackend {
     /// Makes an object that is not there yet, durably.
     fn write_new(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let at = || format!("cannot write {}/{name}", self.shared.place);
-        let written = self.shared.pool.write(name, bytes, 0, true).and_then(Pending::wait);
+        let written = self.shared.asked(|pool| pool.write(name, bytes, 0, true).and_then(Pending::wait));
         written.map_err(|errno| failed(errno, at()))
     }
 }
@@ -135,6 +142,23 @@ fn failed(errno: Errno, what: String) -> Error {
 }
 
 impl Shared {
+    /// Makes a request that is waited for.
+    fn asked<T>(
+        &self,
+        request: impl FnOnce(&Pool) -> std::result::Result<T, Errno>,
+    ) -> std::result::Result<T, Errno> {
+        let waiting = self.health.begin();
+        let answer = request(&self.pool);
+        drop(waiting);
+        match &answer {
+            Err(Errno::TIMEDOUT) => {
+                self.health.fails("the cluster does not answer (`ceph -s` says how it is)")
+            }
+            _ => self.health.works(),
+        }
+        answer
+    }
+
     /// Pack `id`, for messages.
     fn name(&self, id: PackId) -> String {
         format!("pack {}/{}", self.place, object(id))
@@ -149,7 +173,7 @@ fn object(id: PackId) -> String {
 impl Backend for RadosBackend {
     fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
         self.refuse_read_only(id, "create")?;
-        let made = self.shared.pool.write(&object(id), &[], 0, true).and_then(Pending::wait);
+        let made = self.shared.asked(|pool| pool.write(&object(id), &[], 0, true).and_then(Pending::wait));
         made.map_err(|errno| failed(errno, format!("cannot create {}", self.shared.name(id))))?;
         Ok(Box::new(Writer {
             id,
@@ -166,7 +190,7 @@ impl Backend for RadosBackend {
         let mut filled = 0;
         while filled < wanted {
             let at = offset + filled as u64;
-            match self.shared.pool.read(&object(id), &mut buf[filled..], at) {
+            match self.shared.asked(|pool| pool.read(&object(id), &mut buf[filled..], at)) {
                 Ok(0) => {
                     let name = self.shared.name(id);
                     return Err(Error::damaged(format!(
@@ -187,7 +211,7 @@ impl Backend for RadosBackend {
     }
 
     fn len(&self, id: PackId) -> Result<Option<u64>> {
-        match self.shared.pool.len(&object(id)) {
+        match self.shared.asked(|pool| pool.len(&object(id))) {
             Ok(len) => Ok(Some(len)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(failed(errno, format!("cannot look at {}", self.shared.name(id)))),
@@ -196,7 +220,7 @@ impl Backend for RadosBackend {
 
     fn remove(&self, id: PackId) -> Result<()> {
         self.refuse_read_only(id, "remove")?;
-        match self.shared.pool.remove(&object(id)) {
+        match self.shared.asked(|pool| pool.remove(&object(id))) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(failed(errno, format!("cannot remove {}", self.shared.name(id)))),
         }
@@ -204,7 +228,7 @@ impl Backend for RadosBackend {
 
     fn list(&self) -> Result<Vec<PackId>> {
         let mut ids = Vec::new();
-        let listed = self.shared.pool.list(&mut |name| ids.extend(super::local::parse(name)));
+        let listed = self.shared.asked(|pool| pool.list(&mut |name| ids.extend(super::local::parse(name))));
         listed.map_err(|errno| failed(errno, format!("cannot list {}", self.shared.place)))?;
         ids.sort_unstable();
         // A pool that is just being split may name an object twice.
@@ -240,6 +264,10 @@ impl Backend for RadosBackend {
 
     fn uploads_max(&self) -> usize {
         UPLOADS_MAX
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.shared.health.trouble()
     }
 
     fn hosts(&self) -> Result<Vec<String>> {
@@ -283,10 +311,9 @@ impl Writer {
     }
 
     fn wait_one(&mut self) -> Result<()> {
-        match self.pending.pop_front().map(Pending::wait) {
-            Some(Err(errno)) => Err(self.fail(errno)),
-            _ => Ok(()),
-        }
+        let Some(pending) = self.pending.pop_front() else { return Ok(()) };
+        let waited = self.shared.asked(|_| pending.wait());
+        waited.map_err(|errno| self.fail(errno))
     }
 
     fn fail(&mut self, errno: Errno) -> Error {

@@ -3,12 +3,13 @@
 //! ```text
 //!   create ─▶ first tier below its bound ──full (no space, quota)──▶ the next, with what was appended so far
 //!   read   ─▶ where it was found last ──not there──▶ all tiers, in order, twice
-//!   move   ─▶ copied and durable below, then removed above          (crate::rebalance)
+//!   move   ─▶ copied and durable in the one, then removed from the other          (crate::rebalance)
 //! ```
 //!
 //! **Which tier has a pack is not written down.** Ids are used once and packs never change, so a pack is where it is found, and a row that said so could only be wrong. What this host remembers of it
 //! is a hint. The first place is asked first: a pack that is being moved down is found above until the copy below is durable, and one that is
-//! gone above is below. Asked once, each tier in turn, it could be missed by a look that passes it while it is moved; so nothing is called missing that was not looked for twice.
+//! gone above is below. One that is being moved up is not to be found above before the copy there is whole ([`Backend::create_unseen`]). Asked once, each tier in turn, it could be missed by a look that passes it while it is moved; so
+//! nothing is called missing that was not looked for twice, and lists are made down and up again.
 //!
 //! **A pack is in two tiers** for the moment between copy and removal, or when that was interrupted; both are the same, or the lower one is unfinished, which nobody reads as long as the upper one is there. `remove` takes it from
 //! everywhere, the lowest tier first: what is left by a crash in between is what readers find.
@@ -196,9 +197,9 @@ impl Backend for TieredBackend {
     }
 
     fn list(&self) -> Result<Vec<PackId>> {
-        // From above: what is moved down meanwhile is seen twice, and not missed.
+        // Down, for what is moved down meanwhile, and up again, for what is moved up: it is seen twice, and not missed.
         let mut ids = Vec::new();
-        for place in &*self.places {
+        for place in self.places.iter().chain(self.places.iter().rev().skip(1)) {
             ids.extend(place.backend.list()?);
         }
         ids.sort_unstable();
@@ -251,7 +252,8 @@ impl Backend for TieredBackend {
     }
 
     fn trouble(&self) -> Option<String> {
-        self.places.iter().find_map(|place| place.backend.trouble())
+        let of = |place: &Place| Some(format!("{}: {}", place.tier.location, place.backend.trouble()?));
+        self.places.iter().find_map(of)
     }
 
     fn locate(&self, id: PackId) -> Result<Vec<String>> {

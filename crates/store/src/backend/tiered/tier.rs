@@ -74,10 +74,10 @@ impl Tier {
         Ok(Self { location, fill: Some(Fill::parse(fill)?) })
     }
 
-    /// Whether more than `most` percent of a directory's file system would be in use without `freed` bytes.
-    pub(crate) fn is_above(&self, most: u8, freed: u64) -> Result<bool> {
+    /// Whether more than `most` percent of a directory's file system would be in use with `more` bytes, or fewer if that is negative.
+    pub(crate) fn is_above(&self, most: u8, more: i64) -> Result<bool> {
         let Location::Directory(path) = &self.location else { return Ok(false) };
-        Ok(percent_of(path, freed)? > f64::from(most))
+        Ok(percent_of(path, more)? > f64::from(most))
     }
 
     /// Whether a tier with `used` bytes of packs is below `fill`.
@@ -90,12 +90,12 @@ impl Tier {
     }
 }
 
-/// How much of a directory's file system is in use without `freed` bytes, as `df` counts it.
-fn percent_of(path: &std::path::Path, freed: u64) -> Result<f64> {
+/// How much of a directory's file system would be in use with `more` bytes, as `df` counts it.
+fn percent_of(path: &std::path::Path, more: i64) -> Result<f64> {
     let system = rustix::fs::statvfs(path).context(|| format!("cannot look at {}", path.display()))?;
     let used = system.f_blocks.saturating_sub(system.f_bfree) as f64;
     let usable = used + system.f_bavail as f64;
-    let used = (used - freed as f64 / system.f_frsize.max(1) as f64).max(0.0);
+    let used = (used + more as f64 / system.f_frsize.max(1) as f64).max(0.0);
     Ok(if usable > 0.0 { 100.0 * used / usable } else { 100.0 })
 }
 

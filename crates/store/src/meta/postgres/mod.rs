@@ -216,6 +216,16 @@ impl Meta for PostgresMeta {
         })
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.transactions.pool.health.trouble()
+    }
+
+    fn now(&self) -> Result<u64> {
+        self.read("asking for the time", &Query::new(sessions::NOW), |answer| {
+            Ok(counters::row(answer)?.try_get::<_, i64>(0)? as u64)
+        })
+    }
+
     fn generation(&self) -> Result<u64> {
         let query = Query::new("SELECT generation FROM @state");
         self.read("reading the generation", &query, |answer| {

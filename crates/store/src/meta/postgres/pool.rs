@@ -7,6 +7,7 @@ use super::connection::Connection;
 use super::location::Location;
 use super::tls::Tls;
 use crate::error::Result;
+use crate::health::Health;
 
 /// The connections of an engine.
 pub(super) struct Pool {
@@ -14,6 +15,8 @@ pub(super) struct Pool {
     tls: Tls,
     state: Mutex<State>,
     returned: Condvar,
+    /// By the connections that are made: who loses one makes another.
+    pub health: Health,
 }
 
 struct State {
@@ -26,7 +29,7 @@ impl Pool {
     pub fn new(location: Location) -> Result<Self> {
         let tls = Tls::new(&location)?;
         let state = Mutex::new(State { idle: Vec::new(), lent: 0 });
-        Ok(Self { location, tls, state, returned: Condvar::new() })
+        Ok(Self { location, tls, state, returned: Condvar::new(), health: Health::default() })
     }
 
     /// A connection on loan: the one used last, or a new one.
@@ -53,9 +56,20 @@ impl Pool {
         let mut lent = Lent { connection: None, pool: self };
         lent.connection = Some(match kept {
             Some(connection) => connection,
-            None => Connection::open(&self.location, &self.tls)?,
+            None => self.open()?,
         });
         Ok(lent)
+    }
+
+    fn open(&self) -> Result<Connection> {
+        let opening = self.health.begin();
+        let opened = Connection::open(&self.location, &self.tls);
+        drop(opening);
+        match &opened {
+            Ok(_) => self.health.works(),
+            Err(error) => self.health.fails(&error.to_string()),
+        }
+        opened
     }
 
     /// Those that wait to be used may be lost, too: the server was restarted.

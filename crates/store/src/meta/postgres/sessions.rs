@@ -24,6 +24,9 @@ macro_rules! now {
 
 pub(super) use now;
 
+/// Asks for that.
+pub(super) const NOW: &str = concat!("SELECT ", now!());
+
 /// A session's kind; whether its lease is not over; whether so little of it is left that it should be renewed. For [`live`].
 pub(super) const REQUIRE_LIVE: &str = concat!(
     "SELECT kind, lease_until > ",

@@ -530,7 +530,7 @@ fn is_current(db: &Connection, session: SessionId, job: JobId, split: u64, attem
 
 impl Jobs for SqliteMeta {
     fn create_job(&self, job: &NewJob) -> Result<JobId> {
-        self.write("making a job", |db| create(db, self.now(), job))
+        self.write("making a job", |db| create(db, (self.clock)(), job))
     }
 
     fn job(&self, job: JobId) -> Result<Option<JobRow>> {
@@ -578,7 +578,7 @@ impl Jobs for SqliteMeta {
         tries: u32,
         only: Option<&[u64]>,
     ) -> Result<Claims> {
-        self.write("claiming splits", |db| claim(db, self.now(), session, job, limit, tries, only))
+        self.write("claiming splits", |db| claim(db, (self.clock)(), session, job, limit, tries, only))
     }
 
     fn claim_beside(
@@ -589,7 +589,7 @@ impl Jobs for SqliteMeta {
         beside: u64,
     ) -> Result<Option<Claimed>> {
         self.write("claiming a split beside another runner", |db| {
-            claim_beside(db, self.now(), session, job, split, beside)
+            claim_beside(db, (self.clock)(), session, job, split, beside)
         })
     }
 
@@ -600,11 +600,13 @@ impl Jobs for SqliteMeta {
     }
 
     fn fail_split(&self, job: JobId, claimed: &Claimed, tries: u32, why: &str, log: &[u8]) -> Result<bool> {
-        self.write("recording a failed attempt", |db| fail(db, self.now(), job, claimed, tries, (why, log)))
+        self.write("recording a failed attempt", |db| {
+            fail(db, (self.clock)(), job, claimed, tries, (why, log))
+        })
     }
 
     fn give_back_splits(&self, job: JobId, claimed: &[Claimed]) -> Result<()> {
-        self.write("giving splits back", |db| give_back(db, self.now(), job, claimed))
+        self.write("giving splits back", |db| give_back(db, (self.clock)(), job, claimed))
     }
 
     fn close_input(&self, job: JobId, root: &Root, again: bool) -> Result<bool> {
@@ -623,11 +625,11 @@ impl Jobs for SqliteMeta {
     }
 
     fn end_job(&self, job: JobId, state: JobState, why: &str) -> Result<bool> {
-        self.write("ending a job", |db| end(db, self.now(), job, state, why))
+        self.write("ending a job", |db| end(db, (self.clock)(), job, state, why))
     }
 
     fn retry_job(&self, job: JobId) -> Result<()> {
-        self.write("retrying a job", |db| retry(db, self.now(), job))
+        self.write("retrying a job", |db| retry(db, (self.clock)(), job))
     }
 
     fn forget_job(&self, job: JobId) -> Result<()> {
@@ -639,15 +641,15 @@ impl Jobs for SqliteMeta {
     }
 
     fn set_note(&self, kind: &str, name: &str, value: Option<&str>) -> Result<()> {
-        self.write("making a note", |db| notes::set(db, self.now(), kind, name, value))
+        self.write("making a note", |db| notes::set(db, (self.clock)(), kind, name, value))
     }
 
     fn add_note(&self, kind: &str, name: &str, value: &str) -> Result<bool> {
-        self.write("making a note", |db| notes::add(db, self.now(), kind, name, value))
+        self.write("making a note", |db| notes::add(db, (self.clock)(), kind, name, value))
     }
 
     fn change_note(&self, kind: &str, name: &str, was: &str, to: Option<&str>) -> Result<bool> {
-        self.write("changing a note", |db| notes::change(db, self.now(), (kind, name), was, to))
+        self.write("changing a note", |db| notes::change(db, (self.clock)(), (kind, name), was, to))
     }
 
     fn seen(&self, rule: &str) -> Result<std::collections::HashMap<u64, String>> {

@@ -108,10 +108,6 @@ impl SqliteMeta {
         Ok(Self { path: path.to_owned(), source, writer, readers: Mutex::new(vec![reader]), clock })
     }
 
-    fn now(&self) -> u64 {
-        (self.clock)()
-    }
-
     fn lock_writer(&self, what: &str) -> Result<MutexGuard<'_, Connection>> {
         let writer = self.writer.as_ref().ok_or_else(|| {
             Error::new(
@@ -203,15 +199,25 @@ impl Meta for SqliteMeta {
         description: &str,
         lease_secs: u32,
     ) -> Result<(SessionId, Generation)> {
-        self.write("opening a session", |db| sessions::open(db, self.now(), kind, description, lease_secs))
+        self.write("opening a session", |db| {
+            sessions::open(db, (self.clock)(), kind, description, lease_secs)
+        })
     }
 
     fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
-        self.write("renewing a session's lease", |db| sessions::renew(db, self.now(), session, lease_secs))
+        self.write("renewing a session's lease", |db| {
+            sessions::renew(db, (self.clock)(), session, lease_secs)
+        })
     }
 
     fn acknowledge(&self, session: SessionId, relied: &[PackId]) -> Result<Generation> {
-        self.write("acknowledging a generation", |db| sessions::acknowledge(db, self.now(), session, relied))
+        self.write("acknowledging a generation", |db| {
+            sessions::acknowledge(db, (self.clock)(), session, relied)
+        })
+    }
+
+    fn now(&self) -> Result<u64> {
+        Ok((self.clock)())
     }
 
     fn generation(&self) -> Result<u64> {
@@ -227,19 +233,19 @@ impl Meta for SqliteMeta {
     }
 
     fn sessions(&self) -> Result<Vec<SessionRow>> {
-        self.read_once("listing sessions", |db| sessions::all(db, self.now()))
+        self.read_once("listing sessions", |db| sessions::all(db, (self.clock)()))
     }
 
     fn announce_packs(&self, session: SessionId, kind: PackKind, count: u32) -> Result<Vec<PackId>> {
-        self.write("announcing packs", |db| packs::announce(db, self.now(), session, kind, count))
+        self.write("announcing packs", |db| packs::announce(db, (self.clock)(), session, kind, count))
     }
 
     fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
-        self.write("withdrawing packs", |db| packs::withdraw(db, self.now(), session, packs))
+        self.write("withdrawing packs", |db| packs::withdraw(db, (self.clock)(), session, packs))
     }
 
     fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()> {
-        self.write("recording sealed packs", |db| packs::sealed(db, self.now(), session, packs))
+        self.write("recording sealed packs", |db| packs::sealed(db, (self.clock)(), session, packs))
     }
 
     fn packs(&self) -> Result<Vec<PackRow>> {
@@ -276,7 +282,7 @@ impl Meta for SqliteMeta {
     }
 
     fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
-        self.write("committing", |db| commit::commit(db, self.now(), session, commit))
+        self.write("committing", |db| commit::commit(db, (self.clock)(), session, commit))
     }
 
     fn next_sequence(&self) -> Result<u64> {
@@ -304,7 +310,7 @@ impl Meta for SqliteMeta {
     }
 
     fn pin(&self, session: SessionId, target: &PinTarget) -> Result<(u64, Option<Root>)> {
-        self.write("pinning", |db| snapshots::pin(db, self.now(), session, target))
+        self.write("pinning", |db| snapshots::pin(db, (self.clock)(), session, target))
     }
 
     fn purge_history(&self) -> Result<u64> {
@@ -347,11 +353,11 @@ impl Meta for SqliteMeta {
     }
 
     fn take_collector(&self, session: SessionId) -> Result<()> {
-        self.write("becoming the collector", |db| reclaim::take(db, self.now(), session))
+        self.write("becoming the collector", |db| reclaim::take(db, (self.clock)(), session))
     }
 
     fn release_collector(&self, session: SessionId) -> Result<()> {
-        self.write("ending a collector's run", |db| reclaim::release(db, self.now(), session))
+        self.write("ending a collector's run", |db| reclaim::release(db, (self.clock)(), session))
     }
 
     fn visit_roots(&self, visit: &mut dyn FnMut(Root) -> Result<()>) -> Result<Vec<PackRow>> {
@@ -359,7 +365,7 @@ impl Meta for SqliteMeta {
     }
 
     fn condemn(&self, session: SessionId, packs: &[PackId]) -> Result<u64> {
-        self.write("condemning packs", |db| reclaim::condemn(db, self.now(), session, packs))
+        self.write("condemning packs", |db| reclaim::condemn(db, (self.clock)(), session, packs))
     }
 
     fn all_acknowledged(&self, generation: u64) -> Result<bool> {
@@ -367,11 +373,11 @@ impl Meta for SqliteMeta {
     }
 
     fn bury(&self, session: SessionId, copies: &[PackId], victims: &[PackId], time: u64) -> Result<()> {
-        self.write("burying packs", |db| reclaim::bury(db, self.now(), session, (copies, victims), time))
+        self.write("burying packs", |db| reclaim::bury(db, (self.clock)(), session, (copies, victims), time))
     }
 
     fn absolve(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
-        self.write("absolving packs", |db| reclaim::absolve(db, self.now(), session, packs))
+        self.write("absolving packs", |db| reclaim::absolve(db, (self.clock)(), session, packs))
     }
 
     fn jobs(&self) -> Option<&dyn super::jobs::Jobs> {
@@ -443,6 +449,6 @@ impl Loose for SqliteMeta {
     }
 
     fn adopt_loose(&self, session: SessionId) -> Result<u64> {
-        self.write("taking loose chunks over", |db| loose::adopt(db, self.now(), session))
+        self.write("taking loose chunks over", |db| loose::adopt(db, (self.clock)(), session))
     }
 }

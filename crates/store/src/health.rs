@@ -1,0 +1,118 @@
+//! How the other end of a network fares, by the requests that are made of it: an object store, a pool, a database.
+//!
+//! One that fails and is made again is trouble, until one succeeds. So is one that has waited for [`PATIENT`], though nothing has been said of it yet: that is all there is to see of a server that holds its connections
+//! and does not answer.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a request may wait before that is trouble.
+const PATIENT: Duration = Duration::from_secs(10);
+
+/// What is wrong just now.
+#[derive(Default)]
+pub(crate) struct Health {
+    /// Requests that failed and were made again.
+    pub retries: AtomicU64,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Since when nothing has worked, and what was said last.
+    failing: Option<(Instant, String)>,
+    /// Requests that wait, in the order in which they began.
+    waiting: BTreeMap<u64, Instant>,
+    next: u64,
+}
+
+/// A request that waits, until this is dropped.
+pub(crate) struct Waiting<'a> {
+    health: &'a Health,
+    number: u64,
+}
+
+impl Health {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request has been answered, if only by a refusal.
+    pub fn works(&self) {
+        self.lock().failing = None;
+    }
+
+    /// A request has failed for no reason of its own.
+    pub fn fails(&self, why: &str) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+        let failing = &mut self.lock().failing;
+        let since = failing.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        *failing = Some((since, why.to_string()));
+    }
+
+    /// A request begins.
+    pub fn begin(&self) -> Waiting<'_> {
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        state.waiting.insert(number, Instant::now());
+        Waiting { health: self, number }
+    }
+
+    /// What is wrong, in a clause; `None` while requests succeed.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble_after(PATIENT)
+    }
+
+    fn trouble_after(&self, patient: Duration) -> Option<String> {
+        let state = self.lock();
+        if let Some((since, why)) = &state.failing {
+            return Some(format!("no request has succeeded for {} s: {why}", since.elapsed().as_secs()));
+        }
+        let waited = state.waiting.first_key_value()?.1.elapsed();
+        (waited >= patient).then(|| format!("a request has waited for {} s for an answer", waited.as_secs()))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.health.lock().waiting.remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_trouble_until_something_works() {
+        let health = Health::default();
+        assert_eq!(health.trouble(), None);
+        health.fails("refused");
+        health.fails("reset");
+        let trouble = health.trouble().unwrap();
+        assert!(
+            trouble.starts_with("no request has succeeded for 0 s") && trouble.ends_with("reset"),
+            "{trouble}"
+        );
+        assert_eq!(health.retries.load(Ordering::Relaxed), 2);
+        health.works();
+        assert_eq!(health.trouble(), None);
+    }
+
+    #[test]
+    fn who_waits_for_long_is_trouble_and_the_first_one_counts() {
+        let health = Health::default();
+        let first = health.begin();
+        let second = health.begin();
+        assert_eq!(health.trouble(), None, "they have only begun");
+        let trouble = |health: &Health| health.trouble_after(Duration::ZERO);
+        assert!(trouble(&health).unwrap().contains("waited"));
+        drop(first);
+        assert!(trouble(&health).is_some());
+        drop(second);
+        assert_eq!(trouble(&health), None);
+    }
+}
