@@ -9,6 +9,10 @@ pub struct Counters {
     pub bytes_expected: AtomicU64,
     /// Bytes given to programs.
     pub bytes_read: AtomicU64,
+    /// Bytes that were read for them from packs on this host, where the packs' engine says who holds what: whole chunks, and what is read as files is not counted.
+    pub bytes_here: AtomicU64,
+    /// As these, from packs elsewhere.
+    pub bytes_elsewhere: AtomicU64,
     /// Bytes that programs wrote.
     pub bytes_written: AtomicU64,
     /// Splits of the job.
@@ -26,6 +30,10 @@ pub struct View {
     pub bytes_expected: u64,
     /// See [`Counters`].
     pub bytes_read: u64,
+    /// See [`Counters`].
+    pub bytes_here: u64,
+    /// See [`Counters`].
+    pub bytes_elsewhere: u64,
     /// See [`Counters`].
     pub bytes_written: u64,
     /// See [`Counters`].
@@ -47,6 +55,8 @@ impl Counters {
         View {
             bytes_expected: read(&self.bytes_expected),
             bytes_read: read(&self.bytes_read),
+            bytes_here: read(&self.bytes_here),
+            bytes_elsewhere: read(&self.bytes_elsewhere),
             bytes_written: read(&self.bytes_written),
             splits: read(&self.splits),
             splits_done: read(&self.splits_done),

@@ -5,16 +5,18 @@ mod support;
 use std::sync::Arc;
 
 use outrigger_active::node::host;
-use outrigger_active::pattern::Pattern::ReadToFile;
+use outrigger_active::pattern::Pattern::{ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
 use outrigger_active::progress::Counters;
-use outrigger_active::runner;
+use outrigger_active::runner::{self, Measured, Nearby, nearby};
+use outrigger_active::spec::Spec;
 use outrigger_store::Store;
-use outrigger_store::meta::At;
 use outrigger_store::meta::jobs::JobState;
+use outrigger_store::meta::{At, SessionKind};
 use outrigger_store::ops::whereabouts::{Whereabouts, whereabouts};
-use outrigger_store::testing;
+use outrigger_store::testing::{self, Wrapped};
 use outrigger_store::tree::{StorePath, require};
+use outrigger_workload::Rng;
 use support::{Place, go, lines, numbered, options, read, spec};
 
 fn found(store: &Store, path: &str) -> Whereabouts {
@@ -67,4 +69,47 @@ fn where_this_host_has_no_packs_a_job_works_as_ever() {
     let report = runner::run(&store, job, &options(1), &Arc::new(Counters::default())).unwrap();
     assert_eq!(report.job.state, JobState::Done);
     assert!(read(&store, "out").unwrap() == numbered(100));
+}
+
+#[test]
+fn how_much_lies_here_is_told_before_and_how_much_was_read_here_after() {
+    let place = Place::new();
+    // Nothing in them repeats, so that each has packs of its own.
+    let (far, near) = (Rng::new(1).bytes(300_000), Rng::new(2).bytes(500_000));
+    place.put("far", &far);
+    let before = place.store.committed_packs().unwrap();
+    place.put("near", &near);
+    let job = lines(spec(ReadToNothing, &["wc", "-c"]));
+    let job = place.submit(&job, &["far", "near"], Splits::Count(3)).unwrap();
+    let jobs = || place.store.jobs().unwrap();
+    let told = |store: &Store| {
+        nearby(store, job, &Spec::decode(&jobs().job(job).unwrap().unwrap().spec).unwrap()).unwrap()
+    };
+    assert_eq!(told(&place.store), None, "a directory does not say");
+    let mut store = Store::open(place.store.dir(), false).unwrap();
+    let hosts = move |pack| vec![if before.contains(&pack) { "far".to_string() } else { host() }];
+    store.backend = Arc::new(Wrapped::over(Arc::clone(&store.backend)).located(hosts));
+    let store = Arc::new(store);
+    let all = Nearby { bytes: 800_000, bytes_looked_at: 800_000, bytes_here: 500_000, bytes_with_agents: 0 };
+    assert_eq!(told(&store), Some(all));
+    let agent = store.session(SessionKind::Reader, "node here slots=1").unwrap();
+    assert_eq!(told(&store), Some(Nearby { bytes_with_agents: 500_000, ..all }));
+    drop(agent);
+    let counters = Arc::new(Counters::default());
+    assert_eq!(runner::run(&store, job, &options(2), &counters).unwrap().job.state, JobState::Done);
+    let view = counters.view();
+    // Where a split begins or ends within a chunk, both read it.
+    let (here, elsewhere) = (500_000..900_000, 300_000..700_000);
+    assert!(here.contains(&view.bytes_here) && elsewhere.contains(&view.bytes_elsewhere), "{view:?}");
+    let noted = runner::measured(&store, job).unwrap();
+    let sum = |of: fn(&Measured) -> Option<u64>| noted.values().map(|took| of(took).unwrap()).sum::<u64>();
+    assert_eq!(sum(|took| took.bytes_here), view.bytes_here);
+    assert_eq!(sum(|took| took.bytes_elsewhere), view.bytes_elsewhere);
+    // And of packs of which nobody knows where they lie nothing is told.
+    let counters = Arc::new(Counters::default());
+    let job = lines(spec(ReadToNothing, &["wc", "-c"]));
+    let job = place.submit(&job, &["far", "near"], Splits::Count(3)).unwrap();
+    runner::run(&place.store, job, &options(2), &counters).unwrap();
+    assert_eq!((counters.view().bytes_here, counters.view().bytes_elsewhere), (0, 0));
+    assert!(runner::measured(&place.store, job).unwrap().values().all(|took| took.bytes_here.is_none()));
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outrigger_format::Root;
-use outrigger_store::read::Reader;
+use outrigger_store::read::{Reader, Told};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::pipes::{Fed, Pipes};
@@ -27,10 +27,10 @@ pub struct Range {
 pub enum Feed {
     /// Nothing: the program reads its inputs itself, or none.
     Nothing,
-    /// These, one after the other.
-    Stored(Arc<Store>, Vec<Range>),
+    /// These, one after the other; it is told where they were.
+    Stored(Arc<Store>, Vec<Range>, Arc<Told>),
     /// A part of a BAM file, by its index.
-    Bam(Arc<Store>, Range, Arc<Root>),
+    Bam(Arc<Store>, Range, Arc<Root>, Arc<Told>),
     /// What another thread is writing; see [`crate::through`].
     Stream(Box<dyn FnOnce(&mut Pipes) -> Fed + Send>),
 }
@@ -51,8 +51,8 @@ impl Feed {
     pub(super) fn into(self, pipes: &mut Pipes, counters: &Counters) -> Fed {
         match self {
             Self::Nothing => Ok(()),
-            Self::Stored(store, ranges) => {
-                let reader = Reader::new(&store);
+            Self::Stored(store, ranges, told) => {
+                let reader = Reader::new(&store).telling(&*told);
                 for range in &ranges {
                     let len = range.to - range.from;
                     let read = |sink: Sink<'_>| reader.read(&range.root, range.from, len, sink);
@@ -63,8 +63,8 @@ impl Feed {
                 }
                 Ok(())
             }
-            Self::Bam(store, range, index) => {
-                let reader = Reader::new(&store);
+            Self::Bam(store, range, index, told) => {
+                let reader = Reader::new(&store).telling(&*told);
                 write_all(pipes, counters, &range.path, |sink| {
                     let part = Part::find(&reader, &range.root, &index, range.from, range.to)?;
                     part.write(&reader, &range.root, sink)

@@ -12,6 +12,7 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
 use super::Shared;
+use super::locality::Seen;
 use super::others::Others;
 use super::scratch::FILES;
 use crate::attempt::{Attempt, Feed, Range, share};
@@ -132,6 +133,8 @@ pub(super) struct Begun {
     pub work: tempfile::TempDir,
     /// The programs beside the first.
     pub others: Others,
+    /// Where what they read was.
+    pub seen: Arc<Seen>,
 }
 
 /// Starts an attempt at a split.
@@ -140,7 +143,8 @@ pub(super) struct Begun {
 /// Why it cannot be started. That is not the input's fault.
 pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
     let ranges = ranges(shared, claimed)?;
-    let source = source(shared, claimed, &ranges)?;
+    let seen = Seen::new(&shared.tally);
+    let source = source(shared, claimed, &ranges, &seen)?;
     let count = 1 + shared.spec.also.len();
     let mut others = Others::default();
     // Who reads its inputs as files has no standard input; a stream is there once, so it is given to all.
@@ -190,7 +194,7 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
         }
     }
     let (attempt, stdout, work) = first.expect("there is a first program");
-    Ok(Begun { attempt, stdout, work, others })
+    Ok(Begun { attempt, stdout, work, others, seen })
 }
 
 /// A directory for a program to work in.
@@ -240,7 +244,7 @@ fn command(
 }
 
 /// Where standard input comes from; nothing, if all programs read their inputs as files.
-fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range]) -> Result<Feed> {
+fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range], seen: &Arc<Seen>) -> Result<Feed> {
     let Shared { store, spec, .. } = shared;
     if let Some(given) = shared.feed.lock().expect("no panic while held").take() {
         return Ok(given);
@@ -256,9 +260,10 @@ fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range]) -> Result<Feed> 
     match (claimed.range.input, ranges) {
         (Some(input), [range]) if spec.records == Records::Bam => {
             let index = shared.inputs.indexes.get(input as usize).map(Arc::clone);
-            Ok(Feed::Bam(Arc::clone(store), range.clone(), index.ok_or_else(|| lost("has lost an index"))?))
+            let index = index.ok_or_else(|| lost("has lost an index"))?;
+            Ok(Feed::Bam(Arc::clone(store), range.clone(), index, seen.told()))
         }
-        _ => Ok(Feed::Stored(Arc::clone(store), ranges.to_vec())),
+        _ => Ok(Feed::Stored(Arc::clone(store), ranges.to_vec(), seen.told())),
     }
 }
 

@@ -1,17 +1,22 @@
-//! Which splits of a job lie on this host, where the packs' engine says who holds what; and whether what is made of them can.
+//! Which splits of a job lie on this host, where the packs' engine says who holds what; whether what is made of them can; and how much of what programs read did.
 //!
 //! A split's score is the part of its bytes of which this host holds the pack. It is estimated from samples spread over the split: neighbouring
 //! chunks nearly always lie in one pack. Engines that do not know (directories, S3) are asked once, and nothing else is looked at.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use outrigger_format::{Entry, PackId, Root};
 use outrigger_store::backend::{is_same_host, place_on};
 use outrigger_store::meta::jobs::{JobId, NewSplit};
-use outrigger_store::ops::whereabouts::Hosts;
-use outrigger_store::read::Reader;
+use outrigger_store::ops::whereabouts::{Hosts, whereabouts_while};
+use outrigger_store::read::{Reader, Told};
 use outrigger_store::{Error, ErrorKind, Result, Store};
+
+use super::launch::Inputs;
+use crate::progress::Counters;
+use crate::spec::Spec;
 
 /// Chunks of a split that are looked up, about.
 const SAMPLES: u64 = 16;
@@ -48,6 +53,114 @@ pub(super) fn local_splits(store: &Arc<Store>, job: JobId, roots: &[Arc<Root>]) 
 /// an advantage, no more: where that cannot be found out, packs lie anywhere.
 pub(super) fn own_place(store: &Store) -> Option<Arc<str>> {
     place_on(&*store.backend, &crate::node::host()).ok().map(Arc::from)
+}
+
+/// Where the inputs of a job lie: on the hosts that reads of them are sent to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Nearby {
+    /// Bytes of inputs.
+    pub bytes: u64,
+    /// Those that were looked at: all, if that did not take long.
+    pub bytes_looked_at: u64,
+    /// Of these, bytes on this host.
+    pub bytes_here: u64,
+    /// Of these, bytes on hosts that have an agent.
+    pub bytes_with_agents: u64,
+}
+
+/// Where the inputs of a job lie; nothing where the packs' engine does not say, or none lies in a pack.
+///
+/// # Errors
+/// Those of the store and of the packs' engine.
+pub fn nearby(store: &Store, job: JobId, spec: &Spec) -> Result<Option<Nearby>> {
+    let (inputs, until) = (Inputs::load(store, job, spec)?, Instant::now() + LOOK_MAX);
+    let agents = crate::node::nodes(store)?;
+    if store.is_shared() {
+        store.refresh_index()?;
+    }
+    let found = whereabouts_while(store, inputs.roots.iter().map(|root| &**root), &|said| {
+        let engine_knows = said.bytes_unknown == 0 || !said.hosts.is_empty();
+        engine_knows && Instant::now() < until
+    })?;
+    if found.hosts.is_empty() {
+        return Ok(None);
+    }
+    let on = |is: &dyn Fn(&str) -> bool| {
+        found.hosts.iter().filter(|(host, _)| is(host)).map(|(_, share)| share.bytes_first).sum()
+    };
+    let own = crate::node::host();
+    Ok(Some(Nearby {
+        bytes: inputs.bytes(),
+        bytes_looked_at: found.bytes,
+        bytes_here: on(&|host| is_same_host(host, &own)),
+        bytes_with_agents: on(&|host| agents.iter().any(|agent| is_same_host(host, &agent.host))),
+    }))
+}
+
+/// Says of packs whether they lie on this host, for all attempts of a runner: the engine is asked once a pack.
+pub(crate) struct Tally {
+    store: Arc<Store>,
+    host: String,
+    hosts: Mutex<Hosts>,
+    /// The engine does not know.
+    is_silent: AtomicBool,
+    counters: Arc<Counters>,
+}
+
+impl Tally {
+    pub fn new(store: &Arc<Store>, counters: &Arc<Counters>) -> Arc<Self> {
+        Arc::new(Self {
+            store: Arc::clone(store),
+            host: crate::node::host(),
+            hosts: Mutex::default(),
+            is_silent: AtomicBool::new(false),
+            counters: Arc::clone(counters),
+        })
+    }
+
+    /// Nothing, where nobody knows.
+    fn is_here(&self, pack: PackId) -> Option<bool> {
+        if self.is_silent.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut hosts = self.hosts.lock().expect("no panic while held");
+        // It is only told: an engine that does not answer just now has no read fail that has succeeded.
+        let first = hosts.of(&self.store, pack).ok()?.first().map(|first| is_same_host(first, &self.host));
+        self.is_silent.store(first.is_none(), Ordering::Relaxed);
+        first
+    }
+}
+
+/// What was read for one attempt.
+pub(crate) struct Seen {
+    tally: Arc<Tally>,
+    here: AtomicU64,
+    elsewhere: AtomicU64,
+}
+
+impl Seen {
+    pub fn new(tally: &Arc<Tally>) -> Arc<Self> {
+        Arc::new(Self { tally: Arc::clone(tally), here: AtomicU64::new(0), elsewhere: AtomicU64::new(0) })
+    }
+
+    /// What is to be told of each chunk.
+    pub fn told(self: &Arc<Self>) -> Arc<Told> {
+        let seen = Arc::clone(self);
+        Arc::new(move |pack, len| {
+            let Some(is_here) = pack.and_then(|pack| seen.tally.is_here(pack)) else { return };
+            let all = &seen.tally.counters;
+            let (own, all) =
+                if is_here { (&seen.here, &all.bytes_here) } else { (&seen.elsewhere, &all.bytes_elsewhere) };
+            Counters::add(own, len);
+            Counters::add(all, len);
+        })
+    }
+
+    /// From packs on this host, and from others; nothing if nobody knows.
+    pub fn bytes(&self) -> Option<(u64, u64)> {
+        let (here, elsewhere) = (self.here.load(Ordering::Relaxed), self.elsewhere.load(Ordering::Relaxed));
+        (here + elsewhere > 0).then_some((here, elsewhere))
+    }
 }
 
 struct Look<'a> {

@@ -25,13 +25,21 @@ pub struct Measured {
     /// The most memory that they had at once, bytes, where it was counted; of several programs the sum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<u64>,
+    /// Bytes that were read for it from packs on its own host, where the packs' engine says who holds what.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_here: Option<u64>,
+    /// As these, from packs elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_elsewhere: Option<u64>,
 }
 
 impl Measured {
-    /// Of an attempt on this host.
-    pub(super) fn here(took: Duration, usage: Usage) -> Self {
+    /// Of an attempt on this host, for which so much was read from packs here and elsewhere.
+    pub(super) fn here(took: Duration, usage: Usage, seen: Option<(u64, u64)>) -> Self {
         let cpu_secs = usage.cpu.map(|cpu| cpu.as_secs_f64());
-        Self { host: crate::node::host(), secs: took.as_secs_f64(), cpu_secs, memory: usage.memory }
+        let (bytes_here, bytes_elsewhere) = seen.unzip();
+        let (host, secs) = (crate::node::host(), took.as_secs_f64());
+        Self { host, secs, cpu_secs, memory: usage.memory, bytes_here, bytes_elsewhere }
     }
 
     pub(super) fn encode(&self) -> String {
@@ -113,7 +121,14 @@ mod tests {
     }
 
     fn took(secs: f64) -> Measured {
-        Measured { host: "a".into(), secs, cpu_secs: None, memory: None }
+        Measured {
+            host: "a".into(),
+            secs,
+            cpu_secs: None,
+            memory: None,
+            bytes_here: None,
+            bytes_elsewhere: None,
+        }
     }
 
     #[test]
@@ -140,9 +155,9 @@ mod tests {
     #[test]
     fn what_is_noted_is_read_again_and_what_is_not_known_left_out() {
         let usage = Usage { cpu: Some(Duration::from_millis(1500)), memory: None };
-        let measured = Measured::here(Duration::from_secs(2), usage);
+        let measured = Measured::here(Duration::from_secs(2), usage, Some((7, 0)));
         let text = measured.encode();
-        assert!(!text.contains("memory"), "{text}");
+        assert!(!text.contains("memory") && text.contains("bytes_elsewhere"), "{text}");
         assert_eq!(serde_json::from_str::<Measured>(&text).unwrap(), measured);
     }
 }

@@ -44,6 +44,8 @@ use crate::through::RAW;
 use crate::written::{self, Quiet};
 
 use launch::Inputs;
+use locality::Tally;
+pub use locality::{Nearby, nearby};
 pub use measured::{Forecast, Measured, measured};
 use scratch::Scratch;
 use stragglers::Overtaken;
@@ -130,6 +132,8 @@ pub(crate) struct Shared {
     pub place: Option<Arc<str>>,
     /// Splits of which this host holds the most, where the packs' engine says who holds what.
     pub local: Vec<u64>,
+    /// Where what programs read was.
+    pub tally: Arc<Tally>,
 }
 
 impl Shared {
@@ -275,6 +279,7 @@ fn work(
         overtaken: Overtaken::default(),
         place,
         local,
+        tally: Tally::new(store, counters),
     });
     let mounted = launch::prepare(&shared)?;
     let open = row.splits[SplitState::Waiting as usize] + row.splits[SplitState::Running as usize];

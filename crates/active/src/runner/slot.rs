@@ -158,7 +158,7 @@ impl Slot<'_> {
         if self.settled_lost(claimed)? {
             return Ok(());
         }
-        let Begun { attempt, mut stdout, work, others } = match launch::begin(shared, claimed) {
+        let Begun { attempt, mut stdout, work, others, seen } = match launch::begin(shared, claimed) {
             Ok(begun) => begun,
             Err(error) => return self.failed(claimed, &error.to_string(), &[]),
         };
@@ -231,7 +231,7 @@ impl Slot<'_> {
             }
         }
         let took = began.elapsed();
-        self.finished(claimed, ended.log, Some(Measured::here(took, ended.usage)))?;
+        self.finished(claimed, ended.log, Some(Measured::here(took, ended.usage, seen.bytes())))?;
         let mut longest = shared.longest.lock().expect("no panic while held");
         *longest = (*longest).max(Some(took));
         drop(longest);

@@ -14,6 +14,7 @@ use outrigger_store::meta::jobs::{JobId, JobRow, JobState, SplitRow, SplitState}
 use outrigger_store::tree::show;
 use outrigger_store::{Error, ErrorKind, Store};
 
+use super::nearby::{describe_nearby, nearby_json, nearby_of};
 use super::{Context, run};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, Out, count, local, print_json, print_text, rfc3339_nanos, size};
@@ -215,6 +216,12 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     let splits = jobs.splits(row.id)?;
     let times = measured(&store, row.id)?;
     let forecast = Forecast::new(&splits, &times);
+    let goes_on = matches!(row.state, JobState::Waiting | JobState::Running) && !is_open;
+    let nearby = if goes_on { nearby_of(&store, row.id) } else { None };
+    let sum = |of: fn(&Measured) -> Option<u64>| {
+        times.values().filter_map(of).fold(None, |sum: Option<u64>, bytes| Some(sum.unwrap_or(0) + bytes))
+    };
+    let (here, elsewhere) = (sum(|took| took.bytes_here), sum(|took| took.bytes_elsewhere));
     if context.json {
         let input = |input: &outrigger_store::meta::jobs::JobInput| {
             serde_json::Value::from(
@@ -239,12 +246,18 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
                 .with("seconds", took.map(|took| took.secs))
                 .with("seconds_predicted", forecast.secs(split))
                 .with("cpu_seconds", took.and_then(|took| took.cpu_secs))
-                .with("memory_peak", took.and_then(|took| took.memory));
+                .with("memory_peak", took.and_then(|took| took.memory))
+                .with("bytes_here", took.and_then(|took| took.bytes_here))
+                .with("bytes_elsewhere", took.and_then(|took| took.bytes_elsewhere));
             serde_json::Value::from(object)
         };
         let is_told =
             |split: &&SplitRow| times.contains_key(&split.number) || split.state == SplitState::Running;
         let usage: Vec<_> = splits.iter().filter(is_told).map(told).collect();
+        let object = object
+            .with("inputs_lie", nearby_json(nearby.as_ref()))
+            .with("bytes_here", here)
+            .with("bytes_elsewhere", elsewhere);
         print_json(object.with("set_aside", aside).with("attempts", usage))?;
         return Ok(Exit::Done);
     }
@@ -259,6 +272,9 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
         for output in &spec.outputs {
             let name = if output.name.is_empty() { "standard output" } else { &output.name };
             text += &format!("  output    {name} to {}\n", output.template);
+        }
+        for to in &spec.reach {
+            text += &format!("  reaches   {to}\n");
         }
     }
     text += &format!("  inputs    {}", count(inputs.len() as u64));
@@ -277,6 +293,16 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
         &format!("  splits    {done} done, {running} running, {waiting} waiting, {set_aside} set aside\n");
     for aside in aside {
         text += &format!("            split {}: {}\n", aside.split, aside.why);
+    }
+    if let Some(nearby) = &nearby {
+        text += &format!("            {}\n", describe_nearby(nearby));
+    }
+    if let (Some(here), Some(elsewhere)) = (here, elsewhere) {
+        text += &format!(
+            "  read      {} from packs on the hosts that ran it, {} from others\n",
+            size(here),
+            size(elsewhere)
+        );
     }
     text += &describe_times(&splits, &times, &forecast);
     print_text(&text)?;

@@ -24,6 +24,7 @@ mod live_text;
 pub mod localize;
 pub mod ls;
 pub mod mount;
+mod nearby;
 pub mod node;
 pub mod offload;
 pub mod policy;

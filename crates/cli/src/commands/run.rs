@@ -16,7 +16,7 @@ use outrigger_active::plan::{Splits, settle_program, submit};
 use outrigger_active::progress::{Counters, View};
 use outrigger_active::records::Records;
 use outrigger_active::rules::for_next_files;
-use outrigger_active::runner::{self, Report, RunOptions};
+use outrigger_active::runner::{self, Nearby, Report, RunOptions};
 use outrigger_active::sandbox::net::Destination;
 use outrigger_active::sandbox::{Mode, Sandbox};
 use outrigger_active::spec::Spec;
@@ -27,6 +27,7 @@ use outrigger_store::Store;
 use outrigger_store::meta::jobs::{JobId, JobState};
 use outrigger_store::tree::show;
 
+use super::nearby::{describe_here, describe_nearby, is_known, nearby_json, nearby_of};
 use super::{Context, beside};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
@@ -277,7 +278,7 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
         ));
     }
     if several && mounts.len() > 1 {
-        return Err(Failure::usage(&format!(
+        return Err(Failure::usage(format!(
             "this store is mounted {} times here, and --follow with #W->1W awaits its files in one mount, which reads them for one program: unmount the others, or leave --follow away and join the files once they are closed",
             mounts.len()
         )));
@@ -335,7 +336,7 @@ fn await_file(
 /// Runs a job over standard input while it comes.
 fn through(context: &Context, store: &Arc<Store>, spec: Spec, started: Instant) -> Outcome {
     let stdin = Box::new(std::io::stdin());
-    with_options(context, store, Some(1), started, |options, counters| {
+    with_options(context, store, (Some(1), None), started, |options, counters| {
         outrigger_active::through::run(store, spec, stdin, options, counters)
     })
 }
@@ -348,7 +349,11 @@ pub fn go(
     slots: Option<usize>,
     started: Instant,
 ) -> Outcome {
-    with_options(context, store, slots, started, |options, counters| {
+    let nearby = nearby_of(store, job);
+    if let Some(nearby) = nearby.as_ref().filter(|_| !context.quiet && !context.json) {
+        complain(&describe_nearby(nearby));
+    }
+    with_options(context, store, (slots, nearby), started, |options, counters| {
         runner::run(store, job, options, counters)
     })
 }
@@ -356,7 +361,7 @@ pub fn go(
 fn with_options(
     context: &Context,
     store: &Arc<Store>,
-    slots: Option<usize>,
+    (slots, nearby): (Option<usize>, Option<Nearby>),
     started: Instant,
     run: impl FnOnce(&RunOptions<'_>, &Arc<Counters>) -> outrigger_store::Result<Report>,
 ) -> Outcome {
@@ -387,7 +392,7 @@ fn with_options(
     drop(bar);
     let report = report?;
     context.settle(store);
-    say(context, (&report, without.as_deref()), &counters.view(), started.elapsed().as_secs_f64())
+    say(context, (&report, without.as_deref(), nearby), &counters.view(), started.elapsed().as_secs_f64())
 }
 
 /// What has a mount of the store stand still while outputs become visible.
@@ -445,11 +450,12 @@ fn describe(view: &View, elapsed: Duration) -> String {
     let secs = elapsed.as_secs_f64();
     let rate = view.bytes_read as f64 / secs.max(0.001);
     let mut text = format!(
-        "{} of {} splits, {} of {} read, {} written, {}/s",
+        "{} of {} splits, {} of {} read{}, {} written, {}/s",
         count(view.splits_done),
         count(view.splits),
         size(view.bytes_read),
         size(view.bytes_expected),
+        describe_here(view),
         size(view.bytes_written),
         size(rate as u64)
     );
@@ -463,7 +469,12 @@ fn describe(view: &View, elapsed: Duration) -> String {
     text
 }
 
-fn say(context: &Context, (report, without): (&Report, Option<&str>), view: &View, secs: f64) -> Outcome {
+fn say(
+    context: &Context,
+    (report, without, nearby): (&Report, Option<&str>, Option<Nearby>),
+    view: &View,
+    secs: f64,
+) -> Outcome {
     let Report { job, files, set_aside, missing, .. } = report;
     for missing in missing {
         complain(&format!("the sandbox is not what it could be: {missing}"));
@@ -480,6 +491,7 @@ fn say(context: &Context, (report, without): (&Report, Option<&str>), view: &Vie
         JobState::Done => Exit::Partial,
         _ => Exit::Failed,
     };
+    let known = is_known(view);
     if context.json {
         let file = |(path, bytes): &(outrigger_store::tree::StorePath, u64)| {
             serde_json::Value::from(Object::new().with_name("path", &path.to_bytes()).with("bytes", *bytes))
@@ -498,7 +510,10 @@ fn say(context: &Context, (report, without): (&Report, Option<&str>), view: &Vie
                 .with("files", files.iter().map(file).collect::<Vec<_>>())
                 .with("set_aside", set_aside.iter().map(aside).collect::<Vec<_>>())
                 .with("splits", view.splits)
+                .with("inputs_lie", nearby_json(nearby.as_ref()))
                 .with("bytes_read", view.bytes_read)
+                .with("bytes_here", known.then_some(view.bytes_here))
+                .with("bytes_elsewhere", known.then_some(view.bytes_elsewhere))
                 .with("bytes_written", view.bytes_written)
                 .with("attempts_failed", view.failures)
                 .with("control_groups", without.is_none())
@@ -507,10 +522,11 @@ fn say(context: &Context, (report, without): (&Report, Option<&str>), view: &Vie
     } else if exit != Exit::Failed && !context.quiet {
         let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
         print_text(&format!(
-            "job {}: {}, {} read in {} ({}/s): {}, {}\n",
+            "job {}: {}, {} read{} in {} ({}/s): {}, {}\n",
             job.id,
             counted(view.splits, "split", "splits"),
             size(view.bytes_read),
+            describe_here(view),
             duration(secs),
             size((view.bytes_read as f64 / secs.max(0.001)) as u64),
             counted(files.len() as u64, "file", "files"),

@@ -72,6 +72,7 @@ fn what_happened_is_told_in_codes_and_words() {
     let json = said.json();
     assert_eq!((json["state"].as_str(), json["files"][0]["path"].as_str()), (Some("done"), Some("out/a")));
     assert_eq!(json["set_aside"][0]["input"].as_str(), Some("in/b"));
+    assert!(json["inputs_lie"].is_null() && json["bytes_here"].is_null(), "a directory does not say");
     let jobs = place.done(&["jobs", "--json"]).json();
     assert_eq!(jobs["jobs"].as_array().unwrap().len(), 2);
     assert!(place.done(&["jobs"]).text().lines().next().unwrap().contains("done"));

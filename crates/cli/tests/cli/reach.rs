@@ -145,6 +145,7 @@ fn names_are_known_inside_as_they_were_granted() {
     let reach: Vec<&str> = job["reach"].as_array().unwrap().iter().filter_map(|one| one.as_str()).collect();
     assert_eq!(reach, [format!("{name}:{good}"), format!("localhost:{good}")]);
     assert_eq!(job["net"], false);
+    assert!(place.done(&["job", "show", "2"]).text().contains(&format!("reaches   {name}:{good}")));
 }
 
 #[test]
@@ -204,7 +205,7 @@ fn what_makes_no_sense_is_refused_and_net_alone_is_everything() {
         return;
     }
     let (good, _) = server("good");
-    for net in [&["--net"][..], &["--net", "--tries", "1"]] {
+    for net in [&["--net"][..], &["--net", "--env", "A=b"]] {
         let (code, log) = told(&place, net, &format!("print STDERR ask('127.0.0.1:{good}', 'x')"));
         assert_eq!((code, log.as_str()), (0, "good: x"), "{net:?}");
     }

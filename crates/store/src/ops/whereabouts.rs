@@ -50,9 +50,7 @@ const LOOKUPS: usize = 512;
 /// # Errors
 /// Those of the store and of the packs' engine.
 pub fn whereabouts(store: &Store, at: At, top: &Inode) -> Result<Whereabouts> {
-    let mut look = look_below(store, at, top)?;
-    look.said.packs = look.hosts.0.len() as u64;
-    Ok(look.said)
+    look_below(store, at, top)?.end()
 }
 
 /// The packs that hold the content of `top`, and of all below it if it is a directory.
@@ -60,11 +58,13 @@ pub fn whereabouts(store: &Store, at: At, top: &Inode) -> Result<Whereabouts> {
 /// # Errors
 /// As [`whereabouts`].
 pub fn packs_of(store: &Store, at: At, top: &Inode) -> Result<HashSet<PackId>> {
-    Ok(look_below(store, at, top)?.hosts.0.into_keys().collect())
+    let mut look = look_below(store, at, top)?;
+    look.answer()?;
+    Ok(look.hosts.0.into_keys().collect())
 }
 
 fn look_below<'a>(store: &'a Store, at: At, top: &Inode) -> Result<Look<'a>> {
-    let mut look = Look { store, said: Whereabouts::default(), hosts: Hosts::default(), asked: Vec::new() };
+    let mut look = Look::new(store, &|_| true);
     match top.attributes.kind {
         FileKind::File => look.file(&top.root)?,
         FileKind::Directory => {
@@ -79,8 +79,26 @@ fn look_below<'a>(store: &'a Store, at: At, top: &Inode) -> Result<Look<'a>> {
         }
         _ => {}
     }
-    look.answer()?;
     Ok(look)
+}
+
+/// Says where these contents lie, as far as it has come when `goes_on` says that this is enough.
+///
+/// # Errors
+/// As [`whereabouts`].
+pub fn whereabouts_while<'a>(
+    store: &Store,
+    roots: impl Iterator<Item = &'a Root>,
+    goes_on: &dyn Fn(&Whereabouts) -> bool,
+) -> Result<Whereabouts> {
+    let mut look = Look::new(store, goes_on);
+    for root in roots {
+        look.file(root)?;
+        if !goes_on(&look.said) {
+            break;
+        }
+    }
+    look.end()
 }
 
 /// A part of a content of which reads are sent to one host.
@@ -207,9 +225,20 @@ struct Look<'a> {
     said: Whereabouts,
     hosts: Hosts,
     asked: Vec<(Fingerprint, u32)>,
+    goes_on: &'a dyn Fn(&Whereabouts) -> bool,
 }
 
-impl Look<'_> {
+impl<'a> Look<'a> {
+    fn new(store: &'a Store, goes_on: &'a dyn Fn(&Whereabouts) -> bool) -> Self {
+        Self { store, said: Whereabouts::default(), hosts: Hosts::default(), asked: Vec::new(), goes_on }
+    }
+
+    fn end(mut self) -> Result<Whereabouts> {
+        self.answer()?;
+        self.said.packs = self.hosts.0.len() as u64;
+        Ok(self.said)
+    }
+
     fn file(&mut self, root: &Root) -> Result<()> {
         self.said.files += 1;
         each_part(&Reader::new(self.store), root, &mut |chunks| {
@@ -217,7 +246,7 @@ impl Look<'_> {
             if self.asked.len() >= LOOKUPS {
                 self.answer()?;
             }
-            Ok(true)
+            Ok((self.goes_on)(&self.said))
         })
     }
 

@@ -12,4 +12,4 @@ pub mod manifest;
 pub mod packs;
 mod pipeline;
 
-pub use pipeline::{Nodes, Reader};
+pub use pipeline::{Nodes, Reader, Told};

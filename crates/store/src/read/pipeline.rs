@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outrigger_format::{Entry, Fingerprint, FingerprintKind, Footer, Place, Root};
+use outrigger_format::{Entry, Fingerprint, FingerprintKind, Footer, PackId, Place, Root};
 
 use super::manifest::{NodeSource, walk_entries};
 use super::packs::{PackReader, Wanted};
@@ -18,7 +18,11 @@ pub struct Reader<'a> {
     index: &'a Index,
     packs: &'a PackReader,
     fingerprint: FingerprintKind,
+    told: Option<&'a Told>,
 }
+
+/// Is told of each chunk of a file that is read how long it is, and in which pack it was; in none, if it came from the database.
+pub type Told = dyn Fn(Option<PackId>, u64) + Send + Sync;
 
 /// How often the index is brought up to date for one chunk.
 const REFRESHES: usize = 3;
@@ -31,7 +35,13 @@ impl<'a> Reader<'a> {
     /// A reader of `store`.
     pub fn new(store: &'a Store) -> Self {
         let (meta, fingerprint) = (&*store.meta, store.config.fingerprint);
-        Self { meta, index: &store.index, packs: &store.packs, fingerprint }
+        Self { meta, index: &store.index, packs: &store.packs, fingerprint, told: None }
+    }
+
+    /// As this one, telling what it reads of files.
+    #[must_use]
+    pub fn telling(self, told: &'a Told) -> Self {
+        Self { told: Some(told), ..self }
     }
 
     /// The function that names the store's chunks.
@@ -44,12 +54,15 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// `Damaged`, naming chunk, pack and frame; `out` is then unchanged.
     pub fn append_chunk(&self, fingerprint: &Fingerprint, len: u32, out: &mut Vec<u8>) -> Result<()> {
-        self.with_chunk(fingerprint, |chunk| {
+        self.with_chunk(fingerprint, |chunk, pack| {
             if chunk.len() != len as usize {
                 let why = "its length is not what the manifest says";
                 return Err(Error::damaged(format!("chunk {fingerprint}: {why}")));
             }
             out.extend_from_slice(chunk);
+            if let Some(told) = self.told {
+                told(pack, u64::from(len));
+            }
             Ok(())
         })
     }
@@ -70,7 +83,7 @@ impl<'a> Reader<'a> {
     fn with_chunk<T>(
         &self,
         fingerprint: &Fingerprint,
-        mut take: impl FnMut(&[u8]) -> Result<T>,
+        mut take: impl FnMut(&[u8], Option<PackId>) -> Result<T>,
     ) -> Result<T> {
         let (mut bad, mut first, mut refreshes, mut doubted) = (Vec::new(), None, 0, None);
         loop {
@@ -78,7 +91,7 @@ impl<'a> Reader<'a> {
             let Some(place) = place else {
                 // In this order: a chunk leaves the database when its pack is committed, so what is neither here nor there was packed in between.
                 if let Some(bytes) = self.loose(fingerprint, &mut first)? {
-                    return take(&bytes);
+                    return take(&bytes, None);
                 }
                 if first.is_none() && refreshes < REFRESHES {
                     refreshes += 1;
@@ -128,7 +141,7 @@ impl<'a> Reader<'a> {
         &self,
         fingerprint: &Fingerprint,
         place: Place,
-        take: &mut impl FnMut(&[u8]) -> Result<T>,
+        take: &mut impl FnMut(&[u8], Option<PackId>) -> Result<T>,
     ) -> Result<T> {
         let (footer, number, position) = self.position(place)?;
         let frame = self.packs.frame(place.pack, &footer, number, Wanted::Now)?;
@@ -139,7 +152,7 @@ impl<'a> Reader<'a> {
         if let Some(verified) = self.packs.verified().filter(|_| frame.note_matched(position)) {
             verified.note_frame(place.pack, number, footer.frames().len());
         }
-        take(chunk)
+        take(chunk, Some(place.pack))
     }
 
     /// The footer of the pack of `place`, the frame that it lies in, and which of its chunks that is.
@@ -261,7 +274,7 @@ fn damaged(place: Place, why: &str) -> Error {
 
 impl NodeSource for Reader<'_> {
     fn read_node(&self, fingerprint: &Fingerprint) -> Result<Vec<u8>> {
-        self.with_chunk(fingerprint, |bytes| Ok(bytes.to_vec()))
+        self.with_chunk(fingerprint, |bytes, _| Ok(bytes.to_vec()))
     }
 }
 
@@ -285,6 +298,6 @@ impl Nodes {
 impl NodeSource for Nodes {
     fn read_node(&self, fingerprint: &Fingerprint) -> Result<Vec<u8>> {
         let Self { meta, index, packs, fingerprint: kind } = self;
-        Reader { meta: &**meta, index, packs, fingerprint: *kind }.read_node(fingerprint)
+        Reader { meta: &**meta, index, packs, fingerprint: *kind, told: None }.read_node(fingerprint)
     }
 }

@@ -157,6 +157,7 @@ impl Shared {
         self.state.lock().expect("no panic while held")
     }
 
+    #[allow(clippy::host_endian_bytes, reason = "the kernel counts with it")]
     fn wake(&self) {
         // It is full when it has been told already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
