@@ -4,6 +4,7 @@
 use std::io::{Error, Result};
 use std::os::fd::{FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::io::FdFlags;
@@ -22,10 +23,10 @@ pub(super) fn keep(command: &mut Command, socket: OwnedFd) {
 /// # Errors
 /// When it is not open.
 pub(super) fn kept(number: RawFd) -> Result<OwnedFd> {
-    if number <= 2 {
+    if number <= 2 || !Path::new(&format!("/proc/self/fd/{number}")).exists() {
         return Err(Error::from(rustix::io::Errno::BADF));
     }
-    // SAFETY: the stage is this process's only thread, has opened nothing yet, and is told this number by who started it; nobody else in this process owns it. That it is open is looked at next.
+    // SAFETY: the stage is this process's only thread, has opened nothing yet, and is told this number by who started it; nobody else in this process owns it. That it is open has just been looked at.
     let socket = unsafe { OwnedFd::from_raw_fd(number) };
     rustix::io::fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     Ok(socket)
