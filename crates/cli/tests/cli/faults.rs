@@ -203,6 +203,35 @@ fn clocks_that_differ_end_no_session_and_lose_nothing() {
     shared.check(&right);
 }
 
+/// A pack that is not needed any more is as old as the database's clock says, whatever a host believes that buries or removes it.
+#[test]
+fn grace_goes_by_the_clock_of_the_database() {
+    let Some(library) = faketime() else { return };
+    let Some(shared) = Shared::new() else { return };
+    let place = Place::empty();
+    let run = |by: &str, args: &[&str]| {
+        let mut command = command(&place, &shared.url(), args);
+        command.env("LD_PRELOAD", &library).env("FAKETIME", by).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        let said = Said::from(command.output().unwrap());
+        assert_eq!(said.code, 0, "{by} {args:?}: {}", said.err);
+        said
+    };
+    let packs_unlinked = |by: &str, grace: &str| {
+        let report = run(by, &["gc", "--grace", grace, "--json"]).json();
+        (report["packs_unlinked"].as_u64().unwrap(), report["packs_waiting"].as_u64().unwrap())
+    };
+    for (buried, removed) in [("-1d", "+1d"), ("+1d", "-1d")] {
+        fs::write(place.path("f"), noise(1, 300_000)).unwrap();
+        run("+0", &["put", "f"]);
+        run("+0", &["rm", "f"]);
+        let (gone, waiting) = packs_unlinked(buried, "3600");
+        assert!(gone == 0 && waiting > 0, "{buried}: {gone} {waiting}");
+        assert_eq!(packs_unlinked(removed, "3600").0, 0, "{buried}, {removed}: it is some seconds old");
+        let (gone, waiting) = packs_unlinked(removed, "0");
+        assert!(gone > 0 && waiting == 0, "{buried}, {removed}: {gone} {waiting}");
+    }
+}
+
 /// A store with metadata in PostgreSQL and packs in an object store that fails on purpose.
 struct Remote {
     server: &'static Server,
