@@ -5,12 +5,13 @@ mod support;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::fs::{FileSystem, Found, Handle, NewNode, OpenFlags, Part, ROOT, SetAttr};
-use outrigger_fuse::live::{Expected, Followed, Follows, LiveVolume, NOTHING_MORE, Wanted};
+use outrigger_fuse::live::{Followed, Follows, LiveVolume, NOTHING_MORE, StillWaits, Wanted};
 use outrigger_store::meta::jobs::{
     Claimed, JobId, JobInput, JobState, NewJob, NewSplit, OPEN_END, SplitRow, SplitState, job_holder,
 };
@@ -55,7 +56,7 @@ impl Follows for All {
         })
     }
 
-    fn expect(&self, _: &str) -> Result<Expected> {
+    fn expect(&self, _: &str, _: StillWaits) -> Result<Receiver<JobId>> {
         Err(Error::new(ErrorKind::Invalid, "nobody asks"))
     }
 }

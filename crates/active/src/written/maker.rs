@@ -4,12 +4,12 @@
 //! is answered.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
-use outrigger_fuse::live::{Expected, Follows, Input, Wanted};
+use outrigger_fuse::live::{Follows, Input, StillWaits, Wanted};
 use outrigger_store::meta::jobs::{JobId, JobInput, JobState, Jobs, NewJob, NewSplit, OPEN_END};
 use outrigger_store::meta::{Inode, SessionId};
 use outrigger_store::ops::View;
@@ -49,7 +49,7 @@ struct Awaited {
     ready: Arc<Ready>,
     /// Until it is made.
     tell: Mutex<Option<Sender<JobId>>>,
-    waiter: Weak<()>,
+    waits: StillWaits,
     /// If it is more than one.
     group: Option<Group>,
 }
@@ -59,10 +59,8 @@ impl Awaited {
         match &self.group {
             // Once there is a job, whoever waits for it need not.
             Some(group) if group.job().is_some() => jobs.is_some_and(|jobs| group.is_over(jobs)),
-            Some(_) => self.waiter.strong_count() == 0,
-            None => {
-                self.waiter.strong_count() == 0 || self.tell.lock().expect("no panic while held").is_none()
-            }
+            Some(_) => !(self.waits)(),
+            None => !(self.waits)() || self.tell.lock().expect("no panic while held").is_none(),
         }
     }
 
@@ -135,17 +133,16 @@ impl Follows for Maker {
         Some(Box::new(Making { store: Arc::clone(&self.store), path, wants, made: None }))
     }
 
-    fn expect(&self, rule: &str) -> Result<Expected> {
+    fn expect(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>> {
         let rule: Rule = serde_json::from_str(rule).map_err(|error| {
             Error::new(ErrorKind::Newer, "the mount is of another version than this program").caused_by(error)
         })?;
         let (tell, job) = channel();
-        let waiter = Arc::new(());
         let group = Group::of(&rule)?;
         let ready = ready("", rule)?;
-        let awaited = Awaited { ready, tell: Mutex::new(Some(tell)), waiter: Arc::downgrade(&waiter), group };
+        let awaited = Awaited { ready, tell: Mutex::new(Some(tell)), waits, group };
         self.change(|known| known.awaited.push(Arc::new(awaited)));
-        Ok(Expected { job, waiter })
+        Ok(job)
     }
 
     fn close(&self, jobs: &dyn Jobs, job: JobId, inode: u64, content: (&Root, bool)) -> Result<()> {
@@ -253,7 +250,7 @@ impl Wanted for Making {
             if let Some(awaited) = &want.awaited {
                 tell = awaited.tell.lock().expect("no panic while held").take();
                 // Another file came first, or nobody waits any more.
-                if tell.is_none() || awaited.waiter.strong_count() == 0 {
+                if tell.is_none() || !(awaited.waits)() {
                     continue;
                 }
             }

@@ -23,7 +23,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use outrigger_store::meta::SessionId;
@@ -33,7 +33,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use client::Client;
 
-use crate::follow::{Expected, Followed};
+use crate::follow::{Followed, StillWaits};
 use crate::fs::Counted;
 use crate::live::{Input, LiveVolume, Stale};
 use crate::measures::{self, Watched};
@@ -64,7 +64,7 @@ pub trait Controlled: Watched + Send + Sync + 'static {
     ///
     /// # Errors
     /// `Invalid` when this mount has no rules.
-    fn expect_file(&self, rule: &str) -> Result<Expected>;
+    fn expect_file(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>>;
     /// The next bytes of a file that is being written, from byte `from` on; waits for them as long as `wait`.
     ///
     /// # Errors
@@ -90,8 +90,8 @@ impl Controlled for LiveVolume {
         self.refresh_follows()
     }
 
-    fn expect_file(&self, rule: &str) -> Result<Expected> {
-        self.expect_file(rule)
+    fn expect_file(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>> {
+        self.expect_file(rule, waits)
     }
 
     fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed> {
@@ -120,8 +120,8 @@ impl Controlled for SharedVolume {
         self.refresh_follows()
     }
 
-    fn expect_file(&self, rule: &str) -> Result<Expected> {
-        self.expect_file(rule)
+    fn expect_file(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>> {
+        self.expect_file(rule, waits)
     }
 
     fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed> {
@@ -319,14 +319,16 @@ fn next<V: Controlled>(
     client: &mut UnixStream,
     forget: &Forget,
 ) -> io::Result<Option<Result<JobId>>> {
-    let expected = volume.expect_file(line.strip_prefix("next ").unwrap_or_default());
+    let connection = client.try_clone()?;
+    let waits = Box::new(move || !has_hung_up(&connection));
+    let expected = volume.expect_file(line.strip_prefix("next ").unwrap_or_default(), waits);
     let expected = match expected.and_then(|expected| ask_again(volume, forget).map(|()| expected)) {
         Ok(expected) => expected,
         Err(error) => return Ok(Some(Err(error))),
     };
     answer(client, Ok("awaits".to_string()))?;
     loop {
-        match expected.job.recv_timeout(LOOK_EVERY) {
+        match expected.recv_timeout(LOOK_EVERY) {
             Ok(job) => return Ok(Some(Ok(job))),
             Err(RecvTimeoutError::Timeout) if has_hung_up(client) => return Ok(None),
             Err(RecvTimeoutError::Timeout) => {}

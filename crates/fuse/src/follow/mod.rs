@@ -58,11 +58,11 @@ pub trait Follows: Send + Sync {
     fn is_any(&self) -> bool;
     /// What is wanted of a file that is about to be made at this path.
     fn wanted(&self, path: &[Vec<u8>]) -> Option<Box<dyn Wanted>>;
-    /// Wants one file, the next that `rule` says (in the words of who wants it), for as long as the answer lives.
+    /// Wants one file, the next that `rule` says (in the words of who wants it), for as long as `waits` says so; it is asked before a job is made. Says which job reads it, once.
     ///
     /// # Errors
     /// `Invalid`, `Newer`: it is not understood.
-    fn expect(&self, rule: &str) -> Result<Expected>;
+    fn expect(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>>;
     /// A file that a job reads was closed with this content; what the job has read is not that, if it is spoilt.
     ///
     /// # Errors
@@ -107,13 +107,8 @@ pub trait Wanted: Send {
     fn begin(self: Box<Self>, inode: u64, mount: SessionId, again: bool) -> Result<Vec<JobId>>;
 }
 
-/// Says which job reads the file that was waited for.
-pub struct Expected {
-    /// Once.
-    pub job: Receiver<JobId>,
-    /// Who waits for it.
-    pub waiter: Arc<()>,
-}
+/// Whether whoever wants a file still does.
+pub type StillWaits = Box<dyn Fn() -> bool + Send + Sync>;
 
 /// What a follower is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -262,9 +257,9 @@ impl<F> Following<F> {
     ///
     /// # Errors
     /// `Invalid` when this mount has no rules.
-    pub fn expect(&self, rule: &str) -> Result<Expected> {
+    pub fn expect(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>> {
         let none = || Error::new(ErrorKind::Invalid, "this mount has no programs read what is written");
-        self.follows.get().ok_or_else(none)?.expect(rule)
+        self.follows.get().ok_or_else(none)?.expect(rule, waits)
     }
 
     /// Where one of several inputs of a job is.

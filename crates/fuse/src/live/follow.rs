@@ -17,6 +17,7 @@
 //! [`Tree::hide`]: super::tree::Tree::hide
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use outrigger_store::meta::jobs::{JobId, JobState};
@@ -28,7 +29,7 @@ use super::core::Core;
 use super::destager::Select;
 use super::node::{Node, State};
 use crate::follow::{
-    ABORT, Again, End, Expected, Followed, Follows, Input, Open, Prefix, Versioned, Wanted, Write,
+    ABORT, Again, End, Followed, Follows, Input, Open, Prefix, StillWaits, Versioned, Wanted, Write,
 };
 
 impl Versioned for Node {
@@ -71,8 +72,8 @@ impl LiveVolume {
     ///
     /// # Errors
     /// `Invalid` when this mount has no rules.
-    pub fn expect_file(&self, rule: &str) -> Result<Expected> {
-        self.core.following.expect(rule)
+    pub fn expect_file(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>> {
+        self.core.following.expect(rule, waits)
     }
 
     /// Where one of several inputs of a job is.

@@ -66,7 +66,7 @@ use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 
 pub use self::destager::Paused;
 pub use self::hold::{Held, Stale};
-pub use crate::follow::{BLOCK, Expected, Followed, Follows, Input, NOTHING_MORE, Wanted};
+pub use crate::follow::{BLOCK, Followed, Follows, Input, NOTHING_MORE, StillWaits, Wanted};
 
 /// Room for staging unless said otherwise: twice the largest batch that a device takes.
 pub const STAGING_BYTES: u64 = 256 << 20;

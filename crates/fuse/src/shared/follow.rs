@@ -13,6 +13,7 @@
 //! **Without its session** this mount can store nothing, and whatever a program reads here counts for nothing: its followers are told that the file is closed, and find that its job's input is not.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use outrigger_format::Root;
@@ -26,7 +27,7 @@ use super::core::{Core, TRIES};
 use super::file::File;
 use super::noted::closed_holder;
 use crate::follow::{
-    ABORT, Again, End, Expected, Followed, Follows, Hanging, Input, Open, Prefix, Wanted, Write,
+    ABORT, Again, End, Followed, Follows, Hanging, Input, Open, Prefix, StillWaits, Wanted, Write,
 };
 
 impl SharedVolume {
@@ -54,8 +55,8 @@ impl SharedVolume {
     ///
     /// # Errors
     /// `Invalid` when this mount has no rules.
-    pub fn expect_file(&self, rule: &str) -> Result<Expected> {
-        self.core.following.expect(rule)
+    pub fn expect_file(&self, rule: &str, waits: StillWaits) -> Result<Receiver<JobId>> {
+        self.core.following.expect(rule, waits)
     }
 
     /// Where one of several inputs of a job is.

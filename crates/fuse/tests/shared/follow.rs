@@ -1,12 +1,13 @@
 //! Files that programs read while they are written in one of several mounts: what a follower may have seen, and what becomes of its job.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use outrigger_format::Root;
 use outrigger_fuse::control::{is_within_reach, listens_at, mounts_of};
 use outrigger_fuse::fs::{FileSystem, OpenFlags, Part, ROOT, SetAttr};
-use outrigger_fuse::live::{Expected, Followed, Follows, NOTHING_MORE, STAGING_BYTES_MIN, Wanted};
+use outrigger_fuse::live::{Followed, Follows, NOTHING_MORE, STAGING_BYTES_MIN, StillWaits, Wanted};
 use outrigger_fuse::shared::{SharedOptions, held_of, left_open, let_go};
 use outrigger_store::gc::{GcOptions, GcProgress, collect};
 use outrigger_store::meta::jobs::{
@@ -48,7 +49,7 @@ impl Follows for All {
             .then(|| Box::new(One { store: Arc::clone(&self.0), path }) as Box<dyn Wanted>)
     }
 
-    fn expect(&self, _: &str) -> outrigger_store::Result<Expected> {
+    fn expect(&self, _: &str, _: StillWaits) -> outrigger_store::Result<Receiver<JobId>> {
         Err(Error::new(ErrorKind::Invalid, "nobody asks"))
     }
 }
