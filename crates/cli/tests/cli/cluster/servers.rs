@@ -168,32 +168,3 @@ fn the_database_is_killed_in_the_middle_of_commits_while_hosts_write() {
         }
     });
 }
-
-/// Whoever asks is told soon, whoever writes waits.
-#[test]
-fn a_pool_that_does_not_answer_is_told_and_waited_for() {
-    let Some(cluster) = Cluster::here() else { return };
-    healed(3);
-    let site = cluster.in_pool();
-    let (one, two) = (site.mount("c0"), site.mount("c1"));
-    let _mends = Mends;
-    let trouble = || two.done(&["status", "--json"]).json()["packs_trouble"].clone();
-    assert!(trouble().is_null());
-    let bytes = noise(1, 700_000);
-    std::thread::scope(|scope| {
-        for osd in ["0", "1", "2"] {
-            script(&["osd", osd, "pause"]);
-        }
-        let writing = scope.spawn(|| one.synced("waits", &bytes));
-        let told = trouble();
-        assert!(told.as_str().is_some_and(|told| told.contains("does not answer")), "{told}");
-        assert!(!writing.is_finished());
-        for osd in ["0", "1", "2"] {
-            script(&["osd", osd, "continue"]);
-        }
-        writing.join().unwrap().unwrap();
-    });
-    two.must_read("waits", &bytes);
-    wait_until("there is no trouble", || trouble().is_null());
-    site.check(&two);
-}
