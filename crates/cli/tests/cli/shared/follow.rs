@@ -367,13 +367,12 @@ fn what_overwrites_a_file_is_seen_until_the_output_takes_its_place() {
     site.one.write("raw/a", "before");
     site.rule("1W->1W", &["--tries", "1"]);
     site.agent(true, "one");
-    let mut file = Site::overwrite(&site.one, "a");
-    file.write_all(b"first").unwrap();
+    let writer = Writer::new(&site.one, "{ printf first; read end; } | tee raw/a > /dev/null");
     site.until_read("first");
     // Its writer's host sees it, others when it is closed.
     site.one.must_read("raw/a", "first");
     site.two.must_read("raw/a", "before");
-    drop(file);
+    drop(writer);
     assert_eq!(site.wait("1").code, 0);
     for host in [&site.one, &site.two] {
         host.must_read("raw/a", "FIRST");
