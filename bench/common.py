@@ -70,7 +70,9 @@ def machine():
 
 def slug(info):
     words = re.findall(r"xeon|epyc|ryzen|core|neoverse|apple|graviton", info["cpu"].lower())
-    return f"{words[0] if words else platform.machine()}-{info['cpus']}cpu-{round(info['memory'] / 2**30)}gb"
+    # Processors of one name differ most in their instructions.
+    simd = "-avx512" if "avx512f" in info["flags"] else "-avx2" if "avx2" in info["flags"] else ""
+    return f"{words[0] if words else platform.machine()}-{info['cpus']}cpu-{round(info['memory'] / 2**30)}gb{simd}"
 
 
 def revision():

@@ -46,10 +46,11 @@ impl Machine {
         }
     }
 
-    /// The name of its directory of records: `amd-epyc-2cpu-24gb`.
+    /// The name of its directory of records: `amd-epyc-2cpu-25gb-avx512`. Processors of one name differ most in their instructions.
     pub fn slug(&self) -> String {
         let mut words: Vec<String> = vec![self.cpu.clone(), format!("{}cpu", self.cpus)];
         words.push(format!("{}gb", (self.memory as f64 / 1e9).round() as u64));
+        words.push(self.simd.clone());
         words.extend(self.devices.iter().cloned());
         let plain: String = words
             .join("-")

@@ -40,7 +40,7 @@ impl Recorded {
             std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path())
         };
         // The names begin with the day.
-        let newer = |a: &PathBuf, b: &PathBuf| a.file_name().cmp(&b.file_name());
+        let newer = |a: &PathBuf, b: &PathBuf| a.file_stem().cmp(&b.file_stem());
         let file =
             places.into_iter().flat_map(in_place).filter(is_record).max_by(newer).ok_or_else(|| {
                 Failed::Missing(format!(
