@@ -90,8 +90,9 @@ fn records_of_other_machines_can_be_added() {
     outcome.findings[0].value = 200.0;
     let path = record(id, &other, outcome).save(dir.path()).unwrap();
     assert!(path.ends_with(format!(
-        "other-cpu-64cpu-{}gb-nvidia-h200/{id}.json",
-        (here.memory as f64 / 1e9).round()
+        "other-cpu-64cpu-{}gb-{}-nvidia-h200/{id}.json",
+        (here.memory as f64 / 1e9).round(),
+        here.simd
     )));
     let records = Record::load_all(dir.path()).unwrap();
     report::write(&experiments, &records, &dir.path().join("out")).unwrap();
