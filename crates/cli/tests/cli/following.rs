@@ -5,32 +5,24 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::run::{Said, Waits};
+use crate::run::{Agents, Said, Waits};
 use crate::writable::Mounts;
 
 /// A mount with a directory `raw` in it, and agents that are killed when this is dropped.
 struct Site {
+    // Before the mount, which they have open.
+    agents: Agents,
     mounts: Mounts,
-    agents: Vec<Child>,
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        for agent in &mut self.agents {
-            let _ = agent.kill();
-            let _ = agent.wait();
-        }
-    }
 }
 
 impl Site {
     fn new() -> Option<Self> {
         let mounts = Mounts::new()?;
         fs::create_dir(mounts.place.path("mnt/raw")).unwrap();
-        Some(Self { mounts, agents: Vec::new() })
+        Some(Self { mounts, agents: Agents::default() })
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -67,9 +59,8 @@ impl Site {
     }
 
     fn agent(&mut self, name: &str) {
-        let mut command = self.mounts.place.command(&["node", "--name", name, "--slots", "2"]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.agents.push(command.spawn().unwrap());
+        let command = self.mounts.place.command(&["node", "--name", name, "--slots", "2"]);
+        self.agents.start(command);
         self.until(|| self.done(&["node", "list"]).text().contains(name));
     }
 
@@ -272,8 +263,8 @@ fn when_the_agent_is_killed_another_begins_anew() {
     file.write_all(b"one ").unwrap();
     site.agent("first");
     site.until_read("one ");
-    site.agents[0].kill().unwrap();
-    site.agents[0].wait().unwrap();
+    site.agents.0[0].kill().unwrap();
+    site.agents.0[0].wait().unwrap();
     file.write_all(b"two ").unwrap();
     fs::write(site.path("mark"), "").unwrap();
     site.agent("second");
@@ -358,7 +349,7 @@ fn a_program_in_the_path_or_beside_it_gets_the_same() {
             &["--attach", attach],
             &format!("sleep 1; b3sum > {0} || sha256sum > {0}", site.path(attach).display()),
         );
-        if site.agents.is_empty() {
+        if site.agents.0.is_empty() {
             site.agent("one");
         }
         fs::copy(site.path("text"), site.path("mnt/raw").join(attach)).unwrap();

@@ -49,6 +49,27 @@ pub fn fed(mut command: Command, input: &[u8]) -> Said {
     child.wait_with_output().unwrap().into()
 }
 
+/// Agents, or whatever else runs beside a test: killed when this is dropped.
+#[derive(Default)]
+pub struct Agents(pub Vec<Child>);
+
+impl Agents {
+    /// Starts one more, of which nothing is read.
+    pub fn start(&mut self, mut command: Command) {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        self.0.push(command.spawn().unwrap());
+    }
+}
+
+impl Drop for Agents {
+    fn drop(&mut self) {
+        for agent in &mut self.0 {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+}
+
 /// A command that waits for a file to be written in a mount; dropping it leaves it running.
 pub struct Waits {
     child: Child,

@@ -7,24 +7,15 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::{Host, Shared, command};
-use crate::run::{Said, Waits};
+use crate::run::{Agents, Said, Waits};
 
 /// Two hosts, and agents on them, which are killed when this is dropped.
 struct Site {
     // Before the hosts, so that nobody has their directories when they go.
-    agents: Vec<Child>,
+    agents: Agents,
     one: Host,
     two: Host,
     shared: Shared,
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        for agent in &mut self.agents {
-            let _ = agent.kill();
-            let _ = agent.wait();
-        }
-    }
 }
 
 impl Site {
@@ -32,7 +23,7 @@ impl Site {
         let shared = Shared::new()?;
         let (one, two) = (shared.mount(), shared.mount());
         fs::create_dir(one.path("raw")).unwrap();
-        Some(Self { agents: Vec::new(), one, two, shared })
+        Some(Self { agents: Agents::default(), one, two, shared })
     }
 
     /// A rule for what is written below `raw`, whose program passes its input on in capitals, says in the file `mark` what it has read so far, does not end while there is a file `hold`, and fails while there is a file `fail`.
@@ -53,9 +44,8 @@ impl Site {
 
     fn agent(&mut self, on_one: bool, name: &str) {
         let host = if on_one { &self.one } else { &self.two };
-        let mut command = command(&host.place, &host.url, &["node", "--name", name, "--slots", "2"]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        self.agents.push(command.spawn().unwrap());
+        let command = command(&host.place, &host.url, &["node", "--name", name, "--slots", "2"]);
+        self.agents.start(command);
         self.until(|| self.one.done(&["node", "list"]).text().contains(name));
     }
 
