@@ -246,6 +246,14 @@ fn ready(context: &Context, plan: &Plan, detach: bool) -> impl FnOnce() + Send +
     }
 }
 
+/// The store, with its devices.
+fn open_to_write(context: &Context, plan: &Plan) -> Result<Arc<Store>, Failure> {
+    let store = Arc::new(Store::open(&plan.store, false)?);
+    store.require_writable()?;
+    offload::use_devices(context, &store, &plan.offload)?;
+    Ok(store)
+}
+
 /// Serves a mount that can be written to, until it is unmounted and all is stored.
 fn serve_changes(
     context: &Context,
@@ -254,9 +262,7 @@ fn serve_changes(
     threads: usize,
     (reports, log): (Reports, &Log),
 ) -> Outcome {
-    let store = Arc::new(Store::open(&plan.store, false)?);
-    store.require_writable()?;
-    offload::use_devices(context, &store, &plan.offload)?;
+    let store = open_to_write(context, plan)?;
     let mut options = LiveOptions::new(context.threads);
     options.staging_bytes = plan.flags.staging_bytes.unwrap_or(options.staging_bytes);
     options.batch_bytes = (options.staging_bytes / 2).min(options.batch_bytes);
@@ -299,8 +305,7 @@ fn serve_changes(
     ended(detach.then_some(log), stored, served)
 }
 
-/// What a mount that was unmounted came to.
-/// Where nobody looks at its terminal, `log` is told.
+/// What a mount that was unmounted came to. Where nobody looks at its terminal, `log` is told.
 fn ended(log: Option<&Log>, stored: Result<(), String>, served: io::Result<()>) -> Outcome {
     if let Err(text) = stored {
         if let Some(log) = log {
@@ -320,9 +325,7 @@ fn serve_shared(
     threads: usize,
     (reports, log): (Reports, &Log),
 ) -> Outcome {
-    let store = Arc::new(Store::open(&plan.store, false)?);
-    store.require_writable()?;
-    offload::use_devices(context, &store, &plan.offload)?;
+    let store = open_to_write(context, plan)?;
     let mut options = SharedOptions::new(context.threads);
     options.staging_bytes = plan.flags.staging_bytes.unwrap_or(options.staging_bytes);
     options.overrides = plan.flags.overrides;
