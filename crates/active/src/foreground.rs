@@ -1,8 +1,9 @@
 //! Who else uses the store on this host. An agent begins nothing while those who work in a mount wait for their reads and writes.
 //!
 //! A mount counts its requests and how long they took; programs of jobs read and write beside it, so what it counts is other people's. The mean of the last moments is
-//! compared with a limit. Times of `fsync` are left out: those are the disk's, however idle it is. Of a store in PostgreSQL this host may have several mounts: each is asked, and one in
-//! which others wait is enough. One that does not answer soon is asked again later, and says nothing until then.
+//! compared with a limit. Times of `fsync` are left out: those are the disk's, however idle it is; and so is what a writer waits for the program that reads its file (`--attach path`).
+//! Of a store in PostgreSQL this host may have several mounts: each is asked, and one in which others wait is enough. One that does not answer soon is asked again later, and says
+//! nothing until then.
 //!
 //! Programs that run already yield, too, where they have control groups ([`crate::cgroup`]): while others wait they have the least share of the machine, and are held still,
 //! never for longer than [`STILL_MAX`] in a row, and after that they go on for [`GO_ON_MIN`] at least (`Yielding`).
@@ -63,7 +64,7 @@ impl Yielding {
 struct Sample {
     /// Reads and writes.
     operations: u64,
-    /// What they took together.
+    /// What they took together; not what writers waited for a program of a job, which must not be held still for it.
     seconds: f64,
     /// Operations that wait for room just now.
     waiting: u64,
@@ -76,7 +77,9 @@ impl Sample {
         let seconds = |name: &str| status[name].as_f64();
         Some(Self {
             operations: count("operations_read")? + count("operations_write")?,
-            seconds: seconds("reading_seconds")? + seconds("writing_seconds")?,
+            // The last one is not there in mounts of earlier versions.
+            seconds: seconds("reading_seconds")? + seconds("writing_seconds")?
+                - seconds("writing_paced_seconds").unwrap_or_default(),
             waiting: count("waiting_operations")?,
         })
     }
@@ -191,7 +194,8 @@ mod tests {
     fn a_mounts_answer_is_understood() {
         let mut status =
             Status { operations_read: 3, operations_write: 4, waiting_operations: 5, ..Status::default() };
-        (status.reading_seconds, status.writing_seconds) = (1_500_000_000, 500_000_000);
+        (status.reading_seconds, status.writing_seconds) = (1_500_000_000, 700_000_000);
+        status.writing_paced_seconds = 200_000_000;
         assert_eq!(Sample::parse(&json(&status)), Some(Sample { operations: 7, seconds: 2.0, waiting: 5 }));
         assert_eq!(Sample::parse("{}"), None);
     }

@@ -65,7 +65,7 @@ pub struct Attempt {
 const PIPE_BYTES: usize = 1 << 20;
 
 impl Attempt {
-    /// Starts `command`, in `group` if there is one, with `feed` on its standard input, and what it may `reach` forwarded. Returns its standard output too.
+    /// Starts `command`, which goes into `group` if there is one, with `feed` on its standard input, and what it may `reach` forwarded. Returns its standard output too.
     ///
     /// # Errors
     /// When the program cannot be started, or not there.
@@ -81,10 +81,6 @@ impl Attempt {
         command.stdin(if feed.is_nothing() { Stdio::null() } else { Stdio::piped() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let group = group.map(Arc::new);
-        let in_group = || "putting it into a control group of its own".to_string();
-        if let Some(group) = &group {
-            group.have_entered(&mut command).context(in_group)?;
-        }
         let mut child = command
             .spawn()
             .context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
@@ -95,7 +91,6 @@ impl Attempt {
         let live = watch.add(&child, *limits, group.clone());
         let log = std::thread::spawn(move || log::keep(stderr));
         let stdin = child.stdin.take();
-        let entered = group.as_ref().map_or(Ok(()), |group| group.require_entered(child.id()));
         let (live_too, watch) = (Arc::clone(&live), Arc::clone(watch));
         // Dropped, it is killed.
         let mut attempt =
@@ -104,8 +99,6 @@ impl Attempt {
         drop(command);
         let forward = reach.map(Forward::start).transpose();
         attempt.forward = forward.context(|| "forwarding what it may reach".to_string())?;
-        // Before it is fed: one feed of several waits for the others to be fed, and its thread would be waited for.
-        entered.context(in_group)?;
         attempt.feeder = stdin.map(|stdin| {
             let _ = rustix::pipe::fcntl_setpipe_size(&stdin, PIPE_BYTES);
             let (live, counters) = (live_too, Arc::clone(counters));

@@ -16,6 +16,7 @@ use super::locality::Seen;
 use super::others::Others;
 use super::scratch::FILES;
 use crate::attempt::{Attempt, Feed, Range, share};
+use crate::cgroup::Group;
 use crate::component;
 use crate::mount::InputsMount;
 use crate::records::Records;
@@ -166,10 +167,10 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
     .into_iter();
     let start = |number: usize, feed: Option<Feed>| -> Result<_> {
         let work = work(shared)?;
-        let (command, mut kept) = command(shared, claimed, &ranges, number, &work)?;
         let (feed, limits) = (feed.unwrap_or(Feed::Nothing), &shared.spec.limits);
         // One for each program, as the limits are. Where it cannot be made just now, the watch looks after them.
         let group = shared.groups.as_ref().and_then(|groups| groups.make(limits).ok());
+        let (command, mut kept) = command(shared, claimed, &ranges, (number, group.as_ref()), &work)?;
         let limits = (limits, group);
         let reach = kept.reach.take();
         let started = Attempt::start(command, feed, limits, reach, &shared.watch, &shared.counters);
@@ -208,12 +209,12 @@ fn work(shared: &Shared) -> Result<tempfile::TempDir> {
     Ok(work)
 }
 
-/// One of the programs, ready to be started; what comes with it must be kept until it has been.
+/// One of the programs, ready to be started in its group; what comes with it must be kept until it has been.
 fn command(
     shared: &Shared,
     claimed: &Claimed,
     ranges: &[Range],
-    number: usize,
+    (number, group): (usize, Option<&Group>),
     work: &tempfile::TempDir,
 ) -> Result<(Command, Kept)> {
     let Shared { spec, sandbox, .. } = shared;
@@ -229,7 +230,7 @@ fn command(
         [] => Network::Nothing,
         to => Network::Only(to, &names),
     };
-    let (mut command, kept) = sandbox.command(&program, &places, &spec.limits, network)?;
+    let (mut command, kept) = sandbox.command(&program, &places, (&spec.limits, group), network)?;
     command.envs(environment(shared, claimed, ranges, number));
     let own = |output: &Output| output.program == number && !output.name.is_empty();
     for (_, output) in shared.outputs().filter(|(_, output)| own(output)) {

@@ -26,6 +26,7 @@ use std::process::Command;
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::cgroup::Group;
 use crate::identity::Submitter;
 use crate::limits::Limits;
 use crate::spec::Spec;
@@ -60,6 +61,8 @@ impl Mode {
 
 /// Whom a component of root's runs as when root starts it.
 const NOBODY: u32 = 65534;
+/// Why root cannot run a component as somebody else.
+const NO_SETPRIV: &str = "there is no setpriv that changes users (Debian: util-linux)";
 /// Where a component finds what it writes to.
 const WORK: &str = "/work";
 /// Where a component finds its program, if that is not the system's.
@@ -70,6 +73,8 @@ const COMPONENT: &str = "/component";
 pub struct Sandbox {
     bwrap: Option<PathBuf>,
     prlimit: Option<PathBuf>,
+    /// What changes to another user, if this process is root's.
+    setpriv: Option<PathBuf>,
     /// What has programs wait for everybody else, with its arguments.
     idle: Vec<OsString>,
     filtered: bool,
@@ -122,14 +127,19 @@ impl Sandbox {
     /// `Denied` in strict mode when something is missing, saying what and what else could be done.
     pub fn find(mode: Mode) -> Result<Self> {
         let prlimit = find("prlimit");
+        let is_root = rustix::process::geteuid().is_root();
         let mut found = Self {
             bwrap: None,
             prlimit,
+            setpriv: find("setpriv").filter(|setpriv| is_root && can_become(setpriv, (NOBODY, NOBODY))),
             idle: Vec::new(),
             filtered: false,
             run_as: None,
             missing: Vec::new(),
         };
+        if is_root && found.setpriv.is_none() {
+            found.missing.push(format!("other users: {NO_SETPRIV}"));
+        }
         if found.prlimit.is_none() {
             found.missing.push("limits for each process: there is no prlimit (Debian: util-linux)".into());
         }
@@ -263,15 +273,18 @@ impl Sandbox {
         std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755))
     }
 
-    /// A command that runs `program` kept in, and what must be kept until it was started.
+    /// A command that runs `program` kept in and in its group, if it has one, and what must be kept until it was started.
+    ///
+    /// All that is done before it is done by small programs that become each other: a child of this process that did it itself would be a `fork`, which is slow here
+    /// ([`Group::words`]).
     ///
     /// # Errors
-    /// When the kernel refuses a file in memory.
+    /// When the kernel refuses a file in memory, or nothing is there to run it as who it shall be run as.
     pub fn command(
         &self,
         program: &[OsString],
         places: &Places<'_>,
-        limits: &Limits,
+        (limits, group): (&Limits, Option<&Group>),
         network: Network<'_>,
     ) -> Result<(Command, Kept)> {
         // bwrap reads it to its end, so each needs one of its own; it is inherited because it is not closed on exec.
@@ -280,10 +293,16 @@ impl Sandbox {
         } else {
             None
         };
-        let (mut words, mut reach, mut theirs) = (Vec::new(), None, None);
+        let mut words: Vec<OsString> = group.map(|group| group.words().into()).unwrap_or_default();
+        if let Some(who) = self.run_as {
+            let setpriv = self.setpriv.as_ref().ok_or_else(|| Error::new(ErrorKind::Denied, NO_SETPRIV))?;
+            words.extend(becoming(setpriv, who));
+        }
+        let (mut reach, mut theirs) = (None, None);
         if let Network::Only(to, _) = network {
             let made = Reach::new(to)?;
-            (words, reach, theirs) = (made.0, Some(made.1), Some(made.2));
+            words.extend(made.0);
+            (reach, theirs) = (Some(made.1), Some(made.2));
         }
         words.extend(self.idle.iter().cloned());
         if let Some(prlimit) = &self.prlimit {
@@ -316,9 +335,6 @@ impl Sandbox {
         command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", "/tmp").env("LANG", "C.UTF-8");
         if !self.is_closed() {
             command.current_dir(places.work);
-        }
-        if let Some((uid, gid)) = self.run_as {
-            command.uid(uid).gid(gid);
         }
         if let Some(theirs) = theirs {
             Reach::ready(&mut command, theirs);
@@ -379,6 +395,18 @@ impl Sandbox {
         // The root itself is a file system in memory, without a bound.
         add(&[&"--remount-ro", &"/"]);
     }
+}
+
+/// The words before a command that have it run as this user, in this group and no other.
+fn becoming(setpriv: &Path, (uid, gid): (u32, u32)) -> [OsString; 5] {
+    let [reuid, regid] = [format!("--reuid={uid}"), format!("--regid={gid}")];
+    [setpriv.into(), reuid.into(), regid.into(), "--clear-groups".into(), "--".into()]
+}
+
+/// Whether this one can do that: others of its name cannot.
+fn can_become(setpriv: &Path, who: (u32, u32)) -> bool {
+    let [program, words @ ..] = becoming(setpriv, who);
+    Command::new(program).args(words).arg("/bin/true").output().is_ok_and(|output| output.status.success())
 }
 
 /// Whether bwrap works here, started by these words: name spaces may be forbidden.

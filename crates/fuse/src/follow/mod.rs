@@ -20,7 +20,7 @@ mod places;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
@@ -194,6 +194,8 @@ pub(crate) struct Following<F> {
     bounded: AtomicU32,
     /// … and writers that do.
     waiting: AtomicU32,
+    /// Nanoseconds that they have waited for, all together.
+    waited: AtomicU64,
 }
 
 impl<F> Default for Following<F> {
@@ -208,16 +210,22 @@ impl<F> Default for Following<F> {
             closer: Mutex::default(),
             bounded: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
+            waited: AtomicU64::new(0),
         }
     }
 }
 
-/// One place less for those who wait.
-struct Waiting<'a>(&'a AtomicU32);
+/// A writer that waits, and takes a place of those who may.
+struct Waiting<'a> {
+    begun: Instant,
+    waiting: &'a AtomicU32,
+    waited: &'a AtomicU64,
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        self.waited.fetch_add(self.begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 }
 
@@ -478,13 +486,18 @@ impl<F: Versioned> Following<F> {
                 // One thread is left to serve who else may come, the program's own requests among them.
                 let most = threads.clamp(2, 8) as u32 - 1;
                 let taken = self.waiting.fetch_add(1, Ordering::Relaxed);
-                place = Some(Waiting(&self.waiting));
+                place = Some(Waiting { begun: Instant::now(), waiting: &self.waiting, waited: &self.waited });
                 if taken >= most {
                     return;
                 }
             }
             self.moved.wait(seen, STANDSTILL - stood);
         }
+    }
+
+    /// For how long writers have waited for those who read their files.
+    pub fn waited(&self) -> u64 {
+        self.waited.load(Ordering::Relaxed)
     }
 
     fn lift_bound(&self, file: &F, note: impl FnOnce(String)) {

@@ -90,6 +90,7 @@ table! {
     operations_other: Counter, Whole, "operations" by "kind" = "other"; "Requests of the kernel";
     reading_seconds: Counter, Seconds; "Time that requests to read took, all together";
     writing_seconds: Counter, Seconds; "Time that requests to write took, all together";
+    writing_paced_seconds: Counter, Seconds; "Time of that which writers waited for a program that reads their file as they write it (--attach path)";
     syncing_seconds: Counter, Seconds; "Time that requests to make something durable took, all together";
     errors_io: Counter, Whole, "errors" by "kind" = "io"; "Operations that failed for no fault of their callers: EIO, ENOSPC, ESTALE";
     errors_full: Counter, Whole, "errors" by "kind" = "full"; "Operations that failed for no fault of their callers: EIO, ENOSPC, ESTALE";

@@ -261,6 +261,7 @@ impl Watched for SharedVolume {
         status.staging_used_bytes = fill.used;
         status.staging_capacity_bytes = fill.capacity;
         status.waiting_operations = fill.waiting as u64;
+        status.writing_paced_seconds = core.following.waited();
         status.dirty_inodes = core.dirty().len() as u64;
         let snapshots = self.snapshots.as_ref().map_or(0, ReadVolume::handles_open);
         status.open_handles = (core.files.len() + core.dirs.len() + snapshots) as u64;

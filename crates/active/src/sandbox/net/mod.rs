@@ -20,13 +20,14 @@ mod stage;
 use std::ffi::OsString;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
+use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use forward::Forward;
@@ -35,8 +36,9 @@ pub(crate) use forward::Forward;
 pub const DESTINATIONS_MAX: usize = 64;
 /// What this program is called with to be the stage.
 const MARK: &str = "sandbox-stage";
-/// This program, whatever became of its file.
+/// This program, whatever became of its file; and opened, for others to become it.
 const SELF: &str = "/proc/self/exe";
+const OPENED: &str = "/proc/self/fd/";
 /// Files of `/etc` that say what names there are.
 const HOSTS: &str = "hosts";
 const SWITCH: &str = "nsswitch.conf";
@@ -48,7 +50,10 @@ static IS_STAGED: AtomicBool = AtomicBool::new(false);
 /// and jobs may have destinations from then on.
 pub fn begin(arguments: &[OsString]) -> Option<std::io::Error> {
     if arguments.get(1).is_some_and(|first| *first == *MARK) {
-        return Some(stage::enter(&arguments[2..]));
+        let opened = arguments[0].to_str().and_then(|own| own.strip_prefix(OPENED)?.parse().ok());
+        // What comes after must not inherit it.
+        let closed = opened.map_or(Ok(()), |number| shim::kept(number).map(drop));
+        return Some(closed.err().unwrap_or_else(|| stage::enter(&arguments[2..])));
     }
     IS_STAGED.store(true, Ordering::Relaxed);
     None
@@ -62,11 +67,11 @@ pub(super) fn alone() -> std::result::Result<Vec<OsString>, String> {
     if !IS_STAGED.load(Ordering::Relaxed) {
         return Err("this program cannot be started as the stage of a sandbox".into());
     }
-    Ok(before(stage::NOBODY, &[]))
+    Ok(before(SELF.into(), stage::NOBODY, &[]))
 }
 
-fn before(socket: &str, addresses: &[SocketAddr]) -> Vec<OsString> {
-    [SELF, MARK].map(OsString::from).into_iter().chain(stage::words(socket, addresses.iter())).collect()
+fn before(program: OsString, socket: &str, addresses: &[SocketAddr]) -> Vec<OsString> {
+    [program, MARK.into()].into_iter().chain(stage::words(socket, addresses.iter())).collect()
 }
 
 /// What a program may connect to: a name or an address, and a port (TCP).
@@ -206,21 +211,29 @@ pub struct Reach {
     to: Vec<Destination>,
 }
 
+/// The end of the channel that the stage has, and this program, opened.
+pub(super) type Inherited = [OwnedFd; 2];
+
 impl Reach {
     /// The words that have `destinations` be there for what follows them, and what is to be kept for it; [`Reach::ready`] is to be called for the command that they become.
     ///
     /// # Errors
     /// When the kernel has no socket to spare.
-    pub(super) fn new(destinations: &[Destination]) -> Result<(Vec<OsString>, Self, UnixStream)> {
+    pub(super) fn new(destinations: &[Destination]) -> Result<(Vec<OsString>, Self, Inherited)> {
         let (channel, theirs) = UnixStream::pair().context(|| "making a network for the program".into())?;
         let (addresses, to): (Vec<_>, Vec<_>) = inside(destinations).0.into_iter().unzip();
-        let words = before(&theirs.as_raw_fd().to_string(), &addresses);
-        Ok((words, Self { channel, to }, theirs))
+        // Other programs come between this one and the stage, whose `/proc/self/exe` is another.
+        let own = rustix::fs::open(SELF, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+            .map_err(std::io::Error::from)
+            .context(|| format!("opening {SELF}"))?;
+        let program = format!("{OPENED}{}", own.as_raw_fd()).into();
+        let words = before(program, &theirs.as_raw_fd().to_string(), &addresses);
+        Ok((words, Self { channel, to }, [theirs.into(), own]))
     }
 
-    /// Has the command's child keep its end.
-    pub(super) fn ready(command: &mut Command, theirs: UnixStream) {
-        shim::keep(command, theirs.into());
+    /// Has the command's child keep what the words mean.
+    pub(super) fn ready(command: &mut Command, inherited: Inherited) {
+        inherited.into_iter().for_each(|one| shim::keep(command, one));
     }
 }
 
