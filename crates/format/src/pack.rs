@@ -129,6 +129,11 @@ impl Footer {
     /// Bytes before the frame table.
     pub const HEADER_LEN: u64 = 16;
 
+    /// The most bytes that a footer of so many chunks takes, if none of them is in its pack twice: each in a frame of its own.
+    pub fn longest(chunks: u32) -> usize {
+        Self::HEADER_LEN as usize + 44 * chunks as usize
+    }
+
     /// Frames in the order of the file.
     pub fn frames(&self) -> &[FrameEntry] {
         &self.frames

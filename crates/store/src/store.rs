@@ -243,7 +243,7 @@ impl Store {
 
     /// With an index that knows every committed pack.
     pub(crate) fn indexed(self) -> Result<Self> {
-        self.index.cover(&self.committed_packs()?)?;
+        cover(&self.index, &self.meta.packs()?)?;
         Ok(self)
     }
 
@@ -252,9 +252,8 @@ impl Store {
     /// # Errors
     /// When the database cannot be read.
     pub fn committed_packs(&self) -> Result<Vec<PackId>> {
-        let committed = |row: &PackRow| matches!(row.state, PackState::Live | PackState::Condemned);
         let mut packs: Vec<PackId> =
-            self.meta.packs()?.into_iter().filter(committed).map(|row| row.id).collect();
+            self.meta.packs()?.into_iter().filter(is_committed).map(|row| row.id).collect();
         packs.sort_unstable();
         Ok(packs)
     }
@@ -472,11 +471,19 @@ pub(crate) fn refresh_index(meta: &dyn Meta, index: &Index) -> Result<()> {
         rows.iter().filter(|row| row.state != PackState::Dead).map(|row| row.id).collect();
     gone.retain(|pack| !kept.contains(pack));
     index.remove_packs(&gone);
-    let committed = rows.iter().filter(|row| matches!(row.state, PackState::Live | PackState::Condemned));
-    let mut committed: Vec<PackId> = committed.map(|row| row.id).collect();
+    cover(index, &rows)
+}
+
+/// Tells the index of those that are committed.
+fn cover(index: &Index, rows: &[PackRow]) -> Result<()> {
+    let committed = rows.iter().filter(|row| is_committed(row));
+    let mut committed: Vec<(PackId, u32)> = committed.map(|row| (row.id, row.chunks)).collect();
     committed.sort_unstable();
-    index.cover(&committed)?;
-    Ok(())
+    index.cover_counted(&committed).map(drop)
+}
+
+fn is_committed(row: &PackRow) -> bool {
+    matches!(row.state, PackState::Live | PackState::Condemned)
 }
 
 /// Lets the index read footers.
@@ -485,6 +492,14 @@ struct Footers(Arc<PackReader>);
 impl LoadFooter for Footers {
     fn load(&self, pack: PackId) -> Result<Footer> {
         self.0.read_footer(pack)
+    }
+
+    fn expect(&self, packs: &[(PackId, u32)]) {
+        self.0.expect_footers(packs);
+    }
+
+    fn at_once(&self) -> usize {
+        self.0.footers_at_once()
     }
 
     fn fingerprint_at(&self, place: Place) -> Result<Option<Fingerprint>> {

@@ -28,6 +28,14 @@ pub trait LoadFooter: Send + Sync {
     /// kind fails the lookup that asked, and is tried again by the next.
     fn load(&self, pack: PackId) -> Result<Footer>;
 
+    /// These packs are about to be asked for, and have so many chunks each.
+    fn expect(&self, _packs: &[(PackId, u32)]) {}
+
+    /// How many are worth asking for at once.
+    fn at_once(&self) -> usize {
+        1
+    }
+
     /// Reads the one fingerprint at `place`; `None` when the pack or the slot is not there, or its trailer is damaged. What it
     /// returns is compared in full, so it need not be checked otherwise.
     ///
@@ -140,6 +148,16 @@ impl Footers {
     /// As [`LoadFooter::fingerprint_at`].
     pub fn fingerprint_at(&self, place: Place) -> Result<Option<Fingerprint>> {
         self.loader.fingerprint_at(place)
+    }
+
+    /// See [`LoadFooter::expect`].
+    pub(super) fn expect(&self, packs: &[(PackId, u32)]) {
+        self.loader.expect(packs);
+    }
+
+    /// See [`LoadFooter::at_once`].
+    pub(super) fn at_once(&self) -> usize {
+        self.loader.at_once()
     }
 
     /// The footer of `pack`, read if it is not cached; `None` when it is missing or damaged.

@@ -22,6 +22,7 @@
 //! A pack whose id is *dead* (removed, or said not to be live) never comes back, as ids are used once: its entries are
 //! ignored from the moment of [`Index::remove_packs`], and leave the runs when these are merged.
 
+mod cover;
 mod directory;
 mod filter;
 mod locality;
@@ -226,23 +227,6 @@ impl Index {
     pub fn missing(&self, packs: &[PackId]) -> Vec<PackId> {
         let covered = self.covered_packs();
         packs.iter().filter(|pack| covered.binary_search(pack).is_err()).copied().collect()
-    }
-
-    /// Adds those of `packs` that the index does not know, by their footers, and returns how many were added. Ones
-    /// whose footer is missing or damaged are passed over. Flushes as often as the recent table is full.
-    ///
-    /// # Errors
-    /// When a footer cannot be read for now; those before it are added.
-    pub fn cover(&self, packs: &[PackId]) -> Result<usize> {
-        let mut added = 0;
-        for pack in self.missing(packs) {
-            if let Some(footer) = self.footers().get(pack)? {
-                self.add_pack(pack, &footer);
-                added += 1;
-                self.flush_if_full()?;
-            }
-        }
-        Ok(added)
     }
 
     /// Adds a sealed pack; one that is known, or dead, is left alone. Its footer is cached, too.

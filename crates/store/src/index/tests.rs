@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use outrigger_format::{ChunkKind, Fingerprint, Footer, FooterBuilder, PackId, Place, StoreId};
 
-use super::{Index, IndexOptions};
-use crate::error::{Error, ErrorKind};
+use super::{Index, IndexOptions, LoadFooter};
+use crate::error::{Error, ErrorKind, Result};
 
 /// SplitMix64: small, seeded, good enough.
 pub(super) struct Rng(pub u64);
@@ -477,4 +478,58 @@ fn memory_stays_within_its_bounds() {
     // Small runs get 18 bits a key; large ones are measured by the benchmark.
     assert!(memory.filter + memory.fences <= total * 19 / 8, "{memory:?} for {total} entries");
     assert!(index.stats().runs <= 4, "{:?}", index.stats());
+}
+
+/// Footers that are far away: nobody has one before so many were asked for.
+struct Far {
+    packs: Packs,
+    together: usize,
+    asked: Arc<(Mutex<usize>, Condvar)>,
+    expected: Arc<Mutex<Vec<(PackId, u32)>>>,
+}
+
+impl LoadFooter for Far {
+    fn load(&self, pack: PackId) -> Result<Footer> {
+        let (asked, more) = &*self.asked;
+        let mut asked = asked.lock().unwrap();
+        *asked += 1;
+        more.notify_all();
+        let patience = Duration::from_secs(60);
+        let (_asked, waited) =
+            more.wait_timeout_while(asked, patience, |asked| *asked < self.together).unwrap();
+        assert!(!waited.timed_out(), "one is asked for after the other");
+        let found = self.packs.live.lock().unwrap().get(&pack).cloned();
+        found.map(|footer| (*footer).clone()).ok_or_else(|| Error::new(ErrorKind::Io, "the line is cut"))
+    }
+
+    fn expect(&self, packs: &[(PackId, u32)]) {
+        self.expected.lock().unwrap().extend(packs);
+    }
+
+    fn at_once(&self) -> usize {
+        self.together
+    }
+}
+
+#[test]
+fn footers_that_are_far_away_are_asked_for_at_once_and_foretold() {
+    let packs = Packs::default();
+    for id in 1..=12 {
+        packs.add(id, &[fingerprint(id, u64::MAX)]);
+    }
+    let (asked, expected) = (Arc::default(), Arc::default());
+    let far = Far { packs: packs.clone(), together: 4, asked, expected: Arc::clone(&expected) };
+    let index = Index::open(None, STORE, IndexOptions::default(), |_| true, far).unwrap();
+    let counted: Vec<(PackId, u32)> = packs.ids().into_iter().map(|id| (id, id.0 as u32)).collect();
+    assert_eq!(index.cover_counted(&counted[..9]).unwrap(), 9);
+    assert_eq!(*expected.lock().unwrap(), counted[..9]);
+    // One that cannot be read for now fails it; what is known already is not asked for again.
+    let gone = (PackId(13), 1);
+    let error = index.cover_counted(&[&counted[..], &[gone]].concat()).unwrap_err();
+    assert!(error.to_string().contains("the line is cut"), "{error}");
+    assert_eq!(expected.lock().unwrap()[9..], [&counted[9..], &[gone]].concat());
+    let left = index.missing(&packs.ids()).len();
+    assert!(left <= 3);
+    assert_eq!(index.cover_counted(&counted).unwrap(), left);
+    assert_eq!(index.covered_packs(), packs.ids());
 }

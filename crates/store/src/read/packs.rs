@@ -1,24 +1,23 @@
-//! Fetches footers and frames from packs, checks them, and keeps decoded frames for a while.
+//! Fetches frames from packs (and footers: `packs/footers.rs`), checks them, and keeps decoded frames for a while.
 //!
 //! A frame is decoded by whichever thread asks first; others that want it meanwhile wait for that one (a slot holds
 //! either the frame or the promise of it). The cache is bounded in bytes, least recently used first; a frame's memory goes
 //! back to a pool when its last user drops it, since fresh memory costs more than decoding into old.
+
+mod footers;
 
 use std::collections::HashMap;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
-use outrigger_format::{
-    Fingerprint, FingerprintKind, Footer, FrameHeader, PACK_HEADER_LEN, PackHeader, PackId, Place, StoreId,
-    TRAILER_LEN, Trailer,
-};
+use outrigger_format::{Fingerprint, FingerprintKind, Footer, FrameHeader, PackId, StoreId};
 use outrigger_offload::pool::Buffer;
 use outrigger_offload::{Decoded, FrameDecoder, FrameDevices};
 
 use crate::backend::Backend;
 use crate::clock::thread_time;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Context, Error, Result};
 use crate::verified::Verified;
 
 /// A frame's bytes.
@@ -169,8 +168,10 @@ pub struct PackReader {
     cache_bytes: AtomicUsize,
     pool: Arc<Mutex<Vec<Vec<u8>>>>,
     stored_pool: Mutex<Vec<(FrameDecoder, Vec<u8>)>>,
-    /// Bytes of a pack's end that are read for its footer at first.
+    /// Bytes of a pack's end that are read for its footer at first …
     footer_guess: usize,
+    /// … unless its chunks are known: packs that are about to be asked for.
+    expected: Mutex<HashMap<PackId, usize>>,
     /// Pack → where its fingerprints begin, and how many they are.
     tables: Mutex<HashMap<PackId, (u64, u32)>>,
     devices: OnceLock<Arc<FrameDevices>>,
@@ -186,12 +187,6 @@ enum Trust {
     Chunks,
 }
 
-/// Bytes at a pack's end that hold its footer most of the time: what one request should bring.
-const FOOTER_GUESS: usize = 128 << 10;
-
-/// Packs whose tables' places are remembered at most.
-const TABLES_MAX: usize = 64 << 10;
-
 /// Decoded frames kept by default, bytes.
 const CACHE_BYTES: usize = 48 << 20;
 
@@ -203,10 +198,9 @@ impl PackReader {
 
     /// A reader with a cache of the default size.
     pub fn new(backend: Arc<dyn Backend>, store: StoreId, fingerprint: FingerprintKind) -> Self {
-        // Where a request costs more than bytes do, one is to bring it.
-        let footer_guess = if backend.uploads_max() > 1 { FOOTER_GUESS } else { TRAILER_LEN };
         Self {
-            footer_guess,
+            footer_guess: footers::guess(&*backend),
+            expected: Mutex::default(),
             backend,
             store,
             fingerprint,
@@ -251,61 +245,6 @@ impl PackReader {
         self.fingerprint
     }
 
-    /// Reads and checks a pack's header.
-    ///
-    /// # Errors
-    /// `Damaged` when it is not what it should be, or of another store or id.
-    pub fn read_header(&self, pack: PackId) -> Result<PackHeader> {
-        let mut bytes = [0; PACK_HEADER_LEN];
-        self.backend.read_at(pack, 0, &mut bytes)?;
-        let header = PackHeader::decode(&bytes).context(|| format!("pack {pack}"))?;
-        if header.id != pack || header.store != self.store || header.fingerprint != self.fingerprint {
-            return Err(Error::damaged(format!(
-                "pack {pack}: its header names another pack, store or fingerprint"
-            )));
-        }
-        Ok(header)
-    }
-
-    /// Reads and checks a sealed pack's footer.
-    ///
-    /// # Errors
-    /// `NotFound`, `Damaged`.
-    pub fn read_footer(&self, pack: PackId) -> Result<Footer> {
-        match self.try_read_footer(pack) {
-            Err(error) if error.kind() == ErrorKind::Damaged && self.backend.forget(pack) => {
-                self.try_read_footer(pack)
-            }
-            read => read,
-        }
-    }
-
-    fn try_read_footer(&self, pack: PackId) -> Result<Footer> {
-        let missing = || Error::new(ErrorKind::NotFound, format!("pack {pack} is missing"));
-        let (end, len) = self.backend.read_end(pack, self.footer_guess)?.ok_or_else(missing)?;
-        self.read_header(pack)?;
-        if len < (PACK_HEADER_LEN + TRAILER_LEN) as u64 {
-            return Err(Error::damaged(format!("pack {pack}: only {len} bytes long")));
-        }
-        let at = || format!("pack {pack}, trailer at byte {}", len - TRAILER_LEN as u64);
-        let trailer =
-            Trailer::decode(end.last_chunk::<TRAILER_LEN>().unwrap_or(&[0; TRAILER_LEN]), len).context(at)?;
-        if trailer.id != pack {
-            return Err(Error::damaged(format!("{}: names {}", at(), trailer.id)));
-        }
-        let at = || format!("pack {pack}, footer at byte {}", trailer.footer_offset);
-        let (start, wanted) = (u64::from(trailer.footer_offset), trailer.footer_len as usize);
-        let in_end = start
-            .checked_sub(len - end.len() as u64)
-            .and_then(|from| end.get(from as usize..)?.get(..wanted));
-        if let Some(bytes) = in_end {
-            return trailer.decode_footer(bytes).context(at);
-        }
-        let mut bytes = vec![0; wanted];
-        self.backend.read_at(pack, start, &mut bytes)?;
-        trailer.decode_footer(&bytes).context(at)
-    }
-
     /// Drops what is kept of a pack, here and nearer to where it lies; whether there was anything to doubt beyond the store itself.
     pub(crate) fn forget(&self, pack: PackId) -> bool {
         let cache = &mut *self.cache.lock().expect("no panic while held");
@@ -318,52 +257,6 @@ impl PackReader {
             _ => true,
         });
         self.backend.forget(pack)
-    }
-
-    /// The one fingerprint at `place`, straight from the footer's bytes; `None` when there is no such pack or slot. It is not checked
-    /// against the footer's checksum: a caller compares all of it.
-    ///
-    /// # Errors
-    /// When the backend cannot be read.
-    pub fn read_fingerprint(&self, place: Place) -> Result<Option<Fingerprint>> {
-        let known = self.tables.lock().expect("no panic while held").get(&place.pack).copied();
-        let (start, chunks) = match known {
-            Some(table) => table,
-            None => {
-                let Some(table) = self.find_table(place.pack)? else { return Ok(None) };
-                let mut tables = self.tables.lock().expect("no panic while held");
-                if tables.len() >= TABLES_MAX {
-                    tables.clear();
-                }
-                tables.insert(place.pack, table);
-                table
-            }
-        };
-        if place.slot >= chunks {
-            return Ok(None);
-        }
-        let mut bytes = [0; 32];
-        match self.backend.read_at(place.pack, start + 32 * u64::from(place.slot), &mut bytes) {
-            Ok(()) => Ok(Some(Fingerprint(bytes))),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => Ok(None),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Where a pack's table of fingerprints begins, and how many there are.
-    fn find_table(&self, pack: PackId) -> Result<Option<(u64, u32)>> {
-        let Some(len) = self.backend.len(pack)? else { return Ok(None) };
-        let Some(at) = len.checked_sub(TRAILER_LEN as u64) else { return Ok(None) };
-        let mut bytes = [0; TRAILER_LEN];
-        match self.backend.read_at(pack, at, &mut bytes) {
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => {
-                return Ok(None);
-            }
-            read => read?,
-        }
-        let Ok(trailer) = Trailer::decode(&bytes, len) else { return Ok(None) };
-        let start = u64::from(trailer.footer_offset) + Footer::HEADER_LEN + 8 * u64::from(trailer.frames);
-        Ok((trailer.id == pack).then_some((start, trailer.chunks)))
     }
 
     /// The decoded frame `number` of `pack`, whose footer is `footer`.

@@ -17,12 +17,26 @@ pub struct Wrapped {
     before_read: BeforeRead,
     hosts: Vec<String>,
     locate: Locate,
+    uploads_max: usize,
 }
 
 impl Wrapped {
     /// `inner`, of which it is not known where packs lie.
     pub fn over(inner: Arc<dyn Backend>) -> Self {
-        Self { inner, before_read: Box::new(|_, _| ()), hosts: Vec::new(), locate: Box::new(|_| Vec::new()) }
+        Self {
+            inner,
+            before_read: Box::new(|_, _| ()),
+            hosts: Vec::new(),
+            locate: Box::new(|_| Vec::new()),
+            uploads_max: 1,
+        }
+    }
+
+    /// As where requests take their time.
+    #[must_use]
+    pub fn far(mut self) -> Self {
+        self.uploads_max = 8;
+        self
     }
 
     /// Calls `before` with the pack and the number of bytes of each read; it may wait, or panic.
@@ -89,6 +103,10 @@ impl Backend for Wrapped {
 
     fn claimed(&self) -> Result<Option<String>> {
         self.inner.claimed()
+    }
+
+    fn uploads_max(&self) -> usize {
+        self.uploads_max
     }
 
     fn lists_cheaply(&self) -> bool {

@@ -1,0 +1,64 @@
+//! How an index comes to know packs that others wrote: by their footers, which lie where the packs do.
+//!
+//! Where that is far away each takes a request or two, so several are asked for at once, and no more of a pack's end than its footer can take. A host that
+//! comes to a store for the first time reads all of them: 36 bytes a chunk.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+
+use outrigger_format::PackId;
+
+use super::Index;
+use crate::error::Result;
+
+impl Index {
+    /// Adds those of `packs` that the index does not know, by their footers, and returns how many were added. Ones
+    /// whose footer is missing or damaged are passed over. Flushes as often as the recent table is full.
+    ///
+    /// # Errors
+    /// When a footer cannot be read for now; those before it are added.
+    pub fn cover(&self, packs: &[PackId]) -> Result<usize> {
+        self.add_all(&self.missing(packs))
+    }
+
+    /// As [`cover`](Self::cover), with the number of chunks of each pack, which says how long its footer is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn cover_counted(&self, packs: &[(PackId, u32)]) -> Result<usize> {
+        let ids: Vec<PackId> = packs.iter().map(|(pack, _)| *pack).collect();
+        let missing = self.missing(&ids);
+        let is_missing = |pack: &PackId| missing.binary_search(pack).is_ok();
+        let counted: Vec<(PackId, u32)> =
+            packs.iter().filter(|(pack, _)| is_missing(pack)).copied().collect();
+        self.footers().expect(&counted);
+        self.add_all(&missing)
+    }
+
+    fn add_all(&self, packs: &[PackId]) -> Result<usize> {
+        let readers = self.footers().at_once().min(packs.len());
+        let (next, mut added) = (AtomicUsize::new(0), 0);
+        std::thread::scope(|scope| {
+            // Dropped at the first failure, it has the readers end.
+            let (send, loaded) = sync_channel(readers);
+            let (footers, next) = (self.footers(), &next);
+            for _ in 0..readers {
+                let send = send.clone();
+                scope.spawn(move || {
+                    while let Some(&pack) = packs.get(next.fetch_add(1, Ordering::Relaxed))
+                        && send.send((pack, footers.get(pack))).is_ok()
+                    {}
+                });
+            }
+            drop(send);
+            for (pack, footer) in loaded {
+                if let Some(footer) = footer? {
+                    self.add_pack(pack, &footer);
+                    added += 1;
+                    self.flush_if_full()?;
+                }
+            }
+            Ok(added)
+        })
+    }
+}

@@ -1,0 +1,213 @@
+//! Packs' headers and footers, and single fingerprints in them.
+
+use outrigger_format::{
+    Fingerprint, Footer, PACK_HEADER_LEN, PackHeader, PackId, Place, TRAILER_LEN, Trailer,
+};
+
+use super::PackReader;
+use crate::backend::Backend;
+use crate::error::{Context, Error, ErrorKind, Result};
+
+/// Bytes at a pack's end that hold its footer most of the time: what one request should bring.
+const FOOTER_GUESS: usize = 128 << 10;
+
+/// Packs whose tables' places are remembered at most.
+const TABLES_MAX: usize = 64 << 10;
+
+/// Bytes of a pack's end that are read for its footer if nothing is known of it: where a request costs more than bytes do, one is to bring it.
+pub(super) fn guess(backend: &dyn Backend) -> usize {
+    if backend.uploads_max() > 1 { FOOTER_GUESS } else { TRAILER_LEN }
+}
+
+impl PackReader {
+    /// Reads and checks a pack's header.
+    ///
+    /// # Errors
+    /// `Damaged` when it is not what it should be, or of another store or id.
+    pub fn read_header(&self, pack: PackId) -> Result<PackHeader> {
+        let mut bytes = [0; PACK_HEADER_LEN];
+        self.backend.read_at(pack, 0, &mut bytes)?;
+        let header = PackHeader::decode(&bytes).context(|| format!("pack {pack}"))?;
+        if header.id != pack || header.store != self.store || header.fingerprint != self.fingerprint {
+            return Err(Error::damaged(format!(
+                "pack {pack}: its header names another pack, store or fingerprint"
+            )));
+        }
+        Ok(header)
+    }
+
+    /// The footers of these packs are about to be asked for; so many chunks are in them, as far as anybody knows.
+    pub(crate) fn expect_footers(&self, packs: &[(PackId, u32)]) {
+        if self.footer_guess == TRAILER_LEN {
+            return;
+        }
+        let longest = |chunks: u32| TRAILER_LEN + Footer::longest(chunks);
+        let mut expected = self.expected.lock().expect("no panic while held");
+        // Those of before that nobody came for are not kept.
+        *expected = packs.iter().map(|(pack, chunks)| (*pack, longest(*chunks))).collect();
+    }
+
+    /// How many footers are worth reading at once.
+    pub(crate) fn footers_at_once(&self) -> usize {
+        self.backend.uploads_max()
+    }
+
+    /// Reads and checks a sealed pack's footer.
+    ///
+    /// # Errors
+    /// `NotFound`, `Damaged`.
+    pub fn read_footer(&self, pack: PackId) -> Result<Footer> {
+        match self.try_read_footer(pack) {
+            Err(error) if error.kind() == ErrorKind::Damaged && self.backend.forget(pack) => {
+                self.try_read_footer(pack)
+            }
+            read => read,
+        }
+    }
+
+    fn try_read_footer(&self, pack: PackId) -> Result<Footer> {
+        let missing = || Error::new(ErrorKind::NotFound, format!("pack {pack} is missing"));
+        let expected = self.expected.lock().expect("no panic while held").remove(&pack);
+        let at_first = expected.unwrap_or(self.footer_guess);
+        let (end, len) = self.backend.read_end(pack, at_first)?.ok_or_else(missing)?;
+        self.read_header(pack)?;
+        if len < (PACK_HEADER_LEN + TRAILER_LEN) as u64 {
+            return Err(Error::damaged(format!("pack {pack}: only {len} bytes long")));
+        }
+        let at = || format!("pack {pack}, trailer at byte {}", len - TRAILER_LEN as u64);
+        let trailer =
+            Trailer::decode(end.last_chunk::<TRAILER_LEN>().unwrap_or(&[0; TRAILER_LEN]), len).context(at)?;
+        if trailer.id != pack {
+            return Err(Error::damaged(format!("{}: names {}", at(), trailer.id)));
+        }
+        let at = || format!("pack {pack}, footer at byte {}", trailer.footer_offset);
+        let (start, wanted) = (u64::from(trailer.footer_offset), trailer.footer_len as usize);
+        let in_end = start
+            .checked_sub(len - end.len() as u64)
+            .and_then(|from| end.get(from as usize..)?.get(..wanted));
+        if let Some(bytes) = in_end {
+            return trailer.decode_footer(bytes).context(at);
+        }
+        let mut bytes = vec![0; wanted];
+        self.backend.read_at(pack, start, &mut bytes)?;
+        trailer.decode_footer(&bytes).context(at)
+    }
+
+    /// The one fingerprint at `place`, straight from the footer's bytes; `None` when there is no such pack or slot. It is not checked
+    /// against the footer's checksum: a caller compares all of it.
+    ///
+    /// # Errors
+    /// When the backend cannot be read.
+    pub fn read_fingerprint(&self, place: Place) -> Result<Option<Fingerprint>> {
+        let known = self.tables.lock().expect("no panic while held").get(&place.pack).copied();
+        let (start, chunks) = match known {
+            Some(table) => table,
+            None => {
+                let Some(table) = self.find_table(place.pack)? else { return Ok(None) };
+                let mut tables = self.tables.lock().expect("no panic while held");
+                if tables.len() >= TABLES_MAX {
+                    tables.clear();
+                }
+                tables.insert(place.pack, table);
+                table
+            }
+        };
+        if place.slot >= chunks {
+            return Ok(None);
+        }
+        let mut bytes = [0; 32];
+        match self.backend.read_at(place.pack, start + 32 * u64::from(place.slot), &mut bytes) {
+            Ok(()) => Ok(Some(Fingerprint(bytes))),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where a pack's table of fingerprints begins, and how many there are.
+    fn find_table(&self, pack: PackId) -> Result<Option<(u64, u32)>> {
+        let Some(len) = self.backend.len(pack)? else { return Ok(None) };
+        let Some(at) = len.checked_sub(TRAILER_LEN as u64) else { return Ok(None) };
+        let mut bytes = [0; TRAILER_LEN];
+        match self.backend.read_at(pack, at, &mut bytes) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Damaged) => {
+                return Ok(None);
+            }
+            read => read?,
+        }
+        let Ok(trailer) = Trailer::decode(&bytes, len) else { return Ok(None) };
+        let start = u64::from(trailer.footer_offset) + Footer::HEADER_LEN + 8 * u64::from(trailer.frames);
+        Ok((trailer.id == pack).then_some((start, trailer.chunks)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use outrigger_format::{ChunkKind, FingerprintKind, FooterBuilder, PackKind, StoreId};
+
+    use super::*;
+    use crate::backend::MemoryBackend;
+    use crate::testing::Wrapped;
+
+    const STORE: StoreId = StoreId([1; 16]);
+    const KIND: FingerprintKind = FingerprintKind::Blake3;
+
+    /// A pack with so many chunks, of which only the footer is there.
+    fn write(backend: &dyn Backend, id: PackId, chunks: u32) {
+        let header = PackHeader { kind: PackKind::Data, fingerprint: KIND, id, store: STORE }.encode();
+        let mut builder = FooterBuilder::default();
+        let names: Vec<Fingerprint> = (0..chunks)
+            .map(|number| {
+                let mut bytes = [0; 32];
+                bytes[..4].copy_from_slice(&number.to_be_bytes());
+                Fingerprint(bytes)
+            })
+            .collect();
+        for (at, frame) in names.chunks(8).enumerate() {
+            builder.push(PACK_HEADER_LEN as u32 + at as u32, ChunkKind::Data, frame);
+        }
+        let frames = vec![0; 1 << 20];
+        let (_, end) = builder.finish(id, (header.len() + frames.len()) as u32);
+        let mut writer = backend.create(id).unwrap();
+        writer.append(&[IoSlice::new(&header), IoSlice::new(&frames), IoSlice::new(&end)]).unwrap();
+        writer.seal().unwrap();
+    }
+
+    #[test]
+    fn of_a_pack_that_is_expected_no_more_is_read_than_its_footer_may_take() {
+        let memory = MemoryBackend::default();
+        let packs = [(PackId(1), 10), (PackId(2), 2_000), (PackId(3), 20_000)];
+        packs.iter().for_each(|(id, chunks)| write(&memory, *id, *chunks));
+        let (reads, bytes) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let counted = (Arc::clone(&reads), Arc::clone(&bytes));
+        let far = Wrapped::over(Arc::new(memory)).far().before_reads(move |_, len| {
+            counted.0.fetch_add(1, Ordering::Relaxed);
+            counted.1.fetch_add(len, Ordering::Relaxed);
+        });
+        let reader = PackReader::new(Arc::new(far), STORE, KIND);
+        let take = |counter: &AtomicUsize| counter.swap(0, Ordering::Relaxed);
+        for (id, chunks) in packs {
+            let unknown = reader.read_footer(id).unwrap();
+            let (asked, at_most) = (take(&reads), take(&bytes));
+            reader.expect_footers(&packs);
+            assert_eq!(reader.read_footer(id).unwrap(), unknown);
+            assert_eq!(unknown.fingerprints().len(), chunks as usize);
+            assert_eq!(take(&reads), 2, "the end and the header");
+            let read = take(&bytes);
+            assert!(read <= 44 * chunks as usize + 200, "{read} for {chunks} chunks");
+            if chunks > 4_000 {
+                assert_eq!(asked, 3)
+            } else {
+                assert!(read < at_most)
+            }
+            // One that turns out to be longer is read all the same.
+            reader.expect_footers(&[(id, 1)]);
+            assert_eq!(reader.read_footer(id).unwrap(), unknown);
+            take(&reads);
+            take(&bytes);
+        }
+    }
+}
