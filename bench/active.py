@@ -272,7 +272,9 @@ def figures(report):
     for count, one in hosts.get("scale", {}).items():
         row(f"limited programs, {count} hosts: rate of all, over {count} x the limit", "near 1 x", one["bytes_per_s"] / one["limit_bytes_per_s"], shown("x"))
         if one.get("remote_bytes") is not None:
-            row(f"limited programs, {count} hosts: read from other hosts", "at most 2 % where placed", one["remote_bytes"] / one["packed_bytes"] * 100, shown("%", 1, 1))
+            if one.get("fed"):
+                row(f"limited programs, {count} hosts: fed from other hosts", "at most 2 % where placed", one["fed_elsewhere"] / one["fed"] * 100, shown("%", 1, 1))
+            row(f"limited programs, {count} hosts: all that came to their hosts, over what they read as it is stored", "", one["remote_bytes"] / one["packed_bytes"] * 100, shown("%", 1, 1))
     return rows
 
 

@@ -401,9 +401,11 @@ def scale(hosts, work, limited, count, rate):
         took = time.monotonic() - begin
         got = [hosts.sent(name)[1] - before for name, before in zip(site.names, stored)]
         packed = packed_bytes(site)
+        told = json.loads(site("h0", "job", "show", job, "--json"))
     found = {"seconds": took, "bytes_per_s": work.source.stat().st_size / took, "limit_bytes_per_s": rate * 1e6 * count}
     if hosts.counts_bytes:
-        found.update(remote_bytes=sum(got), packed_bytes=packed)
+        # What the programs were fed, and all that came to their hosts: what the index is made from, the database's answers and Ceph's own talk, too.
+        found.update(fed_elsewhere=told["bytes_elsewhere"], fed=told["bytes_here"] + told["bytes_elsewhere"], remote_bytes=sum(got), packed_bytes=packed)
     return found
 
 

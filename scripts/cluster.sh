@@ -216,6 +216,11 @@ environment() {
 up() {
     need
     if [ -e "$conf" ]; then say "it is up already (or was not ended): scripts/cluster.sh down"; exit 1; fi
+    # Another one, begun with another directory, is not to be taken down when this one cannot start.
+    if ip link show $bridge >/dev/null 2>&1; then
+        say "hosts of another cluster are there: end that one first, where it was begun (or scripts/cluster.sh down, if nobody uses it)"
+        exit 1
+    fi
     mkdir -p "$dir"/{log,run,mon,mgr,rgw,crash}
     chmod 755 "$dir"
     trap 'say "could not start; the rest of it is taken down"; tail -5 "$dir"/log/commands >&2 || true; down' ERR
