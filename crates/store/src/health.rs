@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::wait;
+
 /// How long a request may wait before that is trouble.
 const PATIENT: Duration = Duration::from_secs(10);
 
@@ -23,6 +25,8 @@ pub(crate) struct Health {
 struct State {
     /// Since when nothing has worked, and what was said last.
     failing: Option<(Instant, String)>,
+    /// Somebody was told of that.
+    is_told: bool,
     /// Requests that wait, in the order in which they began.
     waiting: BTreeMap<u64, Instant>,
     next: u64,
@@ -41,15 +45,24 @@ impl Health {
 
     /// A request has been answered, if only by a refusal.
     pub fn works(&self) {
-        self.lock().failing = None;
+        let mut state = self.lock();
+        (state.failing, state.is_told) = (None, false);
     }
 
-    /// A request has failed for no reason of its own.
+    /// A request has failed for no reason of its own. Whoever waits is told once that it is made again ([`wait`]).
     pub fn fails(&self, why: &str) {
+        if self.fails_for(why, wait::LONG) {
+            wait::tell(&format!("{why}; trying again until it is there, or for about a minute"));
+        }
+    }
+
+    /// Whether somebody is to be told now that it has done so for longer than `long`.
+    fn fails_for(&self, why: &str, long: Duration) -> bool {
         self.retries.fetch_add(1, Ordering::Relaxed);
-        let failing = &mut self.lock().failing;
-        let since = failing.as_ref().map_or_else(Instant::now, |(since, _)| *since);
-        *failing = Some((since, why.to_string()));
+        let mut state = self.lock();
+        let since = state.failing.as_ref().map_or_else(Instant::now, |(since, _)| *since);
+        state.failing = Some((since, why.to_string()));
+        since.elapsed() >= long && !std::mem::replace(&mut state.is_told, true)
     }
 
     /// A request begins.
@@ -100,6 +113,16 @@ mod tests {
         assert_eq!(health.retries.load(Ordering::Relaxed), 2);
         health.works();
         assert_eq!(health.trouble(), None);
+    }
+
+    #[test]
+    fn whoever_waits_is_told_once_each_time_that_nothing_works() {
+        let health = Health::default();
+        let (now, never) = (Duration::ZERO, Duration::MAX);
+        assert!(!health.fails_for("refused", never));
+        assert!(health.fails_for("refused", now) && !health.fails_for("refused", now));
+        health.works();
+        assert!(health.fails_for("refused", now));
     }
 
     #[test]

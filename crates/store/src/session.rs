@@ -109,7 +109,7 @@ impl Session {
         if self.shared.lost.load(Ordering::Relaxed) {
             return Err(Error::new(
                 ErrorKind::Fenced,
-                "this session lost its lease (the machine slept or was stopped for long); run the command again",
+                "this session lost its lease (for more than a minute this machine slept, was stopped, or could not reach the store's database): mount again, or run the command again",
             ));
         }
         Ok(())

@@ -434,3 +434,39 @@ fn a_server_killed_and_started_again_keeps_what_was_acknowledged() {
     assert_eq!(meta.check().unwrap(), [""; 0]);
     no_locks(&server);
 }
+
+#[test]
+fn leases_do_not_run_out_while_the_server_is_away() {
+    let Some(server) = Server::start("fsync = on") else {
+        println!("{ABSENT}");
+        return;
+    };
+    let url = server.url("store");
+    let meta = create(&url);
+    meta.raise_counters(1, 1000, 1).unwrap();
+    let lease = 600;
+    let [stays, fenced] = ["stays", "fenced"]
+        .map(|description| meta.open_session(SessionKind::Writer, description, lease).unwrap().0);
+    // As if the server had been away until long after.
+    let ends = |secs: u32| {
+        server.sql(&format!("UPDATE store.session SET lease_secs = {secs}, lease_until = 0 RETURNING 1"));
+    };
+    ends(0);
+    assert!(meta.sessions().unwrap().iter().all(|session| session.lease_is_over));
+    assert_eq!(kind(commit(&meta, stays, step(0), 1)), ErrorKind::Fenced);
+    meta.fence(fenced).unwrap();
+    ends(lease);
+    server.kill().unwrap();
+    server.run().unwrap();
+    // It has a whole lease to come back in, and what others have decided meanwhile holds.
+    let meta = open(&url);
+    assert!(!meta.sessions().unwrap()[0].lease_is_over);
+    commit(&meta, stays, step(0), 1).unwrap();
+    meta.renew(stays, lease).unwrap();
+    assert_eq!(kind(commit(&meta, fenced, step(1), 1)), ErrorKind::Fenced);
+    assert_eq!(paths(&meta, At::Now), names(1));
+    // One that does not come back is over a lease after the start.
+    ends(0);
+    assert!(meta.sessions().unwrap()[0].lease_is_over);
+    assert_eq!(kind(meta.renew(stays, lease)), ErrorKind::Fenced);
+}

@@ -115,7 +115,8 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
             break;
         }
         // As a collector does when its lease is over.
-        let over = "UPDATE SCHEMA.session SET lease_until = 1 WHERE description LIKE '% PID %'";
+        let over =
+            "UPDATE SCHEMA.session SET lease_until = 1, lease_secs = 0 WHERE description LIKE '% PID %'";
         let over = over.replace("SCHEMA", &shared.schema);
         shared.server.sql(&over.replace("PID", &executioner.victim.load(Ordering::SeqCst).to_string()));
         if pieces % 4 == 2 {

@@ -236,3 +236,19 @@ fn hosts_that_write_remove_snapshot_and_reclaim_at_once_lose_nothing() {
     }
     hosts[1].done(&["check", "--read-data"]);
 }
+
+/// No server has to be there for this.
+#[test]
+fn whoever_waits_for_a_server_that_is_away_is_told_soon() {
+    use std::io::{BufRead as _, BufReader};
+    // It is bound, and nobody listens.
+    let address = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let host =
+        Host::new(&format!("postgres://nobody@{address}/none?schema=s&sslmode=disable"), Path::new("/none"));
+    let mut child = host.spawn(&["ls"]);
+    let mut said = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(said.contains(&address.to_string()) && said.contains("trying again"), "{said}");
+}

@@ -207,7 +207,7 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     assert_eq!(standing(&one, "live"), processes);
     assert!(one.done(&["status"]).text().contains(&format!("process {}", processes[0])));
     let sql = format!(
-        "UPDATE {}.session SET lease_until = 1 WHERE description LIKE '% {} %'",
+        "UPDATE {}.session SET lease_until = 1, lease_secs = 0 WHERE description LIKE '% {} %'",
         shared.schema,
         two.child.id()
     );
@@ -474,7 +474,7 @@ fn small_files_of_a_mount_that_is_killed_are_all_there_and_packed_by_others() {
     // Another host packs them when its leases are over.
     let Shared { server, schema, .. } = &shared;
     server.sql(&format!(
-        "UPDATE {schema}.session SET lease_until = 1 WHERE description LIKE '% {} %'",
+        "UPDATE {schema}.session SET lease_until = 1, lease_secs = 0 WHERE description LIKE '% {} %'",
         one.child.id()
     ));
     let report = two.done(&["gc", "--json"]).json();

@@ -296,7 +296,10 @@ fn a_lock_ends_with_the_lease_of_its_host_and_its_holder_is_told() {
     let waiting = there.ask(1, all(1, Exclusive), true);
     cluster.becomes("file_lock_wait", 1);
     // As the server sees a host that was silent for so long.
-    let sql = format!("UPDATE {}.session SET lease_until = 1 WHERE id = {}", cluster.schema, session.0);
+    let sql = format!(
+        "UPDATE {}.session SET lease_until = 1, lease_secs = 0 WHERE id = {}",
+        cluster.schema, session.0
+    );
     cluster.server.sql(&sql);
     assert_eq!(waiting.recv_timeout(LONG).unwrap(), Ok(()));
     there.write(0, b"after").unwrap();

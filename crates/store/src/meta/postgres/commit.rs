@@ -5,7 +5,7 @@ use tokio_postgres::types::Type;
 
 use super::at_once::Learnt;
 use super::connection::Query;
-use super::sessions::{self, now};
+use super::sessions::{self, lease_until, now};
 use super::transaction::Tx;
 use super::working::Working;
 use super::{counters, jobs, loose, packs, snapshots};
@@ -17,7 +17,9 @@ use crate::meta::{Change, Commit, Committed, SessionId, SessionKind};
 
 /// The session, as in [`sessions::REQUIRE_LIVE`], and what every commit goes out from, which changes behind the gate only.
 const START: &str = concat!(
-    "SELECT x.kind, x.lease_until > ",
+    "SELECT x.kind, ",
+    lease_until!("x."),
+    " > ",
     now!(),
     ", x.lease_until < ",
     now!(),

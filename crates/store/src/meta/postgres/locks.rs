@@ -14,7 +14,7 @@ use tokio_postgres::types::Type;
 
 use super::connection::{Answer, Query};
 use super::counters;
-use super::sessions::{self, now};
+use super::sessions::{self, lease_until, now};
 use super::transaction::Tx;
 use crate::error::ErrorKind;
 use crate::meta::SessionId;
@@ -51,13 +51,17 @@ pub(super) const RULES: &[&str] = &[
 
 /// What touches a range, held or waited for by whomever; of what is waited for, what has been for longer than ticket `$6` of session `$5`. For [`read`].
 const AROUND: &str = concat!(
-    "SELECT l.session, l.owner, l.first, l.last, l.process, l.mode, coalesce(s.lease_until <= ",
+    "SELECT l.session, l.owner, l.first, l.last, l.process, l.mode, coalesce(",
+    lease_until!("s."),
+    " <= ",
     now!(),
     ", true), false FROM @file_lock l LEFT JOIN @session s ON s.id = l.session \
      WHERE l.inode = $1 AND l.family = $2 AND l.first <= $4 AND l.last >= $3 \
      UNION ALL \
      SELECT w.session, w.owner, w.first, w.last, w.process, w.mode, false, true FROM @file_lock_wait w \
-     JOIN @session s ON s.id = w.session AND s.lease_until > ",
+     JOIN @session s ON s.id = w.session AND ",
+    lease_until!("s."),
+    " > ",
     now!(),
     " WHERE w.inode = $1 AND w.family = $2 AND w.first <= $4 AND w.last >= $3 AND w.number < \
      coalesce((SELECT number FROM @file_lock_wait WHERE session = $5 AND ticket = $6), 9223372036854775807)"
@@ -213,7 +217,9 @@ fn exchange(
 /// Who waits for whom just now: not for whom it waited when it last asked, as that one may have let go since, and be waiting itself.
 const WAITS: &str = concat!(
     "SELECT w.session, w.owner, l.session, l.owner FROM @file_lock_wait w \
-     JOIN @session s ON s.id = w.session AND s.lease_until > ",
+     JOIN @session s ON s.id = w.session AND ",
+    lease_until!("s."),
+    " > ",
     now!(),
     " JOIN @file_lock l ON l.inode = w.inode AND l.family = w.family AND l.first <= w.last AND l.last >= w.first \
      WHERE w.family = 0 AND (l.mode = 1 OR w.mode = 1) AND (l.session, l.owner) <> (w.session, w.owner)"

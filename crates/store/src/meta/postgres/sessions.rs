@@ -22,14 +22,32 @@ macro_rules! now {
     };
 }
 
-pub(super) use now;
+/// Until when a session is taken to be alive, of a row of `@session`; the argument is what its columns are named by (`"s."`).
+///
+/// While the server was away nobody could renew anything: what was not over before it went goes on for a lease from its start. Whoever acts on a session's being over deletes its
+/// row in the same transaction or before, so one that others have acted upon does not come back by this.
+macro_rules! lease_until {
+    ($of:literal) => {
+        concat!(
+            "greatest(",
+            $of,
+            "lease_until, (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint * 1000 + ",
+            $of,
+            "lease_secs * 1000000000::bigint)"
+        )
+    };
+}
+
+pub(super) use {lease_until, now};
 
 /// Asks for that.
 pub(super) const NOW: &str = concat!("SELECT ", now!());
 
 /// A session's kind; whether its lease is not over; whether so little of it is left that it should be renewed. For [`live`].
 pub(super) const REQUIRE_LIVE: &str = concat!(
-    "SELECT kind, lease_until > ",
+    "SELECT kind, ",
+    lease_until!(""),
+    " > ",
     now!(),
     ", lease_until < ",
     now!(),
@@ -172,7 +190,11 @@ pub(super) fn slowest(answer: &Answer) -> Outcome<i64> {
 
 /// Every session that is not over, for [`read`].
 pub(super) const ALL: &str = concat!(
-    "SELECT id, kind, acknowledged, lease_until, description, lease_until <= ",
+    "SELECT id, kind, acknowledged, ",
+    lease_until!(""),
+    ", description, ",
+    lease_until!(""),
+    " <= ",
     now!(),
     " FROM @session ORDER BY id"
 );

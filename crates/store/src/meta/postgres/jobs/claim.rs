@@ -14,7 +14,9 @@ use crate::meta::jobs::{Claimed, Claims, GIVEN_UP, JobId, JobState};
 macro_rules! alive {
     () => {
         concat!(
-            "EXISTS (SELECT 1 FROM @session o WHERE o.id = s.session AND o.lease_until > ",
+            "EXISTS (SELECT 1 FROM @session o WHERE o.id = s.session AND ",
+            sessions::lease_until!("o."),
+            " > ",
             sessions::now!(),
             ")"
         )

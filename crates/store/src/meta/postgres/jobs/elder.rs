@@ -79,7 +79,12 @@ pub(super) fn remove_all(tx: &mut Tx<'_>, job: JobId) {
 }
 
 fn is_live(tx: &mut Tx<'_>, session: SessionId) -> Outcome<bool> {
-    let sql = concat!("SELECT 1 FROM @session WHERE id = $1 AND lease_until > ", sessions::now!());
+    let sql = concat!(
+        "SELECT 1 FROM @session WHERE id = $1 AND ",
+        sessions::lease_until!(""),
+        " > ",
+        sessions::now!()
+    );
     Ok(tx.one(Query::new(sql).int(session.0 as i64))?.first().is_some())
 }
 
