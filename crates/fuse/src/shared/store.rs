@@ -244,7 +244,8 @@ impl Core {
 
     /// Reads a file's row again.
     pub fn refresh(&self, file: &Arc<File>) -> Result<()> {
-        if file.read().is_hidden {
+        let knows_only_here = |state: &State| state.is_hidden || state.may_be_named;
+        if knows_only_here(&file.read()) {
             return Ok(());
         }
         let row = self.store.meta.inode(outrigger_store::meta::At::Now, file.number)?;

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, OFlags, linkat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, OFlags, flock, linkat};
 use rustix::io::Errno;
 
 use super::{Host, Shared};
@@ -49,6 +49,8 @@ fn a_file_without_a_name_is_seen_by_others_when_it_is_linked() {
         let mut read = Vec::new();
         again.read_to_end(&mut read).unwrap();
         assert!(read == bytes);
+        // A lock that it had before goes on when others find it.
+        flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
         two.write("taken", "of another host");
         assert_eq!(link(&file, &one.path("taken")), Err(Errno::EXIST));
         // By its descriptor alone, or by its path in /proc.
@@ -60,6 +62,12 @@ fn a_file_without_a_name_is_seen_by_others_when_it_is_linked() {
         let seen = fs::metadata(two.path(name)).unwrap();
         assert_eq!((seen.nlink(), seen.mode() & 0o7777), (1, 0o604));
         assert_eq!(file.metadata().unwrap().nlink(), 1);
+        let theirs = File::open(two.path(name)).unwrap();
+        let busy = flock(&theirs, FlockOperation::NonBlockingLockShared);
+        assert_eq!(busy, Err(Errno::WOULDBLOCK));
+        flock(&file, FlockOperation::Unlock).unwrap();
+        flock(&theirs, FlockOperation::NonBlockingLockShared).unwrap();
+        drop(theirs);
         // It goes on as any file.
         file.seek(std::io::SeekFrom::End(0)).unwrap();
         file.write_all(b" and more").unwrap();
