@@ -2,6 +2,7 @@
 
 mod follow;
 mod locks;
+mod nameless;
 mod yields;
 
 use std::fs::{self, File, OpenOptions};

@@ -24,23 +24,21 @@ impl Core {
         let mut row = self.row_soon(number)?;
         for _ in 0..TRIES {
             let open = self.open.get(number);
-            if let Some(file) = &open
-                && (row.links == 0 || file.read().is_hidden)
-            {
-                // Nobody else can come by it.
+            if let Some(file) = &open {
                 let mut state = file.write();
-                let mut attributes = state.row.attributes.clone();
-                let edits = state.edit(&mut attributes);
-                if state.drops_rights {
-                    drop_privileges(&mut attributes);
+                if state.is_removed || state.is_hidden {
+                    // Nobody else can come by it.
+                    let mut attributes = state.attributes();
+                    change(&mut attributes)?;
+                    state.set_at_once(attributes);
+                    self.remember_own(&state.row, None);
+                    return Ok(state.row.clone());
                 }
-                change(&mut attributes)?;
-                state.row.attributes = attributes;
-                let written = state.written;
-                state.changed(written, times);
-                state.edited(edits);
-                self.remember_own(&state.row, None);
-                return Ok(state.row.clone());
+            }
+            if row.links == 0 {
+                // It has got a name meanwhile.
+                row = self.row(number)?;
+                continue;
             }
             let seen = open.as_ref().map(|file| {
                 let state = file.read();
@@ -154,7 +152,7 @@ impl Core {
     }
 }
 
-fn changed_at(attributes: &mut Attributes, time: outrigger_format::catalogue::Time) {
+pub(super) fn changed_at(attributes: &mut Attributes, time: outrigger_format::catalogue::Time) {
     let before = attributes.mtime;
     let other = outrigger_format::catalogue::OtherTimes { atime: before, ctime: before };
     attributes.times.get_or_insert(other).ctime = time;

@@ -168,7 +168,7 @@ impl Core {
     /// Of a file that only this mount knows, what it is.
     fn row_of_hidden(file: &Arc<File>) -> Option<Inode> {
         let state = file.read();
-        state.is_hidden.then(|| state.row.clone())
+        (state.is_hidden || state.may_be_named).then(|| state.row.clone())
     }
 
     /// What a name stands for that only this mount knows.
@@ -337,22 +337,27 @@ impl Core {
     /// Waits until the log has room for so many bytes, and makes some if need be.
     pub fn room(self: &Arc<Self>, bytes: usize) -> Result<Reservation<'_>> {
         let bytes = bytes as u64 + RECORD_ROOM;
-        let fill = self.log.fill();
-        if fill.used + fill.reserved > fill.capacity / 2 {
+        if self.is_filling() {
             self.relieve();
         }
         match self.log.reserve(bytes, Some(PATIENCE)) {
             Err(error) if error.kind() == ErrorKind::Busy => {
                 // What of it could be stored has made room, whatever became of the rest.
-                let stored = self.store_all();
+                let stored = self.make_room();
                 match self.log.reserve(bytes, Some(PATIENCE)) {
-                    // If there was no error, files without a name fill it: nothing of them can be stored.
+                    // If there was no error, files that have lost their names fill it: nothing of them can be stored.
                     Err(error) if error.kind() == ErrorKind::Busy => self.fail(stored).and(Err(Errno::NOSPC)),
                     reserved => self.fail(reserved),
                 }
             }
             reserved => self.fail(reserved),
         }
+    }
+
+    /// The log is half full.
+    pub fn is_filling(&self) -> bool {
+        let fill = self.log.fill();
+        fill.used + fill.reserved > fill.capacity / 2
     }
 
     pub fn append(&self, operation: &outrigger_format::staging::Operation, data: &[u8]) -> Result<Appended> {

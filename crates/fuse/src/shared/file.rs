@@ -51,6 +51,10 @@ pub(super) struct State {
     pub open: Option<Box<Open>>,
     /// It has a name in this mount only, and the database knows of no such inode.
     pub is_hidden: bool,
+    /// It was made without a name and may get one; until then it is as one that was removed.
+    pub may_be_named: bool,
+    /// A note says that something of it is stored, and held, although it has no name yet.
+    pub is_noted: bool,
     /// What is staged is being committed: until that has ended, the database says either.
     pub is_committing: bool,
     /// The committed content was once the file's at a close: a version worth keeping.
@@ -89,6 +93,8 @@ impl File {
             pinned: None,
             open: None,
             is_hidden: false,
+            may_be_named: false,
+            is_noted: false,
             is_committing: false,
             is_version: true,
             edition: 0,
@@ -179,6 +185,17 @@ impl State {
         self.row.links = 0;
     }
 
+    /// It has no name yet.
+    pub fn await_name(&mut self) {
+        self.lose();
+        self.may_be_named = true;
+    }
+
+    /// It has its first name.
+    pub fn got_name(&mut self) {
+        (self.may_be_named, self.is_removed, self.row.links) = (false, false, 1);
+    }
+
     /// This host has taken its last name, when it was what `row` says, and has pinned the content of that.
     pub fn lose_pinned(&mut self, row: &Inode, budget: &Arc<Budget>) {
         self.pinned = Some(row.root.clone());
@@ -223,6 +240,15 @@ impl State {
                 self.written = None;
             }
         }
+    }
+
+    /// Attributes were set of a file that only this mount knows: they are what they are from now on, with all that was to go with a close.
+    pub fn set_at_once(&mut self, attributes: Attributes) {
+        self.row.attributes = attributes;
+        (self.written, self.drops_rights) = (None, false);
+        self.edits.clear();
+        // What is just being stored of it says what they were before.
+        self.edition += 1;
     }
 
     /// Something of it is not stored.
@@ -327,10 +353,14 @@ impl Files {
         (Arc::clone(file), was_open)
     }
 
-    /// One more handle of a file that has one.
-    pub fn again(&self, file: &File) {
-        let _files = self.lock();
-        file.handles.fetch_add(1, Ordering::Relaxed);
+    /// One more handle of a file; `false`, and nothing has happened, if it has none any more.
+    pub fn again(&self, file: &File) -> bool {
+        let files = self.lock();
+        let is_open = files.contains_key(&file.number);
+        if is_open {
+            file.handles.fetch_add(1, Ordering::Relaxed);
+        }
+        is_open
     }
 
     /// One handle less; the last one takes the file out. `false`, and nothing has happened, if with that something would be lost that is not stored.

@@ -528,7 +528,11 @@ impl FileSystem for SharedVolume {
         if self.other(number).is_some() {
             return Err(Errno::XDEV);
         }
-        let row = self.core.link_node(number, parent, name)?;
+        let nameless = self.core.open.get(number).filter(|file| file.read().may_be_named);
+        let row = match nameless {
+            Some(file) => self.core.name_nameless(&file, parent, name)?,
+            None => self.core.link_node(number, parent, name)?,
+        };
         Ok(self.core.entry(&row))
     }
 
@@ -585,8 +589,15 @@ impl FileSystem for SharedVolume {
         Ok((self.core.entry(&row), opened))
     }
 
-    fn create_nameless(&self, _: Caller, _: u64, _: NewNode, _: OpenFlags) -> Result<(Entry, Opened)> {
-        Err(Errno::OPNOTSUPP)
+    fn create_nameless(
+        &self,
+        caller: Caller,
+        parent: u64,
+        new: NewNode,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        self.changeable(parent)?;
+        self.make_nameless(caller, parent, new, flags)
     }
 
     fn unlink(&self, _: Caller, parent: u64, name: &[u8]) -> Result<()> {

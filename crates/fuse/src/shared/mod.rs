@@ -29,6 +29,7 @@
 //! | `core.rs` | what all operations share: rows, transactions, room in the log |
 //! | `file.rs` | an open file: what is committed, and what is staged over it |
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
+//! | `nameless.rs` | files that have no name yet |
 //! | `store.rs` | from the log to the store |
 //! | `locks/` | locks of programs, among all hosts |
 //! | `follow.rs`, `hidden.rs`, `noted.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
@@ -45,6 +46,7 @@ mod filesystem;
 mod follow;
 mod hidden;
 mod locks;
+mod nameless;
 mod names;
 mod noted;
 mod packer;

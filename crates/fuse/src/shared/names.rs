@@ -12,7 +12,7 @@ use crate::fs::{Caller, NewNode, Result};
 use crate::live::names::{TARGET_MAX, check_name, inherit};
 
 /// A name must stand for this.
-fn expect(parent: u64, name: &[u8], inode: Option<u64>) -> Change {
+pub(super) fn expect(parent: u64, name: &[u8], inode: Option<u64>) -> Change {
     Change::Expect { parent, name: name.to_vec(), inode }
 }
 
@@ -34,13 +34,13 @@ fn renamed(inode: u64, time: Time) -> Change {
     Change::Touch { inode, modified: false, time }
 }
 
-fn is_directory(row: &Inode) -> bool {
+pub(super) fn is_directory(row: &Inode) -> bool {
     row.attributes.kind == FileKind::Directory
 }
 
 impl Core {
     /// The error number, where the store says `Exists` of a directory that has entries.
-    fn refused(&self, error: &Error) -> Errno {
+    pub fn refused(&self, error: &Error) -> Errno {
         if error.kind() == ErrorKind::Exists { Errno::NOTEMPTY } else { self.reports.errno(error) }
     }
 
@@ -132,7 +132,7 @@ impl Core {
 
     /// Has the times of these directories set, but for those of which this mount knows that they say so already: who makes many entries does not wait for the row of
     /// their directory each time, and nor does another who makes some there.
-    fn touch(&self, directories: &[u64], time: Time, changes: &mut Vec<Change>) -> (Vec<u64>, Time) {
+    pub fn touch(&self, directories: &[u64], time: Time, changes: &mut Vec<Change>) -> (Vec<u64>, Time) {
         let time = tick(time);
         let wanted = directories.iter().copied().filter(|number| !self.is_touched(*number, time));
         let touched: Vec<u64> = wanted.collect();
@@ -142,7 +142,7 @@ impl Core {
     }
 
     /// What [`Core::touch`] added has been committed.
-    fn touched(&self, (directories, time): (Vec<u64>, Time)) {
+    pub fn touched(&self, (directories, time): (Vec<u64>, Time)) {
         directories.into_iter().for_each(|number| self.note_touched(number, Some(time)));
     }
 

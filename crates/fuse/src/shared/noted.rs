@@ -5,7 +5,7 @@
 //! | name | the inode's number and the mount's session, as several mounts may have a file open; of a hidden file `PARENT/NAME`, so that no two mounts hide files of one name |
 //! | value | the mount's session, the inode's number |
 //!
-//! **Order.** The note is there before the job, and before anything is held. What is stored of a file that no name leads to is held in the name of its inode: one mount has such a file, which made it or took its last name. The
+//! **Order.** The note is there before the job, and before anything is held. (Of a file that has no name yet there is no job, and a note only once something of it is stored: [`super::nameless`].) What is stored of a file that no name leads to is held in the name of its inode: one mount has such a file, which made it or took its last name. The
 //! content of any other that is closed is held for a moment, in the name of inode and mount, until its job holds it; then that is let go, and at last the note is removed. So whatever a mount leaves that is killed, a note says
 //! which holds it are. Who ends its job gives that what is held as its input, and removes both (`outrigger_active::written`).
 

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
 use outrigger_store::loose::{self, NEW_BYTES_MAX};
+use outrigger_store::meta::loose::LooseChunk;
 use outrigger_store::meta::{Change, ROOT_INODE};
 use outrigger_store::staging::Piece;
 use outrigger_store::tree::{Policies, WritePolicy};
@@ -32,7 +33,7 @@ use outrigger_store::write::{
 use outrigger_store::{Error, ErrorKind, Result};
 
 use super::core::{Core, TRIES};
-use super::file::File;
+use super::file::{File, State};
 use crate::live::file::read_noted;
 use crate::live::plan::plan;
 use crate::measures::{Histogram, Status};
@@ -52,7 +53,7 @@ const SMALL_BATCH_MAX: u64 = 1 << 20;
 /// Who stores, and what others wait for.
 #[derive(Default)]
 pub(super) struct Turn {
-    turn: Mutex<Asked>,
+    pub turn: Mutex<Asked>,
     waiting: Mutex<Vec<Arc<File>>>,
     relieving: Mutex<()>,
     left: Mutex<Left>,
@@ -60,9 +61,9 @@ pub(super) struct Turn {
 
 /// What the database said when it was last asked.
 #[derive(Default)]
-struct Asked {
+pub(super) struct Asked {
     at: Option<Instant>,
-    policies: Option<Policies>,
+    policies: Option<Arc<Policies>>,
     /// When other hosts' packs were last read about, in their place.
     packs_at: Option<Instant>,
 }
@@ -109,16 +110,16 @@ impl Counters {
 }
 
 /// A file as it was when its batch was cut.
-struct Cut {
+pub(super) struct Cut {
     file: Arc<File>,
     sequence: u64,
     pieces: Vec<(Range<u64>, Piece)>,
     staged: u64,
-    was: (Attributes, Root),
-    attributes: Attributes,
+    pub was: (Attributes, Root),
+    pub attributes: Attributes,
     edits: usize,
     /// Not only attributes were changed.
-    is_content: bool,
+    pub is_content: bool,
     /// No name leads to it: see [`State::is_kept`](super::file::State::is_kept).
     is_kept: bool,
     keep: bool,
@@ -201,8 +202,17 @@ impl Core {
     /// Makes room in the log, unless somebody is at it. There is some still, so nobody has to fail if it cannot be done.
     pub fn relieve(self: &Arc<Self>) {
         if let Ok(_alone) = self.turn.relieving.try_lock() {
-            let _ = self.fail(self.store_all());
+            let _ = self.fail(self.make_room());
         }
+    }
+
+    /// Stores everything that can be, and only if that was not enough what may never have a name.
+    ///
+    /// # Errors
+    /// The first one.
+    pub fn make_room(self: &Arc<Self>) -> Result<()> {
+        self.store_all()?;
+        if self.is_filling() { self.keep_nameless() } else { Ok(()) }
     }
 
     /// One handle of a file less. If it is the last one, and something of it could not be stored, the file stays, and that is tried again later.
@@ -211,7 +221,9 @@ impl Core {
             let mut left = self.turn.left.lock().expect("no panic while held");
             left.tried = Some(Instant::now());
             left.files.push(Arc::clone(file));
+            return;
         }
+        self.nameless_closed(file);
     }
 
     /// Tries again to store what was left when it was closed, unless that was a moment ago.
@@ -232,7 +244,8 @@ impl Core {
 
     /// Reads a file's row again.
     pub fn refresh(&self, file: &Arc<File>) -> Result<()> {
-        if file.read().is_hidden {
+        let knows_only_here = |state: &State| state.is_hidden || state.may_be_named;
+        if knows_only_here(&file.read()) {
             return Ok(());
         }
         let row = self.store.meta.inode(outrigger_store::meta::At::Now, file.number)?;
@@ -244,20 +257,26 @@ impl Core {
         Ok(())
     }
 
-    fn batch(self: &Arc<Self>, asked: &mut Asked, files: &[Arc<File>]) -> Result<()> {
+    /// The policies as they were a moment ago; and the session has followed the collector since.
+    pub fn policies(&self, asked: &mut Asked) -> Result<Arc<Policies>> {
         self.session.check()?;
+        if let Some(policies) = &asked.policies
+            && asked.at.is_some_and(|at| at.elapsed() < FOLLOW_EVERY)
+        {
+            return Ok(Arc::clone(policies));
+        }
+        self.session.follow().inspect_err(|error| self.session.note(error))?;
+        let policies = Arc::new(Policies::load(&self.store)?.with(self.options.overrides));
+        (asked.at, asked.policies) = (Some(Instant::now()), Some(Arc::clone(&policies)));
+        Ok(policies)
+    }
+
+    /// Stores these files, whoever has the turn.
+    pub fn batch(self: &Arc<Self>, asked: &mut Asked, files: &[Arc<File>]) -> Result<()> {
         let began = Instant::now();
-        let policies = match asked.policies.take() {
-            Some(policies) if asked.at.is_some_and(|at| at.elapsed() < FOLLOW_EVERY) => policies,
-            _ => {
-                self.session.follow().inspect_err(|error| self.session.note(error))?;
-                asked.at = Some(Instant::now());
-                Policies::load(&self.store)?.with(self.options.overrides)
-            }
-        };
+        let policies = self.policies(asked)?;
         let cuts: Vec<Cut> = files.iter().map(|file| self.cut(file)).collect();
         let done = self.write(&cuts, &policies, &mut asked.packs_at);
-        asked.policies = Some(policies);
         match &done {
             Ok(()) => {
                 self.counters.took.note(began.elapsed());
@@ -280,6 +299,11 @@ impl Core {
     fn cut(&self, file: &Arc<File>) -> Cut {
         let mut state = file.write();
         state.is_committing = true;
+        self.cut_in(file, &state)
+    }
+
+    /// As [`Core::cut`], of a file whose state is held.
+    pub fn cut_in(&self, file: &Arc<File>, state: &State) -> Cut {
         let attributes = state.attributes();
         Cut {
             file: Arc::clone(file),
@@ -291,7 +315,7 @@ impl Core {
             attributes,
             edits: state.waiting(),
             is_content: !state.map.is_clean(),
-            is_kept: state.is_kept(),
+            is_kept: state.is_kept() || state.is_noted,
             keep: state.is_version && state.row.root != Root::Empty,
             edition: state.edition,
         }
@@ -307,8 +331,7 @@ impl Core {
         let (mut small, mut large) = (Vec::new(), Vec::new());
         let (kept, cuts): (Vec<&Cut>, Vec<&Cut>) = cuts.iter().partition(|cut| cut.is_kept);
         let (cuts, same): (Vec<&Cut>, Vec<&Cut>) = cuts.into_iter().partition(|cut| cut.is_content);
-        let as_it_was = |cut: &Cut| Composed { root: cut.was.1.clone(), chunks: Vec::new() };
-        small.extend(same.into_iter().map(|cut| (cut, as_it_was(cut))));
+        small.extend(same.into_iter().map(|cut| (cut, cut.as_it_was())));
         let items = cuts.iter().map(|cut| self.item(cut, policies)).collect::<Result<Vec<_>>>()?;
         let bytes = cuts.iter().map(|cut| cut.staged).filter(|staged| *staged <= NEW_BYTES_MAX).sum::<u64>();
         let composes = bytes <= SMALL_BATCH_MAX && self.packer.has_room();
@@ -391,13 +414,27 @@ impl Core {
             chunks.extend(composed.chunks);
             settled.push((cut, composed.root));
         }
+        self.commit_small(changes, chunks)?;
+        settled.into_iter().for_each(|(cut, root)| self.settle(cut, root));
+        Ok(())
+    }
+
+    /// One transaction, with the chunks that its changes need.
+    pub fn commit_small(&self, changes: Vec<Change>, chunks: Vec<LooseChunk>) -> Result<()> {
         // One that is over is as good: what is its is taken over.
         let owner = self.packer.session();
         let bytes = loose::commit(&self.store, &self.session, owner, changes, chunks)?;
         self.packer.note(bytes);
         Counters::add(&self.counters.new, bytes);
-        settled.into_iter().for_each(|(cut, root)| self.settle(cut, root));
         Ok(())
+    }
+
+    /// The content of a cut, if it is small.
+    pub fn compose_small(self: &Arc<Self>, cut: &Cut, policies: &Policies) -> Result<Option<Composed>> {
+        if cut.staged > NEW_BYTES_MAX || !self.packer.has_room() {
+            return Ok(None);
+        }
+        compose(&self.reader(), &self.item(cut, policies)?, NEW_BYTES_MAX)
     }
 
     fn item(self: &Arc<Self>, cut: &Cut, policies: &Policies) -> Result<FileItem> {
@@ -441,9 +478,13 @@ impl Core {
 
     /// Gives up what was stored of a file.
     fn settle(&self, cut: &Cut, root: Root) {
+        self.settle_in(&mut cut.file.write(), cut, root);
+    }
+
+    /// As [`Core::settle`], of a file whose state is held.
+    pub fn settle_in(&self, state: &mut State, cut: &Cut, root: Root) {
         let number = cut.file.number;
         Counters::add(&self.counters.destaged, cut.staged);
-        let mut state = cut.file.write();
         state.is_committing = false;
         state.map.settle(cut.sequence, root.len());
         state.stored = Arc::new(StoredFile::new(root.clone(), &self.budget));
@@ -468,6 +509,13 @@ impl Core {
         } else {
             self.forget_row(number);
         }
+    }
+}
+
+impl Cut {
+    /// The content that it had before.
+    pub fn as_it_was(&self) -> Composed {
+        Composed { root: self.was.1.clone(), chunks: Vec::new() }
     }
 }
 

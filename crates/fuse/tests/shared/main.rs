@@ -5,6 +5,7 @@ mod faults;
 mod follow;
 mod hosts;
 mod locks;
+mod nameless;
 mod overwrite;
 mod random;
 mod small;

@@ -24,12 +24,14 @@ enum Step {
     Link(&'static str, &'static str),
     Rename(&'static str, &'static str),
     Chmod(&'static str, u32),
+    /// Made without a name, and linked to this one when it is whole.
+    Publish(&'static str, Vec<u8>),
 }
 
 impl Step {
     fn new(rng: &mut Rng) -> Self {
         let mut below = |bound: u64| rng.below(bound);
-        let (kind, one, two) = (below(9), below(8) as usize, below(8) as usize);
+        let (kind, one, two) = (below(10), below(8) as usize, below(8) as usize);
         let (name, other) = (NAMES[one], NAMES[two]);
         let len = below(60_000);
         let mode = 0o600 | below(64) as u32;
@@ -44,6 +46,7 @@ impl Step {
             5 => Self::Rmdir(name),
             6 => Self::Link(name, other),
             7 => Self::Rename(name, other),
+            8 => Self::Publish(name, bytes),
             _ => Self::Chmod(name, mode),
         }
     }
@@ -59,6 +62,7 @@ impl Step {
             Self::Link(name, other) => host.link(name, other),
             Self::Rename(name, other) => host.rename(name, other, RenameFlags::empty()),
             Self::Chmod(name, mode) => host.chmod(name, *mode),
+            Self::Publish(name, bytes) => host.publish(name, bytes),
         }
     }
 
@@ -78,6 +82,7 @@ impl Step {
             Self::Link(name, other) => fs::hard_link(at(name), at(other)),
             Self::Rename(name, other) => fs::rename(at(name), at(other)),
             Self::Chmod(name, mode) => fs::set_permissions(at(name), fs::Permissions::from_mode(*mode)),
+            Self::Publish(name, bytes) => fs::File::create_new(at(name))?.write_all(bytes),
         }
     }
 }

@@ -111,10 +111,16 @@ impl Site {
 
 impl Host {
     fn command(&self, args: &[&str]) -> Command {
+        self.command_by(&[], args)
+    }
+
+    /// A command that is run by another one.
+    fn command_by(&self, by: &[&str], args: &[&str]) -> Command {
         let namespace = format!("--net=/run/netns/outrigger-{}", self.name);
         let mut command = Command::new("nsenter");
         command
             .arg(namespace)
+            .args(by)
             .arg(env!("CARGO_BIN_EXE_outrigger"))
             .args(args)
             .current_dir(self.place.path(""));
@@ -125,6 +131,15 @@ impl Host {
 
     fn run(&self, args: &[&str]) -> Said {
         self.command(args).output().unwrap().into()
+    }
+
+    /// What `status` says, within a minute.
+    #[track_caller]
+    fn status(&self) -> serde_json::Value {
+        let mut command = self.command_by(&["timeout", "--kill-after=5", "60"], &["status", "--json"]);
+        let said = Said::from(command.output().unwrap());
+        assert_eq!(said.code, 0, "{}", said.err);
+        said.json()
     }
 
     #[track_caller]
@@ -173,6 +188,14 @@ impl Host {
         let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(self.path(name))?;
         file.write_all(bytes)?;
         file.sync_all()
+    }
+
+    /// The same by a process of its own, which need not end. Whatever a test starts while it has a file open itself, and that cannot be stored, waits until it can: the child closes what it inherits.
+    fn sync_beside(&self, name: &str, bytes: &[u8]) -> Child {
+        fs::write(self.place.path(name), bytes).unwrap();
+        let (from, to) = (self.place.path(name), self.path(name));
+        let copies = [format!("if={}", from.display()), format!("of={}", to.display())];
+        Command::new("dd").args(copies).args(["conv=fsync", "bs=1M", "status=none"]).spawn().unwrap()
     }
 
     #[track_caller]

@@ -157,6 +157,43 @@ fn an_osd_is_taken_away_for_good_while_hosts_write() {
     });
 }
 
+/// Whoever asks is told soon; whoever has something to store there waits, and loses nothing; and all that needs no packs goes on.
+#[test]
+fn a_pool_that_does_not_answer_is_told_and_waited_for() {
+    let Some(cluster) = Cluster::here() else { return };
+    healed(3);
+    let site = cluster.in_pool();
+    let mut hosts = [site.mount("c0"), site.mount("c1")];
+    let _mends = Mends;
+    let [one, two] = &hosts;
+    let trouble = || two.status()["packs_trouble"].clone();
+    assert!(trouble().is_null(), "{}", trouble());
+    for osd in ["0", "1", "2"] {
+        script(&["osd", osd, "pause"]);
+    }
+    let (large, small) = (noise(1, 700_000), noise(2, 9_000));
+    let mut writes = one.sync_beside("waits", &large);
+    let told = trouble();
+    assert!(told.as_str().is_some_and(|told| told.contains("does not answer")), "{told}");
+    // Names, and what is small, are in the database.
+    let mut other = two.sync_beside("goes-on", &small);
+    wait_until("a small file is stored", || other.try_wait().unwrap().is_some());
+    assert!(other.wait().unwrap().success(), "{}", two.said());
+    one.must_read("goes-on", &small);
+    assert!(writes.try_wait().unwrap().is_none(), "it cannot have been stored; {}", one.said());
+    for osd in ["0", "1", "2"] {
+        script(&["osd", osd, "continue"]);
+    }
+    wait_until("the writer has ended", || writes.try_wait().unwrap().is_some());
+    assert!(writes.wait().unwrap().success(), "{}", one.said());
+    two.must_read("waits", &large);
+    wait_until("nothing is wrong any more", || trouble().is_null());
+    // Those that went on first may have taken the others for dead.
+    healed(3);
+    site.check(two);
+    hosts.iter_mut().for_each(Host::unmount);
+}
+
 #[test]
 fn the_database_is_killed_in_the_middle_of_commits_while_hosts_write() {
     write_through(|| {

@@ -304,8 +304,10 @@ impl Shared {
             let Some(file) = core.open.get(inode) else { return Ok(()) };
             let (is_so, is_committing, others, dropped) = {
                 let state = file.read();
+                // Of what only this mount knows nobody commits anything else.
+                let is_committing = state.is_committing && !state.is_removed;
                 let is_so = state.is_removed || *state.stored.root() == row.root;
-                (is_so && !state.is_committing, state.is_committing, state.others, state.dropped)
+                (is_so && !is_committing, is_committing, state.others, state.dropped)
             };
             if is_committing {
                 // A batch of ours, of which nobody knows yet what it has made of the content: it has the turn, which this waits for.

@@ -1,0 +1,187 @@
+//! Files without a name that may get one (`O_TMPFILE`, then `linkat`).
+//!
+//! While it has no name such a file is what a removed one is that is still open: the database knows of no such inode, neither close nor fsync stores anything of it, and a mount that is killed leaves nothing
+//! of it. Only where the log has no room otherwise is it stored: as a content that is held in the name of its inode. A note ([`super::noted`]) is there before, so that others let go of it when this mount is gone.
+//!
+//! When it is linked, it is there for all hosts with all it has, or not at all: one transaction makes name, attributes and content. What is small is in that transaction; all else is stored first, and held until then.
+
+use std::sync::Arc;
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::meta::{Change, Inode};
+use outrigger_store::{ErrorKind, Result as Stored};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::SharedVolume;
+use super::attributes::changed_at;
+use super::core::{Core, now};
+use super::file::File;
+use super::names::{expect, is_directory};
+use super::store::Asked;
+use crate::fs::{Caller, Entry, NewNode, OpenFlags, Opened, Result};
+use crate::live::names::{check_name, inherit};
+
+impl SharedVolume {
+    /// Makes a file without a name, with what it inherits from directory `parent`.
+    pub(super) fn make_nameless(
+        &self,
+        caller: Caller,
+        parent: u64,
+        new: NewNode,
+        flags: OpenFlags,
+    ) -> Result<(Entry, Opened)> {
+        let core = &self.core;
+        if new.kind != FileKind::File {
+            return Err(Errno::INVAL);
+        }
+        core.fail(core.session.check())?;
+        // No commit will say whether what is inherited has been set elsewhere since.
+        let above = core.row(parent)?;
+        if !is_directory(&above) {
+            return Err(Errno::NOTDIR);
+        }
+        let number = core.next_inode()?;
+        let attributes = inherit(&above.attributes, caller, new, &[]);
+        let row = Inode { number, attributes, root: Root::Empty, links: 0, stamp: 0 };
+        core.remember_own(&row, Some(parent));
+        let flags = flags.difference(OFlags::TRUNC);
+        let opened = self.open_file(number, Some(row.clone()), flags, caller)?;
+        core.files.get(opened.handle)?.file.write().await_name();
+        Ok((core.entry(&row), opened))
+    }
+}
+
+impl Core {
+    /// Gives a file its first name.
+    pub fn name_nameless(self: &Arc<Self>, file: &Arc<File>, parent: u64, name: &[u8]) -> Result<Inode> {
+        check_name(name)?;
+        // What is refused is not stored before.
+        if !is_directory(&self.row_soon(parent)?) {
+            return Err(Errno::NOTDIR);
+        }
+        if self.look(parent, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        // It stays among the open ones, also if its last descriptor is closed meanwhile.
+        if !self.open.again(file) {
+            return Err(Errno::NOENT);
+        }
+        // It is stored as that directory wants it.
+        self.moved(file.number, parent);
+        let named = self.store_and_name(file, parent, name);
+        if named.is_ok() {
+            self.let_go_of_nameless(file);
+        }
+        self.close_file(file);
+        named
+    }
+
+    fn store_and_name(self: &Arc<Self>, file: &Arc<File>, parent: u64, name: &[u8]) -> Result<Inode> {
+        let mut asked = self.turn.turn.lock().expect("no panic while held");
+        if let Some(row) = self.name_in_turn(&mut asked, file, (parent, name), false)? {
+            return Ok(row);
+        }
+        self.fail(self.keep_in_turn(&mut asked, std::slice::from_ref(file)))?;
+        self.name_in_turn(&mut asked, file, (parent, name), true)?.ok_or(Errno::BUSY)
+    }
+
+    /// As [`Core::name_nameless`], with the turn to store; `None` if it has much that must be stored before, and was not `just_stored`.
+    fn name_in_turn(
+        self: &Arc<Self>,
+        asked: &mut Asked,
+        file: &Arc<File>,
+        (parent, name): (u64, &[u8]),
+        just_stored: bool,
+    ) -> Result<Option<Inode>> {
+        let policies = self.fail(self.policies(asked))?;
+        // Held until it has the name: nothing is written to it meanwhile, and whoever finds it by its name waits.
+        let mut state = file.write();
+        if !state.may_be_named {
+            return Err(Errno::NOENT);
+        }
+        let mut cut = self.cut_in(file, &state);
+        let small = if cut.is_content { self.fail(self.compose_small(&cut, &policies))? } else { None };
+        let (composed, is_all) = match small {
+            Some(composed) => (composed, true),
+            // What is written while it is linked goes with its next close, as with any file.
+            None if !cut.is_content || just_stored => (cut.as_it_was(), !cut.is_content),
+            None => return Ok(None),
+        };
+        let time = now();
+        changed_at(&mut cut.attributes, time);
+        let root = composed.root;
+        let put = Change::Put {
+            parent,
+            name: name.to_vec(),
+            inode: file.number,
+            attributes: cut.attributes.clone(),
+            root: root.clone(),
+            stamp: 0,
+            replace: false,
+        };
+        let mut changes = vec![expect(parent, name, None), put];
+        let touched = self.touch(&[parent], time, &mut changes);
+        if let Err(error) = self.commit_small(changes, composed.chunks) {
+            let is_taken = error.kind() == ErrorKind::Changed;
+            return Err(if is_taken { Errno::EXIST } else { self.refused(&error) });
+        }
+        self.touched(touched);
+        state.got_name();
+        if is_all {
+            self.settle_in(&mut state, &cut, root);
+        } else {
+            state.set_at_once(cut.attributes);
+        }
+        self.remember_own(&state.row, Some(parent));
+        Ok(Some(state.row.clone()))
+    }
+
+    /// Stores what was written to files that have no name yet, for want of room.
+    ///
+    /// # Errors
+    /// Those of the store; what could not be stored stays staged.
+    pub fn keep_nameless(self: &Arc<Self>) -> Stored<()> {
+        let mut asked = self.turn.turn.lock().expect("no panic while held");
+        let mut files = self.open.all();
+        files.retain(|file| {
+            let state = file.read();
+            state.may_be_named && !state.map.is_clean()
+        });
+        let kept = self.keep_in_turn(&mut asked, &files);
+        drop(asked);
+        // Who closed one meanwhile may not have known that something is held.
+        files.iter().for_each(|file| self.nameless_closed(file));
+        kept
+    }
+
+    fn keep_in_turn(self: &Arc<Self>, asked: &mut Asked, files: &[Arc<File>]) -> Stored<()> {
+        for file in files {
+            if !file.read().is_noted {
+                self.note_open(file.number)?;
+                file.write().is_noted = true;
+            }
+        }
+        if files.is_empty() { Ok(()) } else { self.batch(asked, files) }
+    }
+
+    /// A handle of a file was closed. If it was the last one of a file that has no name yet, nothing of that is held any more.
+    pub fn nameless_closed(&self, file: &File) {
+        if !file.read().is_noted || self.open.get(file.number).is_some() {
+            return;
+        }
+        // With the turn nobody is just storing it; and nobody will, as it is not among the open ones.
+        let _turn = self.turn.turn.lock().expect("no panic while held");
+        self.let_go_of_nameless(file);
+    }
+
+    /// A file has got a name, or is gone: what is stored of it need not be held for its sake.
+    fn let_go_of_nameless(&self, file: &File) {
+        let is_noted = std::mem::take(&mut file.write().is_noted);
+        if is_noted {
+            // If this fails, whoever finds this mount gone does it.
+            let _ = self.fail(self.unnote(file.number, None, true));
+        }
+    }
+}
