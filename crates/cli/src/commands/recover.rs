@@ -6,23 +6,24 @@ use std::sync::atomic::Ordering;
 use clap::Args;
 use outrigger_store::backend::Location;
 use outrigger_store::recover::{RecoverProgress, RecoverReport, adopt, recover, recover_shared};
-use outrigger_store::shared;
+use outrigger_store::{Store, shared};
 
 use super::Context;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{complain, count, counted, print_report, print_text};
 use crate::progress::Bar;
 
 const EXAMPLES: &str = "\
 Examples:
-  outrigger -s ./store recover
+  outrigger -s ./store recover                                                            the database is gone, or cannot be opened
   outrigger -s ./new recover --packs 's3://bucket/store?endpoint=http://gateway:7480'     the directory is lost as a whole
-  outrigger -s 'postgres://me@db/data?schema=team' recover                                the database is older than its packs
+  outrigger -s 'postgres://me@db/data?schema=team' recover --anyway                       the database is older than its packs
   outrigger -s 'postgres://me@db/data?schema=team' recover --packs s3://bucket/team       the database is lost
 
 Every commit is also written into packs, so files, versions and snapshots come back as they were. The old database, if
 there is one, is moved aside, never deleted: a file beside the new one, in PostgreSQL a schema whose name says so. What is in use is
-refused. Jobs, rules and what was granted to roles are not in the packs. Exit code 3 says that something could not be recovered; it is named.";
+refused, and so is, without --anyway, what can still be opened: a store that hosts mount together has in its packs what mounts did up to the last
+snapshot, not what they did since. Jobs, rules and what was granted to roles are not in the packs. Exit code 3 says that something could not be recovered; it is named.";
 
 /// Rebuild a lost or damaged database from the packs
 #[derive(Args)]
@@ -31,12 +32,21 @@ pub struct RecoverArgs {
     /// The packs lie at this place, and what knew that is lost: make the store's directory, or its schema, anew
     #[arg(long, value_name = "URL")]
     packs: Option<String>,
+    /// The database can be opened; set it aside all the same
+    #[arg(long)]
+    anyway: bool,
 }
 
 pub fn run(context: &Context, args: RecoverArgs) -> Outcome {
     let dir = context.store_dir()?;
     let packs = args.packs.as_deref().map(Location::parse).transpose()?;
     let url = shared::url(dir);
+    if !args.anyway && packs.is_none() && Store::open_to_look(dir).is_ok() {
+        return Err(Failure::failed(
+            "the database can be opened, and what is in it may be more than the packs have: jobs, rules, and of a store that hosts mount together what mounts did since the last snapshot. \
+             `outrigger check` says whether it is damaged or older than its packs; then `outrigger recover --anyway` sets it aside and makes a new one",
+        ));
+    }
     if let (None, Some(packs)) = (url, &packs) {
         adopt(dir, packs)?;
     }

@@ -106,7 +106,7 @@ fn every_command_works_and_hosts_see_each_other() {
     });
     let said = one.done(&["check", "--read-data", "--json"]).json();
     assert_eq!(said["findings"].as_array().map_or(0, Vec::len), 0, "{said}");
-    one.done(&["recover"]);
+    one.done(&["recover", "--anyway"]);
     two.must_have("c", &one.place.path("renamed/c"));
 }
 

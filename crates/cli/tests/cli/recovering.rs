@@ -24,7 +24,7 @@ fn a_lost_database_comes_back_from_its_packs() {
         world.server.sql(&format!("DROP SCHEMA {name} CASCADE"));
         let said = world.code(1, &["-s", &url, "ls"]);
         assert!(said.err.contains("recover --packs"), "{}", said.err);
-        let said = world.code(1, &["-s", &url, "recover"]);
+        let said = world.code(1, &["-s", &url, "recover", "--anyway"]);
         assert!(said.err.contains("recover --packs"), "{}", said.err);
         // A new store does not get into its place.
         world.code(1, &["-s", &url, "init", "--packs", &packs]);
@@ -58,19 +58,22 @@ fn what_is_there_is_set_aside_and_what_is_in_use_is_refused() {
     // Somebody is there, on another host.
     let session = format!("{name}.session VALUES (1000000, 0, 60, 0, 9000000000000000000, 'x host 1 mount')");
     world.server.sql(&format!("INSERT INTO {session}"));
-    let said = world.code(1, &["-s", &url, "recover"]);
+    let said = world.code(1, &["-s", &url, "recover", "--anyway"]);
     assert!(said.err.contains("in use") && said.err.contains("host 1 mount"), "{}", said.err);
     world.server.sql(&format!("DELETE FROM {name}.session"));
     // Tables are gone.
     world.server.sql(&format!("DROP TABLE {name}.dentry CASCADE"));
     assert_ne!(world.run(&["-s", &url, "ls"]).code, 0);
-    let report = world.done(&["-s", &url, "recover", "--json"]).json();
+    let report = world.done(&["-s", &url, "recover", "--anyway", "--json"]).json();
     let aside = report["old_database"].as_str().unwrap().to_string();
     assert!(aside.starts_with(&format!("{name}_damaged_")), "{report}");
     assert_eq!(world.server.sql(&format!("SELECT count(*) FROM {aside}.inode")), files);
     assert_eq!(world.about(&url), about);
-    // Again, of one that is whole: it is no more believed than another, and kept like another.
-    let said = world.done(&["-s", &url, "recover"]);
+    // Again, of one that is whole: not by mistake, as it may know more; and it is kept like another.
+    let said = world.code(1, &["-s", &url, "recover"]);
+    assert!(said.err.contains("can be opened") && said.err.contains("--anyway"), "{}", said.err);
+    assert_eq!(world.about(&url), about);
+    let said = world.done(&["-s", &url, "recover", "--anyway"]);
     assert!(said.text().contains("the old database is now"), "{}", said.text());
     assert_eq!(world.about(&url), about);
     let schemas = format!("SELECT count(*) FROM pg_namespace WHERE nspname LIKE '{name}\\_%'");
@@ -114,7 +117,7 @@ fn an_old_backup_is_noticed_and_mended() {
         let said = world.code(3, &args);
         assert!(said.err.contains("recover`"), "{}", said.err);
     }
-    world.done(&["-s", &url, "recover"]);
+    world.done(&["-s", &url, "recover", "--anyway"]);
     assert_eq!(world.about(&url), about);
     assert_eq!(world.done(&["-s", &url, "cat", "newer"]).out, noise(50, 500_000));
     world.done(&["-s", &url, "gc"]);
@@ -132,7 +135,7 @@ fn an_interrupted_recovery_changes_nothing() {
     let about = world.about(&url);
     world.s3.fault("GET", 1..=100_000, HttpFault::Late(30));
     for round in 1..6 {
-        let mut command = world.command(&["-s", &url, "recover"]);
+        let mut command = world.command(&["-s", &url, "recover", "--anyway"]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(150 * round));
         child.kill().unwrap();
@@ -141,7 +144,7 @@ fn an_interrupted_recovery_changes_nothing() {
     }
     world.s3.heal();
     assert_eq!(world.about(&url), about);
-    world.done(&["-s", &url, "recover"]);
+    world.done(&["-s", &url, "recover", "--anyway"]);
     assert_eq!(world.about(&url), about);
     let left = format!("SELECT count(*) FROM pg_namespace WHERE nspname = '{name}_recovering'");
     assert_eq!(world.server.sql(&left), "0");

@@ -63,7 +63,7 @@ fn a_stores_numbers_are_handed_out_until_a_signal() {
     // What happens meanwhile is seen, also when another database takes the place of this one.
     place.done(&["snapshot", "create", "s"]);
     assert_eq!(value(&scrape(&socket), "outrigger_store_snapshots"), 1.0);
-    place.done(&["recover"]);
+    place.done(&["recover", "--anyway"]);
     place.done(&["snapshot", "create", "t"]);
     assert_eq!(value(&scrape(&socket), "outrigger_store_snapshots"), 2.0);
     let pid = rustix::process::Pid::from_child(&served.0);
