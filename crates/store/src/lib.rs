@@ -17,6 +17,7 @@ pub mod loose;
 pub mod meta;
 mod older;
 pub mod ops;
+mod owner;
 pub mod policy;
 pub mod read;
 pub mod rebalance;

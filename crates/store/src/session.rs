@@ -20,6 +20,7 @@ use outrigger_format::{PackId, Root};
 use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{Generation, Meta, PinTarget, SessionId, SessionKind, SessionRow};
+use crate::owner;
 
 /// How long a session is believed alive without a word, seconds. A process of this host that is killed is noticed at once by its
 /// lock file.
@@ -74,6 +75,7 @@ impl Session {
         if let Some(dir) = locks {
             let path = dir.join(format!("{name}.lock"));
             let file = File::create_new(&path).context(|| format!("cannot create {}", path.display()))?;
+            owner::give_path(&path);
             rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)
                 .context(|| format!("cannot lock {}", path.display()))?;
             (lock, lock_path) = (Some(file), Some(path));

@@ -16,6 +16,7 @@ use crate::index::{Index, IndexOptions, LoadFooter};
 use crate::meta::jobs::Jobs;
 use crate::meta::{Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
 use crate::older;
+use crate::owner;
 use crate::read::packs::PackReader;
 use crate::remains;
 use crate::session::{Session, is_gone, remove_old_locks};
@@ -440,6 +441,7 @@ fn make_directories(dir: &Path, config: &StoreConfig, meta: &SqliteMeta) -> Resu
             return Ok(());
         }
         create_private_dir(&path)
+            .inspect(|()| owner::give_path(&path))
             .and_then(|()| sync_dir(dir))
             .context(|| format!("cannot create {}", path.display()))
     };
@@ -512,6 +514,7 @@ pub(crate) fn write_durably(dir: &Path, name: &str, bytes: &[u8]) -> Result<()> 
     let (path, temporary) = (dir.join(name), dir.join(format!("{name}.new")));
     let at = || format!("cannot write {}", path.display());
     std::fs::write(&temporary, bytes).context(at)?;
+    owner::give_path(&temporary);
     std::fs::File::open(&temporary).and_then(|file| file.sync_all()).context(at)?;
     std::fs::rename(&temporary, &path).context(at)?;
     sync_dir(dir).context(at)

@@ -3,7 +3,9 @@
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
-use crate::run::Place;
+use std::path::Path;
+
+use crate::run::{Place, noise};
 
 #[test]
 fn a_file_and_a_tree_go_in_and_come_out() {
@@ -382,4 +384,45 @@ fn a_closed_pipe_is_no_error() {
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+/// One agent of root's, or a cron job, may work in everybody's stores.
+#[test]
+fn what_root_stores_in_somebodys_store_is_his() {
+    let place = Place::new();
+    place.write("mine", noise(1, 300_000));
+    place.write("roots", noise(2, 300_000));
+    // Made before root comes: they give away what is there.
+    let theirs = [
+        &["put", "mine"][..],
+        &["cat", "c"],
+        &["put", "mine", "--to", "again"],
+        &["check", "--read-data"],
+        &["jobs"],
+    ];
+    let Some(mut theirs) = theirs.iter().map(|args| place.unprivileged(args)).collect::<Option<Vec<_>>>()
+    else {
+        println!("skipped: nobody else can run this program here");
+        return;
+    };
+    assert!(theirs.remove(0).output().unwrap().status.success());
+    // Enough for several packs, and so for directories of theirs.
+    for name in ["a", "b", "c"] {
+        place.done(&["put", "roots", "--to", name]);
+        place.write("roots", noise(name.as_bytes()[0].into(), 300_000));
+    }
+    place.done(&["gc"]);
+    let owner = |path: &Path| std::os::unix::fs::MetadataExt::uid(&std::fs::symlink_metadata(path).unwrap());
+    let whose = owner(&place.path("store"));
+    let mut left = vec![place.path("store")];
+    while let Some(path) = left.pop() {
+        assert_eq!(owner(&path), whose, "{}", path.display());
+        if path.is_dir() {
+            left.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    for mut command in theirs {
+        let said = command.output().unwrap();
+        assert!(said.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said.stderr));
+    }
 }

@@ -32,6 +32,7 @@ use rustix::io::Errno;
 use super::{Access, Backend, PackWriter};
 use crate::config::CONFIG_FILE;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::owner;
 
 use descriptors::Descriptors;
 use writer::{PackFile, StagePool};
@@ -157,6 +158,18 @@ impl Shared {
         self.path.join(relative(id))
     }
 
+    /// Makes a directory below `packs`, if it is not there.
+    fn make_dir(&self, name: &str) -> rustix::io::Result<()> {
+        match rustix::fs::mkdirat(&self.packs, name, Mode::RWXU) {
+            Ok(()) => {
+                owner::give(&self.packs, name);
+                Ok(())
+            }
+            Err(Errno::EXIST) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Makes the names in the directory of pack `id` durable, and its own name.
     fn sync_directory(&self, id: PackId) -> Result<()> {
         let name = directory_of(id);
@@ -183,15 +196,13 @@ impl Backend for LocalBackend {
         let create = || rustix::fs::openat(&self.shared.packs, relative(id), flags, mode);
         let file = match create() {
             Err(Errno::NOENT) => {
-                match rustix::fs::mkdirat(&self.shared.packs, directory_of(id), Mode::RWXU) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => return Err(error).context(what),
-                }
+                self.shared.make_dir(&directory_of(id)).context(what)?;
                 create()
             }
             other => other,
         };
         let name = relative(id);
+        owner::give(&self.shared.packs, &name);
         Ok(Box::new(PackFile::new(file.context(what)?, id, name, Arc::clone(&self.shared))))
     }
 
@@ -202,14 +213,12 @@ impl Backend for LocalBackend {
             return Err(Error::new(ErrorKind::Exists, format!("{}: it exists", what())));
         }
         for dir in [UNSEEN_DIR, &directory_of(id)] {
-            match rustix::fs::mkdirat(&self.shared.packs, dir, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(error).context(what),
-            }
+            self.shared.make_dir(dir).context(what)?;
         }
         let name = format!("{UNSEEN_DIR}/{id}.pack");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.shared.packs, &name, flags, Mode::RUSR | Mode::WUSR);
+        owner::give(&self.shared.packs, &name);
         Ok(Some(Box::new(PackFile::new(file.context(what)?, id, name, Arc::clone(&self.shared)))))
     }
 

@@ -24,6 +24,7 @@ use outrigger_format::{Cursor, FormatError, Put, StoreId, checksum};
 
 use super::run::Run;
 use crate::error::{Context, Result};
+use crate::owner;
 
 const WHAT: &str = "index CURRENT";
 const MAGIC: [u8; 8] = *b"OUTRCURR";
@@ -119,6 +120,7 @@ impl Directory {
             Err(error) if is_denied(&error) => (open(false), false),
             other => (other, true),
         };
+        [path, &path.join("LOCK"), &path.join("MERGE.lock")].into_iter().for_each(owner::give_path);
         let (lock, merge) = locks.context(|| format!("opening index {}", path.display()))?;
         Ok(Self { path: path.to_path_buf(), store, lock, merge, writable })
     }
@@ -165,6 +167,7 @@ impl Directory {
         let what = || format!("replacing CURRENT in {}", self.path.display());
         let temporary = self.path.join("CURRENT.tmp");
         let file = File::create(&temporary).context(what)?;
+        owner::give_path(&temporary);
         std::io::Write::write_all(&mut &file, &current.encode(self.store)).context(what)?;
         file.sync_data().context(what)?;
         // A run that CURRENT names must have its own name on disk first.

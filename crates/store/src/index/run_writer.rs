@@ -16,6 +16,7 @@ use super::run::{
     Header, PAGE_ENTRIES, PAGE_LEN, PIECE_LEN, Page, Run, SectionSum, check_page, entries, seal_page, word,
 };
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::owner;
 
 /// A run being written, to a file that is its caller's to name or to remove.
 pub(super) struct RunWriter {
@@ -39,6 +40,7 @@ impl RunWriter {
     /// Begins a run in the new file `path`, of about `expected` entries.
     pub fn create(path: &Path, store: StoreId, expected: u64) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        owner::give_path(path);
         Ok(Self {
             path: path.to_path_buf(),
             file: file.context(|| format!("creating {}", path.display()))?,

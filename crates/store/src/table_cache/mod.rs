@@ -31,6 +31,7 @@ use outrigger_offload::runtime::Runtime;
 use outrigger_offload::table::{Hot, HotOptions, HotTable, HotView, PackPlace, Whereabouts};
 
 use crate::index::Index;
+use crate::owner;
 
 /// The file's name in the store's directory.
 pub const TABLE_CACHE_FILE: &str = "table-cache";
@@ -321,8 +322,9 @@ impl Shared {
         self.hot.save(&mut bytes);
         let temporary = path.with_extension(format!("{}.new", std::process::id()));
         let written = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&temporary);
+        match written {
+            Ok(()) => owner::give_path(path),
+            Err(_) => drop(std::fs::remove_file(&temporary)),
         }
     }
 }
