@@ -7,9 +7,11 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use outrigger_fuse::control::Client;
+use outrigger_fuse::control::{Client, dirs_of};
 use outrigger_fuse::measures::{FIELDS, HISTOGRAM, Kind, Status, Unit};
+use outrigger_fuse::shared::dir_of_mount;
 use outrigger_store::clock::now_nanos;
+use outrigger_store::meta::SessionId;
 use outrigger_store::{Store, shared};
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -30,10 +32,12 @@ pub struct Watch {
     pub interval: Duration,
     /// Samples; for ever if not given.
     pub count: Option<u64>,
+    /// The session of the mount, where this host has several of one store.
+    pub session: Option<u64>,
 }
 
 pub fn run(context: &Context, watch: &Watch) -> Outcome {
-    let mut mount = connect(context.store_dir()?)?;
+    let mut mount = connect(context.store_dir()?, watch.session)?;
     let stop = until_signal();
     let terminal = io::stdout().is_terminal();
     let (mut before, mut drawn) = (None, 0);
@@ -75,18 +79,35 @@ pub fn run(context: &Context, watch: &Watch) -> Outcome {
     Ok(Exit::Done)
 }
 
-fn connect(dir: &Path) -> Result<Client, Failure> {
+fn connect(dir: &Path, session: Option<u64>) -> Result<Client, Failure> {
     if shared::url(dir).is_none()
         && let Some(client) = Client::connect(dir)?
     {
         return Ok(client);
     }
     // If there is no store at all, that is what is wrong.
-    Store::open(dir, true)?;
+    let store = Store::open_to_look(dir)?;
+    let dirs = match session {
+        Some(session) => vec![dir_of_mount(&store, SessionId(session))],
+        None => dirs_of(&store),
+    };
+    let mut listening = Vec::new();
+    for dir in &dirs {
+        listening.extend(Client::connect(dir)?);
+    }
     let shown = dir.display();
-    Err(Failure::failed(format!(
-        "no mount of {shown} is at work that can be written to, and --live asks one: begin it with `outrigger mount DIR`, or leave --live out"
-    )))
+    match (listening.len(), session) {
+        (1, _) => Ok(listening.remove(0)),
+        (0, Some(session)) => Err(Failure::failed(format!(
+            "session {session} is no mount of {shown} on this host; `outrigger status` lists sessions with their hosts"
+        ))),
+        (0, None) => Err(Failure::failed(format!(
+            "no mount of {shown} is at work on this host that can be written to, and --live asks one: begin it with `outrigger mount DIR`, or leave --live out"
+        ))),
+        (count, _) => Err(Failure::usage(format!(
+            "this host has {count} mounts of {shown}: say which one with --session N; `outrigger status` lists them"
+        ))),
+    }
 }
 
 /// Says when somebody wants this to end. A second signal ends it at once, if the mount does not answer.

@@ -48,11 +48,17 @@ pub struct StatsArgs {
     /// End after so many samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), requires = "live")]
     count: Option<u64>,
+    /// The mount with this session, where this host has several of one store (`outrigger status` lists them)
+    #[arg(long, value_name = "N", requires = "live")]
+    session: Option<u64>,
 }
 
 pub fn run(context: &Context, args: StatsArgs) -> Outcome {
     if args.live {
-        return live::run(context, &Watch { interval: args.interval, count: args.count });
+        return live::run(
+            context,
+            &Watch { interval: args.interval, count: args.count, session: args.session },
+        );
     }
     let store = context.open()?;
     let stats = stats(&store, if args.exact { usize::MAX } else { PACKS_SAMPLED })?;

@@ -207,6 +207,12 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     processes.sort_by_key(|id| id.parse::<u64>().unwrap());
     assert_eq!(standing(&one, "live"), processes);
     assert!(one.done(&["status"]).text().contains(&format!("process {}", processes[0])));
+    // How a mount fares, of those on this host.
+    let live = one.done(&["stats", "--live", "--count", "1", "--json"]).json();
+    assert!(live["written_bytes"].as_u64().unwrap() > 0, "{live}");
+    let mut other = command(&one.place, &one.url, &["stats", "--live", "--session", "1000000"]);
+    let said = Said::from(other.output().unwrap());
+    assert!(said.code == 1 && said.err.contains("no mount of"), "{} {}", said.code, said.err);
     let sql = format!(
         "UPDATE {}.session SET lease_until = 1, lease_secs = 0 WHERE description LIKE '% {} %'",
         shared.schema,
