@@ -9,6 +9,9 @@ use outrigger_store::{ErrorKind, Result, Store};
 
 use super::{SetAside, described};
 
+/// How long after the first look at a job's sessions comes the second.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
 /// The splits of a job that were set aside.
 ///
 /// # Errors
@@ -36,6 +39,26 @@ pub fn runner_of(store: &Store, job: JobId) -> Result<Option<String>> {
     let ending = format!(" {}", described(job));
     let sessions = store.meta.sessions()?;
     Ok(sessions.into_iter().map(|session| session.description).find(|text| text.ends_with(&ending)))
+}
+
+/// True when a job has begun, and nobody runs it any more: its processes have ended, and did not say so. A reader's look, which changes nothing.
+///
+/// # Errors
+/// Those of the database.
+pub fn is_left(store: &Store, job: JobId) -> Result<bool> {
+    let (locks, ending) = (store.locks_dir(), format!(" {}", described(job)));
+    for look in 0..2 {
+        // Between its last split and the end a runner has no session, for a moment.
+        if look > 0 {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        let sessions = store.meta.sessions()?;
+        if sessions.iter().any(|row| row.description.ends_with(&ending) && !is_gone(row, Some(&locks))) {
+            return Ok(false);
+        }
+    }
+    let row = store.jobs()?.job(job)?;
+    Ok(row.is_some_and(|row| row.state == JobState::Running))
 }
 
 /// Ends the sessions of processes of this machine that were killed, so that what they had claimed is free.

@@ -143,7 +143,10 @@ fn rates(lab: &Lab) -> Result<Outcome, Failed> {
         line.exact(at as f64, rate / 1e6);
         limit.exact(at as f64, most / 1e6);
         let [fed, came] = report.from_elsewhere(*host);
-        let told = [("their input from other hosts", fed), ("all that came to their hosts, over their input as stored", came)];
+        let told = [
+            ("their input from other hosts", fed),
+            ("all that came to their hosts, over their input as stored", came),
+        ];
         for (what, share) in told {
             if let Some(share) = share {
                 outcome.find(format!("limited programs, {host} hosts: {what}"), share, "%", None);
