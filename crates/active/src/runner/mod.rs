@@ -53,7 +53,7 @@ use scratch::Scratch;
 use stragglers::Overtaken;
 pub(crate) use stragglers::{Beside, Stragglers};
 pub(crate) use upkeep::fence_the_dead;
-pub use upkeep::{forget_ended, is_left, runner_of, set_aside};
+pub use upkeep::{forget_ended, left_of, runner_of, set_aside};
 
 /// How to run jobs in this process.
 pub struct RunOptions<'a> {

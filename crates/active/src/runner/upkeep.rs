@@ -41,24 +41,32 @@ pub fn runner_of(store: &Store, job: JobId) -> Result<Option<String>> {
     Ok(sessions.into_iter().map(|session| session.description).find(|text| text.ends_with(&ending)))
 }
 
-/// True when a job has begun, and nobody runs it any more: its processes have ended, and did not say so. A reader's look, which changes nothing.
+/// Those of these jobs that have begun, and that nobody runs any more: their processes have ended, and did not say so. A reader's look, which changes nothing.
 ///
 /// # Errors
 /// Those of the database.
-pub fn is_left(store: &Store, job: JobId) -> Result<bool> {
-    let (locks, ending) = (store.locks_dir(), format!(" {}", described(job)));
+pub fn left_of(store: &Store, mut jobs: Vec<JobId>) -> Result<Vec<JobId>> {
+    let locks = store.locks_dir();
     for look in 0..2 {
+        if jobs.is_empty() {
+            return Ok(jobs);
+        }
         // Between its last split and the end a runner has no session, for a moment.
         if look > 0 {
             std::thread::sleep(LOOK_AGAIN);
         }
         let sessions = store.meta.sessions()?;
-        if sessions.iter().any(|row| row.description.ends_with(&ending) && !is_gone(row, Some(&locks))) {
-            return Ok(false);
-        }
+        jobs.retain(|job| {
+            let ending = format!(" {}", described(*job));
+            !sessions.iter().any(|row| row.description.ends_with(&ending) && !is_gone(row, Some(&locks)))
+        });
     }
-    let row = store.jobs()?.job(job)?;
-    Ok(row.is_some_and(|row| row.state == JobState::Running))
+    let mut left = Vec::new();
+    for job in jobs {
+        let row = store.jobs()?.job(job)?;
+        left.extend(row.filter(|row| row.state == JobState::Running).map(|row| row.id));
+    }
+    Ok(left)
 }
 
 /// Ends the sessions of processes of this machine that were killed, so that what they had claimed is free.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use outrigger_active::node::is_served;
-use outrigger_active::runner::{Forecast, Measured, is_left, made, measured, runner_of, set_aside};
+use outrigger_active::runner::{Forecast, Measured, left_of, made, measured, runner_of, set_aside};
 use outrigger_active::spec::{Output, Spec};
 use outrigger_active::written::host_of;
 use outrigger_format::catalogue::Time;
@@ -124,12 +124,11 @@ fn split_text(state: SplitState) -> &'static str {
 pub fn jobs(context: &Context, args: JobsArgs) -> Outcome {
     let store = Store::open(context.store_dir()?, true)?;
     let rows = store.jobs()?.jobs(args.limit)?;
+    let left = left_among(&store, &rows)?;
     let mut out = Out::new();
     if context.json {
-        let about = |row: &JobRow| -> Result<serde_json::Value, Failure> {
-            Ok(about(row).with("is_left", is_left_now(&store, row)?).into())
-        };
-        let list = rows.iter().map(about).collect::<Result<Vec<_>, _>>()?;
+        let about = |row: &JobRow| about(row).with("is_left", left.contains(&row.id)).into();
+        let list: Vec<serde_json::Value> = rows.iter().map(about).collect();
         out.json(Object::new().with("jobs", list))?;
         out.finish()?;
         return Ok(Exit::Done);
@@ -148,7 +147,7 @@ pub fn jobs(context: &Context, args: JobsArgs) -> Outcome {
             "{:>5}  {:<9}  {when}  {pattern:<6}  {done}/{all}  {told}{}",
             row.id,
             state_text(row.state),
-            left_text(&store, &row)?.map_or(String::new(), |left| format!("  ({left})"))
+            if left.contains(&row.id) { format!("  ({})", left_text(&store, &row)) } else { String::new() }
         );
         out.line(&line)?;
     }
@@ -178,21 +177,23 @@ pub fn writable(context: &Context) -> Result<Store, Failure> {
     Ok(store)
 }
 
-fn is_left_now(store: &Store, row: &JobRow) -> Result<bool, Failure> {
-    Ok(row.state == JobState::Running && is_left(store, row.id)?)
+/// Jobs that have begun, and that nobody runs any more.
+fn left_among(store: &Store, rows: &[JobRow]) -> Result<Vec<JobId>, Failure> {
+    let running = rows.iter().filter(|row| row.state == JobState::Running);
+    Ok(left_of(store, running.map(|row| row.id).collect())?)
 }
 
-/// What to say of a job that has begun, and that nobody runs any more.
-fn left_text(store: &Store, row: &JobRow) -> Result<Option<String>, Failure> {
-    if !is_left_now(store, row)? {
-        return Ok(None);
+/// Whether an agent lives that goes on with a job.
+fn has_agent(store: &Store, row: &JobRow) -> bool {
+    Spec::decode(&row.spec).is_ok_and(|spec| is_served(store, &spec).unwrap_or(false))
+}
+
+/// What to say of a job that nobody runs any more.
+fn left_text(store: &Store, row: &JobRow) -> String {
+    if has_agent(store, row) {
+        return "its process has ended; an agent goes on with it".to_string();
     }
-    let served = Spec::decode(&row.spec).is_ok_and(|spec| is_served(store, &spec).unwrap_or(false));
-    Ok(Some(if served {
-        "its process has ended; an agent goes on with it".to_string()
-    } else {
-        format!("its process has ended; `outrigger job retry {}` goes on with it", row.id)
-    }))
+    format!("its process has ended; `outrigger job retry {}` goes on with it", row.id)
 }
 
 /// How long each input is: what it is while the job holds it, and after that as far as the job's cuts say so.
@@ -259,6 +260,7 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     let written = Spec::decode(&row.spec).ok().and_then(|spec| spec.written);
     let is_open = written.is_some() && jobs.split(row.id, 0)?.is_some_and(|split| split.range.is_open());
     let splits = jobs.splits(row.id)?;
+    let is_left = !left_among(&store, std::slice::from_ref(&row))?.is_empty();
     let times = measured(&store, row.id)?;
     let forecast = Forecast::new(&splits, &times);
     let goes_on = matches!(row.state, JobState::Waiting | JobState::Running) && !is_open;
@@ -280,7 +282,7 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
         let object = about(&row).with("inputs", inputs).with("being_written", is_open);
         let made = made(&store, row.id, row.state)?;
         let object = object
-            .with("is_left", is_left_now(&store, &row)?)
+            .with("is_left", is_left)
             .with("files_made", made.as_ref().map(|made| made.files))
             .with("bytes_made", made.as_ref().map(|made| made.bytes));
         // Of those that have ended, and of those that run: what can be expected of them.
@@ -312,8 +314,8 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     }
     let [waiting, running, done, set_aside] = row.splits.map(count);
     let mut text = format!("job {}: {}", row.id, state_text(row.state));
-    if let Some(left) = left_text(&store, &row)? {
-        text += &format!(" ({left})");
+    if is_left {
+        text += &format!(" ({})", left_text(&store, &row));
     }
     if !row.why.is_empty() {
         text += &format!(": {}", row.why);
@@ -473,11 +475,11 @@ fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
             JobState::Failed | JobState::Cancelled => return Err(gone()),
             JobState::Waiting | JobState::Running => {}
         }
-        let served = || Spec::decode(&row.spec).is_ok_and(|spec| is_served(&store, &spec).unwrap_or(true));
-        if is_left_now(&store, &row)? && !served() {
+        if !left_among(&store, std::slice::from_ref(&row))?.is_empty() && !has_agent(&store, &row) {
             let since = *left.get_or_insert_with(Instant::now);
             // One that was begun anew says so when it has made ready.
-            if let Some(text) = left_text(&store, &row)?.filter(|_| since.elapsed() > LEFT_FOR) {
+            if since.elapsed() > LEFT_FOR {
+                let text = left_text(&store, &row);
                 return Err(Failure::failed(format!("job {} is still running ({text})", row.id)));
             }
         } else {
@@ -529,7 +531,7 @@ fn retry(
         }
     }
     if detach {
-        let served = Spec::decode(&row.spec).is_ok_and(|spec| is_served(&store, &spec).unwrap_or(false));
+        let served = has_agent(&store, &row);
         if !served {
             run::spawn_runner(context, row.id, slots)?;
         }

@@ -278,6 +278,9 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
         return Err(Failure::usage("--in - is followed as it comes: leave --follow away"));
     }
     Sandbox::find_for(&spec)?;
+    if !args.detach {
+        spec.own_variables()?;
+    }
     let several = spec.pattern == Pattern::ManyToFile;
     let rule = for_next_files(&args.inputs, args.work.with.clone(), spec)?;
     let store = Arc::new(context.open()?);
