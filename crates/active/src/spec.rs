@@ -306,9 +306,8 @@ impl Spec {
         let value = |name: &String| {
             let why = || {
                 format!(
-                    "{}, which {} does not have: start the agent with it, or run `{name}=… outrigger job retry JOB`",
-                    of(name),
-                    if own == 0 { "root's process here" } else { "this process" }
+                    "{}, and this process does not have it: start the agent with it, or give it to `run` and `job retry` (`{name}=… outrigger job retry JOB`)",
+                    of(name)
                 )
             };
             std::env::var_os(name).ok_or_else(|| Error::new(ErrorKind::Denied, why()))
@@ -417,6 +416,26 @@ mod tests {
             let error = wrong.check().unwrap_err();
             assert!(error.to_string().contains(says), "{error}");
         }
+    }
+
+    #[test]
+    fn variables_of_who_runs_it_are_given_to_his_own_jobs_and_nobody_runs_one_who_would_ignore_them() {
+        let mut spec = Spec::new(Pattern::ReadToNothing, vec!["psql".to_string()]);
+        (spec.env_here, spec.submitter) = (vec!["PATH".to_string()], Some(Submitter::here()));
+        let value = std::env::var_os("PATH").unwrap();
+        assert_eq!(spec.own_variables().unwrap(), [("PATH", value.clone())]);
+        let text = spec.encode().unwrap();
+        assert!(!text.contains(value.to_str().unwrap()) && serde_json::from_str::<Plain>(&text).is_err());
+        assert_eq!(Spec::decode(&text).unwrap().env_here, spec.env_here);
+        spec.env_here.push("NOT_THERE_AT_ALL".to_string());
+        let error = spec.own_variables().unwrap_err().to_string();
+        assert!(error.contains("NOT_THERE_AT_ALL") && error.contains("start the agent with it"), "{error}");
+        // Another user's are none of his business.
+        spec.submitter = Some(Submitter { uid: 54321, gid: 54321, groups: Vec::new() });
+        let error = spec.own_variables().unwrap_err().to_string();
+        assert!(error.contains("its own jobs only"), "{error}");
+        spec.env_here.clear();
+        assert!(spec.own_variables().unwrap().is_empty());
     }
 
     #[test]
