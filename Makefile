@@ -25,10 +25,11 @@ need:
 release: need
 	$(CARGO) build --release -p outrigger -p outrigger-workload
 
-# The program with its manual and units for systemd, the C library with its header and its pkg-config file.
+# The program with its manual and units for systemd, the C library with its header and its pkg-config file, and what components are written with (libasfile).
 install: release
 	$(CARGO) build --release -p outrigger-capi
 	DESTDIR=$(DESTDIR) scripts/install-library.sh $(TARGET)/release $(PREFIX)
+	DESTDIR=$(DESTDIR) CC="$(CC)" CFLAGS="$(CFLAGS)" scripts/install-asfile.sh $(PREFIX)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/man/man1
 	install -m 755 $(TARGET)/release/outrigger $(DESTDIR)$(PREFIX)/bin/
 	$(TARGET)/release/outrigger man $(DESTDIR)$(PREFIX)/share/man/man1

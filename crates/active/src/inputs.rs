@@ -57,6 +57,31 @@ impl StoreGlob {
         self.matcher.is_match(Path::new(OsStr::from_bytes(&path.to_bytes())))
     }
 
+    /// A path that matches, as a person would make one up; `None` for globs of which none is made up so easily.
+    pub fn example(&self) -> Option<StorePath> {
+        let (mut path, mut rest) = (String::new(), self.text.trim_matches('/').chars().peekable());
+        while let Some(c) = rest.next() {
+            match c {
+                '*' => {
+                    while rest.next_if_eq(&'*').is_some() {}
+                    path += "some";
+                }
+                '?' => path.push('x'),
+                '\\' => path.extend(rest.next()),
+                '[' => {
+                    path.extend(rest.next());
+                    rest.find(|&c| c == ']')?;
+                }
+                '{' => {
+                    let all: String = rest.by_ref().take_while(|&c| c != '}').collect();
+                    path += all.split(',').next()?;
+                }
+                c => path.push(c),
+            }
+        }
+        StorePath::parse(path.as_bytes()).ok().filter(|path| self.matches(path))
+    }
+
     /// The regular files that match, in order of their paths; one that is named as it is comes first of all, whatever characters it has.
     ///
     /// # Errors

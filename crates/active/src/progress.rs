@@ -1,6 +1,6 @@
 //! What a job is doing, for who watches it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Live counters; shared by all threads of a runner.
 #[derive(Debug, Default)]
@@ -19,8 +19,12 @@ pub struct Counters {
     pub splits: AtomicU64,
     /// Splits that are finished, by this runner or before.
     pub splits_done: AtomicU64,
+    /// Splits that this runner has finished.
+    pub splits_here: AtomicU64,
     /// Attempts that failed.
     pub failures: AtomicU64,
+    /// A program has read all that there is of a file which is still being written.
+    pub waits_for_writer: AtomicBool,
 }
 
 /// A reading of [`Counters`].
@@ -41,12 +45,21 @@ pub struct View {
     /// See [`Counters`].
     pub splits_done: u64,
     /// See [`Counters`].
+    pub splits_here: u64,
+    /// See [`Counters`].
     pub failures: u64,
+    /// See [`Counters`].
+    pub waits_for_writer: bool,
 }
 
 impl Counters {
     pub(crate) fn add(counter: &AtomicU64, amount: u64) {
         counter.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    /// Nothing comes just now of what is still being written, or something does again.
+    pub(crate) fn wait_for_writer(&self, waits: bool) {
+        self.waits_for_writer.store(waits, Ordering::Relaxed);
     }
 
     /// What they say now.
@@ -60,7 +73,9 @@ impl Counters {
             bytes_written: read(&self.bytes_written),
             splits: read(&self.splits),
             splits_done: read(&self.splits_done),
+            splits_here: read(&self.splits_here),
             failures: read(&self.failures),
+            waits_for_writer: self.waits_for_writer.load(Ordering::Relaxed),
         }
     }
 }

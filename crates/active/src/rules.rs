@@ -228,6 +228,12 @@ pub fn add(
     };
     let (glob, more) = (glob.to_string(), Vec::new());
     let rule = Rule { id, glob, more, on, spec, with, splits, paused: false };
+    // Of most rules that set themselves off this is known before there is any file.
+    if matches!(on, Trigger::Create | Trigger::Close)
+        && let Some(example) = parsed.example()
+    {
+        watch::no_loop(&rule, &parsed, &example)?;
+    }
     let jobs = store.jobs()?;
     if !existing && matches!(on, Trigger::Create | Trigger::Close) {
         // Before the rule is there: what comes meanwhile is new when it is looked for.

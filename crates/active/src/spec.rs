@@ -28,6 +28,14 @@ pub struct Output {
     pub program: usize,
 }
 
+impl Output {
+    /// As it was given: `TEMPLATE`, or `NAME=TEMPLATE`.
+    pub fn told(&self) -> String {
+        let Self { name, template, .. } = self;
+        if name.is_empty() { template.clone() } else { format!("{name}={template}") }
+    }
+}
+
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
 fn is_first(program: &usize) -> bool {
     *program == 0
@@ -59,6 +67,9 @@ pub struct Spec {
     pub records: Records,
     /// Added to the component's environment.
     pub env: Vec<(String, String)>,
+    /// Variables of the environment of whoever runs it, which the component has, too: their values are written down nowhere.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env_here: Vec<String>,
     /// For each attempt.
     pub limits: Limits,
     /// How strictly it is kept in.
@@ -113,7 +124,8 @@ enum Kept {
 impl Serialize for Spec {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let plain = Plain(self.clone());
-        let later = !self.also.is_empty() || self.together || !self.reach.is_empty();
+        let later =
+            !self.also.is_empty() || self.together || !self.reach.is_empty() || !self.env_here.is_empty();
         if later { Kept::Later { later: plain } } else { Kept::Plain(plain) }.serialize(serializer)
     }
 }
@@ -136,6 +148,7 @@ impl Spec {
             outputs: Vec::new(),
             records: Records::Whole,
             env: Vec::new(),
+            env_here: Vec::new(),
             limits: Limits::default(),
             sandbox: Mode::Strict,
             net: false,
@@ -273,6 +286,35 @@ impl Spec {
         Err(Error::new(ErrorKind::Invalid, why))
     }
 
+    /// The values of [`Spec::env_here`] in this process.
+    ///
+    /// # Errors
+    /// `Denied` when one is not there, or the process is another user's, whose variables are none of the submitter's business.
+    pub fn own_variables(&self) -> Result<Vec<(&str, std::ffi::OsString)>> {
+        let own = rustix::process::geteuid().as_raw();
+        let of =
+            |name: &String| format!("the program wants the variable {name} of who runs it (--env {name})");
+        if let Some(name) = self.env_here.first()
+            && self.submitter.as_ref().is_none_or(|submitter| submitter.uid != own)
+        {
+            let why = format!(
+                "{}, and uid {own} gives its variables to its own jobs only: have an agent of the submitter run it, or `outrigger job retry`",
+                of(name)
+            );
+            return Err(Error::new(ErrorKind::Denied, why));
+        }
+        let value = |name: &String| {
+            let why = || {
+                format!(
+                    "{}, and this process does not have it: start the agent with it, or give it to `run` and `job retry` (`{name}=… outrigger job retry JOB`)",
+                    of(name)
+                )
+            };
+            std::env::var_os(name).ok_or_else(|| Error::new(ErrorKind::Denied, why()))
+        };
+        self.env_here.iter().map(|name| Ok((name.as_str(), value(name)?))).collect()
+    }
+
     /// From a job's row.
     ///
     /// # Errors
@@ -374,6 +416,26 @@ mod tests {
             let error = wrong.check().unwrap_err();
             assert!(error.to_string().contains(says), "{error}");
         }
+    }
+
+    #[test]
+    fn variables_of_who_runs_it_are_given_to_his_own_jobs_and_nobody_runs_one_who_would_ignore_them() {
+        let mut spec = Spec::new(Pattern::ReadToNothing, vec!["psql".to_string()]);
+        (spec.env_here, spec.submitter) = (vec!["PATH".to_string()], Some(Submitter::here()));
+        let value = std::env::var_os("PATH").unwrap();
+        assert_eq!(spec.own_variables().unwrap(), [("PATH", value.clone())]);
+        let text = spec.encode().unwrap();
+        assert!(!text.contains(value.to_str().unwrap()) && serde_json::from_str::<Plain>(&text).is_err());
+        assert_eq!(Spec::decode(&text).unwrap().env_here, spec.env_here);
+        spec.env_here.push("NOT_THERE_AT_ALL".to_string());
+        let error = spec.own_variables().unwrap_err().to_string();
+        assert!(error.contains("NOT_THERE_AT_ALL") && error.contains("start the agent with it"), "{error}");
+        // Another user's are none of his business.
+        spec.submitter = Some(Submitter { uid: 54321, gid: 54321, groups: Vec::new() });
+        let error = spec.own_variables().unwrap_err().to_string();
+        assert!(error.contains("its own jobs only"), "{error}");
+        spec.env_here.clear();
+        assert!(spec.own_variables().unwrap().is_empty());
     }
 
     #[test]

@@ -13,7 +13,6 @@
 //! raw file is kept (1W→2W, 1W→0), the raw file is stored all the same, and the job is done in part: what the program did can be done again on
 //! the stored file.
 
-use std::collections::VecDeque;
 use std::io::{Error as IoError, ErrorKind as Io, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -51,7 +50,7 @@ pub fn keep_raw(mut spec: Spec, path: &str) -> Spec {
     spec
 }
 
-/// Runs `spec` over `stream` while it comes, and publishes outputs and raw file together.
+/// Runs `spec` over `stream` while it comes, and publishes outputs and raw file together. `begun` is told the job's number as soon as there is one.
 ///
 /// # Errors
 /// `Invalid` when the pattern is not for files that are being written, and as [`runner::run`].
@@ -61,6 +60,7 @@ pub fn run(
     stream: Box<dyn Read + Send>,
     options: &RunOptions<'_>,
     counters: &Arc<Counters>,
+    begun: &dyn Fn(JobId),
 ) -> Result<Report> {
     store.require_writable()?;
     let raw = spec.outputs.iter().position(|output| output.name == RAW);
@@ -96,12 +96,13 @@ pub fn run(
     let job = store.jobs()?.create_job(&NewJob { spec: spec.encode()?, inputs, splits, seen: None })?;
     view.check()?;
     drop(view);
+    begun(job);
     let (block_sender, block_receiver) = sync_channel(WAITING);
     let (sender, keeper) = match raw {
         None => (None, None),
         Some(number) => {
             let raw = Raw { blocks: block_receiver, current: std::io::Cursor::new(Vec::new()), ended: false };
-            let (store, counters) = (Arc::clone(store), Arc::clone(counters));
+            let store = Arc::clone(store);
             let output = spec.outputs[number].clone();
             let threads = options.threads;
             let ready = Arc::new((Mutex::new(false), std::sync::Condvar::new()));
@@ -111,9 +112,6 @@ pub fn run(
                 // Also when it failed before it had claimed anything.
                 *told.0.lock().expect("no panic while held") = true;
                 told.1.notify_all();
-                if kept.is_ok() {
-                    Counters::add(&counters.splits_done, 1);
-                }
                 kept
             });
             let mut is_ready = ready.0.lock().expect("no panic while held");
@@ -168,7 +166,10 @@ impl Tee {
         let mut buffer = vec![0; BLOCK];
         loop {
             // As it comes: a writer that writes a line now and then is followed line by line.
-            let len = match self.stream.read(&mut buffer) {
+            self.counters.wait_for_writer(true);
+            let read = self.stream.read(&mut buffer);
+            self.counters.wait_for_writer(false);
+            let len = match read {
                 Ok(0) => break,
                 Ok(len) => len,
                 Err(error) if error.kind() == Io::Interrupted => continue,
@@ -216,7 +217,7 @@ impl Read for Raw {
     }
 }
 
-/// Stores the raw file as split 1 of the job. Says that it is ready once split 1 is claimed, which must come after split 0 was.
+/// Stores the raw file as split 1 of the job. Says that it is ready once that is claimed: the program's slot, which takes what there is, comes after it.
 fn keep(
     store: &Arc<Store>,
     job: JobId,
@@ -229,12 +230,9 @@ fn keep(
     let session = store.session(SessionKind::Writer, &format!("job {job}"))?;
     let policies = Policies::load(store)?;
     let jobs = store.jobs()?;
-    // Both are claimed, and the first is given back for the program: so each side has the split that it knows how to do.
-    let mut claims: VecDeque<_> = jobs.claim_splits(session.id(), job, 2, 1, None)?.claimed.into();
-    let (Some(first), Some(own)) = (claims.pop_front(), claims.pop_front()) else {
-        return Err(Error::new(ErrorKind::Fenced, format!("job {job} was cancelled")));
-    };
-    jobs.give_back_splits(job, &[first])?;
+    let mut claims = jobs.claim_splits(session.id(), job, 1, 1, Some(&[1]))?.claimed.into_iter();
+    let cancelled = || Error::new(ErrorKind::Fenced, format!("job {job} was cancelled"));
+    let own = claims.next().ok_or_else(cancelled)?;
     *ready.0.lock().expect("no panic while held") = true;
     ready.1.notify_all();
     let target = expand(&output.template, &Subject { path: None, input: 0, split: None })?;

@@ -153,6 +153,62 @@ int main(void) {
 }
 
 #[test]
+fn what_is_installed_is_found_and_a_module_comes_along_from_the_store() {
+    if !there("cc") || !there("python3") {
+        return;
+    }
+    let place = Place::new();
+    let (prefix, repository) = (place.dir.path().join("usr"), repository());
+    let installed = Command::new(repository.join("scripts/install-asfile.sh"))
+        .arg(&prefix)
+        .env_remove("DESTDIR")
+        .status();
+    assert!(installed.unwrap().success());
+    let program = place.dir.path().join("dscal");
+    let config = prefix.join("lib/pkgconfig/asfile.pc");
+    let asked = Command::new("pkg-config").args(["--cflags", "--libs"]).arg(&config).output();
+    let flags = match asked {
+        Ok(output) => String::from_utf8(output.stdout).unwrap(),
+        Err(_) => format!("-I{0}/include -L{0}/lib -lasfile", prefix.display()),
+    };
+    assert!(flags.contains("-lasfile"), "{flags}");
+    let compiled = Command::new("cc")
+        .arg(repository.join("examples/active/dscal.c"))
+        .args(flags.split_whitespace())
+        .arg("-o")
+        .arg(&program)
+        .status();
+    assert!(compiled.unwrap().success());
+    place.put("numbers", b"1\n2.5\n");
+    let scale = spec(ReadToFile, &[program.to_str().unwrap(), "2"]).output("scaled");
+    place.run(&scale, &["numbers"], Splits::Auto).unwrap();
+    assert_eq!(place.text("scaled"), "2\n5\n");
+
+    // As docs/active-storage.md has it.
+    let module = std::fs::read(prefix.join("share/outrigger/python/asfile.py")).unwrap();
+    place.put("lib/asfile.py", &module);
+    let script = "import asfile; asfile.open(mode=\"w\").write(asfile.open().read().upper())";
+    let mut job = spec(ReadToFile, &["python3", "-c", script]).output("upper");
+    job.env = vec![("PYTHONPATH".into(), "/in/lib".into())];
+    if !support::can_sandbox() {
+        return;
+    }
+    job.sandbox = outrigger_active::sandbox::Mode::Strict;
+    place.put("words", b"a word\n");
+    let with = ["lib/asfile.py".to_string()];
+    let id = outrigger_active::plan::submit(&place.store, &job, &["words".to_string()], &with, Splits::Auto)
+        .unwrap();
+    match place.go(id) {
+        Err(error) if error.kind() == outrigger_store::ErrorKind::Denied => println!("skipped: {error}"),
+        report => {
+            let report = report.unwrap();
+            assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
+            assert_eq!(place.text("upper"), "A WORD\n");
+        }
+    }
+}
+
+#[test]
 fn genomes_are_viewed_sorted_and_indexed_as_plain_files_are() {
     if !there("samtools") {
         return;
@@ -178,6 +234,7 @@ fn genomes_are_viewed_sorted_and_indexed_as_plain_files_are() {
     run(&["samtools", "sort", "--no-PG", "-O", "bam", "-"], "reads.bam", "sorted.bam");
     run(&["samtools", "view", "--no-PG", "-h", "-"], "sorted.bam", "sorted.sam");
     run(&["samtools", "flagstat", "-"], "sorted.bam", "flags");
+    run(&["samtools", "fastq", "-n", "-"], "sorted.bam", "reads.fastq");
     let index = spec(
         FileToMany,
         &["sh", "-c", "cat > in.bam && samtools index in.bam \"$AS_OUTPUT_bai\" && rm in.bam"],
@@ -195,10 +252,56 @@ fn genomes_are_viewed_sorted_and_indexed_as_plain_files_are() {
             == place.get("sorted.sam").unwrap()
     );
     assert!(here("samtools flagstat reads.sam") == place.get("flags").unwrap());
+    assert!(
+        here("samtools sort -O bam reads.sam | samtools fastq -n - 2>/dev/null")
+            == place.get("reads.fastq").unwrap()
+    );
     std::fs::write(place.dir.path().join("stored.bam"), place.get("sorted.bam").unwrap()).unwrap();
     assert!(
         here("samtools index stored.bam plain.bai; cat plain.bai") == place.get("sorted.bam.bai").unwrap()
     );
+}
+
+#[test]
+fn genomes_are_merged_as_plain_files_are() {
+    if !there("samtools") {
+        return;
+    }
+    let place = Place::new();
+    let mut merge = vec!["samtools", "merge", "--no-PG", "-O", "bam", "-"];
+    for (name, first) in [("even", 0_u64), ("odd", 1)] {
+        let mut sam = String::from("@HD\tVN:1.6\tSO:coordinate\n@SQ\tSN:one\tLN:100000\n");
+        for read in (first..2000).step_by(2) {
+            let bases: String =
+                (0..40).map(|base| b"ACGT"[((read * 13 + base * 7) % 4) as usize] as char).collect();
+            sam += &format!("read{read}\t0\tone\t{}\t60\t40M\t*\t0\t0\t{bases}\t*\n", read * 41 + 1);
+        }
+        let plain = place.dir.path().join(name);
+        std::fs::write(plain.with_extension("sam"), sam).unwrap();
+        let made = Command::new("samtools")
+            .args(["view", "--no-PG", "-b", "-o"])
+            .args([plain.with_extension("bam"), plain.with_extension("sam")])
+            .status();
+        assert!(made.unwrap().success());
+        place.put(&format!("in/{name}.bam"), &std::fs::read(plain.with_extension("bam")).unwrap());
+    }
+    merge.push("{in}");
+    let job = spec(outrigger_active::pattern::Pattern::ManyToFile, &merge).output("merged.bam");
+    let id = place.submit(&job, &["in/*.bam"], Splits::Auto).unwrap();
+    match place.go(id) {
+        Err(error) if error.kind() == outrigger_store::ErrorKind::Denied => {
+            println!("skipped: {error}");
+            return;
+        }
+        report => assert_eq!(report.unwrap().job.state, JobState::Done),
+    }
+    let plain = Command::new("samtools")
+        .args(["merge", "--no-PG", "-O", "bam", "-", "even.bam", "odd.bam"])
+        .current_dir(place.dir.path())
+        .output()
+        .unwrap();
+    assert!(plain.status.success() && plain.stdout.len() > 10_000);
+    assert!(place.get("merged.bam").unwrap() == plain.stdout);
 }
 
 #[test]

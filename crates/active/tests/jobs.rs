@@ -43,6 +43,29 @@ fn what_failed_is_tried_again_and_then_set_aside_by_name() {
     place.assert_sound();
 }
 
+/// Of tiny ones, as many as a debug build does in a few seconds; what is kept of each is the same for the first hundred as for the last.
+#[test]
+fn a_job_of_thousands_of_splits_ends_with_each_of_them_once() {
+    const SPLITS: u64 = 2000;
+    let place = Place::new();
+    let text = numbered(SPLITS as usize * 3);
+    place.put("in", &text);
+    let job = lines(spec(ReadToFile, &["cat"])).output("out");
+    let report = place.run(&job, &["in"], Splits::Count(SPLITS)).unwrap();
+    assert_eq!(
+        (report.job.state, report.job.splits),
+        (JobState::Done, [0, 0, SPLITS, 0]),
+        "{}",
+        report.job.why
+    );
+    assert!(place.get("out").unwrap() == text);
+    let jobs = place.store.jobs().unwrap();
+    let splits = jobs.splits(report.job.id).unwrap();
+    assert!(splits.iter().all(|split| split.attempt == 1));
+    assert_eq!(jobs.measured(report.job.id).unwrap().len() as u64, SPLITS);
+    place.assert_sound();
+}
+
 #[test]
 fn a_retry_keeps_what_was_finished() {
     let place = Place::new();

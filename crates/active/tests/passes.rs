@@ -192,7 +192,7 @@ fn a_stream_feeds_several_and_the_raw_file() {
         spec(WriteToTwo, &["wc", "-l"]).output("count").and(words(&["head", "-n", "2"])).output("head");
     let both = through::keep_raw(both, "raw");
     let stream = Box::new(std::io::Cursor::new(text.clone()));
-    let report = through::run(&place.store, both, stream, &options(1), &Arc::default()).unwrap();
+    let report = through::run(&place.store, both, stream, &options(1), &Arc::default(), &|_| ()).unwrap();
     assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
     assert_eq!((place.text("count").trim(), place.text("head")), ("200000", "0 0\n1 7919\n".to_string()));
     assert_eq!(place.get("raw").unwrap(), text);

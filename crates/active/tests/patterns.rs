@@ -183,7 +183,7 @@ fn stored(place: &Place) -> u64 {
 
 fn written(place: &Place, spec: Spec, data: impl Read + Send + 'static) -> outrigger_active::runner::Report {
     let counters = Arc::new(Counters::default());
-    through::run(&place.store, spec, Box::new(data), &options(1), &counters).unwrap()
+    through::run(&place.store, spec, Box::new(data), &options(1), &counters, &|_| ()).unwrap()
 }
 
 #[test]
@@ -255,16 +255,24 @@ fn the_program_reads_while_the_writer_writes() {
     let program = format!("read line; echo \"$line\" > {}; cat >/dev/null", seen.display());
     let job = through::keep_raw(spec(WriteToNothing, &["sh", "-c", &program]), "raw");
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| written(&place, job, reader));
+        let counters = Arc::new(Counters::default());
+        let (told, store) = (Arc::clone(&counters), &place.store);
+        let running = scope
+            .spawn(move || through::run(store, job, Box::new(reader), &options(1), &told, &|_| ()).unwrap());
         std::io::Write::write_all(&mut writer, b"first\n").unwrap();
         // The writer goes on only when the program has read what it wrote.
         while !std::fs::read(&seen).is_ok_and(|line| line == b"first\n") {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         assert_eq!(place.get("raw"), None, "nothing is visible before the end");
+        while !counters.view().waits_for_writer {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
         std::io::Write::write_all(&mut writer, b"second\n").unwrap();
         drop(writer);
         assert_eq!(running.join().unwrap().job.state, JobState::Done);
+        assert!(!counters.view().waits_for_writer, "nobody waits after the end");
+        assert_eq!((counters.view().splits, counters.view().splits_done), (1, 1));
     });
     assert_eq!(place.text("raw"), "first\nsecond\n");
 }

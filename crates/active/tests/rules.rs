@@ -187,16 +187,17 @@ fn what_is_wrong_with_one_rule_is_noted_and_the_others_go_on_and_nothing_is_lost
 fn files_that_are_gone_are_forgotten_and_those_that_were_moved_are_not() {
     let place = Place::new();
     let rule = add(&place, "r", Trigger::Close, spec(ReadToFile, &["cat"]).output("out/{name}"));
-    // It would set itself off: its files are refused.
-    let loops = add(&place, "loops", Trigger::Close, spec(ReadToFile, &["cat"]).output("in/{name}.again"));
+    // Where its outputs would be there are directories: its files are refused.
+    let barred = add(&place, "barred", Trigger::Close, spec(ReadToFile, &["cat"]).output("taken/{name}"));
     for name in ["gone", "moved", "stays"] {
+        place.put(&format!("taken/{name}/below"), b"x");
         place.put(&format!("in/{name}"), name.as_bytes());
     }
     assert_eq!(look(&place).made.len(), 3);
     let jobs = place.store.jobs().unwrap();
-    let refused = || rules::log(&place.store, "loops", 9).unwrap().1.len();
+    let refused = || rules::log(&place.store, "barred", 9).unwrap().1.len();
     assert_eq!(
-        (jobs.seen(&rule.id).unwrap().len(), jobs.seen(&loops.id).unwrap().len(), refused()),
+        (jobs.seen(&rule.id).unwrap().len(), jobs.seen(&barred.id).unwrap().len(), refused()),
         (3, 3, 3)
     );
     remove(&place, "in/gone");
@@ -205,7 +206,7 @@ fn files_that_are_gone_are_forgotten_and_those_that_were_moved_are_not() {
     edit::rename(&place.store, &[path("in/moved")], &path("other")).unwrap();
     assert!(look(&place).made.is_empty());
     assert_eq!(
-        (jobs.seen(&rule.id).unwrap().len(), jobs.seen(&loops.id).unwrap().len(), refused()),
+        (jobs.seen(&rule.id).unwrap().len(), jobs.seen(&barred.id).unwrap().len(), refused()),
         (2, 2, 2)
     );
 }

@@ -1,6 +1,7 @@
 //! Ctrl-C: what was committed stays, the session is closed, and the user is told how to go on.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use outrigger_store::Store;
 use outrigger_store::meta::Meta;
@@ -18,6 +19,15 @@ pub fn arm(store: &Store, advice: &'static str) {
 
 /// As [`arm`]; `tidy` is called before the process ends, and has about a second.
 pub fn arm_with(store: &Store, advice: &'static str, tidy: impl FnOnce() + Send + 'static) {
+    arm_saying(store, move || advice.to_string(), tidy);
+}
+
+/// As [`arm_with`]; what is said is found out when the signal comes, within about a second.
+pub fn arm_saying(
+    store: &Store,
+    advice: impl FnOnce() -> String + Send + 'static,
+    tidy: impl FnOnce() + Send + 'static,
+) {
     let meta: Arc<dyn Meta> = Arc::clone(&store.meta);
     let locks = (!store.is_read_only()).then(|| store.locks_dir());
     // Without a handler the signal kills, which is as safe, only less polite.
@@ -27,12 +37,19 @@ pub fn arm_with(store: &Store, advice: &'static str, tidy: impl FnOnce() + Send 
             return;
         }
         crate::progress::clear();
-        complain(&format!("stopped; {advice}"));
         // Another thread may hold the database just now: then the next `gc` closes the session for us.
-        std::thread::spawn(|| {
+        let said = Arc::new(AtomicBool::new(false));
+        let is_said = Arc::clone(&said);
+        std::thread::spawn(move || {
             std::thread::sleep(std::time::Duration::from_secs(2));
+            if !is_said.load(Ordering::SeqCst) {
+                complain("stopped");
+            }
             std::process::exit(INTERRUPTED);
         });
+        let advice = advice();
+        said.store(true, Ordering::SeqCst);
+        complain(&format!("stopped; {advice}"));
         tidy();
         if let Some(locks) = locks {
             close_own_sessions(&*meta, &locks);

@@ -3,7 +3,9 @@
 #
 #   psql -f examples/active/load/tables.sql
 #   outrigger run --pattern '1R->0' --in 'runs/*.csv' --records lines --splits auto --net db:5432 \
-#       --env PGHOST=db --env PGDATABASE=lab --env PGUSER=me -- "$PWD/examples/active/load/load.sh"
+#       --env PGHOST=db --env PGDATABASE=lab --env PGUSER=me --env PGPASSWORD -- "$PWD/examples/active/load/load.sh"
+#
+# PGPASSWORD has no value there: it is taken from the environment of whoever runs the program (this command, or an agent), and is written down nowhere.
 #
 # The rows of one task (a split) are taken out and put in anew in one transaction, so a second attempt replaces what the first one left. `loaded` says which attempt did that last:
 # one that was given up, and is still running somewhere, is refused, and cannot replace what a newer one has put in.

@@ -12,7 +12,7 @@ use outrigger_format::catalogue::Time;
 use outrigger_store::meta::jobs::{JobId, JobInput, JobState, Seen};
 use outrigger_store::meta::{At, Inode};
 use outrigger_store::ops::View;
-use outrigger_store::tree::find;
+use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Error, ErrorKind, Result, Store, clock};
 
 use super::reads::{self, Event};
@@ -147,7 +147,7 @@ impl Watcher {
                 None => seen(rule, &inode, known.get(&inode.number).cloned()),
             };
             let found = Found { path: path.clone(), inode };
-            let tried = no_loop(rule, &glob, &found).and_then(|()| {
+            let tried = no_loop(rule, &glob, &found.path).and_then(|()| {
                 let splits = rule.splits.map_or(Splits::Auto, Splits::Count);
                 let fired = Fired { seen: seen.clone(), components: components.clone() };
                 plan::make(store, &view, &rule_as_run.spec, vec![found], &rule.with, splits, Some(fired))
@@ -254,16 +254,16 @@ fn tidy(store: &Store, rule: &Rule, known: &HashMap<u64, String>, found: &[Found
 }
 
 /// Refuses a job whose output would set off the rule that made it.
-fn no_loop(rule: &Rule, glob: &StoreGlob, found: &Found) -> Result<()> {
+pub(super) fn no_loop(rule: &Rule, glob: &StoreGlob, path: &StorePath) -> Result<()> {
     for output in &rule.spec.outputs {
-        let subject = Subject { path: Some(&found.path), input: 0, split: Some(0) };
+        let subject = Subject { path: Some(path), input: 0, split: Some(0) };
         let mut target = expand(&output.template, &subject)?;
         if template::is_directory(&output.template) {
             target = target.join(b"x");
         }
         if glob.matches(&target) {
             let why = format!(
-                "its output `{target}` would set off the same rule again: put it where `{}` does not match",
+                "its output `{target}` (of `{path}`) would set off the same rule again: say with --out where `{}` does not match, or narrow --in",
                 rule.glob
             );
             return Err(Error::new(ErrorKind::Invalid, why));

@@ -241,6 +241,7 @@ fn command(
         command.env("AS_IN", sandbox.inputs_seen(&places));
     }
     command.envs(spec.env.iter().map(|(name, value)| (name, value)));
+    command.envs(spec.own_variables()?);
     Ok((command, kept))
 }
 

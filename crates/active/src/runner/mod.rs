@@ -17,6 +17,7 @@
 
 mod launch;
 mod locality;
+mod made;
 mod measured;
 mod others;
 mod publish;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outrigger_store::meta::jobs::{JobId, JobRow, JobState, SplitState};
+use outrigger_store::meta::jobs::{JobId, JobRow, JobState, SplitRow, SplitState};
 use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -46,12 +47,13 @@ use crate::written::{self, Quiet};
 use launch::Inputs;
 use locality::Tally;
 pub use locality::{Nearby, nearby};
+pub use made::{Made, made};
 pub use measured::{Forecast, Measured, measured};
 use scratch::Scratch;
 use stragglers::Overtaken;
 pub(crate) use stragglers::{Beside, Stragglers};
 pub(crate) use upkeep::fence_the_dead;
-pub use upkeep::{forget_ended, runner_of, set_aside};
+pub use upkeep::{forget_ended, left_of, runner_of, set_aside};
 
 /// How to run jobs in this process.
 pub struct RunOptions<'a> {
@@ -78,14 +80,27 @@ pub struct RunOptions<'a> {
 pub struct Report {
     /// Where it is now.
     pub job: JobRow,
-    /// Files that it made visible.
+    /// Files that it made visible, whoever published them; if that was another process, only those that it has noted by name.
     pub files: Vec<(StorePath, u64)>,
+    /// How many there are, and how long.
+    pub made: Made,
+    /// What others did of it, or this process earlier.
+    pub elsewhere: Elsewhere,
     /// Splits that were set aside: of which input, which bytes, and why.
     pub set_aside: Vec<SetAside>,
     /// What the sandbox could not do here.
     pub missing: Vec<String>,
     /// The longest that an attempt took here which succeeded.
     pub longest: Option<Duration>,
+}
+
+/// What was done of a job in other processes, or by this one's predecessors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Elsewhere {
+    /// Splits that were finished there.
+    pub splits: u64,
+    /// If there are any: bytes of all splits that are finished, as they were cut.
+    pub bytes_of_all: u64,
 }
 
 /// A split that no attempt could do.
@@ -228,8 +243,8 @@ fn work(
     let row = jobs.job(job)?.ok_or_else(|| missing(job))?;
     if !matches!(row.state, JobState::Waiting | JobState::Running) {
         // It may have ended after its caller was told of it: another runner was faster, or its file was given up.
-        let set_aside = set_aside(store, job)?;
-        return Ok(Report { job: row, files: Vec::new(), set_aside, missing: Vec::new(), longest: None });
+        counters.splits.store(row.splits.iter().sum(), Ordering::Relaxed);
+        return report(store, row, None, counters, (Vec::new(), None), false);
     }
     fence_the_dead(store)?;
     let spec = Spec::decode(&row.spec)?;
@@ -253,7 +268,9 @@ fn work(
     let sandbox = Sandbox::find_for(&spec)?.for_submitter(spec.submitter.as_ref()).idle(options.idle);
     let set = |counter: &std::sync::atomic::AtomicU64, value: u64| counter.store(value, Ordering::Relaxed);
     set(&counters.bytes_expected, inputs.bytes());
-    set(&counters.splits, row.splits.iter().sum());
+    // Of a stream the program has one; if there is another one, it is the raw file's.
+    let fed = feed.is_some();
+    set(&counters.splits, if fed { 1 } else { row.splits.iter().sum() });
     set(&counters.splits_done, row.splits[SplitState::Done as usize]);
     let scratch = Scratch::new()?;
     sandbox.hand_over(scratch.path())?;
@@ -283,7 +300,6 @@ fn work(
     });
     let mounted = launch::prepare(&shared)?;
     let open = row.splits[SplitState::Waiting as usize] + row.splits[SplitState::Running as usize];
-    let fed = shared.feed.lock().expect("no panic while held").is_some();
     let most = if fed { 1 } else { usize::try_from(open.max(1)).unwrap_or(usize::MAX) };
     let slots = options.slots.clamp(1, most);
     let threads = (options.threads / slots).max(2);
@@ -295,11 +311,44 @@ fn work(
         before_end()?;
         if let Some((row, files)) = finish(&shared, options, fed, &mut stragglers)? {
             drop(mounted);
-            let set_aside = set_aside(store, job)?;
             let longest = *shared.longest.lock().expect("no panic while held");
-            return Ok(Report { job: row, files, set_aside, missing, longest });
+            return report(store, row, files, counters, (missing, longest), fed);
         }
     }
+}
+
+/// What there is to say of a job. `files` are those that this process published.
+fn report(
+    store: &Store,
+    row: JobRow,
+    files: Option<Vec<(StorePath, u64)>>,
+    counters: &Counters,
+    (missing, longest): (Vec<String>, Option<Duration>),
+    fed: bool,
+) -> Result<Report> {
+    let set_aside = set_aside(store, row.id)?;
+    let (files, made) = match files {
+        Some(files) => {
+            let made = Made::of(&files);
+            (files, made)
+        }
+        None => {
+            let made = made(store, row.id, row.state)?.unwrap_or_default();
+            (made.named(), made)
+        }
+    };
+    let done = row.splits[SplitState::Done as usize];
+    let mut elsewhere = Elsewhere::default();
+    if !fed {
+        elsewhere.splits = done.saturating_sub(counters.view().splits_here);
+    }
+    if elsewhere.splits > 0 {
+        let splits = store.jobs()?.splits(row.id)?;
+        let is_done = |split: &&SplitRow| split.state == SplitState::Done && !split.range.is_open();
+        elsewhere.bytes_of_all =
+            splits.iter().filter(is_done).map(|split| split.range.to.saturating_sub(split.range.from)).sum();
+    }
+    Ok(Report { job: row, files, made, elsewhere, set_aside, missing, longest })
 }
 
 /// Runs splits until there is nothing left to claim.
@@ -359,8 +408,8 @@ fn stand_aside(shared: &Shared, done: &AtomicBool) {
     shared.watch.freeze(false);
 }
 
-/// Where a job is now, and the files that it made visible.
-type Finished = (JobRow, Vec<(StorePath, u64)>);
+/// Where a job is now, and the files that this process made visible, if it was this one.
+type Finished = (JobRow, Option<Vec<(StorePath, u64)>>);
 
 /// Publishes or fails a job that has no more splits to run. `None`: others had splits of it, and left some.
 fn finish(
@@ -370,7 +419,7 @@ fn finish(
     stragglers: &mut Stragglers,
 ) -> Result<Option<Finished>> {
     let (jobs, job) = (shared.store.jobs()?, shared.job);
-    let mut files = Vec::new();
+    let mut files = None;
     let row = loop {
         let row = jobs.job(job)?.ok_or_else(|| self::missing(job))?;
         if !matches!(row.state, JobState::Running | JobState::Waiting) {
@@ -413,7 +462,7 @@ fn finish(
             continue;
         }
         match publish::publish(shared, options) {
-            Ok(made) => files = made,
+            Ok(made) => files = Some(made),
             // Somebody else was first, or it was cancelled.
             Err(error) if error.kind() == ErrorKind::Fenced => {}
             Err(error) => {

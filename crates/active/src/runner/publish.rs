@@ -16,7 +16,7 @@ use outrigger_store::write::{
 };
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
-use super::{RunOptions, Shared, described};
+use super::{Made, RunOptions, Shared, described};
 use crate::identity::{Permissions, Submitter};
 use crate::pattern::Pattern;
 use crate::plan::subject_path;
@@ -63,6 +63,8 @@ pub(super) fn target(shared: &Shared, split: u64, range: &NewSplit, name: &[u8])
 /// `Fenced` when the job is not running any more: then nothing has become visible. Others likewise.
 pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(StorePath, u64)>> {
     let (store, jobs) = (&shared.store, shared.store.jobs()?);
+    // From the first: by it others know that somebody does this.
+    let session = store.session(SessionKind::Writer, &described(shared.job))?;
     let splits = jobs.splits(shared.job)?;
     // An input of which a split was set aside has no output at all: half a file is worse than none.
     let undone = splits.iter().filter(|split| split.state != SplitState::Done);
@@ -85,9 +87,10 @@ pub(super) fn publish(shared: &Shared, options: &RunOptions<'_>) -> Result<Vec<(
     let owner = shared.spec.submitter.as_ref();
     let mut permissions = Permissions::new(&*store.meta, At::Now, owner);
     targets.keys().try_for_each(|path| permissions.require_writable(path))?;
-    let session = store.session(SessionKind::Writer, &described(shared.job))?;
-    let why = format!("{} files", files.len());
-    let publish = Change::Job(JobChange::Publish { job: shared.job, why });
+    let count = files.len();
+    let why = format!("{count} {}", if count == 1 { "file" } else { "files" });
+    let made = Some(Made::of(&files).encode());
+    let publish = Change::Job(JobChange::Publish { job: shared.job, why, made });
     commit(store, &session, options.threads, targets, owner, vec![publish])?;
     drop(held);
     Ok(files)

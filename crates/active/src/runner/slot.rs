@@ -144,7 +144,9 @@ impl Slot<'_> {
     fn record(&mut self) -> Result<()> {
         if let Some((writer, _)) = self.writer.take() {
             writer.finish()?;
-            Counters::add(&self.shared.counters.splits_done, std::mem::take(&mut self.unrecorded));
+            let recorded = std::mem::take(&mut self.unrecorded);
+            Counters::add(&self.shared.counters.splits_done, recorded);
+            Counters::add(&self.shared.counters.splits_here, recorded);
         }
         Ok(())
     }

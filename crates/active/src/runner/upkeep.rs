@@ -9,6 +9,9 @@ use outrigger_store::{ErrorKind, Result, Store};
 
 use super::{SetAside, described};
 
+/// How long after the first look at a job's sessions comes the second.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
 /// The splits of a job that were set aside.
 ///
 /// # Errors
@@ -36,6 +39,34 @@ pub fn runner_of(store: &Store, job: JobId) -> Result<Option<String>> {
     let ending = format!(" {}", described(job));
     let sessions = store.meta.sessions()?;
     Ok(sessions.into_iter().map(|session| session.description).find(|text| text.ends_with(&ending)))
+}
+
+/// Those of these jobs that have begun, and that nobody runs any more: their processes have ended, and did not say so. A reader's look, which changes nothing.
+///
+/// # Errors
+/// Those of the database.
+pub fn left_of(store: &Store, mut jobs: Vec<JobId>) -> Result<Vec<JobId>> {
+    let locks = store.locks_dir();
+    for look in 0..2 {
+        if jobs.is_empty() {
+            return Ok(jobs);
+        }
+        // Between its last split and the end a runner has no session, for a moment.
+        if look > 0 {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        let sessions = store.meta.sessions()?;
+        jobs.retain(|job| {
+            let ending = format!(" {}", described(*job));
+            !sessions.iter().any(|row| row.description.ends_with(&ending) && !is_gone(row, Some(&locks)))
+        });
+    }
+    let mut left = Vec::new();
+    for job in jobs {
+        let row = store.jobs()?.job(job)?;
+        left.extend(row.filter(|row| row.state == JobState::Running).map(|row| row.id));
+    }
+    Ok(left)
 }
 
 /// Ends the sessions of processes of this machine that were killed, so that what they had claimed is free.

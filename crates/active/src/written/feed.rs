@@ -90,6 +90,7 @@ impl Follower {
                     return Err(Error::new(ErrorKind::Cancelled, why));
                 }
                 Ok(Input::NotYet) => {
+                    self.counters.wait_for_writer(true);
                     pipes.look();
                     std::thread::sleep(ASK_AGAIN);
                 }
@@ -117,7 +118,10 @@ impl Follower {
                     at += bytes.len() as u64;
                     self.give(pipes, &bytes)?;
                 }
-                Ok(Followed::Nothing) => pipes.look(),
+                Ok(Followed::Nothing) => {
+                    self.counters.wait_for_writer(true);
+                    pipes.look();
+                }
                 Ok(Followed::Closed) => return Ok(at),
                 Err(error) => {
                     *mount = None;
@@ -176,12 +180,14 @@ impl Follower {
     }
 
     fn give(&self, pipes: &mut Pipes, bytes: &[u8]) -> Result<()> {
+        self.counters.wait_for_writer(false);
         Counters::add(&self.counters.bytes_read, bytes.len() as u64);
         pipes.give(bytes).map_err(|error| Error::new(ErrorKind::Io, "its standard input").caused_by(error))
     }
 
     /// A file is closed, or nobody knows: the rows say which, and whether what was read counts.
     fn finish(&self, number: u32, is_last: bool, pipes: &mut Pipes, at: u64) -> Result<()> {
+        self.counters.wait_for_writer(false);
         let jobs = self.store.jobs()?;
         let why = match jobs.split(self.job, self.claimed.number)? {
             Some(row) if row.range.is_open() && (is_last || is_lost(&self.store, self.written)?) => {

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use outrigger_active::node::is_served;
-use outrigger_active::runner::{Forecast, Measured, measured, runner_of, set_aside};
-use outrigger_active::spec::Spec;
+use outrigger_active::runner::{Forecast, Measured, left_of, made, measured, runner_of, set_aside};
+use outrigger_active::spec::{Output, Spec};
 use outrigger_active::written::host_of;
 use outrigger_format::catalogue::Time;
-use outrigger_store::meta::jobs::{JobId, JobRow, JobState, SplitRow, SplitState};
+use outrigger_store::meta::jobs::{JobId, JobInput, JobRow, JobState, SplitRow, SplitState};
 use outrigger_store::tree::show;
 use outrigger_store::{Error, ErrorKind, Store};
 
 use super::nearby::{describe_nearby, nearby_json, nearby_of};
 use super::{Context, run};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, Out, count, local, print_json, print_text, rfc3339_nanos, size};
+use crate::output::{Object, Out, complain, count, local, print_json, print_text, rfc3339_nanos, size};
 use crate::progress::duration;
 
 /// List jobs, newest first
@@ -68,6 +68,9 @@ pub enum JobCommand {
         /// Do not wait: leave it to agents, or, if none is running, to a process in the background
         #[arg(long)]
         detach: bool,
+        /// The job ends if it cannot be run here: for who runs it in the background
+        #[arg(long, hide = true)]
+        ends: bool,
     },
     /// Forget a job that has ended, and what it finished without becoming visible
     #[command(after_help = "Examples:\n  outrigger job forget 7")]
@@ -121,12 +124,17 @@ fn split_text(state: SplitState) -> &'static str {
 pub fn jobs(context: &Context, args: JobsArgs) -> Outcome {
     let store = Store::open(context.store_dir()?, true)?;
     let rows = store.jobs()?.jobs(args.limit)?;
+    let left = left_among(&store, &rows)?;
     let mut out = Out::new();
     if context.json {
-        let list: Vec<serde_json::Value> = rows.iter().map(|row| about(row).into()).collect();
+        let about = |row: &JobRow| about(row).with("is_left", left.contains(&row.id)).into();
+        let list: Vec<serde_json::Value> = rows.iter().map(about).collect();
         out.json(Object::new().with("jobs", list))?;
         out.finish()?;
         return Ok(Exit::Done);
+    }
+    if rows.is_empty() && !context.quiet {
+        complain("no jobs");
     }
     for row in rows {
         let (done, all) = (row.splits[SplitState::Done as usize], row.splits.iter().sum::<u64>());
@@ -136,9 +144,10 @@ pub fn jobs(context: &Context, args: JobsArgs) -> Outcome {
             Err(_) => ("?", "(made by another version of this program)".to_string()),
         };
         let line = format!(
-            "{:>5}  {:<9}  {when}  {pattern:<6}  {done}/{all}  {told}",
+            "{:>5}  {:<9}  {when}  {pattern:<6}  {done}/{all}  {told}{}",
             row.id,
-            state_text(row.state)
+            state_text(row.state),
+            if left.contains(&row.id) { format!("  ({})", left_text(&store, &row)) } else { String::new() }
         );
         out.line(&line)?;
     }
@@ -152,7 +161,7 @@ pub fn job(context: &Context, command: JobCommand) -> Outcome {
         JobCommand::Logs { job, split } => logs(context, &job, split),
         JobCommand::Wait { job, timeout } => wait(context, &job, timeout),
         JobCommand::Cancel(job) => cancel(context, &job),
-        JobCommand::Retry { job, slots, detach } => retry(context, &job, slots, detach),
+        JobCommand::Retry { job, slots, detach, ends } => retry(context, &job, slots, (detach, ends)),
         JobCommand::Forget(job) => {
             let store = writable(context)?;
             store.jobs()?.forget_job(job.id())?;
@@ -168,6 +177,52 @@ pub fn writable(context: &Context) -> Result<Store, Failure> {
     Ok(store)
 }
 
+/// Jobs that have begun, and that nobody runs any more.
+fn left_among(store: &Store, rows: &[JobRow]) -> Result<Vec<JobId>, Failure> {
+    let running = rows.iter().filter(|row| row.state == JobState::Running);
+    Ok(left_of(store, running.map(|row| row.id).collect())?)
+}
+
+/// Whether an agent lives that goes on with a job.
+fn has_agent(store: &Store, row: &JobRow) -> bool {
+    Spec::decode(&row.spec).is_ok_and(|spec| is_served(store, &spec).unwrap_or(false))
+}
+
+/// What to say of a job that nobody runs any more.
+fn left_text(store: &Store, row: &JobRow) -> String {
+    if has_agent(store, row) {
+        return "its process has ended; an agent goes on with it".to_string();
+    }
+    format!("its process has ended; `outrigger job retry {}` goes on with it", row.id)
+}
+
+/// How long each input is: what it is while the job holds it, and after that as far as the job's cuts say so.
+fn lengths(inputs: &[JobInput], splits: &[SplitRow], state: JobState) -> Vec<Option<u64>> {
+    if state != JobState::Done {
+        return inputs.iter().map(|input| Some(input.root.len())).collect();
+    }
+    let mut lengths = vec![None; inputs.len()];
+    for split in splits {
+        let of = match split.range.input {
+            Some(input) => lengths.get_mut(input as usize),
+            None => lengths.first_mut().filter(|_| inputs.len() == 1),
+        };
+        if let Some(len) = of {
+            *len = Some(len.unwrap_or(0).max(split.range.to));
+        }
+    }
+    lengths
+}
+
+/// What a job makes, or each one of a rule.
+pub fn outputs_json(spec: &Spec) -> Vec<serde_json::Value> {
+    let output = |output: &Output| {
+        let object = Object::new().with("name", output.name.clone());
+        object.with("template", output.template.clone()).with("program", output.program).into()
+    };
+    spec.outputs.iter().map(output).collect()
+}
+
 fn about(row: &JobRow) -> Object {
     let [waiting, running, done, aside] = row.splits;
     let mut object = Object::new()
@@ -181,17 +236,7 @@ fn about(row: &JobRow) -> Object {
         .with("splits_done", done)
         .with("splits_set_aside", aside);
     if let Ok(spec) = Spec::decode(&row.spec) {
-        let outputs: Vec<serde_json::Value> = spec
-            .outputs
-            .iter()
-            .map(|output| {
-                Object::new()
-                    .with("name", output.name.clone())
-                    .with("template", output.template.clone())
-                    .with("program", output.program)
-                    .into()
-            })
-            .collect();
+        let outputs = outputs_json(&spec);
         object = object
             .with("pattern", spec.pattern.text())
             .with("program", spec.program)
@@ -199,6 +244,7 @@ fn about(row: &JobRow) -> Object {
             .with("outputs", outputs)
             .with("net", spec.net)
             .with("reach", spec.reach.iter().map(ToString::to_string).collect::<Vec<_>>())
+            .with("variables_of_who_runs_it", spec.env_here)
             .with("tries", spec.tries)
             .with("uid", spec.submitter.map(|submitter| submitter.uid));
     }
@@ -214,6 +260,7 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     let written = Spec::decode(&row.spec).ok().and_then(|spec| spec.written);
     let is_open = written.is_some() && jobs.split(row.id, 0)?.is_some_and(|split| split.range.is_open());
     let splits = jobs.splits(row.id)?;
+    let is_left = !left_among(&store, std::slice::from_ref(&row))?.is_empty();
     let times = measured(&store, row.id)?;
     let forecast = Forecast::new(&splits, &times);
     let goes_on = matches!(row.state, JobState::Waiting | JobState::Running) && !is_open;
@@ -223,17 +270,21 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     };
     let (here, elsewhere) = (sum(|took| took.bytes_here), sum(|took| took.bytes_elsewhere));
     if context.json {
-        let input = |input: &outrigger_store::meta::jobs::JobInput| {
-            serde_json::Value::from(
-                Object::new().with_name("path", &input.path).with("bytes", input.root.len()),
-            )
+        let input = |(input, len): (&JobInput, Option<u64>)| {
+            serde_json::Value::from(Object::new().with_name("path", &input.path).with("bytes", len))
         };
         let aside: Vec<serde_json::Value> = aside
             .iter()
             .map(|aside| Object::new().with("split", aside.split).with("why", aside.why.clone()).into())
             .collect();
-        let inputs: Vec<_> = inputs.iter().map(input).collect();
+        let lengths = lengths(&inputs, &splits, row.state);
+        let inputs: Vec<_> = inputs.iter().zip(lengths).map(input).collect();
         let object = about(&row).with("inputs", inputs).with("being_written", is_open);
+        let made = made(&store, row.id, row.state)?;
+        let object = object
+            .with("is_left", is_left)
+            .with("files_made", made.as_ref().map(|made| made.files))
+            .with("bytes_made", made.as_ref().map(|made| made.bytes));
         // Of those that have ended, and of those that run: what can be expected of them.
         let told = |split: &SplitRow| {
             let took = times.get(&split.number);
@@ -263,6 +314,9 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     }
     let [waiting, running, done, set_aside] = row.splits.map(count);
     let mut text = format!("job {}: {}", row.id, state_text(row.state));
+    if is_left {
+        text += &format!(" ({})", left_text(&store, &row));
+    }
     if !row.why.is_empty() {
         text += &format!(": {}", row.why);
     }
@@ -275,6 +329,9 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
         }
         for to in &spec.reach {
             text += &format!("  reaches   {to}\n");
+        }
+        for name in &spec.env_here {
+            text += &format!("  has       {name} of who runs it\n");
         }
     }
     text += &format!("  inputs    {}", count(inputs.len() as u64));
@@ -396,9 +453,12 @@ fn logs(context: &Context, args: &JobArgs, only: Option<u64>) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// Who waits for a job takes it for left when nobody has run it for so long.
+const LEFT_FOR: Duration = Duration::from_secs(3);
+
 fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
     let store = Store::open(context.store_dir()?, true)?;
-    let started = Instant::now();
+    let (started, mut left) = (Instant::now(), None);
     loop {
         let row = args.row(&store)?;
         let gone = || {
@@ -414,6 +474,16 @@ fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
             JobState::Done => return Ok(Exit::Done),
             JobState::Failed | JobState::Cancelled => return Err(gone()),
             JobState::Waiting | JobState::Running => {}
+        }
+        if !left_among(&store, std::slice::from_ref(&row))?.is_empty() && !has_agent(&store, &row) {
+            let since = *left.get_or_insert_with(Instant::now);
+            // One that was begun anew says so when it has made ready.
+            if since.elapsed() > LEFT_FOR {
+                let text = left_text(&store, &row);
+                return Err(Failure::failed(format!("job {} is still running ({text})", row.id)));
+            }
+        } else {
+            left = None;
         }
         if timeout.is_some_and(|secs| started.elapsed().as_secs_f64() > secs) {
             return Err(Failure::failed(format!("job {} is still {}", row.id, state_text(row.state))));
@@ -436,14 +506,24 @@ fn cancel(context: &Context, args: &JobArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-fn retry(context: &Context, args: &JobArgs, slots: Option<usize>, detach: bool) -> Outcome {
+fn retry(
+    context: &Context,
+    args: &JobArgs,
+    slots: Option<usize>,
+    (detach, mut ends): (bool, bool),
+) -> Outcome {
     let started = Instant::now();
     let store = Arc::new(context.open()?);
     store.require_writable()?;
     let row = args.row(&store)?;
     match row.state {
+        // It was cancelled before the process began that was to run it in the background.
+        JobState::Failed | JobState::Cancelled if ends => return Ok(Exit::Done),
         JobState::Done => return Err(Failure::usage(format!("job {} is done", row.id))),
-        JobState::Failed | JobState::Cancelled => store.jobs()?.retry_job(row.id)?,
+        JobState::Failed | JobState::Cancelled => {
+            store.jobs()?.retry_job(row.id)?;
+            ends = true;
+        }
         JobState::Waiting | JobState::Running => {
             if let Some(who) = runner_of(&store, row.id)? {
                 return Err(Failure::failed(format!("job {} is running in another process ({who})", row.id)));
@@ -451,11 +531,11 @@ fn retry(context: &Context, args: &JobArgs, slots: Option<usize>, detach: bool) 
         }
     }
     if detach {
-        let served = Spec::decode(&row.spec).is_ok_and(|spec| is_served(&store, &spec).unwrap_or(false));
+        let served = has_agent(&store, &row);
         if !served {
             run::spawn_runner(context, row.id, slots)?;
         }
         return Ok(Exit::Done);
     }
-    run::go(context, &store, row.id, slots, started)
+    run::go(context, &store, row.id, slots, started, ends)
 }

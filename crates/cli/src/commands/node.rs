@@ -1,12 +1,12 @@
 //! `node`, the agent, and `node list|drain`.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
 use outrigger_active::cgroup::{Groups, Where};
-use outrigger_active::foreground::of_mounts;
+use outrigger_active::foreground::{Busy, of_mounts};
 use outrigger_active::node::{self, Event, Node, NodeOptions};
 use outrigger_fuse::control::dirs_of;
 use outrigger_store::meta::jobs::JobState;
@@ -113,7 +113,8 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
     let slots = args.slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
     let make_way = (args.yield_above > 0).then(|| {
         let store = Arc::clone(&store);
-        of_mounts(move || dirs_of(&store), Duration::from_millis(args.yield_above))
+        let busy = of_mounts(move || dirs_of(&store), Duration::from_millis(args.yield_above));
+        if context.quiet { busy } else { telling(busy) }
     });
     let options = NodeOptions {
         name: name.clone(),
@@ -129,6 +130,23 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
     node::run(&store, &options, &stop, &mut |event| tell(context, &store, &event))?;
     say(context, &format!("agent {name} has ended"));
     Ok(Exit::Done)
+}
+
+/// How often it is said that others come first.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+
+/// Says when it is found that others wait.
+fn telling(busy: Busy) -> Busy {
+    let said = Mutex::new(None::<Instant>);
+    Arc::new(move || {
+        let waits = busy();
+        let mut said = said.lock().expect("no panic while held");
+        if waits && said.is_none_or(|said| said.elapsed() > SAY_EVERY) {
+            *said = Some(Instant::now());
+            let _ = print_text("stands back: others wait for a mount of the store on this host\n");
+        }
+        waits
+    })
 }
 
 /// Nobody may be reading: an agent's work does not depend on it.
@@ -199,6 +217,9 @@ fn list(context: &Context) -> Outcome {
         out.json(Object::new().with("nodes", nodes.iter().map(object).collect::<Vec<_>>()))?;
         out.finish()?;
         return Ok(Exit::Done);
+    }
+    if nodes.is_empty() && !context.quiet {
+        complain("no agents");
     }
     for node in nodes {
         let jobs: Vec<String> = node.jobs.iter().map(|job| format!("job {job}")).collect();

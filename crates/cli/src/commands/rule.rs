@@ -5,12 +5,13 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use outrigger_active::node::nodes;
 use outrigger_active::rules::{self, Trigger};
+use outrigger_active::spec::Output;
 use outrigger_format::catalogue::Time;
 use outrigger_fuse::control::mounts_of;
 use outrigger_store::Store;
 
 use super::Context;
-use super::job::{state_text, writable};
+use super::job::{outputs_json, state_text, writable};
 use super::run::WorkArgs;
 use crate::exit::{Exit, Outcome};
 use crate::output::{Object, Out, complain, local, rfc3339_nanos};
@@ -152,6 +153,7 @@ fn list(context: &Context) -> Outcome {
                 .with("pattern", rule.spec.pattern.text())
                 .with("program", rule.spec.program.clone())
                 .with("also", rule.spec.also.iter().map(|also| also.program.clone()).collect::<Vec<_>>())
+                .with("outputs", outputs_json(&rule.spec))
                 .with("paused", rule.paused)
                 .into()
         };
@@ -160,8 +162,10 @@ fn list(context: &Context) -> Outcome {
         for (name, rule) in rules {
             let paused = if rule.paused { "  (paused)" } else { "" };
             let (pattern, told) = (rule.spec.pattern, rule.spec.told());
+            let to: Vec<String> = rule.spec.outputs.iter().map(Output::told).collect();
+            let to = if to.is_empty() { String::new() } else { format!("  to {}", to.join(" and ")) };
             out.line(&format!(
-                "{name:<16}  {:<6}  {:<24}  {pattern}  {told}{paused}",
+                "{name:<16}  {:<6}  {:<24}  {pattern}  {told}{to}{paused}",
                 rule.on.to_string(),
                 rule.glob
             ))?;

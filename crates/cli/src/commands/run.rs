@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser};
@@ -23,9 +23,9 @@ use outrigger_active::spec::Spec;
 use outrigger_active::through::keep_raw;
 use outrigger_active::written::Attach;
 use outrigger_fuse::control::{Client, mounts_of};
-use outrigger_store::Store;
 use outrigger_store::meta::jobs::{JobId, JobState};
 use outrigger_store::tree::show;
+use outrigger_store::{ErrorKind, Store};
 
 use super::nearby::{describe_here, describe_nearby, is_known, nearby_json, nearby_of};
 use super::{Context, beside};
@@ -102,9 +102,10 @@ pub struct WorkArgs {
     /// Into how many parts each input is cut: auto (one each 64 MiB), or a number
     #[arg(long, default_value = "auto", value_parser = splits)]
     pub splits: Splits,
-    /// Add to the program's environment, which is empty else
-    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
-    env: Vec<(String, String)>,
+    /// Add to the program's environment, which is empty else; NAME alone has the value that it has where the program is run (this command's, or the agent's): a password, say, that is
+    /// then written down nowhere
+    #[arg(long, value_name = "NAME=VALUE|NAME", value_parser = variable)]
+    env: Vec<(String, Option<String>)>,
     /// What one attempt may use: memory=SIZE,time=TIME,cpu=TIME,processes=N,output=SIZE; none lifts a limit [default: half of the memory,
     /// 512 processes, 1 TiB of output]
     #[arg(long, value_name = "LIMITS")]
@@ -178,7 +179,12 @@ impl WorkArgs {
         }
         self.limits.iter().try_for_each(|limits| spec.limits.set(limits))?;
         spec.records = self.records.clone();
-        spec.env = self.env.clone();
+        for (name, value) in &self.env {
+            match value {
+                Some(value) => spec.env.push((name.clone(), value.clone())),
+                None => spec.env_here.push(name.clone()),
+            }
+        }
         spec.sandbox = self.sandbox;
         spec.net = self.net.contains(&Net::All);
         for net in &self.net {
@@ -224,12 +230,13 @@ fn attach(text: &str) -> Result<Attach, String> {
     Attach::parse(text).map_err(|error| error.to_string())
 }
 
-fn variable(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
-    if name.is_empty() || name.contains('\0') || value.contains('\0') {
-        return Err(format!("`{text}` cannot be in an environment"));
+/// `None`: what it is where the program is run.
+fn variable(text: &str) -> Result<(String, Option<String>), String> {
+    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+    if name.is_empty() || text.contains('\0') {
+        return Err(format!("`{text}` cannot be in an environment: give NAME=VALUE, or NAME"));
     }
-    Ok((name.to_string(), value.to_string()))
+    Ok((name.to_string(), value.map(str::to_string)))
 }
 
 pub fn run(context: &Context, args: RunArgs) -> Outcome {
@@ -253,13 +260,16 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
     }
     // What the machine lacks is better said before a job is made.
     Sandbox::find_for(&spec)?;
+    let served = args.detach && is_served(&store, &spec)?;
+    if !served {
+        spec.own_variables()?;
+    }
     settle_program(&mut spec)?;
     let job = submit(&store, &spec, &args.inputs, &args.work.with, args.work.splits)?;
     if args.detach {
-        let served = is_served(&store, &spec)?;
         return detach(context, job, args.slots, served);
     }
-    go(context, &store, job, args.slots, started)
+    go(context, &store, job, args.slots, started, true)
 }
 
 /// Waits for a file that is made in the mount, and runs the job that reads it while it is written.
@@ -268,6 +278,9 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
         return Err(Failure::usage("--in - is followed as it comes: leave --follow away"));
     }
     Sandbox::find_for(&spec)?;
+    if !args.detach {
+        spec.own_variables()?;
+    }
     let several = spec.pattern == Pattern::ManyToFile;
     let rule = for_next_files(&args.inputs, args.work.with.clone(), spec)?;
     let store = Arc::new(context.open()?);
@@ -293,7 +306,7 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
         };
         return detach(context, job, args.slots, served);
     }
-    go(context, &store, job, Some(1), started)
+    go(context, &store, job, Some(1), started, true)
 }
 
 /// The job of the first file that is made in one of these mounts which the rule wants; the others are asked no more. When all of them await it, it is said.
@@ -335,26 +348,101 @@ fn await_file(
 
 /// Runs a job over standard input while it comes.
 fn through(context: &Context, store: &Arc<Store>, spec: Spec, started: Instant) -> Outcome {
+    Sandbox::find_for(&spec)?;
+    spec.own_variables()?;
     let stdin = Box::new(std::io::stdin());
+    let job = Arc::new(OnceLock::new());
+    interrupt::arm_saying(store, stopped_stream(store, &job), || ());
     with_options(context, store, (Some(1), None), started, |options, counters| {
-        outrigger_active::through::run(store, spec, stdin, options, counters)
+        let begun = |made: JobId| {
+            let _ = job.set(made);
+        };
+        let ran = outrigger_active::through::run(store, spec, stdin, options, counters, &begun);
+        ran.map_err(|error| match job.get() {
+            Some(job) => not_run(store, *job, true, error),
+            None => error.into(),
+        })
     })
 }
 
-/// Runs a job in this process, and says how it went.
+/// What is said of a job over a stream that is interrupted; it is ended, for it cannot be run again.
+fn stopped_stream(store: &Arc<Store>, job: &Arc<OnceLock<JobId>>) -> impl FnOnce() -> String + use<> {
+    let (store, job) = (Arc::clone(store), Arc::clone(job));
+    move || {
+        let Some(&job) = job.get() else { return "no job was made".to_string() };
+        let why = "it was interrupted, and what had been written is gone";
+        // If the database is away, whoever comes to it next finds that it cannot be run.
+        let _ = store.jobs().and_then(|jobs| jobs.end_job(job, JobState::Cancelled, why));
+        format!(
+            "nothing of job {job} is visible, and it cannot be run again, for what was read of its stream is gone: begin anew with the whole stream"
+        )
+    }
+}
+
+/// What is said of a job over stored files, or files of a mount, when it is interrupted.
+fn stopped(store: &Arc<Store>, job: JobId) -> impl FnOnce() -> String + use<> {
+    let store = Arc::clone(store);
+    move || {
+        let row = store.jobs().and_then(|jobs| jobs.job(job)).ok().flatten();
+        let spec = row.and_then(|row| Spec::decode(&row.spec).ok());
+        if spec.is_some_and(|spec| is_served(&store, &spec).unwrap_or(false)) {
+            return format!(
+                "an agent goes on with job {job}: `outrigger job cancel {job}` ends it, `outrigger job retry {job}` goes on with it here"
+            );
+        }
+        format!(
+            "nothing of job {job} is visible: `outrigger job retry {job}` goes on with it, and so does the next agent; `outrigger job cancel {job}` ends it"
+        )
+    }
+}
+
+/// A job that cannot be run here does not stay behind unnoticed: it is ended, if it `ends` with this command and nobody else runs it.
+fn not_run(store: &Store, job: JobId, ends: bool, error: outrigger_store::Error) -> Failure {
+    let jobs = match store.jobs() {
+        Ok(jobs) => jobs,
+        Err(other) => return other.into(),
+    };
+    let why = error.to_string();
+    let awaits_host = || {
+        let spec = jobs.job(job).ok().flatten().and_then(|row| Spec::decode(&row.spec).ok());
+        error.kind() == ErrorKind::Busy && spec.is_some_and(|spec| spec.written.is_some())
+    };
+    let others = runner::runner_of(store, job).is_ok_and(|others| others.is_some());
+    let text = if others || awaits_host() {
+        format!(
+            "job {job} cannot be run here: {why}; others go on with it: `outrigger job wait {job}` waits for it, `outrigger job cancel {job}` ends it"
+        )
+    } else if !ends {
+        if why.contains(&format!("job {job}")) { why } else { format!("job {job} cannot be run here: {why}") }
+    } else {
+        let ended = jobs.end_job(job, JobState::Failed, &why).and_then(|_| jobs.job(job));
+        match ended.map(|row| row.map(|row| row.state)) {
+            Ok(Some(JobState::Done)) => format!("job {job} is done, but {why}"),
+            Ok(_) => format!(
+                "job {job} failed, and nothing of it is visible: {why}; `outrigger job retry {job}` tries again"
+            ),
+            Err(_) => format!("job {job} stays as it is: {why}; `outrigger job retry {job}` goes on with it"),
+        }
+    };
+    Failure { message: text, ..Failure::from(error) }
+}
+
+/// Runs a job in this process, and says how it went. If that fails for a reason of the process, the job `ends` as well.
 pub fn go(
     context: &Context,
     store: &Arc<Store>,
     job: JobId,
     slots: Option<usize>,
     started: Instant,
+    ends: bool,
 ) -> Outcome {
+    interrupt::arm_saying(store, stopped(store, job), || ());
     let nearby = nearby_of(store, job);
     if let Some(nearby) = nearby.as_ref().filter(|_| !context.quiet && !context.json) {
         complain(&describe_nearby(nearby));
     }
     with_options(context, store, (slots, nearby), started, |options, counters| {
-        runner::run(store, job, options, counters)
+        runner::run(store, job, options, counters).map_err(|error| not_run(store, job, ends, error))
     })
 }
 
@@ -363,15 +451,18 @@ fn with_options(
     store: &Arc<Store>,
     (slots, nearby): (Option<usize>, Option<Nearby>),
     started: Instant,
-    run: impl FnOnce(&RunOptions<'_>, &Arc<Counters>) -> outrigger_store::Result<Report>,
+    run: impl FnOnce(&RunOptions<'_>, &Arc<Counters>) -> Result<Report, Failure>,
 ) -> Outcome {
-    interrupt::arm(
-        store,
-        "nothing of the job is visible; `outrigger jobs` shows it, `outrigger job retry` goes on with it",
-    );
     let counters: Arc<Counters> = Arc::default();
     let told = Arc::clone(&counters);
-    let bar = Bar::with(context.quiet, move |elapsed| describe(&told.view(), elapsed));
+    let mut last = 0;
+    let bar = Bar::with(context.quiet, move |elapsed| {
+        let mut view = told.view();
+        // Between two blocks of a stream that flows everybody waits, for no time.
+        view.waits_for_writer &= view.bytes_read == last;
+        last = view.bytes_read;
+        describe(&view, elapsed)
+    });
     let hold = holder(store, context.threads);
     let slots = slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
     let (groups, without) = match Groups::begin(&Where::Auto, 0, false) {
@@ -437,7 +528,8 @@ pub fn spawn_runner(context: &Context, job: JobId, slots: Option<usize>) -> Resu
     use std::os::unix::process::CommandExt as _;
     let at = |error: std::io::Error| Failure::io("cannot start a process for the job", &error);
     let mut command = Command::new(std::env::current_exe().map_err(at)?);
-    command.arg("--store").arg(context.store_dir()?).arg("--quiet").args(["job", "retry", &job.to_string()]);
+    command.arg("--store").arg(context.store_dir()?).arg("--quiet");
+    command.args(["job", "retry", &job.to_string(), "--ends"]);
     if let Some(slots) = slots {
         command.args(["--slots", &slots.to_string()]);
     }
@@ -445,16 +537,24 @@ pub fn spawn_runner(context: &Context, job: JobId, slots: Option<usize>) -> Resu
     command.spawn().map(drop).map_err(at)
 }
 
-/// `3 of 16 splits, 120 MiB of 1.00 GiB read, 64.0 MiB written, 95 MiB/s, 9 s left`.
+/// `3 of 16 splits, 120 MiB of 1.00 GiB read, 64.0 MiB written, 95 MiB/s, 9 s left`; of a file that is still being written `waiting for the writer, 6 B read, 0 B written`.
 fn describe(view: &View, elapsed: Duration) -> String {
+    if view.waits_for_writer {
+        let (read, written) = (size(view.bytes_read), size(view.bytes_written));
+        return format!("waiting for the writer, {read} read, {written} written");
+    }
     let secs = elapsed.as_secs_f64();
     let rate = view.bytes_read as f64 / secs.max(0.001);
+    // Nobody knows how long a file becomes that is still being written.
+    let of = match view.bytes_expected {
+        0 => String::new(),
+        all => format!(" of {}", size(all)),
+    };
     let mut text = format!(
-        "{} of {} splits, {} of {} read{}, {} written, {}/s",
+        "{} of {} splits, {}{of} read{}, {} written, {}/s",
         count(view.splits_done),
         count(view.splits),
         size(view.bytes_read),
-        size(view.bytes_expected),
         describe_here(view),
         size(view.bytes_written),
         size(rate as u64)
@@ -475,7 +575,7 @@ fn say(
     view: &View,
     secs: f64,
 ) -> Outcome {
-    let Report { job, files, set_aside, missing, .. } = report;
+    let Report { job, files, made, elsewhere, set_aside, missing, .. } = report;
     for missing in missing {
         complain(&format!("the sandbox is not what it could be: {missing}"));
     }
@@ -492,6 +592,12 @@ fn say(
         _ => Exit::Failed,
     };
     let known = is_known(view);
+    // What others read and wrote is in the job's rows, as far as it is.
+    let helped = elsewhere.splits > 0;
+    let (read, written) = match helped {
+        true => (elsewhere.bytes_of_all, made.bytes),
+        false => (view.bytes_read, view.bytes_written),
+    };
     if context.json {
         let file = |(path, bytes): &(outrigger_store::tree::StorePath, u64)| {
             serde_json::Value::from(Object::new().with_name("path", &path.to_bytes()).with("bytes", *bytes))
@@ -508,29 +614,42 @@ fn say(
                 .with("state", super::job::state_text(job.state))
                 .with("why", job.why.clone())
                 .with("files", files.iter().map(file).collect::<Vec<_>>())
+                .with("files_made", made.files)
                 .with("set_aside", set_aside.iter().map(aside).collect::<Vec<_>>())
                 .with("splits", view.splits)
                 .with("inputs_lie", nearby_json(nearby.as_ref()))
-                .with("bytes_read", view.bytes_read)
+                .with("splits_here", view.splits_here)
+                .with("bytes_read", read)
+                .with("bytes_read_here", view.bytes_read)
                 .with("bytes_here", known.then_some(view.bytes_here))
                 .with("bytes_elsewhere", known.then_some(view.bytes_elsewhere))
-                .with("bytes_written", view.bytes_written)
+                .with("bytes_written", written)
+                .with("bytes_written_here", view.bytes_written)
                 .with("attempts_failed", view.failures)
                 .with("control_groups", without.is_none())
                 .with("seconds", secs),
         )?;
     } else if exit != Exit::Failed && !context.quiet {
-        let bytes: u64 = files.iter().map(|(_, bytes)| bytes).sum();
+        let has_output = Spec::decode(&job.spec).map_or(true, |spec| spec.pattern.has_output());
+        let files = if has_output || made.files > 0 {
+            format!(": {}, {}", counted(made.files, "file", "files"), size(made.bytes))
+        } else {
+            String::new()
+        };
+        let here = if helped {
+            let (splits, bytes) = (counted(view.splits_here, "split", "splits"), size(view.bytes_read));
+            format!("; of it {splits} and {bytes} by this process")
+        } else {
+            String::new()
+        };
         print_text(&format!(
-            "job {}: {}, {} read{} in {} ({}/s): {}, {}\n",
+            "job {}: {}, {} read{} in {} ({}/s){files}{here}\n",
             job.id,
             counted(view.splits, "split", "splits"),
-            size(view.bytes_read),
+            size(read),
             describe_here(view),
             duration(secs),
-            size((view.bytes_read as f64 / secs.max(0.001)) as u64),
-            counted(files.len() as u64, "file", "files"),
-            size(bytes)
+            size((read as f64 / secs.max(0.001)) as u64),
         ))?;
     }
     // Where limits were asked for it matters who looks after them.
@@ -555,4 +674,20 @@ fn say(
         )));
     }
     Ok(exit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_progress_line_says_what_is_waited_for() {
+        let mut view = View { splits: 1, bytes_read: 6, waits_for_writer: true, ..View::default() };
+        let second = Duration::from_secs(1);
+        assert_eq!(describe(&view, second), "waiting for the writer, 6 B read, 0 B written");
+        view.waits_for_writer = false;
+        assert_eq!(describe(&view, second), "0 of 1 splits, 6 B read, 0 B written, 6 B/s");
+        view.bytes_expected = 12;
+        assert_eq!(describe(&view, second), "0 of 1 splits, 6 B of 12 B read, 0 B written, 6 B/s");
+    }
 }

@@ -557,6 +557,8 @@ fn several_files_that_are_written_are_read_one_after_the_other_into_one() {
     drop(a);
     let mut b = overwrite("b");
     b.write_all(b"and not").unwrap();
+    // Who waits for the files must have been told by then.
+    site.until(|| site.jobs().lines().next().is_some_and(|newest| newest.contains("running")));
     site.mounts.kill();
     drop(b);
     let said = waits.end();

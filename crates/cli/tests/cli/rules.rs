@@ -91,13 +91,22 @@ fn rules_that_make_no_sense_or_set_themselves_off_are_refused() {
     );
     refused(&[&add[..], &["--on", "close", "--", "cat"]].concat(), "--out");
     refused(&["rule", "remove", "r"], "no rule `r`");
-    site.done(&[&add[..], &["--on", "close", "--out", "in/{stem}.up", "--", "cat"]].concat());
+    for (input, output) in [("in/*", "in/{stem}.up"), ("in/**", "in/deep/"), ("{in,out}/?", "in/b")] {
+        let add = ["rule", "add", "r", "--sandbox", "off", "--in", input, "--on", "close"];
+        let pattern = ["--pattern", "1W->#W", "--out", output, "--", "cat"];
+        refused(&[&add[..], &pattern].concat(), "set off the same rule again: say with --out where");
+    }
+    site.done(&[&add[..], &["--on", "read", "--out", "in/{stem}.up", "--", "cat"]].concat());
+    site.done(&["rule", "remove", "r"]);
+    // Only some files set this one off.
+    let some = ["rule", "add", "r", "--sandbox", "off", "--in", "in/*.*", "--on", "close"];
+    site.done(&[&some[..], &["--out", "in/{stem}", "--", "cat"]].concat());
     refused(&[&add[..], &["--on", "close", "--out", "x", "--", "cat"]].concat(), "already");
     site.place.write("a", "text\n");
-    site.done(&["put", "a", "--to", "in/a"]);
+    site.done(&["put", "a", "--to", "in/a.b.c"]);
     site.done(&["node", "--until-idle"]);
     let log = site.done(&["rule", "log", "r"]).text();
-    assert!(log.contains("in/a") && log.contains("set off the same rule"), "{log}");
+    assert!(log.contains("in/a.b.c") && log.contains("set off the same rule"), "{log}");
     assert_eq!(site.done(&["jobs"]).text(), "");
     // It is said once, and tried again when there is something new.
     site.done(&["node", "--until-idle"]);

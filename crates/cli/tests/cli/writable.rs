@@ -45,6 +45,11 @@ fn mount_with(place: &Place, options: &[&str]) -> Child {
 impl Mounts {
     /// `None` where FUSE cannot be used.
     pub fn new() -> Option<Self> {
+        Self::with(&[])
+    }
+
+    /// As [`Mounts::new`], mounted with these options.
+    pub fn with(options: &[&str]) -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
             println!("skipped: /dev/fuse cannot be opened: {error}");
             return None;
@@ -52,7 +57,7 @@ impl Mounts {
         let place = Place::new();
         fs::create_dir_all(place.path("src")).unwrap();
         fs::create_dir(place.path("mnt")).unwrap();
-        let child = mount(&place);
+        let child = mount_with(&place, options);
         Some(Self { place, child })
     }
 

@@ -37,6 +37,11 @@ pub(crate) const ELDER: &str = "elder";
 /// The kind of note that says what the attempt has used that finished a split, in the words of who ran it; its name is the split's.
 pub(crate) const MEASURED: &str = "measured";
 
+/// What a note on a job as a whole is called, of the kinds whose notes are on splits otherwise.
+pub(crate) fn whole_note(job: JobId) -> String {
+    split_note(job, "all")
+}
+
 /// What notes on a split are called; with an empty `split`, what those on all splits of the job begin with.
 pub(crate) fn split_note(job: JobId, split: impl std::fmt::Display) -> String {
     format!("{job}/{split}")
@@ -279,6 +284,8 @@ pub enum JobChange {
         job: JobId,
         /// What to remember of it.
         why: String,
+        /// What it made, in the words of who ran it; see [`Jobs::made`].
+        made: Option<String>,
     },
 }
 
@@ -303,6 +310,8 @@ pub trait Jobs: Send + Sync {
     fn split(&self, job: JobId, number: u64) -> Result<Option<SplitRow>>;
     /// What was noted of the attempts that finished splits, as far as it was, by split ([`JobChange::Finish`]).
     fn measured(&self, job: JobId) -> Result<Vec<(u64, String)>>;
+    /// What was noted of a job's result when it was published, if it was.
+    fn made(&self, job: JobId) -> Result<Option<String>>;
     /// What the finished splits wrote, by split and name; empty contents too.
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>>;
     /// Gives `session` up to `limit` splits: those that wait, and those of sessions that are over. A split of a session that is over which had

@@ -46,7 +46,7 @@ fn finish(job: JobId, claimed: &Claimed) -> Change {
 }
 
 fn publish(job: JobId) -> Change {
-    Change::Job(JobChange::Publish { job, why: "it is done".into() })
+    Change::Job(JobChange::Publish { job, why: "it is done".into(), made: Some("one file".into()) })
 }
 
 fn claim(engine: &Fixture, session: SessionId, job: JobId, limit: usize) -> Vec<Claimed> {
@@ -122,13 +122,14 @@ pub fn a_published_job_shows_all_at_once_and_lets_go(engine: &Fixture) {
     assert_eq!(engine.meta.lookup(At::Now, ROOT_INODE, b"out").unwrap().unwrap().root, root(6));
     let row = jobs(engine).job(job).unwrap().unwrap();
     assert_eq!((row.state, row.why.as_str()), (JobState::Done, "it is done"));
+    assert_eq!(jobs(engine).made(job).unwrap().as_deref(), Some("one file"));
     assert_eq!(engine.meta.holders().unwrap(), [""; 0]);
     assert!(jobs(engine).outputs(job).unwrap().is_empty());
     assert_eq!(jobs(engine).inputs(job).unwrap()[0].root, root(0), "what is not held is not shown");
     let by = |attempt: u64| format!("by {attempt}");
     assert_eq!(jobs(engine).measured(job).unwrap(), [(0, by(1)), (1, by(1))]);
     let (next, tenth) = (make(engine, 1), make(engine, 11));
-    assert!(jobs(engine).measured(next).unwrap().is_empty());
+    assert!(jobs(engine).measured(next).unwrap().is_empty() && jobs(engine).made(next).unwrap().is_none());
     let all = claim(engine, session, tenth, 11);
     engine.commit(session, all.iter().map(|claimed| finish(tenth, claimed)).collect()).unwrap();
     let splits: Vec<u64> = jobs(engine).measured(tenth).unwrap().into_iter().map(|noted| noted.0).collect();

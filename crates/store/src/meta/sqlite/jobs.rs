@@ -10,7 +10,7 @@ use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::jobs::{
     Claimed, Claims, ELDER, GIVEN_UP, JobChange, JobId, JobInput, JobRow, JobState, Jobs, MEASURED, NewJob,
     NewSplit, Note, OPEN_END, OutputRow, Seen, SplitRow, SplitState, elder_of, elder_text, job_holder,
-    noted_split, split_note,
+    noted_split, split_note, whole_note,
 };
 
 /// The tables, for `check` too.
@@ -494,7 +494,7 @@ pub(super) fn apply(db: &Connection, now: u64, session: SessionId, change: &JobC
             }
             Ok(())
         }
-        JobChange::Publish { job, why } => {
+        JobChange::Publish { job, why, made } => {
             let unfinished = db
                 .prepare_cached("SELECT 1 FROM job_split WHERE job = ?1 AND state < 2 LIMIT 1")?
                 .exists([job.0 as i64])?;
@@ -508,7 +508,10 @@ pub(super) fn apply(db: &Connection, now: u64, session: SessionId, change: &JobC
             let id = [job.0 as i64];
             db.prepare_cached("DELETE FROM job_output WHERE job = ?1")?.execute(id)?;
             db.prepare_cached("UPDATE job_input SET root = NULL WHERE job = ?1")?.execute(id)?;
-            Ok(())
+            match made {
+                Some(made) => notes::set(db, now, MEASURED, &whole_note(*job), Some(made)),
+                None => Ok(()),
+            }
         }
     }
 }
@@ -564,6 +567,10 @@ impl Jobs for SqliteMeta {
             found.into_iter().filter_map(|(name, text)| Some((noted_split(&name)?, text))).collect();
         found.sort_unstable();
         Ok(found)
+    }
+
+    fn made(&self, job: JobId) -> Result<Option<String>> {
+        self.read("reading what a job made", |db| notes::one(db, MEASURED, &whole_note(job)))
     }
 
     fn outputs(&self, job: JobId) -> Result<Vec<OutputRow>> {

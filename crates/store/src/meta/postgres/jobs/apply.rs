@@ -11,7 +11,7 @@ use super::{Lock, elder, hold_all, notes, set_state, state_of};
 use crate::error::ErrorKind;
 use crate::meta::change::row::root_column;
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::jobs::{JobChange, JobId, JobState, MEASURED, job_holder, split_note};
+use crate::meta::jobs::{JobChange, JobId, JobState, MEASURED, job_holder, split_note, whole_note};
 use crate::meta::{Change, SessionId};
 
 /// Splits of a job that an attempt of this session still has: split → attempt.
@@ -37,8 +37,11 @@ pub(in super::super) fn apply(tx: &mut Tx<'_>, session: SessionId, changes: &[Ch
         records(tx, session, job, &changes)?;
     }
     for change in changes {
-        if let JobChange::Publish { job, why } = change {
+        if let JobChange::Publish { job, why, made } = change {
             publish(tx, *job, why)?;
+            if let Some(made) = made {
+                notes::set(tx, MEASURED, &whole_note(*job), Some(made));
+            }
         }
     }
     Ok(())

@@ -24,7 +24,7 @@ use crate::meta::change::row::root_column;
 use crate::meta::fault::{Fault, Outcome, refuse};
 use crate::meta::jobs::{
     Claimed, Claims, ELDER, JobId, JobInput, JobRow, JobState, Jobs, MEASURED, NewJob, Note, OPEN_END,
-    OutputRow, Seen, SplitRow, elder_text, job_holder, noted_split, split_note,
+    OutputRow, Seen, SplitRow, elder_text, job_holder, noted_split, split_note, whole_note,
 };
 use outrigger_format::Root;
 use tokio_postgres::types::Type;
@@ -251,6 +251,11 @@ impl Jobs for PostgresMeta {
     fn split(&self, job: JobId, number: u64) -> Result<Option<SplitRow>> {
         let query = Query::new(read::SPLIT).int(job.0 as i64).int(number as i64);
         Ok(self.read("reading a split", &query, read::splits)?.pop())
+    }
+
+    fn made(&self, job: JobId) -> Result<Option<String>> {
+        let query = Query::new(notes::BELOW).text(MEASURED).text(&whole_note(job));
+        Ok(self.read("reading what a job made", &query, notes::read)?.pop().map(|note| note.value))
     }
 
     fn measured(&self, job: JobId) -> Result<Vec<(u64, String)>> {
