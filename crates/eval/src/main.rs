@@ -91,7 +91,7 @@ fn run(command: What) -> Result<ExitCode, Failed> {
             report::write(&registry::all(), &records, &out)?;
             println!("{} records; wrote {}", records.len(), out.join("report.md").display());
             if let Some(svg) = svg {
-                report::write_plots(&records, &svg)?;
+                report::write_plots(&registry::all(), &records, &svg)?;
             }
         }
     }
