@@ -101,7 +101,7 @@ pub fn experiments() -> Vec<Experiment> {
                 ("CA-Infinite over CA-CPU: the most that any offloading could bring", "over 4.4"),
             ],
             differs: WRITE,
-            run: |lab| write::by_size(lab, true, "gear32:256K/1M/4M", Some(49.0)),
+            run: |lab| write::by_size(lab, true, "gear32:256K/1M/4M", Some(46.0)),
         },
         Experiment {
             id: "mosastore-11",

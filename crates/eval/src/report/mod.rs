@@ -6,7 +6,7 @@ mod markdown;
 
 use std::path::Path;
 
-use crate::experiment::{Experiment, Failed, Paper, Scale};
+use crate::experiment::{Experiment, Failed};
 use crate::plot::number;
 use crate::record::{Duel, Plot, Record, SeriesKind};
 use drawn::{Drawn, Palettes, drawn};
@@ -95,16 +95,9 @@ fn rows<'a>(section: &Section<'a>) -> Vec<Row<'a>> {
     rows
 }
 
-/// What makes such a record again, to be pasted into a shell in the checkout.
+/// What makes such a record again; older ones name a program without its path, and data as `BENCH_DATA=…`.
 fn command(record: &Record) -> String {
-    // Records name their data as `BENCH_DATA=…`, as it may lie anywhere; `bench/data.sh` puts it there.
-    let data = if record.command.contains("BENCH_DATA=") { "BENCH_DATA=./bench-data " } else { "" };
-    let id = &record.experiment;
-    match record.scale {
-        Scale::Tiny => format!("{data}target/release/outrigger-eval run {id} --scale tiny"),
-        Scale::Short => format!("{data}make eval EVAL=\"{id}\""),
-        Scale::Full => format!("{data}make eval-full EVAL=\"{id}\""),
-    }
+    crate::record::command(&record.experiment, record.scale, record.command.contains("BENCH_DATA="))
 }
 
 /// Why a plot has no line that bounds it, where it has none.
