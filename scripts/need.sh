@@ -28,8 +28,10 @@ fi
 
 if [ "${1:-}" = eval ]; then
     lacking=
-    for pair in fio:fio samtools:samtools python3:python3 fusermount3:fuse3 bwrap:bubblewrap mkfs.btrfs:btrfs-progs; do
+    for pair in fio:fio samtools:samtools python3:python3 bwrap:bubblewrap mkfs.btrfs:btrfs-progs; do
         command -v "${pair%%:*}" >/dev/null 2>&1 || lacking="$lacking ${pair#*:}"
     done
+    # Root mounts without it.
+    [ "$(id -u)" = 0 ] || command -v fusermount3 >/dev/null 2>&1 || lacking="$lacking fuse3"
     [ -z "$lacking" ] || echo "some experiments will be skipped. To have them, on Debian or Ubuntu: sudo apt-get install$lacking"
 fi
