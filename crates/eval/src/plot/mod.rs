@@ -74,7 +74,7 @@ pub fn svg(drawing: &Drawing) -> String {
     }
     let title = escape(&plot.title);
     let room = RIGHT - LEFT - LETTER * (drawing.corner.chars().count() + 1) as f64;
-    let squeeze = squeezed(&plot.title, 7.6, room);
+    let squeeze = squeezed(&plot.title, 8.2, room);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" \
          aria-label=\"{title}\">\n<text class=\"title\" x=\"{LEFT}\" y=\"18\"{squeeze}>{title}</text>\n{body}</svg>\n"
