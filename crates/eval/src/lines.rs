@@ -11,6 +11,7 @@ const REFERENCES: &[&str] = &[
     "as they are",
     "asked: 100 MB a TB",
     "copying the keys over the paper's bus, for a device",
+    "copying the last batch's keys over the paper's bus",
     "cp of the second version",
     "exact",
     "fast storage, uncompressed (throttled)",
@@ -32,6 +33,7 @@ const REFERENCES: &[&str] = &[
     "the quickest without codec",
     "uncompressed, in and out (throttled)",
     "unpacking on the file system below",
+    "what was asked for 1 PB: 100 MB a TB",
     "what was asked of the index: 100 MB a TB",
     "without codec, at best",
 ];
@@ -40,12 +42,6 @@ const REFERENCES: &[&str] = &[
 const RENAMED: &[(&str, &str, &str)] = &[
     ("beyond-disk", "the file system, one file made durable", "the file system, for what is new"),
     ("beyond-growth", "the file system, one file made durable", "the file system, for what is new"),
-    ("beyond-index", "what was asked for 1 PB: 100 MB a TB", "asked: 100 MB a TB"),
-    (
-        "ghost-table-2",
-        "copying the last batch's keys over the paper's bus",
-        "copying the keys over the paper's bus, for a device",
-    ),
     ("mosastore-10", "the file system, one file made durable", "the file system, for what is new"),
     ("mosastore-11", "the file system", "the file system, for what is new"),
     ("mosastore-12-14", "the file system", "the file system, for what is new"),

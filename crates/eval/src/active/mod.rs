@@ -168,7 +168,7 @@ fn rates(lab: &Lab) -> Result<Outcome, Failed> {
         let (rate, most) = report.scale(*host)?;
         line.exact(at as f64, rate / 1e6);
         limit.exact(at as f64, most / 1e6);
-        let [fed, came] = report.from_elsewhere(*host);
+        let [fed, came] = report.elsewhere(*host);
         let told = [
             ("their input from other hosts", fed),
             ("all that came to their hosts, over their input as stored", came),

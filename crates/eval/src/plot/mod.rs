@@ -70,11 +70,11 @@ pub fn svg(drawing: &Drawing) -> String {
     place_limits(plot, &x, &y, &mut body);
     let height = legend(drawing, names_bottom(plot), &mut body);
     if !drawing.corner.is_empty() {
-        let _ = writeln!(body, "<text class=\"key end\" x=\"{RIGHT}\" y=\"18\">{}</text>", drawing.corner);
+        let y = names_bottom(plot) - 8.0;
+        let _ = writeln!(body, "<text class=\"key end\" x=\"{RIGHT}\" y=\"{y}\">{}</text>", drawing.corner);
     }
     let title = escape(&plot.title);
-    let room = RIGHT - LEFT - LETTER * (drawing.corner.chars().count() + 1) as f64;
-    let squeeze = squeezed(&plot.title, 8.2, room);
+    let squeeze = squeezed(&plot.title, 8.2, RIGHT - LEFT);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" \
          aria-label=\"{title}\">\n<text class=\"title\" x=\"{LEFT}\" y=\"18\"{squeeze}>{title}</text>\n{body}</svg>\n"
