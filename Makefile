@@ -95,12 +95,14 @@ bench-quick: release
 
 # BENCH_DATA=DIR for real images and trees (bench/data.sh); EVAL=ids for some of them only, or for where (--work DIR).
 # Records of hosts apart (bench/active.py, genomes.py, cluster.py) are drawn as they are.
-eval: need
+eval:
+	@scripts/need.sh eval
 	$(CARGO) build --release -p outrigger -p outrigger-eval
 	$(TARGET)/release/outrigger-eval run $(EVAL) --scale short
 	$(TARGET)/release/outrigger-eval report
 
-eval-full: need
+eval-full:
+	@scripts/need.sh eval
 	$(CARGO) build --release -p outrigger -p outrigger-eval
 	$(TARGET)/release/outrigger-eval run $(EVAL) --scale full --resume
 	$(TARGET)/release/outrigger-eval report

@@ -1,6 +1,9 @@
 #!/bin/sh
 # Makes sure that what building and testing need is there: C and C++ compilers and Rust. Installs the compilers where it may (root on
 # Debian or Ubuntu), and otherwise says exactly what is missing.
+#
+#   need.sh          that
+#   need.sh eval     and says which packages would fill what the evaluation leaves out without them; installs none of those
 set -eu
 PATH="$HOME/.cargo/bin:$PATH"
 
@@ -21,4 +24,14 @@ have=$(rustc --version | cut -d' ' -f2)
 if [ "$(printf '1.89.0\n%s\n' "$have" | sort -V | head -n 1)" != 1.89.0 ]; then
     echo "missing: Rust 1.89 or newer; this is $have. Update it with: rustup update stable" >&2
     exit 1
+fi
+
+if [ "${1:-}" = eval ]; then
+    lacking=
+    for pair in fio:fio samtools:samtools python3:python3 bwrap:bubblewrap mkfs.btrfs:btrfs-progs; do
+        command -v "${pair%%:*}" >/dev/null 2>&1 || lacking="$lacking ${pair#*:}"
+    done
+    # Root mounts without it.
+    [ "$(id -u)" = 0 ] || command -v fusermount3 >/dev/null 2>&1 || lacking="$lacking fuse3"
+    [ -z "$lacking" ] || echo "some experiments will be skipped. To have them, on Debian or Ubuntu: sudo apt-get install$lacking"
 fi

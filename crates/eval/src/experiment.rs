@@ -51,7 +51,7 @@ impl Scale {
 }
 
 /// Where an experiment comes from, in the order of the report.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Paper {
     /// "On GPU's viability as a middleware accelerator".
     StoreGpu,
@@ -99,6 +99,9 @@ pub struct Experiment {
     pub title: &'static str,
     /// What the paper found, in our words, with its numbers.
     pub found: &'static str,
+    /// Its numbers as they stand in its text and tables, by the name of what is found here: `("all cores, largest block", "about 6")`. They are joined
+    /// to records when the report is drawn, so that one that is found later stands beside every record.
+    pub said: &'static [(&'static str, &'static str)],
     /// What differs here and why: two sentences.
     pub differs: &'static str,
     /// Measures, and checks what comes out.

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
-use outrigger_eval::record::SCHEMA;
+use outrigger_eval::record::{SCHEMA, command};
 use outrigger_eval::{Experiment, Failed, Lab, Machine, Record, Scale, registry, report};
 
 const RECORDS: &str = "docs/evaluation/records";
@@ -91,7 +91,7 @@ fn run(command: What) -> Result<ExitCode, Failed> {
             report::write(&registry::all(), &records, &out)?;
             println!("{} records; wrote {}", records.len(), out.join("report.md").display());
             if let Some(svg) = svg {
-                report::write_plots(&records, &svg)?;
+                report::write_plots(&registry::all(), &records, &svg)?;
             }
         }
     }
@@ -126,12 +126,18 @@ fn run_all(
     let machine = Machine::here(&lab.work);
     let commit = commit();
     println!("{}", machine.describe());
+    if !is_whole(&commit) && lab.scale != Scale::Tiny {
+        println!(
+            "warning: files were changed since the last commit, or there is none: these records cannot be told from others of commit `{commit}`; commit before you keep them"
+        );
+    }
     if resume && !is_whole(&commit) {
         println!(
             "--resume: files were changed since the last commit, or there is none: everything is run again"
         );
     }
-    let (mut failed, mut left_out, begun) = (0, 0, Instant::now());
+    let (mut ran, mut left_out, begun) = (0, 0, Instant::now());
+    let (mut skipped, mut failed): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
     for (n, experiment) in experiments.iter().enumerate() {
         let place = format!("[{}/{}] {:24}", n + 1, experiments.len(), experiment.id);
         let before = Record::of(records, &machine, experiment.id)?.filter(|record| record.scale == lab.scale);
@@ -157,7 +163,6 @@ fn run_all(
         let seconds = started.elapsed().as_secs_f64();
         match result {
             Ok(outcome) => {
-                let data = if lab.data.is_some() { "BENCH_DATA=… " } else { "" };
                 let record = Record {
                     schema: SCHEMA,
                     experiment: experiment.id.to_string(),
@@ -168,31 +173,39 @@ fn run_all(
                     machine: machine.clone(),
                     others: outcome.drawn_from.is_none().then_some(others),
                     load: load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(0.0),
-                    command: format!(
-                        "{data}outrigger-eval run {} --scale {}",
-                        experiment.id,
-                        lab.scale.name()
-                    ),
+                    command: command(experiment.id, lab.scale, lab.data.is_some()),
                     seconds,
                     outcome,
                 };
                 record.save(records)?;
+                ran += 1;
                 println!("{seconds:.1} s; {:.0} min so far", begun.elapsed().as_secs_f64() / 60.0);
             }
-            Err(Failed::Missing(why)) => println!("skipped: {why}"),
+            Err(Failed::Missing(why)) => {
+                println!("skipped: {why}");
+                skipped.push(format!("{} ({why})", experiment.id));
+            }
             Err(error) => {
-                failed += 1;
                 println!("FAILED: {error}");
+                failed.push(experiment.id.to_string());
             }
         }
     }
     println!(
-        "{} experiments in {:.0} s, {left_out} of them there already, {failed} failed; records are in {}",
+        "{ran} of {} experiments ran, in {:.0} s{}{}{}; records are in {}",
         experiments.len(),
         begun.elapsed().as_secs_f64(),
+        if left_out > 0 { format!("; {left_out} were there already") } else { String::new() },
+        told("skipped", &skipped),
+        told("FAILED", &failed),
         records.join(machine.slug()).display()
     );
-    Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// `; skipped: a (why), b (why)`, or nothing.
+fn told(what: &str, which: &[String]) -> String {
+    if which.is_empty() { String::new() } else { format!("; {what}: {}", which.join(", ")) }
 }
 
 /// Whether a commit says all about the sources.

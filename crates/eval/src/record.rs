@@ -315,6 +315,16 @@ impl Outcome {
     }
 }
 
+/// What repeats an experiment, to be pasted into a shell in the checkout. Its data may lie anywhere; `bench/data.sh` puts them there.
+pub fn command(experiment: &str, scale: Scale, with_data: bool) -> String {
+    let data = if with_data { "BENCH_DATA=./bench-data " } else { "" };
+    match scale {
+        Scale::Tiny => format!("{data}target/release/outrigger-eval run {experiment} --scale tiny"),
+        Scale::Short => format!("{data}make eval EVAL=\"{experiment}\""),
+        Scale::Full => format!("{data}make eval-full EVAL=\"{experiment}\""),
+    }
+}
+
 impl Record {
     /// Writes it to `DIR/MACHINE/EXPERIMENT.json`; an older one of the same is replaced.
     ///

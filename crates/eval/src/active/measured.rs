@@ -89,7 +89,7 @@ impl Report {
     }
 
     /// Share of what limited programs were fed that came from other hosts, and of all that came to theirs beside what they read as it is stored, in percent; older records lack the first.
-    pub fn share_elsewhere(&self, hosts: u64) -> [Option<f64>; 2] {
+    pub fn elsewhere(&self, hosts: u64) -> [Option<f64>; 2] {
         let Ok(found) = self.with_hosts() else { return [None; 2] };
         let found = &found["scale"][hosts.to_string()];
         let share = |part: &str, of: &str| Some(found[part].as_f64()? / found[of].as_f64()? * 100.0);

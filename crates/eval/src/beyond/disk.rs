@@ -76,10 +76,10 @@ pub fn days(lab: &Lab) -> Result<Outcome, Failed> {
         x: Axis::of("chunker", CHUNKERS),
         y: Axis::log("throughput, all of the disk", "MB/s"),
         series: vec![first, later],
-        limits: vec![Limit {
-            name: "the file system, one file made durable".into(),
-            y: disk_rate(lab)? / 1e6,
-        }],
+        limits: vec![
+            Limit { name: "the file system, for what is new".into(), y: disk_rate(lab)? / 1e6 },
+            Limit { name: "memory, read by all cores".into(), y: crate::similarity::memory_rate(lab) / 1e6 },
+        ],
     });
     outcome.note(format!(
         "A disk of {}, half of it holes, and {writes} writes of 4 to 64 KiB a day, most of them to a few hot places, some of them discards (`outrigger-workload image`, `update-image`, seeds 31 \

@@ -86,7 +86,10 @@ pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
         "Throughput of each step",
         Axis::new("throughput", "MB/s"),
         vec![rate],
-        vec![Limit { name: "the file system, one file made durable".into(), y: limit }],
+        vec![
+            Limit { name: "the file system, for what is new".into(), y: limit },
+            Limit { name: "memory, read by all cores".into(), y: crate::similarity::memory_rate(lab) / 1e6 },
+        ],
     ));
     let sync = Limit { name: "4 KiB made durable by the file system".into(), y: sync_ms(lab)? };
     outcome.plots.push(plot("Latency of names", Axis::log("latency", "ms"), latency.into(), vec![sync]));

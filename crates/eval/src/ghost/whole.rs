@@ -91,7 +91,10 @@ pub fn batch(lab: &Lab) -> Result<Outcome, Failed> {
         x: Axis::log("batch", "bytes"),
         y: Axis::log("rate", "MB/s"),
         series,
-        limits: vec![Limit { name: "the paper's bus".into(), y: 2756.0 }],
+        limits: vec![
+            Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / 1e6 },
+            Limit { name: "the paper's bus".into(), y: 2756.0 },
+        ],
     });
     outcome.note(models::NOTE);
     Ok(outcome)

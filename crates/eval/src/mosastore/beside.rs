@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::experiment::{Failed, Lab, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
-use crate::similarity::checkpoints;
+use crate::similarity::{checkpoints, memory_rate};
 use crate::wrote::{Way, chunker, disk_rate, files, record, store, write};
 
 /// The paper's three.
@@ -185,7 +185,10 @@ fn beside(
         x: Axis::of("what is written", WORKLOADS),
         y: Axis::new("throughput", "MB/s"),
         series: idle.into_iter().zip(rates).flat_map(|(idle, rate)| [idle, rate]).collect(),
-        limits: vec![Limit { name: "the file system, for what is new".into(), y: disk_rate(lab)? / 1e6 }],
+        limits: vec![
+            Limit { name: "the file system, for what is new".into(), y: disk_rate(lab)? / 1e6 },
+            Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / 1e6 },
+        ],
     });
     outcome.note("The writer puts 8 files, or the images, in fixed blocks of 1 MB into a new store, and begins again as soon as they are durable. Nothing is compressed.");
     Ok(outcome)

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::experiment::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
-use crate::similarity::checkpoints;
+use crate::similarity::{checkpoints, memory_rate};
 use crate::wrote::{Way, chunker, disk_rate, record, store, write};
 
 const FIXED: [&str; 4] = ["fixed:16K", "fixed:256K", "fixed:1M", "fixed:4M"];
@@ -84,7 +84,10 @@ pub fn by_block(lab: &Lab) -> Result<Outcome, Failed> {
         x: Axis::of("chunker", names.iter().copied()),
         y: Axis::new("throughput", "MB/s"),
         series,
-        limits: vec![Limit { name: "the file system, for what is new".into(), y: disk_rate(lab)? / 1e6 }],
+        limits: vec![
+            Limit { name: "the file system, for what is new".into(), y: disk_rate(lab)? / 1e6 },
+            Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / 1e6 },
+        ],
     });
     outcome.plots.push(Plot {
         title: "Similarity found in the series".into(),

@@ -8,6 +8,7 @@ use crate::experiment::{Failed, Lab, Scale};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::rig::{Buffers, Rig};
+use crate::similarity::memory_rate;
 use crate::{models, shares};
 
 /// The paper's stream.
@@ -122,6 +123,7 @@ pub fn gains(lab: &Lab, request: Request, what: &str, paper: [f64; 4]) -> Result
         limits: vec![
             Limit { name: "one core of today".into(), y: 1.0 },
             Limit { name: "one GTX 480's bus, 2.8 GB/s".into(), y: bus },
+            Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / base },
         ],
     });
     outcome.note(models::NOTE);

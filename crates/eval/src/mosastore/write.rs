@@ -3,6 +3,7 @@
 use crate::experiment::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
+use crate::similarity::memory_rate;
 use crate::wrote::{Way, chunker, disk_rate, files, record, store, write};
 
 /// Files back to back, as the paper has them.
@@ -90,7 +91,11 @@ pub fn by_size(lab: &Lab, same: bool, cut: &str, paper_cap: Option<f64>) -> Resu
     }
     let name =
         if same { "the file system, for what is new" } else { "the file system, one file made durable" };
-    let limit = Limit { name: name.into(), y: disk_rate(lab)? / 1e6 };
+    let mut limits = vec![Limit { name: name.into(), y: disk_rate(lab)? / 1e6 }];
+    if same {
+        // What is left to be done for each copy is reading it.
+        limits.push(Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / 1e6 });
+    }
     outcome.plots.push(Plot {
         title: format!(
             "Writing {FILES} {} files back to back, {cut}",
@@ -100,7 +105,7 @@ pub fn by_size(lab: &Lab, same: bool, cut: &str, paper_cap: Option<f64>) -> Resu
         x: Axis::log("file", "bytes"),
         y: Axis::log("throughput", "MB/s"),
         series,
-        limits: vec![limit],
+        limits,
     });
     outcome.note("Nothing is compressed; BLAKE3 names chunks. All files of a round are put by one call and are durable at its end.");
     if lab.scale == Scale::Short {

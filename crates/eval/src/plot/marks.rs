@@ -2,18 +2,25 @@
 
 use std::fmt::Write;
 
+use super::Drawing;
 use super::axis::Mapped;
-use crate::record::{Plot, SeriesKind};
+use crate::lines::is_reference;
+use crate::record::{Series, SeriesKind};
 
 /// A colour, and where the numbers are from.
-pub fn class(series: usize, kind: SeriesKind) -> String {
+pub fn class(colour: usize, kind: SeriesKind) -> String {
     let kind = match kind {
         SeriesKind::Measured => "measured",
         SeriesKind::Model => "model",
         SeriesKind::Paper => "paper",
-        SeriesKind::Limit => return "limit".into(),
+        SeriesKind::Limit => "limit",
     };
-    format!("s{} {kind}", series % 8)
+    format!("s{colour} {kind}")
+}
+
+/// How a line of this name is drawn.
+pub fn line_class(name: &str) -> &'static str {
+    if is_reference(name) { "reference" } else { "limit" }
 }
 
 /// A point of a line.
@@ -33,16 +40,16 @@ fn whisker(x: f64, low: f64, high: f64, class: &str, out: &mut String) {
     }
 }
 
-pub fn lines(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
-    for (at, series) in plot.series.iter().enumerate() {
-        let class = class(at, series.kind);
+pub fn lines(drawing: &Drawing, x: &Mapped, y: &Mapped, out: &mut String) {
+    for (series, colour) in drawing.plot.series.iter().zip(&drawing.colours) {
+        let class = class(*colour, series.kind);
         let mut path = String::new();
         for point in &series.points {
             let step = if path.is_empty() { 'M' } else { 'L' };
             let _ = write!(path, "{step}{:.1} {:.1}", x.place(point.x), y.place(point.y));
         }
         if series.kind == SeriesKind::Limit {
-            let _ = writeln!(out, "<path class=\"{class}\" d=\"{path}\"/>");
+            let _ = writeln!(out, "<path class=\"{}\" d=\"{path}\"/>", line_class(&series.name));
             continue;
         }
         if series.points.len() > 1 {
@@ -56,37 +63,46 @@ pub fn lines(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
     }
 }
 
-pub fn bars(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
-    let bars = || plot.series.iter().filter(|series| series.kind != SeriesKind::Limit);
-    let count = bars().count().max(1) as f64;
+/// The series that have bars, with their colours.
+fn coloured(drawing: &Drawing) -> impl Iterator<Item = (&Series, usize)> {
+    let all = drawing.plot.series.iter().zip(drawing.colours.iter().copied());
+    all.filter(|(series, _)| series.kind != SeriesKind::Limit)
+}
+
+pub fn bars(drawing: &Drawing, x: &Mapped, y: &Mapped, out: &mut String) {
+    let count = coloured(drawing).count().max(1) as f64;
     let width = (x.band() * 0.8 / count).min(64.0);
-    for (at, series) in bars().enumerate() {
-        let class = class(at, series.kind);
+    for (at, (series, colour)) in coloured(drawing).enumerate() {
+        let class = class(colour, series.kind);
         for point in &series.points {
             let left = x.place(point.x) + (at as f64 - count / 2.0) * width;
             bar(left + 1.0, width - 2.0, y.place(point.y), super::BOTTOM, &class, out);
             whisker(left + width / 2.0, y.place(point.low), y.place(point.high), "ink", out);
         }
     }
-    limits(plot, x, y, out);
+    limits(drawing, x, y, out);
 }
 
 /// Limits of single bands, across each.
-fn limits(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
-    for series in plot.series.iter().filter(|series| series.kind == SeriesKind::Limit) {
+fn limits(drawing: &Drawing, x: &Mapped, y: &Mapped, out: &mut String) {
+    for series in drawing.plot.series.iter().filter(|series| series.kind == SeriesKind::Limit) {
         for point in &series.points {
             let (left, width) = (x.place(point.x) - 0.45 * x.band(), 0.9 * x.band());
-            let _ =
-                writeln!(out, "<path class=\"limit\" d=\"M{left:.1} {:.1}h{width:.1}\"/>", y.place(point.y));
+            let class = line_class(&series.name);
+            let _ = writeln!(
+                out,
+                "<path class=\"{class}\" d=\"M{left:.1} {:.1}h{width:.1}\"/>",
+                y.place(point.y)
+            );
         }
     }
 }
 
-pub fn stacked(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
+pub fn stacked(drawing: &Drawing, x: &Mapped, y: &Mapped, out: &mut String) {
     let width = (x.band() * 0.7).min(64.0);
-    let mut tops = vec![0.0; plot.x.names.len()];
-    for (at, series) in plot.series.iter().filter(|series| series.kind != SeriesKind::Limit).enumerate() {
-        let class = class(at, series.kind);
+    let mut tops = vec![0.0; drawing.plot.x.names.len()];
+    for (series, colour) in coloured(drawing) {
+        let class = class(colour, series.kind);
         for point in &series.points {
             let Some(top) = tops.get_mut(point.x as usize) else { continue };
             let bottom = y.place(*top);
@@ -94,7 +110,7 @@ pub fn stacked(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
             bar(x.place(point.x) - width / 2.0, width, y.place(*top), bottom, &class, out);
         }
     }
-    limits(plot, x, y, out);
+    limits(drawing, x, y, out);
 }
 
 fn bar(left: f64, width: f64, top: f64, bottom: f64, class: &str, out: &mut String) {

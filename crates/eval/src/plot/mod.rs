@@ -22,11 +22,33 @@ const BOTTOM: f64 = 330.0;
 /// Letters are about so wide.
 const LETTER: f64 = 6.3;
 
+/// So many colours has the style sheet.
+pub const COLOURS: usize = 8;
+
+/// A plot with what is said and coloured beyond it.
+pub struct Drawing {
+    /// What is drawn.
+    pub plot: Plot,
+    /// Of each series, below [`COLOURS`].
+    pub colours: Vec<usize>,
+    /// A word in the corner: that nothing was repeated.
+    pub corner: String,
+}
+
+impl Drawing {
+    /// With colours in turn.
+    pub fn of(plot: Plot) -> Self {
+        let colours = (0..plot.series.len()).map(|at| at % COLOURS).collect();
+        Self { plot, colours, corner: String::new() }
+    }
+}
+
 /// Colours and strokes of [`svg`]'s classes, for light and dark. `.paper` and `.model` say where numbers are from.
 pub const STYLE: &str = include_str!("style.css");
 
 /// The drawing, to stand in a page that has [`STYLE`].
-pub fn svg(plot: &Plot) -> String {
+pub fn svg(drawing: &Drawing) -> String {
+    let plot = &drawing.plot;
     let y =
         Mapped::fit(&plot.y, plot.series.iter().flat_map(values(plot)).chain(limits(plot)), (BOTTOM, TOP));
     let x = if plot.form == Form::Lines {
@@ -40,23 +62,28 @@ pub fn svg(plot: &Plot) -> String {
     // Limits lie behind what they limit, their names in front.
     plot.limits.iter().for_each(|limit| limit_line(limit, &y, &mut body));
     match plot.form {
-        Form::Lines => marks::lines(plot, &x, &y, &mut body),
-        Form::Bars => marks::bars(plot, &x, &y, &mut body),
-        Form::Stacked => marks::stacked(plot, &x, &y, &mut body),
+        Form::Lines => marks::lines(drawing, &x, &y, &mut body),
+        Form::Bars => marks::bars(drawing, &x, &y, &mut body),
+        Form::Stacked => marks::stacked(drawing, &x, &y, &mut body),
     }
     plot.limits.iter().for_each(|limit| limit_name(limit, &y, &mut body));
     place_limits(plot, &x, &y, &mut body);
-    let height = legend(plot, names_bottom(plot), &mut body);
+    let height = legend(drawing, names_bottom(plot), &mut body);
+    if !drawing.corner.is_empty() {
+        let y = names_bottom(plot) - 8.0;
+        let _ = writeln!(body, "<text class=\"key end\" x=\"{RIGHT}\" y=\"{y}\">{}</text>", drawing.corner);
+    }
     let title = escape(&plot.title);
+    let squeeze = squeezed(&plot.title, 8.2, RIGHT - LEFT);
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" \
-         aria-label=\"{title}\">\n<text class=\"title\" x=\"{LEFT}\" y=\"18\">{title}</text>\n{body}</svg>\n"
+         aria-label=\"{title}\">\n<text class=\"title\" x=\"{LEFT}\" y=\"18\"{squeeze}>{title}</text>\n{body}</svg>\n"
     )
 }
 
 /// The drawing as a file of its own.
-pub fn file(plot: &Plot, dark: bool) -> String {
-    let svg = svg(plot);
+pub fn file(drawing: &Drawing, dark: bool) -> String {
+    let svg = svg(drawing);
     let (open, rest) = svg.split_once(">\n").unwrap_or(("", &svg));
     let style = if dark { dark_style() } else { STYLE.to_string() };
     format!("{open}>\n<style>{style}</style><rect class=\"sheet\" width=\"100%\" height=\"100%\"/>\n{rest}")
@@ -126,17 +153,21 @@ fn frame(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
         unit(&plot.x)
     );
     let middle = (TOP + BOTTOM) / 2.0;
-    // A long name is squeezed into the axis' height; a letter is some 6.5 wide.
-    let (name, height) = (unit(&plot.y), BOTTOM - TOP);
-    let squeeze = if name.chars().count() as f64 * 6.5 > height {
-        format!(" textLength=\"{height}\" lengthAdjust=\"spacingAndGlyphs\"")
-    } else {
-        String::new()
-    };
+    let name = unit(&plot.y);
+    let squeeze = squeezed(&name, 6.5, BOTTOM - TOP);
     let _ = writeln!(
         out,
         "<text class=\"label mid\" transform=\"translate(16 {middle}) rotate(-90)\"{squeeze}>{name}</text>"
     );
+}
+
+/// Attributes that fit a long text into its room; a letter is about so wide.
+fn squeezed(text: &str, letter: f64, room: f64) -> String {
+    if text.chars().count() as f64 * letter > room {
+        format!(" textLength=\"{room}\" lengthAdjust=\"spacingAndGlyphs\"")
+    } else {
+        String::new()
+    }
 }
 
 /// Where the x axis with its labels ends.
@@ -146,7 +177,8 @@ fn names_bottom(plot: &Plot) -> f64 {
 }
 
 fn limit_line(limit: &Limit, y: &Mapped, out: &mut String) {
-    let _ = writeln!(out, "<path class=\"limit\" d=\"M{LEFT} {:.1}H{RIGHT}\"/>", y.place(limit.y));
+    let class = marks::line_class(&limit.name);
+    let _ = writeln!(out, "<path class=\"{class}\" d=\"M{LEFT} {:.1}H{RIGHT}\"/>", y.place(limit.y));
 }
 
 fn limit_name(limit: &Limit, y: &Mapped, out: &mut String) {
@@ -165,7 +197,8 @@ fn name_limit(name: &str, x: f64, line: f64, ends: bool, out: &mut String) {
     );
     let _ = writeln!(
         out,
-        "<text class=\"limit-name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+        "<text class=\"{}-name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+        marks::line_class(name),
         left + 2.0,
         line - 4.0,
         escape(name)
@@ -184,7 +217,8 @@ fn place_limits(plot: &Plot, x: &Mapped, y: &Mapped, out: &mut String) {
 }
 
 /// Who is who, in rows; returns where it ends.
-fn legend(plot: &Plot, top: f64, out: &mut String) -> f64 {
+fn legend(drawing: &Drawing, top: f64, out: &mut String) -> f64 {
+    let plot = &drawing.plot;
     let (mut x, mut y) = (LEFT, top + 14.0);
     let named = |(_, series): &(usize, &crate::record::Series)| series.kind != SeriesKind::Limit;
     for (at, series) in plot.series.iter().enumerate().filter(named) {
@@ -193,7 +227,7 @@ fn legend(plot: &Plot, top: f64, out: &mut String) -> f64 {
         if x > LEFT && x + width > RIGHT + 8.0 {
             (x, y) = (LEFT, y + 18.0);
         }
-        let class = marks::class(at, series.kind);
+        let class = marks::class(drawing.colours[at], series.kind);
         if plot.form == Form::Lines {
             let _ = writeln!(out, "<path class=\"line {class}\" d=\"M{x:.0} {:.0}h22\"/>", y - 4.0);
             marks::dot(x + 11.0, y - 4.0, &class, out);
@@ -251,7 +285,7 @@ mod tests {
     #[test]
     fn drawings_are_well_formed_and_show_everything() {
         for form in [Form::Lines, Form::Bars, Form::Stacked] {
-            let svg = file(&plot(form), false);
+            let svg = file(&Drawing::of(plot(form)), false);
             let (mut open, mut rest) = (Vec::new(), &svg[..]);
             while let Some(at) = rest.find('<') {
                 let end = rest[at..].find('>').expect("a tag ends") + at;
@@ -274,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_dark_drawing_has_the_dark_colours_in_force() {
-        assert!(!file(&plot(Form::Lines), true).contains("@media"));
-        assert!(file(&plot(Form::Lines), false).contains("@media"));
+        assert!(!file(&Drawing::of(plot(Form::Lines)), true).contains("@media"));
+        assert!(file(&Drawing::of(plot(Form::Lines)), false).contains("@media"));
     }
 }

@@ -238,10 +238,10 @@ pub fn blocks(lab: &Lab) -> Result<Outcome, Failed> {
         x: Axis::log("block", "bytes"),
         y: Axis::log("throughput", "MB/s"),
         series,
-        limits: vec![Limit {
-            name: "the file system below, one file made durable".into(),
-            y: disk_rate(lab)? / 1e6,
-        }],
+        limits: vec![
+            Limit { name: "the file system below, one file made durable".into(), y: disk_rate(lab)? / 1e6 },
+            Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / 1e6 },
+        ],
     });
     outcome.plots.push(Plot {
         title: "Cost efficiency through the mount, as much read as written".into(),
@@ -335,7 +335,7 @@ pub fn bottleneck(lab: &Lab) -> Result<Outcome, Failed> {
         x: Axis::of("codec", codecs),
         y: Axis::new("in use", "%"),
         series: series.into(),
-        limits: vec![Limit { name: "all of it".into(), y: 100.0 }],
+        limits: vec![Limit { name: "mount without codec, or all of it".into(), y: 100.0 }],
     });
     outcome.note("What stands near 100 % is the bottleneck. The paper's numbers are those of its card, which stand beside `auto`; fio's own processor time is in that of the machine.");
     note(&mut outcome);

@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
+use super::drawn::Drawn;
 use super::markdown::{capital, paper_column, paper_word};
-use super::{HOW_TO_READ, Section, machines, missing, of_paper, told, verdicts, warning};
+use super::{
+    HOW_TO_READ, Section, all_drawn, command, machines, missing, rows, told, unlimited, verdicts, warning,
+};
 use crate::experiment::Paper;
 use crate::plot::{escape, number, svg};
-use crate::record::Record;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -21,7 +23,7 @@ pub fn page(sections: &[Section<'_>]) -> String {
         let _ = writeln!(out, "<p><b>{}</b></p>", escape(&warning));
     }
     first(sections, &mut out);
-    let _ = writeln!(out, "<h2>How to read it</h2><p>{}</p><ul>", escape(HOW_TO_READ));
+    let _ = writeln!(out, "<h2>How to read it</h2><p>{}</p><ul>", code(HOW_TO_READ));
     for machine in machines(sections) {
         let _ = writeln!(out, "<li>{}</li>", escape(&machine));
     }
@@ -31,11 +33,12 @@ pub fn page(sections: &[Section<'_>]) -> String {
         let _ = writeln!(out, "<p>Without a record so far: {}.</p>", escape(&missing.join(", ")));
     }
     contents(sections, &mut out);
+    let all = all_drawn(sections);
     for paper in Paper::ALL {
-        let mut of = of_paper(sections, paper).peekable();
+        let mut of = all.iter().filter(|(section, _)| section.experiment.paper == paper).peekable();
         if of.peek().is_some() {
             let _ = writeln!(out, "<h2>{}</h2>", escape(paper.title()));
-            of.for_each(|section| experiment(section, &mut out));
+            of.for_each(|(section, plots)| experiment(section, plots, &mut out));
         }
     }
     out.push_str("</main></body></html>\n");
@@ -83,7 +86,7 @@ fn first(sections: &[Section<'_>], out: &mut String) {
     }
 }
 
-fn experiment(section: &Section<'_>, out: &mut String) {
+fn experiment(section: &Section<'_>, plots: &[Drawn<'_>], out: &mut String) {
     let experiment = section.experiment;
     let _ = writeln!(
         out,
@@ -95,18 +98,21 @@ fn experiment(section: &Section<'_>, out: &mut String) {
     let _ = writeln!(out, "<p><b>{}.</b> {}</p>", paper_word(experiment.paper), code(experiment.found));
     for record in &section.records {
         out.push_str("<div class=\"plots\">\n");
-        for plot in &record.outcome.plots {
-            let _ = write!(out, "<figure>{}</figure>", svg(plot));
+        for plot in plots.iter().filter(|plot| std::ptr::eq(plot.record, *record)) {
+            let why = unlimited(&plot.drawing.plot).map_or_else(String::new, |why| {
+                format!("<figcaption class=\"told\">{}</figcaption>", code(why))
+            });
+            let _ = write!(out, "<figure>{}{why}</figure>", svg(&plot.drawing));
         }
         let _ = writeln!(
             out,
             "</div><p class=\"told\"><code>{}</code><br>{}</p>",
-            escape(&record.command),
+            escape(&command(record)),
             escape(&told(record))
         );
     }
     let _ = writeln!(out, "<p><b>What differs.</b> {}</p>", code(experiment.differs));
-    findings(experiment.paper, &section.records, out);
+    findings(section, out);
     let mut notes: Vec<&String> = section.records.iter().flat_map(|record| &record.outcome.notes).collect();
     notes.dedup();
     if !notes.is_empty() {
@@ -119,29 +125,27 @@ fn experiment(section: &Section<'_>, out: &mut String) {
     out.push_str("</section>\n");
 }
 
-fn findings(paper: Paper, records: &[&Record], out: &mut String) {
-    let Some(first) = records.first().filter(|record| !record.outcome.findings.is_empty()) else { return };
-    let column = paper_column(paper);
+fn findings(section: &Section<'_>, out: &mut String) {
+    let rows = rows(section);
+    if rows.is_empty() {
+        return;
+    }
+    let column = paper_column(section.experiment.paper);
     let _ = write!(out, "<div class=\"wide\"><table><tr><th></th><th>unit</th><th>{column}</th>");
-    for record in records {
+    for record in &section.records {
         let _ = write!(out, "<th>{}</th>", escape(&record.machine.slug()));
     }
     out.push_str("</tr>\n");
-    for finding in &first.outcome.findings {
-        let paper = finding.paper.map_or(String::new(), number);
+    for row in rows {
         let _ = write!(
             out,
-            "<tr><td>{}</td><td>{}</td><td class=\"n\">{paper}</td>",
-            escape(&finding.name),
-            escape(&finding.unit)
+            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td>",
+            escape(row.name),
+            escape(row.unit),
+            escape(&row.said)
         );
-        for record in records {
-            let same = record.outcome.findings.iter().find(|other| other.name == finding.name);
-            let _ = write!(
-                out,
-                "<td class=\"n\">{}</td>",
-                same.map_or(String::new(), |finding| number(finding.value))
-            );
+        for ours in row.ours {
+            let _ = write!(out, "<td class=\"n\">{ours}</td>");
         }
         out.push_str("</tr>\n");
     }

@@ -2,10 +2,14 @@
 
 use std::fmt::Write;
 
-use super::{HOW_TO_READ, Section, machines, missing, of_paper, told, verdicts, warning};
+use super::drawn::Drawn;
+use super::{
+    HOW_TO_READ, Section, all_drawn, command, machines, missing, rows, told, unlimited, verdicts, warning,
+};
 use crate::experiment::Paper;
+use crate::lines::is_reference;
 use crate::plot::number;
-use crate::record::{Plot, Point, Record, Series};
+use crate::record::{Point, Series, SeriesKind};
 
 pub fn page(sections: &[Section<'_>]) -> String {
     let mut out = String::from(
@@ -24,12 +28,14 @@ pub fn page(sections: &[Section<'_>]) -> String {
     if !missing.is_empty() {
         let _ = writeln!(out, "\nWithout a record so far: {}.", missing.join(", "));
     }
+    let all = all_drawn(sections);
     for paper in Paper::ALL {
-        if of_paper(sections, paper).next().is_none() {
+        let mut of = all.iter().filter(|(section, _)| section.experiment.paper == paper).peekable();
+        if of.peek().is_none() {
             continue;
         }
         let _ = writeln!(out, "\n## {}", paper.title());
-        for section in of_paper(sections, paper) {
+        for (section, plots) in of {
             let experiment = section.experiment;
             let _ = writeln!(
                 out,
@@ -40,13 +46,14 @@ pub fn page(sections: &[Section<'_>]) -> String {
             );
             let _ = writeln!(out, "*{}.* {}\n", paper_word(paper), experiment.found);
             let _ = writeln!(out, "*What differs.* {}\n", experiment.differs);
-            findings(section.experiment.paper, &section.records, &mut out);
+            findings(section, &mut out);
             for record in &section.records {
-                record.outcome.plots.iter().for_each(|plot| table(plot, &mut out));
+                let of = plots.iter().filter(|plot| std::ptr::eq(plot.record, *record));
+                of.for_each(|plot| table(plot, &mut out));
                 for note in &record.outcome.notes {
                     let _ = writeln!(out, "- {note}");
                 }
-                let _ = writeln!(out, "\n`{}` ({})", record.command, told(record));
+                let _ = writeln!(out, "\n`{}` ({})", command(record), told(record));
             }
         }
     }
@@ -89,41 +96,40 @@ fn first(sections: &[Section<'_>], out: &mut String) {
 }
 
 /// Single numbers: the paper's, and a column for each machine.
-fn findings(paper: Paper, records: &[&Record], out: &mut String) {
-    let Some(first) = records.first().filter(|record| !record.outcome.findings.is_empty()) else { return };
-    let names: Vec<String> = records.iter().map(|record| record.machine.slug()).collect();
+fn findings(section: &Section<'_>, out: &mut String) {
+    let rows = rows(section);
+    if rows.is_empty() {
+        return;
+    }
+    let names: Vec<String> = section.records.iter().map(|record| record.machine.slug()).collect();
     let _ = writeln!(
         out,
         "| | unit | {} | {} |\n| --- | --- | ---: |{}",
-        paper_column(paper),
+        paper_column(section.experiment.paper),
         names.join(" | "),
         " ---: |".repeat(names.len())
     );
-    for finding in &first.outcome.findings {
-        let paper = finding.paper.map_or(String::new(), number);
-        let ours = records.iter().map(|record| {
-            let same = record.outcome.findings.iter().find(|other| other.name == finding.name);
-            same.map_or(String::new(), |finding| number(finding.value))
-        });
-        let _ = writeln!(
-            out,
-            "| {} | {} | {paper} | {} |",
-            finding.name,
-            finding.unit,
-            ours.collect::<Vec<_>>().join(" | ")
-        );
+    for row in rows {
+        let _ = writeln!(out, "| {} | {} | {} | {} |", row.name, row.unit, row.said, row.ours.join(" | "));
     }
     out.push('\n');
 }
 
 /// A plot's medians, with their spread.
-fn table(plot: &Plot, out: &mut String) {
+fn table(drawn: &Drawn<'_>, out: &mut String) {
+    let plot = &drawn.drawing.plot;
     let mut places: Vec<f64> =
         plot.series.iter().flat_map(|series| series.points.iter().map(|point| point.x)).collect();
     places.sort_by(f64::total_cmp);
     places.dedup();
-    let series: Vec<String> = plot.series.iter().map(Series::label).collect();
-    let _ = writeln!(out, "<details><summary>{}: {}, {}</summary>\n", plot.title, plot.y.label, plot.y.unit);
+    let series: Vec<String> = plot.series.iter().map(label).collect();
+    let corner = &drawn.drawing.corner;
+    let rounds = if corner.is_empty() { String::new() } else { format!(" ({corner})") };
+    let _ = writeln!(
+        out,
+        "<details><summary>{}: {}, {}{rounds}</summary>\n",
+        plot.title, plot.y.label, plot.y.unit
+    );
     let _ = writeln!(
         out,
         "| {} | {} |\n| --- |{}",
@@ -144,9 +150,21 @@ fn table(plot: &Plot, out: &mut String) {
         let _ = writeln!(out, "| {name} | {} |", values.collect::<Vec<_>>().join(" | "));
     }
     for limit in &plot.limits {
-        let _ = writeln!(out, "\nLimit: {} {} ({})", number(limit.y), plot.y.unit, limit.name);
+        let what = if is_reference(&limit.name) { "Reference" } else { "Limit" };
+        let _ = writeln!(out, "\n{what}: {} {} ({})", number(limit.y), plot.y.unit, limit.name);
+    }
+    if let Some(why) = unlimited(plot) {
+        let _ = writeln!(out, "\n{why}");
     }
     let _ = writeln!(out, "\n</details>\n");
+}
+
+/// A series' name, with what it is.
+fn label(series: &Series) -> String {
+    if series.kind == SeriesKind::Limit && is_reference(&series.name) {
+        return format!("{} (reference)", series.name);
+    }
+    series.label()
 }
 
 /// The median; the least and the most too, where they are more than some percent apart.

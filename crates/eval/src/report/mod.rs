@@ -1,12 +1,15 @@
 //! The report, from records alone: `report.md` to be read in the repository, `report.html` with the plots, in one file.
 
+mod drawn;
 mod html;
 mod markdown;
 
 use std::path::Path;
 
-use crate::experiment::{Experiment, Failed, Paper};
-use crate::record::{Duel, Record};
+use crate::experiment::{Experiment, Failed};
+use crate::plot::number;
+use crate::record::{Duel, Plot, Record, SeriesKind};
+use drawn::{Drawn, Palettes, drawn};
 
 /// An experiment with its records, one a machine.
 struct Section<'a> {
@@ -32,20 +35,78 @@ pub fn write(experiments: &[Experiment], records: &[Record], out: &Path) -> Resu
     Ok(())
 }
 
-/// Each plot as a file, `EXPERIMENT-N.svg` and `EXPERIMENT-N.dark.svg`.
+/// Each plot as a file, `EXPERIMENT-N.svg` and `EXPERIMENT-N.dark.svg`; those of a second machine are counted on.
 ///
 /// # Errors
 /// Whatever writing says.
-pub fn write_plots(records: &[Record], out: &Path) -> Result<(), Failed> {
+pub fn write_plots(experiments: &[Experiment], records: &[Record], out: &Path) -> Result<(), Failed> {
     std::fs::create_dir_all(out)?;
-    for record in records {
-        for (n, plot) in record.outcome.plots.iter().enumerate() {
-            let name = format!("{}-{n}", record.experiment);
-            std::fs::write(out.join(format!("{name}.svg")), crate::plot::file(plot, false))?;
-            std::fs::write(out.join(format!("{name}.dark.svg")), crate::plot::file(plot, true))?;
+    for (section, plots) in all_drawn(&sections(experiments, records)) {
+        for (n, Drawn { drawing, .. }) in plots.iter().enumerate() {
+            let name = format!("{}-{n}", section.experiment.id);
+            std::fs::write(out.join(format!("{name}.svg")), crate::plot::file(drawing, false))?;
+            std::fs::write(out.join(format!("{name}.dark.svg")), crate::plot::file(drawing, true))?;
         }
     }
     Ok(())
+}
+
+/// The plots of every section that has some, in order.
+fn all_drawn<'a, 'b>(sections: &'b [Section<'a>]) -> Vec<(&'b Section<'a>, Vec<Drawn<'a>>)> {
+    let mut palettes = Palettes::new();
+    let plots = |section: &'b Section<'a>| {
+        let palette = palettes.entry(section.experiment.paper).or_default();
+        (section, drawn(section, palette))
+    };
+    sections.iter().filter(|section| !section.records.is_empty()).map(plots).collect()
+}
+
+/// A number of an experiment, with a column for each record.
+struct Row<'a> {
+    name: &'a str,
+    unit: &'a str,
+    said: String,
+    ours: Vec<String>,
+}
+
+/// Where a number is not known.
+const UNKNOWN: &str = "–";
+
+/// Every number that any of the records has.
+fn rows<'a>(section: &Section<'a>) -> Vec<Row<'a>> {
+    let mut rows: Vec<Row<'a>> = Vec::new();
+    for finding in section.records.iter().flat_map(|record| &record.outcome.findings) {
+        if rows.iter().any(|row| row.name == finding.name) {
+            continue;
+        }
+        let same = |record: &Record| {
+            let same = record.outcome.findings.iter().find(|other| other.name == finding.name);
+            same.map_or_else(|| UNKNOWN.into(), |finding| number(finding.value))
+        };
+        let table = section.experiment.said.iter().find(|(name, _)| *name == finding.name);
+        let said = table.map(|(_, said)| (*said).to_string()).or_else(|| finding.paper.map(number));
+        rows.push(Row {
+            name: &finding.name,
+            unit: &finding.unit,
+            said: said.unwrap_or_else(|| UNKNOWN.into()),
+            ours: section.records.iter().map(|record| same(record)).collect(),
+        });
+    }
+    rows
+}
+
+/// What makes such a record again; older ones name a program without its path, and data as `BENCH_DATA=…`.
+fn command(record: &Record) -> String {
+    crate::record::command(&record.experiment, record.scale, record.command.contains("BENCH_DATA="))
+}
+
+/// Why a plot has no line that bounds it, where it has none.
+fn unlimited(plot: &Plot) -> Option<&'static str> {
+    let is_limited =
+        !plot.limits.is_empty() || plot.series.iter().any(|series| series.kind == SeriesKind::Limit);
+    (!is_limited).then_some(
+        "No limit: the record is older than the measurement of one; `run` measures it with the next.",
+    )
 }
 
 fn sections<'a>(experiments: &'a [Experiment], records: &'a [Record]) -> Vec<Section<'a>> {
@@ -54,11 +115,6 @@ fn sections<'a>(experiments: &'a [Experiment], records: &'a [Record]) -> Vec<Sec
         Section { experiment, records }
     };
     experiments.iter().map(of).collect()
-}
-
-/// Of one paper, in order.
-fn of_paper<'a, 'b>(sections: &'b [Section<'a>], paper: Paper) -> impl Iterator<Item = &'b Section<'a>> {
-    sections.iter().filter(move |section| section.experiment.paper == paper && !section.records.is_empty())
 }
 
 /// What has no record.
@@ -139,6 +195,7 @@ fn told(record: &Record) -> String {
 }
 
 /// What every reader is told.
-const HOW_TO_READ: &str = "Points and numbers are medians; whiskers, and numbers in brackets, go from the least to the most of all rounds where these are more than 5 % apart. Solid lines and filled points were measured on the machine named; \
-                           dashed lines and open points belong to models, dotted ones to the papers, whose figures are known here by the numbers in their text and tables. \
-                           Red lines are limits: what is measured does not pass them on that machine; a model has limits of its own.";
+const HOW_TO_READ: &str = "Points and numbers are medians; whiskers, and numbers in brackets, go from the least to the most of all rounds where these are more than 5 % apart; `1 round` says that nothing was repeated. Solid lines and filled points were measured on the machine named; \
+                           dashed lines and open points belong to models, dotted ones to the papers, whose figures are known here by the numbers in their text and tables: where those do not give one, there is a –. \
+                           Red dotted lines are limits: what is measured stays on one side of them, but for the 5 % that measurements scatter by, or the limit's name says `passed`. Grey dash-dotted lines are references, which may be passed: \
+                           a disk's rate where only a part of the data has to be written, the paper's bus where no data crosses one, what others do. A model has limits of its own.";

@@ -28,6 +28,7 @@ pub fn experiments() -> Vec<Experiment> {
             title: "Direct hashing with MD5: device against all cores, by block size",
             found: "A GeForce 8800 overtakes two and four cores from about 1 MB on and reaches 6 times one core of a Core2 at 96 MB; for small blocks the \
                     processor wins.",
+            said: &[("one core, ordinary function", "234 (table 4)"), ("GeForce 8800, largest block", "6")],
             differs: DIFFERS,
             run: blocks::devices,
         },
@@ -38,6 +39,7 @@ pub fn experiments() -> Vec<Experiment> {
             title: "Direct hashing with MD5: each optimisation on and off",
             found: "With page-locked and shared memory, faster than a core from 700 KB on and up to 6 times; without them up to 37 times slower for 4 KB. Shared \
                     memory matters most.",
+            said: &[("one core, ordinary function", "234 (table 4)"), ("8800, both, largest block", "6")],
             differs: DIFFERS,
             run: |lab| blocks::optimisations(lab, Digest::Md5),
         },
@@ -47,6 +49,7 @@ pub fn experiments() -> Vec<Experiment> {
             figure: "figure 6",
             title: "Direct hashing with SHA-1: each optimisation on and off",
             found: "As MD5, up to 6 times a core.",
+            said: &[("one core, ordinary function", "156 (table 3)"), ("8800, both, largest block", "6")],
             differs: DIFFERS,
             run: |lab| blocks::optimisations(lab, Digest::Sha1),
         },
@@ -56,6 +59,10 @@ pub fn experiments() -> Vec<Experiment> {
             figure: "figure 7",
             title: "Sliding windows with MD5: 20 bytes, every 4",
             found: "Up to 20 times a core.",
+            said: &[
+                ("one core, ordinary function", "11.1 (table 4)"),
+                ("GeForce 8800, largest block", "about 20"),
+            ],
             differs: DIFFERS,
             run: |lab| blocks::windows(lab, WindowFunction::Md5, 20, 4, 20.0),
         },
@@ -65,6 +72,7 @@ pub fn experiments() -> Vec<Experiment> {
             figure: "figure 8",
             title: "Sliding windows with SHA-1: 20 bytes, every 4",
             found: "Up to 25 times a core, the paper's largest gain.",
+            said: &[("one core, ordinary function", "8.06 (table 3)"), ("GeForce 8800, largest block", "25")],
             differs: DIFFERS,
             run: |lab| blocks::windows(lab, WindowFunction::Sha1, 20, 4, 25.0),
         },
@@ -74,6 +82,7 @@ pub fn experiments() -> Vec<Experiment> {
             figure: "figure 9",
             title: "Sliding windows with MD5: 52 bytes, every 52",
             found: "A little less than with small windows.",
+            said: &[("GeForce 8800, largest block", "under 20")],
             differs: DIFFERS,
             run: |lab| blocks::windows(lab, WindowFunction::Md5, 52, 52, 0.0),
         },
@@ -83,6 +92,7 @@ pub fn experiments() -> Vec<Experiment> {
             figure: "figure 10",
             title: "Sliding windows with SHA-1: 52 bytes, every 52",
             found: "A little less than with small windows; SHA-1 gains more than MD5.",
+            said: &[("GeForce 8800, largest block", "under 25")],
             differs: DIFFERS,
             run: |lab| blocks::windows(lab, WindowFunction::Sha1, 52, 52, 0.0),
         },
@@ -92,6 +102,10 @@ pub fn experiments() -> Vec<Experiment> {
             figure: "table 2",
             title: "Sliding windows: every combination of function, window, step and bytes kept, on 1 MiB",
             found: "The factors of its experiments: windows of 20 or 52 bytes, steps of 4, 20 or 52, whole or reduced hashes; the plots above are some of them.",
+            said: &[
+                ("MD5: vectors over the ordinary function, most", "20 (its card)"),
+                ("SHA1: vectors over the ordinary function, most", "25 (its card)"),
+            ],
             differs: DIFFERS,
             run: blocks::factors,
         },
@@ -102,6 +116,7 @@ pub fn experiments() -> Vec<Experiment> {
             title: "Where the time goes: allocation, copy in, kernel, copy out, the rest",
             found: "Allocation takes 3 to 30 ms; copies reach 2.5 GB/s page-locked and 1.7 without, of 4 in theory. Without optimisations kernels take 65 % of the \
                     time, with all of them 20 %, and allocation and copy the most.",
+            said: &[],
             differs: "These are stages of modelled devices; there is none here to be timed, and the model's bandwidths are the paper's, so shares agree by \
                       construction, and what is new is the second device. On the processor there are no such stages: nothing is allocated or copied.",
             run: stages::shares,
@@ -113,6 +128,7 @@ pub fn experiments() -> Vec<Experiment> {
             title: "Similarity between checkpoint images: fixed and variable blocks, and how fast it is found",
             found: "On images of a BLAST search, blocks of 20 MB find 23 % similarity and window hashes 80 to 82 %. Fixed blocks: 156 MB/s (SHA-1) and 234 (MD5) on a \
                     core, 1016 and 1102 on the GPU. Variable ones: 8 and 11 MB/s on a core, 194 and 255 on the GPU.",
+            said: &[],
             differs: "Images are taken of another run of BLAST (or of a program that this project ships), seconds apart instead of five minutes, and are 55 MB \
                       instead of 279, so similarities are of this series. Vector registers make both ways many times as fast on one core as it was, and \
                       `gear32`, which rolls instead of hashing each window, faster again.",
@@ -125,6 +141,7 @@ pub fn experiments() -> Vec<Experiment> {
             title: "The performance model's predictions against measurements",
             found: "T = initialisation + allocation + copy in + processing + copy out + post-processing, each from a latency and a bandwidth; offered to decide whether \
                     a GPU is worth the effort.",
+            said: &[],
             differs: "Terms are fitted to the smallest and the largest size and predict those between. A modelled device follows it by construction but for \
                       the runtime's own time; the processor does not have to, and what it is off by is caches and shared work.",
             run: equation::predictions,
