@@ -44,6 +44,7 @@ demo: release
 	@scripts/demo.sh
 
 test: need
+	@echo "skipped here: the tests on a real Ceph and PostgreSQL, on hosts of their own (make test-cluster; root, and Debian's packages that it names)"
 	$(CARGO) test --workspace --all-features
 
 test-long: need
