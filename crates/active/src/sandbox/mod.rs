@@ -276,7 +276,7 @@ impl Sandbox {
     /// A command that runs `program` kept in and in its group, if it has one, and what must be kept until it was started.
     ///
     /// All that is done before it is done by small programs that become each other: a child of this process that did it itself would be a `fork`, which is slow here
-    /// ([`Group::words`]).
+    /// (`Group::words`).
     ///
     /// # Errors
     /// When the kernel refuses a file in memory, or nothing is there to run it as who it shall be run as.
