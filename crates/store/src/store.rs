@@ -254,7 +254,7 @@ impl Store {
     /// When the database cannot be read.
     pub fn committed_packs(&self) -> Result<Vec<PackId>> {
         let mut packs: Vec<PackId> =
-            self.meta.packs()?.into_iter().filter(is_committed).map(|row| row.id).collect();
+            self.meta.packs()?.into_iter().filter(PackRow::is_committed).map(|row| row.id).collect();
         packs.sort_unstable();
         Ok(packs)
     }
@@ -452,8 +452,7 @@ fn make_directories(dir: &Path, config: &StoreConfig, meta: &SqliteMeta) -> Resu
     if config.packs.is_some() || packs.is_dir() {
         return Ok(());
     }
-    let committed = |row: &PackRow| matches!(row.state, PackState::Live | PackState::Condemned);
-    let lost = meta.packs()?.iter().filter(|row| committed(row)).count();
+    let lost = meta.packs()?.iter().filter(|row| row.is_committed()).count();
     if lost > 0 {
         return Err(Error::damaged(format!(
             "{} is missing, and with it all {lost} packs that the database knows: put it back from a copy of the store",
@@ -478,14 +477,10 @@ pub(crate) fn refresh_index(meta: &dyn Meta, index: &Index) -> Result<()> {
 
 /// Tells the index of those that are committed.
 fn cover(index: &Index, rows: &[PackRow]) -> Result<()> {
-    let committed = rows.iter().filter(|row| is_committed(row));
+    let committed = rows.iter().filter(|row| row.is_committed());
     let mut committed: Vec<(PackId, u32)> = committed.map(|row| (row.id, row.chunks)).collect();
     committed.sort_unstable();
     index.cover_counted(&committed).map(drop)
-}
-
-fn is_committed(row: &PackRow) -> bool {
-    matches!(row.state, PackState::Live | PackState::Condemned)
 }
 
 /// Lets the index read footers.

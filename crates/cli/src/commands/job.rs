@@ -184,7 +184,7 @@ fn left_among(store: &Store, rows: &[JobRow]) -> Result<Vec<JobId>, Failure> {
 }
 
 /// Whether an agent lives that goes on with a job.
-fn has_agent(store: &Store, row: &JobRow) -> bool {
+pub fn has_agent(store: &Store, row: &JobRow) -> bool {
     Spec::decode(&row.spec).is_ok_and(|spec| is_served(store, &spec).unwrap_or(false))
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use outrigger_fuse::control::{Client, dirs_of};
+use outrigger_fuse::control::{Client, mounts_of};
 use outrigger_fuse::measures::{FIELDS, HISTOGRAM, Kind, Status, Unit};
 use outrigger_fuse::shared::dir_of_mount;
 use outrigger_store::clock::now_nanos;
@@ -87,14 +87,10 @@ fn connect(dir: &Path, session: Option<u64>) -> Result<Client, Failure> {
     }
     // If there is no store at all, that is what is wrong.
     let store = Store::open_to_look(dir)?;
-    let dirs = match session {
-        Some(session) => vec![dir_of_mount(&store, SessionId(session))],
-        None => dirs_of(&store),
+    let mut listening = match session {
+        Some(session) => Vec::from_iter(Client::connect(&dir_of_mount(&store, SessionId(session)))?),
+        None => mounts_of(&store)?,
     };
-    let mut listening = Vec::new();
-    for dir in &dirs {
-        listening.extend(Client::connect(dir)?);
-    }
     let shown = dir.display();
     match (listening.len(), session) {
         (1, _) => Ok(listening.remove(0)),

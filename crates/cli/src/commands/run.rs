@@ -27,6 +27,7 @@ use outrigger_store::meta::jobs::{JobId, JobState};
 use outrigger_store::tree::show;
 use outrigger_store::{ErrorKind, Store};
 
+use super::job::has_agent;
 use super::nearby::{describe_here, describe_nearby, is_known, nearby_json, nearby_of};
 use super::{Context, beside};
 use crate::exit::{Exit, Failure, Outcome};
@@ -384,8 +385,7 @@ fn stopped(store: &Arc<Store>, job: JobId) -> impl FnOnce() -> String + use<> {
     let store = Arc::clone(store);
     move || {
         let row = store.jobs().and_then(|jobs| jobs.job(job)).ok().flatten();
-        let spec = row.and_then(|row| Spec::decode(&row.spec).ok());
-        if spec.is_some_and(|spec| is_served(&store, &spec).unwrap_or(false)) {
+        if row.is_some_and(|row| has_agent(&store, &row)) {
             return format!(
                 "an agent goes on with job {job}: `outrigger job cancel {job}` ends it, `outrigger job retry {job}` goes on with it here"
             );

@@ -8,7 +8,7 @@ use outrigger_format::PackId;
 
 use super::journal::{self, Journal};
 use super::note::CopyNote;
-use super::{CopyOptions, UNFINISHED, frozen, is_committed};
+use super::{CopyOptions, UNFINISHED, frozen};
 use crate::backend::{Access, Backend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
@@ -111,7 +111,7 @@ impl Destination {
         match &self.database {
             Database::File => {
                 let meta = SqliteMeta::open(&self.dir.join(DATABASE_FILE), OpenMode::ReadOnly)?;
-                let rows: Vec<PackRow> = meta.packs()?.into_iter().filter(is_committed).collect();
+                let rows: Vec<PackRow> = meta.packs()?.into_iter().filter(PackRow::is_committed).collect();
                 match rows.iter().find(|row| !journal.has(row.id)) {
                     None => Ok(rows),
                     Some(row) => {
@@ -126,7 +126,7 @@ impl Destination {
                 if meta.counters()? != note.counters() {
                     return Err(own("has been written to by itself"));
                 }
-                Ok(meta.packs()?.into_iter().filter(is_committed).collect())
+                Ok(meta.packs()?.into_iter().filter(PackRow::is_committed).collect())
             }
         }
     }

@@ -29,7 +29,7 @@ use serde::Serialize;
 use crate::backend::Location;
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{Meta as _, PackRow, PackState};
+use crate::meta::{Meta as _, PackRow};
 use crate::older;
 use crate::session::{LEASE_SECS, Session};
 use crate::store::Store;
@@ -127,7 +127,7 @@ fn copy_to(
     let backend = to.packs(&mut journal)?;
     let mut report = CopyReport { as_of: clock::now_nanos(), ..CopyReport::default() };
     let state = frozen::freeze(store, &to.unfinished(), report.as_of)?;
-    let rows: Vec<PackRow> = state.packs()?.into_iter().filter(is_committed).collect();
+    let rows: Vec<PackRow> = state.packs()?.into_iter().filter(PackRow::is_committed).collect();
     reconcile(&mut journal, &rows, &known, &backend.list()?);
     packs::copy(store, &*backend, &rows, &mut journal, options, progress, &mut report)?;
     if options.verify {
@@ -146,17 +146,13 @@ fn copy_to(
         report.packs_removed += 1;
     }
     journal.retain(&known)?;
-    let newer = store.meta.packs()?.into_iter().filter(|row| is_committed(row) && !known.contains(&row.id));
+    let newer = store.meta.packs()?.into_iter().filter(|row| row.is_committed() && !known.contains(&row.id));
     for row in newer {
         report.packs_behind += 1;
         report.bytes_behind += row.bytes;
     }
     report.behind_ms = clock::now_nanos().saturating_sub(report.as_of) / 1_000_000;
     Ok(report)
-}
-
-fn is_committed(row: &PackRow) -> bool {
-    matches!(row.state, PackState::Live | PackState::Condemned)
 }
 
 /// Fails when packs may have been reclaimed while they were copied: because this session has lost its hold on the source, or because the source may only
@@ -176,7 +172,7 @@ fn require_hold(
         return Ok(());
     }
     let there: HashSet<PackId> =
-        store.meta.packs()?.iter().filter(|row| is_committed(row)).map(|row| row.id).collect();
+        store.meta.packs()?.iter().filter(|row| row.is_committed()).map(|row| row.id).collect();
     let Some(gone) = rows.iter().find(|row| !there.contains(&row.id)) else { return Ok(()) };
     let why = format!(
         "pack {} was reclaimed meanwhile, as {} may only be read here, and so the collector cannot be held off; run the same command again",

@@ -19,7 +19,7 @@ use outrigger_format::{ChunkKind, PackId, PackKind};
 use super::report::{GcOptions, GcProgress, GcReport};
 use super::rewrite;
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{PackState, SessionKind};
+use crate::meta::SessionKind;
 use crate::session::{Session, is_gone};
 use crate::store::Store;
 use crate::write::append_records;
@@ -83,9 +83,7 @@ fn size_anew(store: &Store, survey: &Survey) -> Result<u64> {
 fn read_blocks(store: &Store) -> Result<Survey> {
     let (mut survey, mut blocks) = (Survey::default(), Vec::new());
     let (mut resets, mut ends) = (HashSet::new(), HashSet::new());
-    let is_meta = |row: &crate::meta::PackRow| {
-        row.kind == PackKind::Meta && matches!(row.state, PackState::Live | PackState::Condemned)
-    };
+    let is_meta = |row: &crate::meta::PackRow| row.kind == PackKind::Meta && row.is_committed();
     for row in store.meta.packs()?.into_iter().filter(is_meta) {
         let Some(footer) = store.index.footers().get(row.id)? else { continue };
         for (number, entry) in (0u16..).zip(footer.frames()) {

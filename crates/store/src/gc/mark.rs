@@ -24,7 +24,7 @@ use super::bits::Bits;
 use super::report::GcProgress;
 use super::walk::{Aside, Job, Work};
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{PackRow, PackState};
+use crate::meta::PackRow;
 use crate::store::Store;
 
 /// Roots handed over at once.
@@ -65,8 +65,7 @@ impl Marker {
     /// # Errors
     /// `Damaged` names what a retained file needs and no pack has.
     pub fn mark(&mut self, store: &Store, threads: usize, progress: &GcProgress) -> Result<Vec<PackRow>> {
-        let is_committed = |row: &PackRow| matches!(row.state, PackState::Live | PackState::Condemned);
-        let before: Vec<PackRow> = store.meta.packs()?.into_iter().filter(is_committed).collect();
+        let before: Vec<PackRow> = store.meta.packs()?.into_iter().filter(PackRow::is_committed).collect();
         self.admit(store, &before)?;
         let (rows, (chunks, nodes)) = self.walk(store, threads, progress)?;
         self.admit(store, &rows)?;

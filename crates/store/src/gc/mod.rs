@@ -103,7 +103,7 @@ fn clean_up(store: &Store, options: &GcOptions, report: &mut GcReport) -> Result
     report.packs_swept += store.meta.sweep_packs(store.meta.now()?)?;
     let rows = store.meta.packs()?;
     sweep::unlink_dead(store, &rows, options, report)?;
-    let committed = rows.iter().filter(|row| is_committed(row));
+    let committed = rows.iter().filter(|row| row.is_committed());
     (report.packs_after, report.bytes_after) =
         committed.fold((0, 0), |(packs, bytes), row| (packs + 1, bytes + row.bytes));
     remove_old_locks(&*store.meta, &store.locks_dir());
@@ -112,10 +112,6 @@ fn clean_up(store: &Store, options: &GcOptions, report: &mut GcReport) -> Result
         store.index.merge()?;
     }
     store.meta.tidy()
-}
-
-fn is_committed(row: &PackRow) -> bool {
-    matches!(row.state, PackState::Live | PackState::Condemned)
 }
 
 /// What a run would do now.

@@ -137,6 +137,13 @@ pub struct PackRow {
     pub dead_since: u64,
 }
 
+impl PackRow {
+    /// True when something committed may refer to it, collector's candidate or not.
+    pub fn is_committed(&self) -> bool {
+        matches!(self.state, PackState::Live | PackState::Condemned)
+    }
+}
+
 /// A file, directory or other inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {

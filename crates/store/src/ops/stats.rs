@@ -126,8 +126,7 @@ pub fn stats(store: &Store, packs_max: usize) -> Result<Stats> {
         totals.raw_bytes += row.raw_bytes;
         totals.chunks += u64::from(row.chunks);
     }
-    let committed = |row: &&PackRow| matches!(row.state, PackState::Live | PackState::Condemned);
-    let rows: Vec<&PackRow> = rows.iter().filter(committed).collect();
+    let rows: Vec<&PackRow> = rows.iter().filter(|row| row.is_committed()).collect();
     let step = rows.len().div_ceil(packs_max.max(1)).max(1);
     stats.packs_readable = rows.len() as u64;
     for row in rows.iter().step_by(step) {
