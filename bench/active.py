@@ -209,7 +209,7 @@ def with_hosts(args, report, parts):
                         say(f"{work.name}, {count} hosts, {way}: {found}")
                         report.setdefault(work.name, {}).setdefault(way, {}).setdefault(str(count), []).append(found)
             if "scale" in parts:
-                found = scale(hosts, args.dscal, Work("limited", limited, [], None, 8), count, args.rate)
+                found = scale(hosts, args.dscal, Work("limited", limited, [], None), count, args.rate)
                 say(f"scale, {count} hosts: {found}")
                 report.setdefault("scale", {})[str(count)] = found
         for work in [args.dscal, args.aminogen]:
@@ -319,8 +319,8 @@ def main():
     report = record.said
     args.dscal = args.aminogen = None
     try:
-        args.dscal = Work("dscal", built(args, "dscal"), ["2.5"], args.numbers, 8)
-        args.aminogen = Work("aminogen", built(args, "aminogen"), [], four, 4)
+        args.dscal = Work("dscal", built(args, "dscal"), ["2.5"], args.numbers)
+        args.aminogen = Work("aminogen", built(args, "aminogen"), [], four)
     except Missing as missing:
         report["left_out"]["attach, dscal, aminogen, scale"] = str(missing)
         parts = [part for part in parts if part in ("splits", "feed", "join")]

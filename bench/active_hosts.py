@@ -9,7 +9,7 @@ included. Each measurement has a new store: nothing that another one stored is f
 | plain | copies the input into its mount, in as many files as there are hosts, side by side, each synced | nobody |
 | none | copies the input into its mount, runs the program there, and writes its output there | the client |
 | path | sends a part of the input to each host, which hands it to program and store as it comes, and takes no more than both of them do | the hosts, while it comes |
-| beside | as plain, then has the program run over the files (`run --detach`) | the hosts' agents, over what is stored |
+| beside | as plain; a rule for what is written there was made before (`rule add --on write --attach beside`) | the hosts' agents, over what is stored of each file while it is written |
 
 `Here` stands in for all that where there is no cluster: one store in a directory, one agent, and nothing to count bytes at.
 """
@@ -205,8 +205,8 @@ class Cluster(Here):
 class Work:
     """A program, its input as a file, and what it makes of it."""
 
-    def __init__(self, name, program, arguments, source, splits):
-        self.name, self.program, self.arguments, self.source, self.splits = name, program, arguments, source, splits
+    def __init__(self, name, program, arguments, source):
+        self.name, self.program, self.arguments, self.source = name, program, arguments, source
         self.expected = None
 
     def own(self):
@@ -358,13 +358,16 @@ def in_path(site, work, count, _):
 
 
 def beside(site, work, count, _):
-    begin = time.monotonic()
-    site.write(work.parts(count))
-    splits = max(1, work.splits // count)
-    job = site("client", "run", "--detach", "--in", "raw/*", "--out", "done/{name}", "--records", "lines", "--splits", splits,
-               "--", *work.component()).strip()
+    site("client", "rule", "add", "work", "--on", "write", "--attach", "beside", "--pattern", "1W->2W", "--in", "raw/*", "--out", "done/{name}",
+         "--", *work.component())
+    # The mount reads the rules once a second.
+    time.sleep(2)
+    parts, begin = work.parts(count), time.monotonic()
+    site.write(parts)
     client = time.monotonic() - begin
-    site("h0", "job", "wait", job)
+    site.until(lambda: len(json.loads(site("h0", "jobs", "--json"))["jobs"]) == count, "the jobs")
+    for job in range(1, count + 1):
+        site("h0", "job", "wait", job)
     return client, time.monotonic() - begin, [f"done/{number}" for number in range(count)]
 
 
