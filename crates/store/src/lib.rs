@@ -8,6 +8,7 @@ pub mod check;
 pub mod clock;
 pub mod config;
 pub mod copy;
+pub mod early;
 mod error;
 pub mod gc;
 mod health;

@@ -261,7 +261,7 @@ fn work(
     {
         let host = written::host_of(store, written)?.unwrap_or_else(|| "another host".to_string());
         let why = format!(
-            "job {job} reads a file that is still being written in a mount on {host}: agents there run it (with the same cache directory), or anybody once the file is closed"
+            "job {job} reads a file that is still being written in a mount on {host}: agents there run it (with the same cache directory), and anybody once 16 MiB of it are stored, or it is closed"
         );
         return Err(Error::new(ErrorKind::Busy, why));
     }

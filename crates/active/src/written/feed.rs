@@ -1,4 +1,4 @@
-//! A program's standard input while its file is written: the mount hands out what there is, in the order of the file.
+//! A program's standard input while its file is written: the mount hands out what there is, in the order of the file. On another host than the mount's it is what the mount has stored of it.
 //!
 //! The end of file is given only when the mount has closed the job's input and this attempt still counts: the last bytes are read from what was stored. If the
 //! attempt is void, because the writer changed what it had been given, the feed fails, which kills the program. A program that has read enough is waited for with the file: until
@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use outrigger_fuse::control::{Client, listens_at};
+use outrigger_fuse::control::{Client, is_within_reach, listens_at};
 use outrigger_fuse::live::{Followed, Input, NOTHING_MORE};
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::{Claimed, JobId, SplitState};
 use outrigger_store::read::Reader;
-use outrigger_store::{Error, ErrorKind, Result, Store};
+use outrigger_store::{Error, ErrorKind, Result, Store, early};
 
 use super::{Written, is_lost};
 use crate::attempt::{Feed, Pipes, Watch};
@@ -60,7 +60,11 @@ impl Follower {
     fn run(self, pipes: &mut Pipes) -> Result<()> {
         let mut mount = None;
         let Some(count) = self.together else {
-            let at = self.follow(&mut mount, self.written.inode, pipes)?;
+            let mount_here = SessionId(self.written.mount);
+            let at = match !self.store.is_shared() || is_within_reach(&self.store, mount_here) {
+                true => self.follow(&mut mount, self.written.inode, pipes)?,
+                false => self.follow_stored(pipes)?,
+            };
             return self.finish(0, true, pipes, at);
         };
         for number in 0..count {
@@ -129,6 +133,44 @@ impl Follower {
                         return Ok(at);
                     }
                 }
+            }
+        }
+    }
+
+    /// Reads what the mount has stored of the file until it is closed, or nobody knows; how far it came.
+    fn follow_stored(&self, pipes: &mut Pipes) -> Result<u64> {
+        let (mut at, mut asked_again, mut looked) = (0u64, 0, Instant::now());
+        let (meta, mount) = (&*self.store.meta, SessionId(self.written.mount));
+        loop {
+            self.check_stopped()?;
+            if self.has_gone(&mut looked) || !self.is_open()? {
+                return Ok(at);
+            }
+            let stored = early::prefix(meta, self.written.inode, mount)?;
+            let Some(root) = stored.filter(|root| root.len() > at && pipes.are_any()) else {
+                self.counters.wait_for_writer(true);
+                pipes.look();
+                std::thread::sleep(ASK_AGAIN);
+                continue;
+            };
+            self.store.refresh_index()?;
+            let rest = root.len() - at;
+            let read = Reader::new(&self.store).read(&root, at, rest, &mut |bytes| {
+                self.check_stopped()?;
+                at += bytes.len() as u64;
+                self.give(pipes, bytes)
+            });
+            match read {
+                Ok(()) => asked_again = 0,
+                // It is held no more, as there is a longer one, or the file itself.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound)
+                        && asked_again < ASK_AGAIN_MAX =>
+                {
+                    asked_again += 1;
+                    std::thread::sleep(ASK_AGAIN);
+                }
+                Err(error) => return Err(error),
             }
         }
     }

@@ -14,7 +14,8 @@
 //! stored (`before_publish` does that, or has the next mount do it), and closes the input with what the tree has: a file that nobody closed is a file like any
 //! other after a crash. A hidden one (1W→1W) is not in the tree, and its job fails.
 //!
-//! **Of a store in PostgreSQL** a mount has what is written for itself, until it is stored. So only runners on its host, which find its socket, claim such a job; others once the file is closed.
+//! **Of a store in PostgreSQL** a mount has what is written for itself, until it is stored. So runners on its host, which find its socket, claim such a job at once; others once something of the file is stored
+//! ([`early`]), or it is closed, and they read what is stored, as more comes.
 //! And what the mount had not stored is gone with it, although it was acknowledged: of the file there is what was synced last. A program that took that for the whole
 //! would be wrong, so the job fails, and says so; what is there becomes its input, for whoever retries it.
 
@@ -33,7 +34,7 @@ use outrigger_store::meta::{At, SessionId, SessionRow};
 use outrigger_store::ops::View;
 use outrigger_store::session::is_gone;
 use outrigger_store::tree::{StorePath, find};
-use outrigger_store::{Error, ErrorKind, Result, Store};
+use outrigger_store::{Error, ErrorKind, Result, Store, early};
 use serde::{Deserialize, Serialize};
 
 use crate::pattern::Pattern;
@@ -159,7 +160,8 @@ pub(crate) fn is_lost(store: &Store, written: Written) -> Result<bool> {
 /// True when a runner in this process can do something for a job whose file is still being written: read it, or find that its mount has gone.
 pub(crate) fn may_begin(store: &Store, written: Written) -> Result<bool> {
     let within_reach = || control::is_within_reach(store, SessionId(written.mount));
-    Ok(!store.is_shared() || within_reach() || is_lost(store, written)?)
+    let is_stored = || early::prefix(&*store.meta, written.inode, SessionId(written.mount));
+    Ok(!store.is_shared() || within_reach() || is_stored()?.is_some() || is_lost(store, written)?)
 }
 
 /// The host of the mount that a file is written in.

@@ -103,6 +103,11 @@ impl Prefix {
         (self.end, self.beyond) = (0, Vec::new());
     }
 
+    /// How far it goes.
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
     /// Hands out up to `most` bytes from byte `from` on.
     pub fn hand_out(&mut self, from: u64, most: u64) -> Range<u64> {
         let range = from..self.end.min(from.saturating_add(most)).max(from);
@@ -110,6 +115,11 @@ impl Prefix {
             self.consumed = self.consumed.max(range.end);
         }
         range
+    }
+
+    /// Everything before byte `end` was handed out, or may have been.
+    pub fn handed_out(&mut self, end: u64) {
+        self.consumed = self.consumed.max(end);
     }
 
     /// First byte that was not handed out.

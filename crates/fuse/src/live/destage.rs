@@ -130,14 +130,17 @@ impl Core {
         let Some(content) = content else {
             let change = match (is_orphan, node.kind) {
                 (true, _) if is_held || root == Root::Empty => return Ok(None),
-                (true, _) => Change::Orphan { inode, root },
+                (true, _) => Change::Orphan { inode, holder: orphan_holder(inode), root },
                 (false, FileKind::File) => Change::Node { inode, parent, attributes, root, keep: false },
                 (false, _) => Change::Node { inode, parent, attributes, root: Root::Empty, keep: false },
             };
             return Ok(Some((Item::Change(change), Sent { node, edition, content: None, is_orphan })));
         };
         let CutContent { pieces, staged, was_closed, keep, in_place } = content;
-        let to = if is_orphan { Target::Orphan { inode } } else { Target::Node { inode, parent, keep } };
+        let to = match is_orphan {
+            true => Target::Orphan { inode, holder: orphan_holder(inode) },
+            false => Target::Node { inode, parent, keep },
+        };
         let policy = self.policy_of(policies, parent)?;
         // Blocks suit such a file best, unless the mount was told how to cut everything.
         let blocks = in_place && self.options.overrides.chunker.is_none();

@@ -16,6 +16,7 @@ use outrigger_store::{ErrorKind, Store};
 use rustix::io::Errno;
 
 use super::SharedOptions;
+use super::early::Earlies;
 use super::file::{File, Files, State};
 use super::hidden::Hidden;
 use super::packer::Packer;
@@ -89,6 +90,7 @@ pub(super) struct Core {
     pub following: Following<File>,
     pub places: Places,
     pub hidden: Hidden,
+    pub early: Earlies,
     pub counters: Counters,
 }
 
@@ -122,6 +124,7 @@ impl Core {
             following: Following::default(),
             places: Places::default(),
             hidden: Hidden::default(),
+            early: Earlies::default(),
             counters: Counters::default(),
         }
     }

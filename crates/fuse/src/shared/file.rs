@@ -9,6 +9,7 @@ use outrigger_format::catalogue::{Attributes, OtherTimes, Time};
 use outrigger_store::meta::Inode;
 use outrigger_store::staging::{ExtentMap, Usage};
 
+use super::early::Early;
 use crate::follow::{Open, Versioned};
 use crate::fs::{Caller, SetAttr};
 use crate::live::attributes::{apply, drop_privileges};
@@ -49,6 +50,8 @@ pub(super) struct State {
     pinned: Option<Root>,
     /// Programs read it while it is written.
     pub open: Option<Box<Open>>,
+    /// What is stored of it before it is closed.
+    pub early: Option<Early>,
     /// It has a name in this mount only, and the database knows of no such inode.
     pub is_hidden: bool,
     /// It was made without a name and may get one; until then it is as one that was removed.
@@ -92,6 +95,7 @@ impl File {
             is_removed: false,
             pinned: None,
             open: None,
+            early: None,
             is_hidden: false,
             may_be_named: false,
             is_noted: false,
@@ -172,6 +176,9 @@ impl State {
             self.others += 1;
             if let Some(open) = &mut self.open {
                 open.prefix.replaced();
+            }
+            if let Some(early) = &mut self.early {
+                early.prefix.replaced();
             }
             self.stored = Arc::new(StoredFile::new(root.clone(), budget));
             self.map.rebase(root.len(), self.only_appended);

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::SharedVolume;
 use super::core::{Core, OpenFile};
 use super::file::{File, State};
-use crate::follow::Again;
+use crate::follow::{Again, Prefix};
 use crate::fs::{
     Answer, Caller, DirEntry, Effort, Entry, FileSystem, Found, Handle, Keeps, LockRequest, NewNode,
     OpenFlags, Opened, Part, ROOT, Result, Seek, SetAttr, Statfs, TakeEntry, Unlock,
@@ -150,6 +150,14 @@ impl Core {
         state.written = Some(time);
     }
 
+    /// Says what was done to a file, whose state is held.
+    fn tell(&self, state: &mut State, tell: impl Fn(&mut Prefix)) {
+        if let Some(early) = &mut state.early {
+            tell(&mut early.prefix);
+        }
+        self.following.tell(state.open.as_deref_mut(), tell);
+    }
+
     fn write_file(self: &Arc<Self>, open: &OpenFile, offset: u64, data: &[u8], drops: bool) -> Result<()> {
         if !open.writes {
             return Err(Errno::BADF);
@@ -166,12 +174,18 @@ impl Core {
                 return Err(Errno::FBIG);
             }
             let appended = self.append(&Operation::Write { inode: open.file.number, offset: at }, part)?;
+            state.begin_early(at);
             let follows = open.appends && (state.map.is_clean() || state.only_appended);
             state.map.write(at, &appended);
             Self::wrote(&mut state, appended.time, follows);
             state.drops_rights |= drops;
             let end = at + part.len() as u64;
-            self.following.tell(state.open.as_deref_mut(), |prefix| prefix.wrote(at..end));
+            self.tell(&mut state, |prefix| prefix.wrote(at..end));
+            let is_due = state.is_early_due(self.options.early_bytes);
+            drop(state);
+            if is_due {
+                self.early.is_due(&open.file);
+            }
             at = end;
         }
         Ok(())
@@ -190,7 +204,7 @@ impl Core {
     fn truncate_in(&self, inode: u64, state: &mut State, len: u64, drops: bool) -> Result<()> {
         let appended = self.append(&Operation::Truncate { inode, len }, &[])?;
         state.map.truncate(len, &appended);
-        self.following.tell(state.open.as_deref_mut(), |prefix| prefix.cut(len));
+        self.tell(state, |prefix| prefix.cut(len));
         Self::wrote(state, appended.time, false);
         state.drops_rights |= drops;
         Ok(())
@@ -653,7 +667,7 @@ impl FileSystem for SharedVolume {
             let (inode, offset, len) = (part.number, part.offset, end - part.offset);
             let appended = core.append(&Operation::Zero { inode, offset, len }, &[])?;
             state.map.zero(offset, len, &appended);
-            core.following.tell(state.open.as_deref_mut(), |prefix| prefix.changed(offset));
+            core.tell(&mut state, |prefix| prefix.changed(offset));
             Core::wrote(&mut state, appended.time, false);
             state.drops_rights |= caller.uid != 0;
         } else if end > now_len {

@@ -133,6 +133,7 @@ impl Core {
     ) -> Result<bool> {
         // What others see by its name cannot be hidden from them.
         let (is_hidden, ahead) = (wanted.hides() && !again, wanted.ahead());
+        self.forget_early(file)?;
         let made = file.read().attributes();
         wanted.made(&made, &self.attributes_above(place.0)?);
         if !is_hidden {

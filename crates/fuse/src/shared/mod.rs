@@ -15,7 +15,7 @@
 //! faster, the database refuses it, and it is looked and decided again: so `O_EXCL`, `mkdir`, `link` and `rename` are exclusive among all hosts, and no
 //! host's `chmod` undoes another's.
 //!
-//! **Bytes** that are written lie in this mount's log until the file is closed or synced (or the log is half full), and nobody else sees them. Then they are stored, and
+//! **Bytes** that are written lie in this mount's log until the file is closed or synced (or the log is half full), and nobody else sees them. (Of a large file most is stored by then, under no name.) Then they are stored, and
 //! the content becomes the file's, if it is still the one that they were written over. If it is not, what was written is laid over the new one and stored
 //! again: byte by byte the last close wins, and what was only appended follows the new end. The log is no promise: when the mount is killed, it goes with it.
 //!
@@ -31,6 +31,7 @@
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
 //! | `nameless.rs` | files that have no name yet |
 //! | `store.rs` | from the log to the store |
+//! | `early.rs` | large files, while they are written |
 //! | `locks/` | locks of programs, among all hosts |
 //! | `follow.rs`, `hidden.rs`, `noted.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
 //! | `packer.rs` | what small files have left in the database, into packs |
@@ -41,6 +42,7 @@
 
 mod attributes;
 mod core;
+mod early;
 mod file;
 mod filesystem;
 mod follow;
@@ -105,6 +107,8 @@ pub struct SharedOptions {
     pub tame_snapshots: bool,
     /// How everything is stored, whatever the policies say.
     pub overrides: Overrides,
+    /// A file is stored while it is written whenever so many bytes were added to it.
+    pub early_bytes: u64,
     /// For how long the kernel may take a name for what it was, without asking.
     pub names_for: Duration,
 }
@@ -119,6 +123,7 @@ impl SharedOptions {
             snapshots: true,
             tame_snapshots: false,
             overrides: Overrides::default(),
+            early_bytes: early::ROUND,
             names_for: Duration::ZERO,
         }
     }
@@ -165,6 +170,8 @@ impl SharedVolume {
         let snapshots = snapshots.transpose()?;
         let packer = Packer::start(&store, options.write_threads, &reports)?;
         let core = Arc::new(Core::new(store, session, packer, log, ahead, options, reports));
+        let early = Arc::clone(&core);
+        core.early.start(move || early.store_early())?;
         let locks = Locks::start(&core)?;
         Ok(Self { core, snapshots, dir, locks, opens: Arc::default() })
     }
@@ -205,6 +212,7 @@ impl SharedVolume {
         self.locks.end();
         let ended = self.end_following();
         let stored = self.core.store_all().and(ended);
+        self.core.end_early();
         self.core.packer.finish();
         end_server();
         self.core.log.discard(self.core.log.last())?;
@@ -231,6 +239,7 @@ impl Drop for SharedVolume {
     fn drop(&mut self) {
         self.opens.stop();
         self.core.following.stop();
+        self.core.early.stop();
     }
 }
 

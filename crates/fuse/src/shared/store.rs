@@ -23,7 +23,7 @@ use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
 use outrigger_store::loose::{self, NEW_BYTES_MAX};
 use outrigger_store::meta::loose::LooseChunk;
-use outrigger_store::meta::{Change, ROOT_INODE};
+use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};
 use outrigger_store::staging::Piece;
 use outrigger_store::tree::{Policies, WritePolicy};
 use outrigger_store::write::{
@@ -65,7 +65,7 @@ pub(super) struct Asked {
     at: Option<Instant>,
     policies: Option<Arc<Policies>>,
     /// When other hosts' packs were last read about, in their place.
-    packs_at: Option<Instant>,
+    pub packs_at: Option<Instant>,
 }
 
 impl Turn {
@@ -116,6 +116,8 @@ pub(super) struct Cut {
     pieces: Vec<(Range<u64>, Piece)>,
     staged: u64,
     pub was: (Attributes, Root),
+    /// The content that the pieces lie over, if it is not that of `was`: what was stored of the file before.
+    base: Option<Root>,
     pub attributes: Attributes,
     edits: usize,
     /// Not only attributes were changed.
@@ -305,11 +307,13 @@ impl Core {
     /// As [`Core::cut`], of a file whose state is held.
     pub fn cut_in(&self, file: &Arc<File>, state: &State) -> Cut {
         let attributes = state.attributes();
+        let (base, pieces) = state.early_pieces();
         Cut {
             file: Arc::clone(file),
             // What is written to this file from now on has a later one.
             sequence: self.log.last(),
-            pieces: state.map.pieces(0..u64::MAX).collect(),
+            base,
+            pieces,
             staged: state.map.staged_bytes(),
             was: (state.row.attributes.clone(), state.row.root.clone()),
             attributes,
@@ -346,13 +350,21 @@ impl Core {
             }
         }
         let chunk_max = policies.chunk_max()?;
-        if (!large.is_empty() || !kept.is_empty()) && packs_at.is_none_or(|at| at.elapsed() >= FOLLOW_EVERY) {
-            self.store.refresh_index()?;
-            *packs_at = Some(Instant::now());
+        if !large.is_empty() || !kept.is_empty() {
+            self.follow_packs(packs_at)?;
         }
         self.write_large(large, chunk_max)?;
         self.write_small(small)?;
         self.write_kept(kept, policies, chunk_max)
+    }
+
+    /// Learns of other hosts' packs, unless that was a moment ago.
+    pub fn follow_packs(&self, packs_at: &mut Option<Instant>) -> Result<()> {
+        if packs_at.is_none_or(|at| at.elapsed() >= FOLLOW_EVERY) {
+            self.store.refresh_index()?;
+            *packs_at = Some(Instant::now());
+        }
+        Ok(())
     }
 
     /// What no name leads to: its content is held, in a transaction of its own, as those of names are of another kind.
@@ -368,11 +380,24 @@ impl Core {
         if large.is_empty() {
             return Ok(());
         }
+        let (cuts, items): (Vec<&Cut>, Vec<FileItem>) = large.into_iter().unzip();
+        let mut roots = self.through_pipeline(items, chunk_max)?;
+        for cut in cuts {
+            let number = cut.file.number;
+            let root = roots.remove(&number).ok_or_else(|| {
+                Error::new(ErrorKind::Io, format!("the writer does not say what inode {number} became"))
+            })?;
+            self.settle(cut, root);
+        }
+        Ok(())
+    }
+
+    /// Cuts, compresses, packs and commits; what became of each inode. Who calls it has the turn.
+    pub fn through_pipeline(&self, items: Vec<FileItem>, chunk_max: usize) -> Result<HashMap<u64, Root>> {
         let options =
             WriteOptions { threads: self.options.write_threads, chunk_max, commit: CommitWhen::AtTheEnd };
         let progress = Arc::new(Progress::default());
         let mut writer = Writer::start(&self.store, &self.session, &options, &progress);
-        let (cuts, items): (Vec<&Cut>, Vec<FileItem>) = large.into_iter().unzip();
         for item in items {
             if let Err(error) = writer.submit(Item::File(item)) {
                 // The committer knows better what was wrong, if it has stopped.
@@ -385,15 +410,7 @@ impl Core {
         let summary = writer.finish()?;
         Counters::add(&self.counters.stored, summary.progress.bytes_stored);
         Counters::add(&self.counters.new, summary.progress.bytes_new);
-        let mut roots: HashMap<u64, Root> = summary.nodes.into_iter().collect();
-        for cut in cuts {
-            let number = cut.file.number;
-            let root = roots.remove(&number).ok_or_else(|| {
-                Error::new(ErrorKind::Io, format!("the writer does not say what inode {number} became"))
-            })?;
-            self.settle(cut, root);
-        }
-        Ok(())
+        Ok(summary.nodes.into_iter().collect())
     }
 
     /// Into the database, with the new chunks.
@@ -441,16 +458,27 @@ impl Core {
         let inode = cut.file.number;
         let parent = self.parent_of(inode);
         let policy = self.policy_of(policies, parent)?;
-        let root = Arc::new(cut.was.1.clone());
-        let planned = plan(&self.reader(), &root, &cut.pieces, policy.chunker)?;
-        let source = Arc::new(Noted { core: Arc::clone(self), root, pieces: cut.pieces.clone() });
+        let root = Arc::new(cut.base.clone().unwrap_or_else(|| cut.was.1.clone()));
         let to = match cut.is_kept {
-            true => Target::Orphan { inode },
+            true => Target::Orphan { inode, holder: orphan_holder(inode) },
             false => Target::Swap { inode, parent, was: Box::new(cut.was.clone()), keep: cut.keep },
         };
+        self.item_of(to, cut.attributes.clone(), (root, cut.pieces.clone()), policy)
+    }
+
+    /// A content of these pieces over that of a root.
+    pub fn item_of(
+        self: &Arc<Self>,
+        to: Target,
+        attributes: Attributes,
+        (root, pieces): (Arc<Root>, Vec<(Range<u64>, Piece)>),
+        policy: WritePolicy,
+    ) -> Result<FileItem> {
+        let planned = plan(&self.reader(), &root, &pieces, policy.chunker)?;
+        let source = Arc::new(Noted { core: Arc::clone(self), root, pieces });
         Ok(FileItem {
             to,
-            attributes: cut.attributes.clone(),
+            attributes,
             content: Content::Parts(Parts { parts: planned.parts, source }),
             chunker: policy.chunker,
             codec: policy.codec,
@@ -460,7 +488,7 @@ impl Core {
         })
     }
 
-    fn policy_of(&self, policies: &Policies, directory: u64) -> Result<WritePolicy> {
+    pub fn policy_of(&self, policies: &Policies, directory: u64) -> Result<WritePolicy> {
         const DEPTH_MAX: usize = 4096;
         let mut above = vec![directory];
         while !policies.is_empty()
@@ -487,6 +515,7 @@ impl Core {
         Counters::add(&self.counters.destaged, cut.staged);
         state.is_committing = false;
         state.map.settle(cut.sequence, root.len());
+        state.early = None;
         state.stored = Arc::new(StoredFile::new(root.clone(), &self.budget));
         // Else they were set again after the commit, by this host.
         let is_newest = state.edition == cut.edition;

@@ -98,8 +98,14 @@ impl Site {
         Some(Self { cluster, store, session })
     }
 
+    /// Files here are small, so all is done in small pieces.
     pub fn mount(&self) -> Host {
-        let options = SharedOptions { staging_bytes: STAGING_BYTES_MIN, ..SharedOptions::new(2) };
+        self.mount_followed(4 << 10)
+    }
+
+    pub fn mount_followed(&self, early_bytes: u64) -> Host {
+        let staging_bytes = STAGING_BYTES_MIN;
+        let options = SharedOptions { staging_bytes, early_bytes, ..SharedOptions::new(2) };
         let host = self.cluster.mount_with(options);
         host.volume.set_follows(Arc::new(All(Arc::clone(&host.store)))).unwrap();
         host
@@ -121,7 +127,7 @@ impl Site {
         self.store.jobs().unwrap().split(job, 0).unwrap().unwrap()
     }
 
-    fn content(&self, root: &Root) -> Vec<u8> {
+    pub fn content(&self, root: &Root) -> Vec<u8> {
         // What others have packed meanwhile.
         self.store.refresh_index().unwrap();
         let mut bytes = Vec::new();
@@ -153,6 +159,7 @@ impl Site {
         let held = self.store.meta.holders().unwrap();
         let is_ours = |holder: &String| holder.starts_with("orphan") || holder.starts_with("open-version");
         assert!(!held.iter().any(is_ours), "{held:?}");
+        self.wait_let_go();
     }
 }
 

@@ -5,7 +5,7 @@
 //! | step | rules | file |
 //! | --- | --- | --- |
 //! | fence sessions without a process, become the collector, sweep what they left | 11, 14, 15 | `sweep.rs` |
-//! | pack what sessions that are over have left in the database | | `crate::loose` |
+//! | pack what sessions that are over have left in the database; let go of what they stored of open files | | `crate::loose`, `crate::early` |
 //! | drop history that no snapshot sees; write the catalogue anew if it has grown | | `catalogue.rs`, `rewrite.rs` |
 //! | mark all that is retained, in one snapshot of the database | 16 | `mark.rs`, `walk.rs`, `bits.rs` |
 //! | judge the packs, condemn those worth emptying | 17 | `plan.rs`, `recompress.rs`, `localize.rs` |
@@ -47,6 +47,7 @@ pub(crate) use self::mark::without_loose;
 use self::recompress::Targets;
 pub use self::recompress::{Recompress, RecompressReport, recompress};
 pub use self::report::{GcOptions, GcProgress, GcReport};
+use crate::early;
 use crate::error::{Error, ErrorKind, Result};
 use crate::loose;
 use crate::meta::{PackRow, PackState, SessionKind};
@@ -220,6 +221,7 @@ impl Run<'_> {
             Err(error) if error.kind() == ErrorKind::Damaged => report.unreadable.push(error.to_string()),
             Err(error) => return Err(error),
         }
+        early::sweep(store)?;
         report.history_rows = store.meta.purge_history()?;
         let mut marker = Marker::default();
         marker.superseded = catalogue::compact_if_grown(store, session, options, progress, report)?;

@@ -316,11 +316,13 @@ pub enum Change {
         /// keeps its number.
         keep: bool,
     },
-    /// The content of an inode that has no name any more and is still open: held by [`orphan_holder`] of the inode, in place of what that held
+    /// A content of an inode that no name leads to, of a file that is still open: held by `holder`, in place of what that held
     /// before. Goes with changes of the two kinds above. The catalogue does not have it, as it is of no use once the mount has ended.
     Orphan {
         /// The inode; the database need not have it.
         inode: u64,
+        /// Who holds it: [`orphan_holder`] of an inode without names, [`early::holder`](crate::early::holder) of one that is being written.
+        holder: String,
         /// Content.
         root: Root,
     },

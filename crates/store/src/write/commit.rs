@@ -270,7 +270,7 @@ impl Committer {
             nodes.extend(commit.changes.into_iter().filter_map(|change| match change {
                 Change::Node { inode, root, .. }
                 | Change::Swap { inode, root, .. }
-                | Change::Orphan { inode, root } => Some((inode, root)),
+                | Change::Orphan { inode, root, .. } => Some((inode, root)),
                 _ => None,
             }));
         }

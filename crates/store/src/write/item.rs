@@ -94,6 +94,8 @@ pub enum Target {
     Orphan {
         /// The inode.
         inode: u64,
+        /// See [`Change::Orphan`].
+        holder: String,
     },
     /// A [`JobChange::Output`].
     Output {
@@ -125,7 +127,7 @@ impl Target {
             Self::Swap { inode, parent, was, keep } => {
                 Change::Swap { inode, parent, was, attributes, root, keep }
             }
-            Self::Orphan { inode } => Change::Orphan { inode, root },
+            Self::Orphan { inode, holder } => Change::Orphan { inode, holder, root },
             Self::Output { job, split, attempt, name } => {
                 Change::Job(JobChange::Output { job, split, attempt, name, root })
             }

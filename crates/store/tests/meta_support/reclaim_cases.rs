@@ -248,7 +248,7 @@ pub fn content_without_a_name_is_held_while_it_is_open(engine: &Fixture) {
     let meta = &*engine.meta;
     let writer = engine.writer();
     let commit = |inode, root| {
-        let changes = vec![Change::Orphan { inode, root }];
+        let changes = vec![Change::Orphan { inode, holder: orphan_holder(inode), root }];
         meta.commit(writer, &Commit { packs: Vec::new(), changes, time: 5 }).unwrap();
     };
     commit(77, root(1));

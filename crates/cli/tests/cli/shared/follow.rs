@@ -161,6 +161,39 @@ fn agents_of_a_mounts_host_read_what_is_written_there_and_others_leave_it_to_the
 }
 
 #[test]
+fn agents_of_other_hosts_read_what_is_stored_of_a_large_file_while_it_is_written() {
+    let Some(mut site) = Site::new() else { return };
+    site.rule("1W->2W", &["--out", "up/{name}", "--tries", "1"]);
+    site.agent(false, "two");
+    let data = |seed: u8| {
+        (0..20u32 << 20).map(|at| b'a' + (at / 7919 + u32::from(seed)) as u8 % 26).collect::<Vec<_>>()
+    };
+    let read = |site: &Site| fs::metadata(site.one.place.path("mark")).map_or(0, |mark| mark.len());
+    for (name, job, spoils) in [("a", "1", false), ("b", "2", true)] {
+        fs::write(site.one.place.path("mark"), "").unwrap();
+        let mut file = Site::create(&site.one, name);
+        let mut written = data(name.as_bytes()[0]);
+        file.write_all(&written).unwrap();
+        // The other host's program has most of it, and the file is open.
+        site.until(|| read(&site) >= 16 << 20);
+        assert!(site.is_nowhere(&format!("up/{name}")));
+        if spoils {
+            file.write_all_at(b"changed", 0).unwrap();
+            written[..7].copy_from_slice(b"changed");
+        }
+        file.write_all(b"the end").unwrap();
+        written.extend_from_slice(b"the end");
+        drop(file);
+        let said = site.wait(job);
+        assert_eq!(said.code, 0, "{}", said.err);
+        let wanted = written.to_ascii_uppercase();
+        assert!(fs::read(site.two.path(&format!("up/{name}"))).unwrap() == wanted, "{name}");
+        assert_eq!(read(&site) > written.len() as u64, spoils, "it was run again if it had to be");
+    }
+    site.shared.check(&site.one);
+}
+
+#[test]
 fn what_was_read_and_changed_is_run_again_and_who_fails_or_gives_up_leaves_no_output() {
     let Some(mut site) = Site::new() else { return };
     site.rule("1W->2W", &["--out", "up/{name}", "--tries", "1"]);

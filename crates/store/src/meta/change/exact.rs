@@ -18,7 +18,7 @@ use super::row::is_directory;
 use super::rows::Rows;
 use crate::error::ErrorKind;
 use crate::meta::fault::{Fault, Outcome, refuse};
-use crate::meta::{Change, ROOT_INODE, orphan_holder};
+use crate::meta::{Change, ROOT_INODE};
 
 const ROOT: i64 = ROOT_INODE as i64;
 
@@ -38,9 +38,7 @@ pub(super) fn apply<R: Rows>(editor: &mut Editor<R>, changes: &[Change]) -> Outc
     for change in changes {
         match change {
             Change::Node { .. } => exact.make(change)?,
-            Change::Orphan { inode, root } => {
-                exact.editor.rows.hold_only(&orphan_holder(*inode), root)?;
-            }
+            Change::Orphan { holder, root, .. } => exact.editor.rows.hold_only(holder, root)?,
             Change::Name { .. } => {}
             _ => return Err(mixed()),
         }

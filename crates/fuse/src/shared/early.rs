@@ -1,0 +1,299 @@
+//! Large files are stored while they are written, so that a close has little left to do, and programs on other hosts can read what there is ([`outrigger_store::early`]).
+//!
+//! One thread, in turn with all else that is stored. A round takes a file of which enough was written in order, from its beginning on or behind what it had, and stores that *prefix* as a content without a
+//! name, over the one of the round before. What is staged stays where it is: the file's row, its map and the log know nothing of it. When the file is stored, what is cut lies over the prefix, if that is
+//! still what the file begins with and the row is still the one that the file was begun over; else all of it is stored as if there had been no rounds, and what they have stored is found again.
+//! So a round that fails, or was for nothing, costs time and nothing else.
+//!
+//! A prefix is let go of when its file is stored, closed or changed, a moment later, by the same thread; never while something is committed that may lie over it.
+//!
+//! **Programs that read the file meanwhile** count as having been handed what a round stores, from before it can be seen: if that changes, what they did is void. What was stored of a file before it was
+//! followed is not theirs, and gone before their job is there ([`Core::forget_early`]).
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::Attributes;
+use outrigger_store::early::holder;
+use outrigger_store::staging::Piece;
+use outrigger_store::write::Target;
+use outrigger_store::{Context as _, Error, ErrorKind, Result};
+
+use super::core::Core;
+use super::file::{File, State};
+use crate::follow::Prefix;
+
+/// Bytes of one round, at least, unless told otherwise: some packs.
+pub(super) const ROUND: u64 = 64 << 20;
+/// Of a file that programs wait for rounds are so many times shorter.
+const FOLLOWED: u64 = 4;
+/// How often it is looked what need not be held any more.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long after a failure nothing is stored early.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// What is stored of a file that is still written.
+pub(super) struct Early {
+    /// What was written since the file was begun.
+    pub prefix: Prefix,
+    /// The content that the file's row had then.
+    over: Root,
+    /// What is stored, and how much of the file that is; at first what the file had.
+    stored: Root,
+    len: u64,
+    /// There was a round.
+    is_held: bool,
+}
+
+/// What a round stores.
+struct Round {
+    attributes: Attributes,
+    over: Root,
+    base: Arc<Root>,
+    pieces: Vec<(Range<u64>, Piece)>,
+    len: u64,
+}
+
+impl State {
+    /// Byte `at` is about to be written: from here on a prefix grows, if that is where the file ends, and nothing else was done to it.
+    pub fn begin_early(&mut self, at: u64) {
+        let len = self.map.len();
+        // A file that was cut to nothing begins anew, whatever it had.
+        let is_begun = len == 0 || (self.map.is_clean() && self.row.root.len() == len);
+        if self.early.is_some() || at != len || !is_begun || self.is_only_here() {
+            return;
+        }
+        let stored = if len == 0 { Root::Empty } else { self.row.root.clone() };
+        let mut prefix = Prefix::default();
+        prefix.wrote(0..len);
+        prefix.handed_out(len);
+        self.early = Some(Early { prefix, over: self.row.root.clone(), stored, len, is_held: false });
+    }
+
+    /// Others do not find it by a name.
+    fn is_only_here(&self) -> bool {
+        self.is_removed || self.is_hidden || self.may_be_named || self.is_noted
+    }
+
+    /// What there is of a prefix, if it is still what the file begins with.
+    fn sound_early(&self) -> Option<&Early> {
+        let sound = |early: &&Early| !early.prefix.is_spoilt() && early.over == self.row.root;
+        self.early.as_ref().filter(sound).filter(|_| !self.is_only_here())
+    }
+
+    /// Enough was written for a round of so many bytes.
+    pub fn is_early_due(&self, round: u64) -> bool {
+        let round = if self.open.is_some() { round / FOLLOWED } else { round };
+        self.sound_early().is_some_and(|early| early.prefix.end().saturating_sub(early.len) >= round)
+    }
+
+    /// The pieces of the file, and what they lie over if that is not the content of its row.
+    pub fn early_pieces(&self) -> (Option<Root>, Vec<(Range<u64>, Piece)>) {
+        if let Some(early) = self.sound_early().filter(|early| early.is_held)
+            && let Some(pieces) = self.pieces_over(early, u64::MAX)
+        {
+            return (Some(early.stored.clone()), pieces);
+        }
+        (None, self.map.pieces(0..u64::MAX).collect())
+    }
+
+    /// The pieces up to byte `end` over a prefix; `None`: the content of the row is needed as well.
+    fn pieces_over(&self, early: &Early, end: u64) -> Option<Vec<(Range<u64>, Piece)>> {
+        let mut pieces = Vec::new();
+        if early.len > 0 {
+            pieces.push((0..early.len, Piece::Committed));
+        }
+        pieces.extend(self.map.pieces(early.len..end));
+        let is_ours = |(range, piece): &(Range<u64>, Piece)| {
+            range.start < early.len || !matches!(piece, Piece::Committed)
+        };
+        pieces.iter().all(is_ours).then_some(pieces)
+    }
+
+    /// What there is to be stored. From here on it must not change, and whoever follows the file may read it.
+    fn begin_round(&mut self, round: u64) -> Option<Round> {
+        if !self.is_early_due(round) || self.is_committing {
+            return None;
+        }
+        let early = self.sound_early()?;
+        let len = early.prefix.end();
+        let round = Round {
+            attributes: self.attributes(),
+            over: early.over.clone(),
+            base: Arc::new(early.stored.clone()),
+            pieces: self.pieces_over(early, len)?,
+            len,
+        };
+        self.early.as_mut()?.prefix.handed_out(len);
+        if let Some(open) = &mut self.open {
+            open.prefix.handed_out(len);
+        }
+        Some(round)
+    }
+
+    /// A round was stored. False: for nothing.
+    fn end_round(&mut self, round: &Round, root: Root) -> bool {
+        let Some(early) =
+            self.early.as_mut().filter(|early| early.over == round.over && early.len < round.len)
+        else {
+            return false;
+        };
+        (early.stored, early.len, early.is_held) = (root, round.len, true);
+        true
+    }
+
+    /// Whether the file may yet be stored over its prefix, or is just now.
+    fn needs_early(&self) -> bool {
+        self.is_committing || self.sound_early().is_some_and(|early| early.is_held)
+    }
+}
+
+/// Which files are due, and of which something is held.
+#[derive(Default)]
+pub(super) struct Earlies {
+    state: Mutex<Waiting>,
+    changed: Condvar,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    due: Vec<Arc<File>>,
+    held: BTreeSet<u64>,
+    not_before: Option<Instant>,
+    looked: Option<Instant>,
+    is_ending: bool,
+}
+
+impl Earlies {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().expect("no panic while held")
+    }
+
+    /// Starts the thread that does `work`, once.
+    pub fn start(&self, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new().name("early".to_string()).spawn(work);
+        let thread = thread.context(|| "cannot start a thread".to_string())?;
+        *self.thread.lock().expect("no panic while held") = Some(thread);
+        Ok(())
+    }
+
+    /// Ends it.
+    pub fn stop(&self) {
+        self.lock().is_ending = true;
+        self.changed.notify_all();
+        if let Some(thread) = self.thread.lock().expect("no panic while held").take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Enough of a file was written.
+    pub fn is_due(&self, file: &Arc<File>) {
+        let mut state = self.lock();
+        if !state.due.iter().any(|due| Arc::ptr_eq(due, file)) {
+            state.due.push(Arc::clone(file));
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for something to do: a file to store, or `None` for a look at what is held. `Err` at the end.
+    fn next(&self) -> std::result::Result<Option<Arc<File>>, ()> {
+        let mut state = self.lock();
+        loop {
+            let now = Instant::now();
+            if state.is_ending {
+                return Err(());
+            }
+            if state.not_before.is_none_or(|at| now >= at)
+                && let Some(file) = state.due.pop()
+            {
+                return Ok(Some(file));
+            }
+            let looked = *state.looked.get_or_insert(now);
+            if !state.held.is_empty() && now.duration_since(looked) >= LOOK_EVERY {
+                state.looked = Some(now);
+                return Ok(None);
+            }
+            let idle = state.held.is_empty() && state.due.is_empty();
+            let pause = if idle { Duration::from_secs(3600) } else { LOOK_EVERY };
+            state = self.changed.wait_timeout(state, pause).expect("no panic while held").0;
+        }
+    }
+}
+
+impl Core {
+    /// What the thread does.
+    pub fn store_early(self: &Arc<Self>) {
+        while let Ok(next) = self.early.next() {
+            let Some(file) = next else {
+                self.let_go_of_early();
+                continue;
+            };
+            let done = self.early_round(&file);
+            // Whoever closes the file says what is wrong, if it still is.
+            if done.is_err() {
+                self.early.lock().not_before = Some(Instant::now() + RETRY);
+            }
+        }
+    }
+
+    fn early_round(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+        let mut asked = self.turn.turn.lock().expect("no panic while held");
+        let policies = self.policies(&mut asked)?;
+        let Some(round) = file.write().begin_round(self.options.early_bytes) else { return Ok(()) };
+        self.follow_packs(&mut asked.packs_at)?;
+        let number = file.number;
+        self.early.lock().held.insert(number);
+        let policy = self.policy_of(&policies, self.parent_of(number))?;
+        let to = Target::Orphan { inode: number, holder: holder(number, self.session.id()) };
+        let (base, pieces) = (Arc::clone(&round.base), round.pieces.clone());
+        let item = self.item_of(to, round.attributes.clone(), (base, pieces), policy)?;
+        let mut roots = self.through_pipeline(vec![item], policies.chunk_max()?)?;
+        let lost =
+            || Error::new(ErrorKind::Io, format!("the writer does not say what inode {number} became"));
+        let root = roots.remove(&number).ok_or_else(lost)?;
+        let mut state = file.write();
+        // More may have come meanwhile.
+        if state.end_round(&round, root) && state.is_early_due(self.options.early_bytes) {
+            drop(state);
+            self.early.is_due(file);
+        }
+        Ok(())
+    }
+
+    /// Lets go of what no file needs any more.
+    fn let_go_of_early(&self) {
+        let held: Vec<u64> = self.early.lock().held.iter().copied().collect();
+        for number in held {
+            let is_needed = self.open.get(number).is_some_and(|file| file.read().needs_early());
+            if !is_needed && self.store.meta.release(&holder(number, self.session.id()), None).is_ok() {
+                self.early.lock().held.remove(&number);
+            }
+        }
+    }
+
+    /// Before a file is followed that was there: nobody is to read what was stored of it before.
+    pub fn forget_early(&self, file: &File) -> Result<()> {
+        if file.read().early.is_none() && !self.early.lock().held.contains(&file.number) {
+            return Ok(());
+        }
+        // After a round that is going on.
+        let _turn = self.turn.turn.lock().expect("no panic while held");
+        file.write().early = None;
+        self.store.meta.release(&holder(file.number, self.session.id()), None)
+    }
+
+    /// Lets go of everything; at the end, when all is stored.
+    pub fn end_early(&self) {
+        self.early.stop();
+        for number in std::mem::take(&mut self.early.lock().held) {
+            // What stays goes with the session.
+            let _ = self.store.meta.release(&holder(number, self.session.id()), None);
+        }
+    }
+}

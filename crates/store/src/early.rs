@@ -1,0 +1,62 @@
+//! What is stored of files before they are closed.
+//!
+//! A mount that shares its store begins to store a large file while it is still written: its *prefix*, the bytes from its beginning that were written without a gap. That is a content like any other, without a
+//! name: held by [`holder`], in place of the prefix before it, which it begins with. When the file is closed only the rest has to be stored; and programs on other hosts can read it meanwhile.
+//!
+//! The holder is named by file and mount, as several mounts may write one file. The mount lets go of it when the file has its content; what one that was killed still held goes with
+//! the next run of the collector.
+//!
+//! ```
+//! use outrigger_store::early;
+//! use outrigger_store::meta::SessionId;
+//!
+//! assert_eq!(early::holder(7, SessionId(3)), "early:3:7");
+//! ```
+
+use outrigger_format::Root;
+
+use crate::error::Result;
+use crate::meta::{Meta, SessionId};
+use crate::session::is_gone;
+use crate::store::Store;
+
+const EARLY: &str = "early:";
+
+/// Who holds what is stored of a file while it is written in a mount.
+pub fn holder(inode: u64, mount: SessionId) -> String {
+    format!("{EARLY}{}:{inode}", mount.0)
+}
+
+/// What is stored of a file that is being written in a mount, if anything is.
+///
+/// # Errors
+/// Those of the database.
+pub fn prefix(meta: &dyn Meta, inode: u64, mount: SessionId) -> Result<Option<Root>> {
+    Ok(meta.held(&holder(inode, mount))?.pop())
+}
+
+fn mount_of(holder: &str) -> Option<SessionId> {
+    let (mount, _) = holder.strip_prefix(EARLY)?.split_once(':')?;
+    mount.parse().ok().map(SessionId)
+}
+
+/// Lets go of what mounts held that are gone.
+pub(crate) fn sweep(store: &Store) -> Result<()> {
+    // First the holders: a mount's session is there before they are.
+    let mut held = store.meta.holders()?;
+    held.retain(|holder| mount_of(holder).is_some());
+    if held.is_empty() {
+        return Ok(());
+    }
+    let (sessions, locks) = (store.meta.sessions()?, store.locks_dir());
+    for holder in held {
+        let Some(mount) = mount_of(&holder) else { continue };
+        if sessions.iter().any(|row| row.id == mount && !is_gone(row, Some(&locks))) {
+            continue;
+        }
+        // It may not know yet that it is gone: from here on it can hold nothing more.
+        store.meta.fence(mount)?;
+        store.meta.release(&holder, None)?;
+    }
+    Ok(())
+}
