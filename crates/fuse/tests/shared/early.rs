@@ -8,6 +8,7 @@ use outrigger_fuse::live::STAGING_BYTES_MIN;
 use outrigger_fuse::shared::SharedOptions;
 use outrigger_store::early;
 use outrigger_store::meta::SessionId;
+use outrigger_store::meta::jobs::SplitState;
 use outrigger_workload::Rng;
 
 use super::follow::{MAKE, Site, wait_closed};
