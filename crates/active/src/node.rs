@@ -338,8 +338,8 @@ enum Fits {
     No,
     /// Run it.
     Runs,
-    /// Run it, also while its file is still being written, if that can be read here.
-    Follows(Written),
+    /// Run it, also while its file is still being written, if that can be read here; true when several files go into one program.
+    Follows(Written, bool),
 }
 
 /// Runs a job as an agent does.
@@ -497,7 +497,9 @@ impl Agent<'_, '_> {
                         Fits::No
                     }
                     Some(spec) if self.refuses(row.id, &spec) => Fits::No,
-                    Some(spec) => spec.written.map_or(Fits::Runs, Fits::Follows),
+                    Some(spec) => {
+                        spec.written.map_or(Fits::Runs, |written| Fits::Follows(written, spec.together))
+                    }
                     None => Fits::No,
                 };
                 self.fits.insert(row.id, fits);
@@ -510,10 +512,13 @@ impl Agent<'_, '_> {
         let is_open = || -> Result<bool> {
             Ok(self.store.jobs()?.split(row.id, 0)?.is_some_and(|split| split.range.is_open()))
         };
-        let written = if let Fits::Follows(written) = fits { Some(written) } else { None };
+        let written =
+            if let Fits::Follows(written, together) = fits { Some((written, together)) } else { None };
         let follows = written.is_some() && is_open()?;
-        if follows && !written.map_or(Ok(true), |written| written::may_begin(self.store, written))? {
-            // Agents on the host of its mount run it; when it is closed, any.
+        if let Some((written, together)) = written.filter(|_| follows)
+            && !written::may_begin(self.store, written, together)?
+        {
+            // Agents on the host of its mount run it; others when something of it is stored, or it is closed.
             return Ok(None);
         }
         let most = if follows { FOLLOWED_MAX } else { 1 };

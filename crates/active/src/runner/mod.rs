@@ -257,7 +257,7 @@ fn work(
     }
     if let Some(written) = spec.written
         && jobs.split(job, 0)?.is_some_and(|split| split.range.is_open())
-        && !written::may_begin(store, written)?
+        && !written::may_begin(store, written, spec.together)?
     {
         let host = written::host_of(store, written)?.unwrap_or_else(|| "another host".to_string());
         let why = format!(

@@ -158,10 +158,13 @@ pub(crate) fn is_lost(store: &Store, written: Written) -> Result<bool> {
 }
 
 /// True when a runner in this process can do something for a job whose file is still being written: read it, or find that its mount has gone.
-pub(crate) fn may_begin(store: &Store, written: Written) -> Result<bool> {
-    let within_reach = || control::is_within_reach(store, SessionId(written.mount));
-    let is_stored = || early::prefix(&*store.meta, written.inode, SessionId(written.mount));
-    Ok(!store.is_shared() || within_reach() || is_stored()?.is_some() || is_lost(store, written)?)
+/// Which of several files (`together`) comes next only the mount knows.
+pub(crate) fn may_begin(store: &Store, written: Written, together: bool) -> Result<bool> {
+    let mount = SessionId(written.mount);
+    let is_stored =
+        || Ok::<_, Error>(!together && early::prefix(&*store.meta, written.inode, mount)?.is_some());
+    let within_reach = || control::is_within_reach(store, mount);
+    Ok(!store.is_shared() || within_reach() || is_stored()? || is_lost(store, written)?)
 }
 
 /// The host of the mount that a file is written in.

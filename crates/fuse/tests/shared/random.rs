@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use outrigger_fuse::shared::SharedOptions;
 use outrigger_workload::Rng;
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
@@ -109,10 +110,16 @@ fn compare(host: &Host, dir: &Path, path: &str) {
     }
 }
 
+/// The first of several mounts stores what is written early, the others do not.
+fn mount(cluster: &Cluster, number: usize) -> Host {
+    let plain = SharedOptions::new(2);
+    cluster.mount_with(if number == 0 { SharedOptions { early_bytes: 4 << 10, ..plain } } else { plain })
+}
+
 #[test]
 fn random_operations_through_random_mounts_do_what_they_do_in_a_directory() {
     let Some(cluster) = Cluster::new() else { return };
-    let hosts: Vec<_> = (0..3).map(|_| cluster.mount()).collect();
+    let hosts: Vec<_> = (0..3).map(|host| mount(&cluster, host)).collect();
     let plain = tempfile::tempdir().unwrap();
     let mut rng = Rng::new(0x5eed);
     for number in 0..250 {
@@ -150,7 +157,7 @@ fn random_operations_through_random_mounts_do_what_they_do_in_a_directory() {
 #[test]
 fn random_operations_at_once_leave_a_tree_that_is_sound() {
     let Some(cluster) = Cluster::new() else { return };
-    let hosts: Vec<_> = (0..3).map(|_| cluster.mount()).collect();
+    let hosts: Vec<_> = (0..3).map(|host| mount(&cluster, host)).collect();
     std::thread::scope(|scope| {
         for (number, host) in hosts.iter().enumerate() {
             for thread in 0..2 {
