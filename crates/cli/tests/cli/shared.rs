@@ -3,6 +3,7 @@
 mod follow;
 mod locks;
 mod nameless;
+mod recovered;
 mod yields;
 
 use std::fs::{self, File, OpenOptions};
