@@ -74,8 +74,10 @@ pub fn without_numbers(text: &str) -> String {
 const RECOVER: &str = "; `outrigger recover` rebuilds it from the packs";
 
 /// What to do next, where the message does not say so itself.
-fn advice(kind: ErrorKind) -> &'static str {
+fn advice(kind: ErrorKind, message: &str) -> &'static str {
     match kind {
+        // Such as when to do so.
+        ErrorKind::Busy if message.contains("try again") => "",
         ErrorKind::Busy => "; another process is using it, try again in a moment",
         ErrorKind::Full => {
             "; free some space (`outrigger gc` gives back what an unfinished command wrote) and run the command again, what was committed stays"
@@ -97,7 +99,8 @@ impl From<Error> for Failure {
         let mut message = without_numbers(&error.to_string());
         if !message.contains("outrigger ") {
             let lost_database = exit == Exit::Damaged && message.contains("metadata database");
-            message.push_str(if lost_database { RECOVER } else { advice(error.kind()) });
+            let next = if lost_database { RECOVER } else { advice(error.kind(), &message) };
+            message.push_str(next);
         }
         Self { exit, message }
     }
@@ -119,5 +122,9 @@ mod tests {
         assert_eq!(failure.exit, Exit::Damaged);
         assert!(failure.message.contains("check"), "{}", failure.message);
         assert_eq!(Failure::from(Error::new(ErrorKind::Invalid, "no")).exit, Exit::Usage);
+        for busy in ["the store is locked", "session 7 is collecting; try again when it has finished"] {
+            let failure = Failure::from(Error::new(ErrorKind::Busy, busy));
+            assert_eq!(failure.message.matches("try again").count(), 1, "{}", failure.message);
+        }
     }
 }

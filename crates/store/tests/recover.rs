@@ -359,3 +359,59 @@ fn a_reset_counts_once_it_has_ended() {
         }
     }
 }
+
+/// As older programs wrote them for directories that mounts of a shared store had made, or as they are when a block is lost.
+#[test]
+fn what_lies_in_directories_that_nothing_tells_of_is_where_it_can_be_found() {
+    let dir = scratch();
+    let path = make_store(dir.path());
+    let store = open(&path);
+    let kept = inode(&store, "tree/text");
+    let put = |parent: u64, name: &str, inode: u64, kind: FileKind| {
+        let root = if kind == FileKind::File { kept.root.clone() } else { Root::Empty };
+        let (name, attributes) = (name.as_bytes().to_vec(), exact_attributes(kind));
+        Record::Upsert { inode, parent, name, attributes, root, replace: false }
+    };
+    let mut sequence = 600;
+    let mut block = |records: &[Record]| {
+        let mut builder = BlockBuilder::default();
+        records.iter().for_each(|record| builder.push(record));
+        sequence += 1;
+        add_pack(&store, sequence, ChunkKind::Catalogue, &[builder.finish(sequence, 7)]);
+    };
+    block(&[put(9001, "out", 9002, FileKind::File), put(9001, "sub", 9003, FileKind::Directory)]);
+    block(&[
+        put(9003, "more", 9004, FileKind::File),
+        Record::Link { parent: 9005, name: b"link".to_vec(), inode: 9004 },
+    ]);
+    // This one is told of later.
+    block(&[put(9006, "late", 9007, FileKind::File)]);
+    block(&[put(1, "known", 9006, FileKind::Directory), put(9006, "later", 9008, FileKind::File)]);
+    drop(store);
+    std::fs::remove_file(path.join("meta.db")).unwrap();
+    let report = recover(&path, &RecoverProgress::default()).unwrap();
+    let [problem] = &report.problems[..] else { panic!("{report:?}") };
+    assert!(problem.contains("`/recovered-directories/directory-9001` and 1 more"), "{problem}");
+    let store = open(&path);
+    let lost = "recovered-directories";
+    for path in ["directory-9001/out", "directory-9001/sub/more", "directory-9005/link"] {
+        assert_eq!(inode(&store, &format!("{lost}/{path}")).root, kept.root, "{path}");
+    }
+    assert_eq!(inode(&store, "known/late").root, inode(&store, "known/later").root);
+    assert_eq!(inode(&store, lost).attributes.mode, 0o700);
+    assert!(run_check(&store, false).findings.is_empty());
+    // When all have been told of, nothing is left of it.
+    drop(store);
+    let dir = scratch();
+    let path = make_store(dir.path());
+    let store = open(&path);
+    let mut builder = BlockBuilder::default();
+    let records = [put(9006, "late", 9007, FileKind::File), put(1, "known", 9006, FileKind::Directory)];
+    records.iter().for_each(|record| builder.push(record));
+    add_pack(&store, 600, ChunkKind::Catalogue, &[builder.finish(600, 7)]);
+    drop(store);
+    std::fs::remove_file(path.join("meta.db")).unwrap();
+    let report = recover(&path, &RecoverProgress::default()).unwrap();
+    assert!(report.problems.is_empty(), "{report:?}");
+    assert!(!contents(&open(&path)).keys().any(|name| name.contains(lost)));
+}

@@ -20,7 +20,7 @@ Examples:
   outrigger localize data --dry-run
   outrigger localize data --to osd1 --limit 50M
 
-Packs can be placed in a Ceph pool; elsewhere it is not for their writer to choose where they lie. It may run beside puts and gets, and be interrupted: what it has done stays done, and the next one goes on
+Packs can be placed in a Ceph pool. A store in a directory has all data on its one host: there is nothing to gather, and that is said; of other places it is not for the packs' writer to choose where in them they lie. It may run beside puts and gets, and be interrupted: what it has done stays done, and the next one goes on
 from there. It needs room for a few packs, and reclaims as `gc` does.";
 
 /// Gather the data of a file, or of all files below a directory, on one host

@@ -34,6 +34,7 @@ pub mod recompress;
 pub mod recover;
 pub mod rule;
 pub mod run;
+mod run_end;
 pub mod shell;
 pub mod snapshot;
 pub mod stats;

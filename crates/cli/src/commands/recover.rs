@@ -22,8 +22,9 @@ Examples:
 
 Every commit is also written into packs, so files, versions and snapshots come back as they were. The old database, if
 there is one, is moved aside, never deleted: a file beside the new one, in PostgreSQL a schema whose name says so. What is in use is
-refused, and so is, without --anyway, what can still be opened: a store that hosts mount together has in its packs what mounts did up to the last
-snapshot, not what they did since. Jobs, rules and what was granted to roles are not in the packs. Exit code 3 says that something could not be recovered; it is named.";
+refused, and so is, without --anyway, what can still be opened: a store that hosts mount together does not have in its packs what mounts did to names since `gc` last
+wrote the catalogue anew. What lies in directories whose names nothing tells is put into /recovered-directories. Jobs, rules and what was granted to roles are not in the packs. Exit
+code 3 says that something could not be recovered, or not to its place; it is named.";
 
 /// Rebuild a lost or damaged database from the packs
 #[derive(Args)]
@@ -43,7 +44,7 @@ pub fn run(context: &Context, args: RecoverArgs) -> Outcome {
     let url = shared::url(dir);
     if !args.anyway && packs.is_none() && Store::open_to_look(dir).is_ok() {
         return Err(Failure::failed(
-            "the database can be opened, and what is in it may be more than the packs have: jobs, rules, and of a store that hosts mount together what mounts did since the last snapshot. \
+            "the database can be opened, and what is in it may be more than the packs have: jobs, rules, and of a store that hosts mount together what mounts did to names. \
              `outrigger check` says whether it is damaged or older than its packs; then `outrigger recover --anyway` sets it aside and makes a new one",
         ));
     }

@@ -4,16 +4,15 @@ use std::any::Any;
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Args, Parser};
 use outrigger_active::cgroup::{Groups, Where};
 use outrigger_active::identity::Submitter;
-use outrigger_active::limits::Limits;
 use outrigger_active::node::is_served;
 use outrigger_active::pattern::Pattern;
 use outrigger_active::plan::{Splits, settle_program, submit};
-use outrigger_active::progress::{Counters, View};
+use outrigger_active::progress::Counters;
 use outrigger_active::records::Records;
 use outrigger_active::rules::for_next_files;
 use outrigger_active::runner::{self, Nearby, Report, RunOptions};
@@ -23,17 +22,17 @@ use outrigger_active::spec::Spec;
 use outrigger_active::through::keep_raw;
 use outrigger_active::written::Attach;
 use outrigger_fuse::control::{Client, mounts_of};
-use outrigger_store::meta::jobs::{JobId, JobState};
+use outrigger_store::Store;
+use outrigger_store::meta::jobs::JobId;
 use outrigger_store::tree::show;
-use outrigger_store::{ErrorKind, Store};
 
-use super::job::has_agent;
-use super::nearby::{describe_here, describe_nearby, is_known, nearby_json, nearby_of};
+use super::nearby::{describe_nearby, nearby_of};
+use super::run_end::{describe, not_run, say, stopped, stopped_stream};
 use super::{Context, beside};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
-use crate::output::{Object, complain, count, counted, print_json, print_text, size};
-use crate::progress::{Bar, duration};
+use crate::output::{Object, complain, print_json, print_text};
+use crate::progress::Bar;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -366,67 +365,6 @@ fn through(context: &Context, store: &Arc<Store>, spec: Spec, started: Instant) 
     })
 }
 
-/// What is said of a job over a stream that is interrupted; it is ended, for it cannot be run again.
-fn stopped_stream(store: &Arc<Store>, job: &Arc<OnceLock<JobId>>) -> impl FnOnce() -> String + use<> {
-    let (store, job) = (Arc::clone(store), Arc::clone(job));
-    move || {
-        let Some(&job) = job.get() else { return "no job was made".to_string() };
-        let why = "it was interrupted, and what had been written is gone";
-        // If the database is away, whoever comes to it next finds that it cannot be run.
-        let _ = store.jobs().and_then(|jobs| jobs.end_job(job, JobState::Cancelled, why));
-        format!(
-            "nothing of job {job} is visible, and it cannot be run again, for what was read of its stream is gone: begin anew with the whole stream"
-        )
-    }
-}
-
-/// What is said of a job over stored files, or files of a mount, when it is interrupted.
-fn stopped(store: &Arc<Store>, job: JobId) -> impl FnOnce() -> String + use<> {
-    let store = Arc::clone(store);
-    move || {
-        let row = store.jobs().and_then(|jobs| jobs.job(job)).ok().flatten();
-        if row.is_some_and(|row| has_agent(&store, &row)) {
-            return format!(
-                "an agent goes on with job {job}: `outrigger job cancel {job}` ends it, `outrigger job retry {job}` goes on with it here"
-            );
-        }
-        format!(
-            "nothing of job {job} is visible: `outrigger job retry {job}` goes on with it, and so does the next agent; `outrigger job cancel {job}` ends it"
-        )
-    }
-}
-
-/// A job that cannot be run here does not stay behind unnoticed: it is ended, if it `ends` with this command and nobody else runs it.
-fn not_run(store: &Store, job: JobId, ends: bool, error: outrigger_store::Error) -> Failure {
-    let jobs = match store.jobs() {
-        Ok(jobs) => jobs,
-        Err(other) => return other.into(),
-    };
-    let why = error.to_string();
-    let awaits_host = || {
-        let spec = jobs.job(job).ok().flatten().and_then(|row| Spec::decode(&row.spec).ok());
-        error.kind() == ErrorKind::Busy && spec.is_some_and(|spec| spec.written.is_some())
-    };
-    let others = runner::runner_of(store, job).is_ok_and(|others| others.is_some());
-    let text = if others || awaits_host() {
-        format!(
-            "job {job} cannot be run here: {why}; others go on with it: `outrigger job wait {job}` waits for it, `outrigger job cancel {job}` ends it"
-        )
-    } else if !ends {
-        if why.contains(&format!("job {job}")) { why } else { format!("job {job} cannot be run here: {why}") }
-    } else {
-        let ended = jobs.end_job(job, JobState::Failed, &why).and_then(|_| jobs.job(job));
-        match ended.map(|row| row.map(|row| row.state)) {
-            Ok(Some(JobState::Done)) => format!("job {job} is done, but {why}"),
-            Ok(_) => format!(
-                "job {job} failed, and nothing of it is visible: {why}; `outrigger job retry {job}` tries again"
-            ),
-            Err(_) => format!("job {job} stays as it is: {why}; `outrigger job retry {job}` goes on with it"),
-        }
-    };
-    Failure { message: text, ..Failure::from(error) }
-}
-
 /// Runs a job in this process, and says how it went. If that fails for a reason of the process, the job `ends` as well.
 pub fn go(
     context: &Context,
@@ -535,159 +473,4 @@ pub fn spawn_runner(context: &Context, job: JobId, slots: Option<usize>) -> Resu
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
     command.spawn().map(drop).map_err(at)
-}
-
-/// `3 of 16 splits, 120 MiB of 1.00 GiB read, 64.0 MiB written, 95 MiB/s, 9 s left`; of a file that is still being written `waiting for the writer, 6 B read, 0 B written`.
-fn describe(view: &View, elapsed: Duration) -> String {
-    if view.waits_for_writer {
-        let (read, written) = (size(view.bytes_read), size(view.bytes_written));
-        return format!("waiting for the writer, {read} read, {written} written");
-    }
-    let secs = elapsed.as_secs_f64();
-    let rate = view.bytes_read as f64 / secs.max(0.001);
-    // Nobody knows how long a file becomes that is still being written.
-    let of = match view.bytes_expected {
-        0 => String::new(),
-        all => format!(" of {}", size(all)),
-    };
-    let mut text = format!(
-        "{} of {} splits, {}{of} read{}, {} written, {}/s",
-        count(view.splits_done),
-        count(view.splits),
-        size(view.bytes_read),
-        describe_here(view),
-        size(view.bytes_written),
-        size(rate as u64)
-    );
-    let left = view.bytes_expected.saturating_sub(view.bytes_read);
-    if left > 0 && rate > 1.0 && secs > 1.0 {
-        text += &format!(", {} left", duration(left as f64 / rate));
-    }
-    if view.failures > 0 {
-        text += &format!(", {}", counted(view.failures, "attempt failed", "attempts failed"));
-    }
-    text
-}
-
-fn say(
-    context: &Context,
-    (report, without, nearby): (&Report, Option<&str>, Option<Nearby>),
-    view: &View,
-    secs: f64,
-) -> Outcome {
-    let Report { job, files, made, elsewhere, set_aside, missing, .. } = report;
-    for missing in missing {
-        complain(&format!("the sandbox is not what it could be: {missing}"));
-    }
-    for aside in set_aside {
-        let of = aside
-            .input
-            .as_ref()
-            .map_or(String::new(), |input| format!(" (`{input}`, from byte {})", aside.from));
-        complain(&format!("split {}{of} was set aside: {}", aside.split, aside.why));
-    }
-    let exit = match job.state {
-        JobState::Done if set_aside.is_empty() => Exit::Done,
-        JobState::Done => Exit::Partial,
-        _ => Exit::Failed,
-    };
-    let known = is_known(view);
-    // What others read and wrote is in the job's rows, as far as it is.
-    let helped = elsewhere.splits > 0;
-    let (read, written) = match helped {
-        true => (elsewhere.bytes_of_all, made.bytes),
-        false => (view.bytes_read, view.bytes_written),
-    };
-    if context.json {
-        let file = |(path, bytes): &(outrigger_store::tree::StorePath, u64)| {
-            serde_json::Value::from(Object::new().with_name("path", &path.to_bytes()).with("bytes", *bytes))
-        };
-        let aside = |aside: &runner::SetAside| {
-            let path = aside.input.as_ref().map(ToString::to_string);
-            let object =
-                Object::new().with("split", aside.split).with("input", path).with("from", aside.from);
-            serde_json::Value::from(object.with("to", aside.to).with("why", aside.why.clone()))
-        };
-        print_json(
-            Object::new()
-                .with("job", job.id.0)
-                .with("state", super::job::state_text(job.state))
-                .with("why", job.why.clone())
-                .with("files", files.iter().map(file).collect::<Vec<_>>())
-                .with("files_made", made.files)
-                .with("set_aside", set_aside.iter().map(aside).collect::<Vec<_>>())
-                .with("splits", view.splits)
-                .with("inputs_lie", nearby_json(nearby.as_ref()))
-                .with("splits_here", view.splits_here)
-                .with("bytes_read", read)
-                .with("bytes_read_here", view.bytes_read)
-                .with("bytes_here", known.then_some(view.bytes_here))
-                .with("bytes_elsewhere", known.then_some(view.bytes_elsewhere))
-                .with("bytes_written", written)
-                .with("bytes_written_here", view.bytes_written)
-                .with("attempts_failed", view.failures)
-                .with("control_groups", without.is_none())
-                .with("seconds", secs),
-        )?;
-    } else if exit != Exit::Failed && !context.quiet {
-        let has_output = Spec::decode(&job.spec).map_or(true, |spec| spec.pattern.has_output());
-        let files = if has_output || made.files > 0 {
-            format!(": {}, {}", counted(made.files, "file", "files"), size(made.bytes))
-        } else {
-            String::new()
-        };
-        let here = if helped {
-            let (splits, bytes) = (counted(view.splits_here, "split", "splits"), size(view.bytes_read));
-            format!("; of it {splits} and {bytes} by this process")
-        } else {
-            String::new()
-        };
-        print_text(&format!(
-            "job {}: {}, {} read{} in {} ({}/s){files}{here}\n",
-            job.id,
-            counted(view.splits, "split", "splits"),
-            size(read),
-            describe_here(view),
-            duration(secs),
-            size((read as f64 / secs.max(0.001)) as u64),
-        ))?;
-    }
-    // Where limits were asked for it matters who looks after them.
-    let is_limited = || Spec::decode(&job.spec).is_ok_and(|spec| spec.limits != Limits::default());
-    if let Some(why) = without
-        && !context.json
-        && !context.quiet
-        && is_limited()
-    {
-        print_text(&format!("limits were looked after without control groups: {why}\n"))?;
-    }
-    if exit == Exit::Failed {
-        let how = if job.state == JobState::Cancelled {
-            "was cancelled"
-        } else {
-            "failed, and nothing of it is visible"
-        };
-        let why = if job.why.is_empty() { String::new() } else { format!(": {}", job.why) };
-        return Err(Failure::failed(format!(
-            "job {} {how}{why}; `outrigger job logs {}` shows what it said, `outrigger job retry {}` tries again",
-            job.id, job.id, job.id
-        )));
-    }
-    Ok(exit)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_progress_line_says_what_is_waited_for() {
-        let mut view = View { splits: 1, bytes_read: 6, waits_for_writer: true, ..View::default() };
-        let second = Duration::from_secs(1);
-        assert_eq!(describe(&view, second), "waiting for the writer, 6 B read, 0 B written");
-        view.waits_for_writer = false;
-        assert_eq!(describe(&view, second), "0 of 1 splits, 6 B read, 0 B written, 6 B/s");
-        view.bytes_expected = 12;
-        assert_eq!(describe(&view, second), "0 of 1 splits, 6 B of 12 B read, 0 B written, 6 B/s");
-    }
 }

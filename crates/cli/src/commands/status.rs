@@ -3,10 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use clap::Args;
+use outrigger_format::catalogue::Time;
 use outrigger_fuse::control::Client;
 use outrigger_fuse::{live, measures};
 use outrigger_store::copy::CopyNote;
+use outrigger_store::gc::LastGc;
 use outrigger_store::meta::SessionKind;
+use outrigger_store::ops::mounts::MountStatus;
 use outrigger_store::ops::status::{SessionStatus, Standing, Status, status};
 use outrigger_store::{Store, clock, shared};
 use serde_json::Value;
@@ -16,7 +19,7 @@ use signal_hook::iterator::Signals;
 use super::{Context, status_text};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::exporter::{Address, Exporter};
-use crate::output::{Object, count, counted, print_json, print_text, rfc3339_nanos, size};
+use crate::output::{Object, count, counted, local, print_json, print_text, rfc3339_nanos, size};
 use crate::progress::duration;
 
 const EXAMPLES: &str = "\
@@ -32,7 +35,7 @@ const METRICS_HELP: &str = "Go on, and hand out numbers for Prometheus under /me
 
 /// Show who uses the store just now, and what waits to be done
 ///
-/// Sessions with their hosts, leases and locks on files, packs by their state, what holds contents, and what is wrong with the packs' place, which need not be there. It changes nothing,
+/// Sessions with their hosts, leases and locks on files, where it is mounted, packs by their state, when `gc` last ran, what holds contents, and what is wrong with the packs' place, which need not be there. It changes nothing,
 /// and does not wait for a mount.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
@@ -143,6 +146,7 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
         text +=
             &format!("to pack    {chunks} of small files in the database, {}\n", size(status.loose_bytes));
     }
+    text += &format!("last gc    {}\n", status.last_gc.map_or_else(|| "not known".to_string(), told));
     text += "\npacks              count        bytes\n";
     for (state, packs) in &status.packs {
         text += &format!("  {state:11} {:>10}  {:>11}\n", count(packs.packs), size(packs.bytes));
@@ -156,6 +160,32 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
         }
         let (kind, standing) = (kind(session), standing(session));
         text += &format!("  {id:>6}  {kind:9}  {standing:4}  {what} on {host}, process {process}{lag}\n");
+    }
+    if !status.mounts.is_empty() {
+        text += &format!("\n{}\n", counted(status.mounts.len() as u64, "mount", "mounts"));
+    }
+    for MountStatus { note, since, host, process, .. } in &status.mounts {
+        let shows = match (&note.snapshot, note.read_only) {
+            (Some(snapshot), _) => format!(", shows {snapshot}"),
+            (None, true) => ", read-only".to_string(),
+            (None, false) => String::new(),
+        };
+        let since = local(Time::from_nanos(*since));
+        text += &format!(
+            "  {} on {host}, since {since}, by {}, process {process}{shows}\n",
+            note.point, note.user
+        );
+    }
+    text
+}
+
+fn told(last: LastGc) -> String {
+    let LastGc { ended, took_ms, packs_removed, bytes_freed, packs_unreadable } = last;
+    let (ended, took) = (local(Time::from_nanos(ended)), duration(took_ms as f64 / 1000.0));
+    let packs = counted(packs_removed, "pack", "packs");
+    let mut text = format!("{ended}, took {took}, gave back {} and removed {packs}", size(bytes_freed));
+    if packs_unreadable > 0 {
+        text += &format!("; {} could not be read", counted(packs_unreadable, "pack", "packs"));
     }
     text
 }
@@ -180,6 +210,22 @@ fn json(store: &Store, status: &Status) -> Object {
             object.with("locks", session.locks).with("command", session.what.as_str()).into()
         })
         .collect();
+    let mounts: Vec<Value> = status
+        .mounts
+        .iter()
+        .map(|mount| {
+            let MountStatus { note, since, session, host, process } = mount;
+            let object = Object::new().with("point", note.point.as_str()).with("host", host.as_str());
+            let object = object.with("process", process.as_str()).with("user", note.user.as_str());
+            let object = object.with("since", rfc3339_nanos(*since)).with("session", *session);
+            object.with("read_only", note.read_only).with("snapshot", note.snapshot.clone()).into()
+        })
+        .collect();
+    let last_gc = status.last_gc.map(|last| {
+        let object = Object::new().with("ended", rfc3339_nanos(last.ended)).with("took_ms", last.took_ms);
+        let object = object.with("packs_removed", last.packs_removed).with("bytes_freed", last.bytes_freed);
+        Value::from(object.with("packs_unreadable", last.packs_unreadable))
+    });
     let packs: Vec<Value> = status
         .packs
         .iter()
@@ -200,6 +246,8 @@ fn json(store: &Store, status: &Status) -> Object {
         .with("holders", status.holders.clone())
         .with("loose_chunks", status.loose_chunks)
         .with("loose_bytes", status.loose_bytes)
+        .with("last_gc", last_gc)
         .with("packs", packs)
         .with("sessions", sessions)
+        .with("mounts", mounts)
 }

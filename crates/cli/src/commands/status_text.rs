@@ -43,6 +43,19 @@ pub fn exposition(store: &Store) -> String {
     text.one("holders", "Who holds contents besides sessions.", status.holders.len() as u64);
     packs(&mut text, &status);
     sessions(&mut text, &status);
+    mounts(&mut text, &status);
+    if let Some(last) = &status.last_gc {
+        let seconds = last.ended / 1_000_000_000;
+        text.one("gc_ended_timestamp_seconds", "When gc last came to its end, seconds since 1970.", seconds);
+        text.family("gc_took_seconds", "How long that run took.");
+        let _ = writeln!(
+            text.0,
+            "outrigger_store_gc_took_seconds {}.{:03}",
+            last.took_ms / 1000,
+            last.took_ms % 1000
+        );
+        text.one("gc_freed_bytes", "What that run gave back.", last.bytes_freed);
+    }
     if let Some(copy) = &status.copy {
         let help = "Of a copy: how old the state of its source is that it has.";
         text.family("copy_behind_seconds", help);
@@ -76,4 +89,15 @@ fn sessions(text: &mut Text, status: &Status) {
     }
     let lag = status.sessions.iter().map(|session| session.lag).max().unwrap_or(0);
     text.one("session_lag", "Generations that the slowest session is behind the collector.", lag);
+}
+
+fn mounts(text: &mut Text, status: &Status) {
+    text.one("mounts", "Where the store is mounted: how many.", status.mounts.len() as u64);
+    text.family("mount_since_timestamp_seconds", "Since when it is mounted there, seconds since 1970.");
+    for mount in &status.mounts {
+        let of = |what: &str| what.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+        let (host, point, user) = (of(&mount.host), of(&mount.note.point), of(&mount.note.user));
+        let labels = format!("{{host=\"{host}\",point=\"{point}\",user=\"{user}\"}}");
+        text.value("mount_since_timestamp_seconds", &labels, mount.since / 1_000_000_000);
+    }
 }

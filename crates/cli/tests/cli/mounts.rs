@@ -285,3 +285,37 @@ fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
 fn some_file(dir: &std::path::Path) -> std::path::PathBuf {
     walk(dir).into_iter().find(|path| std::fs::metadata(path).unwrap().len() > 10_000).unwrap()
 }
+
+#[test]
+fn status_says_where_a_store_is_mounted_since_when_and_by_whom() {
+    let Some(Mounts(place)) = &place() else { return };
+    let mounts = || place.done(&["status", "--json"]).json()["mounts"].as_array().unwrap().clone();
+    assert_eq!(mounts(), Vec::<serde_json::Value>::new());
+    let point = place.path("mnt").canonicalize().unwrap();
+    let host = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+    for (options, read_only, snapshot, shows) in [
+        (&[][..], false, None, "process "),
+        (&["--read-only"], true, None, ", read-only\n"),
+        (&["--at", "first"], true, Some(()), ", shows "),
+    ] {
+        place.done(&[&["mount", "mnt"], options].concat());
+        soon("mounting", || is_mounted(place));
+        let said = place.done(&["status", "--json"]).json();
+        let [mount] = &said["mounts"].as_array().unwrap()[..] else { panic!("{said}") };
+        assert_eq!(mount["point"].as_str(), point.to_str());
+        assert_eq!((mount["host"].as_str(), mount["read_only"].as_bool()), (Some(&*host), Some(read_only)));
+        assert_eq!(mount["snapshot"].is_null(), snapshot.is_none(), "{mount}");
+        let since: jiff::Timestamp = mount["since"].as_str().unwrap().parse().unwrap();
+        assert!((jiff::Timestamp::now().as_second() - since.as_second()).abs() < 60, "{mount}");
+        let session = said["sessions"].as_array().unwrap().iter().find(|one| one["id"] == mount["session"]);
+        assert_eq!(session.unwrap()["process"], mount["process"]);
+        if rustix::process::getuid().is_root() {
+            assert_eq!(mount["user"], "root");
+        }
+        let text = place.done(&["status"]).text();
+        let line = text.lines().find(|line| line.trim_start().starts_with(point.to_str().unwrap()));
+        assert!(format!("{}\n", line.unwrap()).contains(shows) && text.contains("\n1 mount\n"), "{text}");
+        place.done(&["unmount", "mnt"]);
+        soon("its end", || mounts().is_empty());
+    }
+}

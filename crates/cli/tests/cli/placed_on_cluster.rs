@@ -77,6 +77,13 @@ fn a_directory_does_not_say_and_does_not_place() {
     place.code(1, &["where", "nothing"]);
     for more in [&["--to", "h0"][..], &[], &["--dry-run"]] {
         let said = place.code(2, &[&["localize", "f"], more].concat());
-        assert!(said.err.contains("cannot be placed") && said.err.contains("rados://"), "{}", said.err);
+        assert!(said.err.contains("on this host: there is nothing to gather"), "{}", said.err);
+        assert!(said.err.contains("rados://"), "{}", said.err);
     }
+    // Elsewhere nobody knows.
+    let packs = format!("file:{}", place.path("packs").display());
+    place.done(&["-s", "other", "init", "--packs", &packs]);
+    place.done(&["-s", "other", "put", "f"]);
+    let said = place.code(2, &["-s", "other", "localize", "f"]);
+    assert!(said.err.contains(&packs) && said.err.contains("nothing was moved"), "{}", said.err);
 }

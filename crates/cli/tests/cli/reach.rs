@@ -2,7 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -315,4 +316,35 @@ fn the_example_loads_into_a_database_that_is_all_it_can_reach() {
     let sum: f64 = (0..900).map(|row| f64::from(row) + 0.5).sum();
     assert_eq!(count, format!("900|{sum}"));
     server.sql(&format!("SET client_min_messages = warning; DROP SCHEMA {schema} CASCADE"));
+}
+
+/// They are in the network name space, which a program with all of the network shares with its host.
+#[test]
+fn with_all_of_the_network_a_program_does_not_reach_the_hosts_abstract_sockets() {
+    let place = place();
+    if !can_reach(&place) {
+        return;
+    }
+    let (good, _) = server("good");
+    let name = format!("outrigger-test-{}", std::process::id());
+    let address = std::os::unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let _listener = UnixListener::bind_addr(&address).unwrap();
+    let script = format!(
+        "use Socket; sub reach {{ my ($name) = @_; socket(my $to, AF_UNIX, SOCK_STREAM, 0); \
+         connect($to, pack_sockaddr_un(\"\\0$name\")) ? 'reached' : $!{{EPERM}} ? 'refused' : $! }} \
+         socket(my $own, AF_UNIX, SOCK_STREAM, 0); bind($own, pack_sockaddr_un(\"\\0{name}-own\")); listen($own, 1); \
+         print STDERR join ' ', ask('127.0.0.1:{good}', 'x'), reach('{name}-own'), reach('{name}')"
+    );
+    // It is there to be reached.
+    let (code, log) = told(&place, &["--net", "--sandbox", "off"], &script);
+    assert_eq!((code, log.as_str()), (0, "good: x reached reached"));
+    let said = place.run(&run_args(&["--net"], "exit 0"));
+    assert_eq!(said.code, 0, "{}", said.err);
+    if said.err.contains("Landlock's scopes") {
+        println!("skipped: {}", said.err);
+        return;
+    }
+    assert_eq!(said.err, "", "nothing is missing");
+    let (code, log) = told(&place, &["--net"], &script);
+    assert_eq!((code, log.as_str()), (0, "good: x reached refused"));
 }

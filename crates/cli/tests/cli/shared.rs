@@ -3,6 +3,7 @@
 mod follow;
 mod locks;
 mod nameless;
+mod recovered;
 mod yields;
 
 use std::fs::{self, File, OpenOptions};
@@ -207,6 +208,14 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     processes.sort_by_key(|id| id.parse::<u64>().unwrap());
     assert_eq!(standing(&one, "live"), processes);
     assert!(one.done(&["status"]).text().contains(&format!("process {}", processes[0])));
+    // Where they are mounted, whichever of them is asked.
+    let mounts = |host: &Host| host.done(&["status", "--json"]).json()["mounts"].as_array().unwrap().clone();
+    for host in [&one, &two] {
+        let point = host.place.path("mnt").canonicalize().unwrap();
+        let of = mounts(&one).into_iter().find(|mount| mount["point"].as_str() == point.to_str());
+        assert_eq!(of.unwrap()["process"], host.child.id().to_string());
+    }
+    assert_eq!(mounts(&two).len(), 2);
     // How a mount fares, of those on this host.
     let live = one.done(&["stats", "--live", "--count", "1", "--json"]).json();
     assert!(live["written_bytes"].as_u64().unwrap() > 0, "{live}");

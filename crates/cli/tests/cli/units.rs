@@ -66,6 +66,25 @@ fn a_stores_numbers_are_handed_out_until_a_signal() {
     place.done(&["recover", "--anyway"]);
     place.done(&["snapshot", "create", "t"]);
     assert_eq!(value(&scrape(&socket), "outrigger_store_snapshots"), 2.0);
+    // Nobody has run `gc` on this database.
+    assert!(!scrape(&socket).contains("gc_ended"));
+    assert!(place.done(&["status"]).text().contains("last gc    not known"));
+    place.done(&["rm", "a"]);
+    let before = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    place.done(&["snapshot", "delete", "s", "t"]);
+    place.done(&["gc", "--dry-run"]);
+    assert!(place.done(&["status", "--json"]).json()["last_gc"].is_null());
+    let report = place.done(&["gc", "--json"]).json();
+    let metrics = scrape(&socket);
+    let ended = value(&metrics, "outrigger_store_gc_ended_timestamp_seconds");
+    assert!(ended >= before as f64 && ended < before as f64 + 60.0, "{ended}, {before}");
+    assert!(value(&metrics, "outrigger_store_gc_took_seconds") < 60.0);
+    let last = place.done(&["status", "--json"]).json()["last_gc"].clone();
+    assert_eq!(last["packs_removed"], report["packs_unlinked"]);
+    assert!(last["packs_removed"].as_u64() > Some(0) && last["packs_unreadable"] == 0, "{last}");
+    assert_eq!(value(&metrics, "outrigger_store_gc_freed_bytes"), last["bytes_freed"].as_f64().unwrap());
+    let text = place.done(&["status"]).text();
+    assert!(text.contains("last gc    20") && text.contains(", gave back "), "{text}");
     let pid = rustix::process::Pid::from_child(&served.0);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert_eq!(served.0.wait().unwrap().code(), Some(0));

@@ -19,7 +19,7 @@ use super::bits::Bits;
 use super::recompress::live_data;
 use super::{GcOptions, GcProgress, GcReport, collect};
 use crate::backend::place_on;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, PackRow};
 use crate::ops::listing;
 use crate::ops::whereabouts::{Hosts, Whereabouts, whereabouts};
@@ -47,13 +47,28 @@ impl Localize {
     /// # Errors
     /// `NotFound`; `Invalid` where packs cannot be placed, there is no such host, or none has any of it.
     pub fn new(store: &Store, path: &StorePath, host: Option<&str>) -> Result<Self> {
+        if store.backend.hosts()?.is_empty() {
+            let why = match &store.config.packs {
+                None => {
+                    let packs = store.dir().join("packs");
+                    format!(
+                        "all data of this store lies in {}, on this host: there is nothing to gather, and nothing was moved",
+                        packs.display()
+                    )
+                }
+                Some(place) => format!(
+                    "the packs lie at {place}, and on which hosts that keeps them is not for their writer to choose: nothing was moved"
+                ),
+            };
+            let why = format!("{why}; `localize` is for stores whose packs lie in a Ceph pool (rados://)");
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
         let named = match host {
             Some(host) => host.to_owned(),
             None => {
                 let has =
                     where_now(store, path)?.hosts.into_iter().map(|(host, share)| (share.bytes_first, host));
                 let all = store.backend.hosts()?.into_iter().next();
-                // Where nobody can choose, `place_on` says why.
                 has.max().map(|(_, host)| host).or(all).unwrap_or_else(|| "one host".to_owned())
             }
         };

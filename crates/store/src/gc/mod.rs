@@ -23,6 +23,7 @@ mod catalogue;
 mod copy;
 mod duplicates;
 mod frame;
+mod last;
 mod localize;
 mod mark;
 mod plan;
@@ -40,6 +41,7 @@ use outrigger_format::PackId;
 
 pub(crate) use self::catalogue::compact as write_catalogue_anew;
 use self::copy::Copier;
+pub use self::last::LastGc;
 use self::localize::Gather;
 pub use self::localize::{Localize, LocalizeReport, localize};
 use self::mark::Marker;
@@ -73,7 +75,7 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
         return dry_run(store, options, progress);
     }
     store.require_writable()?;
-    let mut report = GcReport::default();
+    let (mut report, began) = (GcReport::default(), Instant::now());
     progress.enter("preparing", 0);
     let (session, fenced) = store.collector("gc")?;
     report.sessions_fenced += fenced;
@@ -96,6 +98,10 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
     progress.enter("removing", 0);
     let swept = clean_up(store, options, &mut report);
     ended.and(released).and(swept)?;
+    // Those that do something else reclaim as well, but are run for a part of the store, again and again.
+    if options.recompress.is_none() && options.localize.is_none() {
+        LastGc::of(&report, began.elapsed()).note(&*store.meta);
+    }
     Ok(report)
 }
 

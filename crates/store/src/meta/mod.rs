@@ -169,6 +169,15 @@ pub struct DirEntry {
     pub inode: Inode,
 }
 
+/// Where a directory hangs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hanging {
+    /// The directory that it is in.
+    pub parent: u64,
+    /// Its name there, and what it is.
+    pub entry: DirEntry,
+}
+
 /// One change in a [`Commit`].
 #[derive(Clone, Debug)]
 pub enum Change {
@@ -490,6 +499,12 @@ pub trait Meta: Send + Sync {
     fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>>;
     /// The directory that a directory of the current tree is in; the root is in itself. `None` when there is no such directory.
     fn parent_of(&self, directory: u64) -> Result<Option<u64>>;
+    /// Where those of `directories` that are in the current tree hang, and all that are above them but the root, each once. For the catalogue of a store whose mounts
+    /// leave no trace in it; of others it has all names, and nothing is answered.
+    fn hanging(&self, directories: &[u64]) -> Result<Vec<Hanging>> {
+        let _ = directories;
+        Ok(Vec::new())
+    }
     /// Up to `limit` entries of `parent`, in bytewise order of names, after `after`; none when there is no such directory.
     fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>>;
     /// A fresh range of inode numbers.

@@ -5,6 +5,7 @@
 pub mod diff;
 pub mod edit;
 pub mod listing;
+pub mod mounts;
 pub mod retention;
 pub mod snapshots;
 pub mod stats;

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::mounts::{self, MountStatus};
 use crate::copy::CopyNote;
 use crate::error::Result;
+use crate::gc::LastGc;
 use crate::meta::{PackState, SessionKind, SessionRow};
 use crate::session::is_gone;
 use crate::store::Store;
@@ -54,6 +56,10 @@ pub struct PacksStatus {
 pub struct Status {
     /// Sessions that are not over, by their numbers.
     pub sessions: Vec<SessionStatus>,
+    /// Where it is mounted.
+    pub mounts: Vec<MountStatus>,
+    /// The last run of the collector that came to its end; of a copy that nobody has written to `None`, as what it knows of is its source's.
+    pub last_gc: Option<LastGc>,
     /// Packs by their state.
     pub packs: BTreeMap<&'static str, PacksStatus>,
     /// Chunks of small files that lie in the database until they are packed …
@@ -97,7 +103,7 @@ pub fn status(store: &Store) -> Result<Status> {
         let (id, kind) = (row.id.0, row.kind);
         SessionStatus { id, kind, standing, host: word(), process: word(), what: word(), lag, locks }
     });
-    let sessions = sessions.collect();
+    let sessions: Vec<SessionStatus> = sessions.collect();
     let mut packs = BTreeMap::<_, PacksStatus>::new();
     for row in store.meta.packs()? {
         let state = match row.state {
@@ -114,8 +120,11 @@ pub fn status(store: &Store) -> Result<Status> {
     let loose = store.meta.loose().map(|loose| loose.loose_owners()).transpose()?.unwrap_or_default();
     let note = CopyNote::read(&*store.meta)?;
     let given_out = store.meta.counters()?;
+    let copy = note.filter(|note| note.counters() == given_out);
     Ok(Status {
-        copy: note.filter(|note| note.counters() == given_out),
+        mounts: mounts::mounts(&*store.meta, &sessions)?,
+        last_gc: LastGc::read(&*store.meta)?.filter(|_| copy.is_none()),
+        copy,
         sessions,
         packs,
         loose_chunks: loose.iter().map(|owner| owner.chunks).sum(),

@@ -6,6 +6,7 @@
 //!   a new database beside the old one ◀── rows of all whole packs, counters beyond everything seen
 //!       │   salvage: good frames of torn packs go into new packs
 //!   replay.rs   blocks by (sequence, pack, frame) ─▶ commits, snapshots, versions, policies
+//!   strays.rs  directories that no record makes, and yet something lies in
 //!   exact.rs    what of a commit of names and inodes can be had when some of it is lost
 //!       │
 //!   the old database is moved aside, the new one takes its name; torn packs are moved to `packs-damaged/`
@@ -18,6 +19,7 @@
 mod exact;
 mod replay;
 mod shared;
+mod strays;
 mod survey;
 
 use std::path::{Path, PathBuf};

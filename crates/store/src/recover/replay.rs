@@ -3,7 +3,8 @@
 //! Blocks are sorted by sequence, pack and frame; equal ones count once. Changes are committed with the time of their block, so that
 //! versions get the times they had. Numbers that a commit put other inodes in the place of (aliases) are carried from
 //! block to block within a sequence, as they were when it was first committed. Blocks that say what names and inodes are (`exact.rs`) are
-//! committed at once with the others of their sequence: between two of them an inode may be without a name. Two writers may have committed in another order than
+//! committed at once with the others of their sequence: between two of them an inode may be without a name. What lies in a directory that no record makes is put
+//! where it can be found (`strays.rs`). Two writers may have committed in another order than
 //! they took their sequences in: a change that does not apply is reported and left out, and the rest goes on.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -13,6 +14,7 @@ use outrigger_format::catalogue::{Block, FileKind, Record};
 use outrigger_format::{Entry, Fingerprint, Root};
 
 use super::exact;
+use super::strays::Strays;
 use super::survey::FoundBlock;
 use super::{RecoverProgress, RecoverReport};
 use crate::error::{Error, ErrorKind, Result};
@@ -47,6 +49,7 @@ pub(super) fn replay(
         session,
         changes: Vec::new(),
         aliases: BTreeMap::new(),
+        strays: Strays::default(),
         sequence: 0,
         is_exact: false,
         time: 0,
@@ -70,6 +73,7 @@ pub(super) fn replay(
         progress.blocks_done.fetch_add(1, Ordering::Relaxed);
     }
     replay.flush()?;
+    replay.strays.end(store, session, replay.report)?;
     let left_out = replay.left_out;
     if left_out > LISTED {
         report.problems.push(format!("… and {} more like these", left_out - LISTED));
@@ -164,6 +168,7 @@ struct Replay<'a> {
     changes: Vec<Change>,
     /// Of the commit that is being replayed.
     aliases: BTreeMap<u64, u64>,
+    strays: Strays,
     sequence: u64,
     /// Its blocks are committed together.
     is_exact: bool,
@@ -253,7 +258,10 @@ impl Replay<'_> {
             Err(error) if is_about_the_change(&error) && self.is_exact => self.in_parts(changes),
             Err(error) if is_about_the_change(&error) => {
                 for change in changes {
-                    let done = self.commit(std::slice::from_ref(&change));
+                    let mut done = self.commit(std::slice::from_ref(&change));
+                    if done.is_err() && self.strays.make_way(self.store, self.session, &change, self.time)? {
+                        done = self.commit(std::slice::from_ref(&change));
+                    }
                     self.tolerate(done, || describe(&change))?;
                 }
                 Ok(())

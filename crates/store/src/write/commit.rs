@@ -17,6 +17,7 @@ use super::compare::Compare;
 use super::dedup::PendingTable;
 use super::meta_frames::MetaFrames;
 use super::packer::SealingPack;
+use super::places::Places;
 use super::progress::Progress;
 use crate::clock;
 use crate::error::Result;
@@ -140,6 +141,8 @@ pub(super) struct Committer {
     pub frames: Arc<Mutex<MetaFrames>>,
     pub progress: Arc<Progress>,
     pub when: CommitWhen,
+    /// Where the catalogue does not have what mounts did.
+    pub places: Option<Places>,
     /// Changes that the session has committed or abandoned so far.
     pub done: u64,
     /// Being made durable, oldest first; at most [`Committer::uploads_max`] (`Backend::uploads_max`) with the one that is waited for.
@@ -246,7 +249,11 @@ impl Committer {
     fn commit_batch(&mut self, changes: Vec<Change>) -> Result<()> {
         let time = clock::now_nanos();
         let sequence = self.meta.next_sequence()?;
-        let blocks = catalogue_blocks(&changes, sequence, time);
+        let above = match &mut self.places {
+            Some(places) => places.records(&*self.meta, &changes)?,
+            None => Vec::new(),
+        };
+        let blocks = blocks_of(above.into_iter().chain(changes.iter().filter_map(record_of)), sequence, time);
         let packs = self.frames.lock().expect("no panic while held").finish_packs(&blocks)?;
         for pack in packs {
             let sealed = pack.seal(self.session.id())?;
@@ -312,10 +319,10 @@ fn resolve_aliases(change: &mut Change, aliases: &BTreeMap<u64, u64>) {
 }
 
 /// The catalogue blocks of a commit.
-pub(crate) fn catalogue_blocks(changes: &[Change], sequence: u64, time: u64) -> Vec<Vec<u8>> {
+fn blocks_of(records: impl Iterator<Item = Record>, sequence: u64, time: u64) -> Vec<Vec<u8>> {
     let mut blocks = Vec::new();
     let mut builder = BlockBuilder::default();
-    for record in changes.iter().filter_map(record_of) {
+    for record in records {
         builder.push(&record);
         if builder.len() >= BLOCK_BYTES {
             blocks.push(builder.finish(sequence, time));

@@ -52,6 +52,7 @@ mod meta_frames;
 mod oracle;
 mod packer;
 mod pipeline;
+mod places;
 mod progress;
 mod queue;
 mod sequence;

@@ -21,6 +21,7 @@ use super::keep::StoredNodes;
 use super::large::LargeFile;
 use super::meta_frames::{MetaFrames, SharedMetaFrames};
 use super::packer::PackSink;
+use super::places::Places;
 use super::progress::{Progress, ProgressView};
 use super::queue::{Batch, BufferPlan, Queue, Small};
 use super::sequence::{Sequencer, Stage};
@@ -189,6 +190,7 @@ impl Writer {
             frames,
             progress: Arc::clone(progress),
             when: options.commit,
+            places: store.is_shared().then(Places::default),
             done: changes,
             sealing: VecDeque::new(),
             uploads_max: store.backend.uploads_max(),

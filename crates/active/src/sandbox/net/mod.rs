@@ -10,7 +10,7 @@
 //! stage (`stage.rs`), and are accepted from by the runner, outside. So nothing leads out but connections that the runner makes, and it makes none but to the destinations that were granted.
 //! A name has an address of the loopback's of its own, which `/etc/hosts` tells; an address is given to the loopback as it is.
 //!
-//! The stage is this program once more ([`begin`]), as a process of its own before the sandbox's.
+//! The stage is this program once more ([`begin`]), as a process of its own before the sandbox's. So is what a program with all of the network goes through (`sandbox/scope.rs`).
 
 mod forward;
 mod link;
@@ -30,6 +30,7 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
+use super::scope;
 pub(crate) use forward::Forward;
 
 /// Destinations of a job at most: what one message hands over is bounded.
@@ -49,11 +50,13 @@ static IS_STAGED: AtomicBool = AtomicBool::new(false);
 /// To be called first by a program that runs jobs, with its arguments. If it was started as the stage it does that, and what comes back is why it could not; otherwise nothing comes back,
 /// and jobs may have destinations from then on.
 pub fn begin(arguments: &[OsString]) -> Option<std::io::Error> {
-    if arguments.get(1).is_some_and(|first| *first == *MARK) {
+    let mark = arguments.get(1).filter(|first| *first == MARK || *first == scope::MARK);
+    if let Some(mark) = mark {
         let opened = arguments[0].to_str().and_then(|own| own.strip_prefix(OPENED)?.parse().ok());
         // What comes after must not inherit it.
         let closed = opened.map_or(Ok(()), |number| shim::kept(number).map(drop));
-        return Some(closed.err().unwrap_or_else(|| stage::enter(&arguments[2..])));
+        let enter = if *mark == *MARK { stage::enter } else { scope::enter };
+        return Some(closed.err().unwrap_or_else(|| enter(&arguments[2..])));
     }
     IS_STAGED.store(true, Ordering::Relaxed);
     None
@@ -63,11 +66,41 @@ pub fn begin(arguments: &[OsString]) -> Option<std::io::Error> {
 ///
 /// # Errors
 /// When this program cannot do it.
-pub(super) fn alone() -> std::result::Result<Vec<OsString>, String> {
+pub(super) fn alone() -> std::result::Result<Before, String> {
+    let (program, opened) = staged()?;
+    Ok((before(program, stage::NOBODY, &[]), opened))
+}
+
+/// The words before a command that shares all of the network, and nothing else of the host's that comes with that.
+///
+/// # Errors
+/// When this program cannot do it.
+pub(super) fn scoped() -> std::result::Result<Before, String> {
+    let (program, opened) = staged()?;
+    Ok((vec![program, scope::MARK.into()], opened))
+}
+
+/// Words before a command, and what its child has to keep ([`keep`]).
+pub(super) type Before = (Vec<OsString>, OwnedFd);
+
+/// Has the command's child keep what its words mean.
+pub(super) fn keep(command: &mut Command, opened: OwnedFd) {
+    shim::keep(command, opened);
+}
+
+fn staged() -> std::result::Result<(OsString, OwnedFd), String> {
     if !IS_STAGED.load(Ordering::Relaxed) {
         return Err("this program cannot be started as the stage of a sandbox".into());
     }
-    Ok(before(SELF.into(), stage::NOBODY, &[]))
+    open_own().map_err(|error| error.to_string())
+}
+
+/// This program, opened, and what it is called with that: other programs come between this one and the stage, whose `/proc/self/exe` is another.
+fn open_own() -> Result<(OsString, OwnedFd)> {
+    let own = rustix::fs::open(SELF, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(std::io::Error::from)
+        .context(|| format!("opening {SELF}"))?;
+    Ok((format!("{OPENED}{}", own.as_raw_fd()).into(), own))
 }
 
 fn before(program: OsString, socket: &str, addresses: &[SocketAddr]) -> Vec<OsString> {
@@ -222,11 +255,7 @@ impl Reach {
     pub(super) fn new(destinations: &[Destination]) -> Result<(Vec<OsString>, Self, Inherited)> {
         let (channel, theirs) = UnixStream::pair().context(|| "making a network for the program".into())?;
         let (addresses, to): (Vec<_>, Vec<_>) = inside(destinations).0.into_iter().unzip();
-        // Other programs come between this one and the stage, whose `/proc/self/exe` is another.
-        let own = rustix::fs::open(SELF, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-            .map_err(std::io::Error::from)
-            .context(|| format!("opening {SELF}"))?;
-        let program = format!("{OPENED}{}", own.as_raw_fd()).into();
+        let (program, own) = open_own()?;
         let words = before(program, &theirs.as_raw_fd().to_string(), &addresses);
         Ok((words, Self { channel, to }, [theirs.into(), own]))
     }

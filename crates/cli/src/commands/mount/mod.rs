@@ -3,6 +3,7 @@
 mod arenas;
 mod background;
 mod signals;
+mod told;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use outrigger_fuse::shared::{SharedOptions, SharedVolume};
 use outrigger_fuse::view::{ReadOptions, ReadVolume};
 use outrigger_store::{Store, shared};
 
+use self::told::Told;
 use super::offload::{self, Offload};
 use super::{Context, beside, unmount};
 use crate::args::{MountFlags, mount_options, values};
@@ -225,11 +227,15 @@ fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
     let mounted =
         kernel::mount(Arc::clone(&volume), &plan.point, &options).map_err(|error| refused(plan, &error))?;
     let (_exporter, trace) = export(exporter, &volume)?;
+    let told = Arc::new(Told::of(&store, plan));
+    let at_end = Arc::clone(&told);
     signals::unmount_on_signal(&plan.point, move || {
+        at_end.end();
         interrupt::close_sessions(&store);
         trace.iter().for_each(Trace::remove);
     });
     let served = mounted.serve(ready(context, plan, detach));
+    told.end();
     served.map_err(|error| Failure::io("the mount has ended", &error))?;
     Ok(Exit::Done)
 }
@@ -284,14 +290,18 @@ fn serve_changes(
     let forget = mounted.forgetter();
     let (_exporter, trace) = export(exporter, &counted)?;
     let server = Server::start(&counted, &plan.store, Arc::new(move |stale: &Stale| forget.forget(stale)))?;
+    let told = Arc::new(Told::of(&store, plan));
+    let told_at_end = Arc::clone(&told);
     let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
     signals::unmount_on_signal(&plan.point, move || {
         // What was acknowledged is in the log anyway: this saves the next mount the work.
         let _ = ending.destage_all();
+        told_at_end.end();
         interrupt::close_sessions(&at_end);
         trace.iter().for_each(Trace::remove);
     });
     let served = mounted.serve(ready(context, plan, detach));
+    told.end();
     let stored = volume.close();
     // Those who wait for the end see it now.
     drop(server);
@@ -344,14 +354,18 @@ fn serve_shared(
     let (_exporter, trace) = export(exporter, &counted)?;
     // Nobody changes the store beside it whom it had to forget something for: it asks each time.
     let server = Server::start(&counted, volume.dir(), Arc::new(|_: &Stale| {}))?;
+    let told = Arc::new(Told::of(&store, plan));
+    let told_at_end = Arc::clone(&told);
     let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
     signals::unmount_on_signal(&plan.point, move || {
         // Files that are still open: what was written to them so far.
         let _ = ending.store_all();
+        told_at_end.end();
         interrupt::close_sessions(&at_end);
         trace.iter().for_each(Trace::remove);
     });
     let served = mounted.serve(ready(context, plan, detach));
+    told.end();
     let stored = volume.close(|| drop(server));
     context.settle(&store);
     offload::remember(&store);

@@ -61,8 +61,8 @@ use super::fault::{Explain as _, Outcome};
 use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, Taken, Wait};
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::{
-    At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId,
-    SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
+    At, Commit, Committed, Counters, DirEntry, Generation, Hanging, Inode, Meta, PackRow, PinTarget,
+    SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -291,6 +291,11 @@ impl Meta for PostgresMeta {
     fn parent_of(&self, directory: u64) -> Result<Option<u64>> {
         let query = Query::new(tree::PARENT_OF).int(directory as i64);
         self.read("finding where a directory hangs", &query, |answer| tree::read_parent(answer, directory))
+    }
+
+    fn hanging(&self, directories: &[u64]) -> Result<Vec<Hanging>> {
+        let query = Query::new(tree::HANGING).ints(directories.iter().map(|&inode| inode as i64).collect());
+        self.read("finding where directories hang", &query, tree::read_hanging)
     }
 
     fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {

@@ -12,7 +12,7 @@ use super::transaction::Tx;
 use crate::error::ErrorKind;
 use crate::meta::change::row::root_column;
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::{At, DirEntry, Inode, VersionRow};
+use crate::meta::{At, DirEntry, Hanging, Inode, VersionRow};
 
 /// Rows of the current table come first; whether a row is a former one is the first column.
 const INODE: &str = concat!("SELECT false, ", stored_columns!(), " FROM @inode i WHERE i.number = $1");
@@ -119,18 +119,19 @@ pub(super) fn read_inode(answer: &Answer) -> Outcome<Option<Inode>> {
 
 /// The entries of directory `parent` that an answer has.
 pub(super) fn read_entries(answer: &Answer, parent: u64) -> Outcome<Vec<DirEntry>> {
-    let entry = |found: &Row| -> Outcome<DirEntry> {
-        let (name, inode): (Vec<u8>, i64) = (found.try_get(0)?, found.try_get(1)?);
-        let (epoch, epoch_to): (i64, Option<i64>) = (found.try_get(2)?, found.try_get(3)?);
-        let sum = match epoch_to {
-            None => row::name_sum(parent as i64, &name, inode, epoch),
-            Some(epoch_to) => row::former_name_sum(parent as i64, &name, inode, (epoch, epoch_to)),
-        };
-        let what = || format!("a name in directory {parent} is not what was written");
-        require(found.try_get(4)?, sum, what)?;
-        Ok(DirEntry { name, inode: inode_of(found, 5)? })
+    answer.rows.iter().map(|found| read_entry(found, parent)).collect()
+}
+
+fn read_entry(found: &Row, parent: u64) -> Outcome<DirEntry> {
+    let (name, inode): (Vec<u8>, i64) = (found.try_get(0)?, found.try_get(1)?);
+    let (epoch, epoch_to): (i64, Option<i64>) = (found.try_get(2)?, found.try_get(3)?);
+    let sum = match epoch_to {
+        None => row::name_sum(parent as i64, &name, inode, epoch),
+        Some(epoch_to) => row::former_name_sum(parent as i64, &name, inode, (epoch, epoch_to)),
     };
-    answer.rows.iter().map(entry).collect()
+    let what = || format!("a name in directory {parent} is not what was written");
+    require(found.try_get(4)?, sum, what)?;
+    Ok(DirEntry { name, inode: inode_of(found, 5)? })
 }
 
 /// The directory that a directory hangs in.
@@ -143,6 +144,26 @@ pub(super) fn read_parent(answer: &Answer, directory: u64) -> Outcome<Option<u64
     let what = || format!("where directory {directory} hangs is not what was written");
     require(found.try_get(1)?, row::directory_sum(directory as i64, parent), what)?;
     Ok(Some(parent as u64))
+}
+
+/// The directories `$1` and those above them, each with its name.
+pub(super) const HANGING: &str = concat!(
+    "WITH RECURSIVE up AS (SELECT inode, parent FROM @directory WHERE inode = ANY($1) UNION \
+     SELECT h.inode, h.parent FROM up JOIN @directory h ON h.inode = up.parent) SELECT ",
+    name_columns!(),
+    ", false, ",
+    stored_columns!(),
+    ", up.parent FROM up JOIN @dentry d ON d.parent = up.parent AND d.inode = up.inode JOIN @inode i ON i.number = d.inode \
+     WHERE up.inode <> up.parent"
+);
+
+/// What [`HANGING`] says.
+pub(super) fn read_hanging(answer: &Answer) -> Outcome<Vec<Hanging>> {
+    let hanging = |found: &Row| -> Outcome<Hanging> {
+        let parent = found.try_get::<_, i64>("parent")? as u64;
+        Ok(Hanging { parent, entry: read_entry(found, parent)? })
+    };
+    answer.rows.iter().map(hanging).collect()
 }
 
 /// Earlier contents, newest first, for [`row::read_version`].

@@ -1,0 +1,48 @@
+//! What others are told of a mount: where it is, and whose.
+
+use std::sync::Arc;
+
+use outrigger_store::Store;
+use outrigger_store::ops::mounts::{self, MountNote};
+use outrigger_store::tree::show;
+use rustix::process::getuid;
+
+use super::Plan;
+
+/// A mount that `status` knows of.
+pub struct Told(Arc<Store>);
+
+impl Told {
+    /// Tells. A mount that cannot tell, as it may not write to the store, is one all the same.
+    pub fn of(store: &Arc<Store>, plan: &Plan) -> Self {
+        let note = MountNote {
+            point: show(plan.point.as_os_str().as_encoded_bytes()),
+            user: user(),
+            read_only: plan.flags.read_only,
+            snapshot: plan.flags.at.clone(),
+        };
+        if store.require_writable().is_ok() {
+            let _ = mounts::noted(store, &note);
+        }
+        Self(Arc::clone(store))
+    }
+
+    /// It is over.
+    pub fn end(&self) {
+        if self.0.require_writable().is_ok() {
+            let _ = mounts::ended(&self.0);
+        }
+    }
+}
+
+/// The name of whoever runs this, as far as this machine's list of users has it; else the number.
+fn user() -> String {
+    let number = getuid().as_raw().to_string();
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)? == number).then(|| name.to_owned())
+    });
+    name.unwrap_or(number)
+}

@@ -1,0 +1,56 @@
+//! When the collector last came to its end, and what that gave back: noted in the database for those who ask (`status`).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::report::GcReport;
+use crate::error::Result;
+use crate::meta::Meta;
+
+/// Where the note is, among what is kept beside jobs.
+const KIND: &str = "gc";
+const NAME: &str = "last";
+
+/// A run that has reclaimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LastGc {
+    /// When it ended, nanoseconds since 1970 by the database's clock.
+    #[serde(skip)]
+    pub ended: u64,
+    /// How long it took, milliseconds.
+    pub took_ms: u64,
+    /// Packs that it removed.
+    pub packs_removed: u64,
+    /// Bytes that there are fewer of for it: those of these packs, without what was copied out of them first.
+    pub bytes_freed: u64,
+    /// Packs that could not be read, and were left alone.
+    pub packs_unreadable: u64,
+}
+
+impl LastGc {
+    pub(super) fn of(report: &GcReport, took: Duration) -> Self {
+        Self {
+            ended: 0,
+            took_ms: took.as_millis() as u64,
+            packs_removed: report.packs_unlinked,
+            bytes_freed: report.bytes_freed.saturating_sub(report.bytes_copied),
+            packs_unreadable: report.unreadable.len() as u64,
+        }
+    }
+
+    /// Notes it. The run is through whether or not that can be done.
+    pub(super) fn note(self, meta: &dyn Meta) {
+        if let (Some(jobs), Ok(text)) = (meta.jobs(), serde_json::to_string(&self)) {
+            let _ = jobs.set_note(KIND, NAME, Some(text.as_str()));
+        }
+    }
+
+    /// The last run that was noted. One of a later program that this one does not understand counts as none.
+    pub(crate) fn read(meta: &dyn Meta) -> Result<Option<Self>> {
+        let Some(jobs) = meta.jobs() else { return Ok(None) };
+        let note = jobs.notes(KIND)?.into_iter().find(|note| note.name == NAME);
+        Ok(note
+            .and_then(|note| Some(Self { ended: note.changed, ..serde_json::from_str(&note.value).ok()? })))
+    }
+}

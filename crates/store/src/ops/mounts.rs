@@ -1,0 +1,95 @@
+//! Where a store is mounted: noted by each mount for those who ask (`status`), in the database, so that other hosts know it, too.
+//!
+//! A note is called by the host and the process of its mount, as the mount's sessions are. It counts while one of these lives: nothing has to be removed after a mount
+//! that was killed, but the next one removes what is left all the same.
+
+use serde::{Deserialize, Serialize};
+
+use super::status::{SessionStatus, Standing};
+use crate::error::{Context as _, Result};
+use crate::meta::jobs::Note;
+use crate::meta::{Meta, SessionRow};
+use crate::store::Store;
+
+const KIND: &str = "mount";
+/// What the sessions of mounts say that they are doing.
+const WHAT: &str = "mount";
+
+/// A mount, as it is noted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MountNote {
+    /// The directory that it is mounted on.
+    pub point: String,
+    /// Who mounted it: a name, or a number where it has none.
+    pub user: String,
+    /// Nobody may change anything in it.
+    pub read_only: bool,
+    /// The snapshot that it shows, if it does not show the present.
+    pub snapshot: Option<String>,
+}
+
+/// A mount that there is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MountStatus {
+    /// What it is.
+    pub note: MountNote,
+    /// Since when, nanoseconds since 1970 by the database's clock.
+    pub since: u64,
+    /// The number of its session.
+    pub session: u64,
+    /// Its host.
+    pub host: String,
+    /// Its process there.
+    pub process: String,
+}
+
+/// Notes that this process has mounted the store. To be called when it is mounted; a mount works without, so failures may be passed over.
+///
+/// # Errors
+/// Those of the database, where notes cannot be made among them.
+pub fn noted(store: &Store, note: &MountNote) -> Result<()> {
+    let jobs = store.jobs()?;
+    let there = store.meta.sessions()?;
+    for old in jobs.notes(KIND)? {
+        // The lock's name, the host, the process and the command.
+        let is_of = |row: &SessionRow| {
+            row.description.split_once(' ').is_some_and(|(_, rest)| rest == format!("{} {WHAT}", old.name))
+        };
+        if !there.iter().any(is_of) {
+            jobs.set_note(KIND, &old.name, None)?;
+        }
+    }
+    let text = serde_json::to_string(note).map_err(std::io::Error::other);
+    jobs.set_note(KIND, &own_name(), Some(&text.context(|| "the mount's note".to_owned())?))
+}
+
+/// Takes this process's note away.
+///
+/// # Errors
+/// Those of the database.
+pub fn ended(store: &Store) -> Result<()> {
+    store.jobs()?.set_note(KIND, &own_name(), None)
+}
+
+/// Mounts whose sessions are among these, and live.
+pub(super) fn mounts(meta: &dyn Meta, sessions: &[SessionStatus]) -> Result<Vec<MountStatus>> {
+    let Some(jobs) = meta.jobs() else { return Ok(Vec::new()) };
+    let mount = |Note { name, value, changed }: Note| {
+        let session = sessions.iter().find(|session| is_of(session, &name))?;
+        // One of a later program that this one does not understand counts as none.
+        let note = serde_json::from_str(&value).ok()?;
+        let (host, process) = (session.host.clone(), session.process.clone());
+        Some(MountStatus { note, since: changed, session: session.id, host, process })
+    };
+    Ok(jobs.notes(KIND)?.into_iter().filter_map(mount).collect())
+}
+
+fn is_of(session: &SessionStatus, name: &str) -> bool {
+    session.what == WHAT
+        && session.standing == Standing::Live
+        && name == format!("{} {}", session.host, session.process)
+}
+
+fn own_name() -> String {
+    format!("{} {}", rustix::system::uname().nodename().to_string_lossy(), std::process::id())
+}
