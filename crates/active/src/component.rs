@@ -3,6 +3,7 @@
 //! They are files like others: versions are kept, snapshots have them, `copy` and `recover` bring them along, whoever may write to the store may change them. A job
 //! holds the content that it was made with, as one more of its inputs, so that what runs is what was asked for, whatever becomes of the name.
 
+use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -16,6 +17,7 @@ use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use serde::{Deserialize, Serialize};
 
+use crate::sandbox::Sandbox;
 use crate::spec::Spec;
 
 /// Where they are kept.
@@ -111,7 +113,8 @@ pub fn settle(store: &Store, view: &View, spec: &mut Spec) -> Result<Vec<JobInpu
     Ok(inputs)
 }
 
-fn settle_one(
+/// As [`settle`], for one program.
+pub(crate) fn settle_one(
     store: &Store,
     view: &View,
     program: &mut [String],
@@ -162,6 +165,40 @@ fn earlier(store: &Store, view: &View, inode: u64, wanted: &str) -> Result<Optio
         }
     }
     Ok(None)
+}
+
+/// Puts a component into `dir`, which is made, for a program that is kept in.
+///
+/// # Errors
+/// As [`bring`].
+pub(crate) fn bring_kept(
+    store: &Store,
+    sandbox: &Sandbox,
+    kept: &Component,
+    root: &Root,
+    dir: &Path,
+) -> Result<()> {
+    std::fs::create_dir(dir).context(|| format!("the component {}", kept.name))?;
+    let copy = dir.join(&kept.name);
+    bring(store, kept, root, &copy)?;
+    sandbox.hand_over(&copy)?;
+    sandbox.hand_over(dir)
+}
+
+/// Puts a program of this host into `dir`, which is made, for a program that is kept in. Returns what it is called there.
+///
+/// # Errors
+/// When it is not there, or not the submitter's to read.
+pub(crate) fn bring_brought(sandbox: &Sandbox, program: &str, dir: &Path) -> Result<OsString> {
+    let path = Path::new(program);
+    let at = || format!("the program {program}");
+    let name = path.file_name().ok_or_else(|| Error::new(ErrorKind::Invalid, at()))?;
+    std::fs::create_dir(dir).context(at)?;
+    let copy = dir.join(name);
+    sandbox.copy_as_submitter(path, &copy).context(at)?;
+    sandbox.hand_over(&copy)?;
+    sandbox.hand_over(dir)?;
+    Ok(name.to_os_string())
 }
 
 /// Writes a component's content to `to`, to be run, and checks that it is the one that was meant.

@@ -1,7 +1,7 @@
 //! Active storage: programs that run where the data lies, over deduplicated and compressed files, with results that appear whole or not at all.
 //!
 //! ```text
-//!  globs ─ inputs.rs ─▶ plan.rs: a job, cut into splits ─▶ rows of the metadata (outrigger_store::meta::jobs)
+//!  globs ─ inputs.rs ─▶ plan.rs: a job, cut into splits by cuts.rs ─▶ rows of the metadata (outrigger_store::meta::jobs)
 //!                                                                │ claim
 //!                          runner/: slots ◀──────────────────────┘
 //!                             │  attempt/: feed ▶ program, kept in by sandbox/ ▶ output
@@ -19,6 +19,7 @@ pub mod attempt;
 pub mod bam;
 pub mod cgroup;
 pub mod component;
+pub mod cuts;
 pub mod foreground;
 pub mod identity;
 pub mod inputs;
@@ -27,6 +28,7 @@ pub mod mount;
 pub mod node;
 pub mod pattern;
 pub mod plan;
+mod plugin;
 pub mod progress;
 pub mod records;
 pub mod rules;

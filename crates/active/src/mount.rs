@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use outrigger_format::Root;
@@ -21,13 +21,76 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{Context as _, Error, ErrorKind, Store};
 use rustix::io::Errno;
 
+use crate::attempt::Range;
+
 const FOREVER: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Threads that answer the kernel.
 const THREADS: usize = 2;
 
+/// A file's content.
+pub(crate) enum Shown {
+    /// A stored one.
+    Whole(Arc<Root>),
+    /// Ranges of stored ones, one after the other.
+    Joined(Joined),
+}
+
+/// Ranges as one file. Which they are is asked when somebody wants to know, once.
+pub(crate) struct Joined {
+    ask: Box<dyn Fn() -> outrigger_store::Result<Vec<Range>> + Send + Sync>,
+    ranges: OnceLock<Option<Vec<Range>>>,
+}
+
+impl Joined {
+    fn ranges(&self) -> Result<&[Range]> {
+        self.ranges.get_or_init(|| (self.ask)().ok()).as_deref().ok_or(Errno::IO)
+    }
+}
+
+impl Shown {
+    /// The ranges that `ask` says.
+    pub fn joined(ask: impl Fn() -> outrigger_store::Result<Vec<Range>> + Send + Sync + 'static) -> Self {
+        Self::Joined(Joined { ask: Box::new(ask), ranges: OnceLock::new() })
+    }
+
+    fn len(&self) -> Result<u64> {
+        match self {
+            Self::Whole(root) => Ok(root.len()),
+            Self::Joined(joined) => Ok(joined.ranges()?.iter().map(|range| range.to - range.from).sum()),
+        }
+    }
+
+    fn read(&self, reader: &Reader<'_>, mut offset: u64, mut len: u64, out: &mut Vec<u8>) -> Result<()> {
+        let mut read = |root: &Root, from: u64, len: u64| {
+            let read = reader.read(root, from, len, &mut |bytes| {
+                out.extend_from_slice(bytes);
+                Ok(())
+            });
+            read.map_err(|_| Errno::IO)
+        };
+        let joined = match self {
+            Self::Whole(root) => return read(root, offset, len),
+            Self::Joined(joined) => joined,
+        };
+        for range in joined.ranges()? {
+            let own = range.to - range.from;
+            let here = own.saturating_sub(offset).min(len);
+            if here > 0 {
+                read(&range.root, range.from + offset, here)?;
+                len -= here;
+            }
+            if len == 0 {
+                break;
+            }
+            offset = offset.saturating_sub(own);
+        }
+        Ok(())
+    }
+}
+
 enum Node {
     Directory(BTreeMap<Vec<u8>, u64>),
-    File(Arc<Root>),
+    File(Arc<Shown>),
 }
 
 /// The files, by number: a node's number is its place, and one more.
@@ -37,9 +100,10 @@ struct Files {
 }
 
 impl Files {
-    fn new<'a>(store: &Arc<Store>, files: impl Iterator<Item = (&'a StorePath, &'a Arc<Root>)>) -> Self {
+    fn new(store: &Arc<Store>, files: Vec<(StorePath, Shown)>) -> Self {
         let mut nodes = vec![(ROOT, Node::Directory(BTreeMap::new()))];
-        for (path, root) in files {
+        for (path, shown) in files {
+            let shown = Arc::new(shown);
             let mut at = 0;
             for (depth, name) in path.components.iter().enumerate() {
                 let next = nodes.len() as u64 + 1;
@@ -49,7 +113,7 @@ impl Files {
                 if known.is_none() {
                     let last = depth + 1 == path.components.len();
                     let node =
-                        if last { Node::File(Arc::clone(root)) } else { Node::Directory(BTreeMap::new()) };
+                        if last { Node::File(Arc::clone(&shown)) } else { Node::Directory(BTreeMap::new()) };
                     nodes.push((at as u64 + 1, node));
                 }
                 at = number as usize - 1;
@@ -65,9 +129,9 @@ impl Files {
             .ok_or(Errno::STALE)
     }
 
-    fn file(&self, number: u64) -> Result<&Arc<Root>> {
+    fn file(&self, number: u64) -> Result<&Shown> {
         match &self.node(number)?.1 {
-            Node::File(root) => Ok(root),
+            Node::File(shown) => Ok(shown),
             Node::Directory(_) => Err(Errno::ISDIR),
         }
     }
@@ -82,7 +146,7 @@ impl Files {
     fn entry(&self, number: u64) -> Result<Entry> {
         let (kind, mode, size) = match &self.node(number)?.1 {
             Node::Directory(_) => (FileKind::Directory, 0o555, 0),
-            Node::File(root) => (FileKind::File, 0o444, root.len()),
+            Node::File(shown) => (FileKind::File, 0o444, shown.len()?),
         };
         let (time, links) = (Time::from_nanos(0), 1);
         let attr = Attr {
@@ -137,16 +201,11 @@ impl FileSystem for Files {
     }
 
     fn read(&self, number: u64, _handle: Handle, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let root = self.file(number)?;
-        let read = Reader::new(&self.store).read(root, offset, len as u64, &mut |bytes| {
-            out.extend_from_slice(bytes);
-            Ok(())
-        });
-        read.map_err(|_| Errno::IO)
+        self.file(number)?.read(&Reader::new(&self.store), offset, len as u64, out)
     }
 
     fn seek(&self, number: u64, _handle: Handle, offset: u64, to: Seek) -> Result<u64> {
-        let len = self.file(number)?.len();
+        let len = self.file(number)?.len()?;
         match to {
             _ if offset >= len => Err(Errno::NXIO),
             Seek::Data => Ok(offset),
@@ -196,9 +255,9 @@ impl InputsMount {
     ///
     /// # Errors
     /// `Denied` where nothing can be mounted.
-    pub fn new<'a>(
+    pub(crate) fn new(
         store: &Arc<Store>,
-        files: impl Iterator<Item = (&'a StorePath, &'a Arc<Root>)>,
+        files: Vec<(StorePath, Shown)>,
         point: &Path,
     ) -> outrigger_store::Result<Self> {
         let options = MountOptions {

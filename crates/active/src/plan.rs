@@ -7,51 +7,20 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_store::meta::jobs::{JobId, JobInput, NewJob, NewSplit, Seen};
 use outrigger_store::meta::{At, Meta};
 use outrigger_store::ops::View;
-use outrigger_store::ops::whereabouts::stretches;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
 use crate::component;
+use crate::cuts::{Cuts, cut};
 use crate::identity::Permissions;
 use crate::inputs::{Found, StoreGlob};
 use crate::pattern::Pattern;
-use crate::records::{Records, nominal};
+use crate::plugin;
+use crate::records::Records;
 use crate::spec::{Spec, is_brought};
 use crate::template::{self, Subject, expand};
 
-/// How many splits an input is cut into.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Splits {
-    /// Where the host changes that holds it, and after each [`AUTO_BYTES`], where the records allow it.
-    #[default]
-    Auto,
-    /// So many of each input.
-    Count(u64),
-}
-
-/// Bytes of a split, if nobody says how many there shall be: long enough that starting a program is nothing beside running it.
-pub const AUTO_BYTES: u64 = 64 << 20;
-/// Bytes of a split at least, where one is cut because another host holds what follows.
-const STRETCH_MIN: u64 = 4 << 20;
-/// Splits of one job at most.
-const SPLITS_MAX: usize = 1_000_000;
-
-impl Splits {
-    /// Parses `auto` or a number.
-    ///
-    /// # Errors
-    /// `Invalid`.
-    pub fn parse(text: &str) -> Result<Self> {
-        match text.parse() {
-            _ if text == "auto" => Ok(Self::Auto),
-            Ok(count) if (1..=SPLITS_MAX as u64).contains(&count) => Ok(Self::Count(count)),
-            _ => Err(Error::new(
-                ErrorKind::Invalid,
-                format!("--splits {text}: use auto or a number from 1 to {SPLITS_MAX}"),
-            )),
-        }
-    }
-}
+pub use crate::cuts::Splits;
 
 /// Makes a job of `spec` over the files that match `globs` now, with those that match `with` to look at. All are kept from then on as they are now.
 ///
@@ -102,12 +71,15 @@ pub(crate) fn make(
     splits: Splits,
     fired: Option<Fired>,
 ) -> Result<JobId> {
-    let cuts = cut(store, spec, &found, splits)?;
-    check_targets(&*store.meta, spec, &found, &cuts)?;
+    let mut cuts = cut(store, spec, &found, splits)?;
+    check_targets(&*store.meta, spec, &found, &cuts.splits)?;
     let mut permissions = Permissions::new(&*store.meta, view.at, spec.submitter.as_ref());
     found.iter().try_for_each(|found| permissions.require_readable(&found.path, &found.inode))?;
     let mut spec = spec.clone();
     settle_program(&mut spec)?;
+    plugin::settle(store, view, &mut spec, &found, &mut cuts)?;
+    let Cuts { splits, by_host } = cuts;
+    spec.by_host = by_host;
     let (seen, components) = match fired {
         Some(Fired { seen, components }) => (Some(seen), components),
         None => (None, component::settle(store, view, &mut spec)?),
@@ -125,7 +97,7 @@ pub(crate) fn make(
     found[before..].iter().try_for_each(|found| permissions.require_readable(&found.path, &found.inode))?;
     let input = |found: Found| JobInput { path: found.path.to_bytes(), root: found.inode.root };
     let inputs = found.into_iter().map(input).chain(components).collect();
-    let job = NewJob { spec: spec.encode()?, inputs, splits: cuts, seen };
+    let job = NewJob { spec: spec.encode()?, inputs, splits, seen };
     let id = store.jobs()?.create_job(&job)?;
     // The view's pin ends here: by now the job holds its inputs.
     view.check()?;
@@ -163,52 +135,6 @@ pub fn settle_program(spec: &mut Spec) -> Result<()> {
     }
     spec.host = Some(crate::node::host());
     Ok(())
-}
-
-fn cut(store: &Store, spec: &Spec, found: &[Found], splits: Splits) -> Result<Vec<NewSplit>> {
-    let can = spec.records != Records::Whole;
-    if let (Splits::Count(2..), false) = (splits, can) {
-        let why =
-            "to split inputs, say what they consist of: --records lines, fixed:BYTES, delimiter:TEXT or bam";
-        return Err(Error::new(ErrorKind::Invalid, why));
-    }
-    // One component has all of them, unless they are to be split: then each has a part, and what they write is joined in order.
-    let together = spec.pattern == Pattern::ManyToFile && (!can || splits == Splits::Count(1));
-    if together {
-        let to = found.iter().map(|found| found.inode.root.len()).sum();
-        return Ok(vec![NewSplit { input: None, from: 0, to }]);
-    }
-    let mut cuts = Vec::new();
-    for (number, one) in (0..).zip(found) {
-        let root = &one.inode.root;
-        let len = root.len();
-        let parts = match splits {
-            _ if !can => vec![(0, len, 1)],
-            Splits::Count(count) => vec![(0, len, count)],
-            Splits::Auto => {
-                let count = |from: u64, to: u64| (to - from).div_ceil(AUTO_BYTES).max(1);
-                // It decides only who has far to read: where it cannot be found out, it does not matter.
-                match stretches(store, root, STRETCH_MIN) {
-                    Ok(parts) if parts.len() > 1 => {
-                        parts.iter().map(|part| (part.from, part.to, count(part.from, part.to))).collect()
-                    }
-                    _ => vec![(0, len, count(0, len))],
-                }
-            }
-        };
-        if cuts.len() as u64 + parts.iter().map(|part| part.2).sum::<u64>() > SPLITS_MAX as u64 {
-            let why = format!(
-                "that would be more than {SPLITS_MAX} splits; give a smaller --splits, or fewer inputs"
-            );
-            return Err(Error::new(ErrorKind::Invalid, why));
-        }
-        for (start, end, count) in parts {
-            let ranges = nominal(end - start, count).into_iter();
-            let split = |(from, to)| NewSplit { input: Some(number), from: start + from, to: start + to };
-            cuts.extend(ranges.map(split));
-        }
-    }
-    Ok(cuts)
 }
 
 /// The input that a template may speak of, for a split.

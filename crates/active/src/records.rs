@@ -21,13 +21,15 @@ pub enum Records {
     Delimited(Vec<u8>),
     /// Alignments of a BAM file, found by its index; see [`crate::bam`].
     Bam,
+    /// Where this program, with its arguments, says that they start; see [`crate::plugin`].
+    Plugin(Vec<String>),
 }
 
 /// Bytes that are looked at, at a time, for the next delimiter.
 const STEP: u64 = 256 << 10;
 
 impl Records {
-    /// Parses `lines`, `bam`, `fixed:N`, `delimiter:X` (with `\n`, `\r`, `\t`, `\0`, `\\` and `\xNN`), `whole`.
+    /// Parses `lines`, `bam`, `fixed:N`, `delimiter:X` (with `\n`, `\r`, `\t`, `\0`, `\\` and `\xNN`), `plugin:PROGRAM ARGUMENT…`, `whole`.
     ///
     /// # Errors
     /// `Invalid`, saying what would be accepted.
@@ -53,7 +55,16 @@ impl Records {
                 }
                 Ok(Self::Delimited(delimiter))
             }
-            _ => Err(invalid("use lines, fixed:BYTES, delimiter:TEXT, bam or whole")),
+            Some(("plugin", words)) => {
+                let words: Vec<String> = words.split_whitespace().map(str::to_string).collect();
+                if words.is_empty() {
+                    return Err(invalid(
+                        "name a program that prints where records start: plugin:./starts, or plugin:@starts for a component",
+                    ));
+                }
+                Ok(Self::Plugin(words))
+            }
+            _ => Err(invalid("use lines, fixed:BYTES, delimiter:TEXT, bam, plugin:PROGRAM or whole")),
         }
     }
 
@@ -70,6 +81,8 @@ impl Records {
             Self::Whole => Ok(len),
             // What is nominal is made exact by the index, when it is read.
             Self::Bam => Ok(offset),
+            // It was cut where they start.
+            Self::Plugin(_) => Ok(offset),
             Self::Fixed(size) => Ok(offset.div_ceil(*size).saturating_mul(*size).min(len)),
             Self::Delimited(delimiter) => {
                 let mut search = Search::new(delimiter, offset.saturating_sub(delimiter.len() as u64));
@@ -170,8 +183,12 @@ mod tests {
         assert_eq!(Records::parse("lines").unwrap(), Records::Delimited(b"\n".to_vec()));
         assert_eq!(Records::parse("fixed:4K").unwrap(), Records::Fixed(4096));
         assert_eq!(Records::parse("delimiter:\\r\\n\\x00").unwrap(), Records::Delimited(b"\r\n\0".to_vec()));
+        let words = ["./starts".to_string(), "-v".to_string()];
+        assert_eq!(Records::parse("plugin:./starts  -v").unwrap(), Records::Plugin(words.to_vec()));
         for wrong in [
             "",
+            "plugin:",
+            "plugin: ",
             "line",
             "fixed:0",
             "fixed:x",

@@ -29,6 +29,7 @@ use crate::component;
 use crate::inputs::{Found, StoreGlob};
 use crate::pattern::Pattern;
 use crate::plan::{self, Splits};
+use crate::records::Records;
 use crate::spec::Spec;
 use crate::written;
 
@@ -214,6 +215,9 @@ pub fn add(
     if on == Trigger::Read && existing {
         return invalid("--on read is for what is read from now on: leave --existing away".into());
     }
+    if matches!(spec.records, Records::Plugin(_)) {
+        return invalid("--records plugin:PROGRAM is for `run`: whoever makes a rule's jobs has other rules to look after, and cannot wait for it".into());
+    }
     let parsed = StoreGlob::parse(glob)?;
     spec.check()?;
     plan::settle_program(&mut spec)?;
@@ -225,6 +229,12 @@ pub fn add(
     let splits = match splits {
         Splits::Auto => None,
         Splits::Count(count) => Some(count),
+        Splits::Hosts => {
+            return invalid(
+                "--splits hosts is for `run`: a rule's inputs are cut by --splits auto, where the host changes"
+                    .into(),
+            );
+        }
     };
     let (glob, more) = (glob.to_string(), Vec::new());
     let rule = Rule { id, glob, more, on, spec, with, splits, paused: false };

@@ -1,12 +1,13 @@
 //! What a job does: everything that is needed to run it again somewhere else, kept as JSON in its row.
 //!
-//! A program of an earlier version ignores what it does not know of a job. What it must not ignore (there is more than one program, or file that it follows; what of the network it may reach) is written so that it cannot
+//! A program of an earlier version ignores what it does not know of a job. What it must not ignore (there is more than one program, or file that it follows; what of the network it may reach; its splits are hosts') is written so that it cannot
 //! read it at all, and leaves the job to others: as the one member `later` of an object.
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::component::Component;
+use crate::cuts::Held;
 use crate::identity::Submitter;
 use crate::limits::Limits;
 use crate::pattern::Pattern;
@@ -105,6 +106,9 @@ pub struct Spec {
     /// How close it is to who writes that.
     #[serde(default)]
     pub attach: Attach,
+    /// What each of its splits consists of, in their order, if they are hosts'; else their rows say it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_host: Vec<Held>,
     /// True: what was set aside does not fail the job; inputs that it belongs to have no output.
     pub skip: bool,
 }
@@ -124,8 +128,11 @@ enum Kept {
 impl Serialize for Spec {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         let plain = Plain(self.clone());
-        let later =
-            !self.also.is_empty() || self.together || !self.reach.is_empty() || !self.env_here.is_empty();
+        let later = !self.also.is_empty()
+            || self.together
+            || !self.reach.is_empty()
+            || !self.env_here.is_empty()
+            || !self.by_host.is_empty();
         if later { Kept::Later { later: plain } } else { Kept::Plain(plain) }.serialize(serializer)
     }
 }
@@ -162,6 +169,7 @@ impl Spec {
             written: None,
             together: false,
             attach: Attach::default(),
+            by_host: Vec::new(),
             skip: false,
         }
     }
@@ -396,6 +404,35 @@ mod tests {
         assert_eq!(read.told(), "sum --and -- max");
         assert_eq!((read.outputs, read.also), (two.outputs, two.also));
         assert!(Spec::decode("{}").is_err() && Spec::decode("{\"later\":{}}").is_err());
+    }
+
+    #[test]
+    fn hosts_splits_come_back_and_nobody_runs_the_job_who_would_take_them_for_ranges() {
+        let mut spec = Spec::new(Pattern::ReadToFile, vec!["wc".to_string()]).output("a");
+        assert!(Spec::decode(&spec.encode().unwrap()).unwrap().by_host.is_empty());
+        spec.by_host = vec![Held { host: "h1".to_string(), ranges: vec![(0, 0, 7), (0, 9, 12)] }];
+        let text = spec.encode().unwrap();
+        assert_eq!(Spec::decode(&text).unwrap().by_host, spec.by_host);
+        assert!(serde_json::from_str::<Plain>(&text).is_err(), "{text}");
+    }
+
+    #[test]
+    fn records_of_a_plug_in_come_back_and_nobody_runs_the_job_who_does_not_know_them() {
+        #[derive(Deserialize)]
+        #[allow(dead_code, reason = "it is only parsed")]
+        enum Earlier {
+            Whole,
+            Fixed(u64),
+            Delimited(Vec<u8>),
+            Bam,
+        }
+        let mut spec = Spec::new(Pattern::ReadToFile, vec!["wc".to_string()]).output("a");
+        spec.records = Records::parse("plugin:@starts 3").unwrap();
+        assert_eq!(Spec::decode(&spec.encode().unwrap()).unwrap().records, spec.records);
+        let earlier = |records: &Records| {
+            serde_json::from_str::<Earlier>(&serde_json::to_string(records).unwrap()).is_ok()
+        };
+        assert!(earlier(&Records::Fixed(3)) && !earlier(&spec.records));
     }
 
     #[test]

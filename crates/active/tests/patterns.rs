@@ -276,3 +276,15 @@ fn the_program_reads_while_the_writer_writes() {
     });
     assert_eq!(place.text("raw"), "first\nsecond\n");
 }
+
+#[test]
+fn what_is_joined_as_it_is_has_no_splits() {
+    let place = Place::new();
+    place.put("a", b"1\n2\n");
+    place.put("b", b"3\n");
+    let job = lines(spec(ManyToFile, &[])).output("all");
+    for splits in [Splits::Auto, Splits::Count(2), Splits::Hosts] {
+        place.run(&job, &["a", "b"], splits).unwrap();
+        assert_eq!(place.text("all"), "1\n2\n3\n", "{splits:?}");
+    }
+}

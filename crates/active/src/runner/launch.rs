@@ -18,11 +18,15 @@ use super::scratch::FILES;
 use crate::attempt::{Attempt, Feed, Range, share};
 use crate::cgroup::Group;
 use crate::component;
-use crate::mount::InputsMount;
+use crate::cuts::Held;
+use crate::mount::{InputsMount, Shown};
 use crate::records::Records;
 use crate::sandbox::{Kept, Network, Places, net};
 use crate::spec::{Output, Spec, is_brought, names_inputs};
 use crate::written;
+
+/// Where hosts' splits lie in the inputs' mount.
+const SPLITS: &[u8] = b".splits";
 
 /// A job's inputs, as they were when it was made.
 pub(crate) struct Inputs {
@@ -87,9 +91,21 @@ pub(super) fn prepare(shared: &Shared) -> Result<Option<InputsMount>> {
     }
     let point = shared.scratch.path().join(FILES);
     std::fs::create_dir(&point).context(|| "making a directory for the inputs".to_string())?;
-    let own = inputs.paths.iter().zip(&inputs.roots).filter(|_| wanted);
-    let with = inputs.with.iter().map(|(path, root)| (path, root));
-    InputsMount::new(&shared.store, own.chain(with), &point).map(Some)
+    let whole = |path: &StorePath, root: &Arc<Root>| (path.clone(), Shown::Whole(Arc::clone(root)));
+    let mut shown = Vec::new();
+    if wanted && shared.spec.by_host.is_empty() {
+        shown.extend(inputs.paths.iter().zip(&inputs.roots).map(|(path, root)| whole(path, root)));
+    } else if wanted {
+        for (number, held) in shared.spec.by_host.iter().enumerate() {
+            // Where its records begin is looked for by whoever opens it: each host has but its own open.
+            let path = split_path(&inputs.paths, number as u64, held);
+            let (store, inputs) = (Arc::clone(&shared.store), Arc::clone(inputs));
+            let (records, held) = (shared.spec.records.clone(), held.clone());
+            shown.push((path, Shown::joined(move || held_ranges(&store, &inputs, &records, &held))));
+        }
+    }
+    shown.extend(inputs.with.iter().map(|(path, root)| whole(path, root)));
+    InputsMount::new(&shared.store, shown, &point).map(Some)
 }
 
 /// Where the names lie that programs may reach.
@@ -107,23 +123,13 @@ fn bring(shared: &Shared, number: usize) -> Result<()> {
     if let Some(kept) = shared.spec.components().nth(number).flatten() {
         let lost = || Error::new(ErrorKind::Damaged, format!("job {} has lost its component", shared.job));
         let root = shared.inputs.components.get(number).and_then(Option::as_ref).ok_or_else(lost)?;
-        std::fs::create_dir(&dir).context(|| format!("the component {}", kept.name))?;
-        let copy = dir.join(&kept.name);
-        component::bring(&shared.store, kept, root, &copy)?;
-        shared.sandbox.hand_over(&copy)?;
-        return shared.sandbox.hand_over(&dir);
+        return component::bring_kept(&shared.store, &shared.sandbox, kept, root, &dir);
     }
     let words = shared.spec.programs().nth(number).filter(|words| is_brought(words));
-    let Some(program) = words.and_then(<[String]>::first) else {
-        return Ok(());
-    };
-    let path = Path::new(program);
-    let at = || format!("the program {program}");
-    std::fs::create_dir(&dir).context(at)?;
-    let copy = dir.join(path.file_name().ok_or_else(|| Error::new(ErrorKind::Invalid, at()))?);
-    shared.sandbox.copy_as_submitter(path, &copy).context(at)?;
-    shared.sandbox.hand_over(&copy)?;
-    shared.sandbox.hand_over(&dir)
+    match words.and_then(<[String]>::first) {
+        Some(program) => component::bring_brought(&shared.sandbox, program, &dir).map(drop),
+        None => Ok(()),
+    }
 }
 
 /// An attempt that has begun.
@@ -271,7 +277,10 @@ fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range], seen: &Arc<Seen>
 
 /// What the split owns, record by record.
 fn ranges(shared: &Shared, claimed: &Claimed) -> Result<Vec<Range>> {
-    let Inputs { paths, roots, .. } = &shared.inputs;
+    if let Some(held) = shared.spec.by_host.get(claimed.number as usize) {
+        return held_ranges(&shared.store, &shared.inputs, &shared.spec.records, held);
+    }
+    let Inputs { paths, roots, .. } = &*shared.inputs;
     let range = |input: usize, from: u64, to: u64| -> Result<Range> {
         let lost = || Error::new(ErrorKind::Damaged, format!("job {} has no input {input}", shared.job));
         let (path, root) = paths.get(input).zip(roots.get(input)).ok_or_else(lost)?;
@@ -297,6 +306,26 @@ fn ranges(shared: &Shared, claimed: &Claimed) -> Result<Vec<Range>> {
     Ok(vec![Range { from, to, ..whole }])
 }
 
+/// What a host's split owns, record by record.
+fn held_ranges(store: &Store, inputs: &Inputs, records: &Records, held: &Held) -> Result<Vec<Range>> {
+    let reader = Reader::new(store);
+    let range = |&(input, from, to): &(u32, u64, u64)| {
+        let lost = || Error::new(ErrorKind::Damaged, format!("the job has no input {input}"));
+        let (path, root) =
+            inputs.paths.get(input as usize).zip(inputs.roots.get(input as usize)).ok_or_else(lost)?;
+        let (from, to) = (records.start_at(&reader, root, from)?, records.start_at(&reader, root, to)?);
+        Ok(Range { root: Arc::clone(root), from, to, path: path.to_string().into() })
+    };
+    held.ranges.iter().map(range).collect()
+}
+
+/// What a host's split is called as a file: as the input that it is of.
+fn split_path(paths: &[StorePath], number: u64, held: &Held) -> StorePath {
+    let input = held.input().and_then(|input| paths.get(input as usize)).and_then(StorePath::name);
+    let components = [SPLITS.to_vec(), number.to_string().into_bytes(), input.unwrap_or(b"inputs").to_vec()];
+    StorePath { components: components.to_vec() }
+}
+
 fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed, number: usize) -> Result<Vec<OsString>> {
     use std::os::unix::ffi::OsStringExt as _;
     let paths = &shared.inputs.paths;
@@ -313,6 +342,10 @@ fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed, number: usize)
             continue;
         }
         let inner = |prefix: &str| word.strip_prefix(prefix).and_then(|word| word.strip_suffix('}'));
+        if let (true, Some(held)) = (word == "{in}", shared.spec.by_host.get(claimed.number as usize)) {
+            words.push(file(&split_path(paths, claimed.number, held)).into());
+            continue;
+        }
         if word == "{in}" {
             match claimed.range.input {
                 Some(input) => words.extend(paths.get(input as usize).map(|path| OsString::from(file(path)))),
@@ -345,7 +378,8 @@ fn environment(
     ranges: &[Range],
     program: usize,
 ) -> Vec<(&'static str, OsString)> {
-    let first = ranges.first();
+    let mut inputs: Vec<&Arc<str>> = ranges.iter().map(|range| &range.path).collect();
+    inputs.dedup();
     let number = |value: u64| OsString::from(value.to_string());
     // The same for every attempt, and no other program's: what it marks an external effect with.
     let mut task = format!("{}-{}-{}", shared.store.config.id, shared.job, claimed.number);
@@ -358,16 +392,22 @@ fn environment(
         ("AS_SPLITS", number(shared.counters.view().splits)),
         ("AS_ATTEMPT", number(claimed.attempt)),
         ("AS_TASK_ID", task.into()),
-        ("AS_INPUTS", number(ranges.len() as u64)),
+        ("AS_INPUTS", number(inputs.len() as u64)),
     ];
-    if let ([_], Some(range)) = (ranges, first) {
-        variables.push(("AS_INPUT", range.path.to_string().into()));
-        // Nobody knows yet where a file ends that is being written.
-        if claimed.range.is_open() {
-            return variables;
-        }
+    if let [input] = inputs[..] {
+        variables.push(("AS_INPUT", input.to_string().into()));
+    }
+    // Nobody knows yet where a file ends that is being written.
+    if claimed.range.is_open() {
+        return variables;
+    }
+    // What lies at several places has a length, and no one place.
+    if let [range] = ranges {
         variables.push(("AS_OFFSET", number(range.from)));
-        variables.push(("AS_LENGTH", number(range.to - range.from)));
+    }
+    if ranges.len() == 1 || !shared.spec.by_host.is_empty() {
+        let len = ranges.iter().map(|range| range.to - range.from).sum();
+        variables.push(("AS_LENGTH", number(len)));
     }
     variables
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use outrigger_format::{Entry, PackId, Root};
 use outrigger_store::backend::{is_same_host, place_on};
-use outrigger_store::meta::jobs::{JobId, NewSplit};
+use outrigger_store::meta::jobs::JobId;
 use outrigger_store::ops::whereabouts::{Hosts, whereabouts_while};
 use outrigger_store::read::{Reader, Told};
 use outrigger_store::{Error, ErrorKind, Result, Store};
@@ -27,7 +27,7 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 
 /// The splits of which this host holds more than half, rising, as far as that can be found out soon: it is only an order, so what fails or takes long is left
 /// out, and these splits are taken as they come.
-pub(super) fn local_splits(store: &Arc<Store>, job: JobId, roots: &[Arc<Root>]) -> Vec<u64> {
+pub(super) fn local_splits(store: &Arc<Store>, job: JobId, spec: &Spec, roots: &[Arc<Root>]) -> Vec<u64> {
     let host = crate::node::host();
     let Ok(splits) = store.jobs().and_then(|jobs| jobs.splits(job)) else { return Vec::new() };
     // What another host has just stored would be nowhere, else.
@@ -37,8 +37,10 @@ pub(super) fn local_splits(store: &Arc<Store>, job: JobId, roots: &[Arc<Root>]) 
     let mut look = Look { store, host: &host, hosts: Hosts::default(), until: Instant::now() + LOOK_MAX };
     let mut local = Vec::new();
     for split in splits.iter().take(SPLITS_MAX) {
-        let Some(root) = split.range.input.and_then(|input| roots.get(input as usize)) else { continue };
-        match look.has_most(root, split.range) {
+        let own = split.range.input.map(|input| vec![(input, split.range.from, split.range.to)]);
+        let held = spec.by_host.get(split.number as usize).map(|held| held.ranges.clone());
+        let Some(ranges) = held.or(own) else { continue };
+        match look.has_most(roots, &ranges) {
             Ok(true) => local.push(split.number),
             Ok(false) => {}
             // The engine does not know, or time is up.
@@ -172,26 +174,33 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Whether this host has more than half of a split.
-    fn has_most(&mut self, root: &Root, split: NewSplit) -> Result<bool> {
+    /// Whether this host has more than half of a split, which is these ranges of inputs.
+    fn has_most(&mut self, roots: &[Arc<Root>], ranges: &[(u32, u64, u64)]) -> Result<bool> {
         let reader = Reader::new(self.store);
         let (mut bytes, mut bytes_here) = (0u64, 0u64);
-        let step = (split.to.saturating_sub(split.from) / SAMPLES).max(1);
-        let mut at = split.from;
-        while at < split.to {
-            if Instant::now() >= self.until {
-                return Err(Error::new(ErrorKind::Cancelled, "that took long enough"));
-            }
-            reader.entries(root, at, at + 1, &mut |_, entry| {
-                if let Entry::Chunk { fingerprint, len } = entry
-                    && let Some(place) = self.store.index.resolve(&fingerprint, |_| true)?
-                {
-                    bytes += u64::from(len);
-                    bytes_here += if self.has(place.pack)? { u64::from(len) } else { 0 };
+        let all: u64 = ranges.iter().map(|(_, from, to)| to.saturating_sub(*from)).sum();
+        let step = (all / SAMPLES).max(1);
+        // How far into a range the next sample lies.
+        let mut into = 0;
+        for &(input, from, to) in ranges {
+            let Some(root) = roots.get(input as usize) else { continue };
+            let mut at = from + into;
+            while at < to {
+                if Instant::now() >= self.until {
+                    return Err(Error::new(ErrorKind::Cancelled, "that took long enough"));
                 }
-                Ok(false)
-            })?;
-            at += step;
+                reader.entries(root, at, at + 1, &mut |_, entry| {
+                    if let Entry::Chunk { fingerprint, len } = entry
+                        && let Some(place) = self.store.index.resolve(&fingerprint, |_| true)?
+                    {
+                        bytes += u64::from(len);
+                        bytes_here += if self.has(place.pack)? { u64::from(len) } else { 0 };
+                    }
+                    Ok(false)
+                })?;
+                at += step;
+            }
+            into = at - to;
         }
         Ok(bytes_here * 2 > bytes)
     }

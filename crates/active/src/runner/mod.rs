@@ -49,7 +49,7 @@ use locality::Tally;
 pub use locality::{Nearby, nearby};
 pub use made::{Made, made};
 pub use measured::{Forecast, Measured, measured};
-use scratch::Scratch;
+pub(crate) use scratch::Scratch;
 use stragglers::Overtaken;
 pub(crate) use stragglers::{Beside, Stragglers};
 pub(crate) use upkeep::fence_the_dead;
@@ -114,6 +114,8 @@ pub struct SetAside {
     pub from: u64,
     /// Nominal first byte after.
     pub to: u64,
+    /// Who held it when the job was made, if its splits are hosts': then it has a length and no one place.
+    pub held_by: Option<String>,
     /// Why the last attempt failed.
     pub why: String,
 }
@@ -123,7 +125,7 @@ pub(crate) struct Shared {
     pub store: Arc<Store>,
     pub job: JobId,
     pub spec: Spec,
-    pub inputs: Inputs,
+    pub inputs: Arc<Inputs>,
     pub sandbox: Sandbox,
     pub watch: Arc<Watch>,
     pub counters: Arc<Counters>,
@@ -249,7 +251,7 @@ fn work(
     fence_the_dead(store)?;
     let spec = Spec::decode(&row.spec)?;
     require_runnable(&spec).map_err(|error| error.context(format!("job {job}")))?;
-    let inputs = Inputs::load(store, job, &spec)?;
+    let inputs = Arc::new(Inputs::load(store, job, &spec)?);
     if inputs.paths.is_empty() && feed.is_none() {
         let why = "what was written is gone with the process that read it";
         jobs.end_job(job, JobState::Failed, why)?;
@@ -275,7 +277,7 @@ fn work(
     let scratch = Scratch::new()?;
     sandbox.hand_over(scratch.path())?;
     let missing = sandbox.missing.clone();
-    let local = locality::local_splits(store, job, &inputs.roots);
+    let local = locality::local_splits(store, job, &spec, &inputs.roots);
     let place = locality::own_place(store);
     let shared = Arc::new(Shared {
         store: Arc::clone(store),

@@ -8,6 +8,7 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{ErrorKind, Result, Store};
 
 use super::{SetAside, described};
+use crate::spec::Spec;
 
 /// How long after the first look at a job's sessions comes the second.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
@@ -19,13 +20,16 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 pub fn set_aside(store: &Store, job: JobId) -> Result<Vec<SetAside>> {
     let jobs = store.jobs()?;
     let inputs = jobs.inputs(job)?;
+    let spec = jobs.job(job)?.and_then(|row| Spec::decode(&row.spec).ok());
+    let by_host = spec.map(|spec| spec.by_host).unwrap_or_default();
     let aside = jobs.splits(job)?.into_iter().filter(|split| split.state == SplitState::SetAside);
     aside
         .map(|split| {
             let input = split.range.input.and_then(|input| inputs.get(input as usize));
             let input = input.map(|input| StorePath::parse(&input.path)).transpose()?;
             let (from, to) = (split.range.from, split.range.to);
-            Ok(SetAside { split: split.number, input, from, to, why: split.why })
+            let held_by = by_host.get(split.number as usize).map(|held| held.host.clone());
+            Ok(SetAside { split: split.number, input, from, to, held_by, why: split.why })
         })
         .collect()
 }

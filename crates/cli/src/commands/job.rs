@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use outrigger_active::cuts::Held;
 use outrigger_active::node::is_served;
 use outrigger_active::runner::{Forecast, Measured, left_of, made, measured, runner_of, set_aside};
 use outrigger_active::spec::{Output, Spec};
@@ -197,12 +198,17 @@ fn left_text(store: &Store, row: &JobRow) -> String {
 }
 
 /// How long each input is: what it is while the job holds it, and after that as far as the job's cuts say so.
-fn lengths(inputs: &[JobInput], splits: &[SplitRow], state: JobState) -> Vec<Option<u64>> {
+fn lengths(inputs: &[JobInput], splits: &[SplitRow], by_host: &[Held], state: JobState) -> Vec<Option<u64>> {
     if state != JobState::Done {
         return inputs.iter().map(|input| Some(input.root.len())).collect();
     }
     let mut lengths = vec![None; inputs.len()];
-    for split in splits {
+    for &(input, _, to) in by_host.iter().flat_map(|held| &held.ranges) {
+        if let Some(len) = lengths.get_mut(input as usize) {
+            *len = Some(len.unwrap_or(0).max(to));
+        }
+    }
+    for split in splits.iter().filter(|_| by_host.is_empty()) {
         let of = match split.range.input {
             Some(input) => lengths.get_mut(input as usize),
             None => lengths.first_mut().filter(|_| inputs.len() == 1),
@@ -257,7 +263,8 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     let jobs = store.jobs()?;
     let inputs = jobs.inputs(row.id)?;
     let aside = set_aside(&store, row.id)?;
-    let written = Spec::decode(&row.spec).ok().and_then(|spec| spec.written);
+    let spec = Spec::decode(&row.spec).ok();
+    let (written, by_host) = spec.map(|spec| (spec.written, spec.by_host)).unwrap_or_default();
     let is_open = written.is_some() && jobs.split(row.id, 0)?.is_some_and(|split| split.range.is_open());
     let splits = jobs.splits(row.id)?;
     let is_left = !left_among(&store, std::slice::from_ref(&row))?.is_empty();
@@ -277,7 +284,7 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
             .iter()
             .map(|aside| Object::new().with("split", aside.split).with("why", aside.why.clone()).into())
             .collect();
-        let lengths = lengths(&inputs, &splits, row.state);
+        let lengths = lengths(&inputs, &splits, &by_host, row.state);
         let inputs: Vec<_> = inputs.iter().zip(lengths).map(input).collect();
         let object = about(&row).with("inputs", inputs).with("being_written", is_open);
         let made = made(&store, row.id, row.state)?;

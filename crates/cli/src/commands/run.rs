@@ -49,10 +49,12 @@ Examples:
   outrigger run --pattern '1W->2W' --in 'raw/*.csv' --out 'means/{stem}' --follow -- awk -F, '{s+=$2} END {print s/NR}'
   outrigger run --pattern '#W->1W' --in raw/a --in raw/b --out both.zst --follow -- zstd     reads a to its end, then b, while they are written
   outrigger run --in 'reads/*.bam' --out 'unmapped/{stem}.sam' --records bam --splits 8 -- samtools view -f 4 -
+  outrigger run --in genome.fa --out n --records plugin:./fasta.sh --splits 8 -- grep -c '^>'    fasta.sh: awk '/^>/ {printf \"%.0f\\n\", at} {at += length($0)+1}'
   outrigger run --in 'n/*' --out 'scaled/{name}' --records lines -- @scale 2.5    a component: see `outrigger component --help`
   outrigger run --in 'n/*' --out 'sums/{stem}' -- awk '{s+=$1} END {print s}' --and --out 'sorted/{stem}' -- sort -n     one pass for both
   outrigger run --pattern '#W->1W' --in 'parts/*' --out all.txt               joins them; no data is read
   outrigger run --pattern '#W->1W' --in 'logs/*' --out found --records lines --splits auto -- sed -n /ERROR/p
+  outrigger run --in big.log --out counts --records lines --splits hosts -- awk '/ERROR/ {n++} END {print n+0}'     a number for each host that holds some of it
 
 After a program, `--and --out TEMPLATE -- PROGRAM` is one more that is given the same input, which is read once for all of them; all must succeed. (A program that
 itself takes an argument --and is called by another: `sh -c`.)
@@ -95,11 +97,13 @@ pub struct WorkArgs {
     /// a template that ends with / takes all files that the program makes in $AS_WORK
     #[arg(long = "out", value_name = "TEMPLATE")]
     outputs: Vec<String>,
-    /// What inputs consist of, so that they can be split: lines, fixed:BYTES, delimiter:TEXT, or bam
-    /// (alignments; FILE.bam.bai must lie beside each input)
+    /// What inputs consist of, so that they can be split: lines, fixed:BYTES, delimiter:TEXT, bam
+    /// (alignments; FILE.bam.bai must lie beside each input), or plugin:PROGRAM (with arguments; @NAME: a component): it is run once over each input that is to be cut, as the
+    /// job is made, and prints the offsets at which records start, rising, one a line
     #[arg(long, default_value = "whole", value_parser = records)]
     records: Records,
-    /// Into how many parts each input is cut: auto (one each 64 MiB), or a number
+    /// Into how many parts each input is cut: auto (one each 64 MiB, and where the host changes that holds it), a number, or hosts: for each host that holds
+    /// some of it one part, all that it holds, as one file; outputs are then joined host by host, and not in the order of the input
     #[arg(long, default_value = "auto", value_parser = splits)]
     pub splits: Splits,
     /// Add to the program's environment, which is empty else; NAME alone has the value that it has where the program is run (this command's, or the agent's): a password, say, that is
@@ -246,6 +250,11 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
     if args.follow {
         return follow(context, &args, spec);
     }
+    if written && (args.work.splits == Splits::Hosts || matches!(spec.records, Records::Plugin(_))) {
+        return Err(Failure::usage(
+            "a file that is being written is read by one program: leave --splits hosts and --records plugin away",
+        ));
+    }
     if !written && (spec.pattern.needs_writer() || args.to.is_some()) {
         let why = "is for a file that is being written: give it on standard input, with --in -, or name one of a mount, with --follow";
         let what = if args.to.is_some() { "--to".to_string() } else { spec.pattern.to_string() };
@@ -276,6 +285,11 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
 fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
     if args.inputs.iter().any(|glob| glob == "-") {
         return Err(Failure::usage("--in - is followed as it comes: leave --follow away"));
+    }
+    if args.work.splits == Splits::Hosts {
+        return Err(Failure::usage(
+            "a file that is being written is read by one program: leave --splits hosts away",
+        ));
     }
     Sandbox::find_for(&spec)?;
     if !args.detach {

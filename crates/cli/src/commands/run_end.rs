@@ -129,6 +129,11 @@ pub(super) fn say(
             .input
             .as_ref()
             .map_or(String::new(), |input| format!(" (`{input}`, from byte {})", aside.from));
+        let of = match (&aside.held_by, &aside.input) {
+            (Some(host), Some(input)) => format!(" (what {host} held of `{input}`)"),
+            (Some(host), None) => format!(" (what {host} held)"),
+            (None, _) => of,
+        };
         complain(&format!("split {}{of} was set aside: {}", aside.split, aside.why));
     }
     let exit = match job.state {

@@ -33,6 +33,52 @@ fn the_first_example_works() {
 }
 
 #[test]
+fn a_plug_in_says_where_inputs_are_cut_and_hosts_have_a_split_each() {
+    let place = Place::new();
+    place.write("in.fa", ">a\nACGT\n>b\nAC\nGT\nAC\n>c\n>d\nA\n");
+    place.done(&["put", "in.fa", "--to", "in.fa"]);
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/active/records/fasta.sh");
+    let plugin = |program: &str| format!("plugin:{program}");
+    let counted = |records: &str, splits: &str, out: &str| {
+        let count = ["--records", records, "--splits", splits, "--", "grep", "-c", "^>"];
+        place.run(&run_args(&[&["--in", "in.fa", "--out", out], &count[..]].concat()))
+    };
+    let said = counted(&plugin(example), "3", "counts");
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(place.done(&["cat", "counts"]).text(), "2\n2\n");
+    place.done(&["component", "add", example]);
+    assert_eq!(counted(&plugin("@fasta.sh"), "3", "again").code, 0);
+    assert_eq!(place.done(&["cat", "again"]).text(), "2\n2\n");
+    // In a directory nobody says who holds what.
+    assert_eq!(counted(&plugin("@fasta.sh"), "hosts", "hosts").code, 0);
+    assert_eq!(place.done(&["cat", "hosts"]).text(), "4\n");
+    let said = counted(&plugin("echo here"), "3", "no");
+    assert!(
+        said.code != 0 && said.err.contains("over `in.fa`: line 1 of what it printed is `here`"),
+        "{}",
+        said.err
+    );
+    for (more, says) in [
+        (&["--in", "in.fa", "--splits", "hosts"][..], "--records"),
+        (&["--in", "-", "--pattern", "1W->1W", "--splits", "hosts", "--records", "lines"], "--splits hosts"),
+        (&["--in", "-", "--pattern", "1W->1W", "--records", "plugin:x"], "--records plugin"),
+        (&["--in", "in.fa", "--records", "plugin:"], "plugin:@starts"),
+    ] {
+        let said = place.run(&run_args(&[more, &["--out", "no", "--", "cat"]].concat()));
+        assert!(said.code == 2 && said.err.contains(says), "{more:?}: {} {}", said.code, said.err);
+    }
+    for rule in [&["--splits", "hosts", "--records", "lines"][..], &["--records", "plugin:@fasta.sh"]] {
+        let rule = [
+            &["rule", "add", "r", "--on", "close", "--in", "x/*", "--out", "y/{stem}"],
+            rule,
+            &["--", "cat"],
+        ];
+        let said = place.run(&rule.concat());
+        assert!(said.code == 2 && said.err.contains("is for `run`"), "{} {}", said.code, said.err);
+    }
+}
+
+#[test]
 fn what_happened_is_told_in_codes_and_words() {
     let place = Place::new();
     for (name, text) in [("a", "good\n"), ("b", "bad\n")] {

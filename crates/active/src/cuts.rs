@@ -1,0 +1,322 @@
+//! How a job's inputs are cut into splits.
+//!
+//! A split is a range of one input, or all inputs one after the other: its row says so. With [`Splits::Hosts`] it is what one host holds: many ranges, of one input or several, which its program
+//! is offered as one file. They are kept with the job ([`Held`]), since packs move: whoever runs the split, wherever and however often, reads the same.
+//!
+//! All cuts are nominal: a record belongs to the range in which it starts ([`crate::records`]). Those of plug-ins' records are moved to where records start before the job is made ([`crate::plugin`]).
+
+use std::collections::BTreeMap;
+
+use outrigger_format::Root;
+use outrigger_store::meta::jobs::NewSplit;
+use outrigger_store::ops::whereabouts::stretches;
+use outrigger_store::{Error, ErrorKind, Result, Store};
+use serde::{Deserialize, Serialize};
+
+use crate::inputs::Found;
+use crate::pattern::Pattern;
+use crate::records::{Records, nominal};
+use crate::spec::Spec;
+
+/// How many splits an input is cut into.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Splits {
+    /// Where the host changes that holds it, and after each [`AUTO_BYTES`], where the records allow it.
+    #[default]
+    Auto,
+    /// So many of each input.
+    Count(u64),
+    /// One for each host that holds some of it: all of that.
+    Hosts,
+}
+
+/// Bytes of a split, if nobody says how many there shall be: long enough that starting a program is nothing beside running it.
+pub const AUTO_BYTES: u64 = 64 << 20;
+/// Bytes of a range at least, where one is cut because another host holds what follows.
+const STRETCH_MIN: u64 = 4 << 20;
+/// Splits of one job at most.
+const SPLITS_MAX: usize = 1_000_000;
+/// Ranges of a job whose splits are hosts', about: of more bytes they are longer. They are kept with the job, which everybody reads whole.
+const RANGES_AIM: u64 = 10_000;
+/// Ranges of such a job at most: each input has one at least.
+const RANGES_MAX: usize = 100_000;
+
+impl Splits {
+    /// Parses `auto`, `hosts` or a number.
+    ///
+    /// # Errors
+    /// `Invalid`.
+    pub fn parse(text: &str) -> Result<Self> {
+        match text.parse() {
+            _ if text == "auto" => Ok(Self::Auto),
+            _ if text == "hosts" => Ok(Self::Hosts),
+            Ok(count) if (1..=SPLITS_MAX as u64).contains(&count) => Ok(Self::Count(count)),
+            _ => Err(Error::new(
+                ErrorKind::Invalid,
+                format!("--splits {text}: use auto, hosts or a number from 1 to {SPLITS_MAX}"),
+            )),
+        }
+    }
+}
+
+/// What one host held of a job's inputs when the job was made: a split.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Held {
+    /// Who.
+    pub host: String,
+    /// Input, nominal first byte, nominal first byte after: in the order of the inputs, and of their bytes.
+    pub ranges: Vec<(u32, u64, u64)>,
+}
+
+impl Held {
+    /// Bytes of all of it.
+    pub fn bytes(&self) -> u64 {
+        self.ranges.iter().map(|(_, from, to)| to - from).sum()
+    }
+
+    /// The input that it is of, if that is one.
+    pub fn input(&self) -> Option<u32> {
+        let (first, ..) = *self.ranges.first()?;
+        self.ranges.iter().all(|(input, ..)| *input == first).then_some(first)
+    }
+}
+
+/// A job's splits.
+pub(crate) struct Cuts {
+    /// Their rows. Of hosts' splits a row says the input, if it is of one, and how long the split is.
+    pub splits: Vec<NewSplit>,
+    /// See [`Spec::by_host`].
+    pub by_host: Vec<Held>,
+}
+
+impl Cuts {
+    /// Where an input of this length is cut, rising: neither at its begin nor at its end.
+    pub fn inner(&self, input: u32, len: u64) -> Vec<u64> {
+        let own = self.splits.iter().filter(|split| self.by_host.is_empty() && split.input == Some(input));
+        let rows = own.map(|split| split.from);
+        let held = self.by_host.iter().flat_map(|held| &held.ranges).filter(|range| range.0 == input);
+        let mut cuts: Vec<u64> =
+            rows.chain(held.map(|range| range.1)).filter(|at| (1..len).contains(at)).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts
+    }
+
+    /// Moves the cuts of an input that are at `from` to `to`: pairs in the same order.
+    pub fn move_inner(&mut self, input: u32, from: &[u64], to: &[u64]) {
+        let moved = |at: &mut u64| {
+            if let Ok(place) = from.binary_search(at) {
+                *at = to[place];
+            }
+        };
+        if self.by_host.is_empty() {
+            for split in self.splits.iter_mut().filter(|split| split.input == Some(input)) {
+                moved(&mut split.from);
+                moved(&mut split.to);
+            }
+        }
+        for range in
+            self.by_host.iter_mut().flat_map(|held| &mut held.ranges).filter(|range| range.0 == input)
+        {
+            moved(&mut range.1);
+            moved(&mut range.2);
+        }
+    }
+
+    /// Leaves out what has become empty, but for one split of each input.
+    pub fn drop_empty(&mut self) {
+        if self.by_host.is_empty() {
+            let mut last = None;
+            // Where all of an input's are empty, so is the input, and it has one.
+            self.splits.retain(|split| {
+                let is_first = last != Some(split.input);
+                let keep = split.from < split.to || (is_first && split.to == 0);
+                last = if keep { Some(split.input) } else { last };
+                keep
+            });
+            return;
+        }
+        // An input without a byte has a range all the same.
+        for held in &mut self.by_host {
+            held.ranges.retain(|(_, from, to)| from < to || *to == 0);
+        }
+        let splits = self.splits.drain(..).zip(self.by_host.drain(..));
+        let kept: Vec<_> = splits.filter(|(_, held)| !held.ranges.is_empty()).collect();
+        let of = |(split, held): (NewSplit, Held)| (NewSplit { to: held.bytes(), ..split }, held);
+        (self.splits, self.by_host) = kept.into_iter().map(of).unzip();
+    }
+}
+
+/// Cuts these inputs.
+///
+/// # Errors
+/// `Invalid` when they cannot be cut so.
+pub(crate) fn cut(store: &Store, spec: &Spec, found: &[Found], splits: Splits) -> Result<Cuts> {
+    let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, why));
+    let can = spec.records != Records::Whole;
+    if matches!(splits, Splits::Count(2..) | Splits::Hosts) && !can {
+        return invalid(
+            "to split inputs, say what they consist of: --records lines, fixed:BYTES, delimiter:TEXT, bam or plugin:PROGRAM"
+                .into(),
+        );
+    }
+    // One component has all of them, unless they are to be split: then each has a part, and what they write is joined in order.
+    let joins = spec.program.is_empty() || !can || splits == Splits::Count(1);
+    if spec.pattern == Pattern::ManyToFile && joins {
+        let to = found.iter().map(|found| found.inode.root.len()).sum();
+        return Ok(Cuts { splits: vec![NewSplit { input: None, from: 0, to }], by_host: Vec::new() });
+    }
+    if splits == Splits::Hosts {
+        check_hosts(spec)?;
+        return by_host(spec, found, &|root, shortest| lying(store, root, shortest));
+    }
+    let mut cuts = Vec::new();
+    for (number, one) in (0..).zip(found) {
+        let root = &one.inode.root;
+        let len = root.len();
+        let parts = match splits {
+            _ if !can => vec![(0, len, 1)],
+            Splits::Count(count) => vec![(0, len, count)],
+            Splits::Auto | Splits::Hosts => {
+                let count = |from: u64, to: u64| (to - from).div_ceil(AUTO_BYTES).max(1);
+                // It decides only who has far to read: where it cannot be found out, it does not matter.
+                match stretches(store, root, STRETCH_MIN) {
+                    Ok(parts) if parts.len() > 1 => {
+                        parts.iter().map(|part| (part.from, part.to, count(part.from, part.to))).collect()
+                    }
+                    _ => vec![(0, len, count(0, len))],
+                }
+            }
+        };
+        if cuts.len() as u64 + parts.iter().map(|part| part.2).sum::<u64>() > SPLITS_MAX as u64 {
+            return invalid(format!(
+                "that would be more than {SPLITS_MAX} splits; give a smaller --splits, or fewer inputs"
+            ));
+        }
+        for (start, end, count) in parts {
+            let ranges = nominal(end - start, count).into_iter();
+            let split = |(from, to)| NewSplit { input: Some(number), from: start + from, to: start + to };
+            cuts.extend(ranges.map(split));
+        }
+    }
+    Ok(Cuts { splits: cuts, by_host: Vec::new() })
+}
+
+/// What makes no sense with hosts' splits.
+fn check_hosts(spec: &Spec) -> Result<()> {
+    let by_number = |word: &String| word.starts_with("{in.") && word.ends_with('}');
+    let why = if spec.records == Records::Bam {
+        "--splits hosts gives a program ranges of a file one after the other, and each part of a BAM file needs a header of its own: use --splits auto, which cuts where the host changes"
+    } else if spec.programs().flatten().any(by_number) {
+        "{in.1} is a whole input, and --splits hosts gives a program what one host holds: use {in}, which is that as one file, or --with for files to look at besides"
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::Invalid, why))
+}
+
+/// Who holds a part of a content, and which.
+type Lies = (String, u64, u64);
+
+/// Where a content lies, in order and without gaps. What is too short to be cut belongs to who has the most of it; to nobody (an empty name) where the packs' engine does not say.
+fn lying(store: &Store, root: &Root, shortest: u64) -> Vec<Lies> {
+    // As above: where it cannot be found out, it does not matter.
+    let of = |shortest: u64| stretches(store, root, shortest).unwrap_or_default();
+    let parts = of(shortest);
+    if parts.len() > 1 {
+        return parts.into_iter().map(|part| (part.host, part.from, part.to)).collect();
+    }
+    let mut hosts: BTreeMap<String, u64> = BTreeMap::new();
+    for part in if parts.is_empty() { of(1) } else { parts } {
+        *hosts.entry(part.host).or_default() += part.to - part.from;
+    }
+    let most = hosts.into_iter().max_by_key(|(_, bytes)| *bytes);
+    vec![(most.map_or(String::new(), |(host, _)| host), 0, root.len())]
+}
+
+/// One split for each host that holds some of an input; with several to one of any input. Where nobody knows, and where there is one host only, they are as if nothing had been said of hosts.
+fn by_host(spec: &Spec, found: &[Found], lying: &dyn Fn(&Root, u64) -> Vec<Lies>) -> Result<Cuts> {
+    let together = spec.pattern == Pattern::ManyToFile;
+    let bytes: u64 = found.iter().map(|found| found.inode.root.len()).sum();
+    let shortest = bytes.div_ceil(RANGES_AIM).max(STRETCH_MIN);
+    let (mut all, mut count): (Vec<(Option<u32>, Held)>, usize) = (Vec::new(), 0);
+    for (number, one) in (0..).zip(found) {
+        let first = if together { 0 } else { all.len() };
+        for (host, from, to) in lying(&one.inode.root, shortest) {
+            count += 1;
+            if count > RANGES_MAX {
+                let why = format!(
+                    "that would be more than {RANGES_MAX} ranges; give fewer inputs, or --splits auto"
+                );
+                return Err(Error::new(ErrorKind::Invalid, why));
+            }
+            // What is nobody's goes with the first that is somebody's.
+            let fits = |held: &Held| held.host == host || held.host.is_empty() || host.is_empty();
+            let range = (number, from, to);
+            match all[first..].iter_mut().find(|(_, held)| fits(held)) {
+                Some((_, held)) => {
+                    held.ranges.push(range);
+                    if held.host.is_empty() {
+                        held.host = host;
+                    }
+                }
+                None => all.push(((!together).then_some(number), Held { host, ranges: vec![range] })),
+            }
+        }
+    }
+    let split = |(input, held): &(Option<u32>, Held)| NewSplit { input: *input, from: 0, to: held.bytes() };
+    let splits = all.iter().map(split).collect();
+    let is_plain = if together { all.len() == 1 } else { all.len() == found.len() };
+    let by_host = if is_plain { Vec::new() } else { all.into_iter().map(|(_, held)| held).collect() };
+    Ok(Cuts { splits, by_host })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(host: &str, ranges: &[(u32, u64, u64)]) -> Held {
+        Held { host: host.to_string(), ranges: ranges.to_vec() }
+    }
+
+    fn row(input: u32, from: u64, to: u64) -> NewSplit {
+        NewSplit { input: Some(input), from, to }
+    }
+
+    #[test]
+    fn cuts_are_moved_and_what_is_empty_then_is_left_out() {
+        let splits = vec![row(0, 0, 10), row(0, 10, 20), row(0, 20, 30), row(1, 0, 0), row(2, 0, 5)];
+        let mut cuts = Cuts { splits, by_host: Vec::new() };
+        assert_eq!((cuts.inner(0, 30), cuts.inner(1, 0), cuts.inner(2, 5)), (vec![10, 20], vec![], vec![]));
+        cuts.move_inner(0, &[10, 20], &[25, 25]);
+        cuts.drop_empty();
+        assert_eq!(cuts.splits, [row(0, 0, 25), row(0, 25, 30), row(1, 0, 0), row(2, 0, 5)]);
+    }
+
+    #[test]
+    fn hosts_ranges_are_moved_together() {
+        let by_host = vec![
+            held("a", &[(0, 0, 10), (0, 20, 30)]),
+            held("b", &[(0, 10, 20)]),
+            held("c", &[(0, 30, 40)]),
+            held("a", &[(1, 0, 0)]),
+        ];
+        let splits = vec![row(0, 0, 20), row(0, 0, 10), row(0, 0, 10), row(1, 0, 0)];
+        let mut cuts = Cuts { splits, by_host };
+        assert_eq!(cuts.inner(0, 40), [10, 20, 30]);
+        cuts.move_inner(0, &[10, 20, 30], &[12, 40, 40]);
+        cuts.drop_empty();
+        let wanted = [held("a", &[(0, 0, 12)]), held("b", &[(0, 12, 40)]), held("a", &[(1, 0, 0)])];
+        assert_eq!(cuts.by_host, wanted);
+        assert_eq!(cuts.splits, [row(0, 0, 12), row(0, 0, 28), row(1, 0, 0)]);
+    }
+
+    #[test]
+    fn what_splits_there_are_is_parsed() {
+        assert_eq!(Splits::parse("hosts").unwrap(), Splits::Hosts);
+        assert_eq!(Splits::parse("3").unwrap(), Splits::Count(3));
+        for wrong in ["host", "0", "", "1000001"] {
+            assert_eq!(Splits::parse(wrong).unwrap_err().kind(), ErrorKind::Invalid, "{wrong}");
+        }
+    }
+}
