@@ -29,7 +29,7 @@ const IGNORED: [&str; 16] = [
     "nodiratime",
 ];
 
-const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse, dedup=on|off, chunker=gear32|rabin|lbfs-md5|lbfs-sha1:MIN/AVG/MAX|fixed:SIZE, names_for=SECONDS, metrics=ADDRESS, log=FILE";
+const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse, dedup=on|off, chunker=gear32|rabin|lbfs-md5|lbfs-sha1:MIN/AVG/MAX|fixed:SIZE, names_for=SECONDS, closes_within=SECONDS, metrics=ADDRESS, log=FILE";
 
 /// `lrw`, `fifo`, `reverse`.
 ///
@@ -69,6 +69,8 @@ pub struct MountFlags {
     pub overrides: Overrides,
     /// `names_for=`.
     pub names_for: Option<Duration>,
+    /// `closes_within=`.
+    pub closes_within: Option<Duration>,
     /// `metrics=`.
     pub metrics: Option<Address>,
     /// `log=`.
@@ -89,7 +91,8 @@ impl MountFlags {
     pub fn parse(given: &[String]) -> Result<Self, String> {
         let (read_only, at, allow_other) = (false, None, false);
         let (check_permissions, suid, dev, exec) = (true, false, false, true);
-        let (staging_bytes, staging_order, names_for, metrics) = (None, None, None, None);
+        let (staging_bytes, staging_order, metrics) = (None, None, None);
+        let (names_for, closes_within) = (None, None);
         let mut flags = Self {
             read_only,
             at,
@@ -102,6 +105,7 @@ impl MountFlags {
             staging_order,
             overrides: Overrides::default(),
             names_for,
+            closes_within,
             metrics,
             log: None,
         };
@@ -136,6 +140,7 @@ impl MountFlags {
                 Some(("chunker", text)) => self.overrides.chunker = Some(values::chunker(text)?),
                 Some(("dedup", text)) => self.overrides.dedup = Some(values::on_off(text)?),
                 Some(("names_for", text)) => self.names_for = Some(values::moment(text)?),
+                Some(("closes_within", text)) => self.closes_within = Some(values::moment(text)?),
                 Some(("metrics", text)) => self.metrics = Some(Address::parse(text)?),
                 Some(("log", path)) if !path.is_empty() => self.log = Some(path.into()),
                 _ => return Err(format!("there is no mount option `{word}`; there are {KNOWN}")),
@@ -162,6 +167,7 @@ impl MountFlags {
         words.extend(self.overrides.chunker.map(|chunker| format!("chunker={chunker}")));
         words.extend(self.overrides.dedup.map(|dedup| format!("dedup={}", if dedup { "on" } else { "off" })));
         words.extend(self.names_for.map(|time| format!("names_for={}", time.as_secs_f64())));
+        words.extend(self.closes_within.map(|time| format!("closes_within={}", time.as_secs_f64())));
         words.extend(self.metrics.as_ref().map(|address| format!("metrics={address}")));
         words.extend(self.log.as_ref().map(|path| format!("log={}", path.display())));
         words.join(",")
@@ -189,7 +195,7 @@ mod tests {
     #[test]
     fn words_are_understood_and_said_again() {
         let flags =
-            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec,staging_size=64M,staging_order=fifo,dedup=off,chunker=gear32:4K/16K/64K,names_for=0.5,log=/var/log/o.json,metrics=[::1]:9464").unwrap();
+            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec,staging_size=64M,staging_order=fifo,dedup=off,chunker=gear32:4K/16K/64K,names_for=0.5,closes_within=0.01,log=/var/log/o.json,metrics=[::1]:9464").unwrap();
         assert!(flags.read_only && flags.allow_other && flags.check_permissions && flags.suid);
         assert!(!flags.dev && !flags.exec);
         assert_eq!(flags.overrides, Overrides { chunker: Some(ChunkerSpec::DEFAULT), dedup: Some(false) });
@@ -204,7 +210,11 @@ mod tests {
         assert!(parse("at=").is_err());
         assert!(parse("dedup=maybe").unwrap_err().contains("on or off"));
         assert!(parse("chunker=fixed:3").is_err());
-        assert!(parse("names_for=-1").is_err() && parse("names_for=1h").is_err());
+        assert!(
+            parse("names_for=-1").is_err()
+                && parse("names_for=1h").is_err()
+                && parse("closes_within=").is_err()
+        );
         assert!(parse("metrics=0.0.0.0:9464").unwrap_err().contains("proxy"));
         assert!(parse("allow_other,no_default_permissions").is_err());
     }

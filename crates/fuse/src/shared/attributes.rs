@@ -2,6 +2,8 @@
 //!
 //! What a program sets of a file that it is just writing goes with what it writes, in the transaction of the close: nobody else sees these bytes before.
 
+use std::sync::Arc;
+
 use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::{Change, Inode};
@@ -16,11 +18,12 @@ impl Core {
     /// Changes attributes. If that sets the time of the last modification (`times`), it holds, although something that was written before will be stored later.
     /// Likewise the rights: those that go with what was written go before the change, so that rights that are set now stay.
     fn change(
-        &self,
+        self: &Arc<Self>,
         number: u64,
         times: bool,
         change: impl Fn(&mut Attributes) -> Result<()>,
     ) -> Result<Inode> {
+        self.store_behind();
         let mut row = self.row_soon(number)?;
         for _ in 0..TRIES {
             let open = self.open.get(number);
@@ -95,7 +98,7 @@ impl Core {
     }
 
     /// `chmod`, `chown`, `utimensat`.
-    pub fn set_attributes_of(&self, caller: Caller, number: u64, set: &SetAttr) -> Result<Inode> {
+    pub fn set_attributes_of(self: &Arc<Self>, caller: Caller, number: u64, set: &SetAttr) -> Result<Inode> {
         let present = now();
         self.fail(self.session.check())?;
         if let Some(file) = self.open.get(number) {
@@ -115,7 +118,13 @@ impl Core {
         Ok(row)
     }
 
-    pub fn set_xattr_of(&self, number: u64, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
+    pub fn set_xattr_of(
+        self: &Arc<Self>,
+        number: u64,
+        name: &[u8],
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
         check_xattr(name, value)?;
         let present = now();
         self.change(number, false, |attributes| {
@@ -128,7 +137,7 @@ impl Core {
         .map(drop)
     }
 
-    pub fn remove_xattr_of(&self, number: u64, name: &[u8]) -> Result<()> {
+    pub fn remove_xattr_of(self: &Arc<Self>, number: u64, name: &[u8]) -> Result<()> {
         let present = now();
         self.change(number, false, |attributes| {
             if !attributes.xattrs.iter().any(|(key, _)| key == name) {

@@ -16,6 +16,7 @@ use outrigger_store::{ErrorKind, Store};
 use rustix::io::Errno;
 
 use super::SharedOptions;
+use super::behind::Behind;
 use super::early::Earlies;
 use super::file::{File, Files, State};
 use super::hidden::Hidden;
@@ -91,6 +92,7 @@ pub(super) struct Core {
     pub places: Places,
     pub hidden: Hidden,
     pub early: Earlies,
+    pub behind: Behind,
     pub counters: Counters,
 }
 
@@ -125,6 +127,7 @@ impl Core {
             places: Places::default(),
             hidden: Hidden::default(),
             early: Earlies::default(),
+            behind: Behind::default(),
             counters: Counters::default(),
         }
     }

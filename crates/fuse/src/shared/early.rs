@@ -238,6 +238,10 @@ impl Core {
             // Whoever closes the file says what is wrong, if it still is.
             if done.is_err() {
                 self.early.lock().not_before = Some(Instant::now() + RETRY);
+                if self.open.get(file.number).is_some() {
+                    // Perhaps nothing more is written that would say so.
+                    self.early.is_due(&file);
+                }
             }
         }
     }

@@ -63,6 +63,9 @@ impl SharedVolume {
     ) -> Result<Opened> {
         let core = &self.core;
         let is_new = made.is_some();
+        if writes(flags) {
+            core.reopens(number);
+        }
         let (file, was_open) = {
             let _gate = core.open.opening(number);
             let row = made.map_or_else(|| core.row(number), Ok)?;
@@ -134,7 +137,9 @@ impl SharedVolume {
         let Some(open) = self.core.files.take(handle) else { return };
         if open.writes {
             // Pages of a mapping come after the last descriptor was closed. Nobody is there to be told of an error but whoever runs the mount.
-            let _ = self.core.fail(self.core.store_file(&open.file, true));
+            if !self.core.closes_behind(&open.file) {
+                let _ = self.core.fail(self.core.store_file(&open.file, true));
+            }
             open.file.writer_left();
         }
         self.core.writers_left(&open.file);
@@ -398,7 +403,7 @@ impl FileSystem for SharedVolume {
             return Ok(());
         }
         let open = self.core.files.get(handle)?;
-        if !open.writes {
+        if !open.writes || self.core.closes_behind(&open.file) {
             return Ok(());
         }
         self.core.fail(self.core.store_file(&open.file, true))
@@ -442,7 +447,16 @@ impl FileSystem for SharedVolume {
             return Ok(());
         }
         let open = self.core.files.get(handle)?;
+        self.core.store_behind();
         self.core.fail(self.core.store_file(&open.file, false))
+    }
+
+    fn fsync_dir(&self, number: u64, _: Handle) -> Result<()> {
+        if self.other(number).is_none() {
+            // Names are committed.
+            self.core.store_behind();
+        }
+        Ok(())
     }
 
     fn open_dir(&self, caller: Caller, number: u64) -> Result<Opened> {

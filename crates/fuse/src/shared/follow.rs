@@ -295,7 +295,7 @@ impl Core {
     }
 
     /// Removes a file that its writer has given up, if its name still stands for it.
-    fn unlink_aborted(&self, file: &File, (parent, name): &(u64, Vec<u8>)) -> Result<()> {
+    fn unlink_aborted(self: &Arc<Self>, file: &File, (parent, name): &(u64, Vec<u8>)) -> Result<()> {
         let stands = self.store.meta.lookup(At::Now, *parent, name)?;
         if stands.is_some_and(|row| row.number == file.number) {
             self.unlink_node(*parent, name, false)

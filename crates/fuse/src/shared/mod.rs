@@ -32,6 +32,7 @@
 //! | `nameless.rs` | files that have no name yet |
 //! | `store.rs` | from the log to the store |
 //! | `early.rs` | large files, while they are written |
+//! | `behind.rs` | closes that come back before they are committed, if that is wanted |
 //! | `locks/` | locks of programs, among all hosts |
 //! | `follow.rs`, `hidden.rs`, `noted.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
 //! | `packer.rs` | what small files have left in the database, into packs |
@@ -41,6 +42,7 @@
 //! [`Change::Swap`]: outrigger_store::meta::Change::Swap
 
 mod attributes;
+mod behind;
 mod core;
 mod early;
 mod file;
@@ -111,6 +113,8 @@ pub struct SharedOptions {
     pub early_bytes: u64,
     /// For how long the kernel may take a name for what it was, without asking.
     pub names_for: Duration,
+    /// So much later what was closed may be there for other hosts, if it is small. Zero: who closes waits until it is.
+    pub closes_within: Duration,
 }
 
 impl SharedOptions {
@@ -125,6 +129,7 @@ impl SharedOptions {
             overrides: Overrides::default(),
             early_bytes: early::ROUND,
             names_for: Duration::ZERO,
+            closes_within: Duration::ZERO,
         }
     }
 
@@ -172,6 +177,10 @@ impl SharedVolume {
         let core = Arc::new(Core::new(store, session, packer, log, ahead, options, reports));
         let early = Arc::clone(&core);
         core.early.start(move || early.store_early())?;
+        if !core.options.closes_within.is_zero() {
+            let behind = Arc::clone(&core);
+            core.behind.start(move || behind.store_behind_in_time())?;
+        }
         let locks = Locks::start(&core)?;
         Ok(Self { core, snapshots, dir, locks, opens: Arc::default() })
     }
@@ -211,6 +220,8 @@ impl SharedVolume {
         self.opens.stop();
         self.locks.end();
         let ended = self.end_following();
+        self.core.store_behind();
+        self.core.behind.stop();
         let stored = self.core.store_all().and(ended);
         self.core.end_early();
         self.core.packer.finish();
@@ -240,6 +251,7 @@ impl Drop for SharedVolume {
         self.opens.stop();
         self.core.following.stop();
         self.core.early.stop();
+        self.core.behind.stop();
     }
 }
 

@@ -57,6 +57,7 @@ impl Core {
     /// Gives a file its first name.
     pub fn name_nameless(self: &Arc<Self>, file: &Arc<File>, parent: u64, name: &[u8]) -> Result<Inode> {
         check_name(name)?;
+        self.store_behind();
         // What is refused is not stored before.
         if !is_directory(&self.row_soon(parent)?) {
             return Err(Errno::NOTDIR);

@@ -1,5 +1,7 @@
 //! Names: making, linking, removing, moving. Each is one transaction that says what it went out from; it is answered when it is committed.
 
+use std::sync::Arc;
+
 use outrigger_format::Root;
 use outrigger_format::catalogue::{FileKind, Time};
 use outrigger_store::meta::{Change, Inode};
@@ -46,7 +48,7 @@ impl Core {
 
     /// Makes something that is not there; with something of that name and `open` it is that, and `false`.
     pub fn make_node(
-        &self,
+        self: &Arc<Self>,
         caller: Caller,
         parent: u64,
         name: &[u8],
@@ -83,7 +85,7 @@ impl Core {
             let like = Change::Like { inode: parent, attributes: Box::new(above.attributes) };
             let mut changes = vec![expect(parent, name, None), like, put];
             let touched = self.touch(&[parent], attributes.mtime, &mut changes);
-            match self.commit(changes) {
+            match self.commit_behind(changes) {
                 Ok(Some(())) => {
                     self.touched(touched);
                     let row = Inode { number, attributes, root: Root::Empty, links: 1, stamp: 0 };
@@ -105,8 +107,9 @@ impl Core {
     }
 
     /// Gives a file one more name.
-    pub fn link_node(&self, number: u64, parent: u64, name: &[u8]) -> Result<Inode> {
+    pub fn link_node(self: &Arc<Self>, number: u64, parent: u64, name: &[u8]) -> Result<Inode> {
         check_name(name)?;
+        self.store_behind();
         let row = self.row(number)?;
         if is_directory(&row) {
             return Err(Errno::PERM);
@@ -147,10 +150,11 @@ impl Core {
     }
 
     /// Removes a name; of a directory only with `directory`, and only when it is empty.
-    pub fn unlink_node(&self, parent: u64, name: &[u8], directory: bool) -> Result<()> {
+    pub fn unlink_node(self: &Arc<Self>, parent: u64, name: &[u8], directory: bool) -> Result<()> {
         if name == b"." {
             return Err(Errno::INVAL);
         }
+        self.store_behind();
         if let Some(number) = self.hidden.number(parent, name) {
             if directory {
                 return Err(Errno::NOTDIR);
@@ -230,8 +234,14 @@ impl Core {
     }
 
     /// Moves a name, or exchanges two.
-    pub fn rename_node(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: RenameFlags) -> Result<()> {
+    pub fn rename_node(
+        self: &Arc<Self>,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
         check_name(to.1)?;
+        self.store_behind();
         if flags.intersects(!(RenameFlags::NOREPLACE | RenameFlags::EXCHANGE)) {
             return Err(Errno::INVAL);
         }

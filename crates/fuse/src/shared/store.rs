@@ -134,7 +134,11 @@ impl Core {
     /// # Errors
     /// Those of the store; then it stays staged.
     pub fn store_file(self: &Arc<Self>, file: &Arc<File>, closes: bool) -> Result<()> {
-        let stored = self.store_one(file);
+        let mut stored = Ok(());
+        if !file.is_stored() {
+            self.store_behind();
+            stored = self.store_one(file);
+        }
         self.store_left();
         stored?;
         if closes {
@@ -144,7 +148,13 @@ impl Core {
         Ok(())
     }
 
-    fn store_one(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+    /// These files are stored by whoever has the turn next.
+    pub fn will_store(&self, files: &[Arc<File>]) {
+        self.turn.waiting().extend(files.iter().cloned());
+    }
+
+    /// As [`Core::store_file`], of this one alone and those that wait for the turn.
+    pub fn store_one(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
         self.turn.waiting().push(Arc::clone(file));
         for tries in 0..TRIES {
             // Who comes between has the turn, and this one is not in its way.
@@ -187,7 +197,7 @@ impl Core {
     pub fn store_all(self: &Arc<Self>) -> Result<()> {
         let files = self.dirty();
         // Most of it at once.
-        self.turn.waiting().extend(files.iter().cloned());
+        self.will_store(&files);
         let mut first = Ok(());
         for file in &files {
             let stored = self.store_file(file, false);
@@ -226,6 +236,11 @@ impl Core {
             return;
         }
         self.nameless_closed(file);
+    }
+
+    /// Something could not be stored when it was closed, nor since.
+    pub fn has_left(&self) -> bool {
+        !self.turn.left.lock().expect("no panic while held").files.is_empty()
     }
 
     /// Tries again to store what was left when it was closed, unless that was a moment ago.
@@ -286,11 +301,7 @@ impl Core {
             }
             Err(error) => {
                 // For those that were stored it changes nothing.
-                for cut in &cuts {
-                    let mut state = cut.file.write();
-                    state.is_committing = false;
-                    state.settle_pinned(&self.budget);
-                }
+                self.give_up_cuts(&cuts);
                 let is_ours = !matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound);
                 Counters::add(&self.counters.failures, is_ours.into());
             }
@@ -298,7 +309,17 @@ impl Core {
         done
     }
 
-    fn cut(&self, file: &Arc<File>) -> Cut {
+    /// They are not being committed any more, or were.
+    pub fn give_up_cuts(&self, cuts: &[Cut]) {
+        for cut in cuts {
+            let mut state = cut.file.write();
+            state.is_committing = false;
+            state.settle_pinned(&self.budget);
+        }
+    }
+
+    /// What is to be stored of a file, as it is now.
+    pub fn cut(&self, file: &Arc<File>) -> Cut {
         let mut state = file.write();
         state.is_committing = true;
         self.cut_in(file, &state)
@@ -354,7 +375,7 @@ impl Core {
             self.follow_packs(packs_at)?;
         }
         self.write_large(large, chunk_max)?;
-        self.write_small(small)?;
+        self.write_small(small, &[])?;
         self.write_kept(kept, policies, chunk_max)
     }
 
@@ -413,9 +434,30 @@ impl Core {
         Ok(summary.nodes.into_iter().collect())
     }
 
-    /// Into the database, with the new chunks.
-    fn write_small(&self, small: Vec<(&Cut, Composed)>) -> Result<()> {
-        if small.is_empty() {
+    /// Writes, commits and settles in one transaction with changes that come after that; false, and nothing has happened, if not all of it is small.
+    pub fn write_with(
+        self: &Arc<Self>,
+        cuts: &[Cut],
+        changes: &[Change],
+        policies: &Policies,
+    ) -> Result<bool> {
+        let mut small = Vec::new();
+        for cut in cuts {
+            let composed = match cut.is_content {
+                true => self.compose_small(cut, policies)?,
+                false => Some(cut.as_it_was()),
+            };
+            match composed {
+                Some(composed) if !cut.is_kept => small.push((cut, composed)),
+                _ => return Ok(false),
+            }
+        }
+        self.write_small(small, changes).map(|()| true)
+    }
+
+    /// Into the database, with the new chunks, and with `more`.
+    fn write_small(&self, small: Vec<(&Cut, Composed)>, more: &[Change]) -> Result<()> {
+        if small.is_empty() && more.is_empty() {
             return Ok(());
         }
         let (mut changes, mut chunks, mut settled) = (Vec::new(), Vec::new(), Vec::new());
@@ -431,6 +473,7 @@ impl Core {
             chunks.extend(composed.chunks);
             settled.push((cut, composed.root));
         }
+        changes.extend_from_slice(more);
         self.commit_small(changes, chunks)?;
         settled.into_iter().for_each(|(cut, root)| self.settle(cut, root));
         Ok(())

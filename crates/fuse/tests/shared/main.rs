@@ -1,6 +1,7 @@
 //! What is promised of a store that several hosts have mounted: each sentence of `docs/semantics.md` about it, without a kernel. Behind it: random operations
 //! through random mounts beside a plain directory, and mounts that get in each other's way on purpose.
 
+mod behind;
 mod early;
 mod faults;
 mod follow;

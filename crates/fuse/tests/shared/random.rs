@@ -3,7 +3,9 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
+use outrigger_fuse::fs::{FileSystem, ROOT};
 use outrigger_fuse::shared::SharedOptions;
 use outrigger_workload::Rng;
 use rustix::fs::RenameFlags;
@@ -121,10 +123,30 @@ fn random_operations_through_random_mounts_do_what_they_do_in_a_directory() {
     let Some(cluster) = Cluster::new() else { return };
     let hosts: Vec<_> = (0..3).map(|host| mount(&cluster, host)).collect();
     let plain = tempfile::tempdir().unwrap();
+    go(&hosts, plain.path());
+    hosts.iter().for_each(|host| compare(host, plain.path(), ""));
+    cluster.check();
+}
+
+#[test]
+fn random_operations_through_a_mount_whose_closes_wait_do_what_they_do_in_a_directory() {
+    let Some(cluster) = Cluster::new() else { return };
+    let closes_within = Duration::from_secs(3600);
+    let host = [cluster.mount_with(SharedOptions { closes_within, ..SharedOptions::new(2) })];
+    let plain = tempfile::tempdir().unwrap();
+    go(&host, plain.path());
+    compare(&host[0], plain.path(), "");
+    host[0].volume.fsync_dir(ROOT, 0).unwrap();
+    compare(&cluster.mount(), plain.path(), "");
+    cluster.check();
+}
+
+/// The same operations through random ones of these mounts and in a directory.
+fn go(hosts: &[Host], plain: &Path) {
     let mut rng = Rng::new(0x5eed);
     for number in 0..250 {
-        let (step, at) = (Step::new(&mut rng), rng.below(3) as usize);
-        let (ours, theirs) = (step.on_host(&hosts[at]), step.on_disk(plain.path()));
+        let (step, at) = (Step::new(&mut rng), rng.below(hosts.len() as u64) as usize);
+        let (ours, theirs) = (step.on_host(&hosts[at]), step.on_disk(plain));
         match (&ours, &theirs) {
             (Ok(()), Ok(())) => {}
             (Err(ours), Err(theirs)) => {
@@ -147,17 +169,17 @@ fn random_operations_through_random_mounts_do_what_they_do_in_a_directory() {
             _ => panic!("{number}: {step:?} at {at}: {ours:?}, in a directory {theirs:?}"),
         }
         if number % 10 == 9 {
-            compare(&hosts[rng.below(3) as usize], plain.path(), "");
+            compare(&hosts[rng.below(hosts.len() as u64) as usize], plain, "");
         }
     }
-    hosts.iter().for_each(|host| compare(host, plain.path(), ""));
-    cluster.check();
 }
 
 #[test]
 fn random_operations_at_once_leave_a_tree_that_is_sound() {
     let Some(cluster) = Cluster::new() else { return };
-    let hosts: Vec<_> = (0..3).map(|host| mount(&cluster, host)).collect();
+    let mut hosts: Vec<_> = (0..2).map(|host| mount(&cluster, host)).collect();
+    let closes_within = Duration::from_millis(5);
+    hosts.push(cluster.mount_with(SharedOptions { closes_within, ..SharedOptions::new(2) }));
     std::thread::scope(|scope| {
         for (number, host) in hosts.iter().enumerate() {
             for thread in 0..2 {
@@ -177,6 +199,7 @@ fn random_operations_at_once_leave_a_tree_that_is_sound() {
             }
         }
     });
+    hosts[2].volume.fsync_dir(ROOT, 0).unwrap();
     cluster.check();
     // All see the same.
     let tree = |host: &Host| -> Vec<(String, u64, u32)> {

@@ -97,13 +97,17 @@ pub struct MountArgs {
     /// what other hosts do to names is seen that much later
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     names_for: Option<Duration>,
+    /// Of a store in PostgreSQL: closing a small file does not wait for the database, which has it within so many seconds (0, the default: at once), and always before
+    /// anything that this host changes later. Unpacking many files takes half the journeys; other hosts may see what was closed that much later, and a killed mount may lose it
+    #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
+    closes_within: Option<Duration>,
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
     metrics: Option<Address>,
     /// Append what goes wrong to FILE, as lines of JSON with the request that met it, rather than to the system's log
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE, staging_order=ORDER,
-    /// chunker=CHUNKER, dedup=on|off, names_for=SECONDS, metrics=ADDRESS, log=FILE
+    /// chunker=CHUNKER, dedup=on|off, names_for=SECONDS, closes_within=SECONDS, metrics=ADDRESS, log=FILE
     #[arg(short, value_name = "OPT,...")]
     options: Vec<String>,
     #[command(flatten)]
@@ -135,6 +139,7 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
     flags.overrides.dedup = args.dedup.or(flags.overrides.dedup);
     flags.metrics = args.metrics.or(flags.metrics);
     flags.names_for = args.names_for.or(flags.names_for);
+    flags.closes_within = args.closes_within.or(flags.closes_within);
     flags.log = args
         .log
         .or(flags.log)
@@ -165,6 +170,10 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
     }
     if !is_shared && flags.names_for.is_some() {
         let why = "names of a store in a directory are never looked for in vain: no other host changes them; leave --names-for away";
+        return Err(Failure::usage(why));
+    }
+    if !is_shared && flags.closes_within.is_some() {
+        let why = "closing a file of a store in a directory waits for nobody: leave --closes-within away";
         return Err(Failure::usage(why));
     }
     let found = if is_shared { Ok(named.to_owned()) } else { named.canonicalize() };
@@ -341,6 +350,7 @@ fn serve_shared(
     options.overrides = plan.flags.overrides;
     options.tame_snapshots = plan.flags.honours_rights();
     options.names_for = plan.flags.names_for.unwrap_or_default();
+    options.closes_within = plan.flags.closes_within.unwrap_or_default();
     let exporter = listen(plan)?;
     let volume = Arc::new(SharedVolume::open(Arc::clone(&store), options, reports)?);
     volume.set_follows(Arc::new(Maker::new(&store)))?;

@@ -100,6 +100,12 @@ impl Writer {
         let command = command.args(["-c", &format!("{script}; read end")]).current_dir(host.path(""));
         Self(command.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap())
     }
+
+    /// It has read all that it waits for, and ends.
+    fn goes_on(&mut self) {
+        self.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        self.0.wait().unwrap();
+    }
 }
 
 impl Drop for Writer {
@@ -171,19 +177,23 @@ fn agents_of_other_hosts_read_what_is_stored_of_a_large_file_while_it_is_written
     let read = |site: &Site| fs::metadata(site.one.place.path("mark")).map_or(0, |mark| mark.len());
     for (name, job, spoils) in [("a", "1", false), ("b", "2", true)] {
         fs::write(site.one.place.path("mark"), "").unwrap();
-        let mut file = Site::create(&site.one, name);
         let mut written = data(name.as_bytes()[0]);
-        file.write_all(&written).unwrap();
+        let from = site.one.place.path("data");
+        fs::write(&from, &written).unwrap();
+        // `tee` alone has it open: what this process starts meanwhile, for other tests too, would close it, and that stores it.
+        let script =
+            format!("{{ cat {}; read go; printf 'the end'; }} | tee raw/{name} > /dev/null", from.display());
+        let mut writer = Writer::new(&site.one, &script);
         // The other host's program has most of it, and the file is open.
         site.until(|| read(&site) >= 16 << 20);
         assert!(site.is_nowhere(&format!("up/{name}")));
         if spoils {
+            let file = OpenOptions::new().write(true).open(site.one.path("raw").join(name)).unwrap();
             file.write_all_at(b"changed", 0).unwrap();
             written[..7].copy_from_slice(b"changed");
         }
-        file.write_all(b"the end").unwrap();
+        writer.goes_on();
         written.extend_from_slice(b"the end");
-        drop(file);
         let said = site.wait(job);
         assert_eq!(said.code, 0, "{}", said.err);
         let wanted = written.to_ascii_uppercase();

@@ -288,6 +288,7 @@ impl Shared {
 
     /// Stores what was written to a file here, so that it is there for whoever has the lock next.
     fn store(&self, inode: u64) -> Result<()> {
+        self.core.store_behind();
         match self.core.open.get(inode) {
             Some(file) if !file.is_stored() => self.core.fail(self.core.store_file(&file, false)),
             _ => Ok(()),

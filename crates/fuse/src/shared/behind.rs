@@ -1,0 +1,246 @@
+//! Closes that come back before they are committed (`SharedOptions::closes_within`), for who makes many small files.
+//!
+//! ```text
+//!   close ──► waits here ──► with the name that this mount makes next: one transaction for both
+//!                       ├──► before any other change, sync or lock of this mount
+//!                       └──► alone, when it has waited for as long as it may
+//! ```
+//!
+//! **In order.** Nothing that this mount commits comes before what was closed earlier: another host that sees a later change sees the closed file, too. So who writes a file, closes it and then renames it, or
+//! makes another one that says that it is there, is understood as ever. What is given up is only this: that whoever learns of the close in another way finds the bytes at once, and not that much later. A name is never
+//! made behind: it is exclusive among all hosts, and has to be committed before its maker is told.
+//!
+//! **In this mount** nothing differs: a file that waits is an open one, of which something is not stored.
+//!
+//! **What cannot be stored** stays among the open files and is tried again, as after any close; who closed it is not told any more, but whoever runs the mount is. Until it is stored, all others who close
+//! wait as they do without this, and are told.
+//!
+//! Files that are large, that programs read while they are written, or that have no name do not wait here.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use outrigger_store::loose::NEW_BYTES_MAX;
+use outrigger_store::meta::Change;
+use outrigger_store::{Context as _, Result};
+
+use super::core::Core;
+use super::file::{File, State};
+use super::store::Cut;
+
+/// Files that wait at most: they are changes of one transaction.
+const FILES_MAX: usize = 32;
+/// Bytes of these.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Behind {
+    state: Mutex<Waiting>,
+    changed: Condvar,
+    /// Whoever has it stores what waited. Whoever commits something after that waits for it.
+    storing: Mutex<()>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// In the order in which they were closed. Each has a handle.
+    files: Vec<Arc<File>>,
+    bytes: u64,
+    /// Since when the first of them waits.
+    since: Option<Instant>,
+    is_ending: bool,
+}
+
+impl Behind {
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.state.lock().expect("no panic while held")
+    }
+
+    fn storing(&self) -> MutexGuard<'_, ()> {
+        self.storing.lock().expect("no panic while held")
+    }
+
+    /// Starts the thread that does `work`, once.
+    pub fn start(&self, work: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new().name("closes".to_string()).spawn(work);
+        let thread = thread.context(|| "cannot start a thread".to_string())?;
+        *self.thread.lock().expect("no panic while held") = Some(thread);
+        Ok(())
+    }
+
+    /// Ends it. What waits still waits.
+    pub fn stop(&self) {
+        self.lock().is_ending = true;
+        self.changed.notify_all();
+        if let Some(thread) = self.thread.lock().expect("no panic while held").take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Whether a file waits.
+    fn has(&self, number: u64) -> bool {
+        self.lock().files.iter().any(|file| file.number == number)
+    }
+
+    fn take(&self) -> Vec<Arc<File>> {
+        let mut waiting = self.lock();
+        (waiting.bytes, waiting.since) = (0, None);
+        std::mem::take(&mut waiting.files)
+    }
+
+    /// Waits until something has waited for so long; false at the end.
+    fn next(&self, within: Duration) -> bool {
+        let mut waiting = self.lock();
+        loop {
+            if waiting.is_ending {
+                return false;
+            }
+            let pause = waiting.since.map(|since| within.saturating_sub(since.elapsed()));
+            waiting = match pause {
+                Some(Duration::ZERO) => return true,
+                Some(pause) => self.changed.wait_timeout(waiting, pause).expect("no panic while held").0,
+                None => self.changed.wait(waiting).expect("no panic while held"),
+            };
+        }
+    }
+}
+
+impl Core {
+    /// What the thread does.
+    pub fn store_behind_in_time(self: &Arc<Self>) {
+        while self.behind.next(self.options.closes_within) {
+            self.store_behind();
+        }
+    }
+
+    fn is_behind(&self) -> bool {
+        !self.options.closes_within.is_zero()
+    }
+
+    /// A descriptor of a file that was written to is closed. True: what was written is stored soon, and who closes need not wait for it.
+    pub fn closes_behind(&self, file: &Arc<File>) -> bool {
+        if !self.is_behind() || file.is_stored() {
+            return false;
+        }
+        if self.behind.has(file.number) {
+            return true;
+        }
+        let staged = {
+            let state = file.read();
+            if !state.may_close_behind() {
+                return false;
+            }
+            state.map.staged_bytes()
+        };
+        let is_sound = self.packer.has_room() && !self.has_left() && self.session.check().is_ok();
+        if staged > NEW_BYTES_MAX || !is_sound {
+            return false;
+        }
+        let mut waiting = self.behind.lock();
+        let has_room = waiting.files.len() < FILES_MAX && waiting.bytes + staged <= BYTES_MAX;
+        if waiting.is_ending || !has_room || !self.open.again(file) {
+            return false;
+        }
+        waiting.files.push(Arc::clone(file));
+        waiting.bytes += staged;
+        let is_first = waiting.since.is_none();
+        waiting.since.get_or_insert_with(Instant::now);
+        drop(waiting);
+        file.write().closed();
+        if is_first {
+            self.behind.changed.notify_all();
+        }
+        true
+    }
+
+    /// A file that waits is stored before it is written to again: what it was at the close is a version of it.
+    pub fn reopens(self: &Arc<Self>, number: u64) {
+        if self.is_behind() && self.behind.has(number) {
+            self.store_behind();
+        }
+    }
+
+    /// Stores what was closed and waits. Whoever is about to commit something that does not go with it does this before.
+    pub fn store_behind(self: &Arc<Self>) {
+        if self.is_behind() {
+            // Somebody may be storing what waited.
+            let _storing = self.behind.storing();
+            self.store_taken(self.behind.take());
+        }
+    }
+
+    /// As [`Core::commit`], of changes that make one new name, together with all that was closed before.
+    pub fn commit_behind(self: &Arc<Self>, changes: Vec<Change>) -> Result<Option<()>> {
+        if !self.is_behind() {
+            return self.commit(changes);
+        }
+        let storing = self.behind.storing();
+        let files = self.behind.take();
+        if files.is_empty() {
+            drop(storing);
+            return self.commit(changes);
+        }
+        // If it fails, that may be one of the files, or the name: they are asked for one by one.
+        if self.carry(&files, &changes).is_ok_and(|carried| carried) {
+            self.closed_behind(&files);
+            return Ok(Some(()));
+        }
+        self.store_taken(files);
+        drop(storing);
+        self.commit(changes)
+    }
+
+    /// Stores these files, in one transaction if that can be.
+    fn store_taken(self: &Arc<Self>, files: Vec<Arc<File>>) {
+        if files.is_empty() {
+            return;
+        }
+        self.will_store(&files);
+        for file in &files {
+            let stored =
+                self.store_one(file).map_err(|error| error.context("storing a file that was closed"));
+            let _ = self.fail(stored);
+        }
+        self.closed_behind(&files);
+    }
+
+    /// One transaction of `changes` and of what was written to these files; false if they are not for that.
+    fn carry(self: &Arc<Self>, files: &[Arc<File>], changes: &[Change]) -> Result<bool> {
+        let mut asked = self.turn.turn.lock().expect("no panic while held");
+        let policies = self.policies(&mut asked)?;
+        let files = files.iter().filter(|file| !file.is_stored());
+        let cuts: Vec<Cut> = files.map(|file| self.cut(file)).collect();
+        let carried = self.write_with(&cuts, changes, &policies);
+        match carried {
+            Ok(true) => drop(self.log.remove_dead(self.log.last())?),
+            _ => self.give_up_cuts(&cuts),
+        }
+        carried
+    }
+
+    /// They do not wait any more. What could not be stored stays among the open files.
+    fn closed_behind(&self, files: &[Arc<File>]) {
+        for file in files {
+            if file.is_stored() {
+                file.write().is_version = true;
+            }
+            self.close_file(file);
+        }
+    }
+}
+
+impl State {
+    /// What was written to it may be stored after the close: see the module.
+    fn may_close_behind(&self) -> bool {
+        let is_only_here = self.is_removed || self.is_hidden || self.may_be_named || self.is_noted;
+        self.open.is_none() && !is_only_here
+    }
+
+    /// Whoever wrote it has closed it.
+    fn closed(&mut self) {
+        (self.is_new, self.writer) = (false, None);
+    }
+}
