@@ -2,6 +2,10 @@
 # The tests that need a real cluster, on one that is started for them unless one is up. Says plainly when they are skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ "${OUTRIGGER_CLUSTER_TESTS:-}" = no ]; then
+    echo "skipped: the cluster's tests, as OUTRIGGER_CLUSTER_TESTS=no"
+    exit 0
+fi
 started=
 if ! environment=$(scripts/cluster.sh env 2>/dev/null); then
     if why=$(scripts/cluster.sh up 2>&1 >/dev/null); then
@@ -15,5 +19,6 @@ fi
 [ -n "$started" ] && trap 'scripts/cluster.sh down' EXIT
 eval "$environment"
 export OUTRIGGER_TEST_FAULTS=1
-eval "${CARGO:-cargo} test -p outrigger-store --all-features --test cluster -- --test-threads 1"
-eval "${CARGO:-cargo} test -p outrigger --all-features --test cli cluster:: -- --test-threads 1 --nocapture"
+# As `make test` builds them, so that nothing is built twice.
+eval "${CARGO:-cargo} test --workspace --all-features --test cluster -- --test-threads 1"
+eval "${CARGO:-cargo} test --workspace --all-features --test cli cluster -- --test-threads 1 --nocapture"

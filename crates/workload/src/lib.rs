@@ -18,6 +18,7 @@
 //! | "is the copy the same?" | [`compare_trees`] |
 //! | what a file system acknowledged, is it there? | [`ack_write`], [`ack_verify`] |
 //! | several processes in one directory | [`stress_job`] |
+//! | a test that cannot be run here | [`skipped!`] |
 //!
 //! The binary `outrigger-workload` offers the same to shell scripts.
 //!
@@ -44,6 +45,7 @@ mod reads;
 mod rewrites;
 mod rng;
 mod search;
+mod skip;
 mod stream;
 mod stress;
 mod text;
@@ -58,6 +60,7 @@ pub use reads::{ReadFormat, reads};
 pub use rewrites::{Rewrite, rewrite_bytes, rewrites};
 pub use rng::Rng;
 pub use search::Search;
+pub use skip::say_skipped;
 pub use stream::{Stream, StreamOptions, stream};
 pub use stress::{Done, StressOptions, stress_finish, stress_job, stress_start};
 pub use tree::{
