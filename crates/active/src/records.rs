@@ -25,8 +25,10 @@ pub enum Records {
     Plugin(Vec<String>),
 }
 
-/// Bytes that are looked at, at a time, for the next delimiter.
-const STEP: u64 = 256 << 10;
+/// Bytes that are looked at for the next delimiter, at first: most records are short, and what is looked at may lie on another host.
+const STEP_MIN: u64 = 4 << 10;
+/// Then twice as many each time, up to this.
+const STEP_MAX: u64 = 256 << 10;
 
 impl Records {
     /// Parses `lines`, `bam`, `fixed:N`, `delimiter:X` (with `\n`, `\r`, `\t`, `\0`, `\\` and `\xNN`), `plugin:PROGRAM ARGUMENT…`, `whole`.
@@ -85,25 +87,39 @@ impl Records {
             Self::Plugin(_) => Ok(offset),
             Self::Fixed(size) => Ok(offset.div_ceil(*size).saturating_mul(*size).min(len)),
             Self::Delimited(delimiter) => {
-                let mut search = Search::new(delimiter, offset.saturating_sub(delimiter.len() as u64));
-                let mut at = search.at;
-                while at < len {
-                    let mut found = None;
-                    reader.read(root, at, STEP, &mut |bytes| {
-                        if found.is_none() {
-                            found = search.feed(bytes);
-                        }
-                        Ok(())
-                    })?;
-                    if let Some(start) = found {
-                        return Ok(start);
-                    }
-                    at = (at + STEP).min(len);
-                }
-                Ok(len)
+                let read = |at, step, sink: Sink<'_>| reader.read(root, at, step, sink);
+                start_after(delimiter, offset.saturating_sub(delimiter.len() as u64), len, read)
             }
         }
     }
+}
+
+/// Takes bytes as they are read.
+type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+
+/// Where the first delimiter ends that begins at `at` or after it, or `len`; `read` hands over so many bytes from a place on.
+fn start_after(
+    delimiter: &[u8],
+    mut at: u64,
+    len: u64,
+    mut read: impl FnMut(u64, u64, Sink<'_>) -> Result<()>,
+) -> Result<u64> {
+    let (mut search, mut step) = (Search::new(delimiter, at), STEP_MIN);
+    while at < len {
+        let mut found = None;
+        let done = read(at, step.min(len - at), &mut |bytes| {
+            found = search.feed(bytes);
+            // Nobody wants the rest.
+            if found.is_some() { Err(Error::new(ErrorKind::Cancelled, "found")) } else { Ok(()) }
+        });
+        if let Some(start) = found {
+            return Ok(start);
+        }
+        done?;
+        at += step;
+        step = (step * 2).min(STEP_MAX);
+    }
+    Ok(len)
 }
 
 /// Looks for a delimiter in bytes that come in pieces.
@@ -211,6 +227,30 @@ mod tests {
         }
         let mut search = Search::new(b"\n", 100);
         assert_eq!((search.feed(b"abc"), search.feed(b"d\ne")), (None, Some(105)));
+    }
+
+    #[test]
+    fn no_more_is_read_than_it_takes_to_find_a_delimiter() {
+        let mut text = vec![b'x'; 1 << 20];
+        let looked_at = |text: &[u8], at: u64| {
+            let mut bytes = 0;
+            let found = start_after(b"--", at, text.len() as u64, |at, step, sink| {
+                bytes += step;
+                // In small pieces, as of small chunks.
+                text[at as usize..(at + step) as usize].chunks(1000).try_for_each(&mut *sink)
+            });
+            (found.unwrap(), bytes)
+        };
+        for (place, looked) in
+            [(100_u64, 4 << 10), (4145, 12 << 10), (10_000, 12 << 10), (900_000, 1020 << 10)]
+        {
+            text[place as usize..place as usize + 2].copy_from_slice(b"--");
+            assert_eq!(looked_at(&text, 50), (place + 2, looked), "at {place}");
+            text[place as usize..place as usize + 2].copy_from_slice(b"xx");
+        }
+        assert_eq!(looked_at(&text, 0).0, 1 << 20);
+        let failed = start_after(b"\n", 0, 10, |_, _, _| Err(Error::damaged("pack 1")));
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Damaged);
     }
 
     #[test]

@@ -197,6 +197,22 @@ fn what_cannot_be_one_file_is_refused() {
 }
 
 #[test]
+fn side_inputs_do_not_lie_where_hosts_splits_do() {
+    let (_place, store) = striped();
+    let text = b"1\n".to_vec();
+    support::put(&store, ".splits/0/in", &text);
+    let with = [".splits/**".to_string()];
+    let of = |program: &[&str]| {
+        let job = lines(spec(ReadToFile, program)).output("out");
+        submit(&store, &job, &["in".to_string()], &with, Splits::Hosts)
+    };
+    let error = of(&["cat", "{in}"]).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("other names"), "{error}");
+    // Where there are no such files there is no clash.
+    of(&["cat"]).unwrap();
+}
+
+#[test]
 fn who_says_where_lines_begin_in_a_file_refuses_pieces_of_it() {
     let (place, store) = striped();
     let index = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("components/index");

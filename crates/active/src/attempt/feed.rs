@@ -85,6 +85,18 @@ fn write_all(
     path: &str,
     read: impl FnOnce(Sink<'_>) -> Result<()>,
 ) -> std::result::Result<(), String> {
+    give_all(pipes, counters, read).map_err(|error| format!("reading `{path}`: {error}"))
+}
+
+/// As [`write_all`], for who wants to know what kind of error it was.
+///
+/// # Errors
+/// Those of `read`.
+pub(crate) fn give_all(
+    pipes: &mut Pipes,
+    counters: &Counters,
+    read: impl FnOnce(Sink<'_>) -> Result<()>,
+) -> Result<()> {
     let mut enough = false;
     let read = read(&mut |bytes| {
         Counters::add(&counters.bytes_read, bytes.len() as u64);
@@ -95,6 +107,6 @@ fn write_all(
     });
     match read {
         Err(_) if enough => Ok(()),
-        read => read.map_err(|error| format!("reading `{path}`: {error}")),
+        read => read,
     }
 }

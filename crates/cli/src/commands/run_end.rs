@@ -50,6 +50,18 @@ pub(super) fn stopped(store: &Arc<Store>, job: JobId) -> impl FnOnce() -> String
     }
 }
 
+/// What is said of a command that is interrupted while it makes a job, or after that.
+pub(super) fn stopped_making(
+    store: &Arc<Store>,
+    made: &Arc<OnceLock<JobId>>,
+) -> impl FnOnce() -> String + use<> {
+    let (store, made) = (Arc::clone(store), Arc::clone(made));
+    move || match made.get() {
+        Some(&job) => stopped(&store, job)(),
+        None => "no job was made".to_string(),
+    }
+}
+
 /// A job that cannot be run here does not stay behind unnoticed: it is ended, if it `ends` with this command and nobody else runs it.
 pub(super) fn not_run(store: &Store, job: JobId, ends: bool, error: outrigger_store::Error) -> Failure {
     let jobs = match store.jobs() {
@@ -113,6 +125,21 @@ pub(super) fn describe(view: &View, elapsed: Duration) -> String {
     text
 }
 
+/// `looking for records: 120 MiB of 1.00 GiB read, 95 MiB/s, 9 s left`.
+pub(super) fn describe_making(view: &View, elapsed: Duration) -> String {
+    let (read, all) = (view.bytes_read, view.bytes_expected);
+    if read == 0 {
+        return "making the job".to_string();
+    }
+    let rate = read as f64 / elapsed.as_secs_f64().max(0.001);
+    let mut text =
+        format!("looking for records: {} of {} read, {}/s", size(read), size(all), size(rate as u64));
+    if all > read && rate > 1.0 && elapsed > Duration::from_secs(1) {
+        text += &format!(", {} left", duration((all - read) as f64 / rate));
+    }
+    text
+}
+
 /// Says how a job went, and how the command ends for it.
 pub(super) fn say(
     context: &Context,
@@ -156,7 +183,8 @@ pub(super) fn say(
             let path = aside.input.as_ref().map(ToString::to_string);
             let object =
                 Object::new().with("split", aside.split).with("input", path).with("from", aside.from);
-            serde_json::Value::from(object.with("to", aside.to).with("why", aside.why.clone()))
+            let object = object.with("to", aside.to).with("held_by", aside.held_by.clone());
+            serde_json::Value::from(object.with("why", aside.why.clone()))
         };
         print_json(
             Object::new()
@@ -239,5 +267,8 @@ mod tests {
         assert_eq!(describe(&view, second), "0 of 1 splits, 6 B read, 0 B written, 6 B/s");
         view.bytes_expected = 12;
         assert_eq!(describe(&view, second), "0 of 1 splits, 6 B of 12 B read, 0 B written, 6 B/s");
+        let (three, nothing) = (Duration::from_secs(3), View::default());
+        assert_eq!(describe_making(&nothing, second), "making the job");
+        assert_eq!(describe_making(&view, three), "looking for records: 6 B of 12 B read, 2 B/s, 3.0 s left");
     }
 }
