@@ -94,6 +94,54 @@ impl Records {
     }
 }
 
+/// Counts the records of a range of a file as its bytes go by: those of lines, of other delimiters and of a fixed length, which costs nothing beside reading them.
+pub(crate) struct Count<'a> {
+    records: &'a Records,
+    /// Bytes of a record that has begun.
+    begun: u64,
+    /// The last bytes, which may begin a delimiter.
+    tail: Vec<u8>,
+}
+
+impl<'a> Count<'a> {
+    /// A counter, if such records can be counted so.
+    pub fn new(records: &'a Records) -> Option<Self> {
+        let can = matches!(records, Records::Fixed(_) | Records::Delimited(_));
+        can.then(|| Self { records, begun: 0, tail: Vec::new() })
+    }
+
+    /// How many records end in these bytes, which follow those before.
+    pub fn feed(&mut self, bytes: &[u8]) -> u64 {
+        match self.records {
+            Records::Fixed(size) => {
+                let all = self.begun + bytes.len() as u64;
+                self.begun = all % size;
+                all / size
+            }
+            Records::Delimited(delimiter) if delimiter.len() == 1 => {
+                let first = delimiter[0];
+                self.begun = u64::from(bytes.last().map_or(self.begun > 0, |last| *last != first));
+                bytes.iter().filter(|byte| **byte == first).count() as u64
+            }
+            Records::Delimited(delimiter) => {
+                // What begins in the tail ends in these bytes, or it would have been counted.
+                self.tail.extend_from_slice(bytes);
+                let ends = self.tail.windows(delimiter.len()).filter(|window| window == delimiter).count();
+                self.begun = u64::from(!self.tail.ends_with(delimiter));
+                let keep = self.tail.len().min(delimiter.len() - 1);
+                self.tail.drain(..self.tail.len() - keep);
+                ends as u64
+            }
+            Records::Whole | Records::Bam | Records::Plugin(_) => 0,
+        }
+    }
+
+    /// At the end of the range: the record that has begun, if one has.
+    pub fn end(&self) -> u64 {
+        u64::from(self.begun > 0)
+    }
+}
+
 /// Takes bytes as they are read.
 type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
 
@@ -227,6 +275,30 @@ mod tests {
         }
         let mut search = Search::new(b"\n", 100);
         assert_eq!((search.feed(b"abc"), search.feed(b"d\ne")), (None, Some(105)));
+    }
+
+    #[test]
+    fn records_are_counted_however_the_bytes_come() {
+        let count = |records: &Records, text: &[u8], step: usize| {
+            let mut count = Count::new(records).unwrap();
+            let ended: u64 = text.chunks(step).map(|piece| count.feed(piece)).sum();
+            ended + count.end()
+        };
+        for step in 1..20 {
+            let lines = Records::parse("lines").unwrap();
+            for (text, wanted) in [("", 0), ("a\nb\n", 2), ("a\n\nb", 3), ("\n", 1), ("a", 1)] {
+                assert_eq!(count(&lines, text.as_bytes(), step), wanted, "{text:?} in pieces of {step}");
+            }
+            let dashes = Records::parse("delimiter:-+").unwrap();
+            for (text, wanted) in [("", 0), ("a-+b-+", 2), ("a--+-+b", 3), ("-", 1), ("-+", 1)] {
+                assert_eq!(count(&dashes, text.as_bytes(), step), wanted, "{text:?} in pieces of {step}");
+            }
+            let fixed = Records::Fixed(3);
+            assert_eq!((count(&fixed, b"123456", step), count(&fixed, b"1234567", step)), (2, 3));
+        }
+        for other in [Records::Whole, Records::Bam, Records::Plugin(Vec::new())] {
+            assert!(Count::new(&other).is_none());
+        }
     }
 
     #[test]

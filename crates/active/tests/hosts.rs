@@ -79,6 +79,7 @@ fn each_host_has_one_program_that_reads_what_it_holds_as_one_file() {
     assert_eq!(runner::run(&store, id, &options(2), &counters).unwrap().job.state, JobState::Done);
     let (near, far) = (read(&store, "out/00000").unwrap(), read(&store, "out/00001").unwrap());
     assert_striped(&near, &far);
+    assert_eq!(counters.view().records_read, PART as u64 * 4, "each line is counted once");
     for (number, out) in [(0, &near), (1, &far)] {
         assert_eq!(place.text(&format!("told/{number:05}")), format!("2 1 in {} nowhere\n", out.len()));
     }

@@ -268,6 +268,12 @@ fn command(
     };
     let (mut command, kept) = sandbox.command(&program, &places, (limits, group), network)?;
     command.envs(environment(shared, claimed, ranges, number));
+    // The library opens it as the component's input, in which it can then be moved.
+    if let (true, [file]) =
+        (names_inputs(spec.programs().nth(number).unwrap_or_default()), &*in_files(shared, &places, claimed))
+    {
+        command.env("AS_INPUT_FILE", file);
+    }
     let own = |output: &Output| output.program == number && !output.name.is_empty();
     for (_, output) in shared.outputs().filter(|(_, output)| own(output)) {
         command.env(format!("AS_OUTPUT_{}", output.name), sandbox.work_seen(&places).join(&output.name));
@@ -301,7 +307,7 @@ fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range], seen: &Arc<Seen>
             let index = index.ok_or_else(|| lost("has lost an index"))?;
             Ok(Feed::Bam(Arc::clone(store), range.clone(), index, seen.told()))
         }
-        _ => Ok(Feed::Stored(Arc::clone(store), ranges.to_vec(), seen.told())),
+        _ => Ok(Feed::Stored(Arc::clone(store), ranges.to_vec(), seen.told(), spec.records.clone())),
     }
 }
 
@@ -357,6 +363,19 @@ fn split_path(paths: &[StorePath], number: u64, held: &Held) -> StorePath {
     StorePath { components: components.to_vec() }
 }
 
+/// What a split reads, as files in the inputs' mount: what `{in}` stands for.
+fn in_files(shared: &Shared, places: &Places<'_>, claimed: &Claimed) -> Vec<PathBuf> {
+    use std::os::unix::ffi::OsStringExt as _;
+    let paths = &shared.inputs.paths;
+    let file =
+        |path: &StorePath| shared.sandbox.inputs_seen(places).join(OsString::from_vec(path.to_bytes()));
+    match (shared.spec.by_host.get(claimed.number as usize), claimed.range.input) {
+        (Some(held), _) => vec![file(&split_path(paths, claimed.number, held))],
+        (None, Some(input)) => paths.get(input as usize).map(file).into_iter().collect(),
+        (None, None) => paths.iter().map(file).collect(),
+    }
+}
+
 fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed, number: usize) -> Result<Vec<OsString>> {
     use std::os::unix::ffi::OsStringExt as _;
     let paths = &shared.inputs.paths;
@@ -373,15 +392,8 @@ fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed, number: usize)
             continue;
         }
         let inner = |prefix: &str| word.strip_prefix(prefix).and_then(|word| word.strip_suffix('}'));
-        if let (true, Some(held)) = (word == "{in}", shared.spec.by_host.get(claimed.number as usize)) {
-            words.push(file(&split_path(paths, claimed.number, held)).into());
-            continue;
-        }
         if word == "{in}" {
-            match claimed.range.input {
-                Some(input) => words.extend(paths.get(input as usize).map(|path| OsString::from(file(path)))),
-                None => words.extend(paths.iter().map(|path| OsString::from(file(path)))),
-            }
+            words.extend(in_files(shared, places, claimed).into_iter().map(OsString::from));
             continue;
         }
         if let Some(number) = inner("{in.") {
