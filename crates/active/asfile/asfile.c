@@ -12,6 +12,50 @@ struct asfile {
     FILE *stream;
 };
 
+/* A name that stays below the directory that it is looked for in. */
+static int is_below(const char *name)
+{
+    const char *at = name;
+    if (*name == '/')
+        return 0;
+    while (at != NULL) {
+        if (strncmp(at, "..", 2) == 0 && (at[2] == '/' || at[2] == '\0'))
+            return 0;
+        at = strchr(at, '/');
+        at = at != NULL ? at + 1 : NULL;
+    }
+    return 1;
+}
+
+/* The component's own input: a file, if it is told of one, or else a stream. */
+static FILE *open_own_input(void)
+{
+    const char *path = getenv("AS_INPUT_FILE");
+    return path != NULL ? fopen(path, "r") : stdin;
+}
+
+/* Another stored file: of the mount of inputs, or outside of a job of the current directory. */
+static FILE *open_input(const char *name)
+{
+    char path[8192];
+    const char *files = getenv("AS_IN");
+    int len;
+    if (!is_below(name)) {
+        errno = EINVAL;
+        return NULL;
+    }
+    if (files == NULL && getenv("AS_JOB") != NULL) {
+        errno = ENOENT;
+        return NULL;
+    }
+    len = snprintf(path, sizeof path, "%s/%s", files != NULL ? files : ".", name);
+    if (len < 0 || (size_t)len >= sizeof path) {
+        errno = ENAMETOOLONG;
+        return NULL;
+    }
+    return fopen(path, "r");
+}
+
 static FILE *open_output(const char *name)
 {
     char text[4096];
@@ -46,8 +90,7 @@ ASFILE *asopen(const char *name, const char *mode)
     if (file == NULL)
         return NULL;
     if (*mode == 'r') {
-        errno = ENOENT;
-        stream = own ? stdin : NULL;
+        stream = own ? open_own_input() : open_input(name);
     } else {
         stream = own ? stdout : open_output(name);
     }

@@ -20,7 +20,9 @@ extern "C" {
 typedef struct asfile ASFILE;
 
 /* Opens. `mode` is "r" or "w".
- *   reading: NULL, "" or "-" is the component's input. Any other name is refused with ENOENT.
+ *   reading: NULL, "" or "-" is the component's input. Where it was asked for as a file ({in}) that is one, which can be moved in (AS_INPUT_FILE); else it is a stream.
+ *            Any other name is the stored file of that path that is there to look at (--with), or another input where inputs are files; ENOENT if there is none. Outside
+ *            of a job it is a file in the current directory. EINVAL for what leads elsewhere (an absolute path, "..").
  *   writing: NULL, "" or "-" is the component's unnamed output; the name of an output (--out NAME=...) is that one; any other name is a file of that
  *            name below a directory output (--out DIR/), or is dropped if there is none.
  * Returns NULL and sets errno when it cannot be opened. */
@@ -41,7 +43,7 @@ int aseof(ASFILE *file);
 /* True once something went wrong; as ferror. */
 int aserror(ASFILE *file);
 
-/* Moves to `offset` (SEEK_SET, SEEK_CUR, SEEK_END); as fseek. Named outputs can be moved in; streams cannot: -1 and ESPIPE. */
+/* Moves to `offset` (SEEK_SET, SEEK_CUR, SEEK_END); as fseek. Named outputs, and inputs that are files, can be moved in; streams cannot: -1 and ESPIPE. */
 int asseek(ASFILE *file, int64_t offset, int whence);
 
 /* Closes; as fclose. A component must look at what it returns: a full disk may show itself only here. */

@@ -17,27 +17,35 @@ __all__ = ["open", "job", "split", "splits", "attempt", "task_id"]
 
 
 def open(name=None, mode="r"):  # noqa: A001: it is to this module what it is to Python
-    """Opens the component's input (mode "r") or one of its outputs (mode "w").
+    """Opens the component's input or another stored file (mode "r"), or one of its outputs (mode "w").
 
     Parameters
     ----------
     name : str, optional
-        An output's name (``--out NAME=TEMPLATE``), or the name of a file of a directory output. Without one: the component's
-        input, or its unnamed output.
+        Reading: the path of a stored file that is there to look at (``--with``), or of another input where inputs are files
+        (``{in}``). Writing: an output's name (``--out NAME=TEMPLATE``), or the name of a file of a directory output. Without one:
+        the component's input, or its unnamed output.
     mode : {"r", "w"}
 
     Returns
     -------
     io.BufferedReader or io.BufferedWriter
-        Reading waits for a writer that is still writing, and ends when that has closed the file.
+        Reading waits for a writer that is still writing, and ends when that has closed the file. The component's input can be
+        moved in (``seek``) where it was asked for as a file; else it is a stream.
     """
     if mode not in ("r", "w"):
         raise ValueError(f"mode {mode!r}: use 'r' or 'w'")
     own = name in (None, "", "-")
     if mode == "r":
-        if not own:
-            raise FileNotFoundError(errno.ENOENT, "a component has one input", name)
-        return sys.stdin.buffer
+        if own:
+            path = os.environ.get("AS_INPUT_FILE")
+            return io.open(path, "rb") if path else sys.stdin.buffer
+        if name.startswith("/") or ".." in name.split("/"):
+            raise ValueError(f"{name!r} cannot be the path of a stored file")
+        files = os.environ.get("AS_IN")
+        if files is None and "AS_JOB" in os.environ:
+            raise FileNotFoundError(errno.ENOENT, "this job has no files to look at (--with, {in})", name)
+        return io.open(os.path.join(files or ".", name), "rb")
     if own:
         return sys.stdout.buffer
     if "/" in name or name == "..":

@@ -71,7 +71,7 @@ pub struct Held {
 impl Held {
     /// Bytes of all of it.
     pub fn bytes(&self) -> u64 {
-        self.ranges.iter().map(|(_, from, to)| to - from).sum()
+        self.ranges.iter().map(|(_, from, to)| to.saturating_sub(*from)).sum()
     }
 
     /// The input that it is of, if that is one.
@@ -90,36 +90,48 @@ pub(crate) struct Cuts {
 }
 
 impl Cuts {
-    /// Where an input of this length is cut, rising: neither at its begin nor at its end.
-    pub fn inner(&self, input: u32, len: u64) -> Vec<u64> {
-        let own = self.splits.iter().filter(|split| self.by_host.is_empty() && split.input == Some(input));
-        let rows = own.map(|split| split.from);
-        let held = self.by_host.iter().flat_map(|held| &held.ranges).filter(|range| range.0 == input);
-        let mut cuts: Vec<u64> =
-            rows.chain(held.map(|range| range.1)).filter(|at| (1..len).contains(at)).collect();
-        cuts.sort_unstable();
-        cuts.dedup();
-        cuts
-    }
-
-    /// Moves the cuts of an input that are at `from` to `to`: pairs in the same order.
-    pub fn move_inner(&mut self, input: u32, from: &[u64], to: &[u64]) {
-        let moved = |at: &mut u64| {
-            if let Ok(place) = from.binary_search(at) {
-                *at = to[place];
+    /// Where each of the inputs, of these lengths, is cut, rising: neither at its begin nor at its end.
+    pub fn inner(&self, lens: &[u64]) -> Vec<Vec<u64>> {
+        let mut cuts = vec![Vec::new(); lens.len()];
+        let mut add = |input: u32, at: u64| {
+            if let (Some(cuts), Some(len)) = (cuts.get_mut(input as usize), lens.get(input as usize))
+                && (1..*len).contains(&at)
+            {
+                cuts.push(at);
             }
         };
         if self.by_host.is_empty() {
-            for split in self.splits.iter_mut().filter(|split| split.input == Some(input)) {
-                moved(&mut split.from);
-                moved(&mut split.to);
+            self.splits
+                .iter()
+                .filter_map(|split| Some((split.input?, split.from)))
+                .for_each(|(input, from)| add(input, from));
+        }
+        self.by_host.iter().flat_map(|held| &held.ranges).for_each(|&(input, from, _)| add(input, from));
+        for cuts in &mut cuts {
+            cuts.sort_unstable();
+            cuts.dedup();
+        }
+        cuts
+    }
+
+    /// Moves the cuts of each input that are at `from` to `to`: pairs in the same order.
+    pub fn move_inner(&mut self, from: &[Vec<u64>], to: &[Vec<u64>]) {
+        let moved = |input: u32, at: &mut u64| {
+            if let (Some(from), Some(to)) = (from.get(input as usize), to.get(input as usize))
+                && let Ok(place) = from.binary_search(at)
+            {
+                *at = to[place];
+            }
+        };
+        for split in self.splits.iter_mut().filter(|_| self.by_host.is_empty()) {
+            if let Some(input) = split.input {
+                moved(input, &mut split.from);
+                moved(input, &mut split.to);
             }
         }
-        for range in
-            self.by_host.iter_mut().flat_map(|held| &mut held.ranges).filter(|range| range.0 == input)
-        {
-            moved(&mut range.1);
-            moved(&mut range.2);
+        for (input, from, to) in self.by_host.iter_mut().flat_map(|held| &mut held.ranges) {
+            moved(*input, from);
+            moved(*input, to);
         }
     }
 
@@ -287,8 +299,9 @@ mod tests {
     fn cuts_are_moved_and_what_is_empty_then_is_left_out() {
         let splits = vec![row(0, 0, 10), row(0, 10, 20), row(0, 20, 30), row(1, 0, 0), row(2, 0, 5)];
         let mut cuts = Cuts { splits, by_host: Vec::new() };
-        assert_eq!((cuts.inner(0, 30), cuts.inner(1, 0), cuts.inner(2, 5)), (vec![10, 20], vec![], vec![]));
-        cuts.move_inner(0, &[10, 20], &[25, 25]);
+        let inner = cuts.inner(&[30, 0, 5]);
+        assert_eq!(inner, [vec![10, 20], vec![], vec![]]);
+        cuts.move_inner(&inner, &[vec![25, 25], vec![], vec![]]);
         cuts.drop_empty();
         assert_eq!(cuts.splits, [row(0, 0, 25), row(0, 25, 30), row(1, 0, 0), row(2, 0, 5)]);
     }
@@ -303,12 +316,96 @@ mod tests {
         ];
         let splits = vec![row(0, 0, 20), row(0, 0, 10), row(0, 0, 10), row(1, 0, 0)];
         let mut cuts = Cuts { splits, by_host };
-        assert_eq!(cuts.inner(0, 40), [10, 20, 30]);
-        cuts.move_inner(0, &[10, 20, 30], &[12, 40, 40]);
+        let inner = cuts.inner(&[40, 0]);
+        assert_eq!(inner, [vec![10, 20, 30], vec![]]);
+        cuts.move_inner(&inner, &[vec![12, 40, 40], vec![]]);
         cuts.drop_empty();
         let wanted = [held("a", &[(0, 0, 12)]), held("b", &[(0, 12, 40)]), held("a", &[(1, 0, 0)])];
         assert_eq!(cuts.by_host, wanted);
         assert_eq!(cuts.splits, [row(0, 0, 12), row(0, 0, 28), row(1, 0, 0)]);
+    }
+
+    /// Inputs of these lengths, of which only the length matters.
+    fn inputs(lens: &[u64]) -> Vec<Found> {
+        let inode = |len: u64| outrigger_store::meta::Inode {
+            number: len,
+            attributes: outrigger_store::local::put::made_now(
+                outrigger_format::catalogue::FileKind::File,
+                0o600,
+            ),
+            root: if len == 0 {
+                Root::Empty
+            } else {
+                Root::Inline(vec![outrigger_format::Entry::Hole { len }])
+            },
+            links: 1,
+            stamp: 0,
+        };
+        let path = outrigger_store::tree::StorePath::default();
+        lens.iter().map(|len| Found { path: path.clone(), inode: inode(*len) }).collect()
+    }
+
+    /// The splits of inputs of these lengths that lie so.
+    fn hosts_of(pattern: Pattern, lens: &[u64], lies: &[&[(&str, u64, u64)]]) -> Cuts {
+        let spec = Spec::new(pattern, vec!["cat".to_string()]);
+        let lying = |root: &Root, shortest: u64| {
+            assert_eq!(shortest, STRETCH_MIN, "these are few");
+            let number = lens.iter().position(|len| *len == root.len()).unwrap();
+            lies[number].iter().map(|(host, from, to)| (host.to_string(), *from, *to)).collect()
+        };
+        by_host(&spec, &inputs(lens), &lying).unwrap()
+    }
+
+    #[test]
+    fn each_of_three_hosts_has_a_split() {
+        let lies: &[&[_]] = &[&[("a", 0, 10), ("b", 10, 20), ("c", 20, 25), ("a", 25, 30)], &[("b", 0, 7)]];
+        let cuts = hosts_of(Pattern::ManyToFile, &[30, 7], lies);
+        let wanted = [
+            held("a", &[(0, 0, 10), (0, 25, 30)]),
+            held("b", &[(0, 10, 20), (1, 0, 7)]),
+            held("c", &[(0, 20, 25)]),
+        ];
+        assert_eq!(cuts.by_host, wanted);
+        let row = |input, to| NewSplit { input, from: 0, to };
+        assert_eq!(cuts.splits, [row(None, 15), row(None, 17), row(None, 5)]);
+        // With an output for each input nothing is of two.
+        let cuts = hosts_of(Pattern::ReadToFile, &[30, 7], lies);
+        assert_eq!(cuts.splits, [row(Some(0), 15), row(Some(0), 10), row(Some(0), 5), row(Some(1), 7)]);
+        assert_eq!(cuts.by_host[3], held("b", &[(1, 0, 7)]));
+    }
+
+    #[test]
+    fn what_nobody_is_known_to_hold_goes_with_the_first_that_somebody_does() {
+        let lies: &[&[_]] = &[&[("", 0, 10), ("b", 10, 20), ("", 20, 25), ("c", 25, 30)]];
+        let cuts = hosts_of(Pattern::ReadToFile, &[30], lies);
+        assert_eq!(
+            cuts.by_host,
+            [held("b", &[(0, 0, 10), (0, 10, 20), (0, 20, 25)]), held("c", &[(0, 25, 30)])]
+        );
+        // Nobody knows, of anything: as if nothing had been said of hosts.
+        let cuts = hosts_of(Pattern::ManyToFile, &[30, 7], &[&[("", 0, 30)], &[("", 0, 7)]]);
+        assert_eq!((cuts.splits.len(), cuts.by_host.len()), (1, 0));
+    }
+
+    #[test]
+    fn an_input_without_a_byte_has_a_split_where_each_has_an_output() {
+        let lies: &[&[_]] = &[&[("", 0, 0)], &[("a", 0, 10), ("b", 10, 30)]];
+        let cuts = hosts_of(Pattern::ReadToFile, &[0, 30], lies);
+        assert_eq!(cuts.by_host[0], held("", &[(0, 0, 0)]));
+        assert_eq!(cuts.splits[0], NewSplit { input: Some(0), from: 0, to: 0 });
+        let cuts = hosts_of(Pattern::ManyToFile, &[0, 30], lies);
+        assert_eq!(cuts.by_host, [held("a", &[(0, 0, 0), (1, 0, 10)]), held("b", &[(1, 10, 30)])]);
+    }
+
+    #[test]
+    fn more_ranges_than_a_job_can_keep_are_refused() {
+        let spec = Spec::new(Pattern::ReadToFile, vec!["cat".to_string()]);
+        let lying = |_: &Root, shortest: u64| {
+            assert_eq!(shortest, (1_u64 << 40).div_ceil(RANGES_AIM), "of more bytes they are longer");
+            (0..=RANGES_MAX as u64).map(|at| (format!("h{}", at % 3), at, at + 1)).collect::<Vec<_>>()
+        };
+        let Err(error) = by_host(&spec, &inputs(&[1 << 40]), &lying) else { panic!("{RANGES_MAX} and one") };
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("--splits auto"), "{error}");
     }
 
     #[test]

@@ -17,6 +17,7 @@
 
 pub mod attempt;
 pub mod bam;
+mod brought;
 pub mod cgroup;
 pub mod component;
 pub mod cuts;

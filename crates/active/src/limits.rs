@@ -13,11 +13,11 @@ pub struct Limits {
     pub memory: Option<u64>,
     /// From its start to its end.
     pub time: Option<Duration>,
-    /// Processor time of each process.
+    /// Processor time of all its processes together.
     pub cpu: Option<Duration>,
     /// Processes and threads at once.
     pub processes: Option<u64>,
-    /// Bytes of all its outputs.
+    /// Bytes of all its outputs, and of what lies in its work directory; that has half of what is free on the disk as well, at most.
     pub output: Option<u64>,
 }
 

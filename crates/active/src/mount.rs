@@ -32,31 +32,43 @@ pub(crate) enum Shown {
     /// A stored one.
     Whole(Arc<Root>),
     /// Ranges of stored ones, one after the other.
-    Joined(Joined),
+    Joined(Arc<Joined>),
 }
 
-/// Ranges as one file. Which they are is asked when somebody wants to know, once.
+/// Ranges as one file. Which they are is asked when somebody wants to know, and remembered once it is known: a search that failed may succeed later.
 pub(crate) struct Joined {
     ask: Box<dyn Fn() -> outrigger_store::Result<Vec<Range>> + Send + Sync>,
-    ranges: OnceLock<Option<Vec<Range>>>,
+    ranges: OnceLock<Vec<Range>>,
 }
 
 impl Joined {
-    fn ranges(&self) -> Result<&[Range]> {
-        self.ranges.get_or_init(|| (self.ask)().ok()).as_deref().ok_or(Errno::IO)
+    /// The ranges that `ask` says.
+    pub fn new(ask: impl Fn() -> outrigger_store::Result<Vec<Range>> + Send + Sync + 'static) -> Self {
+        Self { ask: Box::new(ask), ranges: OnceLock::new() }
+    }
+
+    /// These ranges; only who comes first waits for them to be found.
+    ///
+    /// # Errors
+    /// Those of finding them.
+    pub fn ranges(&self) -> outrigger_store::Result<&[Range]> {
+        if let Some(known) = self.ranges.get() {
+            return Ok(known);
+        }
+        // Two that ask at the same time find the same.
+        let found = (self.ask)()?;
+        Ok(self.ranges.get_or_init(|| found))
     }
 }
 
 impl Shown {
-    /// The ranges that `ask` says.
-    pub fn joined(ask: impl Fn() -> outrigger_store::Result<Vec<Range>> + Send + Sync + 'static) -> Self {
-        Self::Joined(Joined { ask: Box::new(ask), ranges: OnceLock::new() })
-    }
-
     fn len(&self) -> Result<u64> {
         match self {
             Self::Whole(root) => Ok(root.len()),
-            Self::Joined(joined) => Ok(joined.ranges()?.iter().map(|range| range.to - range.from).sum()),
+            Self::Joined(joined) => {
+                let ranges = joined.ranges().map_err(|_| Errno::IO)?;
+                Ok(ranges.iter().map(|range| range.to - range.from).sum())
+            }
         }
     }
 
@@ -72,7 +84,7 @@ impl Shown {
             Self::Whole(root) => return read(root, offset, len),
             Self::Joined(joined) => joined,
         };
-        for range in joined.ranges()? {
+        for range in joined.ranges().map_err(|_| Errno::IO)? {
             let own = range.to - range.from;
             let here = own.saturating_sub(offset).min(len);
             if here > 0 {
@@ -294,5 +306,28 @@ impl Drop for InputsMount {
     fn drop(&mut self) {
         // Lazily: a program that was killed may still be on its way out.
         let _ = unmount(&self.point, true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_search_that_failed_is_made_again_and_one_that_succeeded_is_not() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let root = Arc::new(Root::Inline(vec![outrigger_format::Entry::Hole { len: 10 }]));
+        let range = Range { root, from: 2, to: 9, path: "in".into() };
+        let joined = Arc::new(Joined::new(move || match count.fetch_add(1, Ordering::SeqCst) {
+            0 => Err(Error::new(ErrorKind::Io, "the network is away")),
+            _ => Ok(vec![range.clone()]),
+        }));
+        let shown = Shown::Joined(Arc::clone(&joined));
+        assert_eq!(shown.len(), Err(Errno::IO));
+        assert_eq!((shown.len(), joined.ranges().unwrap().len()), (Ok(7), 1));
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
 }

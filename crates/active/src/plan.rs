@@ -1,37 +1,80 @@
 //! From globs to a job: which files, cut how.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::meta::jobs::{JobId, JobInput, NewJob, NewSplit, Seen};
 use outrigger_store::meta::{At, Meta};
 use outrigger_store::ops::View;
 use outrigger_store::tree::{StorePath, find};
-use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
+use outrigger_store::{Error, ErrorKind, Result, Store};
 
+use crate::attempt::Watch;
+use crate::brought;
 use crate::component;
 use crate::cuts::{Cuts, cut};
 use crate::identity::Permissions;
 use crate::inputs::{Found, StoreGlob};
 use crate::pattern::Pattern;
 use crate::plugin;
+use crate::progress::Counters;
 use crate::records::Records;
-use crate::spec::{Spec, is_brought};
+use crate::runner::SPLITS;
+use crate::spec::Spec;
 use crate::template::{self, Subject, expand};
 
 pub use crate::cuts::Splits;
 
+/// A job that is being made, for who waits for it: how far a plug-in that looks for its records is (bytes read, of bytes expected), and how to stop that.
+#[derive(Default)]
+pub struct Making {
+    /// What the plug-in was given.
+    pub counters: Arc<Counters>,
+    watch: OnceLock<Arc<Watch>>,
+}
+
+impl Making {
+    /// Ends what runs for it, and has nothing begin any more.
+    pub fn stop(&self) {
+        self.watch().stop();
+    }
+
+    /// True once it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.watch.get().is_some_and(|watch| watch.is_stopped())
+    }
+
+    pub(crate) fn watch(&self) -> &Arc<Watch> {
+        self.watch.get_or_init(Watch::start)
+    }
+}
+
 /// Makes a job of `spec` over the files that match `globs` now, with those that match `with` to look at. All are kept from then on as they are now.
 ///
 /// # Errors
-/// `Invalid` when the request makes no sense, `NotFound` when a glob matches nothing, `Denied` when its submitter may not read an input or write an output.
+/// `Invalid` when the request makes no sense, `NotFound` when a glob matches nothing, `Denied` when its submitter may not read an input or write an output; what goes wrong with a plug-in for its records.
 pub fn submit(
     store: &Arc<Store>,
     spec: &Spec,
     globs: &[String],
     with: &[String],
     splits: Splits,
+) -> Result<JobId> {
+    submit_told(store, spec, globs, with, splits, &Making::default())
+}
+
+/// As [`submit`], for who wants to know how far it is, or may stop it.
+///
+/// # Errors
+/// As there; `Cancelled` when it was stopped.
+pub fn submit_told(
+    store: &Arc<Store>,
+    spec: &Spec,
+    globs: &[String],
+    with: &[String],
+    splits: Splits,
+    making: &Making,
 ) -> Result<JobId> {
     spec.check()?;
     store.require_writable()?;
@@ -50,7 +93,7 @@ pub fn submit(
     if found.is_empty() {
         return Err(Error::new(ErrorKind::Invalid, "a job needs inputs: name stored files with --in"));
     }
-    make(store, &view, spec, found, with, splits, None)
+    make_told(store, &view, spec, found, (with, splits), None, making)
 }
 
 /// What a job has of the rule that makes it.
@@ -66,10 +109,22 @@ pub(crate) fn make(
     store: &Arc<Store>,
     view: &View,
     spec: &Spec,
-    mut found: Vec<Found>,
+    found: Vec<Found>,
     with: &[String],
     splits: Splits,
     fired: Option<Fired>,
+) -> Result<JobId> {
+    make_told(store, view, spec, found, (with, splits), fired, &Making::default())
+}
+
+fn make_told(
+    store: &Arc<Store>,
+    view: &View,
+    spec: &Spec,
+    mut found: Vec<Found>,
+    (with, splits): (&[String], Splits),
+    fired: Option<Fired>,
+    making: &Making,
 ) -> Result<JobId> {
     let mut cuts = cut(store, spec, &found, splits)?;
     check_targets(&*store.meta, spec, &found, &cuts.splits)?;
@@ -77,12 +132,13 @@ pub(crate) fn make(
     found.iter().try_for_each(|found| permissions.require_readable(&found.path, &found.inode))?;
     let mut spec = spec.clone();
     settle_program(&mut spec)?;
-    plugin::settle(store, view, &mut spec, &found, &mut cuts)?;
+    plugin::settle(store, view, &mut spec, &found, &mut cuts, making)?;
     let Cuts { splits, by_host } = cuts;
     spec.by_host = by_host;
+    let mut programs = brought::Held::new(store);
     let (seen, components) = match fired {
         Some(Fired { seen, components }) => (Some(seen), components),
-        None => (None, component::settle(store, view, &mut spec)?),
+        None => (None, component::settle_all(store, view, &mut spec, &mut programs)?),
     };
     if spec.records == Records::Bam {
         let indexes = found.iter().map(|found| index_of(&*store.meta, view.at, &found.path));
@@ -93,6 +149,16 @@ pub(crate) fn make(
     for glob in with {
         found.extend(StoreGlob::parse(glob)?.files(&*store.meta, view.at)?);
     }
+    // Of splits of hosts their mount has files that are no stored ones.
+    let is_taken = |found: &&Found| found.path.components.first().is_some_and(|name| name == SPLITS);
+    let has_splits = !spec.by_host.is_empty() && spec.wants_files();
+    if let Some(taken) = found[before..].iter().find(is_taken).filter(|_| has_splits) {
+        let why = format!(
+            "`{}`: below .splits the program finds what each host holds; give --with files of other names",
+            taken.path
+        );
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
     spec.with = u32::try_from(found.len() - before).unwrap_or(u32::MAX);
     found[before..].iter().try_for_each(|found| permissions.require_readable(&found.path, &found.inode))?;
     let input = |found: Found| JobInput { path: found.path.to_bytes(), root: found.inode.root };
@@ -101,6 +167,7 @@ pub(crate) fn make(
     let id = store.jobs()?.create_job(&job)?;
     // The view's pin ends here: by now the job holds its inputs.
     view.check()?;
+    drop(programs);
     Ok(id)
 }
 
@@ -118,7 +185,7 @@ fn index_of(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Found> {
     Err(Error::new(ErrorKind::Invalid, why))
 }
 
-/// A program that lies on this host is named so that every process here finds it, and no other host looks for it. Where it is said on which host it
+/// A program that lies on this host is named so that every process here finds it, and no other host looks for it, unless its content becomes the job's ([`crate::brought`]). Where it is said on which host it
 /// lies that stays: an agent anywhere makes the jobs of a rule, and what lies on its own host by that name is another program.
 ///
 /// # Errors
@@ -127,12 +194,7 @@ pub fn settle_program(spec: &mut Spec) -> Result<()> {
     if spec.host.is_some() || !spec.brings_program() {
         return Ok(());
     }
-    for (program, _) in spec.programs_mut().filter(|(program, _)| is_brought(program)) {
-        let path = std::fs::canonicalize(&program[0]).context(|| format!("the program {}", program[0]))?;
-        program[0] = path.into_os_string().into_string().map_err(|path| {
-            Error::new(ErrorKind::Invalid, format!("{} is not UTF-8", path.to_string_lossy()))
-        })?;
-    }
+    brought::find_all(spec)?;
     spec.host = Some(crate::node::host());
     Ok(())
 }

@@ -7,50 +7,59 @@
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read as _};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use outrigger_store::ops::View;
+use outrigger_store::read::Reader;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
-use crate::attempt::{Attempt, Feed, Range, Watch};
+use crate::attempt::{Attempt, Feed, Pipes, bounded, give_all};
 use crate::component;
 use crate::cuts::Cuts;
 use crate::inputs::Found;
-use crate::progress::Counters;
+use crate::plan::Making;
 use crate::records::Records;
 use crate::runner::Scratch;
 use crate::sandbox::{Network, Places, Sandbox};
 use crate::spec::{Spec, is_brought};
 
-/// What a plug-in may print in a line: more digits than any offset has.
-const LINE_MAX: u64 = 64;
+/// What a plug-in may print in a line, with its end: more digits than any offset has.
+const LINE_MAX: usize = 64;
 
 /// Moves the cuts of a job whose records are a plug-in's to where it says that records start. A component is named in `spec` as it was found; `view` holds the inputs.
 ///
 /// # Errors
-/// `Invalid` when what it prints makes no sense, or it fails; `NotFound` when it is not there, `Denied` when it cannot be kept in as strictly as `spec` says.
+/// `Invalid` when what it prints makes no sense, or it fails; `NotFound` when it is not there, `Denied` when it cannot be kept in as strictly as `spec` says; those of reading the inputs, `Damaged`
+/// among them; `Io` when it ran into a limit, `Cancelled` when `making` was stopped.
 pub(crate) fn settle(
     store: &Arc<Store>,
     view: &View,
     spec: &mut Spec,
     found: &[Found],
     cuts: &mut Cuts,
+    making: &Making,
 ) -> Result<()> {
     let Records::Plugin(words) = &spec.records else { return Ok(()) };
     let mut words = words.clone();
-    let mut plugin = None;
-    for (number, found) in (0..).zip(found) {
-        let wanted = cuts.inner(number, found.inode.root.len());
+    let lens: Vec<u64> = found.iter().map(|found| found.inode.root.len()).collect();
+    let wanted = cuts.inner(&lens);
+    let is_cut = |(_, wanted): &(&u64, &Vec<u64>)| !wanted.is_empty();
+    let bytes = lens.iter().zip(&wanted).filter(is_cut).map(|(len, _)| len).sum();
+    making.counters.bytes_expected.store(bytes, Ordering::Relaxed);
+    let (mut plugin, mut moved) = (None, Vec::with_capacity(wanted.len()));
+    for (found, wanted) in found.iter().zip(&wanted) {
         if wanted.is_empty() {
+            moved.push(Vec::new());
             continue;
         }
         let plugin = match &mut plugin {
             Some(plugin) => plugin,
-            none => none.insert(Plugin::new(store, view, spec, &mut words)?),
+            none => none.insert(Plugin::new(store, view, spec, &mut words, making)?),
         };
-        let moved = plugin.starts(found, &wanted)?;
-        cuts.move_inner(number, &wanted, &moved);
+        moved.push(plugin.starts(found, wanted)?);
     }
+    cuts.move_inner(&wanted, &moved);
     cuts.drop_empty();
     spec.records = Records::Plugin(words);
     Ok(())
@@ -66,12 +75,18 @@ struct Plugin<'a> {
     /// A directory with the program, if that is not the system's.
     component: Option<PathBuf>,
     sandbox: Sandbox,
-    watch: Arc<Watch>,
+    making: &'a Making,
     scratch: Scratch,
 }
 
 impl<'a> Plugin<'a> {
-    fn new(store: &'a Arc<Store>, view: &View, spec: &'a Spec, words: &mut [String]) -> Result<Self> {
+    fn new(
+        store: &'a Arc<Store>,
+        view: &View,
+        spec: &'a Spec,
+        words: &mut [String],
+        making: &'a Making,
+    ) -> Result<Self> {
         let sandbox = Sandbox::find(spec.sandbox)?.for_submitter(spec.submitter.as_ref());
         let (told, scratch) = (words.join(" "), Scratch::new()?);
         sandbox.hand_over(scratch.path())?;
@@ -92,7 +107,7 @@ impl<'a> Plugin<'a> {
             let places = Places { work: scratch.path(), inputs: None, component: component.as_deref() };
             run[0] = sandbox.component_seen(&places).join::<OsString>(name).into();
         }
-        Ok(Self { store, spec, told, words: run, component, sandbox, watch: Watch::start(), scratch })
+        Ok(Self { store, spec, told, words: run, component, sandbox, making, scratch })
     }
 
     /// For each of the rising offsets `wanted` the first at or after it at which a record of the input starts; its length, if none does.
@@ -102,56 +117,79 @@ impl<'a> Plugin<'a> {
         let work = work.context(|| "making a directory for a plug-in".to_string())?;
         self.sandbox.hand_over(work.path())?;
         let places = Places { work: work.path(), inputs: None, component: self.component.as_deref() };
-        let limits = self.spec.limits;
+        let limits = bounded(&self.spec.limits, work.path());
         let (mut command, kept) =
             self.sandbox.command(&self.words, &places, (&limits, None), Network::Nothing)?;
         command.env("AS_INPUT", &path).env("AS_LENGTH", len.to_string());
         command.env("AS_WORK", self.sandbox.work_seen(&places));
         command.envs(self.spec.env.iter().map(|(name, value)| (name, value)));
-        let range =
-            Range { root: Arc::new(found.inode.root.clone()), from: 0, to: len, path: path.as_str().into() };
-        let feed = Feed::Stored(Arc::clone(self.store), vec![range], Arc::new(|_, _| {}));
-        let counters = Arc::new(Counters::default());
-        let (attempt, stdout) = Attempt::start(command, feed, (&limits, None), None, &self.watch, &counters)?;
+        // Attempts say in words why they failed; who asks for a job wants to know what kind of failure it was, too.
+        let unread: Arc<Mutex<Option<Error>>> = Arc::default();
+        let (store, root) = (Arc::clone(self.store), found.inode.root.clone());
+        let (counters, failed) = (Arc::clone(&self.making.counters), Arc::clone(&unread));
+        let feed = Feed::Stream(Box::new(move |pipes: &mut Pipes| {
+            let reader = Reader::new(&store);
+            let given = give_all(pipes, &counters, |sink| reader.read(&root, 0, len, sink));
+            given.map_err(|error| {
+                let why = error.to_string();
+                *failed.lock().expect("no panic while held") = Some(error);
+                why
+            })
+        }));
+        let (watch, counters) = (self.making.watch(), &self.making.counters);
+        let (attempt, stdout) =
+            Attempt::start(command, feed, (&limits, None, work.path()), None, watch, counters)?;
         drop(kept);
         let read = read_starts(BufReader::new(stdout), wanted, len);
-        if let Err(why) = &read {
-            attempt.kill(why);
+        if let Err(error) = &read {
+            attempt.kill(&error.to_string());
         }
-        let ended = attempt.end().result;
-        let starts = read.and_then(|starts| ended.map(|()| starts));
-        starts.map_err(|why| {
-            let why = format!("--records plugin:{}, over `{path}`: {why}", self.told);
-            Error::new(ErrorKind::Invalid, why)
-        })
+        let ended = attempt.end();
+        let unread = unread.lock().expect("no panic while held").take();
+        let starts = match (unread, read, ended.result) {
+            _ if watch.is_stopped() => Err(Error::new(ErrorKind::Cancelled, "stopped")),
+            (Some(error), ..) => Err(error.context("reading it")),
+            (None, Err(error), _) => Err(error),
+            (None, Ok(_), Err(why)) if ended.was_killed => Err(Error::new(ErrorKind::Io, why)),
+            (None, Ok(_), Err(why)) => Err(Error::new(ErrorKind::Invalid, why)),
+            (None, Ok(starts), Ok(())) => Ok(starts),
+        };
+        starts.map_err(|error| error.context(format!("--records plugin:{}, over `{path}`", self.told)))
     }
 }
 
 /// See [`Plugin::starts`]: of the offsets that come from `from`, one a line, all of which are looked at.
-fn read_starts(mut from: impl BufRead, wanted: &[u64], len: u64) -> std::result::Result<Vec<u64>, String> {
+fn read_starts(mut from: impl BufRead, wanted: &[u64], len: u64) -> Result<Vec<u64>> {
+    let invalid = |why: String| Err(Error::new(ErrorKind::Invalid, why));
     let (mut found, mut last, mut line) = (Vec::with_capacity(wanted.len()), None, Vec::new());
     for number in 1_u64.. {
         line.clear();
-        let read = from.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
-        if read.map_err(|error| format!("reading what it printed: {error}"))? == 0 {
+        let read = from.by_ref().take(LINE_MAX as u64 + 1).read_until(b'\n', &mut line);
+        if read.context(|| "reading what it printed".to_string())? == 0 {
             break;
+        }
+        // What follows would be taken for a line of its own.
+        if line.len() > LINE_MAX {
+            return invalid(format!(
+                "line {number} of what it printed is longer than {LINE_MAX} bytes: print one offset a line"
+            ));
         }
         let text = line.trim_ascii();
         let is_number = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
         let offset = std::str::from_utf8(text).ok().filter(|_| is_number).and_then(|text| text.parse().ok());
         let Some(offset) = offset else {
-            return Err(format!(
+            return invalid(format!(
                 "line {number} of what it printed is `{}`: print the offset of a byte at which a record starts, a decimal number, and nothing else (what is to be read by people goes to standard error)",
                 String::from_utf8_lossy(text)
             ));
         };
         if let Some(last) = last.filter(|last| *last >= offset) {
-            return Err(format!(
+            return invalid(format!(
                 "line {number} of what it printed is {offset}, after {last}: print rising offsets"
             ));
         }
         if offset > len {
-            return Err(format!(
+            return invalid(format!(
                 "line {number} of what it printed is {offset}, and the file has {len} bytes: print offsets in it, from 0"
             ));
         }
@@ -169,7 +207,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str, wanted: &[u64]) -> std::result::Result<Vec<u64>, String> {
-        read_starts(text.as_bytes(), wanted, 100)
+        read_starts(text.as_bytes(), wanted, 100).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -183,6 +221,8 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_said_with_its_line() {
         let long = "1".repeat(1000);
+        // Blanks before the second number make the first 64 bytes one of their own.
+        let two = format!("7{}9\n", " ".repeat(64));
         for (text, says) in [
             ("0\nrecord at 7\n", "line 2 of what it printed is `record at 7`"),
             ("0\n\n", "line 2 of what it printed is ``"),
@@ -190,7 +230,8 @@ mod tests {
             ("5\n9\n9\n", "line 3 of what it printed is 9, after 9"),
             ("9\n5\n", "line 2 of what it printed is 5, after 9"),
             ("101\n", "has 100 bytes"),
-            (long.as_str(), "line 1"),
+            (long.as_str(), "line 1 of what it printed is longer than 64 bytes"),
+            (two.as_str(), "line 1 of what it printed is longer than 64 bytes"),
             ("99999999999999999999\n", "line 1"),
         ] {
             let why = read(text, &[50]).unwrap_err();

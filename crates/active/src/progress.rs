@@ -13,6 +13,8 @@ pub struct Counters {
     pub bytes_here: AtomicU64,
     /// As these, from packs elsewhere.
     pub bytes_elsewhere: AtomicU64,
+    /// Records that were given to programs, where they are of a kind that is counted as it goes by: lines, other delimiters, a fixed length.
+    pub records_read: AtomicU64,
     /// Bytes that programs wrote.
     pub bytes_written: AtomicU64,
     /// Splits of the job.
@@ -38,6 +40,8 @@ pub struct View {
     pub bytes_here: u64,
     /// See [`Counters`].
     pub bytes_elsewhere: u64,
+    /// See [`Counters`].
+    pub records_read: u64,
     /// See [`Counters`].
     pub bytes_written: u64,
     /// See [`Counters`].
@@ -70,6 +74,7 @@ impl Counters {
             bytes_read: read(&self.bytes_read),
             bytes_here: read(&self.bytes_here),
             bytes_elsewhere: read(&self.bytes_elsewhere),
+            records_read: read(&self.records_read),
             bytes_written: read(&self.bytes_written),
             splits: read(&self.splits),
             splits_done: read(&self.splits_done),

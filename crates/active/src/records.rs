@@ -25,8 +25,10 @@ pub enum Records {
     Plugin(Vec<String>),
 }
 
-/// Bytes that are looked at, at a time, for the next delimiter.
-const STEP: u64 = 256 << 10;
+/// Bytes that are looked at for the next delimiter, at first: most records are short, and what is looked at may lie on another host.
+const STEP_MIN: u64 = 4 << 10;
+/// Then twice as many each time, up to this.
+const STEP_MAX: u64 = 256 << 10;
 
 impl Records {
     /// Parses `lines`, `bam`, `fixed:N`, `delimiter:X` (with `\n`, `\r`, `\t`, `\0`, `\\` and `\xNN`), `plugin:PROGRAM ARGUMENT…`, `whole`.
@@ -85,25 +87,87 @@ impl Records {
             Self::Plugin(_) => Ok(offset),
             Self::Fixed(size) => Ok(offset.div_ceil(*size).saturating_mul(*size).min(len)),
             Self::Delimited(delimiter) => {
-                let mut search = Search::new(delimiter, offset.saturating_sub(delimiter.len() as u64));
-                let mut at = search.at;
-                while at < len {
-                    let mut found = None;
-                    reader.read(root, at, STEP, &mut |bytes| {
-                        if found.is_none() {
-                            found = search.feed(bytes);
-                        }
-                        Ok(())
-                    })?;
-                    if let Some(start) = found {
-                        return Ok(start);
-                    }
-                    at = (at + STEP).min(len);
-                }
-                Ok(len)
+                let read = |at, step, sink: Sink<'_>| reader.read(root, at, step, sink);
+                start_after(delimiter, offset.saturating_sub(delimiter.len() as u64), len, read)
             }
         }
     }
+}
+
+/// Counts the records of a range of a file as its bytes go by: those of lines, of other delimiters and of a fixed length, which costs nothing beside reading them.
+pub(crate) struct Count<'a> {
+    records: &'a Records,
+    /// Bytes of a record that has begun.
+    begun: u64,
+    /// The last bytes, which may begin a delimiter.
+    tail: Vec<u8>,
+}
+
+impl<'a> Count<'a> {
+    /// A counter, if such records can be counted so.
+    pub fn new(records: &'a Records) -> Option<Self> {
+        let can = matches!(records, Records::Fixed(_) | Records::Delimited(_));
+        can.then(|| Self { records, begun: 0, tail: Vec::new() })
+    }
+
+    /// How many records end in these bytes, which follow those before.
+    pub fn feed(&mut self, bytes: &[u8]) -> u64 {
+        match self.records {
+            Records::Fixed(size) => {
+                let all = self.begun + bytes.len() as u64;
+                self.begun = all % size;
+                all / size
+            }
+            Records::Delimited(delimiter) if delimiter.len() == 1 => {
+                let first = delimiter[0];
+                self.begun = u64::from(bytes.last().map_or(self.begun > 0, |last| *last != first));
+                bytes.iter().filter(|byte| **byte == first).count() as u64
+            }
+            Records::Delimited(delimiter) => {
+                // What begins in the tail ends in these bytes, or it would have been counted.
+                self.tail.extend_from_slice(bytes);
+                let ends = self.tail.windows(delimiter.len()).filter(|window| window == delimiter).count();
+                self.begun = u64::from(!self.tail.ends_with(delimiter));
+                let keep = self.tail.len().min(delimiter.len() - 1);
+                self.tail.drain(..self.tail.len() - keep);
+                ends as u64
+            }
+            Records::Whole | Records::Bam | Records::Plugin(_) => 0,
+        }
+    }
+
+    /// At the end of the range: the record that has begun, if one has.
+    pub fn end(&self) -> u64 {
+        u64::from(self.begun > 0)
+    }
+}
+
+/// Takes bytes as they are read.
+type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<()>;
+
+/// Where the first delimiter ends that begins at `at` or after it, or `len`; `read` hands over so many bytes from a place on.
+fn start_after(
+    delimiter: &[u8],
+    mut at: u64,
+    len: u64,
+    mut read: impl FnMut(u64, u64, Sink<'_>) -> Result<()>,
+) -> Result<u64> {
+    let (mut search, mut step) = (Search::new(delimiter, at), STEP_MIN);
+    while at < len {
+        let mut found = None;
+        let done = read(at, step.min(len - at), &mut |bytes| {
+            found = search.feed(bytes);
+            // Nobody wants the rest.
+            if found.is_some() { Err(Error::new(ErrorKind::Cancelled, "found")) } else { Ok(()) }
+        });
+        if let Some(start) = found {
+            return Ok(start);
+        }
+        done?;
+        at += step;
+        step = (step * 2).min(STEP_MAX);
+    }
+    Ok(len)
 }
 
 /// Looks for a delimiter in bytes that come in pieces.
@@ -211,6 +275,54 @@ mod tests {
         }
         let mut search = Search::new(b"\n", 100);
         assert_eq!((search.feed(b"abc"), search.feed(b"d\ne")), (None, Some(105)));
+    }
+
+    #[test]
+    fn records_are_counted_however_the_bytes_come() {
+        let count = |records: &Records, text: &[u8], step: usize| {
+            let mut count = Count::new(records).unwrap();
+            let ended: u64 = text.chunks(step).map(|piece| count.feed(piece)).sum();
+            ended + count.end()
+        };
+        for step in 1..20 {
+            let lines = Records::parse("lines").unwrap();
+            for (text, wanted) in [("", 0), ("a\nb\n", 2), ("a\n\nb", 3), ("\n", 1), ("a", 1)] {
+                assert_eq!(count(&lines, text.as_bytes(), step), wanted, "{text:?} in pieces of {step}");
+            }
+            let dashes = Records::parse("delimiter:-+").unwrap();
+            for (text, wanted) in [("", 0), ("a-+b-+", 2), ("a--+-+b", 3), ("-", 1), ("-+", 1)] {
+                assert_eq!(count(&dashes, text.as_bytes(), step), wanted, "{text:?} in pieces of {step}");
+            }
+            let fixed = Records::Fixed(3);
+            assert_eq!((count(&fixed, b"123456", step), count(&fixed, b"1234567", step)), (2, 3));
+        }
+        for other in [Records::Whole, Records::Bam, Records::Plugin(Vec::new())] {
+            assert!(Count::new(&other).is_none());
+        }
+    }
+
+    #[test]
+    fn no_more_is_read_than_it_takes_to_find_a_delimiter() {
+        let mut text = vec![b'x'; 1 << 20];
+        let looked_at = |text: &[u8], at: u64| {
+            let mut bytes = 0;
+            let found = start_after(b"--", at, text.len() as u64, |at, step, sink| {
+                bytes += step;
+                // In small pieces, as of small chunks.
+                text[at as usize..(at + step) as usize].chunks(1000).try_for_each(&mut *sink)
+            });
+            (found.unwrap(), bytes)
+        };
+        for (place, looked) in
+            [(100_u64, 4 << 10), (4145, 12 << 10), (10_000, 12 << 10), (900_000, 1020 << 10)]
+        {
+            text[place as usize..place as usize + 2].copy_from_slice(b"--");
+            assert_eq!(looked_at(&text, 50), (place + 2, looked), "at {place}");
+            text[place as usize..place as usize + 2].copy_from_slice(b"xx");
+        }
+        assert_eq!(looked_at(&text, 0).0, 1 << 20);
+        let failed = start_after(b"\n", 0, 10, |_, _, _| Err(Error::damaged("pack 1")));
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Damaged);
     }
 
     #[test]

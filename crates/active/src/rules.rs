@@ -25,6 +25,7 @@ use outrigger_store::ops::View;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store, clock};
 use serde::{Deserialize, Serialize};
 
+use crate::brought;
 use crate::component;
 use crate::inputs::{Found, StoreGlob};
 use crate::pattern::Pattern;
@@ -223,7 +224,8 @@ pub fn add(
     plan::settle_program(&mut spec)?;
     // The component's content stays while this lives, by when the rule holds it: it goes on with that, whatever becomes of the name.
     let view = View::open(store, "rule", None)?;
-    let components = component::settle(store, &view, &mut spec)?;
+    let mut programs = brought::Held::new(store);
+    let components = component::settle_all(store, &view, &mut spec, &mut programs)?;
     spec.rule = Some(name.to_string());
     let id = format!("{name}#{}", clock::now_nanos());
     let splits = match splits {

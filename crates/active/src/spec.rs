@@ -352,9 +352,9 @@ impl Spec {
         self.with as usize + self.components().flatten().count()
     }
 
-    /// Whether the program is one of a file on this host that others need not have.
+    /// Whether a program is one of a file on this host that others need not have, and whose content nobody keeps.
     pub fn brings_program(&self) -> bool {
-        self.programs().any(is_brought)
+        self.programs().zip(self.components()).any(|(program, kept)| kept.is_none() && is_brought(program))
     }
 
     /// How a person would write it.

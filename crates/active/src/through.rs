@@ -27,6 +27,7 @@ use outrigger_store::write::{
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::attempt::{Feed, Pipes};
+use crate::brought;
 use crate::component;
 use crate::identity::Permissions;
 use crate::pattern::Pattern;
@@ -92,10 +93,11 @@ pub fn run(
     let splits = vec![split; if raw.is_some() { 2 } else { 1 }];
     // Pinned until the job has it.
     let view = View::open(store, "run", None)?;
-    let inputs = component::settle(store, &view, &mut spec)?;
+    let mut programs = brought::Held::new(store);
+    let inputs = component::settle_all(store, &view, &mut spec, &mut programs)?;
     let job = store.jobs()?.create_job(&NewJob { spec: spec.encode()?, inputs, splits, seen: None })?;
     view.check()?;
-    drop(view);
+    drop((view, programs));
     begun(job);
     let (block_sender, block_receiver) = sync_channel(WAITING);
     let (sender, keeper) = match raw {

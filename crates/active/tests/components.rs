@@ -152,6 +152,93 @@ int main(void) {
     assert_eq!((place.text("place"), place.text("sizes")), ("True 0 1 1".into(), "1\n2\n3\n".into()));
 }
 
+/// In each of the three languages: the last bytes of the input, and a file that is there to look at; or why not.
+#[test]
+fn the_library_opens_further_files_and_moves_in_an_input_that_is_one() {
+    let place = Place::new();
+    place.put("in/a", b"first\nlast\n");
+    place.put("ref/table", b"looked up\n");
+    let library = repository().join("crates/active/asfile");
+    let mut programs: Vec<(&str, Vec<String>, Spec)> = Vec::new();
+    if there("cc") {
+        let (source, program) = (place.dir.path().join("tail.c"), place.dir.path().join("tail"));
+        std::fs::write(
+            &source,
+            r#"
+#include "asfile.h"
+#include <errno.h>
+#include <stdio.h>
+int main(int count, char **words) {
+    char text[64];
+    size_t len;
+    ASFILE *in = asopen(NULL, "r"), *besides = asopen(words[1], "r"), *out = asopen(NULL, "w");
+    if (!besides) return perror(words[1]), 2;
+    if (asopen("/etc/passwd", "r") || errno != EINVAL || asopen("ref/../../x", "r") || errno != EINVAL) return 3;
+    if (asopen("ref/nothing", "r") || errno != ENOENT) return 4;
+    if (asseek(in, -5, SEEK_END) != 0) return perror("asseek"), 5;
+    len = asread(text, 1, sizeof text, in);
+    aswrite(text, 1, len, out);
+    while (asgets(text, sizeof text, besides)) fputs(text, stdout);
+    return count > 1 && asclose(besides) == 0 && asclose(in) == 0 ? asclose(out) : 6;
+}
+"#,
+        )
+        .unwrap();
+        let mut cc = Command::new("cc");
+        cc.arg("-o").arg(&program).arg(&source).arg(library.join("asfile.c")).arg("-I").arg(&library);
+        assert!(cc.status().unwrap().success());
+        programs.push(("Illegal seek", vec![program.display().to_string()], spec(ReadToFile, &[])));
+    }
+    if there("python3") {
+        let script = "import asfile, sys\n\
+                      besides = asfile.open(sys.argv[1])\n\
+                      for wrong in '/etc/passwd', 'ref/../../x':\n\
+                      \x20   try: asfile.open(wrong); sys.exit(3)\n\
+                      \x20   except ValueError: pass\n\
+                      own = asfile.open()\n\
+                      own.seek(-5, 2)\n\
+                      asfile.open(mode='w').write(own.read() + besides.read())\n";
+        let mut job = spec(ReadToFile, &[]);
+        job.env = vec![
+            ("PYTHONPATH".into(), library.display().to_string()),
+            ("PYTHONDONTWRITEBYTECODE".into(), "1".into()),
+        ];
+        programs.push(("seek", ["python3", "-c", script].map(String::from).to_vec(), job));
+    }
+    let tests = std::env::current_exe().unwrap();
+    let tail = tests.ancestors().nth(2).unwrap().join("examples/asfile_tail");
+    if tail.exists() {
+        programs.push(("stream", vec![tail.display().to_string()], spec(ReadToFile, &[])));
+    } else {
+        println!("skipped: {} was not built (cargo build --examples)", tail.display());
+    }
+    let run = |job: &Spec, program: &[String], more: &[&str], with: &[&str]| {
+        let program = program.iter().map(String::as_str).chain(more.iter().copied()).map(String::from);
+        let job = Spec { program: program.collect(), ..job.clone() }.output("out/{name}");
+        let with: Vec<String> = with.iter().map(ToString::to_string).collect();
+        let id = outrigger_active::plan::submit(&place.store, &job, &["in/a".into()], &with, Splits::Auto)
+            .unwrap();
+        place.go(id)
+    };
+    for (says, program, job) in &programs {
+        let report = match run(job, program, &["ref/table", "{in}"], &["ref/*"]) {
+            Err(error) if error.kind() == outrigger_store::ErrorKind::Denied => {
+                return println!("skipped: {error}");
+            }
+            report => report.unwrap(),
+        };
+        assert_eq!(report.job.state, JobState::Done, "{program:?}: {}", report.job.why);
+        assert_eq!(place.text("out/a"), "last\nlooked up\n", "{program:?}");
+        // Its input is a stream, unless it was asked for as a file.
+        let report = run(job, program, &["ref/table"], &["ref/*"]).unwrap();
+        assert_eq!(report.job.state, JobState::Failed);
+        assert!(report.job.why.contains(says), "{program:?}: {}", report.job.why);
+        // Without --with nothing is there, whatever lies where it is run.
+        let report = run(job, program, &["ref/table"], &[]).unwrap();
+        assert_eq!(report.job.state, JobState::Failed);
+    }
+}
+
 #[test]
 fn what_is_installed_is_found_and_a_module_comes_along_from_the_store() {
     if !there("cc") || !there("python3") {

@@ -79,6 +79,7 @@ fn each_host_has_one_program_that_reads_what_it_holds_as_one_file() {
     assert_eq!(runner::run(&store, id, &options(2), &counters).unwrap().job.state, JobState::Done);
     let (near, far) = (read(&store, "out/00000").unwrap(), read(&store, "out/00001").unwrap());
     assert_striped(&near, &far);
+    assert_eq!(counters.view().records_read, PART as u64 * 4, "each line is counted once");
     for (number, out) in [(0, &near), (1, &far)] {
         assert_eq!(place.text(&format!("told/{number:05}")), format!("2 1 in {} nowhere\n", out.len()));
     }
@@ -194,6 +195,22 @@ fn what_cannot_be_one_file_is_refused() {
         let error = place.submit(&wrong, &["a"], Splits::Hosts).unwrap_err();
         assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(says), "{error}");
     }
+}
+
+#[test]
+fn side_inputs_do_not_lie_where_hosts_splits_do() {
+    let (_place, store) = striped();
+    let text = b"1\n".to_vec();
+    support::put(&store, ".splits/0/in", &text);
+    let with = [".splits/**".to_string()];
+    let of = |program: &[&str]| {
+        let job = lines(spec(ReadToFile, program)).output("out");
+        submit(&store, &job, &["in".to_string()], &with, Splits::Hosts)
+    };
+    let error = of(&["cat", "{in}"]).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("other names"), "{error}");
+    // Where there are no such files there is no clash.
+    of(&["cat"]).unwrap();
 }
 
 #[test]

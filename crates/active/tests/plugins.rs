@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use outrigger_active::pattern::Pattern::{FileToMany, ManyToFile, ReadToFile};
-use outrigger_active::plan::{Splits, submit};
+use outrigger_active::plan::{Making, Splits, submit, submit_told};
 use outrigger_active::records::Records;
 use outrigger_active::sandbox::Mode;
 use outrigger_active::spec::Spec;
@@ -131,6 +131,72 @@ fn what_a_plug_in_does_wrong_is_said_and_no_job_is_made() {
     place.run(&job, &["in"], Splits::Auto).unwrap();
     let jobs = place.store.jobs().unwrap().jobs(10).unwrap();
     assert_eq!(jobs.iter().map(|job| job.splits.iter().sum::<u64>()).collect::<Vec<_>>(), [1, 1]);
+}
+
+#[test]
+fn what_is_not_the_requests_fault_keeps_its_kind() {
+    let place = Place::new();
+    place.put("in", &sequences(2000));
+    let of = |name: &str, script: &str, limits: &str| {
+        let mut job = records(spec(ReadToFile, &["cat"]), &program(&place, name, script)).output("out");
+        job.limits.set(limits).unwrap();
+        place.submit(&job, &["in"], Splits::Count(2)).unwrap_err()
+    };
+    let error = of("slow", "sleep 60", "time=100ms");
+    assert!(error.kind() == ErrorKind::Io && error.to_string().contains("longer than it may"), "{error}");
+    let error = of("writes", "exec yes > $AS_WORK/x", "output=5M,time=300s");
+    assert!(error.to_string().contains("wrote more into files than it may"), "{error}");
+    let error = of(
+        "litters",
+        "while :; do i=$((i+1)); head -c 100000 /dev/zero > $AS_WORK/$i; done",
+        "output=5M,time=300s",
+    );
+    assert!(error.kind() == ErrorKind::Io && error.to_string().contains("into files"), "{error}");
+    // Every pack is damaged: the input cannot be read.
+    let packs = place.store.dir().join("packs");
+    let mut waiting = vec![packs];
+    while let Some(dir) = waiting.pop() {
+        for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+            if entry.path().is_dir() {
+                waiting.push(entry.path());
+                continue;
+            }
+            let mut bytes = std::fs::read(entry.path()).unwrap();
+            let middle = bytes.len() / 3;
+            bytes[middle..middle * 2].fill(0x55);
+            std::fs::set_permissions(entry.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
+            std::fs::write(entry.path(), bytes).unwrap();
+        }
+    }
+    let store = Arc::new(Store::open(place.store.dir(), false).unwrap());
+    let job = records(spec(ReadToFile, &["cat"]), &program(&place, "reads", "cat > /dev/null")).output("out");
+    let error = submit(&store, &job, &["in".into()], &[], Splits::Count(2)).unwrap_err();
+    assert!(error.kind() == ErrorKind::Damaged && error.to_string().contains("over `in`"), "{error}");
+}
+
+#[test]
+fn a_job_that_is_being_made_can_be_stopped() {
+    let place = Place::new();
+    place.put("in", &sequences(50));
+    let begun = place.dir.path().join("begun");
+    let script = format!("echo $$ > {}; sleep 600", begun.display());
+    let job = records(spec(ReadToFile, &["cat"]), &program(&place, "waits", &script)).output("out");
+    let making = Making::default();
+    let error = std::thread::scope(|scope| {
+        let made = scope.spawn(|| {
+            submit_told(&place.store, &job, &["in".into()], &[], Splits::Count(2), &making).unwrap_err()
+        });
+        while std::fs::read_to_string(&begun).map_or(true, |pid| pid.is_empty()) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        making.stop();
+        made.join().unwrap()
+    });
+    assert_eq!((error.kind(), making.is_stopped()), (ErrorKind::Cancelled, true), "{error}");
+    let pid = std::fs::read_to_string(&begun).unwrap();
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+    assert!(stat.as_ref().map_or(true, |stat| stat.contains(") Z ")), "{stat:?}");
+    assert_eq!(making.counters.view().bytes_expected, sequences(50).len() as u64);
 }
 
 #[test]

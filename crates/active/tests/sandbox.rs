@@ -60,6 +60,43 @@ fn a_program_of_ones_own_is_brought_along() {
 }
 
 #[test]
+fn a_program_that_is_brought_along_is_what_it_was_when_the_job_was_made() {
+    let place = place();
+    let program = place.dir.path().join("mine.sh");
+    let write = |text: &str| {
+        std::fs::write(&program, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    let script = format!("test -e {} && echo first", place.dir.path().join("go").display());
+    write(&script);
+    let job = spec(ReadToFile, &[program.to_str().unwrap()]).output("out");
+    let id = place.submit(&job, &["in"], Splits::Auto).unwrap();
+    let jobs = place.store.jobs().unwrap();
+    let row = jobs.job(id).unwrap().unwrap();
+    let made = Spec::decode(&row.spec).unwrap();
+    let hash = blake3::hash(format!("#!/bin/sh\n{script}\n").as_bytes()).to_hex().to_string();
+    assert_eq!(made.component.map(|kept| (kept.name, kept.hash)), Some(("mine.sh".to_string(), hash)));
+    assert_eq!(made.host, None, "any host can run it");
+    assert_eq!(jobs.inputs(id).unwrap().len(), 2);
+    assert!(place.store.meta.holders().unwrap().iter().all(|holder| !holder.starts_with("early:")));
+    assert_eq!(place.go(id).unwrap().job.state, JobState::Failed);
+    // Somebody puts another one in its place, or takes it away: what is tried again is what was tried before.
+    std::fs::write(place.dir.path().join("go"), "").unwrap();
+    write("echo second");
+    jobs.retry_job(id).unwrap();
+    assert_eq!(place.go(id).unwrap().job.state, JobState::Done);
+    assert_eq!(place.text("out"), "first\n");
+    std::fs::remove_file(&program).unwrap();
+    let error = place.submit(&job, &["in"], Splits::Auto).unwrap_err();
+    assert!(error.to_string().contains("the program"), "{error}");
+    // It is to be a program.
+    std::fs::File::create(&program).unwrap().set_len(600 << 20).unwrap();
+    let error = place.submit(&job, &["in"], Splits::Auto).unwrap_err();
+    assert!(error.to_string().contains("longer than 512 MiB"), "{error}");
+    place.assert_sound();
+}
+
+#[test]
 fn files_of_the_host_are_not_there() {
     if !can_sandbox() {
         return;
@@ -131,11 +168,55 @@ fn a_fork_bomb_is_stopped() {
         return;
     }
     let place = place();
-    let report = kept_in(&place, "bomb() { bomb | bomb & }; bomb; sleep 60", "processes=50,time=30s");
-    // Whichever comes first: the kernel refuses another process and the shell gives up, they are counted, or its time is over.
-    let reasons = ["more processes than it may", "Cannot fork", "longer than it may"];
-    let why = reasons.into_iter().find(|why| report.job.why.contains(why)).unwrap_or(reasons[0]);
-    assert_stopped(&place, &report, why);
+    // Slowly, and without an end of its own: it is counted, and nothing else can stop it.
+    let many = "i=0; while [ $i -lt 100 ]; do sleep 600 & i=$((i+1)); done; wait";
+    let report = kept_in(&place, many, "processes=50");
+    assert_stopped(&place, &report, "more processes than it may");
+    let report = kept_in(&place, "bomb() { bomb | bomb & }; bomb; sleep 600", "processes=50");
+    // Whichever comes first: they are counted, or the kernel refuses another process and the shell gives up. There is no limit of time.
+    let is_refused = report.job.why.contains("Cannot fork");
+    assert_stopped(&place, &report, if is_refused { "Cannot fork" } else { "more processes than it may" });
+}
+
+#[test]
+fn processor_time_is_that_of_all_processes_together() {
+    if !can_sandbox() {
+        return;
+    }
+    let place = place();
+    // None of them takes long: each is over in an instant, and another one takes its place.
+    let many = "while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done";
+    let report = kept_in(&place, many, "cpu=1500ms,time=300s");
+    assert_stopped(&place, &report, "more processor time than it may");
+    let beside = "for n in 1 2 3 4; do sh -c 'while :; do :; done' & done; wait";
+    let report = kept_in(&place, beside, "cpu=3s,time=300s");
+    assert_stopped(&place, &report, "more processor time than it may");
+}
+
+#[test]
+fn files_without_end_are_stopped_while_they_are_written() {
+    if !can_sandbox() {
+        return;
+    }
+    let place = place();
+    for (name, script) in [
+        // One, which the kernel bounds; many; some that are removed as soon as they are open.
+        ("one", "exec yes > $AS_WORK/x"),
+        ("one of a child's", "yes > $AS_WORK/x"),
+        ("many", "i=0; while :; do i=$((i+1)); head -c 100000 /dev/zero > $AS_WORK/$i; done"),
+        ("many small", "i=0; while :; do i=$((i+1)); echo > $AS_WORK/$i; done"),
+        (
+            "removed",
+            "exec 3> a 4> b 5> c 6> d; rm a b c d; for fd in 3 4 5 6; do head -c 12M /dev/zero >&$fd; done; sleep 600",
+        ),
+    ] {
+        let report = kept_in(&place, script, "output=20M,time=300s");
+        assert_eq!(report.job.state, JobState::Failed, "{name}");
+        assert!(report.job.why.contains("wrote more into files than it may"), "{name}: {}", report.job.why);
+    }
+    // What fits is let be.
+    let report = kept_in(&place, "head -c 10M /dev/zero > $AS_WORK/x; sleep 2; echo done", "output=20M");
+    assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
 }
 
 #[test]

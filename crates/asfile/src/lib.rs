@@ -33,27 +33,96 @@ pub fn input() -> Input {
 
 /// The component's input, with a buffer of so many bytes.
 pub fn input_with(buffer: usize) -> Input {
-    Input(BufReader::with_capacity(buffer, io::stdin()))
+    match std::env::var_os("AS_INPUT_FILE") {
+        Some(path) => match File::open(path) {
+            Ok(file) => Input(Source::File(BufReader::with_capacity(buffer, file))),
+            Err(error) => Input(Source::Lost(error)),
+        },
+        None => Input(Source::Stream(BufReader::with_capacity(buffer, io::stdin()))),
+    }
 }
 
-/// The component's input; see [`input`].
+/// The stored file `path` that is there to look at (`--with`), or another input where inputs are files (`{in}`); outside of a job a file in the current directory.
+///
+/// # Errors
+/// `InvalidInput` for a path that leads elsewhere; when there is no such file.
+pub fn open(path: &str) -> io::Result<Input> {
+    let path = stored(path, |variable| std::env::var_os(variable))?;
+    Ok(Input(Source::File(BufReader::with_capacity(BUFFER, File::open(path)?))))
+}
+
+fn stored(path: &str, variable: impl Fn(&str) -> Option<OsString>) -> io::Result<PathBuf> {
+    if path.is_empty()
+        || path.starts_with('/')
+        || path.contains('\0')
+        || path.split('/').any(|name| name == "..")
+    {
+        let why = format!("`{path}` cannot be the path of a stored file");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    match variable("AS_IN") {
+        Some(files) => Ok(Path::new(&files).join(path)),
+        None if variable("AS_JOB").is_some() => {
+            let why = format!("`{path}`: this job has no files to look at (--with, {{in}})");
+            Err(io::Error::new(io::ErrorKind::NotFound, why))
+        }
+        None => Ok(Path::new(".").join(path)),
+    }
+}
+
+/// The component's input, see [`input`], or another stored file, see [`open`].
 #[derive(Debug)]
-pub struct Input(BufReader<Stdin>);
+pub struct Input(Source);
+
+#[derive(Debug)]
+enum Source {
+    Stream(BufReader<Stdin>),
+    File(BufReader<File>),
+    /// It could not be opened, which whoever reads it is told.
+    Lost(io::Error),
+}
 
 impl Read for Input {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        self.0.read(room)
+        match &mut self.0 {
+            Source::Stream(stream) => stream.read(room),
+            Source::File(file) => file.read(room),
+            Source::Lost(error) => Err(again(error)),
+        }
     }
 }
 
 impl BufRead for Input {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        self.0.fill_buf()
+        match &mut self.0 {
+            Source::Stream(stream) => stream.fill_buf(),
+            Source::File(file) => file.fill_buf(),
+            Source::Lost(error) => Err(again(error)),
+        }
     }
 
     fn consume(&mut self, amount: usize) {
-        self.0.consume(amount);
+        match &mut self.0 {
+            Source::Stream(stream) => stream.consume(amount),
+            Source::File(file) => file.consume(amount),
+            Source::Lost(_) => {}
+        }
     }
+}
+
+impl Seek for Input {
+    /// What is a file can be moved in: other stored files, and the component's input where it was asked for as one (`{in}`).
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        match &mut self.0 {
+            Source::Stream(_) => Err(io::Error::new(io::ErrorKind::NotSeekable, "the input is a stream")),
+            Source::File(file) => file.seek(to),
+            Source::Lost(error) => Err(again(error)),
+        }
+    }
+}
+
+fn again(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
 }
 
 /// An output. Close it: dropping it writes what is buffered, and says nothing of what went wrong.
@@ -166,6 +235,18 @@ pub fn task_id() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stored_files_lie_in_the_inputs_mount() {
+        let job = |name: &str| (name == "AS_IN").then(|| OsString::from("/in"));
+        assert_eq!(stored("ref/genome.fa", job).unwrap(), Path::new("/in/ref/genome.fa"));
+        assert_eq!(stored("x..y", |_| None).unwrap(), Path::new("./x..y"));
+        let bare = |name: &str| (name == "AS_JOB").then(|| OsString::from("7"));
+        assert_eq!(stored("x", bare).unwrap_err().kind(), io::ErrorKind::NotFound);
+        for wrong in ["", "/etc/passwd", "..", "a/../b", "a/.."] {
+            assert_eq!(stored(wrong, job).unwrap_err().kind(), io::ErrorKind::InvalidInput, "{wrong}");
+        }
+    }
 
     #[test]
     fn outputs_lie_where_the_job_says() {

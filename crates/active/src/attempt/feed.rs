@@ -9,6 +9,7 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 use super::pipes::{Fed, Pipes};
 use crate::bam::Part;
 use crate::progress::Counters;
+use crate::records::{Count, Records};
 
 /// A part of a stored file.
 #[derive(Clone, Debug)]
@@ -27,8 +28,8 @@ pub struct Range {
 pub enum Feed {
     /// Nothing: the program reads its inputs itself, or none.
     Nothing,
-    /// These, one after the other; it is told where they were.
-    Stored(Arc<Store>, Vec<Range>, Arc<Told>),
+    /// These, which consist of such records, one after the other; it is told where they were.
+    Stored(Arc<Store>, Vec<Range>, Arc<Told>, Records),
     /// A part of a BAM file, by its index.
     Bam(Arc<Store>, Range, Arc<Root>, Arc<Told>),
     /// What another thread is writing; see [`crate::through`].
@@ -51,12 +52,20 @@ impl Feed {
     pub(super) fn into(self, pipes: &mut Pipes, counters: &Counters) -> Fed {
         match self {
             Self::Nothing => Ok(()),
-            Self::Stored(store, ranges, told) => {
+            Self::Stored(store, ranges, told, records) => {
                 let reader = Reader::new(&store).telling(&*told);
                 for range in &ranges {
                     let len = range.to - range.from;
-                    let read = |sink: Sink<'_>| reader.read(&range.root, range.from, len, sink);
+                    let mut count = Count::new(&records);
+                    let read = |sink: Sink<'_>| {
+                        reader.read(&range.root, range.from, len, &mut |bytes| {
+                            let ended = count.as_mut().map_or(0, |count| count.feed(bytes));
+                            Counters::add(&counters.records_read, ended);
+                            sink(bytes)
+                        })
+                    };
                     write_all(pipes, counters, &range.path, read)?;
+                    Counters::add(&counters.records_read, count.map_or(0, |count| count.end()));
                     if !pipes.are_any() {
                         break;
                     }
@@ -85,6 +94,18 @@ fn write_all(
     path: &str,
     read: impl FnOnce(Sink<'_>) -> Result<()>,
 ) -> std::result::Result<(), String> {
+    give_all(pipes, counters, read).map_err(|error| format!("reading `{path}`: {error}"))
+}
+
+/// As [`write_all`], for who wants to know what kind of error it was.
+///
+/// # Errors
+/// Those of `read`.
+pub(crate) fn give_all(
+    pipes: &mut Pipes,
+    counters: &Counters,
+    read: impl FnOnce(Sink<'_>) -> Result<()>,
+) -> Result<()> {
     let mut enough = false;
     let read = read(&mut |bytes| {
         Counters::add(&counters.bytes_read, bytes.len() as u64);
@@ -95,6 +116,6 @@ fn write_all(
     });
     match read {
         Err(_) if enough => Ok(()),
-        read => read.map_err(|error| format!("reading `{path}`: {error}")),
+        read => read,
     }
 }

@@ -10,6 +10,7 @@
 //! they may. The end of the output is told apart from success only by [`Attempt::end`], which waits for the program: until it has said that
 //! all went well, nothing that was written counts.
 
+mod disk;
 mod feed;
 mod log;
 mod pipes;
@@ -18,13 +19,16 @@ mod tree;
 mod watch;
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, ChildStdout};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use outrigger_store::{Context as _, Result};
-use rustix::process::{Pid, WaitId, WaitIdOptions};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
+pub(crate) use disk::bounded;
+pub(crate) use feed::give_all;
 pub use feed::{Feed, Range};
 pub use pipes::Pipes;
 pub(crate) use pipes::{Fed, share};
@@ -43,6 +47,8 @@ use watch::Live;
 pub struct Ended {
     /// Why it does not count, if it does not.
     pub result: std::result::Result<(), String>,
+    /// It did not end by itself: it was stopped, or ran into a limit.
+    pub was_killed: bool,
     /// What it said on standard error, shortened in the middle.
     pub log: Vec<u8>,
     /// What it used, as far as anybody counted it.
@@ -65,14 +71,14 @@ pub struct Attempt {
 const PIPE_BYTES: usize = 1 << 20;
 
 impl Attempt {
-    /// Starts `command`, which goes into `group` if there is one, with `feed` on its standard input, and what it may `reach` forwarded. Returns its standard output too.
+    /// Starts `command`, which goes into `group` if there is one, and whose files lie in `work`, with `feed` on its standard input, and what it may `reach` forwarded. Returns its standard output too.
     ///
     /// # Errors
     /// When the program cannot be started, or not there.
     pub fn start(
         mut command: std::process::Command,
         feed: Feed,
-        (limits, group): (&Limits, Option<Group>),
+        (limits, group, work): (&Limits, Option<Group>, &Path),
         reach: Option<Reach>,
         watch: &Arc<Watch>,
         counters: &Arc<Counters>,
@@ -88,7 +94,7 @@ impl Attempt {
         let stderr = child.stderr.take().expect("it is piped");
         // A refusal leaves the usual size.
         let _ = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE_BYTES);
-        let live = watch.add(&child, *limits, group.clone());
+        let live = watch.add(&child, *limits, group.clone(), Some(work.to_path_buf()));
         let log = std::thread::spawn(move || log::keep(stderr));
         let stdin = child.stdin.take();
         let (live_too, watch) = (Arc::clone(&live), Arc::clone(watch));
@@ -132,6 +138,7 @@ impl Attempt {
         let Some(mut child) = self.child.take() else {
             return Ended {
                 result: Err("it has ended before".into()),
+                was_killed: false,
                 log: Vec::new(),
                 usage: Usage::default(),
             };
@@ -152,16 +159,18 @@ impl Attempt {
             feeder.join().unwrap_or_else(|_| Err("the thread that fed it panicked".into()))
         });
         let log = self.log.take().and_then(|log| log.join().ok()).unwrap_or_default();
-        let cut = killed.is_some() || !is_good;
+        let was_killed = killed.is_some();
+        let cut = was_killed || !is_good;
         let sent = self.forward.take().map_or(Ok(()), |forward| forward.end(cut, || self.watch.is_stopped()));
         let fed = fed.and(sent);
         let result = match (killed, fed, status) {
             (Some(why), ..) | (None, Err(why), _) => Err(why),
             (None, Ok(()), Err(error)) => Err(format!("nobody knows how it ended: {error}")),
             (None, Ok(()), Ok(status)) if status.success() => Ok(()),
+            (None, Ok(()), Ok(status)) if is_too_long(status) => Err(disk::TOO_MUCH_ON_DISK.to_string()),
             (None, Ok(()), Ok(status)) => Err(told(status, &log)),
         };
-        Ended { result, log, usage }
+        Ended { result, was_killed, log, usage }
     }
 }
 
@@ -187,6 +196,14 @@ impl Drop for Attempt {
             self.wait();
         }
     }
+}
+
+/// Whether it, or what it waited for, was killed for a file that is longer than one may be (`SIGXFSZ`).
+fn is_too_long(status: std::process::ExitStatus) -> bool {
+    use std::os::unix::process::ExitStatusExt as _;
+    let signal = Signal::XFSZ.as_raw();
+    // As shells, and the sandbox, say it of their children.
+    status.signal() == Some(signal) || status.code() == Some(128 + signal)
 }
 
 /// How a program ended, with the last line that it said.

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::limits::Limits;
 
@@ -16,12 +17,15 @@ pub(super) struct Used {
     pub memory: u64,
     /// Threads.
     pub threads: u64,
+    /// Processor time, of those that have ended and were waited for as well.
+    pub cpu: Duration,
 }
 
 impl Used {
     fn add(&mut self, other: Self) {
         self.memory += other.memory;
         self.threads += other.threads;
+        self.cpu += other.cpu;
     }
 
     /// Why that is more than an attempt may use, if it is.
@@ -30,6 +34,8 @@ impl Used {
             Some(TOO_MUCH_MEMORY)
         } else if limits.processes.is_some_and(|processes| self.threads > processes) {
             Some(TOO_MANY_PROCESSES)
+        } else if limits.cpu.is_some_and(|cpu| self.cpu > cpu) {
+            Some(TOO_MUCH_PROCESSOR)
         } else {
             None
         }
@@ -40,6 +46,20 @@ impl Used {
 pub(super) const TOO_MUCH_MEMORY: &str = "it used more memory than it may (--limits memory=SIZE)";
 /// What is said of an attempt with too many processes.
 pub(super) const TOO_MANY_PROCESSES: &str = "it started more processes than it may (--limits processes=N)";
+
+/// What is said of an attempt with too much processor time.
+pub(super) const TOO_MUCH_PROCESSOR: &str = "it used more processor time than it may (--limits cpu=TIME)";
+
+/// `pid` and all below it, where the kernel lists them.
+pub(super) fn pids_below(pid: i32) -> Vec<i32> {
+    let (mut all, mut waiting) = (Vec::new(), vec![pid]);
+    while let Some(pid) = waiting.pop() {
+        all.push(pid);
+        // Of many threads each may have children.
+        waiting.extend(children(pid, u64::MAX));
+    }
+    all
+}
 
 /// What `pid` and all below it use; as soon as it is more than they may, no more is counted: who starts processes faster than they are counted is found out all the
 /// same.
@@ -94,7 +114,7 @@ fn search(pid: i32, limits: &Limits, page: u64) -> Used {
     walk(pid, limits, page, |pid, _| below.get(&pid).cloned().unwrap_or_default())
 }
 
-/// Parent, memory and threads of a process.
+/// Parent of a process, and what it uses.
 fn stat(pid: i32, page: u64) -> Option<(i32, Used)> {
     parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, page)
 }
@@ -104,9 +124,13 @@ fn parse(stat: &str, page: u64) -> Option<(i32, Used)> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace();
     let parent = fields.nth(1)?.parse().ok()?;
-    let threads = fields.nth(15)?.parse().ok()?;
+    let first: u64 = fields.nth(9)?.parse().ok()?;
+    // Its own in the kernel; that of children that were waited for, in theirs and in the kernel.
+    let ticks = fields.by_ref().take(3).try_fold(first, |sum, more| Some(sum + more.parse::<u64>().ok()?))?;
+    let threads = fields.nth(2)?.parse().ok()?;
     let pages: u64 = fields.nth(3)?.parse().ok()?;
-    Some((parent, Used { memory: pages * page, threads }))
+    let cpu = Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64);
+    Some((parent, Used { memory: pages * page, threads, cpu }))
 }
 
 #[cfg(test)]
@@ -120,7 +144,8 @@ mod tests {
     #[test]
     fn lines_of_stat_are_understood() {
         let line = "4242 (a) b) S 17 1 1 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 12345 1000000 250 18446744073709551615";
-        assert_eq!(parse(line, 4096), Some((17, Used { memory: 250 * 4096, threads: 3 })));
+        let cpu = Duration::from_secs_f64(26.0 / rustix::param::clock_ticks_per_second() as f64);
+        assert_eq!(parse(line, 4096), Some((17, Used { memory: 250 * 4096, threads: 3, cpu })));
     }
 
     #[test]
@@ -138,6 +163,7 @@ mod tests {
         for used in [below(pid, &NONE), search(pid, &NONE, page)] {
             assert!(used.memory > 0 && used.threads == 3, "{used:?}");
         }
+        assert_eq!(pids_below(pid).len(), 3);
         let two = Limits { processes: Some(1), ..NONE };
         let used = below(pid, &two);
         assert_eq!((used.threads, used.exceeds(&two)), (2, Some(TOO_MANY_PROCESSES)), "more is not counted");

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  clock     every EVERY: whose time is over? Whose group ran into a limit? Is the measurer still there? If not, another one takes its place
-//!  measurer  every EVERY: what does each use whose group does not limit it (tree.rs)?
+//!  measurer  every EVERY: what does each use whose group does not limit it (tree.rs)? Every DISK_EVERY: what does it hold of files that were removed?
+//!  disk      every DISK_EVERY: what lies in the work directory of each (disk.rs)?
 //!  anybody   Live::kill: a signal, which waits for nobody
 //! ```
 //!
@@ -13,6 +14,7 @@
 //! stopping an attempt depends on it: the clock reads nothing, and no lock is held while the measurer reads. A measurer that does not come back within [`STUCK`] is left alone with the
 //! attempt that it looks at, which is not measured any more, and a new one takes care of all others; it ends when it comes back.
 
+use std::path::PathBuf;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
@@ -20,13 +22,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::tree::{self, TOO_MANY_PROCESSES, TOO_MUCH_MEMORY, Used};
+use super::disk;
+use super::tree::{self, TOO_MANY_PROCESSES, TOO_MUCH_MEMORY, TOO_MUCH_PROCESSOR, Used};
 use crate::cgroup::{Exceeded, Group};
 use crate::foreground::STILL_MAX;
 use crate::limits::Limits;
 
 /// How often attempts are looked at.
 const EVERY: Duration = Duration::from_millis(50);
+/// How often their files are looked at.
+const DISK_EVERY: Duration = Duration::from_secs(1);
 /// How long it may take to find out what one attempt uses.
 const STUCK: Duration = Duration::from_secs(1);
 
@@ -35,6 +40,8 @@ pub(super) struct Live {
     pid: Pid,
     started: Instant,
     limits: Limits,
+    /// Where its files lie, if anybody looks after them.
+    work: Option<PathBuf>,
     /// Its control group, if it has one.
     group: Option<Arc<Group>>,
     /// Those limits that are to be looked after by counting processes.
@@ -42,6 +49,8 @@ pub(super) struct Live {
     state: Mutex<State>,
     /// Somebody finds out what it uses, and has not come back yet.
     is_measured: AtomicBool,
+    /// When its removed files were looked at last; the measurer's.
+    removed_seen: Mutex<Instant>,
 }
 
 #[derive(Default)]
@@ -56,18 +65,21 @@ struct State {
 }
 
 impl Live {
-    fn new(child: &Child, limits: Limits, group: Option<Arc<Group>>) -> Self {
+    fn new(child: &Child, limits: Limits, group: Option<Arc<Group>>, work: Option<PathBuf>) -> Self {
         let is = |bounds: fn(&Group) -> bool| group.as_deref().is_some_and(bounds);
         let memory = limits.memory.filter(|_| !is(Group::bounds_memory));
         let processes = limits.processes.filter(|_| !is(Group::bounds_processes));
+        let cpu = limits.cpu.filter(|_| !is(|group| group.usage().cpu.is_some()));
         Self {
             pid: Pid::from_child(child),
             started: Instant::now(),
             limits,
-            counted: Limits { memory, processes, ..limits },
+            counted: Limits { memory, processes, cpu, ..limits },
+            work,
             group,
             state: Mutex::default(),
             is_measured: AtomicBool::new(false),
+            removed_seen: Mutex::new(Instant::now()),
         }
     }
 
@@ -111,10 +123,13 @@ impl Live {
 
     /// The limit that its group ran into.
     pub fn exceeded(&self) -> Option<&'static str> {
-        self.group.as_ref()?.exceeded().map(|exceeded| match exceeded {
-            Exceeded::Memory => TOO_MUCH_MEMORY,
-            Exceeded::Processes => TOO_MANY_PROCESSES,
-        })
+        let group = self.group.as_ref()?;
+        let used = self.limits.cpu.and_then(|most| Some(group.usage().cpu? > most));
+        match group.exceeded() {
+            Some(Exceeded::Memory) => Some(TOO_MUCH_MEMORY),
+            Some(Exceeded::Processes) => Some(TOO_MANY_PROCESSES),
+            None => (used == Some(true)).then_some(TOO_MUCH_PROCESSOR),
+        }
     }
 
     /// Holds it still, or has it go on.
@@ -132,9 +147,30 @@ impl Live {
 
     /// Most attempts are over sooner than they are measured.
     fn is_to_be_measured(&self) -> bool {
-        (self.counted.memory.is_some() || self.counted.processes.is_some())
+        let Limits { memory, processes, cpu, output, .. } = self.counted;
+        (memory.is_some() || processes.is_some() || cpu.is_some() || output.is_some())
             && self.started.elapsed() >= EVERY
             && !self.is_measured.load(Ordering::SeqCst)
+    }
+}
+
+impl Live {
+    fn removed_is_due(&self) -> bool {
+        let mut seen = self.removed_seen.lock().expect("no panic while held");
+        let is_due = self.work.is_some() && seen.elapsed() >= DISK_EVERY;
+        if is_due {
+            *seen = Instant::now();
+        }
+        is_due
+    }
+
+    fn exceeds_removed(&self) -> Option<&'static str> {
+        let (work, most) = (self.work.as_deref()?, self.limits.output?);
+        disk::exceeds_removed(work, tree::pids_below(self.pid.as_raw_nonzero().get()), most)
+    }
+
+    fn exceeds_disk(&self) -> Option<&'static str> {
+        disk::exceeds(self.work.as_deref()?, self.limits.output?)
     }
 }
 
@@ -175,6 +211,8 @@ impl Watch {
         });
         let weak = Arc::downgrade(&watch);
         std::thread::spawn(move || run_clock(&weak));
+        let weak = Arc::downgrade(&watch);
+        std::thread::spawn(move || run_disk(&weak));
         watch.start_measurer(0);
         watch
     }
@@ -206,8 +244,14 @@ impl Watch {
         self.live.lock().expect("no panic while held").clone()
     }
 
-    pub(super) fn add(&self, child: &Child, limits: Limits, group: Option<Arc<Group>>) -> Arc<Live> {
-        let live = Arc::new(Live::new(child, limits, group));
+    pub(super) fn add(
+        &self,
+        child: &Child,
+        limits: Limits,
+        group: Option<Arc<Group>>,
+        work: Option<PathBuf>,
+    ) -> Arc<Live> {
+        let live = Arc::new(Live::new(child, limits, group, work));
         self.live.lock().expect("no panic while held").push(Arc::clone(&live));
         self.changed.notify_all();
         if self.is_stopped() {
@@ -259,6 +303,22 @@ fn run_clock(watch: &Weak<Watch>) {
     }
 }
 
+/// It looks at directories of this machine alone, which answer; how long that takes depends on how many files there are.
+fn run_disk(watch: &Weak<Watch>) {
+    loop {
+        let begun = Instant::now();
+        let Some(all) = watch.upgrade().map(|watch| watch.all_now()) else { return };
+        for live in &all {
+            if let Some(why) = live.exceeds_disk() {
+                live.kill(why);
+            }
+        }
+        drop(all);
+        // Whoever makes many files does not get half of a processor for their being counted.
+        std::thread::sleep(DISK_EVERY.max(begun.elapsed() * 4));
+    }
+}
+
 fn run_measurer(watch: &Weak<Watch>, number: u64) {
     loop {
         // What is kept while it reads is not the watch itself, which must be able to end.
@@ -280,9 +340,11 @@ fn run_measurer(watch: &Weak<Watch>, number: u64) {
                 return;
             }
             live.is_measured.store(true, Ordering::SeqCst);
-            let used = measure(live.pid.as_raw_nonzero().get(), &live.counted);
+            let pid = live.pid.as_raw_nonzero().get();
+            let used = measure(pid, &live.counted);
+            let removed = live.removed_is_due().then(|| live.exceeds_removed()).flatten();
             live.is_measured.store(false, Ordering::SeqCst);
-            if let Some(why) = used.exceeds(&live.counted) {
+            if let Some(why) = used.exceeds(&live.counted).or(removed) {
                 live.kill(why);
             }
         }
@@ -302,7 +364,7 @@ mod tests {
 
     use super::*;
 
-    const MANY: Used = Used { memory: 0, threads: 100 };
+    const MANY: Used = Used { memory: 0, threads: 100, cpu: Duration::ZERO };
 
     fn sleeper() -> Child {
         Command::new("sleep").arg("600").process_group(0).spawn().unwrap()
@@ -335,15 +397,15 @@ mod tests {
         };
         let watch = Watch::measuring(Arc::new(measure));
         let limits = Limits { memory: None, time: None, cpu: None, processes: Some(50), output: None };
-        let hung_live = watch.add(&hung, limits, None);
+        let hung_live = watch.add(&hung, limits, None, None);
         was_asked.recv().unwrap();
         // The one measurer hangs.
-        let many_live = watch.add(&many, limits, None);
+        let many_live = watch.add(&many, limits, None, None);
         let timed = Limits { time: Some(Duration::from_millis(100)), ..limits };
-        let late_live = watch.add(&late, timed, None);
+        let late_live = watch.add(&late, timed, None, None);
         assert!(ended(&watch, &late_live, late).contains("longer than it may"));
         assert!(ended(&watch, &many_live, many).contains("more processes"), "by another measurer");
-        let last_live = watch.add(&last, limits, None);
+        let last_live = watch.add(&last, limits, None, None);
         watch.stop();
         assert_eq!(ended(&watch, &hung_live, hung), "stopped");
         assert_eq!(ended(&watch, &last_live, last), "stopped");

@@ -20,6 +20,7 @@ use super::{REFUSED, RULE, Rule, Trigger, decode, files, holder, mark, refused_o
 use crate::component;
 use crate::inputs::{Found, StoreGlob};
 use crate::plan::{self, Fired, Splits};
+use crate::spec::is_brought;
 use crate::template::{self, Subject, expand};
 
 /// How often the tree is looked at, if that is quick …
@@ -194,10 +195,16 @@ pub(crate) fn with_components(store: &Store, rule: &Rule, view: &View) -> Result
     let mut held = Vec::new();
     for (number, name) in kept {
         let Some(root) = store.meta.held(&holder(&rule, number))?.into_iter().next() else {
+            let mut programs = rule.spec.programs().zip(rule.spec.components());
+            if programs.any(|(program, kept)| kept.is_some() && is_brought(program)) {
+                let why = "the program that it was made with is lost: remove it, and add it again";
+                return Err(Error::new(ErrorKind::NotFound, why));
+            }
+            drop(programs);
             let components = component::settle(store, view, &mut rule.spec)?;
             return Ok((rule, components));
         };
-        held.push(JobInput { path: component::path(&name)?.to_bytes(), root });
+        held.push(JobInput { path: component::kept_path(&name).to_bytes(), root });
     }
     Ok((rule, held))
 }

@@ -15,18 +15,19 @@ use super::Shared;
 use super::locality::Seen;
 use super::others::Others;
 use super::scratch::FILES;
-use crate::attempt::{Attempt, Feed, Range, share};
+use crate::attempt::{Attempt, Feed, Range, bounded, share};
 use crate::cgroup::Group;
 use crate::component;
 use crate::cuts::Held;
-use crate::mount::{InputsMount, Shown};
+use crate::limits::Limits;
+use crate::mount::{InputsMount, Joined, Shown};
 use crate::records::Records;
 use crate::sandbox::{Kept, Network, Places, net};
 use crate::spec::{Output, Spec, is_brought, names_inputs};
 use crate::written;
 
 /// Where hosts' splits lie in the inputs' mount.
-const SPLITS: &[u8] = b".splits";
+pub(crate) const SPLITS: &[u8] = b".splits";
 
 /// A job's inputs, as they were when it was made.
 pub(crate) struct Inputs {
@@ -63,7 +64,39 @@ impl Inputs {
             paths.truncate(paths.len() / 2);
             indexes = roots.split_off(roots.len() / 2);
         }
-        Ok(Self { paths, roots, with, components, indexes })
+        let inputs = Self { paths, roots, with, components, indexes };
+        if !spec.by_host.is_empty() {
+            let splits = store.jobs()?.job(job)?.map_or(0, |row| row.splits.iter().sum());
+            inputs.check_held(&spec.by_host, splits).map_err(|error| error.context(format!("job {job}")))?;
+        }
+        Ok(inputs)
+    }
+
+    /// Whether the ranges of hosts' splits, which nobody has looked at since they were written down, are ranges of these inputs, and as many as there are rows.
+    fn check_held(&self, by_host: &[Held], splits: u64) -> Result<()> {
+        if by_host.len() as u64 != splits {
+            let why = format!("it has {splits} splits, and says what {} of them are", by_host.len());
+            return Err(Error::damaged(why));
+        }
+        for &(input, from, to) in by_host.iter().flat_map(|held| &held.ranges) {
+            let len = self.roots.get(input as usize).map(|root| root.len());
+            if from > to || len.is_none_or(|len| to > len) {
+                let why =
+                    format!("a host's split has the bytes {from} to {to} of input {input}, which are none");
+                return Err(Error::damaged(why));
+            }
+        }
+        Ok(())
+    }
+
+    /// What each of the hosts' splits consists of, record by record, which is looked for in the data when somebody wants to know.
+    pub fn joined(self: &Arc<Self>, store: &Arc<Store>, spec: &Spec) -> Vec<Arc<Joined>> {
+        let joined = |held: &Held| {
+            let (store, inputs) = (Arc::clone(store), Arc::clone(self));
+            let (records, held) = (spec.records.clone(), held.clone());
+            Arc::new(Joined::new(move || held_ranges(&store, &inputs, &records, &held)))
+        };
+        spec.by_host.iter().map(joined).collect()
     }
 
     pub fn bytes(&self) -> u64 {
@@ -96,12 +129,9 @@ pub(super) fn prepare(shared: &Shared) -> Result<Option<InputsMount>> {
     if wanted && shared.spec.by_host.is_empty() {
         shown.extend(inputs.paths.iter().zip(&inputs.roots).map(|(path, root)| whole(path, root)));
     } else if wanted {
-        for (number, held) in shared.spec.by_host.iter().enumerate() {
-            // Where its records begin is looked for by whoever opens it: each host has but its own open.
+        for (number, (held, joined)) in shared.spec.by_host.iter().zip(&shared.joined).enumerate() {
             let path = split_path(&inputs.paths, number as u64, held);
-            let (store, inputs) = (Arc::clone(&shared.store), Arc::clone(inputs));
-            let (records, held) = (shared.spec.records.clone(), held.clone());
-            shown.push((path, Shown::joined(move || held_ranges(&store, &inputs, &records, &held))));
+            shown.push((path, Shown::Joined(Arc::clone(joined))));
         }
     }
     shown.extend(inputs.with.iter().map(|(path, root)| whole(path, root)));
@@ -173,11 +203,11 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
     .into_iter();
     let start = |number: usize, feed: Option<Feed>| -> Result<_> {
         let work = work(shared)?;
-        let (feed, limits) = (feed.unwrap_or(Feed::Nothing), &shared.spec.limits);
+        let (feed, limits) = (feed.unwrap_or(Feed::Nothing), &bounded(&shared.spec.limits, work.path()));
         // One for each program, as the limits are. Where it cannot be made just now, the watch looks after them.
         let group = shared.groups.as_ref().and_then(|groups| groups.make(limits).ok());
-        let (command, mut kept) = command(shared, claimed, &ranges, (number, group.as_ref()), &work)?;
-        let limits = (limits, group);
+        let (command, mut kept) = command(shared, claimed, &ranges, (number, limits, group.as_ref()), &work)?;
+        let limits = (limits, group, work.path());
         let reach = kept.reach.take();
         let started = Attempt::start(command, feed, limits, reach, &shared.watch, &shared.counters);
         drop(kept);
@@ -220,7 +250,7 @@ fn command(
     shared: &Shared,
     claimed: &Claimed,
     ranges: &[Range],
-    (number, group): (usize, Option<&Group>),
+    (number, limits, group): (usize, &Limits, Option<&Group>),
     work: &tempfile::TempDir,
 ) -> Result<(Command, Kept)> {
     let Shared { spec, sandbox, .. } = shared;
@@ -236,8 +266,14 @@ fn command(
         [] => Network::Nothing,
         to => Network::Only(to, &names),
     };
-    let (mut command, kept) = sandbox.command(&program, &places, (&spec.limits, group), network)?;
+    let (mut command, kept) = sandbox.command(&program, &places, (limits, group), network)?;
     command.envs(environment(shared, claimed, ranges, number));
+    // The library opens it as the component's input, in which it can then be moved.
+    if let (true, [file]) =
+        (names_inputs(spec.programs().nth(number).unwrap_or_default()), &*in_files(shared, &places, claimed))
+    {
+        command.env("AS_INPUT_FILE", file);
+    }
     let own = |output: &Output| output.program == number && !output.name.is_empty();
     for (_, output) in shared.outputs().filter(|(_, output)| own(output)) {
         command.env(format!("AS_OUTPUT_{}", output.name), sandbox.work_seen(&places).join(&output.name));
@@ -271,14 +307,15 @@ fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range], seen: &Arc<Seen>
             let index = index.ok_or_else(|| lost("has lost an index"))?;
             Ok(Feed::Bam(Arc::clone(store), range.clone(), index, seen.told()))
         }
-        _ => Ok(Feed::Stored(Arc::clone(store), ranges.to_vec(), seen.told())),
+        _ => Ok(Feed::Stored(Arc::clone(store), ranges.to_vec(), seen.told(), spec.records.clone())),
     }
 }
 
 /// What the split owns, record by record.
 fn ranges(shared: &Shared, claimed: &Claimed) -> Result<Vec<Range>> {
-    if let Some(held) = shared.spec.by_host.get(claimed.number as usize) {
-        return held_ranges(&shared.store, &shared.inputs, &shared.spec.records, held);
+    // The inputs' mount has them from here: what a program asks of its file there is known before it begins.
+    if let Some(joined) = shared.joined.get(claimed.number as usize) {
+        return joined.ranges().map(<[Range]>::to_vec);
     }
     let Inputs { paths, roots, .. } = &*shared.inputs;
     let range = |input: usize, from: u64, to: u64| -> Result<Range> {
@@ -326,6 +363,19 @@ fn split_path(paths: &[StorePath], number: u64, held: &Held) -> StorePath {
     StorePath { components: components.to_vec() }
 }
 
+/// What a split reads, as files in the inputs' mount: what `{in}` stands for.
+fn in_files(shared: &Shared, places: &Places<'_>, claimed: &Claimed) -> Vec<PathBuf> {
+    use std::os::unix::ffi::OsStringExt as _;
+    let paths = &shared.inputs.paths;
+    let file =
+        |path: &StorePath| shared.sandbox.inputs_seen(places).join(OsString::from_vec(path.to_bytes()));
+    match (shared.spec.by_host.get(claimed.number as usize), claimed.range.input) {
+        (Some(held), _) => vec![file(&split_path(paths, claimed.number, held))],
+        (None, Some(input)) => paths.get(input as usize).map(file).into_iter().collect(),
+        (None, None) => paths.iter().map(file).collect(),
+    }
+}
+
 fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed, number: usize) -> Result<Vec<OsString>> {
     use std::os::unix::ffi::OsStringExt as _;
     let paths = &shared.inputs.paths;
@@ -342,15 +392,8 @@ fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed, number: usize)
             continue;
         }
         let inner = |prefix: &str| word.strip_prefix(prefix).and_then(|word| word.strip_suffix('}'));
-        if let (true, Some(held)) = (word == "{in}", shared.spec.by_host.get(claimed.number as usize)) {
-            words.push(file(&split_path(paths, claimed.number, held)).into());
-            continue;
-        }
         if word == "{in}" {
-            match claimed.range.input {
-                Some(input) => words.extend(paths.get(input as usize).map(|path| OsString::from(file(path)))),
-                None => words.extend(paths.iter().map(|path| OsString::from(file(path)))),
-            }
+            words.extend(in_files(shared, places, claimed).into_iter().map(OsString::from));
             continue;
         }
         if let Some(number) = inner("{in.") {
@@ -435,4 +478,29 @@ pub(super) fn files_below(dir: &Path) -> Result<Vec<(Vec<u8>, PathBuf)>> {
     }
     files.sort();
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_format::Entry;
+
+    use super::*;
+
+    #[test]
+    fn ranges_that_are_none_of_the_inputs_are_damage() {
+        let roots = [10, 20].map(|len| Arc::new(Root::Inline(vec![Entry::Hole { len }]))).to_vec();
+        let (paths, with, components, indexes) = (vec![StorePath::default(); 2], vec![], vec![], vec![]);
+        let inputs = Inputs { paths, roots, with, components, indexes };
+        let held = |ranges: &[(u32, u64, u64)]| Held { host: "h".to_string(), ranges: ranges.to_vec() };
+        inputs.check_held(&[held(&[(0, 0, 10), (1, 5, 5)]), held(&[])], 2).unwrap();
+        for (by_host, splits, says) in [
+            (vec![held(&[(0, 0, 10)])], 2, "2 splits"),
+            (vec![held(&[(0, 7, 3)])], 1, "7 to 3"),
+            (vec![held(&[(1, 0, 21)])], 1, "0 to 21"),
+            (vec![held(&[(2, 0, 1)])], 1, "input 2"),
+        ] {
+            let error = inputs.check_held(&by_host, splits).unwrap_err();
+            assert!(error.kind() == ErrorKind::Damaged && error.to_string().contains(says), "{error}");
+        }
+    }
 }

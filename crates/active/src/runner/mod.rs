@@ -38,6 +38,7 @@ use crate::attempt::{Feed, Watch};
 use crate::cgroup::Groups;
 use crate::foreground::{Busy, Yielding};
 use crate::identity::require_runnable;
+use crate::mount::Joined;
 use crate::progress::Counters;
 use crate::sandbox::Sandbox;
 use crate::spec::{Output, Spec};
@@ -45,6 +46,7 @@ use crate::through::RAW;
 use crate::written::{self, Quiet};
 
 use launch::Inputs;
+pub(crate) use launch::SPLITS;
 use locality::Tally;
 pub use locality::{Nearby, nearby};
 pub use made::{Made, made};
@@ -126,6 +128,8 @@ pub(crate) struct Shared {
     pub job: JobId,
     pub spec: Spec,
     pub inputs: Arc<Inputs>,
+    /// See [`Inputs::joined`].
+    pub joined: Vec<Arc<Joined>>,
     pub sandbox: Sandbox,
     pub watch: Arc<Watch>,
     pub counters: Arc<Counters>,
@@ -279,11 +283,13 @@ fn work(
     let missing = sandbox.missing.clone();
     let local = locality::local_splits(store, job, &spec, &inputs.roots);
     let place = locality::own_place(store);
+    let joined = inputs.joined(store, &spec);
     let shared = Arc::new(Shared {
         store: Arc::clone(store),
         job,
         spec,
         inputs,
+        joined,
         sandbox,
         watch: Watch::start(),
         counters: Arc::clone(counters),
@@ -382,7 +388,7 @@ fn watch_job(shared: &Shared, done: &AtomicBool) {
     while !done.load(Ordering::SeqCst) {
         std::thread::park_timeout(ASK_EVERY);
         shared.overtaken.end(&shared.store, shared.job);
-        let row = shared.store.jobs().and_then(|jobs| jobs.job(shared.job));
+        let row = shared.store.jobs().and_then(|jobs| jobs.job_briefly(shared.job));
         if let Ok(row) = row
             && row.is_none_or(|row| !matches!(row.state, JobState::Waiting | JobState::Running))
         {
@@ -423,7 +429,7 @@ fn finish(
     let (jobs, job) = (shared.store.jobs()?, shared.job);
     let mut files = None;
     let row = loop {
-        let row = jobs.job(job)?.ok_or_else(|| self::missing(job))?;
+        let row = jobs.job_briefly(job)?.ok_or_else(|| self::missing(job))?;
         if !matches!(row.state, JobState::Running | JobState::Waiting) {
             break row;
         }
@@ -481,7 +487,8 @@ fn finish(
         }
         break row;
     };
-    Ok(Some((row, files)))
+    let spec = jobs.job(job)?.map(|row| row.spec).unwrap_or_default();
+    Ok(Some((JobRow { spec, ..row }, files)))
 }
 
 fn missing(job: JobId) -> Error {

@@ -199,6 +199,7 @@ impl Slot<'_> {
             }
             finished.recv().unwrap_or_else(|_| Ended {
                 result: Err("stopped".into()),
+                was_killed: true,
                 log: Vec::new(),
                 usage: Usage::default(),
             })

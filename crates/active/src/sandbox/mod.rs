@@ -335,6 +335,9 @@ impl Sandbox {
             if let Some(memory) = limits.memory {
                 words.push(format!("--data={memory}").into());
             }
+            if let Some(output) = limits.output {
+                words.push(format!("--fsize={output}").into());
+            }
             if let Some(cpu) = limits.cpu {
                 words.push(format!("--cpu={}", cpu.as_secs().max(1)).into());
             }

@@ -12,13 +12,13 @@ use outrigger_active::records::Records;
 use outrigger_active::runner::{self, Report, RunOptions};
 use outrigger_active::sandbox::{Mode, Sandbox};
 use outrigger_active::spec::Spec;
-use outrigger_store::local::put::{PutOptions, Source, put};
+use outrigger_store::local::put::{PutOptions, Source};
 use outrigger_store::meta::At;
 use outrigger_store::meta::jobs::JobId;
 use outrigger_store::read::Reader;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::write::Progress;
-use outrigger_store::{Profile, Result, Store};
+use outrigger_store::{Profile, Result, Store, local};
 use tempfile::TempDir;
 
 pub struct Place {
@@ -35,10 +35,7 @@ impl Place {
     }
 
     pub fn put(&self, path: &str, bytes: &[u8]) {
-        let target = StorePath::parse(path.as_bytes()).unwrap();
-        let source = Source::Stream(Box::new(Cursor::new(bytes.to_vec())));
-        let progress = Arc::new(Progress::default());
-        put(&self.store, vec![(source, target)], &PutOptions::default(), 2, &progress).unwrap();
+        put(&self.store, path, bytes);
     }
 
     pub fn get(&self, path: &str) -> Option<Vec<u8>> {
@@ -66,6 +63,13 @@ impl Place {
     pub fn assert_sound(&self) {
         assert_eq!(self.store.meta.check().unwrap(), [""; 0]);
     }
+}
+
+pub fn put(store: &Arc<Store>, path: &str, bytes: &[u8]) {
+    let target = StorePath::parse(path.as_bytes()).unwrap();
+    let source = Source::Stream(Box::new(Cursor::new(bytes.to_vec())));
+    let progress = Arc::new(Progress::default());
+    local::put::put(store, vec![(source, target)], &PutOptions::default(), 2, &progress).unwrap();
 }
 
 pub fn read(store: &Store, path: &str) -> Option<Vec<u8>> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
+use outrigger_active::component::SHORT;
 use outrigger_active::cuts::Held;
 use outrigger_active::node::is_served;
 use outrigger_active::runner::{Forecast, Measured, left_of, made, measured, runner_of, set_aside};
@@ -15,6 +16,7 @@ use outrigger_store::meta::jobs::{JobId, JobInput, JobRow, JobState, SplitRow, S
 use outrigger_store::tree::show;
 use outrigger_store::{Error, ErrorKind, Store};
 
+use super::job_hosts::Hosts;
 use super::nearby::{describe_nearby, nearby_json, nearby_of};
 use super::{Context, run};
 use crate::exit::{Exit, Failure, Outcome};
@@ -270,6 +272,7 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     let is_left = !left_among(&store, std::slice::from_ref(&row))?.is_empty();
     let times = measured(&store, row.id)?;
     let forecast = Forecast::new(&splits, &times);
+    let hosts = Hosts::new(&splits, &by_host, &times, &forecast);
     let goes_on = matches!(row.state, JobState::Waiting | JobState::Running) && !is_open;
     let nearby = if goes_on { nearby_of(&store, row.id) } else { None };
     let sum = |of: fn(&Measured) -> Option<u64>| {
@@ -282,7 +285,10 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
         };
         let aside: Vec<serde_json::Value> = aside
             .iter()
-            .map(|aside| Object::new().with("split", aside.split).with("why", aside.why.clone()).into())
+            .map(|aside| {
+                let object = Object::new().with("split", aside.split).with("held_by", aside.held_by.clone());
+                object.with("why", aside.why.clone()).into()
+            })
             .collect();
         let lengths = lengths(&inputs, &splits, &by_host, row.state);
         let inputs: Vec<_> = inputs.iter().zip(lengths).map(input).collect();
@@ -300,6 +306,7 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
                 .with("state", split_text(split.state))
                 .with("attempt", split.attempt)
                 .with("bytes", (!split.range.is_open()).then(|| split.range.to - split.range.from))
+                .with("held_by", by_host.get(split.number as usize).map(|held| held.host.clone()))
                 .with("host", took.map(|took| took.host.clone()))
                 .with("seconds", took.map(|took| took.secs))
                 .with("seconds_predicted", forecast.secs(split))
@@ -316,6 +323,8 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
             .with("inputs_lie", nearby_json(nearby.as_ref()))
             .with("bytes_here", here)
             .with("bytes_elsewhere", elsewhere);
+        let (held, ran) = hosts.json();
+        let object = object.with("held", held).with("ran", ran);
         print_json(object.with("set_aside", aside).with("attempts", usage))?;
         return Ok(Exit::Done);
     }
@@ -337,6 +346,11 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
         for to in &spec.reach {
             text += &format!("  reaches   {to}\n");
         }
+        let is_brought = |program: &[String]| program.first().is_some_and(|word| word.contains('/'));
+        let brought = spec.programs().zip(spec.components()).filter(|(program, _)| is_brought(program));
+        for kept in brought.filter_map(|(_, kept)| kept) {
+            text += &format!("  keeps     {}:{}\n", kept.name, &kept.hash[..SHORT.min(kept.hash.len())]);
+        }
         for name in &spec.env_here {
             text += &format!("  has       {name} of who runs it\n");
         }
@@ -356,7 +370,8 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
     text +=
         &format!("  splits    {done} done, {running} running, {waiting} waiting, {set_aside} set aside\n");
     for aside in aside {
-        text += &format!("            split {}: {}\n", aside.split, aside.why);
+        let held = aside.held_by.map_or(String::new(), |host| format!(" (what {host} held)"));
+        text += &format!("            split {}{held}: {}\n", aside.split, aside.why);
     }
     if let Some(nearby) = &nearby {
         text += &format!("            {}\n", describe_nearby(nearby));
@@ -368,6 +383,7 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
             size(elsewhere)
         );
     }
+    text += &hosts.text();
     text += &describe_times(&splits, &times, &forecast);
     print_text(&text)?;
     Ok(Exit::Done)

@@ -11,7 +11,7 @@ use outrigger_active::cgroup::{Groups, Where};
 use outrigger_active::identity::Submitter;
 use outrigger_active::node::is_served;
 use outrigger_active::pattern::Pattern;
-use outrigger_active::plan::{Splits, settle_program, submit};
+use outrigger_active::plan::{Making, Splits, settle_program, submit_told};
 use outrigger_active::progress::Counters;
 use outrigger_active::records::Records;
 use outrigger_active::rules::for_next_files;
@@ -27,7 +27,7 @@ use outrigger_store::meta::jobs::JobId;
 use outrigger_store::tree::show;
 
 use super::nearby::{describe_nearby, nearby_of};
-use super::run_end::{describe, not_run, say, stopped, stopped_stream};
+use super::run_end::{describe, describe_making, not_run, say, stopped, stopped_making, stopped_stream};
 use super::{Context, beside};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
@@ -60,7 +60,7 @@ After a program, `--and --out TEMPLATE -- PROGRAM` is one more that is given the
 itself takes an argument --and is called by another: `sh -c`.)
 Outputs appear all at once when the whole job has succeeded, or not at all. A program that ends with another code than 0 has failed; it
 is tried again as often as --tries says, and then its split is set aside, and the job fails.
-Its standard error is kept: `outrigger job logs JOB`. What it may know of its place: AS_JOB, AS_SPLIT, AS_SPLITS, AS_ATTEMPT, AS_TASK_ID, AS_INPUT,
+Its standard error is kept: `outrigger job logs JOB`. What it may know of its place: AS_JOB, AS_SPLIT, AS_SPLITS, AS_ATTEMPT, AS_TASK_ID, AS_INPUTS, AS_INPUT,
 AS_OFFSET, AS_LENGTH. More: docs/active-storage.md";
 
 /// Run a program over stored files, with results that appear whole or not at all
@@ -111,7 +111,7 @@ pub struct WorkArgs {
     #[arg(long, value_name = "NAME=VALUE|NAME", value_parser = variable)]
     env: Vec<(String, Option<String>)>,
     /// What one attempt may use: memory=SIZE,time=TIME,cpu=TIME,processes=N,output=SIZE; none lifts a limit [default: half of the memory,
-    /// 512 processes, 1 TiB of output]
+    /// 512 processes, 1 TiB of output, of which files in its work directory half of what is free on the disk]
     #[arg(long, value_name = "LIMITS")]
     limits: Vec<String>,
     /// Stored files that it may look at besides, as a glob: it sees them below $AS_IN by their paths
@@ -250,10 +250,8 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
     if args.follow {
         return follow(context, &args, spec);
     }
-    if written && (args.work.splits == Splits::Hosts || matches!(spec.records, Records::Plugin(_))) {
-        return Err(Failure::usage(
-            "a file that is being written is read by one program: leave --splits hosts and --records plugin away",
-        ));
+    if written {
+        refuse_for_stream(&args.work, &spec)?;
     }
     if !written && (spec.pattern.needs_writer() || args.to.is_some()) {
         let why = "is for a file that is being written: give it on standard input, with --in -, or name one of a mount, with --follow";
@@ -274,11 +272,49 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
         spec.own_variables()?;
     }
     settle_program(&mut spec)?;
-    let job = submit(&store, &spec, &args.inputs, &args.work.with, args.work.splits)?;
+    let job = make(context, &store, &spec, &args)?;
     if args.detach {
         return detach(context, job, args.slots, served);
     }
-    go(context, &store, job, args.slots, started, true)
+    go_armed(context, &store, (job, args.slots), started, true)
+}
+
+/// What makes no sense with a stream, which is there once, and is read by one program from its beginning to its end.
+fn refuse_for_stream(work: &WorkArgs, spec: &Spec) -> Result<(), Failure> {
+    let why = if !work.with.is_empty() {
+        "--with: the job has no stored files to look at; run it over the stored file (--to), once that is there"
+    } else if spec.records != Records::Whole {
+        "--records: nothing is cut that is read while it comes; leave it away"
+    } else if work.splits != Splits::Auto {
+        "--splits: it is read by one program; leave it away"
+    } else if spec.attach != Attach::default() {
+        "--attach: that is for files of a mount; whoever writes to standard input waits for the program anyhow"
+    } else if spec.wants_files() {
+        "{in}: there is no file yet; the program reads standard input"
+    } else {
+        return Ok(());
+    };
+    Err(Failure::usage(format!("--in - with {why}")))
+}
+
+/// Makes a job over stored files. That may take a while, if a plug-in looks for their records: how far that is, is said, and a signal ends it. Once the job is made, a signal is answered as it is
+/// while the job runs.
+fn make(context: &Context, store: &Arc<Store>, spec: &Spec, args: &RunArgs) -> Result<JobId, Failure> {
+    let (making, made): (Arc<Making>, Arc<OnceLock<JobId>>) = Default::default();
+    let stops = Arc::clone(&making);
+    interrupt::arm_saying(store, stopped_making(store, &made), move || stops.stop());
+    let counters = Arc::clone(&making.counters);
+    let has_plugin = matches!(spec.records, Records::Plugin(_));
+    let bar =
+        Bar::with(context.quiet || !has_plugin, move |elapsed| describe_making(&counters.view(), elapsed));
+    let job = submit_told(store, spec, &args.inputs, &args.work.with, args.work.splits, &making);
+    drop(bar);
+    if making.is_stopped() {
+        interrupt::wait_for_the_end();
+    }
+    let job = job?;
+    let _ = made.set(job);
+    Ok(job)
 }
 
 /// Waits for a file that is made in the mount, and runs the job that reads it while it is written.
@@ -389,6 +425,17 @@ pub fn go(
     ends: bool,
 ) -> Outcome {
     interrupt::arm_saying(store, stopped(store, job), || ());
+    go_armed(context, store, (job, slots), started, ends)
+}
+
+/// As [`go`], where signals are waited for already.
+fn go_armed(
+    context: &Context,
+    store: &Arc<Store>,
+    (job, slots): (JobId, Option<usize>),
+    started: Instant,
+    ends: bool,
+) -> Outcome {
     let nearby = nearby_of(store, job);
     if let Some(nearby) = nearby.as_ref().filter(|_| !context.quiet && !context.json) {
         complain(&describe_nearby(nearby));

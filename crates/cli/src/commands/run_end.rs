@@ -50,6 +50,18 @@ pub(super) fn stopped(store: &Arc<Store>, job: JobId) -> impl FnOnce() -> String
     }
 }
 
+/// What is said of a command that is interrupted while it makes a job, or after that.
+pub(super) fn stopped_making(
+    store: &Arc<Store>,
+    made: &Arc<OnceLock<JobId>>,
+) -> impl FnOnce() -> String + use<> {
+    let (store, made) = (Arc::clone(store), Arc::clone(made));
+    move || match made.get() {
+        Some(&job) => stopped(&store, job)(),
+        None => "no job was made".to_string(),
+    }
+}
+
 /// A job that cannot be run here does not stay behind unnoticed: it is ended, if it `ends` with this command and nobody else runs it.
 pub(super) fn not_run(store: &Store, job: JobId, ends: bool, error: outrigger_store::Error) -> Failure {
     let jobs = match store.jobs() {
@@ -81,7 +93,7 @@ pub(super) fn not_run(store: &Store, job: JobId, ends: bool, error: outrigger_st
     Failure { message: text, ..Failure::from(error) }
 }
 
-/// `3 of 16 splits, 120 MiB of 1.00 GiB read, 64.0 MiB written, 95 MiB/s, 9 s left`; of a file that is still being written `waiting for the writer, 6 B read, 0 B written`.
+/// `3 of 16 splits, 120 MiB of 1.00 GiB read (80 MiB from packs on this host, 40 MiB from others), 1,200,000 records, 64.0 MiB written, 95 MiB/s, 9 s left`; of a file that is still being written `waiting for the writer, 6 B read, 0 B written`.
 pub(super) fn describe(view: &View, elapsed: Duration) -> String {
     if view.waits_for_writer {
         let (read, written) = (size(view.bytes_read), size(view.bytes_written));
@@ -95,11 +107,12 @@ pub(super) fn describe(view: &View, elapsed: Duration) -> String {
         all => format!(" of {}", size(all)),
     };
     let mut text = format!(
-        "{} of {} splits, {}{of} read{}, {} written, {}/s",
+        "{} of {} splits, {}{of} read{}{}, {} written, {}/s",
         count(view.splits_done),
         count(view.splits),
         size(view.bytes_read),
         describe_here(view),
+        describe_records(view),
         size(view.bytes_written),
         size(rate as u64)
     );
@@ -109,6 +122,29 @@ pub(super) fn describe(view: &View, elapsed: Duration) -> String {
     }
     if view.failures > 0 {
         text += &format!(", {}", counted(view.failures, "attempt failed", "attempts failed"));
+    }
+    text
+}
+
+/// `, 1,200,000 records`; nothing where nobody counts them.
+fn describe_records(view: &View) -> String {
+    match view.records_read {
+        0 => String::new(),
+        records => format!(", {}", counted(records, "record", "records")),
+    }
+}
+
+/// `looking for records: 120 MiB of 1.00 GiB read, 95 MiB/s, 9 s left`.
+pub(super) fn describe_making(view: &View, elapsed: Duration) -> String {
+    let (read, all) = (view.bytes_read, view.bytes_expected);
+    if read == 0 {
+        return "making the job".to_string();
+    }
+    let rate = read as f64 / elapsed.as_secs_f64().max(0.001);
+    let mut text =
+        format!("looking for records: {} of {} read, {}/s", size(read), size(all), size(rate as u64));
+    if all > read && rate > 1.0 && elapsed > Duration::from_secs(1) {
+        text += &format!(", {} left", duration((all - read) as f64 / rate));
     }
     text
 }
@@ -156,7 +192,8 @@ pub(super) fn say(
             let path = aside.input.as_ref().map(ToString::to_string);
             let object =
                 Object::new().with("split", aside.split).with("input", path).with("from", aside.from);
-            serde_json::Value::from(object.with("to", aside.to).with("why", aside.why.clone()))
+            let object = object.with("to", aside.to).with("held_by", aside.held_by.clone());
+            serde_json::Value::from(object.with("why", aside.why.clone()))
         };
         print_json(
             Object::new()
@@ -173,6 +210,7 @@ pub(super) fn say(
                 .with("bytes_read_here", view.bytes_read)
                 .with("bytes_here", known.then_some(view.bytes_here))
                 .with("bytes_elsewhere", known.then_some(view.bytes_elsewhere))
+                .with("records_read_here", (view.records_read > 0).then_some(view.records_read))
                 .with("bytes_written", written)
                 .with("bytes_written_here", view.bytes_written)
                 .with("attempts_failed", view.failures)
@@ -239,5 +277,24 @@ mod tests {
         assert_eq!(describe(&view, second), "0 of 1 splits, 6 B read, 0 B written, 6 B/s");
         view.bytes_expected = 12;
         assert_eq!(describe(&view, second), "0 of 1 splits, 6 B of 12 B read, 0 B written, 6 B/s");
+        let all = View {
+            splits: 16,
+            splits_done: 3,
+            bytes_expected: 1 << 30,
+            bytes_read: 256 << 20,
+            bytes_here: 200 << 20,
+            bytes_elsewhere: 56 << 20,
+            records_read: 1_200_000,
+            bytes_written: 64 << 20,
+            failures: 1,
+            ..View::default()
+        };
+        assert_eq!(
+            describe(&all, Duration::from_secs(4)),
+            "3 of 16 splits, 256 MiB of 1.00 GiB read (200 MiB from packs on this host, 56.0 MiB from others), 1,200,000 records, 64.0 MiB written, 64.0 MiB/s, 12 s left, 1 attempt failed"
+        );
+        let (three, nothing) = (Duration::from_secs(3), View::default());
+        assert_eq!(describe_making(&nothing, second), "making the job");
+        assert_eq!(describe_making(&view, three), "looking for records: 6 B of 12 B read, 2 B/s, 3.0 s left");
     }
 }

@@ -60,8 +60,7 @@ fn a_plug_in_says_where_inputs_are_cut_and_hosts_have_a_split_each() {
     );
     for (more, says) in [
         (&["--in", "in.fa", "--splits", "hosts"][..], "--records"),
-        (&["--in", "-", "--pattern", "1W->1W", "--splits", "hosts", "--records", "lines"], "--splits hosts"),
-        (&["--in", "-", "--pattern", "1W->1W", "--records", "plugin:x"], "--records plugin"),
+        (&["--in", "-", "--pattern", "1W->1W", "--records", "plugin:x"], "--records"),
         (&["--in", "in.fa", "--records", "plugin:"], "plugin:@starts"),
     ] {
         let said = place.run(&run_args(&[more, &["--out", "no", "--", "cat"]].concat()));
@@ -203,6 +202,22 @@ fn a_stream_is_stored_and_processed_at_once() {
     );
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(place.done(&["cat", "raw/text", "up"]).text(), "some text\nSOME TEXT\n");
+    // What a stream cannot have is refused, and not left out.
+    for (more, says) in [
+        (&["--with", "raw/text", "--", "cat"][..], "--in - with --with"),
+        (&["--records", "lines", "--", "cat"], "--in - with --records"),
+        (&["--splits", "4", "--", "cat"], "--in - with --splits"),
+        (&["--splits", "hosts", "--", "cat"], "--in - with --splits"),
+        (&["--attach", "path", "--", "cat"], "--in - with --attach"),
+        (&["--", "cat", "{in}"], "--in - with {in}"),
+        (&["--", "cat", "{in.1}"], "--in - with {in}"),
+        (&["--", "cat", "--and", "--out", "b", "--", "cat", "{in}"], "--in - with {in}"),
+    ] {
+        let args = [&["--pattern", "1W->1W", "--in", "-", "--out", "no"], more].concat();
+        let said = fed(place.command(&run_args(&args)), b"text");
+        assert!(said.code == 2 && said.err.contains(says), "{more:?}: {} {}", said.code, said.err);
+    }
+    assert_eq!(place.done(&["jobs", "--json"]).json()["jobs"].as_array().unwrap().len(), 1);
 }
 
 #[test]

@@ -289,3 +289,23 @@ fn a_variable_without_a_value_has_that_of_who_runs_the_program_and_is_stored_now
     assert_eq!(rules["rules"][0]["outputs"][0]["template"], "by");
     assert!(site.done(&["rule", "list"]).text().contains("  to by"));
 }
+
+#[test]
+fn who_interrupts_a_job_that_is_being_made_leaves_no_plug_in_behind() {
+    let site = Site::sqlite();
+    site.put_numbers(1000);
+    let ran = site.place.path("ran");
+    let plugin = site.place.write("plugin", &format!("#!/bin/sh\necho $$ >> {}\nsleep 600\n", ran.display()));
+    std::fs::set_permissions(&plugin, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let records = format!("plugin:{}", plugin.display());
+    let run = ["run", "--sandbox", "off", "--in", "numbers", "--out", "out", "--splits", "2", "--records"];
+    let making = begin(site.command(&[&run[..], &[&records, "--", "cat"]].concat()), Stdio::null());
+    site.until(|| begun(&site.place) == 1);
+    interrupt(&making);
+    let said = Said::from(making.wait_with_output().unwrap());
+    assert_eq!((said.code, said.err.trim_end()), (130, "outrigger: stopped; no job was made"));
+    let pid = std::fs::read_to_string(ran).unwrap();
+    let stat = format!("/proc/{}/stat", pid.trim());
+    site.until(|| std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
+    assert_eq!(site.done(&["jobs"]).text(), "");
+}

@@ -298,6 +298,8 @@ pub trait Jobs: Send + Sync {
     fn create_job(&self, job: &NewJob) -> Result<JobId>;
     /// The job.
     fn job(&self, job: JobId) -> Result<Option<JobRow>>;
+    /// The job with an empty `spec`, which may be long: for who looks often.
+    fn job_briefly(&self, job: JobId) -> Result<Option<JobRow>>;
     /// All jobs, newest first, at most `limit`.
     fn jobs(&self, limit: usize) -> Result<Vec<JobRow>>;
     /// Those that wait or run, newest first.

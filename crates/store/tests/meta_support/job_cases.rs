@@ -64,6 +64,7 @@ fn numbers(claimed: &[Claimed]) -> Vec<u64> {
 pub fn a_job_reads_back_and_holds_its_inputs(engine: &Fixture) {
     assert!(jobs(engine).jobs(9).unwrap().is_empty());
     assert!(jobs(engine).job(JobId(1)).unwrap().is_none());
+    assert!(jobs(engine).job_briefly(JobId(1)).unwrap().is_none());
     let (first, second) = (make(engine, 3), make(engine, 0));
     assert!(second > first);
     let row = jobs(engine).job(first).unwrap().unwrap();
@@ -71,6 +72,9 @@ pub fn a_job_reads_back_and_holds_its_inputs(engine: &Fixture) {
         (row.state, row.spec.as_str(), row.splits),
         (JobState::Waiting, "what \u{1} to do", [3, 0, 0, 0])
     );
+    let briefly = jobs(engine).job_briefly(first).unwrap().unwrap();
+    assert_eq!((briefly.spec.as_str(), briefly.state, briefly.splits), ("", row.state, row.splits));
+    assert_eq!((briefly.id, briefly.created, briefly.changed), (first, row.created, row.changed));
     let listed: Vec<JobId> = jobs(engine).jobs(9).unwrap().into_iter().map(|row| row.id).collect();
     assert_eq!(listed, [second, first]);
     assert_eq!(jobs(engine).jobs(1).unwrap().len(), 1);

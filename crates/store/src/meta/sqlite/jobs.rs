@@ -111,6 +111,20 @@ fn job_row(db: &Connection, found: (i64, i64, String, String, i64, i64)) -> Outc
     Ok(JobRow { id: JobId(id as u64), state, spec, why, created, changed, splits })
 }
 
+fn job_briefly(db: &Connection, job: JobId) -> Outcome<Option<JobRow>> {
+    if !exist(db)? {
+        return Ok(None);
+    }
+    let sql = "SELECT id, state, '', why, created, changed FROM job WHERE id = ?1";
+    let found = db
+        .prepare_cached(sql)?
+        .query_row([job.0 as i64], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?, row.get(5)?))
+        })
+        .optional()?;
+    found.map(|found| job_row(db, found)).transpose()
+}
+
 fn jobs(db: &Connection, only: Option<JobId>, open: bool, limit: usize) -> Outcome<Vec<JobRow>> {
     if !exist(db)? {
         return Ok(Vec::new());
@@ -538,6 +552,10 @@ impl Jobs for SqliteMeta {
 
     fn job(&self, job: JobId) -> Result<Option<JobRow>> {
         self.read("reading a job", |db| Ok(jobs(db, Some(job), false, 1)?.pop()))
+    }
+
+    fn job_briefly(&self, job: JobId) -> Result<Option<JobRow>> {
+        self.read("looking at a job", |db| job_briefly(db, job))
     }
 
     fn jobs(&self, limit: usize) -> Result<Vec<JobRow>> {

@@ -230,6 +230,11 @@ impl Jobs for PostgresMeta {
         Ok(self.read("reading a job", &query, read::jobs)?.pop())
     }
 
+    fn job_briefly(&self, job: JobId) -> Result<Option<JobRow>> {
+        let query = Query::new(read::JOB_BRIEFLY).int(job.0 as i64);
+        Ok(self.read("looking at a job", &query, read::jobs)?.pop())
+    }
+
     fn jobs(&self, limit: usize) -> Result<Vec<JobRow>> {
         let query = Query::new(read::NEWEST).int(i64::try_from(limit).unwrap_or(i64::MAX));
         self.read("listing jobs", &query, read::jobs)

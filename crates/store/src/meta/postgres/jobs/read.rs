@@ -11,8 +11,13 @@ use crate::meta::jobs::{JobId, JobInput, JobRow, JobState, NewSplit, OutputRow, 
 
 macro_rules! job_columns {
     ($which:literal) => {
+        job_columns!("j.spec", $which)
+    };
+    ($spec:literal, $which:literal) => {
         concat!(
-            "SELECT j.id, j.state, j.spec, j.why, j.created, j.changed, c.waiting, c.running, c.done, c.aside FROM (",
+            "SELECT j.id, j.state, ",
+            $spec,
+            ", j.why, j.created, j.changed, c.waiting, c.running, c.done, c.aside FROM (",
             $which,
             ") j CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE s.state = 0) AS waiting, \
              count(*) FILTER (WHERE s.state = 1) AS running, count(*) FILTER (WHERE s.state = 2) AS done, \
@@ -21,6 +26,8 @@ macro_rules! job_columns {
     };
 }
 pub(super) const JOB: &str = job_columns!("SELECT * FROM @job WHERE id = $1");
+/// As that, with an empty spec.
+pub(super) const JOB_BRIEFLY: &str = job_columns!("''", "SELECT * FROM @job WHERE id = $1");
 pub(super) const NEWEST: &str = job_columns!("SELECT * FROM @job ORDER BY id DESC LIMIT $1");
 pub(super) const OPEN: &str = job_columns!("SELECT * FROM @job WHERE state < 2");
 

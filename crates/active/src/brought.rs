@@ -1,0 +1,146 @@
+//! Programs that are brought along (`./prog`): kept with the job that runs them.
+//!
+//! When a job or a rule is made, such a program is read once, with the rights of who makes it, hashed, and stored as one more content of the job, without a name, as a component's is: every attempt, retry
+//! and host runs the same bytes, whatever becomes of the file. Until the job holds the content the writer's session does (as of a file that is stored before it is closed, [`early`]): if this process dies
+//! the next run of the collector lets go of it.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::FileKind;
+use outrigger_store::early;
+use outrigger_store::local::put::made_now;
+use outrigger_store::meta::SessionKind;
+use outrigger_store::meta::jobs::JobInput;
+use outrigger_store::session::Session;
+use outrigger_store::tree::Policies;
+use outrigger_store::write::{
+    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
+};
+use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
+
+use crate::component::{Component, kept_path};
+use crate::spec::{Spec, is_brought};
+
+/// A program is at most this long: it is kept with each job, copied to each host that runs it, and is to be a program and no data.
+const BYTES_MAX: u64 = 512 << 20;
+
+/// Contents that are held until this is dropped, by when the job must hold them.
+pub(crate) struct Held<'a> {
+    store: &'a Store,
+    session: Option<Arc<Session>>,
+    holders: Vec<String>,
+}
+
+impl<'a> Held<'a> {
+    /// Nothing yet.
+    pub fn new(store: &'a Store) -> Self {
+        Self { store, session: None, holders: Vec::new() }
+    }
+
+    /// If `program` is one of a file on this host, stores its content, and notes it in `component`.
+    ///
+    /// # Errors
+    /// When it cannot be read, or is too long.
+    pub fn settle(
+        &mut self,
+        program: &[String],
+        component: &mut Option<Component>,
+    ) -> Result<Option<JobInput>> {
+        if component.is_some() || !is_brought(program) {
+            return Ok(None);
+        }
+        let path = Path::new(&program[0]);
+        let at = || format!("the program {}", program[0]);
+        let name = path.file_name().and_then(|name| name.to_str());
+        let name = name.ok_or_else(|| Error::new(ErrorKind::Invalid, at()))?.to_string();
+        let file = File::open(path).context(at)?;
+        let metadata = file.metadata().context(at)?;
+        if !metadata.is_file() || metadata.len() > BYTES_MAX {
+            let why = if metadata.is_file() {
+                "is longer than 512 MiB, and is kept with the job"
+            } else {
+                "is not a file"
+            };
+            return Err(Error::new(ErrorKind::Invalid, format!("{} {why}", at())));
+        }
+        let (root, hash) = self.keep(file)?;
+        let kept = JobInput { path: kept_path(&name).to_bytes(), root };
+        *component = Some(Component { name, hash });
+        Ok(Some(kept))
+    }
+
+    /// Stores a content, and says what its BLAKE3 hash is.
+    fn keep(&mut self, file: File) -> Result<(Root, String)> {
+        let session = match &self.session {
+            Some(session) => Arc::clone(session),
+            None => {
+                Arc::clone(self.session.insert(self.store.session(SessionKind::Writer, "run, its program")?))
+            }
+        };
+        let (policies, hasher) = (Policies::load(self.store)?, Arc::new(Mutex::new(blake3::Hasher::new())));
+        let options =
+            WriteOptions { threads: 2, chunk_max: policies.chunk_max()?, commit: CommitWhen::AtTheEnd };
+        let mut writer = Writer::start(self.store, &session, &options, &Arc::new(Progress::default()));
+        // It is no inode's; the number tells those of one session apart.
+        let number = self.holders.len() as u64 + 1;
+        let holder = early::holder(number, session.id());
+        let policy = policies.store_default();
+        let hashed = Hashed { file: file.take(BYTES_MAX), hasher: Arc::clone(&hasher) };
+        self.holders.push(holder.clone());
+        writer.submit(Item::File(FileItem {
+            to: Target::Orphan { inode: number, holder },
+            attributes: made_now(FileKind::File, 0o700),
+            content: Content::Stream(Box::new(hashed)),
+            chunker: policy.chunker,
+            codec: policy.codec,
+            dedup: policy.dedup,
+            frame: None,
+            oracle: Oracle::Off,
+        }))?;
+        let (_, root) = writer.finish()?.nodes.pop().ok_or_else(|| {
+            Error::new(ErrorKind::Io, "a program was stored, and nobody says where: please report this")
+        })?;
+        let hash = hasher.lock().expect("no panic while held").finalize().to_hex().to_string();
+        Ok((root, hash))
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        for holder in &self.holders {
+            // What stays goes with the session.
+            let _ = self.store.meta.release(holder, None);
+        }
+    }
+}
+
+/// Where every process of this host finds the programs of `spec` that lie on it.
+///
+/// # Errors
+/// `NotFound` when one is not there.
+pub(crate) fn find_all(spec: &mut Spec) -> Result<()> {
+    for (program, _) in spec.programs_mut().filter(|(program, kept)| kept.is_none() && is_brought(program)) {
+        let path = std::fs::canonicalize(&program[0]).context(|| format!("the program {}", program[0]))?;
+        program[0] = path.into_os_string().into_string().map_err(|path| {
+            Error::new(ErrorKind::Invalid, format!("{} is not UTF-8", path.to_string_lossy()))
+        })?;
+    }
+    Ok(())
+}
+
+struct Hashed {
+    file: std::io::Take<File>,
+    hasher: Arc<Mutex<blake3::Hasher>>,
+}
+
+impl Read for Hashed {
+    fn read(&mut self, room: &mut [u8]) -> std::io::Result<usize> {
+        let len = self.file.read(room)?;
+        self.hasher.lock().expect("no panic while held").update(&room[..len]);
+        Ok(len)
+    }
+}

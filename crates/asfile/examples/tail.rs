@@ -1,0 +1,19 @@
+//! The last bytes of the input, and a stored file that is looked at besides: what a component does that reads no stream.
+//!
+//! ```sh
+//! cargo build --release -p outrigger-asfile --example asfile_tail
+//! outrigger run --in 'in/*' --out 'tails/{name}' --with ref/table -- target/release/examples/asfile_tail ref/table {in}
+//! ```
+
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+
+fn main() -> io::Result<()> {
+    let table = std::env::args().nth(1).unwrap_or_default();
+    let (mut input, mut besides, mut out) = (asfile::input(), asfile::open(&table)?, asfile::output()?);
+    input.seek(SeekFrom::End(-5))?;
+    io::copy(&mut input, &mut out)?;
+    let mut text = String::new();
+    besides.read_to_string(&mut text)?;
+    write!(out, "{text}")?;
+    out.close()
+}

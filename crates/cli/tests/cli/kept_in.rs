@@ -1,0 +1,131 @@
+//! What programs must not get at, whoever runs them: secrets of the runner, stored files of others; and what happens where they cannot be kept in.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use outrigger_active::sandbox::{Mode, Sandbox};
+
+use crate::run::{Place, Said, noise};
+
+fn can_sandbox() -> bool {
+    let found = Sandbox::find(Mode::Strict);
+    found.inspect_err(|error| println!("skipped: {error}")).is_ok()
+}
+
+#[test]
+fn a_program_sees_no_secret_of_whoever_runs_it() {
+    if !can_sandbox() {
+        return;
+    }
+    let place = Place::new();
+    place.write("in", "x\n");
+    place.done(&["put", "in"]);
+    const SECRET: &str = "hunter2-and-more";
+    for name in [".pgpass", ".aws/credentials", ".config/outrigger", ".ssh/id"] {
+        let path = place.write(format!("home/{name}"), format!("db:5432:*:me:{SECRET}\n"));
+        // Whoever runs the program could read it.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    let home = place.path("home").display().to_string();
+    let script = format!(
+        "env; cat $HOME/.pgpass {home}/.pgpass {home}/.*/* ~/.ssh/id; cat /proc/*/environ; cat /proc/*/cmdline; \
+         ls -la / /tmp /home /root {home}; find / -name .pgpass -exec cat {{}} +; exit 0"
+    );
+    let args = ["run", "--in", "in", "--out", "out", "--env", "SEEN=yes", "--", "sh", "-c", &script];
+    let mut command = place.command(&args);
+    for name in ["PGPASSWORD", "AWS_SECRET_ACCESS_KEY", "OUTRIGGER_S3_SECRET"] {
+        command.env(name, SECRET);
+    }
+    let said =
+        Said::from(command.env("HOME", &home).env("PGPASSFILE", format!("{home}/.pgpass")).output().unwrap());
+    assert_eq!(said.code, 0, "{}", said.err);
+    let seen = place.done(&["cat", "out"]).text();
+    assert!(seen.contains("SEEN=yes"), "{seen}");
+    assert!(
+        !seen.contains(SECRET) && !seen.contains("PGPASSWORD=") && !seen.contains("PGPASSFILE"),
+        "{seen}"
+    );
+    let log = place.done(&["job", "logs", "1"]).text();
+    assert!(!log.contains(SECRET), "{log}");
+    // The same variable is there where it was asked for.
+    let mut command =
+        place.command(&["run", "--in", "in", "--out", "asked", "--env", "PGPASSWORD", "--", "env"]);
+    assert_eq!(Said::from(command.env("PGPASSWORD", SECRET).output().unwrap()).code, 0);
+    assert!(place.done(&["cat", "asked"]).text().contains(SECRET));
+}
+
+#[test]
+fn a_program_does_not_find_stored_files_that_are_none_of_its_inputs() {
+    if !can_sandbox() || !Path::new("/dev/fuse").exists() {
+        return;
+    }
+    let place = Place::new();
+    // As they lie in packs, where nothing is compressed away.
+    let secret = format!("{:?}", noise(5, 3000));
+    place.write("ours/in", "x\n");
+    let theirs = place.write("theirs/secret", &secret);
+    std::fs::set_permissions(theirs, std::fs::Permissions::from_mode(0o600)).unwrap();
+    place.done(&["put", "ours", "theirs"]);
+    let (store, mount) = (place.path("store").display().to_string(), place.path("").display().to_string());
+    let script = format!(
+        "ls $AS_IN; cat $AS_IN/../theirs/secret $AS_IN/theirs/secret {store}/meta.db {mount}/theirs/secret; \
+         ls -R {store} {mount}; find / -path /proc -prune -o -name secret -exec cat {{}} + ; exit 0"
+    );
+    for (more, wanted) in [(&["--with", "ours/in"][..], "ours\n"), (&[], "")] {
+        let args = [&["run", "--in", "ours/in", "--out", "out"], more, &["--", "sh", "-c", &script]].concat();
+        let said = place.run(&args);
+        if said.err.contains("none can be made here") {
+            return println!("skipped: {}", said.err);
+        }
+        assert_eq!(said.code, 0, "{}", said.err);
+        let seen = place.done(&["cat", "out"]).text();
+        assert!(!seen.contains(&secret[..40]) && !seen.contains("theirs") && seen.contains(wanted), "{seen}");
+    }
+}
+
+#[test]
+fn where_there_is_no_bubblewrap_nothing_is_run_and_it_is_said_what_is_missing() {
+    let place = Place::new();
+    place.write("in", "x\n");
+    place.done(&["put", "in"]);
+    let ran = place.path("ran").display().to_string();
+    // A mount name space of the command's own, in which the program is none.
+    let hidden = "mount --bind /dev/null \"$1\" && shift && exec \"$@\"";
+    let Some(bwrap) = ["/usr/bin/bwrap", "/bin/bwrap"].into_iter().find(|path| Path::new(path).exists())
+    else {
+        let said = place.run(&["run", "--in", "in", "--out", "out", "--", "touch", &ran]);
+        return assert!(said.code == 1 && said.err.contains("there is no bwrap"), "{}", said.err);
+    };
+    let run = |sandbox: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", hidden, "sh", bwrap, env!("CARGO_BIN_EXE_outrigger")]);
+        command.args(["run", "--sandbox", sandbox, "--in", "in", "--out", "out", "--", "sh", "-c"]);
+        let script = format!("touch {ran}; cat");
+        command.arg(script).current_dir(place.path("")).env("OUTRIGGER_STORE", "store");
+        Said::from(command.output().unwrap())
+    };
+    let said = run("strict");
+    if said.err.contains("unshare") || said.err.contains("mount:") {
+        return println!("skipped: {}", said.err);
+    }
+    assert_eq!(said.code, 1, "{}", said.err);
+    for wanted in [
+        "programs cannot be kept in on this machine",
+        "name spaces: bwrap",
+        "--sandbox best",
+        "--sandbox off",
+    ] {
+        assert!(said.err.contains(wanted), "{wanted}: {}", said.err);
+    }
+    assert!(!Path::new(&ran).exists());
+    assert_eq!(place.done(&["jobs"]).text(), "", "no job is made");
+    // Who asks for as much as can be had is told what that is not.
+    let said = run("best");
+    assert!(
+        said.code == 0 && said.err.contains("the sandbox is not what it could be: name spaces"),
+        "{}",
+        said.err
+    );
+    assert!(Path::new(&ran).exists());
+}
