@@ -36,6 +36,10 @@ pub(super) const SETTINGS: &str = "SET LOCAL lock_timeout = '30s'; SET LOCAL idl
     SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL enable_seqscan = off; SET LOCAL jit = off; \
     SET LOCAL plan_cache_mode = force_generic_plan";
 
+/// What begins a transaction that writes: each of its statements sees what was committed before, whatever the server's default is. With one view for all of them, taken before
+/// it waited for others, it would change what a snapshot shows that was taken meanwhile.
+pub(super) const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
 /// A parameter of a statement.
 pub(super) type Param = (Box<dyn ToSql + Sync + Send>, Type);
 
@@ -166,7 +170,9 @@ impl Connection {
         if !connection.pooled {
             // Functions find the tables by it; all other statements name the schema.
             let path = format!("SET search_path TO \"{}\"", location.schema);
-            let settings = format!("{}; {path}", SETTINGS.replace(" LOCAL", ""));
+            // A statement by itself is a transaction, too.
+            let isolation = "SET default_transaction_isolation TO 'read committed'";
+            let settings = format!("{}; {isolation}; {path}", SETTINGS.replace(" LOCAL", ""));
             connection.script(&settings).map_err(|error| refused(location, error))?;
         }
         Ok(connection)

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use tokio_postgres::types::Type;
 
-use super::connection::{Connection, Query};
+use super::connection::{BEGIN, Connection, Query};
 use super::location::{Location, NAME_MAX};
 use super::pool::Pool;
 use super::transaction::{Gate, Transactions};
@@ -179,7 +179,7 @@ impl Unfinished {
         let mut connection = transactions.pool.get().map_err(|error| error.context(&what))?;
         let mut exchange = || -> Outcome<Option<String>> {
             // Whoever opens a session waits for this, or has opened it before and is found.
-            connection.script(&format!("BEGIN; {}", transactions.lock()))?;
+            connection.script(&format!("{BEGIN}; {}", transactions.lock()))?;
             let found = find(&mut connection, location)?;
             found.require_unused(&self.locks)?;
             if !found.is_as(&self.found) {

@@ -2,7 +2,7 @@
 
 use tokio_postgres::types::Type;
 
-use super::connection::{Connection, Query};
+use super::connection::{BEGIN, Connection, Query};
 use super::row::{Stored, Traits, directory_sum, inode_sum};
 use super::transaction::Transactions;
 use crate::error::{Error, ErrorKind, Result};
@@ -65,7 +65,7 @@ pub(super) fn create(
         if about(&mut connection)?.is_some() {
             return Ok(false);
         }
-        connection.script("BEGIN")?;
+        connection.script(BEGIN)?;
         // Two of them at once wait for each other here: whoever comes second finds the first one's tables.
         // Whoever may not make schemas may have been given one.
         let there =
@@ -222,7 +222,7 @@ pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<
     if found.version < VERSION && may_write {
         let mut connection = transactions.pool.get()?;
         let mut migrate = || -> Outcome<()> {
-            connection.script("BEGIN")?;
+            connection.script(BEGIN)?;
             let sql = "SELECT version FROM @about FOR UPDATE";
             let answer = connection.query(&Query::new(sql))?;
             let version: i32 = super::counters::row(&answer)?.try_get(0)?;

@@ -1,6 +1,6 @@
 //! Transactions: which run side by side, what is made again after a failure, and what never is.
 //!
-//! **Side by side.** Transactions are READ COMMITTED: each statement sees what was committed when it began. What a transaction decides on it
+//! **Side by side.** Transactions are READ COMMITTED, whatever the server's default: each statement sees what was committed when it began. What a transaction decides on it
 //! locks: rows by `FOR UPDATE` or `FOR KEY SHARE`, and the *gate*, a transaction advisory lock. Those that change the tree, packs or
 //! pins hold the gate shared; those that no other may run beside hold it exclusively (snapshots, moves of directories, the collector's steps).
 //! The gate is taken by a statement of its own before anything is read, so all later statements see what its holders before left.
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tokio_postgres::Error as SqlError;
 
-use super::connection::{Answer, Connection, Query, SETTINGS};
+use super::connection::{Answer, BEGIN, Connection, Query, SETTINGS};
 use super::pool::{Lent, Pool};
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
@@ -198,7 +198,7 @@ impl Transactions {
     }
 
     fn begin<'p>(&self, connection: Lent<'p>, gate: Gate) -> Result<Tx<'p>> {
-        let mut first = String::from("BEGIN");
+        let mut first = String::from(BEGIN);
         if connection.pooled {
             first = format!("{first}; {SETTINGS}");
         }
@@ -398,7 +398,7 @@ impl Transactions {
 
     /// Waits until all transactions that hold the gate now have ended.
     pub fn barrier(&self, what: &str) -> Result<()> {
-        let script = format!("BEGIN; {}; COMMIT", self.lock());
+        let script = format!("{BEGIN}; {}; COMMIT", self.lock());
         self.on_connection(what, |connection| Ok(connection.script(&script)?))
     }
 }
