@@ -20,7 +20,7 @@ fn there(program: &str) -> bool {
         Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
     let there = found.is_ok_and(|status| status.success());
     if !there {
-        println!("skipped: there is no {program}");
+        outrigger_workload::skipped!("there is no {program}");
     }
     there
 }
@@ -210,7 +210,7 @@ int main(int count, char **words) {
     if tail.exists() {
         programs.push(("stream", vec![tail.display().to_string()], spec(ReadToFile, &[])));
     } else {
-        println!("skipped: {} was not built (cargo build --examples)", tail.display());
+        outrigger_workload::skipped!("{} was not built (cargo build --examples)", tail.display());
     }
     let run = |job: &Spec, program: &[String], more: &[&str], with: &[&str]| {
         let program = program.iter().map(String::as_str).chain(more.iter().copied()).map(String::from);
@@ -223,7 +223,7 @@ int main(int count, char **words) {
     for (says, program, job) in &programs {
         let report = match run(job, program, &["ref/table", "{in}"], &["ref/*"]) {
             Err(error) if error.kind() == outrigger_store::ErrorKind::Denied => {
-                return println!("skipped: {error}");
+                return outrigger_workload::skipped!("{error}");
             }
             report => report.unwrap(),
         };
@@ -286,7 +286,9 @@ fn what_is_installed_is_found_and_a_module_comes_along_from_the_store() {
     let id = outrigger_active::plan::submit(&place.store, &job, &["words".to_string()], &with, Splits::Auto)
         .unwrap();
     match place.go(id) {
-        Err(error) if error.kind() == outrigger_store::ErrorKind::Denied => println!("skipped: {error}"),
+        Err(error) if error.kind() == outrigger_store::ErrorKind::Denied => {
+            outrigger_workload::skipped!("{error}")
+        }
         report => {
             let report = report.unwrap();
             assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
@@ -377,7 +379,7 @@ fn genomes_are_merged_as_plain_files_are() {
     let id = place.submit(&job, &["in/*.bam"], Splits::Auto).unwrap();
     match place.go(id) {
         Err(error) if error.kind() == outrigger_store::ErrorKind::Denied => {
-            println!("skipped: {error}");
+            outrigger_workload::skipped!("{error}");
             return;
         }
         report => assert_eq!(report.unwrap().job.state, JobState::Done),
@@ -405,7 +407,7 @@ fn programs_that_want_files_get_exactly_theirs() {
     let id = outrigger_active::plan::submit(&place.store, &job, &inputs, &with, Splits::Auto).unwrap();
     match place.go(id) {
         Err(error) if error.kind() == outrigger_store::ErrorKind::Denied => {
-            println!("skipped: {error}");
+            outrigger_workload::skipped!("{error}");
             return;
         }
         report => assert_eq!(report.unwrap().job.state, JobState::Done),
@@ -425,7 +427,7 @@ fn a_rust_component_says_what_the_c_one_says() {
     let tests = std::env::current_exe().unwrap();
     let dscal = tests.ancestors().nth(2).unwrap().join("examples/asfile_dscal");
     if !dscal.exists() {
-        println!("skipped: {} was not built (cargo build --examples)", dscal.display());
+        outrigger_workload::skipped!("{} was not built (cargo build --examples)", dscal.display());
         return;
     }
     let place = Place::new();

@@ -113,14 +113,14 @@ fn a_retry_reads_what_the_first_attempt_would_have() {
 #[test]
 fn who_reads_files_sees_the_same_as_one_file() {
     if !std::path::Path::new("/dev/fuse").exists() {
-        println!("skipped: there is no /dev/fuse");
+        outrigger_workload::skipped!("there is no /dev/fuse");
         return;
     }
     let (place, store) = striped();
     let job = lines(spec(ReadToFile, &["cat", "{in}"])).output("files/{split}");
     let id = submitted(&store, &job, &["in"]);
     let report = match go(&store, id, 2) {
-        Err(error) if error.kind() == ErrorKind::Denied => return println!("skipped: {error}"),
+        Err(error) if error.kind() == ErrorKind::Denied => return outrigger_workload::skipped!("{error}"),
         report => report.unwrap(),
     };
     assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);

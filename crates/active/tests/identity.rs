@@ -26,7 +26,7 @@ const B: u32 = 41_002;
 fn is_root() -> bool {
     let is = rustix::process::geteuid().is_root();
     if !is {
-        println!("skipped: only root can run programs as others");
+        outrigger_workload::skipped!("only root can run programs as others");
     }
     is
 }
@@ -128,7 +128,7 @@ fn a_list_gives_what_the_mode_does_not() {
     let tree = Tree(&place);
     let listed = Command::new("setfacl").args(["-m", &format!("u:{A}:r")]).arg(tree.at("b")).status();
     if !listed.is_ok_and(|status| status.success()) {
-        println!("skipped: no setfacl (package acl), or a file system without lists");
+        outrigger_workload::skipped!("no setfacl (package acl), or a file system without lists");
         return;
     }
     tree.put();

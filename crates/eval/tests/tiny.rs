@@ -43,7 +43,7 @@ fn every_experiment_runs_and_is_reported() {
         let outcome = match (experiment.run)(&lab) {
             Ok(outcome) => outcome,
             Err(Failed::Missing(why)) => {
-                println!("skipped: {}: {why}", experiment.id);
+                outrigger_workload::skipped!("{}: {why}", experiment.id);
                 continue;
             }
             Err(error) => panic!("{}: {error}", experiment.id),

@@ -34,7 +34,7 @@ impl Mount {
     /// `None` where FUSE cannot be used.
     fn new(place: &Place, by: Transport, at: Option<&str>) -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
-            println!("skipped: /dev/fuse cannot be opened: {error}");
+            outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
             return None;
         }
         let point = place.dir.path().canonicalize().unwrap().join(format!("mount-{}", at.unwrap_or("now")));
@@ -51,14 +51,16 @@ impl Mount {
         };
         let mounted = match mount_by(by, Arc::new(place.volume(at)), &point, &options) {
             Ok(mounted) if mounted.transport() != by => {
-                println!("skipped: the kernel does not offer io_uring for FUSE (parameter enable_uring)");
+                outrigger_workload::skipped!(
+                    "the kernel does not offer io_uring for FUSE (parameter enable_uring)"
+                );
                 drop(mounted);
                 mounts::unmount(&point, true).unwrap();
                 return None;
             }
             Ok(mounted) => mounted,
             Err(error) => {
-                println!("skipped: cannot mount: {error}");
+                outrigger_workload::skipped!("cannot mount: {error}");
                 return None;
             }
         };
@@ -159,7 +161,7 @@ fn reads_at_random_and_mappings_see_the_same_bytes(by: Transport) {
         .status();
     match mapped {
         Ok(status) => assert!(status.success(), "{status}"),
-        Err(error) => println!("skipped: mappings, python3 is not here: {error}"),
+        Err(error) => outrigger_workload::skipped!("mappings, python3 is not here: {error}"),
     }
     mount.unmount();
 }

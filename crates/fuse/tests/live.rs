@@ -265,7 +265,7 @@ impl Small {
         match rustix::mount::mount("none", &point, "tmpfs", MountFlags::empty(), Some(options.as_c_str())) {
             Ok(()) => Some(Self(point)),
             Err(error) => {
-                println!("skipped: cannot mount a tmpfs: {error}");
+                outrigger_workload::skipped!("cannot mount a tmpfs: {error}");
                 None
             }
         }

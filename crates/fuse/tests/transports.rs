@@ -49,12 +49,12 @@ fn seen(by: Transport) -> Option<(Vec<String>, Vec<String>)> {
     let mounted = match mount_by(by, Arc::clone(&counted), &point, &options) {
         Ok(mounted) => mounted,
         Err(error) => {
-            println!("skipped: cannot mount: {error}");
+            outrigger_workload::skipped!("cannot mount: {error}");
             return None;
         }
     };
     if mounted.transport() != by {
-        println!("skipped: the kernel does not offer io_uring for FUSE (parameter enable_uring)");
+        outrigger_workload::skipped!("the kernel does not offer io_uring for FUSE (parameter enable_uring)");
         drop(mounted);
         mounts::unmount(&point, true).unwrap();
         return None;

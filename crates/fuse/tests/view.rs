@@ -279,7 +279,7 @@ fn trusted_attributes_are_for_the_superuser() {
     std::fs::write(&file, "").unwrap();
     let set = |name: &str| rustix::fs::setxattr(&file, name, b"value", rustix::fs::XattrFlags::empty());
     if let Err(errno) = set("trusted.secret").and(set("user.plain")) {
-        println!("skipped: extended attributes cannot be set here: {errno}");
+        outrigger_workload::skipped!("extended attributes cannot be set here: {errno}");
         return;
     }
     place.put();

@@ -53,13 +53,13 @@ fn the_committed_ptx_is_what_the_compiler_makes() {
     let python = std::env::var("OUTRIGGER_PYTHON").unwrap_or_else(|_| "python3".to_string());
     let output = match Command::new(python).arg(script).arg("check").output() {
         Ok(output) => output,
-        Err(error) => return println!("skipped: no Python: {error}"),
+        Err(error) => return outrigger_workload::skipped!("no Python: {error}"),
     };
     let said =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     match output.status.code() {
         Some(0) => println!("{said}"),
-        Some(77) => println!("skipped: {said}"),
+        Some(77) => outrigger_workload::skipped!("{said}"),
         _ => panic!("{said}"),
     }
 }

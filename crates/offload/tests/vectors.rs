@@ -133,7 +133,7 @@ fn cuts() {
 #[test]
 fn the_script_still_says_so() {
     match Command::new("python3").arg(SCRIPT).output() {
-        Err(why) => println!("skipped: no python3 here ({why})"),
+        Err(why) => outrigger_workload::skipped!("no python3 here ({why})"),
         Ok(made) => {
             assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
             assert!(

@@ -17,7 +17,7 @@ use outrigger_store::{ErrorKind, Result};
 fn location(variable: &str) -> Option<Location> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let Ok(text) = std::env::var(variable) else {
-        eprintln!("skipped: {variable} names no cluster (make cluster starts one)");
+        outrigger_workload::skipped!("{variable} names no cluster (make cluster starts one)");
         return None;
     };
     let time = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos();
@@ -274,7 +274,7 @@ fn a_reader_of_the_pool_cannot_write() {
 fn osds_come_and_go() {
     let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
     if std::env::var_os("OUTRIGGER_TEST_FAULTS").is_none() {
-        return eprintln!("skipped: OUTRIGGER_TEST_FAULTS is not set: OSDs are not to be killed");
+        return outrigger_workload::skipped!("OUTRIGGER_TEST_FAULTS is not set: OSDs are not to be killed");
     }
     let backend = open(&location);
     let data: Vec<Vec<u8>> = (0..12).map(|seed| bytes(seed, 6_000_000 + seed)).collect();

@@ -177,7 +177,7 @@ fn covered(trace: &Trace, mode: Mode, budget: usize) -> String {
 
 fn explore(variant: &str, budget: usize) {
     if let Some(reason) = unavailable() {
-        return eprintln!("skipped: {reason}");
+        return outrigger_workload::skipped!("{reason}");
     }
     let dir = scratch();
     let before: BTreeMap<String, u64> = (0..4).map(|n| (n.to_string(), n)).collect();
@@ -234,7 +234,7 @@ fn snapshots_survive() {
 #[test]
 fn a_store_is_made_whole_or_not_at_all() {
     if let Some(reason) = unavailable() {
-        return eprintln!("skipped: {reason}");
+        return outrigger_workload::skipped!("{reason}");
     }
     let dir = scratch();
     let trace = record_workload(dir.path(), "init");

@@ -350,7 +350,7 @@ fn connections_ended_by_the_server_cost_nobody_a_commit() {
     const STEPS: u64 = 60;
     // Its own: other tests' connections are not to be ended.
     let Some(server) = Server::start("fsync = off") else {
-        println!("{ABSENT}");
+        outrigger_workload::skipped!("{ABSENT}");
         return;
     };
     let url = format!("{}&connections=2", server.url("store"));
@@ -401,7 +401,7 @@ fn connections_ended_by_the_server_cost_nobody_a_commit() {
 fn a_server_killed_and_started_again_keeps_what_was_acknowledged() {
     // With its syncs: what it says is committed is on the disk.
     let Some(server) = Server::start("fsync = on") else {
-        println!("{ABSENT}");
+        outrigger_workload::skipped!("{ABSENT}");
         return;
     };
     let url = server.url("store");
@@ -438,7 +438,7 @@ fn a_server_killed_and_started_again_keeps_what_was_acknowledged() {
 #[test]
 fn leases_do_not_run_out_while_the_server_is_away() {
     let Some(server) = Server::start("fsync = on") else {
-        println!("{ABSENT}");
+        outrigger_workload::skipped!("{ABSENT}");
         return;
     };
     let url = server.url("store");

@@ -120,7 +120,7 @@ pub fn can_sandbox() -> bool {
     match Sandbox::find(Mode::Strict) {
         Ok(_) => true,
         Err(error) => {
-            println!("skipped: {error}");
+            outrigger_workload::skipped!("{error}");
             false
         }
     }

@@ -236,7 +236,7 @@ fn an_agent_that_is_not_root_runs_what_its_own_user_submitted_and_says_so_of_oth
     let job = plan::submit(&store, &spec, &["in".into()], &[], plan::Splits::Auto).unwrap().to_string();
     drop(store);
     let Some(mut agent) = place.unprivileged(&["node", "--until-idle", "--nice", "0"]) else {
-        println!("skipped: nobody else can run this program here");
+        outrigger_workload::skipped!("nobody else can run this program here");
         return;
     };
     let said = crate::run::Said::from(agent.output().unwrap());

@@ -402,7 +402,7 @@ fn what_root_stores_in_somebodys_store_is_his() {
     ];
     let Some(mut theirs) = theirs.iter().map(|args| place.unprivileged(args)).collect::<Option<Vec<_>>>()
     else {
-        println!("skipped: nobody else can run this program here");
+        outrigger_workload::skipped!("nobody else can run this program here");
         return;
     };
     assert!(theirs.remove(0).output().unwrap().status.success());

@@ -18,7 +18,7 @@ fn postgres() -> Option<&'static Server> {
     static SERVER: OnceLock<Option<Server>> = OnceLock::new();
     let server = SERVER.get_or_init(|| Server::start("fsync = off\nsynchronous_commit = on\n"));
     if server.is_none() {
-        println!("{ABSENT}");
+        outrigger_workload::skipped!("{ABSENT}");
     }
     server.as_ref()
 }

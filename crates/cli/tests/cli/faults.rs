@@ -136,7 +136,7 @@ fn faketime() -> Option<PathBuf> {
         path.exists().then_some(path)
     });
     if found.is_none() {
-        println!("skipped: libfaketime is not installed (apt-get install faketime)");
+        outrigger_workload::skipped!("libfaketime is not installed (apt-get install faketime)");
     }
     found
 }
@@ -243,7 +243,7 @@ struct Remote {
 impl Remote {
     fn new() -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
-            println!("skipped: /dev/fuse cannot be opened: {error}");
+            outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
             return None;
         }
         let server = Server::shared()?;

@@ -19,8 +19,8 @@ impl Small {
         let said =
             Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(&dir).output().unwrap();
         if !said.status.success() {
-            println!(
-                "skipped: no small file system can be mounted: {}",
+            outrigger_workload::skipped!(
+                "no small file system can be mounted: {}",
                 String::from_utf8_lossy(&said.stderr).trim()
             );
             return None;

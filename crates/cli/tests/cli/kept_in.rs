@@ -10,7 +10,7 @@ use crate::run::{Place, Said, noise};
 
 fn can_sandbox() -> bool {
     let found = Sandbox::find(Mode::Strict);
-    found.inspect_err(|error| println!("skipped: {error}")).is_ok()
+    found.inspect_err(|error| outrigger_workload::skipped!("{error}")).is_ok()
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_program_does_not_find_stored_files_that_are_none_of_its_inputs() {
         let args = [&["run", "--in", "ours/in", "--out", "out"], more, &["--", "sh", "-c", &script]].concat();
         let said = place.run(&args);
         if said.err.contains("none can be made here") {
-            return println!("skipped: {}", said.err);
+            return outrigger_workload::skipped!("{}", said.err);
         }
         assert_eq!(said.code, 0, "{}", said.err);
         let seen = place.done(&["cat", "out"]).text();
@@ -107,7 +107,7 @@ fn where_there_is_no_bubblewrap_nothing_is_run_and_it_is_said_what_is_missing() 
     };
     let said = run("strict");
     if said.err.contains("unshare") || said.err.contains("mount:") {
-        return println!("skipped: {}", said.err);
+        return outrigger_workload::skipped!("{}", said.err);
     }
     assert_eq!(said.code, 1, "{}", said.err);
     for wanted in [

@@ -25,7 +25,7 @@ impl Drop for Mounts {
 /// `None` where FUSE cannot be used.
 fn place() -> Option<Mounts> {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
-        println!("skipped: /dev/fuse cannot be opened: {error}");
+        outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
         return None;
     }
     let place = Place::new();

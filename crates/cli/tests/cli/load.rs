@@ -12,7 +12,7 @@ fn rows_are_loaded_once_though_attempts_are_repeated_and_late() {
     let Some(server) = Server::shared() else { return };
     let psql = Command::new("psql").arg("--version").stdout(Stdio::null()).status();
     if !psql.is_ok_and(|status| status.success()) {
-        println!("skipped: there is no psql (apt-get install postgresql-client)");
+        outrigger_workload::skipped!("there is no psql (apt-get install postgresql-client)");
         return;
     }
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/active/load");

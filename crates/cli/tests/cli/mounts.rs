@@ -22,7 +22,7 @@ impl Drop for Mounts {
 /// `None` where FUSE cannot be used.
 fn place() -> Option<Mounts> {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
-        println!("skipped: /dev/fuse cannot be opened: {error}");
+        outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
         return None;
     }
     let place = Place::new();
@@ -158,7 +158,7 @@ fn a_signal_unmounts_and_a_kill_leaves_the_store_well() {
 fn modes_hold_for_other_users() {
     let Some(Mounts(place)) = &place() else { return };
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root can be another user");
+        outrigger_workload::skipped!("only root can be another user");
         return;
     }
     let modes = |name: &str, mode: u32| {

@@ -5,7 +5,7 @@ use crate::run::{Place, noise};
 #[test]
 fn data_lies_on_the_host_that_was_asked_for() {
     let Ok(pool) = std::env::var("OUTRIGGER_TEST_RADOS") else {
-        println!("skipped: no cluster with a pool (make test-cluster)");
+        outrigger_workload::skipped!("no cluster with a pool (make test-cluster)");
         return;
     };
     let place = Place::empty();

@@ -27,7 +27,7 @@ const ASK: &str = r#"
 fn can_reach(place: &Place) -> bool {
     let said = place.run(&run_args(&["--net", "localhost:1"], "exit 0"));
     if said.code != 0 {
-        println!("skipped: {}", said.err);
+        outrigger_workload::skipped!("{}", said.err);
     }
     said.code == 0
 }
@@ -273,7 +273,7 @@ fn the_example_loads_into_a_database_that_is_all_it_can_reach() {
     let place = place();
     let Some(server) = Server::shared() else { return };
     if !can_reach(&place) || !Path::new("/usr/bin/psql").exists() {
-        println!("skipped: it needs psql (apt-get install postgresql-client) and a sandbox");
+        outrigger_workload::skipped!("it needs psql (apt-get install postgresql-client) and a sandbox");
         return;
     }
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/active/load");
@@ -341,7 +341,7 @@ fn with_all_of_the_network_a_program_does_not_reach_the_hosts_abstract_sockets()
     let said = place.run(&run_args(&["--net"], "exit 0"));
     assert_eq!(said.code, 0, "{}", said.err);
     if said.err.contains("Landlock's scopes") {
-        println!("skipped: {}", said.err);
+        outrigger_workload::skipped!("{}", said.err);
         return;
     }
     assert_eq!(said.err, "", "nothing is missing");

@@ -53,7 +53,7 @@ fn a_password_comes_from_its_file_over_a_connection_that_is_secured() {
         ))
     });
     let Some(server) = server else {
-        println!("{ABSENT}");
+        outrigger_workload::skipped!("{ABSENT}");
         return;
     };
     server.sql("CREATE ROLE keeper LOGIN PASSWORD 'not in a URL'");
@@ -112,7 +112,7 @@ fn commands_and_mounts_work_through_pgbouncer() {
     done(&place, &url, &["copy", &url, &copied, "--packs", &packs], &[]);
     done(&place, &copied, &["check", "--read-data"], &[]);
     if let Err(error) = fs::File::options().read(true).write(true).open("/dev/fuse") {
-        println!("skipped: mounts, as /dev/fuse cannot be opened: {error}");
+        outrigger_workload::skipped!("mounts, as /dev/fuse cannot be opened: {error}");
         return;
     }
     // Each has more connections than there are processes behind.

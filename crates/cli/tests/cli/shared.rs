@@ -44,7 +44,7 @@ impl Shared {
     /// `None`, said aloud, where FUSE cannot be used or PostgreSQL is missing.
     pub fn new() -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
-            println!("skipped: /dev/fuse cannot be opened: {error}");
+            outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
             return None;
         }
         let server = Server::shared()?;
@@ -407,11 +407,11 @@ fn a_mount_whose_lease_is_over_says_so_and_has_changed_nothing() {
 #[test]
 fn a_server_that_is_killed_while_mounts_write_comes_back_to_all_that_was_closed() {
     if File::options().read(true).write(true).open("/dev/fuse").is_err() {
-        println!("skipped: /dev/fuse cannot be opened");
+        outrigger_workload::skipped!("/dev/fuse cannot be opened");
         return;
     }
     let Some(server) = Server::start("fsync = on") else {
-        println!("{}", outrigger_workload::postgres::ABSENT);
+        outrigger_workload::skipped!("{}", outrigger_workload::postgres::ABSENT);
         return;
     };
     let packs = tempfile::tempdir().unwrap();

@@ -295,7 +295,7 @@ fn who_interrupts_a_job_that_is_being_made_leaves_no_plug_in_behind() {
     let site = Site::sqlite();
     site.put_numbers(1000);
     let ran = site.place.path("ran");
-    let plugin = site.place.write("plugin", &format!("#!/bin/sh\necho $$ >> {}\nsleep 600\n", ran.display()));
+    let plugin = site.place.write("plugin", format!("#!/bin/sh\necho $$ >> {}\nsleep 600\n", ran.display()));
     std::fs::set_permissions(&plugin, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let records = format!("plugin:{}", plugin.display());
     let run = ["run", "--sandbox", "off", "--in", "numbers", "--out", "out", "--splits", "2", "--records"];

@@ -51,7 +51,7 @@ impl Mounts {
     /// As [`Mounts::new`], mounted with these options.
     pub fn with(options: &[&str]) -> Option<Self> {
         if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
-            println!("skipped: /dev/fuse cannot be opened: {error}");
+            outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
             return None;
         }
         let place = Place::new();

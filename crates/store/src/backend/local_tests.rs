@@ -19,7 +19,9 @@ fn conforms() {
 /// On tmpfs, where direct I/O may be missing.
 #[test]
 fn conforms_in_shared_memory() {
-    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return eprintln!("skipped: no /dev/shm") };
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        return outrigger_workload::skipped!("no /dev/shm");
+    };
     conformance::backend(&LocalBackend::open(dir.path(), true, false).unwrap());
 }
 
@@ -121,7 +123,7 @@ fn no_space_is_said_to_be_full() {
 #[test]
 fn a_full_disk_is_said_to_be_full() {
     let Some(disk) = std::env::var_os("OUTRIGGER_SMALL_DISK") else {
-        return eprintln!("skipped: $OUTRIGGER_SMALL_DISK names no small disk");
+        return outrigger_workload::skipped!("$OUTRIGGER_SMALL_DISK names no small disk");
     };
     let backend = LocalBackend::open(Path::new(&disk), true, false).unwrap();
     let mut writer = backend.create(PackId(1)).unwrap();

@@ -19,7 +19,7 @@ impl Authority {
         let asked = Command::new("openssl").arg("version").stdout(Stdio::null()).status();
         let is_there = asked.is_ok_and(|status| status.success());
         if !is_there {
-            println!("{NO_OPENSSL}");
+            crate::skipped!("{NO_OPENSSL}");
         }
         is_there
     }

@@ -50,8 +50,8 @@ impl Cluster {
         };
         let here = here();
         if here.is_none() {
-            println!(
-                "skipped: no cluster with PostgreSQL, a pool and a bucket, parts of which may be broken (make test-cluster)"
+            outrigger_workload::skipped!(
+                "no cluster with PostgreSQL, a pool and a bucket, parts of which may be broken (make test-cluster)"
             );
         }
         here

@@ -108,7 +108,7 @@ fn shared() -> Option<Shared> {
     if Command::new("python3").arg("-c").arg("import sqlite3").status().is_ok_and(|status| status.success()) {
         return Shared::new();
     }
-    println!("skipped: python3 is not installed");
+    outrigger_workload::skipped!("python3 is not installed");
     None
 }
 

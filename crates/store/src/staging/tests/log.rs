@@ -165,7 +165,7 @@ fn a_full_file_system_is_an_error_to_the_writer_alone() {
         status.is_ok_and(|output| output.status.success())
     };
     if !mount("mount", &["-t", "tmpfs", "-o", "size=1m", "tmpfs"]) {
-        println!("skipped: a file system of 1 MiB cannot be mounted here");
+        outrigger_workload::skipped!("a file system of 1 MiB cannot be mounted here");
         return;
     }
     let outcome = std::panic::catch_unwind(|| {

@@ -254,7 +254,7 @@ fn a_sample_keeps_to_its_budget_and_seed() {
 macro_rules! needs_strace {
     () => {
         if let Some(reason) = unavailable() {
-            return eprintln!("skipped: {reason}");
+            return outrigger_workload::skipped!("{reason}");
         }
     };
 }
