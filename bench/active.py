@@ -11,6 +11,7 @@
 | feed | at which rate a program is fed: the same program over a stored file, and over the plain file it was put from |
 | join | what joining files costs |
 | attach | a file that is written in a mount of this machine, and read by a program meanwhile: in the path of the data, beside it, and not at all |
+| foreground | a client that reads and writes in a mount, alone and with a job beside it, which yields or does not: latencies and rates of both (active_foreground.py) |
 | dscal, aminogen | the paper's two programs with 1, 2 and 4 storage hosts: who runs them, when the client is free, what crosses its interface (active_hosts.py) |
 | scale | programs that read at a limited rate, on 1, 2 and 4 hosts: whether hosts add up, and what they read from each other |
 
@@ -26,10 +27,11 @@ import subprocess
 import time
 from pathlib import Path
 
+from active_foreground import foreground, rows_of
 from active_hosts import WAYS, Cluster, Here, Site, Work, measure, scale
 from common import MIB, REPOSITORY, Failed, Missing, Record, enter, record_options, run, say
 
-PARTS = ["splits", "feed", "join", "attach", "dscal", "aminogen", "scale"]
+PARTS = ["splits", "feed", "join", "attach", "foreground", "dscal", "aminogen", "scale"]
 LIMITED = """#!/usr/bin/python3
 # Reads its input at so many MB/s at most, and keeps nothing.
 import sys, time
@@ -250,6 +252,9 @@ def figures(report):
         for name in ("path", "beside"):
             row(f"a writer in a mount, read {name}: its time over that of a plain write", "at most 1.10 x" if name == "beside" else "", middle(way[name], "client_s") / plain, shown("x"))
         row("overall in the mount: in the path over beside", "at least 1 x", middle(way["path"], "overall_s") / middle(way["beside"], "overall_s"), shown("x"))
+    if found := part.get("foreground"):
+        for what, value in rows_of(found, middle):
+            row(what, "", value, shown("x"))
     hosts = part.get("with hosts", {})
     for name in ("dscal", "aminogen"):
         if name not in hosts:
@@ -303,6 +308,7 @@ def main():
     parser.add_argument("--made-mib", type=int, default=512, help="MiB that aminogen writes, about")
     parser.add_argument("--splits", type=int, default=10_000, help="tiny splits of one job")
     parser.add_argument("--hosts", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 4], help="numbers of storage hosts; a cluster that is up already may have less")
+    parser.add_argument("--foreground-s", type=float, default=10, help="seconds that a client in a mount works alone")
     parser.add_argument("--rate", type=float, default=12, help="MB/s that a limited program reads")
     parser.add_argument("--rounds", type=int, default=1)
     record_options(parser)
@@ -323,8 +329,8 @@ def main():
         args.aminogen = Work("aminogen", built(args, "aminogen"), [], four)
     except Missing as missing:
         report["left_out"]["attach, dscal, aminogen, scale"] = str(missing)
-        parts = [part for part in parts if part in ("splits", "feed", "join")]
-    ran = [(name, globals()[name]) for name in ("splits", "feed", "join", "attach") if name in parts]
+        parts = [part for part in parts if part in ("splits", "feed", "join", "foreground")]
+    ran = [(name, globals()[name]) for name in ("splits", "feed", "join", "attach", "foreground") if name in parts]
     if set(parts) & {"dscal", "aminogen", "scale"}:
         ran.append(("with hosts", lambda args, found: with_hosts(args, found, parts)))
     for name, part in ran:

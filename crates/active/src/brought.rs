@@ -28,14 +28,14 @@ use crate::spec::{Spec, is_brought};
 /// A program is at most this long: it is kept with each job, copied to each host that runs it, and is to be a program and no data.
 const BYTES_MAX: u64 = 512 << 20;
 
-/// Contents that are held until this is dropped, by when the job must hold them.
-pub(crate) struct Held<'a> {
+/// Programs whose contents are held until this is dropped, by when the job must hold them.
+pub(crate) struct Programs<'a> {
     store: &'a Store,
     session: Option<Arc<Session>>,
     holders: Vec<String>,
 }
 
-impl<'a> Held<'a> {
+impl<'a> Programs<'a> {
     /// Nothing yet.
     pub fn new(store: &'a Store) -> Self {
         Self { store, session: None, holders: Vec::new() }
@@ -109,7 +109,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for Programs<'_> {
     fn drop(&mut self) {
         for holder in &self.holders {
             // What stays goes with the session.

@@ -114,7 +114,7 @@ pub(crate) fn settle_all(
     store: &Store,
     view: &View,
     spec: &mut Spec,
-    held: &mut brought::Held<'_>,
+    held: &mut brought::Programs<'_>,
 ) -> Result<Vec<JobInput>> {
     let own = rustix::process::geteuid().as_raw();
     // A program that lies on another host, or is another user's to read, is looked for when it is run.

@@ -3,7 +3,7 @@
 //! A split is a range of one input, or all inputs one after the other: its row says so. With [`Splits::Hosts`] it is what one host holds: many ranges, of one input or several, which its program
 //! is offered as one file. They are kept with the job ([`Held`]), since packs move: whoever runs the split, wherever and however often, reads the same.
 //!
-//! All cuts are nominal: a record belongs to the range in which it starts ([`crate::records`]). Those of plug-ins' records are moved to where records start before the job is made ([`crate::plugin`]).
+//! All cuts are nominal: a record belongs to the range in which it starts ([`crate::records`]). Those of plug-ins' records are moved to where records start before the job is made (`plugin.rs`).
 
 use std::collections::BTreeMap;
 

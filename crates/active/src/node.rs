@@ -15,8 +15,8 @@
 //! by who claims it first, and those that lie on its own host it claims first ([`crate::runner`]).
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ use crate::written::{self, Quiet, Written};
 pub(crate) const SAID: &str = " node ";
 /// The kind of note that asks an agent to stop.
 const DRAIN: &str = "drain";
+/// Notes of agents that stand back.
+const STANDS_BACK: &str = "stands_back";
 /// The kind of note by which an agent has its name: the number of its session.
 const NAMED: &str = "agent";
 /// How often open jobs are looked for when there are none.
@@ -98,6 +100,8 @@ pub struct Node {
     pub jobs: Vec<JobId>,
     /// It takes nothing more.
     pub drains: bool,
+    /// It begins nothing just now, because others wait on its host.
+    pub stands_back: bool,
     /// Whom it runs as: jobs of others are none of its, unless this is root.
     pub uid: Option<u32>,
 }
@@ -115,6 +119,7 @@ pub fn nodes(store: &Store) -> Result<Vec<Node>> {
     let locks = store.locks_dir();
     let (mut nodes, mut working) = (Vec::new(), Vec::new());
     let drains: Vec<String> = store.jobs()?.notes(DRAIN)?.into_iter().map(|note| note.name).collect();
+    let back: Vec<String> = store.jobs()?.notes(STANDS_BACK)?.into_iter().map(|note| note.name).collect();
     for session in store.meta.sessions()? {
         let words: Vec<&str> = session.description.split(' ').collect();
         let [_, host, process, what, which, rest @ ..] = words.as_slice() else { continue };
@@ -131,8 +136,8 @@ pub fn nodes(store: &Store) -> Result<Vec<Node>> {
             };
             let (slots, uid) = (of("slots").unwrap_or(0), of("uid"));
             let (name, host) = (which.to_string(), host.to_string());
-            let drains = drains.contains(&name);
-            nodes.push(Node { name, host, process, slots, jobs: Vec::new(), drains, uid });
+            let (drains, stands_back) = (drains.contains(&name), back.contains(&name));
+            nodes.push(Node { name, host, process, slots, jobs: Vec::new(), drains, stands_back, uid });
         }
     }
     for node in &mut nodes {
@@ -184,8 +189,12 @@ pub fn run(
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<()> {
     let mut session = register(store, options)?;
-    // What was asked of one that had this name before.
+    // What was asked of one that had this name before, and what it said.
     store.jobs()?.set_note(DRAIN, &options.name, None)?;
+    store.jobs()?.set_note(STANDS_BACK, &options.name, None)?;
+    let make_way = options.make_way.clone().map(|busy| noting(store, &options.name, busy));
+    let options =
+        &NodeOptions { name: options.name.clone(), make_way, groups: options.groups.clone(), ..*options };
     let (name, done) = (options.name.as_str(), AtomicBool::new(false));
     let worked = std::thread::scope(|scope| {
         let asker = scope.spawn(|| ask_for_drain(store, name, stop, &done));
@@ -245,8 +254,24 @@ pub fn run(
     drop(session);
     let jobs = store.jobs()?;
     jobs.set_note(DRAIN, &options.name, None)?;
+    jobs.set_note(STANDS_BACK, &options.name, None)?;
     jobs.change_note(NAMED, &options.name, &id, None)?;
     worked
+}
+
+/// Notes when it is found that others wait, and when they do no more: agents of other hosts leave nothing alone for the sake of one that stands back.
+fn noting(store: &Arc<Store>, name: &str, busy: Busy) -> Busy {
+    let (store, name, noted) = (Arc::clone(store), name.to_string(), Mutex::new(false));
+    Arc::new(move || {
+        let waits = busy();
+        let mut noted = noted.lock().expect("no panic while held");
+        if *noted != waits {
+            // Where the database is away it is noted at the next look.
+            let set = store.jobs().and_then(|jobs| jobs.set_note(STANDS_BACK, &name, waits.then_some("")));
+            *noted = if set.is_ok() { waits } else { *noted };
+        }
+        waits
+    })
 }
 
 fn rest(stop: &AtomicBool) {

@@ -135,7 +135,7 @@ fn make_told(
     plugin::settle(store, view, &mut spec, &found, &mut cuts, making)?;
     let Cuts { splits, by_host } = cuts;
     spec.by_host = by_host;
-    let mut programs = brought::Held::new(store);
+    let mut programs = brought::Programs::new(store);
     let (seen, components) = match fired {
         Some(Fired { seen, components }) => (Some(seen), components),
         None => (None, component::settle_all(store, view, &mut spec, &mut programs)?),
@@ -185,7 +185,7 @@ fn index_of(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Found> {
     Err(Error::new(ErrorKind::Invalid, why))
 }
 
-/// A program that lies on this host is named so that every process here finds it, and no other host looks for it, unless its content becomes the job's ([`crate::brought`]). Where it is said on which host it
+/// A program that lies on this host is named so that every process here finds it, and no other host looks for it, unless its content becomes the job's (`brought.rs`). Where it is said on which host it
 /// lies that stays: an agent anywhere makes the jobs of a rule, and what lies on its own host by that name is another program.
 ///
 /// # Errors

@@ -21,7 +21,7 @@ pub enum Records {
     Delimited(Vec<u8>),
     /// Alignments of a BAM file, found by its index; see [`crate::bam`].
     Bam,
-    /// Where this program, with its arguments, says that they start; see [`crate::plugin`].
+    /// Where this program, with its arguments, says that they start; see `plugin.rs`.
     Plugin(Vec<String>),
 }
 

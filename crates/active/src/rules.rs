@@ -224,7 +224,7 @@ pub fn add(
     plan::settle_program(&mut spec)?;
     // The component's content stays while this lives, by when the rule holds it: it goes on with that, whatever becomes of the name.
     let view = View::open(store, "rule", None)?;
-    let mut programs = brought::Held::new(store);
+    let mut programs = brought::Programs::new(store);
     let components = component::settle_all(store, &view, &mut spec, &mut programs)?;
     spec.rule = Some(name.to_string());
     let id = format!("{name}#{}", clock::now_nanos());

@@ -93,7 +93,7 @@ pub fn run(
     let splits = vec![split; if raw.is_some() { 2 } else { 1 }];
     // Pinned until the job has it.
     let view = View::open(store, "run", None)?;
-    let mut programs = brought::Held::new(store);
+    let mut programs = brought::Programs::new(store);
     let inputs = component::settle_all(store, &view, &mut spec, &mut programs)?;
     let job = store.jobs()?.create_job(&NewJob { spec: spec.encode()?, inputs, splits, seen: None })?;
     view.check()?;

@@ -3,8 +3,9 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use outrigger_active::node::host;
+use outrigger_active::node::{host, nodes};
 use outrigger_active::pattern::Pattern::{ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
 use outrigger_active::progress::Counters;
@@ -112,4 +113,115 @@ fn how_much_lies_here_is_told_before_and_how_much_was_read_here_after() {
     runner::run(&place.store, job, &options(2), &counters).unwrap();
     assert_eq!((counters.view().bytes_here, counters.view().bytes_elsewhere), (0, 0));
     assert!(runner::measured(&place.store, job).unwrap().values().all(|took| took.bytes_here.is_none()));
+}
+
+/// A place with two files, of which this host holds `near` and another one, `elsewhere`, the other: 25 MB, a fifth of a second from afar.
+fn halves() -> (Place, Arc<Store>) {
+    let place = Place::new();
+    place.put("far", &Rng::new(1).bytes(25_000_000));
+    let before = place.store.committed_packs().unwrap();
+    place.put("near", &Rng::new(2).bytes(500_000));
+    let mut store = Store::open(place.store.dir(), false).unwrap();
+    let hosts = move |pack| vec![if before.contains(&pack) { "elsewhere".to_string() } else { host() }];
+    store.backend = Arc::new(Wrapped::over(Arc::clone(&store.backend)).located(hosts));
+    (place, Arc::new(store))
+}
+
+/// An agent of the other host that lives, as the database knows it.
+fn agent(place: &Place, store: &Arc<Store>) -> Arc<outrigger_store::session::Session> {
+    let agent = store.session(SessionKind::Reader, "node there slots=1").unwrap();
+    let db = testing::database(&place.store.dir().join("meta.db")).unwrap();
+    let sql = "UPDATE session SET description = replace(description, ' ' || ?1 || ' ', ' elsewhere ') WHERE description LIKE '% node there %'";
+    assert_eq!(db.execute(sql, [host()]).unwrap(), 1);
+    agent
+}
+
+/// For each of the splits whose programs have begun, in this order, how long after the job.
+fn begun(place: &Place, store: &Arc<Store>) -> Vec<(String, Duration)> {
+    let order = place.dir.path().join("order");
+    let _ = std::fs::remove_file(&order);
+    let script = format!("echo $AS_INPUT $(date +%s%N) >> {}; cat > /dev/null", order.display());
+    let job = spec(ReadToNothing, &["sh", "-c", &script]);
+    let inputs = ["far".to_string(), "near".to_string()];
+    let job = outrigger_active::plan::submit(store, &job, &inputs, &[], Splits::Auto).unwrap();
+    let at = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    assert_eq!(go(store, job, 1).unwrap().job.state, JobState::Done);
+    let text = std::fs::read_to_string(order).unwrap();
+    let one = |line: &str| {
+        let (input, nanos) = line.split_once(' ').unwrap();
+        (input.to_string(), Duration::from_nanos(nanos.parse().unwrap()).saturating_sub(at))
+    };
+    text.lines().map(one).collect()
+}
+
+#[test]
+fn a_split_is_left_for_a_while_to_the_agent_that_has_it_and_to_none_that_stands_back() {
+    let (place, store) = halves();
+    let there = agent(&place, &store);
+    let began = Instant::now();
+    let splits = begun(&place, &store);
+    assert_eq!(splits.iter().map(|(input, _)| input.as_str()).collect::<Vec<_>>(), ["near", "far"]);
+    assert!(splits[1].1 >= Duration::from_millis(200), "{splits:?}");
+    // Nobody takes it, so it is not left alone for ever.
+    assert!(began.elapsed() < Duration::from_secs(60));
+    // One that stands back, for others wait there, or is drained, is not waited for: what it has goes elsewhere.
+    let jobs = store.jobs().unwrap();
+    for kind in ["stands_back", "drain"] {
+        jobs.set_note(kind, "there", Some("")).unwrap();
+        let node = nodes(&store).unwrap().remove(0);
+        assert_eq!((node.stands_back, node.drains), (kind == "stands_back", kind == "drain"));
+        let splits = begun(&place, &store);
+        assert_eq!(splits.len(), 2, "{splits:?}");
+        jobs.set_note(kind, "there", None).unwrap();
+    }
+    drop(there);
+    assert_eq!(begun(&place, &store).len(), 2);
+}
+
+#[test]
+fn an_agent_that_stands_back_says_so_and_another_runner_takes_its_splits() {
+    use outrigger_active::node::{self, NodeOptions};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let (place, store) = halves();
+    let busy = Arc::new(AtomicBool::new(true));
+    let (asked, stop) = (Arc::clone(&busy), Arc::new(AtomicBool::new(false)));
+    let quiet = || Ok(Box::new(()) as Box<dyn std::any::Any>);
+    let agent_options = NodeOptions {
+        name: "back".to_string(),
+        slots: 1,
+        threads: 2,
+        before_publish: &quiet,
+        until_idle: false,
+        make_way: Some(Arc::new(move || asked.load(Ordering::SeqCst))),
+        idle: false,
+        groups: None,
+    };
+    let job = spec(ReadToNothing, &["wc", "-c"]);
+    let inputs = ["far".to_string(), "near".to_string()];
+    let job = outrigger_active::plan::submit(&store, &job, &inputs, &[], Splits::Auto).unwrap();
+    std::thread::scope(|scope| {
+        let agent = scope.spawn(|| node::run(&store, &agent_options, &stop, &mut |_| ()));
+        let stands_back =
+            || nodes(&store).unwrap().iter().any(|node| node.name == "back" && node.stands_back);
+        let until = |is: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !is() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "it never came to be");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        until(&stands_back);
+        // What it would have begun, its local split too, another runner does.
+        let report = runner::run(&store, job, &options(2), &Arc::new(Counters::default())).unwrap();
+        assert_eq!((report.job.state, report.elsewhere.splits), (JobState::Done, 0));
+        busy.store(false, Ordering::SeqCst);
+        // It says so as soon as it looks again: when there is something to do.
+        let more = spec(ReadToNothing, &["wc", "-c"]);
+        let more = outrigger_active::plan::submit(&store, &more, &inputs, &[], Splits::Auto).unwrap();
+        until(&|| store.jobs().unwrap().job(more).unwrap().unwrap().state == JobState::Done);
+        assert!(!stands_back());
+        stop.store(true, Ordering::SeqCst);
+        agent.join().unwrap().unwrap();
+    });
+    place.assert_sound();
 }

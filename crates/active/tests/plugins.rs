@@ -145,7 +145,7 @@ fn what_is_not_the_requests_fault_keeps_its_kind() {
     let error = of("slow", "sleep 60", "time=100ms");
     assert!(error.kind() == ErrorKind::Io && error.to_string().contains("longer than it may"), "{error}");
     let error = of("writes", "exec yes > $AS_WORK/x", "output=5M,time=300s");
-    assert!(error.to_string().contains("wrote more into files than it may"), "{error}");
+    assert!(error.kind() == ErrorKind::Io && error.to_string().contains("wrote more into files"), "{error}");
     let error = of(
         "litters",
         "while :; do i=$((i+1)); head -c 100000 /dev/zero > $AS_WORK/$i; done",

@@ -162,7 +162,7 @@ mod tests {
         if !rustix::process::geteuid().is_root() {
             let closed = work.path().join("closed");
             std::fs::create_dir(&closed).unwrap();
-            std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o0)).unwrap();
+            std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).unwrap();
             assert_eq!(exceeds(work.path(), 1 << 40), Some(OBSCURE));
             std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o755)).unwrap();
         }

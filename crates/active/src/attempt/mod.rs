@@ -159,8 +159,8 @@ impl Attempt {
             feeder.join().unwrap_or_else(|_| Err("the thread that fed it panicked".into()))
         });
         let log = self.log.take().and_then(|log| log.join().ok()).unwrap_or_default();
-        let was_killed = killed.is_some();
-        let cut = was_killed || !is_good;
+        let was_killed = killed.is_some() || status.as_ref().is_ok_and(|status| is_too_long(*status));
+        let cut = killed.is_some() || !is_good;
         let sent = self.forward.take().map_or(Ok(()), |forward| forward.end(cut, || self.watch.is_stopped()));
         let fed = fed.and(sent);
         let result = match (killed, fed, status) {

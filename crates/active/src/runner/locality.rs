@@ -3,6 +3,7 @@
 //! A split's score is the part of its bytes of which this host holds the pack. It is estimated from samples spread over the split: neighbouring
 //! chunks nearly always lie in one pack. Engines that do not know (directories, S3) are asked once, and nothing else is looked at.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use outrigger_store::read::{Reader, Told};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::launch::Inputs;
+use super::patience::{Far, Placed};
 use crate::progress::Counters;
 use crate::spec::Spec;
 
@@ -25,30 +27,38 @@ const SPLITS_MAX: usize = 10_000;
 /// How long a job may be kept waiting for this.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
-/// The splits of which this host holds more than half, rising, as far as that can be found out soon: it is only an order, so what fails or takes long is left
+/// The splits of which a host holds more than half, as far as that can be found out soon: it is only an order, so what fails or takes long is left
 /// out, and these splits are taken as they come.
-pub(super) fn local_splits(store: &Arc<Store>, job: JobId, spec: &Spec, roots: &[Arc<Root>]) -> Vec<u64> {
+pub(super) fn placed(store: &Arc<Store>, job: JobId, spec: &Spec, roots: &[Arc<Root>]) -> Placed {
     let host = crate::node::host();
-    let Ok(splits) = store.jobs().and_then(|jobs| jobs.splits(job)) else { return Vec::new() };
+    let Ok(splits) = store.jobs().and_then(|jobs| jobs.splits(job)) else { return Placed::default() };
     // What another host has just stored would be nowhere, else.
     if store.is_shared() && store.refresh_index().is_err() {
-        return Vec::new();
+        return Placed::default();
     }
-    let mut look = Look { store, host: &host, hosts: Hosts::default(), until: Instant::now() + LOOK_MAX };
-    let mut local = Vec::new();
+    let mut look = Look { store, hosts: Hosts::default(), until: Instant::now() + LOOK_MAX };
+    let (mut local, mut far) = (Vec::new(), Vec::new());
     for split in splits.iter().take(SPLITS_MAX) {
         let own = split.range.input.map(|input| vec![(input, split.range.from, split.range.to)]);
         let held = spec.by_host.get(split.number as usize).map(|held| held.ranges.clone());
         let Some(ranges) = held.or(own) else { continue };
-        match look.has_most(roots, &ranges) {
-            Ok(true) => local.push(split.number),
-            Ok(false) => {}
+        match look.most(roots, &ranges) {
+            Ok(Some(most)) if is_same_host(&most, &host) => local.push(split.number),
+            Ok(Some(most)) => {
+                let bytes = ranges.iter().map(|(_, from, to)| to.saturating_sub(*from)).sum();
+                far.push(Far { split: split.number, host: most, bytes });
+            }
+            Ok(None) => {}
             // The engine does not know, or time is up.
             Err(error) if error.kind() == ErrorKind::Cancelled => break,
             Err(_) => {}
         }
     }
-    local
+    // Of so many that not all were looked at, whoever waited would have to name each that he may have.
+    if splits.len() > SPLITS_MAX {
+        far.clear();
+    }
+    Placed::new(local, far, splits.len() as u64)
 }
 
 /// What the packs' engine calls this host, if it holds packs and who makes one can choose: so that what comes of a split lies where it was made, and the next program finds it there. It is
@@ -167,17 +177,16 @@ impl Seen {
 
 struct Look<'a> {
     store: &'a Store,
-    host: &'a str,
     /// Who holds packs that were asked for.
     hosts: Hosts,
     until: Instant,
 }
 
 impl Look<'_> {
-    /// Whether this host has more than half of a split, which is these ranges of inputs.
-    fn has_most(&mut self, roots: &[Arc<Root>], ranges: &[(u32, u64, u64)]) -> Result<bool> {
+    /// The host that has more than half of a split, which is these ranges of inputs.
+    fn most(&mut self, roots: &[Arc<Root>], ranges: &[(u32, u64, u64)]) -> Result<Option<String>> {
         let reader = Reader::new(self.store);
-        let (mut bytes, mut bytes_here) = (0u64, 0u64);
+        let (mut bytes, mut held) = (0u64, BTreeMap::<String, u64>::new());
         let all: u64 = ranges.iter().map(|(_, from, to)| to.saturating_sub(*from)).sum();
         let step = (all / SAMPLES).max(1);
         // How far into a range the next sample lies.
@@ -194,7 +203,7 @@ impl Look<'_> {
                         && let Some(place) = self.store.index.resolve(&fingerprint, |_| true)?
                     {
                         bytes += u64::from(len);
-                        bytes_here += if self.has(place.pack)? { u64::from(len) } else { 0 };
+                        *held.entry(self.first(place.pack)?).or_default() += u64::from(len);
                     }
                     Ok(false)
                 })?;
@@ -202,13 +211,13 @@ impl Look<'_> {
             }
             into = at - to;
         }
-        Ok(bytes_here * 2 > bytes)
+        Ok(held.into_iter().find(|(_, own)| own * 2 > bytes).map(|(host, _)| host))
     }
 
-    fn has(&mut self, pack: PackId) -> Result<bool> {
-        // The first one is who reads are sent to.
+    /// Who reads of a pack are sent to.
+    fn first(&mut self, pack: PackId) -> Result<String> {
         match self.hosts.of(self.store, pack)?.first() {
-            Some(first) => Ok(is_same_host(first, self.host)),
+            Some(first) => Ok(first.clone()),
             None => Err(Error::new(ErrorKind::Cancelled, "this engine does not know who holds what")),
         }
     }

@@ -20,6 +20,7 @@ mod locality;
 mod made;
 mod measured;
 mod others;
+mod patience;
 mod publish;
 mod scratch;
 mod slot;
@@ -51,6 +52,7 @@ use locality::Tally;
 pub use locality::{Nearby, nearby};
 pub use made::{Made, made};
 pub use measured::{Forecast, Measured, measured};
+use patience::Placed;
 pub(crate) use scratch::Scratch;
 use stragglers::Overtaken;
 pub(crate) use stragglers::{Beside, Stragglers};
@@ -151,8 +153,8 @@ pub(crate) struct Shared {
     overtaken: Overtaken,
     /// What the packs' engine calls this host, if packs can be made to lie on it: what attempts write does.
     pub place: Option<Arc<str>>,
-    /// Splits of which this host holds the most, where the packs' engine says who holds what.
-    pub local: Vec<u64>,
+    /// Where splits lie, where the packs' engine says who holds what.
+    pub placed: Placed,
     /// Where what programs read was.
     pub tally: Arc<Tally>,
 }
@@ -281,7 +283,7 @@ fn work(
     let scratch = Scratch::new()?;
     sandbox.hand_over(scratch.path())?;
     let missing = sandbox.missing.clone();
-    let local = locality::local_splits(store, job, &spec, &inputs.roots);
+    let placed = locality::placed(store, job, &spec, &inputs.roots);
     let place = locality::own_place(store);
     let joined = inputs.joined(store, &spec);
     let shared = Arc::new(Shared {
@@ -303,7 +305,7 @@ fn work(
         longest: std::sync::Mutex::default(),
         overtaken: Overtaken::default(),
         place,
-        local,
+        placed,
         tally: Tally::new(store, counters),
     });
     let mounted = launch::prepare(&shared)?;

@@ -25,6 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::launch::{self, Begun};
 use super::others::Beside;
+use super::patience::Turn;
 use super::stragglers::{self, OVERTAKEN};
 use super::{Measured, Shared, described, publish};
 use crate::attempt::{Ended, OutputStream, read_up_to};
@@ -83,21 +84,22 @@ pub(super) fn run(shared: &Shared, threads: usize, quiet: Quiet<'_>) -> Result<(
         }
         return slot.record();
     }
-    let (mut at_once, mut local) = (1, shared.local.as_slice());
+    let (mut at_once, mut turn) = (1, Turn::first(&shared.placed));
     loop {
         if shared.is_draining() {
             return slot.record();
         }
         shared.make_way();
         // First what lies here; when that is done, what lies elsewhere.
-        let only = (!local.is_empty()).then_some(local);
-        let claims = jobs.claim_splits(slot.session.id(), shared.job, at_once, shared.spec.tries, only)?;
+        let only = turn.only(&shared.placed, &shared.store, shared.job)?;
+        let (tries, of) = (shared.spec.tries, only.as_deref());
+        let claims = jobs.claim_splits(slot.session.id(), shared.job, at_once, tries, of)?;
         if claims.claimed.is_empty() {
-            if only.is_some() && claims.open {
-                local = &[];
-                continue;
-            }
-            return slot.record();
+            let next = if claims.open { turn.after(of, &shared.store, shared.job)? } else { None };
+            let Some(next) = next.filter(|_| !shared.watch.is_stopped()) else { return slot.record() };
+            turn = next;
+            slot.record_if_due()?;
+            continue;
         }
         let (begun, count) = (Instant::now(), claims.claimed.len());
         let mut claimed = claims.claimed.into_iter();
@@ -234,6 +236,9 @@ impl Slot<'_> {
             }
         }
         let took = began.elapsed();
+        if let Some((here, elsewhere)) = seen.bytes().filter(|(here, elsewhere)| elsewhere > here) {
+            shared.placed.note_far(here + elsewhere, took);
+        }
         self.finished(claimed, ended.log, Some(Measured::here(took, ended.usage, seen.bytes())))?;
         let mut longest = shared.longest.lock().expect("no panic while held");
         *longest = (*longest).max(Some(took));

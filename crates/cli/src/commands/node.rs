@@ -211,6 +211,7 @@ fn list(context: &Context) -> Outcome {
                 .with("process", node.process)
                 .with("slots", node.slots)
                 .with("drains", node.drains)
+                .with("stands_back", node.stands_back)
                 .with("jobs", jobs)
                 .into()
         };
@@ -228,6 +229,7 @@ fn list(context: &Context) -> Outcome {
             (false, true) => "idle".to_string(),
             (false, false) => jobs.join(", "),
         };
+        let does = if node.stands_back && !node.drains { format!("{does}, stands back") } else { does };
         let slots = counted(node.slots.into(), "slot", "slots");
         out.line(&format!(
             "{:<20}  {:<9}  process {} on {}  {does}",

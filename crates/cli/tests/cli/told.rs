@@ -309,3 +309,44 @@ fn who_interrupts_a_job_that_is_being_made_leaves_no_plug_in_behind() {
     site.until(|| std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z ")));
     assert_eq!(site.done(&["jobs"]).text(), "");
 }
+
+#[test]
+fn a_program_that_is_brought_along_is_run_by_agents_who_do_not_find_its_file() {
+    for site in Site::all() {
+        let text = site.put_numbers(100);
+        const SCRIPT: &str = "#!/bin/sh\ntest -e $1 || exit 3\nexec sed 's/^/x/'\n";
+        let program = site.place.write("mine", SCRIPT);
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        // It fails as long as there is no such file, so that the rest is done when its own is gone.
+        let go = site.place.path("go").display().to_string();
+        let run = [
+            "run",
+            "--sandbox",
+            "off",
+            "--in",
+            "numbers",
+            "--out",
+            "out",
+            "--tries",
+            "1",
+            "--",
+            "./mine",
+            &go,
+        ];
+        let said = Said::from(site.command(&run).output().unwrap());
+        assert!(said.code == 1 && said.err.contains("exit code 3"), "{} {}", said.code, said.err);
+        std::fs::remove_file(&program).unwrap();
+        std::fs::write(&go, "").unwrap();
+        let wanted: String = text.lines().map(|line| format!("x{line}\n")).collect();
+        let told = site.done(&["job", "show", "1"]).text();
+        assert!(told.contains("keeps     mine:"), "{told}");
+        let mut agents = Agents::default();
+        agents.0.push(site.agent("one", "1"));
+        site.done(&["job", "retry", "1", "--detach"]);
+        site.done(&["job", "wait", "1", "--timeout", "60"]);
+        assert_eq!(site.done(&["cat", "out"]).text(), wanted);
+        // What was held for a moment is held no more; what the job needed, until it was done.
+        site.done(&["gc"]);
+        site.done(&["check"]);
+    }
+}
