@@ -20,9 +20,9 @@ use crate::owner;
 use crate::read::packs::PackReader;
 use crate::remains;
 use crate::session::{Session, is_gone, remove_old_locks};
-use crate::tell;
 use crate::shared::{self, Shared};
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
+use crate::tell;
 use crate::verified::Verified;
 
 /// The database's name in a store directory.
@@ -100,7 +100,8 @@ impl Store {
     pub fn init(dir: &Path, config: &StoreConfig) -> Result<Self> {
         config.validate()?;
         if let Some(url) = shared::url(dir) {
-            let store = Self::assemble_shared(url, shared::init(url, config)?, false, Purpose::Use)?.indexed()?;
+            let store =
+                Self::assemble_shared(url, shared::init(url, config)?, false, Purpose::Use)?.indexed()?;
             tell::note_whole(&*store.meta)?;
             return Ok(store);
         }

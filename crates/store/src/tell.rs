@@ -139,7 +139,11 @@ pub fn round(
 }
 
 /// The records of a round, and their sequence.
-pub(crate) fn read(meta: &dyn Meta, session: SessionId, touched: &Touched) -> Result<Option<(u64, Vec<Record>)>> {
+pub(crate) fn read(
+    meta: &dyn Meta,
+    session: SessionId,
+    touched: &Touched,
+) -> Result<Option<(u64, Vec<Record>)>> {
     let Some(telling) = meta.telling().filter(|_| !touched.is_empty()) else { return Ok(None) };
     let names: Vec<(u64, Vec<u8>)> = touched.names.iter().cloned().collect();
     let inodes: Vec<u64> = touched.inodes.iter().copied().collect();

@@ -72,7 +72,12 @@ impl Untold {
     ///
     /// # Errors
     /// Those of the store; what could not be told stays noted.
-    pub fn tell(&self, store: &Store, session: &Session, mut before: impl FnMut() -> Result<()>) -> Result<()> {
+    pub fn tell(
+        &self,
+        store: &Store,
+        session: &Session,
+        mut before: impl FnMut() -> Result<()>,
+    ) -> Result<()> {
         let (mut touched, is_forgotten) = {
             let mut state = self.lock();
             (std::mem::take(&mut state.touched), state.is_forgotten)

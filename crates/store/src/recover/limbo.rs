@@ -58,7 +58,8 @@ impl Limbo {
         for (&(parent, name), inode) in &names {
             let Some(old) = meta.lookup(At::Now, parent, name)? else { continue };
             let loses = old.attributes.kind == FileKind::Directory && *inode != Some(old.number);
-            if loses && !won.contains(&old.number) && !meta.read_dir(At::Now, old.number, None, 1)?.is_empty() {
+            if loses && !won.contains(&old.number) && !meta.read_dir(At::Now, old.number, None, 1)?.is_empty()
+            {
                 let parent = self.above(store, session, time)?;
                 let name = old.number.to_string().into_bytes();
                 more.push(Change::Name { parent, name, inode: Some(old.number) });

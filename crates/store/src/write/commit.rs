@@ -298,8 +298,7 @@ impl Committer {
         });
         let mut touched = Touched::of(&resolved.collect::<Vec<_>>());
         while !touched.is_empty() {
-            let Some((sequence, records)) =
-                tell::read(&*self.meta, self.session.id(), &touched.take_some())?
+            let Some((sequence, records)) = tell::read(&*self.meta, self.session.id(), &touched.take_some())?
             else {
                 return Ok(());
             };
