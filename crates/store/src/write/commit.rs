@@ -288,8 +288,9 @@ impl Committer {
         if changes.iter().any(is_of_mount) {
             return Ok(());
         }
-        let is_late = telling.last_told()? > sequence;
-        if !is_late && !(changes.iter().any(goes_out_from) && tell::is_untold(&*self.meta)?) {
+        let is_late = telling.last_told()? > sequence
+            || (changes.iter().any(goes_out_from) && tell::is_untold(&*self.meta)?);
+        if !is_late {
             return Ok(());
         }
         let resolved = changes.iter().cloned().map(|mut change| {
