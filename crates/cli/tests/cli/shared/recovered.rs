@@ -72,7 +72,7 @@ fn copy_of(host: &Host, name: &str) -> PathBuf {
 fn work(host: &Host, top: &str) {
     let at = |name: &str| host.path(&format!("{top}/{name}"));
     fs::create_dir(host.path(top)).unwrap();
-    let tree = host.place.path(&format!("of-{top}"));
+    let tree = host.place.path(format!("of-{top}"));
     source_tree(&tree, &TreeOptions::new(top.len() as u64, 40)).unwrap();
     copy(&tree, &at("tree"));
     fs::create_dir_all(at("a/b/c")).unwrap();
