@@ -30,6 +30,7 @@ pub mod shared;
 pub mod staging;
 mod store;
 pub mod table_cache;
+pub mod tell;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;

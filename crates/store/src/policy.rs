@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::meta::At;
 use crate::session::Session;
 use crate::store::Store;
+use crate::tell::{self, Touched};
 use crate::tree::check_policy;
 use crate::write::append_records;
 
@@ -28,6 +29,10 @@ pub fn set_policy(
         return Err(Error::new(ErrorKind::NotFound, format!("inode {inode} is not a directory")));
     }
     let (name, text) = (key.as_bytes().to_vec(), value.map(|value| value.as_bytes().to_vec()));
-    append_records(store, session, std::iter::once(Ok(Record::Policy { inode, key: name, value: text })))?;
-    store.meta.set_policy(inode, key, value)
+    // A mount that has made the directory may not have told it yet.
+    tell::round(store, session, &Touched::inodes([inode]), || Ok(()))?;
+    let record = Record::Policy { inode, key: name, value: text };
+    let sequence = append_records(store, session, std::iter::once(Ok(record)))?;
+    store.meta.set_policy(inode, key, value)?;
+    tell::settle(&*store.meta, sequence, "policy")
 }

@@ -22,6 +22,7 @@ use crate::remains;
 use crate::session::{Session, is_gone, remove_old_locks};
 use crate::shared::{self, Shared};
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
+use crate::tell;
 use crate::verified::Verified;
 
 /// The database's name in a store directory.
@@ -99,7 +100,10 @@ impl Store {
     pub fn init(dir: &Path, config: &StoreConfig) -> Result<Self> {
         config.validate()?;
         if let Some(url) = shared::url(dir) {
-            return Self::assemble_shared(url, shared::init(url, config)?, false, Purpose::Use)?.indexed();
+            let store =
+                Self::assemble_shared(url, shared::init(url, config)?, false, Purpose::Use)?.indexed()?;
+            tell::note_whole(&*store.meta)?;
+            return Ok(store);
         }
         if dir.join(CONFIG_FILE).exists() {
             return Err(Error::new(ErrorKind::Exists, format!("{} is a store already", dir.display())));

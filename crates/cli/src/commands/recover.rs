@@ -22,8 +22,8 @@ Examples:
 
 Every commit is also written into packs, so files, versions and snapshots come back as they were. The old database, if
 there is one, is moved aside, never deleted: a file beside the new one, in PostgreSQL a schema whose name says so. What is in use is
-refused, and so is, without --anyway, what can still be opened: a store that hosts mount together does not have in its packs what mounts did to names since `gc` last
-wrote the catalogue anew. What lies in directories whose names nothing tells is put into /recovered-directories. Jobs, rules and what was granted to roles are not in the packs. Exit
+refused, and so is, without --anyway, what can still be opened: a store that hosts mount together does not have in its packs what mounts did to names in the last
+seconds, and what mounts that were killed did in theirs until `gc` has run. What lies in directories whose names nothing tells is put into /recovered-directories. Jobs, rules and what was granted to roles are not in the packs. Exit
 code 3 says that something could not be recovered, or not to its place; it is named.";
 
 /// Rebuild a lost or damaged database from the packs

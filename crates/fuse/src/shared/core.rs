@@ -12,6 +12,7 @@ use outrigger_store::meta::{At, Change, Commit, Inode, ROOT_INODE};
 use outrigger_store::read::Reader;
 use outrigger_store::session::Session;
 use outrigger_store::staging::{Appended, Log, Piece, Reservation};
+use outrigger_store::tell::Touched;
 use outrigger_store::{ErrorKind, Store};
 use rustix::io::Errno;
 
@@ -22,6 +23,7 @@ use super::file::{File, Files, State};
 use super::hidden::Hidden;
 use super::packer::Packer;
 use super::store::{Counters, Turn};
+use super::untold::Committing;
 use crate::follow::{Following, Places};
 use crate::fs::{Attr, Entry, Result, Statfs};
 use crate::report::Reports;
@@ -314,10 +316,12 @@ impl Core {
     /// One transaction: all of it or, on an error, nothing. `Ok(None)`: another host was faster, so look again.
     pub fn commit(&self, changes: Vec<Change>) -> outrigger_store::Result<Option<()>> {
         self.session.check()?;
+        let committing = self.packer.begin_commit()?;
         let time = outrigger_store::clock::now_nanos();
         let commit = Commit { packs: Vec::new(), changes, time };
         let done = self.store.meta.commit(self.session.id(), &commit);
         self.changes.fetch_add(1, Ordering::SeqCst);
+        self.note_committed(committing, &done, Touched::of(&commit.changes));
         match done {
             Ok(_) => Ok(Some(())),
             Err(error) if error.kind() == ErrorKind::Changed => Ok(None),
@@ -325,6 +329,18 @@ impl Core {
                 self.session.note(&error);
                 Err(error)
             }
+        }
+    }
+
+    /// The catalogue is to be told of these changes, unless they were refused.
+    pub fn note_committed<T>(
+        &self,
+        committing: Committing<'_>,
+        done: &outrigger_store::Result<T>,
+        touched: Touched,
+    ) {
+        if done.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::Changed) {
+            self.packer.end_commit(committing, touched);
         }
     }
 

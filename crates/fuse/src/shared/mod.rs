@@ -36,6 +36,7 @@
 //! | `locks/` | locks of programs, among all hosts |
 //! | `follow.rs`, `hidden.rs`, `noted.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
 //! | `packer.rs` | what small files have left in the database, into packs |
+//! | `untold.rs` | names and inodes that the catalogue is still to be told of |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of these |
 //!
 //! [`Change::Expect`]: outrigger_store::meta::Change::Expect
@@ -55,6 +56,7 @@ mod names;
 mod noted;
 mod packer;
 mod store;
+mod untold;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Packing in the background what closes have left in the database.
+//! Packing in the background what closes have left in the database, and telling the catalogue which names and inodes have changed (`untold.rs`).
 //!
 //! One thread, with a session of its own: rows of small files are its session's ([`outrigger_store::loose`]), so that no other mount packs them while it lives, and who closes never
 //! waits for a pack. It packs when enough has gathered, when nothing has come for a moment, when the oldest has waited for long, and at the unmount; now and then it also looks for what
-//! sessions that are over have left. Where it cannot pack, the rows stay, and it tries again. If its session is over, it ends: new contents get packs of their own from then on,
+//! sessions that are over have left. Names are told at the same times, or when many have gathered: what they are is read first, then what lies in the database is packed, so that the packs have what the block refers to. Where it cannot pack, the rows stay, and it tries again. If its session is over, it ends: new contents get packs of their own from then on,
 //! and the rows are for another one.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use outrigger_store::meta::{SessionId, SessionKind};
 use outrigger_store::session::Session;
+use outrigger_store::tell::Touched;
 use outrigger_store::{Context as _, ErrorKind, Result, Store, loose};
 
+use super::untold::{Committing, ENOUGH as ENOUGH_NAMES, Untold};
 use crate::report::Reports;
 
 /// Bytes that are packed at once when they have gathered.
@@ -39,14 +41,18 @@ struct Shared {
     session: Arc<Session>,
     threads: usize,
     reports: Arc<Reports>,
+    untold: Untold,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Bytes that wait, and since when.
+    /// Bytes that wait.
     waiting: u64,
+    /// Names and inodes that are to be told, about.
+    untold: usize,
+    /// Since when something of both waits.
     oldest: Option<Instant>,
     newest: Option<Instant>,
     /// It is not tried before.
@@ -70,8 +76,9 @@ impl Packer {
     pub fn start(store: &Arc<Store>, threads: usize, reports: &Arc<Reports>) -> Result<Self> {
         let session = store.session(SessionKind::Writer, "packing")?;
         let (store, reports) = (Arc::clone(store), Arc::clone(reports));
+        let untold = Untold::new(&store.meta, session.id());
         let (state, changed) = Default::default();
-        let shared = Arc::new(Shared { store, session, threads, reports, state, changed });
+        let shared = Arc::new(Shared { store, session, threads, reports, untold, state, changed });
         let working = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("packer".to_string()).spawn(move || working.work());
         let thread = thread.context(|| "cannot start a thread".to_string())?;
@@ -103,12 +110,39 @@ impl Packer {
         self.shared.changed.notify_all();
     }
 
+    /// To be called before each commit that changes the tree …
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn begin_commit(&self) -> Result<Committing<'_>> {
+        self.shared.untold.begin()
+    }
+
+    /// … and this, when it has been made, or nobody knows.
+    pub fn end_commit(&self, committing: Committing<'_>, touched: Touched) {
+        if touched.is_empty() {
+            return;
+        }
+        let count = committing.end(touched);
+        let mut state = self.shared.lock();
+        let now = Instant::now();
+        // Else it wakes up early enough by itself: this happens with each name.
+        let wakes = state.oldest.is_none() || (count >= ENOUGH_NAMES && state.untold < ENOUGH_NAMES);
+        state.untold = count;
+        state.oldest.get_or_insert(now);
+        state.newest = Some(now);
+        drop(state);
+        if wakes {
+            self.shared.changed.notify_all();
+        }
+    }
+
     /// Bytes that wait.
     pub fn waiting(&self) -> u64 {
         self.shared.lock().waiting
     }
 
-    /// Packs what waits, and ends. What cannot be packed stays for another one.
+    /// Packs and tells what waits, and ends. What cannot be packed stays for another one.
     pub fn finish(&self) {
         self.end(Ending::Pack);
     }
@@ -157,13 +191,18 @@ impl Shared {
                 Ok(()) => {
                     state.waiting -= before;
                     state.not_before = None;
-                    state.oldest = (state.waiting > 0).then_some(now);
+                    state.untold = self.untold.len();
+                    state.oldest = (state.waiting > 0 || state.untold > 0).then_some(now);
                 }
                 // The mount says so itself, when something is asked of it.
-                Err(error) if error.kind() == ErrorKind::Fenced => state.is_over = true,
+                Err(error) if error.kind() == ErrorKind::Fenced => {
+                    state.is_over = true;
+                    self.untold.is_over();
+                }
                 Err(error) => {
-                    self.reports
-                        .errno_of_our_own(&error.context("packing small files, which are in the database"));
+                    self.reports.errno_of_our_own(
+                        &error.context("packing small files and names, which are in the database"),
+                    );
                     state.not_before = Some(now + RETRY);
                 }
             }
@@ -177,7 +216,22 @@ impl Shared {
         if looks {
             loose::take_over(&self.store, &self.session)?;
         }
-        loose::pack(&self.store, &self.session, self.threads).map(drop)
+        let (mut packed, mut is_packed) = (Ok(()), false);
+        let told = self.untold.tell(&self.store, &self.session, || {
+            is_packed = true;
+            match loose::pack(&self.store, &self.session, self.threads) {
+                // All others are packed, and names have to be told all the same.
+                Err(error) if error.kind() == ErrorKind::Damaged => packed = Err(error),
+                done => drop(done?),
+            }
+            Ok(())
+        });
+        told?;
+        if !is_packed {
+            loose::pack(&self.store, &self.session, self.threads)?;
+        }
+        self.untold.settle()?;
+        packed
     }
 }
 
@@ -187,7 +241,7 @@ impl State {
         let look = self.looked.map_or(Duration::ZERO, |at| LOOK_EVERY.saturating_sub(now.duration_since(at)));
         let (Some(oldest), Some(newest)) = (self.oldest, self.newest) else { return look };
         let mut due = (oldest + LONG).min(newest + QUIET);
-        if self.waiting >= ENOUGH {
+        if self.waiting >= ENOUGH || self.untold >= ENOUGH_NAMES {
             due = now;
         }
         let due = due.max(self.not_before.unwrap_or(now));

@@ -25,10 +25,11 @@ use outrigger_store::loose::{self, NEW_BYTES_MAX};
 use outrigger_store::meta::loose::LooseChunk;
 use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};
 use outrigger_store::staging::Piece;
+use outrigger_store::tell::Touched;
 use outrigger_store::tree::{Policies, WritePolicy};
 use outrigger_store::write::{
     CommitWhen, Composed, Content, FileItem, Item, Oracle, PartSource, Parts, Progress, Target, WriteOptions,
-    Writer, compose,
+    WriteSummary, Writer, compose,
 };
 use outrigger_store::{Error, ErrorKind, Result};
 
@@ -417,8 +418,22 @@ impl Core {
     pub fn through_pipeline(&self, items: Vec<FileItem>, chunk_max: usize) -> Result<HashMap<u64, Root>> {
         let options =
             WriteOptions { threads: self.options.write_threads, chunk_max, commit: CommitWhen::AtTheEnd };
+        let committing = self.packer.begin_commit()?;
+        let touched = Touched::inodes(items.iter().filter_map(|item| match item.to {
+            Target::Swap { inode, .. } => Some(inode),
+            _ => None,
+        }));
+        let done = self.write_items(items, &options);
+        self.note_committed(committing, &done, touched);
+        let summary = done?;
+        Counters::add(&self.counters.stored, summary.progress.bytes_stored);
+        Counters::add(&self.counters.new, summary.progress.bytes_new);
+        Ok(summary.nodes.into_iter().collect())
+    }
+
+    fn write_items(&self, items: Vec<FileItem>, options: &WriteOptions) -> Result<WriteSummary> {
         let progress = Arc::new(Progress::default());
-        let mut writer = Writer::start(&self.store, &self.session, &options, &progress);
+        let mut writer = Writer::start(&self.store, &self.session, options, &progress);
         for item in items {
             if let Err(error) = writer.submit(Item::File(item)) {
                 // The committer knows better what was wrong, if it has stopped.
@@ -428,10 +443,7 @@ impl Core {
                 };
             }
         }
-        let summary = writer.finish()?;
-        Counters::add(&self.counters.stored, summary.progress.bytes_stored);
-        Counters::add(&self.counters.new, summary.progress.bytes_new);
-        Ok(summary.nodes.into_iter().collect())
+        writer.finish()
     }
 
     /// Writes, commits and settles in one transaction with changes that come after that; false, and nothing has happened, if not all of it is small.
@@ -483,7 +495,11 @@ impl Core {
     pub fn commit_small(&self, changes: Vec<Change>, chunks: Vec<LooseChunk>) -> Result<()> {
         // One that is over is as good: what is its is taken over.
         let owner = self.packer.session();
-        let bytes = loose::commit(&self.store, &self.session, owner, changes, chunks)?;
+        let committing = self.packer.begin_commit()?;
+        let touched = Touched::of(&changes);
+        let done = loose::commit(&self.store, &self.session, owner, changes, chunks);
+        self.note_committed(committing, &done, touched);
+        let bytes = done?;
         self.packer.note(bytes);
         Counters::add(&self.counters.new, bytes);
         Ok(())

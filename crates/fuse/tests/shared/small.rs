@@ -2,20 +2,22 @@
 
 use std::time::{Duration, Instant};
 
+use outrigger_format::PackKind;
 use outrigger_fuse::fs::{FileSystem, SetAttr};
 use outrigger_fuse::measures::{Status, Watched};
 use outrigger_fuse::shared::SharedOptions;
-use outrigger_store::meta::PackState;
+use outrigger_store::meta::PackRow;
 use outrigger_store::tree::Overrides;
 use rustix::fs::OFlags;
 
 use super::hosts::{Cluster, Host, USER};
 use super::{RDWR, random, reclaim};
 
-/// Packs that are committed.
+/// Packs of data that are committed.
 fn packs(host: &Host) -> usize {
     let packs = host.store.meta.packs().unwrap();
-    packs.iter().filter(|pack| matches!(pack.state, PackState::Live | PackState::Condemned)).count()
+    let is_data = |pack: &&PackRow| pack.kind == PackKind::Data;
+    packs.iter().filter(is_data).filter(|pack| pack.is_committed()).count()
 }
 
 /// Chunks that wait to be packed, and of how many sessions.

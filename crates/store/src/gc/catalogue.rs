@@ -4,14 +4,17 @@
 //! `recover` needs to make the tree, its snapshots, versions and policies again (`rewrite.rs`), then the end of the
 //! reset. What came before is then superseded, and goes like other garbage.
 //!
-//! That is done only while nobody writes. A writer takes the number of its block (its sequence) before its transaction, so
+//! **Where hosts share the store** that is done beside them: the tree is told as it was at one instant, pinned, at which the new catalogue's sequence was taken. Whoever had taken one before, and
+//! commits later, tells again what it has changed (`tell.rs`). There it is also done when a mount could not tell all that it did, or a snapshot was taken before it had.
+//!
+//! **Elsewhere** only while nobody writes. A writer takes the number of its block (its sequence) before its transaction, so
 //! one at work could commit what neither the new catalogue has seen nor a block behind it says. Hence: no writing session may be
 //! open when the new catalogue's sequence has been taken, and no other sequence may be taken until all of it is written. Who begins
 //! later takes a later sequence, and comes after it. If somebody does come in between, the attempt is dropped.
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use outrigger_format::catalogue::{Block, Record};
 use outrigger_format::{ChunkKind, PackId, PackKind};
@@ -19,13 +22,17 @@ use outrigger_format::{ChunkKind, PackId, PackKind};
 use super::report::{GcOptions, GcProgress, GcReport};
 use super::rewrite;
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::SessionKind;
+use crate::meta::telling::{Anew, Telling};
+use crate::meta::{At, SessionKind};
 use crate::session::{Session, is_gone};
 use crate::store::Store;
-use crate::write::append_records;
+use crate::tell::Due;
+use crate::write::{append_at, append_records};
 
 /// The catalogue is written anew when it is so many times as large as it would be then.
 const GROWTH: u64 = 2;
+/// It misses something when it has so many fourths fewer records than there are inodes, or less: mounts of earlier versions told nothing.
+const FOURTHS: u64 = 3;
 
 /// What the catalogue consists of.
 #[derive(Default)]
@@ -52,12 +59,16 @@ pub(super) fn compact_if_grown(
 ) -> Result<HashSet<(PackId, u16)>> {
     let survey = read_blocks(store)?;
     report.catalogue_bytes = survey.bytes;
-    if survey.bytes <= options.catalogue_min || survey.bytes <= GROWTH * size_anew(store, &survey)? {
+    let due = Due::read(store)?;
+    let has_grown =
+        || Ok(survey.bytes > options.catalogue_min && survey.bytes > GROWTH * size_anew(store, &survey)?);
+    if due.is_empty() && !misses_some(store, &survey)? && !has_grown()? {
         return Ok(survey.superseded);
     }
     progress.enter("writing the catalogue anew", 0);
     match compact(store, session) {
         Ok(()) => {
+            due.settle(&*store.meta)?;
             report.catalogue_compacted = true;
             Ok(read_blocks(store)?.superseded)
         }
@@ -65,6 +76,17 @@ pub(super) fn compact_if_grown(
         Err(error) if error.kind() == ErrorKind::Busy => Ok(survey.superseded),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a catalogue of a store that hosts share cannot have all inodes that there are.
+fn misses_some(store: &Store, survey: &Survey) -> Result<bool> {
+    if store.meta.telling().is_none() {
+        return Ok(false);
+    }
+    let totals = store.meta.totals()?;
+    let inodes = totals.files + totals.directories + totals.others;
+    // The root directory may not have been told.
+    Ok((survey.records + 1) * 4 < inodes * FOURTHS)
 }
 
 /// About how large the catalogue would be if it were written anew, stored bytes.
@@ -118,12 +140,40 @@ fn read_blocks(store: &Store) -> Result<Survey> {
 /// Writes the catalogue anew; what it was before is superseded.
 ///
 /// # Errors
-/// `Busy` when somebody is writing: nothing has changed then.
+/// `Busy` when somebody is writing, of a store that hosts do not share: nothing has changed then.
 pub(crate) fn compact(store: &Store, session: &Arc<Session>) -> Result<()> {
+    match store.meta.telling() {
+        Some(telling) => compact_beside(store, session, telling),
+        None => compact_alone(store, session),
+    }
+}
+
+/// Beside others who write.
+fn compact_beside(store: &Store, session: &Arc<Session>, telling: &dyn Telling) -> Result<()> {
+    // For as long as the tree is read.
+    let reader = store.session(SessionKind::Reader, "catalogue")?;
+    let Anew { sequence, epoch } = telling.begin_anew(reader.id())?;
+    rewrite::stream(store, At::Epoch(epoch), |records, whole| {
+        let after = || require_whole(whole);
+        let records = records.into_iter();
+        let guarded = Guarded { records, before: &|| Ok(()), after: &after, state: Guard::Before };
+        append_at(store, session, sequence, guarded)
+    })
+}
+
+/// All records have been made.
+fn require_whole(whole: &AtomicBool) -> Result<()> {
+    if whole.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Io, "the thread that reads the tree ended: please report this"))
+}
+
+fn compact_alone(store: &Store, session: &Arc<Session>) -> Result<()> {
     let busy = || Error::new(ErrorKind::Busy, "the catalogue is being written to");
     let locks = store.locks_dir();
     let first = store.meta.next_sequence()?;
-    rewrite::stream(store, |records, whole| {
+    rewrite::stream(store, At::Now, |records, whole| {
         // The sequence of the new blocks has been taken.
         let before = || -> Result<()> {
             let sessions = store.meta.sessions()?;
@@ -133,12 +183,7 @@ pub(crate) fn compact(store: &Store, session: &Arc<Session>) -> Result<()> {
         };
         // All records have been made: ours lies between these two sequences, and nothing else.
         let after = || -> Result<()> {
-            if !whole.load(Ordering::Acquire) {
-                return Err(Error::new(
-                    ErrorKind::Io,
-                    "the thread that reads the tree ended: please report this",
-                ));
-            }
+            require_whole(whole)?;
             if store.meta.next_sequence()? == first + 2 { Ok(()) } else { Err(busy()) }
         };
         let records = records.into_iter();
@@ -147,6 +192,7 @@ pub(crate) fn compact(store: &Store, session: &Arc<Session>) -> Result<()> {
             session,
             Guarded { records, before: &before, after: &after, state: Guard::Before },
         )
+        .map(drop)
     })
 }
 

@@ -26,12 +26,13 @@ const PAGE: usize = 4096;
 /// Records made ahead.
 const AHEAD: usize = 4096;
 
-/// Hands all records to `take`, which gets them while they are made. When there are no more, the flag says whether those were all.
+/// Hands all records of the tree as it is at `now`, and of what came before, to `take`, which gets them while they are made. When there are no more, the flag says whether those were all.
 ///
 /// # Errors
 /// Those of `take`, and, through it, of the database.
 pub(super) fn stream<T>(
     store: &Store,
+    now: At,
     take: impl FnOnce(Receiver<Result<Record>>, &AtomicBool) -> Result<T>,
 ) -> Result<T> {
     let (send, receive) = sync_channel(AHEAD);
@@ -39,7 +40,7 @@ pub(super) fn stream<T>(
     let whole = &whole;
     std::thread::scope(|scope| {
         let making = std::thread::Builder::new().spawn_scoped(scope, move || {
-            match make(store, &send) {
+            match make(store, now, &send) {
                 Ok(()) => whole.store(true, Ordering::Release),
                 // Nobody listens any more when `take` failed first.
                 Err(error) => drop(send.send(Err(error))),
@@ -52,9 +53,9 @@ pub(super) fn stream<T>(
     })
 }
 
-fn make(store: &Store, send: &SyncSender<Result<Record>>) -> Result<()> {
+fn make(store: &Store, now: At, send: &SyncSender<Result<Record>>) -> Result<()> {
     let meta = &*store.meta;
-    let mut teller = Teller { meta, send };
+    let mut teller = Teller { meta, now, send };
     let versions = |value: Option<&str>| Record::Policy {
         inode: ROOT_INODE,
         key: b"versions".to_vec(),
@@ -62,7 +63,12 @@ fn make(store: &Store, send: &SyncSender<Result<Record>>) -> Result<()> {
     };
     teller.tell(versions(Some("none")))?;
     let mut before = None;
-    for snapshot in meta.snapshots()? {
+    // Those that were taken since have records behind these.
+    let is_of_then = |epoch: u64| match now {
+        At::Now => true,
+        At::Epoch(now) => epoch < now,
+    };
+    for snapshot in meta.snapshots()?.into_iter().filter(|snapshot| is_of_then(snapshot.epoch)) {
         let at = At::Epoch(snapshot.epoch);
         teller.difference(before, at)?;
         before = Some(at);
@@ -70,10 +76,13 @@ fn make(store: &Store, send: &SyncSender<Result<Record>>) -> Result<()> {
             (snapshot.name.into_bytes(), snapshot.tags.into_iter().map(String::into_bytes).collect());
         teller.tell(Record::Snapshot { name, time: snapshot.time, tags })?;
     }
-    teller.difference(before, At::Now)?;
+    teller.difference(before, now)?;
     teller.versions(ROOT_INODE)?;
     teller.tell(versions(None))?;
     for (inode, policies) in meta.all_policies()? {
+        if meta.inode(now, inode)?.is_none() {
+            continue;
+        }
         for (key, value) in policies {
             teller.tell(Record::Policy { inode, key: key.into_bytes(), value: Some(value.into_bytes()) })?;
         }
@@ -83,6 +92,7 @@ fn make(store: &Store, send: &SyncSender<Result<Record>>) -> Result<()> {
 
 struct Teller<'a> {
     meta: &'a dyn Meta,
+    now: At,
     send: &'a SyncSender<Result<Record>>,
 }
 
@@ -153,16 +163,21 @@ impl Teller<'_> {
         Ok(())
     }
 
-    /// Kept versions of the files below a directory, as it is now.
+    /// Kept versions of the files below a directory.
     fn versions(&mut self, directory: u64) -> Result<()> {
-        let mut walk = Walk::new(self.meta, (None, (At::Now, directory)));
+        let mut walk = Walk::new(self.meta, (None, (self.now, directory)));
         while let Some((_, (_, entry))) = walk.next()? {
             let Some(DirEntry { inode, .. }) = entry else { continue };
             match inode.attributes.kind {
                 FileKind::Directory => walk.enter(inode.number, false)?,
                 FileKind::File => {
                     // Of a file with several names they are told once for each; those that are there already stay.
-                    for version in self.meta.versions(inode.number)?.into_iter().rev() {
+                    let mut versions = self.meta.versions(inode.number)?;
+                    // Replaced since: what comes behind these records makes a version of it.
+                    if versions.first().is_some_and(|newest| newest.root == inode.root) {
+                        versions.remove(0);
+                    }
+                    for version in versions.into_iter().rev() {
                         let (number, time, mtime, root) =
                             (version.number, version.time, version.mtime, version.root);
                         self.tell(Record::Version { inode: inode.number, number, time, mtime, root })?;

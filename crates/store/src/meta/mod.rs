@@ -15,6 +15,7 @@ pub mod locks;
 pub mod loose;
 mod postgres;
 mod sqlite;
+pub mod telling;
 
 use std::collections::BTreeMap;
 
@@ -593,6 +594,13 @@ pub trait Meta: Send + Sync {
 
     /// The locks on files, where an engine has them: PostgreSQL's has. A store in a directory is mounted by one process at a time, whose kernel keeps them.
     fn file_locks(&self) -> Option<&dyn locks::FileLocks> {
+        None
+    }
+
+    // ---- the catalogue of names that mounts change ----------------------------------------------------------------
+
+    /// How what the database alone says gets into the catalogue, where mounts change names there: in PostgreSQL. Elsewhere each commit tells what it changes.
+    fn telling(&self) -> Option<&dyn telling::Telling> {
         None
     }
 

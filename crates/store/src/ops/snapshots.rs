@@ -9,6 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{SessionKind, SnapshotRow};
 use crate::session::Session;
 use crate::store::Store;
+use crate::tell;
 use crate::tree::show;
 use crate::write::append_records;
 
@@ -69,8 +70,15 @@ fn append_and_create(store: &Store, session: &Session, name: &str, tags: &[Strin
     let bytes = |text: &str| text.as_bytes().to_vec();
     let record =
         Record::Snapshot { name: bytes(name), time, tags: tags.iter().map(|tag| bytes(tag)).collect() };
-    append_records(store, session, std::iter::once(Ok(record)))?;
-    store.meta.create_snapshot(name, time, tags)
+    // What mounts have not told yet comes behind this record, though the snapshot has it: only a catalogue that is written anew says what was in it.
+    let was_untold = tell::is_untold(&*store.meta)?;
+    let sequence = append_records(store, session, std::iter::once(Ok(record)))?;
+    let row = store.meta.create_snapshot(name, time, tags)?;
+    if was_untold || tell::is_untold(&*store.meta)? {
+        tell::note_due(&*store.meta, "snapshot")?;
+    }
+    tell::settle(&*store.meta, sequence, "snapshot")?;
+    Ok(row)
 }
 
 /// Forgets snapshots. What only they could see goes with the next reclaiming.
@@ -94,5 +102,6 @@ pub fn delete(store: &Store, names: &[String]) -> Result<()> {
         store.meta.delete_snapshot(name)?;
     }
     let forget = |name: &String| Ok(Record::Forget { name: name.as_bytes().to_vec() });
-    append_records(store, &session, names.iter().map(forget))
+    let sequence = append_records(store, &session, names.iter().map(forget))?;
+    tell::settle(&*store.meta, sequence, "snapshot")
 }

@@ -7,6 +7,7 @@
 //!       │   salvage: good frames of torn packs go into new packs
 //!   replay.rs   blocks by (sequence, pack, frame) ─▶ commits, snapshots, versions, policies
 //!   strays.rs  directories that no record makes, and yet something lies in
+//!   limbo.rs   directories that one mount's names leave without a name, until another's say where they are
 //!   exact.rs    what of a commit of names and inodes can be had when some of it is lost
 //!       │
 //!   the old database is moved aside, the new one takes its name; torn packs are moved to `packs-damaged/`
@@ -17,6 +18,7 @@
 //! refers to can be found.
 
 mod exact;
+mod limbo;
 mod replay;
 mod shared;
 mod strays;
@@ -39,6 +41,7 @@ use crate::older::PACK_ID_GAP;
 use crate::remains;
 use crate::session::Session;
 use crate::store::{DATABASE_FILE, Store, create_store_dirs, write_durably};
+use crate::tell;
 pub use shared::recover_shared;
 use survey::Survey;
 
@@ -139,6 +142,10 @@ fn rebuild(
     (report.files, report.directories) = (totals.files, totals.directories);
     report.snapshots = meta.snapshots()?.len() as u64;
     drop(session);
+    if report.problems.is_empty() {
+        // Else it is written anew, as it is not what it was.
+        tell::note_whole(&*meta)?;
+    }
     meta.tidy()?;
     Ok(moved)
 }

@@ -3,7 +3,8 @@
 //! Blocks are sorted by sequence, pack and frame; equal ones count once. Changes are committed with the time of their block, so that
 //! versions get the times they had. Numbers that a commit put other inodes in the place of (aliases) are carried from
 //! block to block within a sequence, as they were when it was first committed. Blocks that say what names and inodes are (`exact.rs`) are
-//! committed at once with the others of their sequence: between two of them an inode may be without a name. What lies in a directory that no record makes is put
+//! committed at once with the others of their sequence: between two of them an inode may be without a name. Where several mounts told them, each for itself, one
+//! may contradict what another has not told yet (`limbo.rs`). What lies in a directory that no record makes is put
 //! where it can be found (`strays.rs`). Two writers may have committed in another order than
 //! they took their sequences in: a change that does not apply is reported and left out, and the rest goes on.
 
@@ -14,6 +15,7 @@ use outrigger_format::catalogue::{Block, FileKind, Record};
 use outrigger_format::{Entry, Fingerprint, Root};
 
 use super::exact;
+use super::limbo::Limbo;
 use super::strays::Strays;
 use super::survey::FoundBlock;
 use super::{RecoverProgress, RecoverReport};
@@ -50,6 +52,7 @@ pub(super) fn replay(
         changes: Vec::new(),
         aliases: BTreeMap::new(),
         strays: Strays::default(),
+        limbo: Limbo::default(),
         sequence: 0,
         is_exact: false,
         time: 0,
@@ -73,6 +76,7 @@ pub(super) fn replay(
         progress.blocks_done.fetch_add(1, Ordering::Relaxed);
     }
     replay.flush()?;
+    replay.limbo.end(store, session)?;
     replay.strays.end(store, session, replay.report)?;
     let left_out = replay.left_out;
     if left_out > LISTED {
@@ -169,6 +173,7 @@ struct Replay<'a> {
     /// Of the commit that is being replayed.
     aliases: BTreeMap<u64, u64>,
     strays: Strays,
+    limbo: Limbo,
     sequence: u64,
     /// Its blocks are committed together.
     is_exact: bool,
@@ -244,7 +249,19 @@ impl Replay<'_> {
             }
             _ => Ok(()),
         };
+        let is_gone = matches!(record, Record::Forget { .. }) && is_missing(&done);
+        if is_gone && self.store.meta.telling().is_some() {
+            // A catalogue that was written anew while it was being deleted.
+            return Ok(());
+        }
         self.tolerate(done, || format!("{record:?}"))
+    }
+
+    /// Of a store that hosts share: a command went out from a name that a mount had not told yet, and what came of it is told behind that.
+    fn is_told_behind(&self, change: &Change, done: &Result<()>) -> bool {
+        let goes_out_from =
+            matches!(change, Change::Remove { .. } | Change::Rename { .. } | Change::Link { .. });
+        goes_out_from && is_missing(done) && self.store.meta.telling().is_some()
     }
 
     /// Commits what has gathered: all at once, or, when something of it does not apply, in the smallest parts that can be.
@@ -255,14 +272,22 @@ impl Replay<'_> {
         }
         self.session.check()?;
         match self.commit(&changes) {
-            Err(error) if is_about_the_change(&error) && self.is_exact => self.in_parts(changes),
+            Err(error) if is_about_the_change(&error) && self.is_exact => {
+                let more = self.limbo.make_way(self.store, self.session, &changes, self.time)?;
+                match self.commit(&[changes.as_slice(), more.as_slice()].concat()) {
+                    Err(error) if is_about_the_change(&error) => self.in_parts(changes),
+                    done => done,
+                }
+            }
             Err(error) if is_about_the_change(&error) => {
                 for change in changes {
                     let mut done = self.commit(std::slice::from_ref(&change));
                     if done.is_err() && self.strays.make_way(self.store, self.session, &change, self.time)? {
                         done = self.commit(std::slice::from_ref(&change));
                     }
-                    self.tolerate(done, || describe(&change))?;
+                    if !self.is_told_behind(&change, &done) {
+                        self.tolerate(done, || describe(&change))?;
+                    }
                 }
                 Ok(())
             }
@@ -314,6 +339,10 @@ impl Replay<'_> {
             done => done,
         }
     }
+}
+
+fn is_missing(done: &Result<()>) -> bool {
+    done.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 fn is_about_the_change(error: &Error) -> bool {

@@ -91,7 +91,11 @@ impl Strays {
 }
 
 /// Where a directory hangs: in which, and by what name.
-fn place_of(meta: &dyn Meta, directory: u64) -> Result<Option<(u64, Vec<u8>)>> {
+pub(super) fn place_of(meta: &dyn Meta, directory: u64) -> Result<Option<(u64, Vec<u8>)>> {
+    let hanging = meta.hanging(&[directory])?;
+    if let Some(place) = hanging.into_iter().find(|place| place.entry.inode.number == directory) {
+        return Ok(Some((place.parent, place.entry.name)));
+    }
     let Some(parent) = meta.parent_of(directory)? else { return Ok(None) };
     let entries = meta.read_dir(At::Now, parent, None, usize::MAX)?;
     Ok(entries.into_iter().find(|entry| entry.inode.number == directory).map(|entry| (parent, entry.name)))
@@ -106,12 +110,12 @@ fn free_name(store: &Store) -> Result<Vec<u8>> {
     Ok(name.into_bytes())
 }
 
-fn directory(parent: u64, name: Vec<u8>, inode: u64) -> Change {
+pub(super) fn directory(parent: u64, name: Vec<u8>, inode: u64) -> Change {
     let attributes = made_now(FileKind::Directory, 0o700);
     Change::Put { parent, name, inode, attributes, root: Root::Empty, stamp: 0, replace: false }
 }
 
-fn commit(store: &Store, session: &Session, change: Change, time: u64) -> Result<()> {
+pub(super) fn commit(store: &Store, session: &Session, change: Change, time: u64) -> Result<()> {
     let commit = Commit { packs: Vec::new(), changes: vec![change], time };
     store.meta.commit(session.id(), &commit).map(drop)
 }

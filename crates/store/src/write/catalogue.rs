@@ -1,4 +1,4 @@
-//! Catalogue blocks for what is committed outside the pipeline: snapshots, kept versions, a compacted catalogue.
+//! Catalogue blocks for what is committed outside the pipeline: snapshots, kept versions, a compacted catalogue, names that mounts have changed.
 
 use outrigger_format::catalogue::{BlockBuilder, Record};
 use outrigger_format::{ChunkKind, Codec, CodecSpec, Encoding, PackKind};
@@ -17,7 +17,7 @@ pub(super) const BLOCK_BYTES: usize = 256 << 10;
 pub(crate) const META_CODEC: CodecSpec = CodecSpec { codec: Codec::Zstd, level: 3 };
 
 /// Makes `records` durable as catalogue blocks in a pack of their own, in this order, and the pack live. To be called before the
-/// database transaction that it describes: what is found in the catalogue alone was about to be acknowledged.
+/// database transaction that it describes: what is found in the catalogue alone was about to be acknowledged. Returns the sequence.
 ///
 /// # Errors
 /// Those of the store; nothing has changed then but for a pack that will be swept.
@@ -25,9 +25,24 @@ pub fn append_records(
     store: &Store,
     session: &Session,
     records: impl Iterator<Item = Result<Record>>,
+) -> Result<u64> {
+    let sequence = store.meta.next_sequence()?;
+    append_at(store, session, sequence, records)?;
+    Ok(sequence)
+}
+
+/// As [`append_records`], with a sequence that has been taken.
+///
+/// # Errors
+/// Those of [`append_records`].
+pub(crate) fn append_at(
+    store: &Store,
+    session: &Session,
+    sequence: u64,
+    records: impl Iterator<Item = Result<Record>>,
 ) -> Result<()> {
     let mut sink = PackSink::new(store, &store.meta, session.id(), PackKind::Meta);
-    let (sequence, time) = (store.meta.next_sequence()?, clock::now_nanos());
+    let time = clock::now_nanos();
     let (mut compressor, mut builder, mut packs) = (Compressor::new(), BlockBuilder::default(), Vec::new());
     let mut stored = Vec::new();
     let mut flush =

@@ -24,6 +24,7 @@ use crate::error::Result;
 use crate::index::Index;
 use crate::meta::{Change, Commit, Meta};
 use crate::session::Session;
+use crate::tell::{self, Touched};
 
 /// What waits for its data to become durable.
 pub(super) struct Pending {
@@ -254,21 +255,13 @@ impl Committer {
             None => Vec::new(),
         };
         let blocks = blocks_of(above.into_iter().chain(changes.iter().filter_map(record_of)), sequence, time);
-        let packs = self.frames.lock().expect("no panic while held").finish_packs(&blocks)?;
-        for pack in packs {
-            let sealed = pack.seal(self.session.id())?;
-            self.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
-            self.index.add_pack(sealed.row.id, &sealed.footer);
-            self.session.own_pack(sealed.row.id);
-            self.frames.lock().expect("no panic while held").sealed(sealed.footer.fingerprints());
-            self.sealed.push(sealed.row.id);
-            Progress::add(&self.progress.bytes_stored, sealed.row.bytes);
-        }
+        self.seal_blocks(&blocks)?;
         let commit = Commit { packs: std::mem::take(&mut self.sealed), changes, time };
         self.done += commit.changes.len() as u64;
         let committed =
             self.session.commit(self.done, &commit.packs, || self.meta.commit(self.session.id(), &commit))?;
         self.aliases.extend(committed.aliases);
+        self.tell_again(sequence, &commit.changes)?;
         let Ended { totals, nodes } = &mut self.ended;
         totals.commits += 1;
         totals.created += committed.created;
@@ -280,6 +273,55 @@ impl Committer {
                 | Change::Orphan { inode, root, .. } => Some((inode, root)),
                 _ => None,
             }));
+        }
+        Ok(())
+    }
+
+    /// After a commit whose block has this sequence. If somebody has had the catalogue say since then what is in the tree (mounts do, and a collector), that block comes before what was there before the commit; and if a
+    /// name was moved that a mount has not told yet, it says nothing that can be done. So what was changed is told again, as it is now. Mounts do that themselves, later.
+    fn tell_again(&mut self, sequence: u64, changes: &[Change]) -> Result<()> {
+        let (Some(_), Some(telling)) = (&self.places, self.meta.telling()) else { return Ok(()) };
+        let is_of_mount = |change: &Change| {
+            matches!(change, Change::Name { .. } | Change::Node { .. } | Change::Swap { .. })
+        };
+        let goes_out_from = |change: &Change| matches!(change, Change::Rename { .. } | Change::Link { .. });
+        if changes.iter().any(is_of_mount) {
+            return Ok(());
+        }
+        let is_late = telling.last_told()? > sequence
+            || (changes.iter().any(goes_out_from) && tell::is_untold(&*self.meta)?);
+        if !is_late {
+            return Ok(());
+        }
+        let resolved = changes.iter().cloned().map(|mut change| {
+            resolve_aliases(&mut change, &self.aliases);
+            change
+        });
+        let mut touched = Touched::of(&resolved.collect::<Vec<_>>());
+        while !touched.is_empty() {
+            let Some((sequence, records)) = tell::read(&*self.meta, self.session.id(), &touched.take_some())?
+            else {
+                return Ok(());
+            };
+            let time = clock::now_nanos();
+            self.seal_blocks(&blocks_of(records.into_iter(), sequence, time))?;
+            let commit = Commit { packs: std::mem::take(&mut self.sealed), changes: Vec::new(), time };
+            self.session.commit(0, &commit.packs, || self.meta.commit(self.session.id(), &commit))?;
+        }
+        Ok(())
+    }
+
+    /// Has these blocks, and all manifest nodes so far, be durable in packs.
+    fn seal_blocks(&mut self, blocks: &[Vec<u8>]) -> Result<()> {
+        let packs = self.frames.lock().expect("no panic while held").finish_packs(blocks)?;
+        for pack in packs {
+            let sealed = pack.seal(self.session.id())?;
+            self.meta.packs_sealed(self.session.id(), std::slice::from_ref(&sealed.row))?;
+            self.index.add_pack(sealed.row.id, &sealed.footer);
+            self.session.own_pack(sealed.row.id);
+            self.frames.lock().expect("no panic while held").sealed(sealed.footer.fingerprints());
+            self.sealed.push(sealed.row.id);
+            Progress::add(&self.progress.bytes_stored, sealed.row.bytes);
         }
         Ok(())
     }

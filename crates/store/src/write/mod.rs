@@ -59,6 +59,7 @@ mod sequence;
 mod worker;
 
 pub(crate) use catalogue::META_CODEC;
+pub(crate) use catalogue::append_at;
 pub use catalogue::append_records;
 pub use commit::{CommitTotals, CommitWhen};
 pub use compose::{Composed, compose};

@@ -1,6 +1,6 @@
 //! Where directories hang, told by each commit for those that it puts names into.
 //!
-//! In a store that hosts share, mounts make directories in the database alone (decision 0015): the catalogue does not have them, so a name that a command, or
+//! In a store that hosts share, mounts make directories in the database alone, and tell the catalogue some seconds later (decision 0022): it may not have them yet, so a name that a command, or
 //! a job, puts below one would stand for nothing when the database is lost. Hence a writer there tells each directory that it puts a name into, and those
 //! above it, as they are just now, once. Replayed, that makes what is missing and changes nothing of the rest. It is read before the commit's transaction: a directory
 //! that is moved in between comes back where it was.

@@ -1,18 +1,100 @@
-//! A database that is lost: what commands and jobs put into directories that only a mount has made comes back at its path.
+//! A database that is lost: what mounts, commands and jobs did comes back from the packs.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use super::{Host, Shared, command};
+use outrigger_workload::{TreeOptions, compare_trees, source_tree};
+
+use super::{Host, Shared, command, copy};
 use crate::run::{Said, noise};
 
-/// Ends the mount as a crash would, and loses the database.
-fn lose(shared: &Shared, host: &mut Host) {
+/// Ends the mount as a crash would.
+fn kill(host: &mut Host) {
     host.child.kill().unwrap();
     host.child.wait().unwrap();
     assert!(Command::new("umount").arg("-l").arg(host.place.path("mnt")).status().unwrap().success());
+}
+
+/// … and loses the database.
+fn lose(shared: &Shared, host: &mut Host) {
+    kill(host);
+    drop_database(shared);
+}
+
+fn drop_database(shared: &Shared) {
     shared.server.sql(&format!("DROP SCHEMA {} CASCADE", shared.schema));
+}
+
+fn unmount(host: &mut Host) {
+    assert!(Command::new("umount").arg(host.place.path("mnt")).status().unwrap().success());
+    assert!(host.child.wait().unwrap().success(), "{}", host.said());
+}
+
+/// Waits until no mount has anything to tell.
+fn wait_until_told(shared: &Shared) {
+    let untold = format!(
+        "SELECT count(*) FROM {}.job_note WHERE kind = 'catalogue' AND name LIKE 'untold/%'",
+        shared.schema
+    );
+    let until = Instant::now() + Duration::from_secs(60);
+    while shared.server.sql(&untold) != "0" {
+        assert!(Instant::now() < until, "something is never told");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Recovers, without a word of anything that is lost, and mounts what there is then: it is as `before`.
+#[track_caller]
+fn must_come_back(shared: &Shared, host: &Host, before: &Path) -> Host {
+    let said = recover(shared, host);
+    assert_eq!((said.code, said.err.as_str()), (0, ""), "{}", said.text());
+    let after = shared.mount();
+    let differences = compare_trees(before, &after.path("")).unwrap();
+    assert!(differences.is_empty(), "{differences:?}");
+    shared.check(&after);
+    after
+}
+
+/// A copy of what a mount shows, beside it.
+fn copy_of(host: &Host, name: &str) -> PathBuf {
+    let to = host.place.path(name);
+    // For a second it may show attributes as they were before another mount changed them.
+    std::thread::sleep(Duration::from_millis(1500));
+    copy(&host.path(""), &to);
+    to
+}
+
+/// Everything that a program may do to names and attributes.
+fn work(host: &Host, top: &str) {
+    let at = |name: &str| host.path(&format!("{top}/{name}"));
+    fs::create_dir(host.path(top)).unwrap();
+    let tree = host.place.path(format!("of-{top}"));
+    source_tree(&tree, &TreeOptions::new(top.len() as u64, 40)).unwrap();
+    copy(&tree, &at("tree"));
+    fs::create_dir_all(at("a/b/c")).unwrap();
+    fs::write(at("a/b/c/large"), noise(3, 700_000)).unwrap();
+    fs::write(at("a/b/small"), "small").unwrap();
+    fs::write(at("a/empty"), "").unwrap();
+    symlink("b/small", at("a/link")).unwrap();
+    fs::hard_link(at("a/b/small"), at("a/b/c/other")).unwrap();
+    fs::hard_link(at("a/b/c/large"), at("hard")).unwrap();
+    assert!(Command::new("mkfifo").arg(at("a/pipe")).status().unwrap().success());
+    fs::set_permissions(at("a/b"), fs::Permissions::from_mode(0o1770)).unwrap();
+    fs::set_permissions(at("a/empty"), fs::Permissions::from_mode(0o4711)).unwrap();
+    // Moved, with all that is in it; replaced; removed.
+    fs::rename(at("a/b"), at("moved")).unwrap();
+    fs::create_dir(at("a/b")).unwrap();
+    fs::write(at("a/b/small"), "another one").unwrap();
+    fs::rename(at("a/b/small"), at("a/empty")).unwrap();
+    fs::remove_dir_all(at("tree")).unwrap();
+    fs::create_dir(at("tree")).unwrap();
+    fs::remove_file(at("hard")).unwrap();
+    let mut appended = OpenOptions::new().append(true).open(at("moved/small")).unwrap();
+    appended.write_all(b", and more").unwrap();
 }
 
 fn recover(shared: &Shared, host: &Host) -> Said {
@@ -49,4 +131,116 @@ fn outputs_below_directories_that_mounts_made_come_back_at_their_paths() {
     let made = host.done(&["ls", "-l", "/"]).text();
     assert!(made.contains("drwxr-s--- ") && !made.contains("before"), "{made}");
     host.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn what_a_mount_did_comes_back_after_its_unmount() {
+    let Some(shared) = Shared::new() else { return };
+    let mut host = shared.mount();
+    work(&host, "one");
+    let before = copy_of(&host, "before");
+    unmount(&mut host);
+    drop_database(&shared);
+    let mut host = must_come_back(&shared, &host, &before);
+    // What is done then comes back as well, and what is undone stays so.
+    work(&host, "another");
+    fs::remove_dir_all(host.path("one/moved")).unwrap();
+    fs::rename(host.path("one"), host.path("another/one")).unwrap();
+    let before = copy_of(&host, "before");
+    unmount(&mut host);
+    drop_database(&shared);
+    must_come_back(&shared, &host, &before);
+}
+
+#[test]
+fn what_a_mount_did_comes_back_while_it_is_still_there() {
+    let Some(shared) = Shared::new() else { return };
+    let mut host = shared.mount();
+    work(&host, "one");
+    wait_until_told(&shared);
+    work(&host, "two");
+    fs::rename(host.path("one/moved"), host.path("two/tree/moved")).unwrap();
+    host.done(&["policy", "set", "two/tree", "versions=3"]);
+    host.done(&["snapshot", "create", "s"]);
+    let before = copy_of(&host, "before");
+    wait_until_told(&shared);
+    // What the snapshot shows was told behind it: a new catalogue says what it was.
+    fs::remove_dir_all(host.path("two/moved")).unwrap();
+    wait_until_told(&shared);
+    host.done(&["gc"]);
+    fs::remove_dir_all(host.path("two/a")).unwrap();
+    wait_until_told(&shared);
+    let last = copy_of(&host, "last");
+    lose(&shared, &mut host);
+    let after = must_come_back(&shared, &host, &last);
+    assert_eq!(compare_trees(&before, &after.path(".snapshots/s")).unwrap(), []);
+    assert!(after.done(&["policy", "get", "two/tree"]).text().contains('3'));
+}
+
+/// Each of them undoes what the other one has just done, and neither tells everything.
+#[test]
+fn what_two_mounts_did_in_the_same_directories_comes_back() {
+    let Some(shared) = Shared::new() else { return };
+    let (mut one, mut two) = (shared.mount(), shared.mount());
+    fs::create_dir_all(one.path("d/deep")).unwrap();
+    for name in ["d/deep/f", "d/g", "h"] {
+        one.write(name, noise(5, 9000));
+    }
+    let began = Instant::now();
+    let mut round = 0;
+    // Longer than what it takes until something is told, though it is never quiet.
+    while began.elapsed() < Duration::from_secs(25) {
+        round += 1;
+        let (here, there) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        fs::rename(here.path("d"), here.path("e")).unwrap();
+        fs::create_dir(there.path("d")).unwrap();
+        fs::rename(there.path("e/deep"), there.path("d/deep")).unwrap();
+        there.write("d/deep/f", format!("round {round}"));
+        fs::rename(here.path("e/g"), here.path("d/deep/g")).unwrap();
+        fs::rename(there.path("d/deep/g"), there.path("d/g")).unwrap();
+        fs::remove_dir(there.path("e")).unwrap();
+        fs::rename(here.path("h"), here.path(&format!("d/h{}", round % 3))).unwrap();
+        fs::rename(there.path(&format!("d/h{}", round % 3)), there.path("h")).unwrap();
+        fs::create_dir(here.path("made")).unwrap();
+        here.write("made/x", "x");
+        fs::rename(there.path("made"), there.path("d/made")).unwrap();
+        fs::remove_file(here.path("d/made/x")).unwrap();
+        fs::remove_dir(there.path("d/made")).unwrap();
+        if round % 7 == 0 {
+            here.place.write("text", noise(round, 3000));
+            here.done(&["put", "text", "--to", "d/deep/put"]);
+            fs::rename(there.path("d/deep/put"), there.path("d/deep/moved")).unwrap();
+            here.done(&["mv", "d/deep/moved", "d/deep/put"]);
+            here.done(&["rm", "d/deep/put"]);
+        }
+    }
+    work(&one, "one");
+    fs::rename(two.path("one/moved"), two.path("d/moved")).unwrap();
+    fs::remove_dir_all(one.path("d/moved/c")).unwrap();
+    let before = copy_of(&two, "before");
+    unmount(&mut two);
+    unmount(&mut one);
+    drop_database(&shared);
+    must_come_back(&shared, &two, &before);
+}
+
+#[test]
+fn what_a_mount_that_was_killed_did_comes_back_after_a_gc_beside_others() {
+    let Some(shared) = Shared::new() else { return };
+    let (mut one, mut two) = (shared.mount(), shared.mount());
+    work(&two, "two");
+    wait_until_told(&shared);
+    work(&one, "one");
+    fs::rename(one.path("two/moved"), one.path("one/from-two")).unwrap();
+    kill(&mut one);
+    // It is quicker than anything is told; and the other one goes on. Its own host knows that its process is gone; others do when its lease is over.
+    one.done(&["gc"]);
+    wait_until_told(&shared);
+    work(&two, "three");
+    fs::rename(two.path("one/moved"), two.path("three/from-one")).unwrap();
+    two.done(&["gc"]);
+    let before = copy_of(&two, "before");
+    unmount(&mut two);
+    drop_database(&shared);
+    must_come_back(&shared, &two, &before);
 }

@@ -17,6 +17,7 @@
 //! | `jobs/`, `schema_jobs.sql` | jobs |
 //! | `loose.rs`, `schema_loose.sql` | loose chunks |
 //! | `locks.rs`, `schema_locks.sql` | locks on files |
+//! | `telling.rs` | what names and inodes are at one instant, for the catalogue |
 //! | `carry.rs`, `exchange.rs` | taking over a copy's rows; putting a recovered database in the place of the old one |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
 
@@ -41,6 +42,7 @@ mod reclaim;
 mod row;
 mod sessions;
 mod snapshots;
+mod telling;
 mod tls;
 mod transaction;
 mod tree;
@@ -60,6 +62,7 @@ use self::transaction::{Gate, Once, Transactions, Tx};
 use super::fault::{Explain as _, Outcome};
 use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, Taken, Wait};
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
+use super::telling::{Anew, Telling, Told};
 use super::{
     At, Commit, Committed, Counters, DirEntry, Generation, Hanging, Inode, Meta, PackRow, PinTarget,
     SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
@@ -444,6 +447,10 @@ impl Meta for PostgresMeta {
         self.tables.has_locks.then_some(self as &dyn FileLocks)
     }
 
+    fn telling(&self) -> Option<&dyn Telling> {
+        self.tables.has_jobs.then_some(self as &dyn Telling)
+    }
+
     fn counters(&self) -> Result<Counters> {
         self.read("reading counters", &Query::new(counters::NEXT), counters::read_next)
     }
@@ -502,6 +509,20 @@ impl Loose for PostgresMeta {
 
     fn adopt_loose(&self, session: SessionId) -> Result<u64> {
         self.write("taking loose chunks over", Gate::Shared, |tx| loose::adopt(tx, session))
+    }
+}
+
+impl Telling for PostgresMeta {
+    fn tell(&self, session: SessionId, names: &[(u64, Vec<u8>)], inodes: &[u64]) -> Result<Told> {
+        self.write("reading what names are", Gate::Alone, |tx| telling::tell(tx, session, names, inodes))
+    }
+
+    fn begin_anew(&self, session: SessionId) -> Result<Anew> {
+        self.write("pinning the tree", Gate::Alone, |tx| telling::begin_anew(tx, session))
+    }
+
+    fn last_told(&self) -> Result<u64> {
+        self.read("reading what was told last", &telling::last(), telling::read_last)
     }
 }
 

@@ -103,7 +103,7 @@ pub(super) fn read_dir(at: At, parent: u64, after: Option<&[u8]>, limit: usize) 
     }
 }
 
-fn inode_of(found: &Row, first: usize) -> Outcome<Inode> {
+pub(super) fn inode_of(found: &Row, first: usize) -> Outcome<Inode> {
     let stored = match found.try_get::<_, Option<bool>>(first)? {
         Some(false) => row::read_stored(found, first + 1)?,
         Some(true) => row::read_former(found, first + 1)?,
@@ -155,6 +155,16 @@ pub(super) const HANGING: &str = concat!(
     stored_columns!(),
     ", up.parent FROM up JOIN @dentry d ON d.parent = up.parent AND d.inode = up.inode JOIN @inode i ON i.number = d.inode \
      WHERE up.inode <> up.parent"
+);
+
+/// The names that `$1` (parents) and `$2` say, each with its inode; for [`read_hanging`], too.
+pub(super) const NAMES: &str = concat!(
+    "SELECT ",
+    name_columns!(),
+    ", false, ",
+    stored_columns!(),
+    ", d.parent FROM unnest($1, $2) AS wanted (parent, name) \
+     JOIN @dentry d ON d.parent = wanted.parent AND d.name = wanted.name JOIN @inode i ON i.number = d.inode"
 );
 
 /// What [`HANGING`] says.

@@ -32,6 +32,11 @@ use tokio_postgres::types::Type;
 pub(super) use apply::apply;
 pub(super) use read::check;
 
+/// Sets a note with what the transaction does later.
+pub(super) fn later_note(tx: &mut Tx<'_>, kind: &str, name: &str, value: &str) {
+    notes::set(tx, kind, name, Some(value));
+}
+
 /// The job's state, locked as `how` says; `NotFound` when there is no such job.
 fn state_of(tx: &mut Tx<'_>, job: JobId, how: Lock) -> Outcome<JobState> {
     let sql = match how {

@@ -1,0 +1,276 @@
+//! Telling the catalogue what names and inodes are, where commits do not tell it themselves: docs/decisions/0022-names-of-shared-mounts.md.
+//!
+//! ```text
+//!   mount: commits, notes what it touched ──later──▶ round: a sequence and what all of it is, at one instant ──▶ a block that says so
+//!   command: its block, its commit ──if a round or a new catalogue came between──▶ round
+//!   gc: a mount was killed, or a snapshot taken, before all was told ──▶ the catalogue anew, from one instant
+//! ```
+//!
+//! **Why the last block that speaks of a name is right.** Whoever changes a name has a sequence taken and the name read after that, by a round, or (a command whose commit no round came
+//! before) has taken its sequence before, and nobody reads in between. A round reads at the instant at which it takes its sequence. So what a block with a later sequence says of the name was read later, or is a
+//! commit that came later.
+//!
+//! **What is still to be told is noted** in the database, among the notes of [`NOTES`]: by a mount before the first commit after it had told everything, until it has again. When its session is over
+//! and the note is there, nobody knows any more what it has touched, and the catalogue has to be written anew.
+
+use std::collections::{BTreeMap, HashSet};
+
+use outrigger_format::Root;
+use outrigger_format::catalogue::{FileKind, Record};
+
+use crate::clock;
+use crate::error::Result;
+use crate::meta::jobs::Jobs;
+use crate::meta::telling::Told;
+use crate::meta::{Change, Inode, Meta, ROOT_INODE, SessionId};
+use crate::session::Session;
+use crate::store::Store;
+use crate::write::append_at;
+
+/// The kind of all notes here.
+pub(crate) const NOTES: &str = "catalogue";
+/// The sequence that a round or a new catalogue took last.
+pub(crate) const TOLD: &str = "told";
+/// The catalogue has had everything at some time. Stores of versions whose mounts told nothing have no such note.
+const WHOLE: &str = "whole";
+/// A session has changed what it has not told; with its number.
+const UNTOLD: &str = "untold/";
+/// The catalogue has to be written anew, for a reason that is named.
+const DUE: &str = "due/";
+/// Names and inodes that are read at one instant, at most: everybody's commits wait for that.
+const AT_ONCE: usize = 4096;
+
+/// Names and inodes that were changed.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Touched {
+    names: HashSet<(u64, Vec<u8>)>,
+    inodes: HashSet<u64>,
+}
+
+impl Touched {
+    /// What these changes touch.
+    pub fn of<'a>(changes: impl IntoIterator<Item = &'a Change>) -> Self {
+        let mut touched = Self::default();
+        for change in changes {
+            touched.add(change);
+        }
+        touched
+    }
+
+    fn add(&mut self, change: &Change) {
+        let mut name = |parent: u64, name: &Vec<u8>| {
+            // The root directory is put without a name.
+            if !name.is_empty() {
+                self.names.insert((parent, name.clone()));
+            }
+        };
+        match change {
+            Change::Put { parent, name: text, inode, .. } | Change::Link { parent, name: text, inode } => {
+                name(*parent, text);
+                self.inodes.insert(*inode);
+            }
+            Change::Remove { parent, name: text, .. } | Change::Name { parent, name: text, .. } => {
+                name(*parent, text);
+            }
+            Change::Rename { parent, name: text, new_parent, new_name } => {
+                name(*parent, text);
+                name(*new_parent, new_name);
+            }
+            Change::Swap { inode, .. } | Change::Node { inode, .. } | Change::Touch { inode, .. } => {
+                self.inodes.insert(*inode);
+            }
+            Change::Expect { .. }
+            | Change::Like { .. }
+            | Change::Pin { .. }
+            | Change::Orphan { .. }
+            | Change::Job(_)
+            | Change::Loose(_) => {}
+        }
+    }
+
+    /// These inodes.
+    pub fn inodes(inodes: impl IntoIterator<Item = u64>) -> Self {
+        Self { names: HashSet::new(), inodes: inodes.into_iter().collect() }
+    }
+
+    /// Nothing.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.inodes.is_empty()
+    }
+
+    /// Names and inodes.
+    pub fn len(&self) -> usize {
+        self.names.len() + self.inodes.len()
+    }
+
+    /// Adds what another one has.
+    pub fn merge(&mut self, other: Self) {
+        self.names.extend(other.names);
+        self.inodes.extend(other.inodes);
+    }
+
+    /// Takes out as much as is told at once.
+    pub fn take_some(&mut self) -> Self {
+        if self.len() <= AT_ONCE {
+            return std::mem::take(self);
+        }
+        let names: HashSet<_> = self.names.iter().take(AT_ONCE).cloned().collect();
+        let inodes: HashSet<_> = self.inodes.iter().take(AT_ONCE - names.len()).copied().collect();
+        self.names.retain(|name| !names.contains(name));
+        self.inodes.retain(|inode| !inodes.contains(inode));
+        Self { names, inodes }
+    }
+}
+
+/// Has the catalogue say what all of this is now. Between the instant at which that is read and the block that says so, `before` makes durable what it refers to. Where commits tell
+/// the catalogue themselves there is nothing to do.
+///
+/// # Errors
+/// Those of the store and of `before`; then nothing was told.
+pub fn round(
+    store: &Store,
+    session: &Session,
+    touched: &Touched,
+    before: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let Some((sequence, records)) = read(&*store.meta, session.id(), touched)? else { return before() };
+    before()?;
+    append_at(store, session, sequence, records.into_iter().map(Ok))
+}
+
+/// The records of a round, and their sequence.
+pub(crate) fn read(
+    meta: &dyn Meta,
+    session: SessionId,
+    touched: &Touched,
+) -> Result<Option<(u64, Vec<Record>)>> {
+    let Some(telling) = meta.telling().filter(|_| !touched.is_empty()) else { return Ok(None) };
+    let names: Vec<(u64, Vec<u8>)> = touched.names.iter().cloned().collect();
+    let inodes: Vec<u64> = touched.inodes.iter().copied().collect();
+    let told = telling.tell(session, &names, &inodes)?;
+    Ok(Some((told.sequence, records_of(told, names))))
+}
+
+/// What is there as what it is, those of `names` that are not as nothing. Of a content the one before is not kept as a version: whether it was one is not known here, and if it was none,
+/// it may be reclaimed by now.
+fn records_of(told: Told, names: Vec<(u64, Vec<u8>)>) -> Vec<Record> {
+    let mut stands_for: BTreeMap<(u64, Vec<u8>), Option<u64>> =
+        names.into_iter().map(|name| (name, None)).collect();
+    let mut nodes = BTreeMap::new();
+    for inode in told.inodes {
+        nodes.insert(inode.number, (ROOT_INODE, inode));
+    }
+    for place in told.above.into_iter().chain(told.names) {
+        let number = place.entry.inode.number;
+        stands_for.insert((place.parent, place.entry.name), Some(number));
+        nodes.insert(number, (place.parent, place.entry.inode));
+    }
+    let node = |(parent, inode): (u64, Inode)| {
+        let (root, attributes) = (inode.root, inode.attributes);
+        let root = if attributes.kind == FileKind::File { root } else { Root::Empty };
+        Record::Node { inode: inode.number, parent, attributes, root, keep: false }
+    };
+    let name = |((parent, name), inode)| Record::Name { parent, name, inode };
+    nodes.into_values().map(node).chain(stands_for.into_iter().map(name)).collect()
+}
+
+// ---- what is still to be told ------------------------------------------------------------------------------------------
+
+fn set(meta: &dyn Meta, name: &str, is_so: bool) -> Result<()> {
+    // Different each time, so that it is seen when a note was made again.
+    let value = is_so.then(|| clock::now_nanos().to_string());
+    meta.jobs().map_or(Ok(()), |jobs| jobs.set_note(NOTES, name, value.as_deref()))
+}
+
+/// Notes that `session` changes what it has not told, or (`false`) that it has told everything.
+///
+/// # Errors
+/// Those of the database.
+pub fn note_untold(meta: &dyn Meta, session: SessionId, is_untold: bool) -> Result<()> {
+    set(meta, &format!("{UNTOLD}{}", session.0), is_untold)
+}
+
+/// Notes that the catalogue has to be written anew.
+///
+/// # Errors
+/// Those of the database.
+pub fn note_due(meta: &dyn Meta, why: &str) -> Result<()> {
+    set(meta, &format!("{DUE}{why}"), true)
+}
+
+/// Notes that the catalogue has everything, of a store that was just made.
+///
+/// # Errors
+/// Those of the database.
+pub(crate) fn note_whole(meta: &dyn Meta) -> Result<()> {
+    if meta.telling().is_some() { set(meta, WHOLE, true) } else { Ok(()) }
+}
+
+/// Whether some of the tree may not have been told just now.
+///
+/// # Errors
+/// Those of the database.
+pub fn is_untold(meta: &dyn Meta) -> Result<bool> {
+    let Some(jobs) = meta.telling().and(meta.jobs()) else { return Ok(false) };
+    Ok(jobs.notes(NOTES)?.iter().any(|note| note.name.starts_with(UNTOLD) || note.name.starts_with(DUE)))
+}
+
+/// After something that stands at its place in the catalogue (a snapshot, a policy) has been committed, and told with `sequence` before: if a catalogue that is written anew does not have it for that
+/// reason, another one is due.
+///
+/// # Errors
+/// Those of the database.
+pub(crate) fn settle(meta: &dyn Meta, sequence: u64, why: &str) -> Result<()> {
+    match meta.telling() {
+        Some(telling) if telling.last_told()? > sequence => note_due(meta, why),
+        _ => Ok(()),
+    }
+}
+
+/// Why the catalogue has to be written anew.
+#[derive(Debug, Default)]
+pub(crate) struct Due {
+    /// Notes, and what they said.
+    notes: Vec<(String, String)>,
+    is_whole: bool,
+}
+
+impl Due {
+    /// What is noted now.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn read(store: &Store) -> Result<Self> {
+        let meta = &*store.meta;
+        let Some(jobs) = meta.telling().and(meta.jobs()) else {
+            return Ok(Self { notes: Vec::new(), is_whole: true });
+        };
+        store.fence_gone()?;
+        let found = jobs.notes(NOTES)?;
+        let live: HashSet<String> =
+            meta.sessions()?.iter().map(|session| format!("{UNTOLD}{}", session.id.0)).collect();
+        // One that has ended since, and told everything, has taken its note back.
+        let still = jobs.notes(NOTES)?;
+        let counts = |name: &str| name.starts_with(DUE) || (name.starts_with(UNTOLD) && !live.contains(name));
+        let notes = found.iter().filter(|note| counts(&note.name) && still.contains(note));
+        let notes = notes.map(|note| (note.name.clone(), note.value.clone())).collect();
+        Ok(Self { notes, is_whole: still.iter().any(|note| note.name == WHOLE) })
+    }
+
+    /// Nothing is due.
+    pub fn is_empty(&self) -> bool {
+        self.notes.is_empty() && self.is_whole
+    }
+
+    /// The catalogue has been written anew, from an instant after this was read. Notes that were made again since stay.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn settle(self, meta: &dyn Meta) -> Result<()> {
+        let Some(jobs) = meta.telling().and(meta.jobs()) else { return Ok(()) };
+        for (name, value) in &self.notes {
+            Jobs::change_note(jobs, NOTES, name, value, None)?;
+        }
+        note_whole(meta)
+    }
+}
