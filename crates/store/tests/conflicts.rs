@@ -149,7 +149,7 @@ fn a_commit_that_a_deadlock_ends_is_made_again_and_counts_once() {
     commit(&meta, session, step(0), 1).unwrap();
     for (count, changes) in [(1, step(1)), (2, vec![remove(R, "l0001")])] {
         std::thread::scope(|scope| {
-            let locked = format!("SELECT count(*) FROM pg_locks WHERE locktype = 'tuple' OR NOT granted");
+            let locked = "SELECT count(*) FROM pg_locks WHERE locktype = 'tuple' OR NOT granted";
             let held = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
             let other = scope.spawn(|| {
                 server.sql(&format!(
@@ -159,7 +159,7 @@ fn a_commit_that_a_deadlock_ends_is_made_again_and_counts_once() {
                 ))
             });
             while server.sql(held) == "0" {
-                assert_eq!(server.sql(&locked), "0");
+                assert_eq!(server.sql(locked), "0");
             }
             commit(&meta, session, changes, 1).unwrap();
             other.join().unwrap();
