@@ -52,6 +52,8 @@ test-long: need
 	OUTRIGGER_MODEL=long $(CARGO) test --release -p outrigger-store --all-features --test model_reclaim
 	OUTRIGGER_CRASH_STATES=4000 $(CARGO) test --release -p outrigger-store --all-features --test crash -- --nocapture
 	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test kill -- --nocapture
+	OUTRIGGER_KILL_PIECES=all $(CARGO) test --workspace --all-features --test cli killed_at_any_step -- --nocapture
+	OUTRIGGER_SOAK_SECONDS=300 $(CARGO) test --workspace --all-features --test cli soak -- --nocapture
 
 # Ceph and PostgreSQL on hosts that are network namespaces; needs root and Debian's packages, see the script.
 cluster:

@@ -232,7 +232,7 @@ fn a_statement_that_comes_too_late_changes_nothing() {
     commit(&other, writer(&other), swap(&inode(&other, 102), 9), 2).unwrap();
     assert_eq!(server.sql(&row), was);
     let of_this_store = format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outrigger' AND query LIKE '%{schema}%'"
+        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outrigger%' AND query LIKE '%{schema}%'"
     );
     let connections = server.sql(&of_this_store);
     path.proxy.arrive();

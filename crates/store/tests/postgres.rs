@@ -242,7 +242,7 @@ fn clients_share_the_few_connections_of_pgbouncer() {
         }
     });
     assert_eq!(paths(&meta, At::Now), names(CLIENTS * STEPS));
-    let through = "SELECT count(*) > 0 AND count(*) <= 4 FROM pg_stat_activity WHERE application_name = 'outrigger' AND client_port = -1 \
+    let through = "SELECT count(*) > 0 AND count(*) <= 4 FROM pg_stat_activity WHERE application_name LIKE 'outrigger%' AND client_port = -1 \
                    AND query LIKE '%SCHEMA%'";
     assert_eq!(server.sql(&through.replace("SCHEMA", &Location::parse(&url).unwrap().schema)), "t");
 }
@@ -379,7 +379,7 @@ fn connections_ended_by_the_server_cost_nobody_a_commit() {
                     seen = now;
                     let counts = server.sql(
                         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
-                         WHERE application_name = 'outrigger' AND query LIKE '%SELECT%' AND random() < 0.5",
+                         WHERE application_name LIKE 'outrigger%' AND query LIKE '%SELECT%' AND random() < 0.5",
                     );
                     ended += counts.parse::<usize>().unwrap();
                 }

@@ -80,7 +80,7 @@ fn a_server_is_believed_if_its_certificate_is_for_its_name_and_from_the_authorit
     meta.reserve_inodes(9).unwrap();
     commit(&meta, writer(&meta), vec![file(R, "f", 5, 1)], 1).unwrap();
     let secured_by = "SELECT count(*), count(DISTINCT s.version) FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid) \
-                      WHERE a.application_name = 'outrigger' AND";
+                      WHERE a.application_name LIKE 'outrigger%' AND";
     assert_eq!(server.sql(&format!("{secured_by} NOT s.ssl")), "0|0");
     assert_ne!(server.sql(&format!("{secured_by} s.ssl")), "0|0");
     for mode in ["", "&sslmode=verify-full"] {

@@ -10,7 +10,7 @@ use outrigger_store::copy::CopyNote;
 use outrigger_store::gc::LastGc;
 use outrigger_store::meta::SessionKind;
 use outrigger_store::ops::mounts::MountStatus;
-use outrigger_store::ops::status::{SessionStatus, Standing, Status, status};
+use outrigger_store::ops::status::{SessionStatus, Standing, Status, TierStatus, status};
 use outrigger_store::{Store, clock, shared};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -147,16 +147,26 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
             &format!("to pack    {chunks} of small files in the database, {}\n", size(status.loose_bytes));
     }
     text += &format!("last gc    {}\n", status.last_gc.map_or_else(|| "not known".to_string(), told));
+    if let Some(run) = &status.collecting {
+        let age = duration(run.age as f64 / 1e9);
+        text += &format!("collecting {}, session {}, for {age}\n", run.phase, run.session);
+    }
+    for tier in &status.tiers {
+        text += &format!("place      {}{}\n", tier.place, told_of_tier(tier));
+    }
     text += "\npacks              count        bytes\n";
     for (state, packs) in &status.packs {
         text += &format!("  {state:11} {:>10}  {:>11}\n", count(packs.packs), size(packs.bytes));
     }
     text += &format!("\n{}\n", counted(status.sessions.len() as u64, "session", "sessions"));
     for session in &status.sessions {
-        let SessionStatus { id, host, process, what, lag, locks, .. } = session;
+        let SessionStatus { id, host, process, what, lag, locks, lease_left_secs, .. } = session;
         let mut lag = if *lag > 0 { format!(", {lag} behind") } else { String::new() };
         if *locks > 0 {
             lag += &format!(", {}", counted(*locks, "lock", "locks"));
+        }
+        if session.standing == Standing::Live {
+            lag += &format!(", lease {lease_left_secs} s");
         }
         let (kind, standing) = (kind(session), standing(session));
         text += &format!("  {id:>6}  {kind:9}  {standing:4}  {what} on {host}, process {process}{lag}\n");
@@ -177,6 +187,13 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
         );
     }
     text
+}
+
+fn told_of_tier(tier: &TierStatus) -> String {
+    let bytes = tier.bytes.map(|bytes| format!(", {}", size(bytes))).unwrap_or_default();
+    let bound = tier.bound.map(|bound| format!(" of {bound}")).unwrap_or_default();
+    let free = tier.free_bytes.map(|free| format!(", {} free", size(free))).unwrap_or_default();
+    bytes + &bound + &free
 }
 
 fn told(last: LastGc) -> String {
@@ -206,6 +223,7 @@ fn json(store: &Store, status: &Status) -> Object {
         .map(|session| {
             let object = Object::new().with("id", session.id).with("kind", kind(session));
             let object = object.with("standing", standing(session)).with("lag", session.lag);
+            let object = object.with("lease_left_secs", session.lease_left_secs);
             let object = object.with("host", session.host.as_str()).with("process", session.process.as_str());
             object.with("locks", session.locks).with("command", session.what.as_str()).into()
         })
@@ -226,6 +244,19 @@ fn json(store: &Store, status: &Status) -> Object {
         let object = object.with("packs_removed", last.packs_removed).with("bytes_freed", last.bytes_freed);
         Value::from(object.with("packs_unreadable", last.packs_unreadable))
     });
+    let collecting = status.collecting.as_ref().map(|run| {
+        let object = Object::new().with("session", run.session).with("phase", run.phase.as_str());
+        Value::from(object.with("began", rfc3339_nanos(run.began)).with("age_ms", run.age / 1_000_000))
+    });
+    let tiers: Vec<Value> = status
+        .tiers
+        .iter()
+        .map(|tier| {
+            let object = Object::new().with("place", tier.place.as_str()).with("bytes", tier.bytes);
+            let object = object.with("bound", tier.bound.map(|bound| bound.to_string()));
+            object.with("free_bytes", tier.free_bytes).into()
+        })
+        .collect();
     let packs: Vec<Value> = status
         .packs
         .iter()
@@ -247,6 +278,8 @@ fn json(store: &Store, status: &Status) -> Object {
         .with("loose_chunks", status.loose_chunks)
         .with("loose_bytes", status.loose_bytes)
         .with("last_gc", last_gc)
+        .with("collecting", collecting)
+        .with("places", tiers)
         .with("packs", packs)
         .with("sessions", sessions)
         .with("mounts", mounts)

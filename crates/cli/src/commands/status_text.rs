@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use outrigger_store::Store;
-use outrigger_store::ops::status::{Status, status};
+use outrigger_store::backend::Fill;
+use outrigger_store::ops::status::{Status, TierStatus, status};
 
 use super::status::{behind_ms, kind, standing};
 
@@ -42,6 +43,7 @@ pub fn exposition(store: &Store) -> String {
     text.one("packs_trouble", "Whether something is wrong with the packs' place.", trouble);
     text.one("holders", "Who holds contents besides sessions.", status.holders.len() as u64);
     packs(&mut text, &status);
+    tiers(&mut text, &status);
     sessions(&mut text, &status);
     mounts(&mut text, &status);
     if let Some(last) = &status.last_gc {
@@ -55,6 +57,12 @@ pub fn exposition(store: &Store) -> String {
             last.took_ms % 1000
         );
         text.one("gc_freed_bytes", "What that run gave back.", last.bytes_freed);
+    }
+    let collecting = status.collecting.as_ref();
+    text.one("collecting", "Whether a collector runs.", u64::from(collecting.is_some()));
+    if let Some(run) = collecting {
+        text.family("collecting_seconds", "How long it has run, by what it is at.");
+        text.value("collecting_seconds", &format!("{{phase=\"{}\"}}", run.phase), run.age / 1_000_000_000);
     }
     if let Some(copy) = &status.copy {
         let help = "Of a copy: how old the state of its source is that it has.";
@@ -87,16 +95,43 @@ fn sessions(text: &mut Text, status: &Status) {
     for ((kind, standing), count) in counts {
         text.value("sessions", &format!("{{kind=\"{kind}\",standing=\"{standing}\"}}"), count);
     }
+    text.family("session_lease_seconds", "What is left of a session's lease.");
+    for session in &status.sessions {
+        let labels = format!("{{session=\"{}\",host=\"{}\"}}", session.id, label(&session.host));
+        text.value("session_lease_seconds", &labels, session.lease_left_secs);
+    }
     let lag = status.sessions.iter().map(|session| session.lag).max().unwrap_or(0);
     text.one("session_lag", "Generations that the slowest session is behind the collector.", lag);
+}
+
+/// As a label's value.
+fn label(what: &str) -> String {
+    what.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn tiers(text: &mut Text, status: &Status) {
+    let place = |tier: &TierStatus| format!("{{place=\"{}\"}}", label(&tier.place));
+    text.family("place_bytes", "Bytes of packs by the place where they lie.");
+    for tier in &status.tiers {
+        tier.bytes.iter().for_each(|bytes| text.value("place_bytes", &place(tier), *bytes));
+    }
+    text.family("place_free_bytes", "What the file system of a place has left.");
+    for tier in &status.tiers {
+        tier.free_bytes.iter().for_each(|bytes| text.value("place_free_bytes", &place(tier), *bytes));
+    }
+    text.family("place_bound_bytes", "How many bytes of packs a place may take.");
+    for tier in &status.tiers {
+        if let Some(Fill::Bytes(bytes)) = tier.bound {
+            text.value("place_bound_bytes", &place(tier), bytes);
+        }
+    }
 }
 
 fn mounts(text: &mut Text, status: &Status) {
     text.one("mounts", "Where the store is mounted: how many.", status.mounts.len() as u64);
     text.family("mount_since_timestamp_seconds", "Since when it is mounted there, seconds since 1970.");
     for mount in &status.mounts {
-        let of = |what: &str| what.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let (host, point, user) = (of(&mount.host), of(&mount.note.point), of(&mount.note.user));
+        let (host, point, user) = (label(&mount.host), label(&mount.note.point), label(&mount.note.user));
         let labels = format!("{{host=\"{host}\",point=\"{point}\",user=\"{user}\"}}");
         text.value("mount_since_timestamp_seconds", &labels, mount.since / 1_000_000_000);
     }

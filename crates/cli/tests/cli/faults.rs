@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};
 
 use outrigger_store::testing::s3::{ACCESS_KEY, HttpFault, S3Server};
@@ -27,13 +27,14 @@ struct Executioner {
     proxy: Proxy,
     left: Arc<AtomicI64>,
     victim: Arc<AtomicU32>,
+    arrives: Arc<AtomicBool>,
 }
 
 impl Executioner {
-    /// Every other time the piece at which it dies arrives all the same.
     fn new(server: &Server) -> Self {
         let (left, victim) = (Arc::new(AtomicI64::new(i64::MAX)), Arc::new(AtomicU32::new(0)));
-        let (counted, killed, rounds) = (Arc::clone(&left), Arc::clone(&victim), AtomicU32::new(0));
+        let arrives = Arc::new(AtomicBool::new(false));
+        let (counted, killed, passes) = (Arc::clone(&left), Arc::clone(&victim), Arc::clone(&arrives));
         let judge = move || {
             if counted.fetch_sub(1, Ordering::SeqCst) != 0 {
                 return Piece::Pass;
@@ -41,15 +42,14 @@ impl Executioner {
             // Not by a program: a child that is started closes what it inherited, files in the victim's mount among them, and those wait for this very thread.
             let victim = Pid::from_raw(killed.load(Ordering::SeqCst) as i32).unwrap();
             kill_process(victim, Signal::KILL).unwrap();
-            match rounds.fetch_add(1, Ordering::SeqCst) % 2 {
-                0 => Piece::PassAndEnd,
-                _ => Piece::Lose,
-            }
+            if passes.load(Ordering::SeqCst) { Piece::PassAndEnd } else { Piece::Lose }
         };
-        Self { proxy: Proxy::start(server, judge).unwrap(), left, victim }
+        Self { proxy: Proxy::start(server, judge).unwrap(), left, victim, arrives }
     }
 
-    fn kill_after(&self, victim: &Host, pieces: i64) {
+    /// After so many pieces; the one at which it dies arrives all the same, or does not.
+    fn kill_after(&self, victim: &Host, pieces: i64, arrives: bool) {
+        self.arrives.store(arrives, Ordering::SeqCst);
         self.victim.store(victim.child.id(), Ordering::SeqCst);
         self.left.store(pieces, Ordering::SeqCst);
     }
@@ -63,8 +63,9 @@ impl Executioner {
     }
 }
 
-/// At each piece that a mount and its database exchange while it writes, renames and removes, it is killed, once with the piece arriving and once not. What it had
-/// acknowledged is there on the other host, what it had not is there wholly or not at all, and nobody waits for it.
+/// At pieces that a mount and its database exchange while it writes and makes and renames names, it is killed: at each third one, which arrives all the same or does not, by
+/// turns; with `OUTRIGGER_KILL_PIECES=all` (`make test-long`, some minutes) at each one, both ways. What it had acknowledged is there on the other host, what it had not is there
+/// wholly or not at all, and nobody waits for it.
 #[test]
 fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
     let Some(shared) = Shared::new() else { return };
@@ -72,8 +73,9 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
     let other = shared.mount();
     let (old, new) = (noise(1, 300_000), noise(2, 400_000));
     let mut kills = 0;
-    // One in three: all of them are some two minutes.
-    for pieces in (0..).step_by(3) {
+    let all = std::env::var("OUTRIGGER_KILL_PIECES").is_ok_and(|which| which == "all");
+    for round in 0.. {
+        let (pieces, arrives) = if all { (round / 2, round % 2 == 0) } else { (3 * round, round % 2 == 0) };
         for name in ["large", "small", "moved"] {
             synced(&other, name, &old[..20_000]).unwrap();
         }
@@ -83,14 +85,14 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
         let mut victim = Host::new(executioner.proxy.url(&shared.schema), &[]);
         // It knows its statements by then.
         synced(&victim, "warm", &noise(pieces, 100_000)).unwrap();
-        executioner.kill_after(&victim, pieces as i64);
+        executioner.kill_after(&victim, pieces as i64, arrives);
         let large = synced(&victim, "large", &new).is_ok();
         let small = synced(&victim, "small", b"new").is_ok();
         let moved = fs::rename(victim.path("moved"), victim.path("to")).is_ok();
         let made = fs::create_dir(victim.path("dir")).is_ok();
         let is_killed = executioner.has_killed();
         executioner.rest();
-        let at = format!("killed after {pieces} pieces: {large} {small} {moved} {made}");
+        let at = format!("killed after {pieces} pieces, arrived: {arrives}: {large} {small} {moved} {made}");
         assert!(is_killed || large && small && moved && made, "{at}");
         if is_killed {
             kills += 1;
@@ -119,12 +121,12 @@ fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
             "UPDATE SCHEMA.session SET lease_until = 1, lease_secs = 0 WHERE description LIKE '% PID %'";
         let over = over.replace("SCHEMA", &shared.schema);
         shared.server.sql(&over.replace("PID", &executioner.victim.load(Ordering::SeqCst).to_string()));
-        if pieces % 4 == 2 {
+        if round % 4 == 2 {
             other.done(&["gc"]);
         }
     }
     println!("killed {kills} times");
-    assert!(kills > 15, "{kills}");
+    assert!(kills > if all { 90 } else { 15 }, "{kills}");
     other.done(&["gc"]);
     shared.check(&other);
 }

@@ -34,6 +34,7 @@ mod secured;
 mod sentences;
 mod shared;
 mod site;
+mod soak;
 mod tars;
 mod told;
 mod trees;

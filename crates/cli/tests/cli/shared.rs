@@ -146,6 +146,11 @@ impl Host {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         assert!(Command::new("umount").arg("-l").arg(self.place.path("mnt")).status().unwrap().success());
+        self.mount_again();
+    }
+
+    /// Mounts where a mount was that is gone.
+    pub fn mount_again(&mut self) {
         self.child = start(&self.place, &self.url);
     }
 }
@@ -208,6 +213,18 @@ fn what_one_mount_has_closed_the_others_open_and_commands_too() {
     processes.sort_by_key(|id| id.parse::<u64>().unwrap());
     assert_eq!(standing(&one, "live"), processes);
     assert!(one.done(&["status"]).text().contains(&format!("process {}", processes[0])));
+    // Whose lease lasts how long; and an administrator of the database finds them there.
+    let status = one.done(&["status", "--json"]).json();
+    for session in status["sessions"].as_array().unwrap() {
+        let (left, id) = (session["lease_left_secs"].as_u64().unwrap(), &session["id"]);
+        assert!((1..=60).contains(&left), "{session}");
+        if session["command"] == "mount" && session["kind"] == "writer" {
+            let named = "SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name LIKE 'outrigger mount, session %'";
+            assert_eq!(shared.server.sql(named), "t", "{id}");
+        }
+    }
+    let place = &status["places"][0];
+    assert!(place["bytes"].as_u64() > Some(0) && place["free_bytes"].as_u64() > Some(0), "{status}");
     // Where they are mounted, whichever of them is asked.
     let mounts = |host: &Host| host.done(&["status", "--json"]).json()["mounts"].as_array().unwrap().clone();
     for host in [&one, &two] {

@@ -60,6 +60,9 @@ fn a_stores_numbers_are_handed_out_until_a_signal() {
     assert_eq!(value(&metrics, "outrigger_store_packs_trouble"), 0.0);
     assert!(value(&metrics, "outrigger_store_packs{state=\"live\"}") >= 1.0);
     assert!(value(&metrics, "outrigger_store_pack_bytes{state=\"live\"}") >= 1.0);
+    assert_eq!(value(&metrics, "outrigger_store_collecting"), 0.0);
+    assert!(value(&metrics, "outrigger_store_place_bytes{place=\"in the store's directory\"}") >= 1.0);
+    assert!(value(&metrics, "outrigger_store_place_free_bytes{place=\"in the store's directory\"}") >= 1.0);
     // What happens meanwhile is seen, also when another database takes the place of this one.
     place.done(&["snapshot", "create", "s"]);
     assert_eq!(value(&scrape(&socket), "outrigger_store_snapshots"), 1.0);

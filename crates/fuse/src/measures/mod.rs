@@ -16,6 +16,7 @@ pub use self::status::{FIELDS, Field, HISTOGRAM, Kind, Label, Status, Unit};
 pub use self::tally::{BOUNDS, Histogram, Operation, Spread, Tally};
 pub use self::text::{CONTENT_TYPE, exposition, json};
 
+use outrigger_store::meta::{Meta, WriteCounts};
 use outrigger_store::read::packs::{FrameCounts, PackReader};
 
 /// What can say how it fares.
@@ -30,5 +31,18 @@ impl Watched for PackReader {
         (status.frame_cache_hits, status.frame_cache_misses) = (hits, misses);
         status.packs_trouble = u64::from(self.trouble().is_some());
         (status.read_ahead_frames, status.read_ahead_hits) = (ahead, ahead_hits);
+        let near = self.cache_counts().unwrap_or_default();
+        (status.block_cache_memory, status.block_cache_disk) = (near.memory_hits, near.disk_hits);
+        (status.block_cache_fetched, status.block_cache_ahead) = (near.fetched, near.ahead);
+        (status.packs_requests, status.packs_failures, status.packs_seconds) =
+            (near.requests, near.failures, near.nanos);
     }
+}
+
+/// What a shared store's database costs.
+pub fn database(meta: &dyn Meta, status: &mut Status) {
+    status.database_trouble = u64::from(meta.trouble().is_some());
+    let WriteCounts { transactions, again, nanos } = meta.write_counts();
+    (status.database_transactions, status.database_retries, status.database_seconds) =
+        (transactions, again, nanos);
 }

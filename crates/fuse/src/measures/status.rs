@@ -122,6 +122,16 @@ table! {
     devices_cut_off: Gauge, Whole; "Devices that are cut off, or on trial after that";
     packs_trouble: Gauge, Whole; "1 while requests to the place of the packs fail, or one has waited for ten seconds";
     database_trouble: Gauge, Whole; "1 while the database of a shared store cannot be reached";
+    block_cache_memory: Counter, Whole; "Blocks of packs that were read and found in memory";
+    block_cache_disk: Counter, Whole; "Blocks of packs that were read and found on this host's disk";
+    block_cache_fetched: Counter, Whole; "Blocks of packs that were read and had to be fetched";
+    block_cache_ahead: Counter, Whole; "Blocks that were fetched ahead of reads";
+    packs_requests: Counter, Whole; "Requests for blocks to an object store or pool";
+    packs_failures: Counter, Whole; "Requests of them that failed for good";
+    packs_seconds: Counter, Seconds; "Time that they took, all together";
+    database_transactions: Counter, Whole; "Transactions that wrote to the database of a shared store";
+    database_retries: Counter, Whole; "How often one was made again, because of another client or a lost connection";
+    database_seconds: Counter, Seconds; "Time that they took, all together, with their repetitions";
     outside_changes: Counter, Whole; "How often another process changed the store, and the kernel had to forget what it had cached";
 }
 

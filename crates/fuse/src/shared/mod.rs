@@ -293,6 +293,6 @@ impl Watched for SharedVolume {
         core.counters.watch(status);
         status.unpacked_bytes = core.packer.waiting();
         core.store.packs.watch(status);
-        status.database_trouble = u64::from(core.store.meta.trouble().is_some());
+        crate::measures::database(&*core.store.meta, status);
     }
 }

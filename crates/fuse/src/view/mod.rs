@@ -251,7 +251,7 @@ impl Watched for ReadVolume {
     fn watch(&self, status: &mut Status) {
         status.open_handles = self.handles_open() as u64;
         self.store.packs.watch(status);
-        status.database_trouble = u64::from(self.store.meta.trouble().is_some());
+        crate::measures::database(&*self.store.meta, status);
     }
 }
 

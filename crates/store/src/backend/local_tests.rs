@@ -16,6 +16,14 @@ fn conforms() {
     conformance::backend(&LocalBackend::open(dir.path(), true, false).unwrap());
 }
 
+/// As a directory that several hosts have mounted, which writes otherwise.
+#[test]
+fn conforms_when_it_is_shared() {
+    let dir = tempfile::tempdir().unwrap();
+    let access = Access { create: true, ..Access::default() };
+    conformance::backend(&LocalBackend::open_shared(dir.path(), access).unwrap());
+}
+
 /// On tmpfs, where direct I/O may be missing.
 #[test]
 fn conforms_in_shared_memory() {

@@ -160,6 +160,11 @@ pub trait Backend: Send + Sync {
         false
     }
 
+    /// How often what was read was kept nearby; `None` where nothing is kept.
+    fn cache_counts(&self) -> Option<CacheCounts> {
+        None
+    }
+
     /// Whether reads may be answered from what was kept nearby, as they are at first; when not, all that is kept in memory is dropped.
     fn use_cache(&self, _on: bool) {}
 

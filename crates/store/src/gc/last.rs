@@ -11,6 +11,47 @@ use crate::meta::Meta;
 /// Where the note is, among what is kept beside jobs.
 const KIND: &str = "gc";
 const NAME: &str = "last";
+/// … and that of the run that is under way.
+const RUNNING: &str = "running";
+
+/// A run that is under way, as it has noted itself.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Collecting {
+    /// Its session. One that is over has left its note behind.
+    pub session: u64,
+    /// What it is at.
+    pub phase: String,
+    /// When it began, nanoseconds since 1970 by the database's clock.
+    pub began: u64,
+    /// How long it has been under way, nanoseconds.
+    #[serde(skip)]
+    pub age: u64,
+}
+
+impl Collecting {
+    /// Notes what the run of `session` is at. It goes on whether or not that can be done.
+    pub(super) fn note(meta: &dyn Meta, session: u64, began: u64, phase: &str) {
+        let note = Self { session, phase: phase.to_owned(), began, age: 0 };
+        if let (Some(jobs), Ok(text)) = (meta.jobs(), serde_json::to_string(&note)) {
+            let _ = jobs.set_note(KIND, RUNNING, Some(text.as_str()));
+        }
+    }
+
+    /// Nothing is under way any more.
+    pub(super) fn ended(meta: &dyn Meta) {
+        if let Some(jobs) = meta.jobs() {
+            let _ = jobs.set_note(KIND, RUNNING, None);
+        }
+    }
+
+    /// What was noted last, `now` by the database's clock.
+    pub(crate) fn read(meta: &dyn Meta, now: u64) -> Result<Option<Self>> {
+        let Some(jobs) = meta.jobs() else { return Ok(None) };
+        let note = jobs.notes(KIND)?.into_iter().find(|note| note.name == RUNNING);
+        let run: Option<Self> = note.and_then(|note| serde_json::from_str(&note.value).ok());
+        Ok(run.map(|run| Self { age: now.saturating_sub(run.began), ..run }))
+    }
+}
 
 /// A run that has reclaimed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -47,7 +47,8 @@ impl Localize {
     /// # Errors
     /// `NotFound`; `Invalid` where packs cannot be placed, there is no such host, or none has any of it.
     pub fn new(store: &Store, path: &StorePath, host: Option<&str>) -> Result<Self> {
-        if store.backend.hosts()?.is_empty() {
+        // Of several tiers only one can choose: what is written anew may go to another one, and lie nowhere again.
+        if store.backend.tiers().is_some() || store.backend.hosts()?.is_empty() {
             let why = match &store.config.packs {
                 None => {
                     let packs = store.dir().join("packs");

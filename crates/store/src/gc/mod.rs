@@ -41,7 +41,7 @@ use outrigger_format::PackId;
 
 pub(crate) use self::catalogue::compact as write_catalogue_anew;
 use self::copy::Copier;
-pub use self::last::LastGc;
+pub use self::last::{Collecting, LastGc};
 use self::localize::Gather;
 pub use self::localize::{Localize, LocalizeReport, localize};
 use self::mark::Marker;
@@ -88,7 +88,11 @@ pub fn collect(store: &Store, options: &GcOptions, progress: &GcProgress) -> Res
             return Err(error);
         }
     };
-    let ended = Run { store, options, progress, session: &session }.run(&strays, &mut report);
+    let begun = store.meta.now()?;
+    let run = Run { store, options, progress, session: &session, begun };
+    run.is_at("beginning");
+    let ended = run.run(&strays, &mut report);
+    Collecting::ended(&*store.meta);
     let released = store.meta.release_collector(session.id());
     // When another run has taken over, what this one found missing may have been moved by that one.
     let is_over = matches!(&released, Err(error) if error.kind() == ErrorKind::Fenced);
@@ -213,11 +217,18 @@ struct Run<'a> {
     options: &'a GcOptions,
     progress: &'a GcProgress,
     session: &'a Arc<Session>,
+    /// By the database's clock.
+    begun: u64,
 }
 
 impl Run<'_> {
+    /// Notes it for `status`.
+    fn is_at(&self, phase: &str) {
+        Collecting::note(&*self.store.meta, self.session.id().0, self.begun, phase);
+    }
+
     fn run(&self, strays: &[PackId], report: &mut GcReport) -> Result<()> {
-        let Self { store, options, progress, session } = *self;
+        let Self { store, options, progress, session, .. } = *self;
         report.packs_swept = store.meta.sweep_packs(store.meta.now()?)?;
         sweep::remove_strays(store, strays, options, report)?;
         sweep::unlink_dead(store, &store.meta.packs()?, options, report)?;
@@ -233,6 +244,7 @@ impl Run<'_> {
         marker.superseded = catalogue::compact_if_grown(store, session, options, progress, report)?;
 
         let aims = Aims::load(store, options)?;
+        self.is_at("marking");
         let (_, condemned) = mark_and_judge(store, &mut marker, &aims, options, progress, report)?;
         if condemned.is_empty() {
             return Ok(());
@@ -240,8 +252,10 @@ impl Run<'_> {
         let ids: Vec<PackId> = condemned.iter().map(|row| row.id).collect();
         report.packs_condemned = ids.len() as u64;
         let generation = store.meta.condemn(session.id(), &ids)?;
+        self.is_at("waiting for sessions");
         self.wait(generation, report)?;
 
+        self.is_at("marking what is new");
         let began = Instant::now();
         progress.enter("marking what is new", 0);
         let rows = marker.mark(store, options.threads(), progress)?;
@@ -250,6 +264,7 @@ impl Run<'_> {
         let victims: Vec<&PackRow> = rows.iter().filter(|row| row.state == PackState::Condemned).collect();
         report.packs_reprieved = report.packs_condemned.saturating_sub(victims.len() as u64);
 
+        self.is_at("copying what is in use");
         let began = Instant::now();
         let done = self.empty(&victims, &marker, &aims, report);
         report.copy_ms = began.elapsed().as_millis() as u64;

@@ -71,8 +71,21 @@ pub struct SessionRow {
     pub lease_until: u64,
     /// It has ended, by the database's clock.
     pub lease_is_over: bool,
+    /// Whole seconds that are left of it, by the same clock; 0 when it is over.
+    pub lease_left_secs: u64,
     /// Who it is: host, process id, command.
     pub description: String,
+}
+
+/// What transactions that write have cost this process, where that is counted: with the database on another host.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WriteCounts {
+    /// How many there were.
+    pub transactions: u64,
+    /// How often one was made again: because of another transaction, or because its connection was lost.
+    pub again: u64,
+    /// How long they took all together, with all their tries.
+    pub nanos: u64,
 }
 
 /// What a writer may rely on (rules 1, 8 and 9 of `docs/decisions/0003-reclaim-protocol.md`): read in one transaction.
@@ -449,6 +462,11 @@ pub trait Meta: Send + Sync {
     /// What is wrong with the way to the database just now, in a clause; `None` while it answers.
     fn trouble(&self) -> Option<String> {
         None
+    }
+
+    /// What transactions that write have cost so far.
+    fn write_counts(&self) -> WriteCounts {
+        WriteCounts::default()
     }
 
     // ---- sessions -------------------------------------------------------------------------------------------------

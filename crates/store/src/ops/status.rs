@@ -1,11 +1,13 @@
 //! Who uses a store just now, and what waits to be done: for those who run it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::mounts::{self, MountStatus};
+use crate::backend::{Fill, Location, Place};
 use crate::copy::CopyNote;
 use crate::error::Result;
-use crate::gc::LastGc;
+use crate::gc::{Collecting, LastGc};
 use crate::meta::{PackState, SessionKind, SessionRow};
 use crate::session::is_gone;
 use crate::store::Store;
@@ -26,6 +28,8 @@ pub enum Standing {
 pub struct SessionStatus {
     /// Its number.
     pub id: u64,
+    /// Seconds that are left of its lease, by the database's clock.
+    pub lease_left_secs: u64,
     /// What it is there for.
     pub kind: SessionKind,
     /// How it stands.
@@ -51,6 +55,56 @@ pub struct PacksStatus {
     pub bytes: u64,
 }
 
+/// One place of packs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TierStatus {
+    /// Where it is.
+    pub place: String,
+    /// Bytes of packs there; of several places only what can be counted by looking, in directories. In the last one is what is not in those above.
+    pub bytes: Option<u64>,
+    /// How much of it new packs may take.
+    pub bound: Option<Fill>,
+    /// What its file system has left, of a directory.
+    pub free_bytes: Option<u64>,
+}
+
+/// The places of packs, the first one first. While they do not answer, only where they are.
+fn tiers(store: &Store, packs: &BTreeMap<&'static str, PacksStatus>) -> Vec<TierStatus> {
+    let answers = store.backend.trouble().is_none();
+    let free = |dir: &Path| {
+        let system = rustix::fs::statvfs(dir).ok().filter(|_| answers)?;
+        Some(system.f_bavail * system.f_frsize)
+    };
+    let all: u64 = packs.iter().filter(|(state, _)| **state != "writing").map(|(_, packs)| packs.bytes).sum();
+    let one = |place: String, dir: Option<&Path>| {
+        vec![TierStatus { place, bytes: Some(all), bound: None, free_bytes: dir.and_then(free) }]
+    };
+    match (&store.config.packs, store.backend.tiers()) {
+        (Some(Location::Tiers(_)), Some(tiers)) => {
+            let (mut above, last) = (0, tiers.places().len() - 1);
+            let of = |(at, place): (usize, &Place)| {
+                let dir = match &place.tier.location {
+                    Location::Directory(dir) => Some(dir.as_path()),
+                    _ => None,
+                };
+                let counted = dir.filter(|_| answers).and_then(|_| place.bytes().ok());
+                above += counted.unwrap_or(0);
+                let rest = (at == last && answers).then(|| all.saturating_sub(above));
+                TierStatus {
+                    place: place.tier.location.to_string(),
+                    bytes: counted.or(rest),
+                    bound: place.tier.fill,
+                    free_bytes: dir.and_then(free),
+                }
+            };
+            tiers.places().iter().enumerate().map(of).collect()
+        }
+        (Some(Location::Directory(dir)), _) => one(Location::Directory(dir.clone()).to_string(), Some(dir)),
+        (Some(location), _) => one(location.to_string(), None),
+        (None, _) => one("in the store's directory".to_owned(), Some(store.dir())),
+    }
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Status {
@@ -60,6 +114,10 @@ pub struct Status {
     pub mounts: Vec<MountStatus>,
     /// The last run of the collector that came to its end; of a copy that nobody has written to `None`, as what it knows of is its source's.
     pub last_gc: Option<LastGc>,
+    /// What the collector that runs just now is at.
+    pub collecting: Option<Collecting>,
+    /// The places of packs.
+    pub tiers: Vec<TierStatus>,
     /// Packs by their state.
     pub packs: BTreeMap<&'static str, PacksStatus>,
     /// Chunks of small files that lie in the database until they are packed …
@@ -101,7 +159,18 @@ pub fn status(store: &Store) -> Result<Status> {
         let lag = newest.saturating_sub(acknowledged(row).unwrap_or(newest));
         let locks = held.iter().find(|(session, _)| *session == row.id).map_or(0, |(_, count)| *count);
         let (id, kind) = (row.id.0, row.kind);
-        SessionStatus { id, kind, standing, host: word(), process: word(), what: word(), lag, locks }
+        let lease_left_secs = row.lease_left_secs;
+        SessionStatus {
+            id,
+            lease_left_secs,
+            kind,
+            standing,
+            host: word(),
+            process: word(),
+            what: word(),
+            lag,
+            locks,
+        }
     });
     let sessions: Vec<SessionStatus> = sessions.collect();
     let mut packs = BTreeMap::<_, PacksStatus>::new();
@@ -121,7 +190,13 @@ pub fn status(store: &Store) -> Result<Status> {
     let note = CopyNote::read(&*store.meta)?;
     let given_out = store.meta.counters()?;
     let copy = note.filter(|note| note.counters() == given_out);
+    let now = store.meta.now()?;
+    let is_live = |session: &SessionStatus, id: u64| session.id == id && session.standing == Standing::Live;
+    let collecting = Collecting::read(&*store.meta, now)?
+        .filter(|run| sessions.iter().any(|session| is_live(session, run.session)));
     Ok(Status {
+        collecting,
+        tiers: tiers(store, &packs),
         mounts: mounts::mounts(&*store.meta, &sessions)?,
         last_gc: LastGc::read(&*store.meta)?.filter(|_| copy.is_none()),
         copy,

@@ -15,7 +15,7 @@ use outrigger_format::{Fingerprint, FingerprintKind, Footer, FrameHeader, PackId
 use outrigger_offload::pool::Buffer;
 use outrigger_offload::{Decoded, FrameDecoder, FrameDevices};
 
-use crate::backend::Backend;
+use crate::backend::{Backend, CacheCounts};
 use crate::clock::thread_time;
 use crate::error::{Context, Error, Result};
 use crate::verified::Verified;
@@ -194,6 +194,11 @@ impl PackReader {
     /// What is wrong with the packs' place just now ([`Backend::trouble`]).
     pub fn trouble(&self) -> Option<String> {
         self.backend.trouble()
+    }
+
+    /// How often what was read of packs was kept nearby, and what it cost where not ([`Backend::cache_counts`]).
+    pub fn cache_counts(&self) -> Option<CacheCounts> {
+        self.backend.cache_counts()
     }
 
     /// A reader with a cache of the default size.

@@ -21,6 +21,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use outrigger_format::{PACK_HEADER_LEN, PackId};
 
@@ -71,6 +72,28 @@ pub struct CacheCounts {
     pub fetched: u64,
     /// Blocks fetched ahead.
     pub ahead: u64,
+    /// Requests to the engine for them …
+    pub requests: u64,
+    /// … how many of these failed …
+    pub failures: u64,
+    /// … and how long they took all together, nanoseconds.
+    pub nanos: u64,
+}
+
+impl std::ops::Add for CacheCounts {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            memory_hits: self.memory_hits + other.memory_hits,
+            disk_hits: self.disk_hits + other.disk_hits,
+            fetched: self.fetched + other.fetched,
+            ahead: self.ahead + other.ahead,
+            requests: self.requests + other.requests,
+            failures: self.failures + other.failures,
+            nanos: self.nanos + other.nanos,
+        }
+    }
 }
 
 /// What is known of a pack.
@@ -172,7 +195,14 @@ impl Shared {
     fn fetch(&self, id: PackId, first: u64, end: u64, len: u64) -> Result<()> {
         let start = first * BLOCK_LEN as u64;
         let mut bytes = vec![0; (len.min(end * BLOCK_LEN as u64) - start) as usize];
+        let began = Instant::now();
         let read = self.inner.read_at(id, start, &mut bytes);
+        let took = began.elapsed().as_nanos() as u64;
+        self.blocks.count(|counts| {
+            counts.requests += 1;
+            counts.failures += u64::from(read.is_err());
+            counts.nanos += took;
+        });
         if read.is_ok() {
             for (number, block) in (first..end).zip(bytes.chunks(BLOCK_LEN)) {
                 self.keep(id, number, block.into());
@@ -362,6 +392,10 @@ impl Backend for CachedBackend {
             self.shared.packs().clear();
             self.shared.blocks.clear();
         }
+    }
+
+    fn cache_counts(&self) -> Option<CacheCounts> {
+        Some(self.counts())
     }
 
     fn trouble(&self) -> Option<String> {

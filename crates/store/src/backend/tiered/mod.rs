@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use outrigger_format::PackId;
 
-use super::{Backend, PackWriter};
+use super::{Backend, CacheCounts, PackWriter};
 use crate::error::{Error, ErrorKind, Result};
 
 pub use tier::{Fill, Tier};
@@ -67,7 +67,7 @@ impl Place {
     }
 
     /// Counts the bytes of all packs in it.
-    fn bytes(&self) -> Result<u64> {
+    pub(crate) fn bytes(&self) -> Result<u64> {
         let began = Instant::now();
         let mut bytes = 0;
         for id in self.backend.list()? {
@@ -251,17 +251,42 @@ impl Backend for TieredBackend {
         self.places.iter().for_each(|place| place.backend.use_cache(on));
     }
 
+    fn cache_counts(&self) -> Option<CacheCounts> {
+        self.places.iter().filter_map(|place| place.backend.cache_counts()).reduce(std::ops::Add::add)
+    }
+
     fn trouble(&self) -> Option<String> {
         let of = |place: &Place| Some(format!("{}: {}", place.tier.location, place.backend.trouble()?));
         self.places.iter().find_map(of)
     }
 
+    /// Those of the first tier whose packs lie where their ids say.
+    fn hosts(&self) -> Result<Vec<String>> {
+        for place in &*self.places {
+            let hosts = place.backend.hosts()?;
+            if !hosts.is_empty() {
+                return Ok(hosts);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Of a pack that is there, what its tier says. Of one that is not there yet, where it lies once it is in the tier that [`Backend::hosts`] speaks of: it may have to
+    /// come down to it first.
     fn locate(&self, id: PackId) -> Result<Vec<String>> {
         let located = self.ask(id, |backend| match backend.len(id)? {
             Some(_) => backend.locate(id).map(Some),
             None => Ok(None),
         })?;
-        Ok(located.unwrap_or_default())
+        if let Some(hosts) = located {
+            return Ok(hosts);
+        }
+        for place in &*self.places {
+            if !place.backend.hosts()?.is_empty() {
+                return place.backend.locate(id);
+            }
+        }
+        Ok(Vec::new())
     }
 
     fn tiers(&self) -> Option<&TieredBackend> {

@@ -32,6 +32,26 @@ fn conforms_whichever_tier_takes_the_packs() {
     }
 }
 
+/// A pool below a directory: ids of new packs can be chosen by where the pool will have them.
+#[test]
+fn packs_can_be_placed_where_one_tier_can_do_it() {
+    let pool = MemoryBackend::on_hosts(&["h0", "h1", "h2"]);
+    let tiers = vec![place("file:/a?fill=10K", MemoryBackend::new()), place("rados://p/n", pool.clone())];
+    let backend = TieredBackend::new(tiers);
+    assert_eq!(backend.hosts().unwrap(), pool.hosts().unwrap());
+    assert_eq!(crate::backend::place_on(&backend, "h1").unwrap(), "h1");
+    for id in 1..=8 {
+        assert_eq!(backend.locate(PackId(id)).unwrap(), pool.locate(PackId(id)).unwrap());
+        write(&backend, id, &[id as u8; 4096]).unwrap();
+    }
+    // What lies in the directory is on no host that anybody knows.
+    assert_eq!(backend.locate(PackId(1)).unwrap(), [""; 0]);
+    assert_eq!(backend.locate(PackId(8)).unwrap(), pool.locate(PackId(8)).unwrap());
+    let directories =
+        vec![place("file:/a?fill=1", MemoryBackend::new()), place("file:/b", MemoryBackend::new())];
+    assert_eq!(TieredBackend::new(directories).hosts().unwrap(), [""; 0]);
+}
+
 #[test]
 fn new_packs_go_to_the_first_tier_below_its_bound() {
     let (a, b) = (MemoryBackend::new(), MemoryBackend::new());

@@ -114,6 +114,8 @@ pub(super) struct Connection {
     pub lane: i64,
     /// Its row there has been made.
     pub lane_is_there: bool,
+    /// It bears a name of its own.
+    is_named: bool,
 }
 
 impl Connection {
@@ -166,6 +168,7 @@ impl Connection {
             statements: HashMap::new(),
             lane,
             lane_is_there: false,
+            is_named: false,
         };
         if !connection.pooled {
             // Functions find the tables by it; all other statements name the schema.
@@ -181,6 +184,16 @@ impl Connection {
     /// True when it can no longer be used.
     pub fn is_lost(&self) -> bool {
         self.client.is_closed()
+    }
+
+    /// Bears a name in the server's list of what it does. Behind a pooler that gives every transaction another process, that would be another client's in a moment.
+    pub fn bear(&mut self, name: &str) {
+        if self.pooled || self.is_named {
+            return;
+        }
+        // It is a help, and nothing depends on it; a connection that is lost is found out by who uses it next.
+        let _ = self.script(&format!("SET application_name TO '{}'", name.replace('\'', "")));
+        self.is_named = true;
     }
 
     /// Makes its row of `lane`, which must be committed before any transaction locks it.

@@ -65,7 +65,7 @@ use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::telling::{Anew, Telling, Told};
 use super::{
     At, Commit, Committed, Counters, DirEntry, Generation, Hanging, Inode, Meta, PackRow, PinTarget,
-    SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
+    SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow, WriteCounts,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -205,7 +205,13 @@ impl Meta for PostgresMeta {
         description: &str,
         lease_secs: u32,
     ) -> Result<(SessionId, Generation)> {
-        self.write("opening a session", Gate::Shared, |tx| sessions::open(tx, kind, description, lease_secs))
+        let opened = self.write("opening a session", Gate::Shared, |tx| {
+            sessions::open(tx, kind, description, lease_secs)
+        })?;
+        // The lock's name, the host, the process and the command.
+        let what = description.rsplit(' ').next().unwrap_or_default();
+        self.transactions.pool.call(format!("outrigger {what}, session {}", opened.0.0));
+        Ok(opened)
     }
 
     fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
@@ -217,6 +223,10 @@ impl Meta for PostgresMeta {
         self.write("acknowledging a generation", Gate::Shared, |tx| {
             sessions::acknowledge(tx, session, relied)
         })
+    }
+
+    fn write_counts(&self) -> WriteCounts {
+        self.transactions.counts.get()
     }
 
     fn trouble(&self) -> Option<String> {

@@ -1,7 +1,7 @@
 //! Connections that are kept open, at most so many: who needs one more waits until one comes back.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use super::connection::Connection;
 use super::location::Location;
@@ -14,6 +14,8 @@ pub(super) struct Pool {
     pub location: Location,
     tls: Tls,
     state: Mutex<State>,
+    /// What connections are called in the server's list of what it does.
+    label: OnceLock<String>,
     returned: Condvar,
     /// By the connections that are made: who loses one makes another.
     pub health: Health,
@@ -29,7 +31,13 @@ impl Pool {
     pub fn new(location: Location) -> Result<Self> {
         let tls = Tls::new(&location)?;
         let state = Mutex::new(State { idle: Vec::new(), lent: 0 });
-        Ok(Self { location, tls, state, returned: Condvar::new(), health: Health::default() })
+        let (label, returned) = (OnceLock::new(), Condvar::new());
+        Ok(Self { location, tls, state, label, returned, health: Health::default() })
+    }
+
+    /// Has connections bear a name of which an administrator can tell whose they are. Only the first one counts.
+    pub fn call(&self, name: String) {
+        let _ = self.label.set(name);
     }
 
     /// A connection on loan: the one used last, or a new one.
@@ -58,6 +66,9 @@ impl Pool {
             Some(connection) => connection,
             None => self.open()?,
         });
+        if let Some(name) = self.label.get() {
+            lent.bear(name);
+        }
         Ok(lent)
     }
 

@@ -196,7 +196,11 @@ pub(super) const ALL: &str = concat!(
     lease_until!(""),
     " <= ",
     now!(),
-    " FROM @session ORDER BY id"
+    ", (",
+    lease_until!(""),
+    " - ",
+    now!(),
+    ") / 1000000000 FROM @session ORDER BY id"
 );
 
 /// A row of [`ALL`].
@@ -209,5 +213,6 @@ pub(super) fn read(row: &Row) -> Outcome<SessionRow> {
         lease_until: row.try_get::<_, i64>(3)? as u64,
         description: row.try_get(4)?,
         lease_is_over: row.try_get(5)?,
+        lease_left_secs: row.try_get::<_, i64>(6)?.try_into().unwrap_or(0),
     })
 }

@@ -11,6 +11,7 @@
 //! server is through with the lost transaction, tells by the number whether it was committed, and keeps a statement that is only just arriving (`at_once.rs`) from
 //! happening later. Only if it was not committed is it made again.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio_postgres::Error as SqlError;
@@ -18,6 +19,7 @@ use tokio_postgres::Error as SqlError;
 use super::connection::{Answer, BEGIN, Connection, Query, SETTINGS};
 use super::pool::{Lent, Pool};
 use crate::error::{Error, ErrorKind, Result};
+use crate::meta::WriteCounts;
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
 
 /// How a transaction stands to others.
@@ -66,6 +68,31 @@ pub(super) struct Transactions {
     pub pool: Pool,
     /// The advisory lock: derived from the schema's name, as a database may hold several stores.
     gate: i64,
+    pub counts: Counts,
+}
+
+/// What transactions that write cost.
+#[derive(Default)]
+pub(super) struct Counts {
+    transactions: AtomicU64,
+    again: AtomicU64,
+    nanos: AtomicU64,
+}
+
+impl Counts {
+    pub fn get(&self) -> WriteCounts {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        WriteCounts { transactions: of(&self.transactions), again: of(&self.again), nanos: of(&self.nanos) }
+    }
+
+    fn ended(&self, began: Instant) {
+        self.transactions.fetch_add(1, Ordering::Relaxed);
+        self.nanos.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    fn again(&self) {
+        self.again.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// A transaction that writes.
@@ -177,7 +204,7 @@ impl Transactions {
     pub fn new(pool: Pool) -> Self {
         let name = pool.location.schema.as_bytes();
         let gate = outrigger_format::checksum(&[b"outrigger gate", name]) as i64;
-        Self { pool, gate }
+        Self { pool, gate, counts: Counts::default() }
     }
 
     /// A connection, waiting for a server that is away.
@@ -215,12 +242,14 @@ impl Transactions {
     }
 
     /// Runs `work` in a transaction: all of it or, on any error, nothing. It may run several times, of which one counts.
-    pub fn write<T>(
-        &self,
-        what: &str,
-        gate: Gate,
-        mut work: impl FnMut(&mut Tx<'_>) -> Outcome<T>,
-    ) -> Result<T> {
+    pub fn write<T>(&self, what: &str, gate: Gate, work: impl FnMut(&mut Tx<'_>) -> Outcome<T>) -> Result<T> {
+        let began = Instant::now();
+        let done = self.make(what, gate, work);
+        self.counts.ended(began);
+        done
+    }
+
+    fn make<T>(&self, what: &str, gate: Gate, mut work: impl FnMut(&mut Tx<'_>) -> Outcome<T>) -> Result<T> {
         let until = Instant::now() + PATIENCE;
         let (mut gate, mut tries) = (gate, 0);
         loop {
@@ -230,6 +259,7 @@ impl Transactions {
                 lent.discard();
                 self.pool.forget_idle();
                 if again {
+                    self.counts.again();
                     continue;
                 }
                 return Err(Fault::from(error)).explain(what);
@@ -245,6 +275,7 @@ impl Transactions {
                         if self.was_committed(lane, token, until).map_err(|error| error.context(what))? {
                             return Ok(value);
                         }
+                        self.counts.again();
                         continue;
                     }
                     Err(fault) => fault,
@@ -271,6 +302,7 @@ impl Transactions {
                 }
                 _ => return Err(fault).explain(what),
             }
+            self.counts.again();
         }
     }
 
@@ -286,11 +318,13 @@ impl Transactions {
         }
         let token = i64::from_le_bytes(crate::clock::random()?);
         let ticket = Ticket { gate: self.gate, lane: connection.lane, token };
+        let began = Instant::now();
         let until = Instant::now() + PATIENCE;
         let fault = match connection.query(&statement(&ticket)) {
             Ok(answer) => {
                 let read = || -> Outcome<i64> { Ok(super::counters::row(&answer)?.try_get(0)?) };
                 let answer = read().explain(what)?;
+                self.counts.ended(began);
                 return Ok(u64::try_from(answer).map_or(Once::Nothing, |answer| Once::Done(Some(answer))));
             }
             Err(error) => Fault::from(error),
@@ -301,8 +335,10 @@ impl Transactions {
         }
         let is_unknown = matches!(&fault, Fault::Postgres(error) if is_lost(error));
         if is_unknown && self.was_committed(ticket.lane, token, until).map_err(|error| error.context(what))? {
+            self.counts.ended(began);
             return Ok(Once::Done(None));
         }
+        self.counts.again();
         Ok(Once::Nothing)
     }
 

@@ -145,6 +145,7 @@ fn read(row: &Row<'_>, now: u64) -> Outcome<SessionRow> {
         lease_until: row.get::<_, i64>(3)? as u64,
         description: row.get(4)?,
         lease_is_over: row.get::<_, i64>(3)? <= now as i64,
+        lease_left_secs: (row.get::<_, i64>(3)? as u64).saturating_sub(now) / 1_000_000_000,
     })
 }
 

@@ -1,0 +1,228 @@
+//! The hosts of the soak: mounts that are killed or fenced and come back, and commands that are killed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use outrigger_workload::Rng;
+use outrigger_workload::postgres::Server;
+
+use super::model::Found;
+use crate::run::{Place, Said};
+use crate::shared::{Host, command};
+
+const SCHEMA: &str = "soak";
+
+/// The database, and where commands run.
+pub struct Ground {
+    pub server: Server,
+    roles: AtomicU64,
+    /// Of whoever was killed, the lease sometimes lasts, and collectors wait for that.
+    leases_last: bool,
+}
+
+impl Ground {
+    pub fn new(leases_last: bool) -> Option<Self> {
+        Some(Self { server: Server::start("fsync = off")?, roles: AtomicU64::new(0), leases_last })
+    }
+
+    /// A URL with a role of its own, so that the server's processes that work for it are known.
+    pub fn url(&self) -> (String, String) {
+        let role = format!("r{}", self.roles.fetch_add(1, Ordering::SeqCst));
+        self.server.sql(&format!("CREATE ROLE {role} SUPERUSER LOGIN"));
+        (self.server.url_as(&role, SCHEMA), role)
+    }
+
+    /// Returns when the server does nothing any more for a process that was killed: what it had sent may be carried out after it is gone.
+    fn has_gone(&self, role: &str) {
+        let working = format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{role}'");
+        for _ in 0..3000 {
+            if self.server.sql(&working) == "0" {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the server still works for {role}, whose process is gone");
+    }
+
+    /// Ends the session of a process, as if its lease were over.
+    pub fn expire(&self, process: u32) {
+        self.server.sql(&format!(
+            "UPDATE {SCHEMA}.session SET lease_until = 1, lease_secs = 0 WHERE description LIKE '% {process} %'"
+        ));
+    }
+
+    fn may_expire(&self, process: u32, rng: &mut Rng) {
+        if !self.leases_last || rng.permille(900) {
+            self.expire(process);
+        }
+    }
+
+    /// Ends all sessions so.
+    pub fn expire_all(&self) {
+        self.server.sql(&format!("UPDATE {SCHEMA}.session SET lease_until = 1, lease_secs = 0"));
+    }
+
+    /// A number that the database knows.
+    pub fn count(&self, what: &str) -> u64 {
+        self.server.sql(&format!("SELECT count(*) FROM {}", what.replace("SCHEMA", SCHEMA))).parse().unwrap()
+    }
+}
+
+/// A host where commands run.
+pub struct Shell<'a> {
+    pub ground: &'a Ground,
+    pub place: Place,
+    url: String,
+}
+
+/// How a command ended.
+pub enum End {
+    Done(Said),
+    /// Killed; what it did is not known.
+    Killed,
+}
+
+impl<'a> Shell<'a> {
+    pub fn new(ground: &'a Ground) -> Self {
+        Self { ground, place: Place::empty(), url: ground.url().0 }
+    }
+
+    pub fn run(&self, args: &[&str]) -> Said {
+        command(&self.place, &self.url, args).output().unwrap().into()
+    }
+
+    #[track_caller]
+    pub fn done(&self, args: &[&str]) -> Said {
+        let said = self.run(args);
+        assert_eq!(said.code, 0, "{args:?}\n{}\n{}", said.text(), said.err);
+        said
+    }
+
+    /// Runs a command, and now and then kills it while it runs.
+    pub fn run_or_kill(&self, args: &[&str], rng: &mut Rng) -> End {
+        if !rng.permille(120) {
+            return End::Done(self.run(args));
+        }
+        let (url, role) = self.ground.url();
+        let mut command = command(&self.place, &url, args);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(rng.skewed(400)));
+        let ended = child.try_wait().unwrap();
+        child.kill().unwrap();
+        let process = child.id();
+        let output = child.wait_with_output().unwrap();
+        if ended.is_some() {
+            return End::Done(output.into());
+        }
+        self.ground.has_gone(&role);
+        if output.status.success() {
+            return End::Done(output.into());
+        }
+        self.ground.may_expire(process, rng);
+        End::Killed
+    }
+
+    /// What a name of the store has, as a command finds it.
+    pub fn look(&self, name: &str) -> Found {
+        let to = self.place.path("looked");
+        let _ = fs::remove_dir_all(&to);
+        let _ = fs::remove_file(&to);
+        let said = self.run(&["get", name, to.to_str().unwrap()]);
+        if said.code != 0 {
+            assert!(said.err.contains("is not in the store"), "get {name}: {}", said.err);
+            return None;
+        }
+        read(&to).unwrap()
+    }
+}
+
+/// What lies at a path: a file, or a directory of files.
+///
+/// # Errors
+/// When it cannot be read; that there is nothing is none.
+pub fn read(path: &Path) -> std::io::Result<Found> {
+    let is_gone = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
+    let kind = match fs::symlink_metadata(path) {
+        Ok(found) => found.file_type(),
+        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    if kind.is_file() {
+        return Ok(Some([(String::new(), fs::read(path)?)].into()));
+    }
+    let mut found = std::collections::BTreeMap::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        found.insert(entry.file_name().into_string().unwrap(), fs::read(entry.path())?);
+    }
+    Ok(Some(found))
+}
+
+/// A mount that is killed now and then, and comes back.
+pub struct Mount<'a> {
+    ground: &'a Ground,
+    pub root: PathBuf,
+    /// Odd while it is being killed or is away: what fails then, fails for that.
+    incarnation: AtomicU64,
+    host: Mutex<(Host, String)>,
+}
+
+impl<'a> Mount<'a> {
+    pub fn new(ground: &'a Ground) -> Self {
+        let (url, role) = ground.url();
+        let host = Host::new(url, &[]);
+        Self { ground, root: host.path(""), incarnation: AtomicU64::new(0), host: Mutex::new((host, role)) }
+    }
+
+    /// Waits until it is there, and says which one it is.
+    pub fn up(&self) -> u64 {
+        loop {
+            let incarnation = self.incarnation.load(Ordering::SeqCst);
+            if incarnation.is_multiple_of(2) {
+                return incarnation;
+            }
+            self.settled();
+        }
+    }
+
+    pub fn is_still(&self, incarnation: u64) -> bool {
+        self.incarnation.load(Ordering::SeqCst) == incarnation
+    }
+
+    /// Returns when a kill that has begun is over, with all that the server did for the dead.
+    pub fn settled(&self) {
+        drop(self.host.lock().unwrap());
+    }
+
+    pub fn kill(&self, rng: &mut Rng) {
+        let mut held = self.host.lock().unwrap();
+        let (host, role) = &mut *held;
+        self.incarnation.fetch_add(1, Ordering::SeqCst);
+        let process = host.child.id();
+        if rng.permille(300) {
+            // As if it had been cut off for longer than its lease: from here on nothing of it may be committed. It is not stopped for that: whatever this process starts
+            // closes the files that are open in the mount, and would wait for it.
+            self.ground.expire(process);
+            std::thread::sleep(Duration::from_millis(rng.below(300)));
+        }
+        host.child.kill().unwrap();
+        host.child.wait().unwrap();
+        assert!(Command::new("umount").arg("-l").arg(&self.root).status().unwrap().success());
+        self.ground.has_gone(role);
+        self.ground.may_expire(process, rng);
+        (host.url, *role) = self.ground.url();
+        host.mount_again();
+        self.incarnation.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends it as a user does.
+    pub fn unmount(self) {
+        let (mut host, _) = self.host.into_inner().unwrap();
+        host.done(&["unmount", "mnt"]);
+        assert!(host.child.wait().unwrap().success(), "{}", host.said());
+    }
+}
