@@ -190,7 +190,7 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 fn hosts_that_do_all_things_at_once_and_die_lose_nothing() {
     if let Err(error) = fs::File::options().read(true).write(true).open("/dev/fuse") {
-        println!("skipped: /dev/fuse cannot be opened: {error}");
+        outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
         return;
     }
     let seconds = number("OUTRIGGER_SOAK_SECONDS").unwrap_or(15);
