@@ -24,6 +24,7 @@ pub mod measure;
 pub mod models;
 mod mosastore;
 mod mounted;
+pub mod papers;
 pub mod plot;
 mod qzfs;
 pub mod record;

@@ -7,7 +7,7 @@ use crate::experiment::{Lab, Scale};
 /// Several rounds of one measurement.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
-    /// The middle one.
+    /// The middle one, or between the middle two.
     pub median: f64,
     /// The least.
     pub low: f64,
@@ -25,7 +25,9 @@ impl Spread {
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let (low, high) = (values[0], values[values.len() - 1]);
-        Self { median: values[values.len() / 2], low, high, rounds: values.len() as u32 }
+        // Of an even count the mean of the middle two.
+        let median = f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2]);
+        Self { median, low, high, rounds: values.len() as u32 }
     }
 
     /// The same of a function that keeps the order, or turns it round: a rate from a time.
@@ -81,6 +83,8 @@ mod tests {
     fn a_spread_is_the_middle_and_both_ends() {
         let spread = Spread::of(vec![3.0, 1.0, 2.0, 9.0, 4.0]);
         assert_eq!((spread.median, spread.low, spread.high, spread.rounds), (3.0, 1.0, 9.0, 5));
+        assert_eq!(Spread::of(vec![4.0, 1.0]).median, 2.5);
+        assert_eq!(Spread::of(vec![9.0, 1.0, 2.0, 4.0]).median, 3.0);
         let turned = spread.map(|seconds| 18.0 / seconds);
         assert_eq!((turned.median, turned.low, turned.high), (6.0, 2.0, 18.0));
     }

@@ -86,15 +86,6 @@ pub fn segmentation(lab: &Lab) -> Result<Outcome, Failed> {
     outcome.find("rabin, one core, most data", series[0].last(), "MB/s", Some(25.0));
     outcome.find("gear32, all cores, most data", series[3].last(), "MB/s", None);
     outcome.find("GTX 480 (model), most data", series[4].last(), "MB/s", Some(2600.0));
-    outcome.duel(
-        "cutting into segments of 4 KB on average",
-        series[3].last(),
-        2600.0,
-        "the paper's GTX 480",
-        "MB/s",
-    );
-    series.push(Series::paper("one thread of a Xeon", &[(128e3, 25.0), (128e6, 25.0)]));
-    series.push(Series::paper("GTX 480", &[(128e6, 2600.0)]));
     outcome.plots.push(by_amount(lab, "Segmentation, 4 KB on average", series));
     outcome.note(models::NOTE);
     Ok(outcome)
@@ -140,8 +131,6 @@ pub fn fingerprinting(lab: &Lab) -> Result<Outcome, Failed> {
     outcome.find("SHA-1, one core, one by one", series[0].last(), "MB/s", Some(2600.0 / 7.0));
     outcome.find("SHA-1, all cores", series[2].last(), "MB/s", None);
     outcome.find("GTX 480 (model)", series[4].last(), "MB/s", Some(2600.0));
-    outcome.duel("SHA-1 of segments of 4 KB", series[2].last(), 2600.0, "the paper's GTX 480", "MB/s");
-    series.push(Series::paper("GTX 480", &[(128e6, 2600.0)]));
     outcome.plots.push(by_amount(lab, "Fingerprinting segments of 4 KB", series));
     outcome.note(models::NOTE);
     Ok(outcome)

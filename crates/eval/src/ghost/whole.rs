@@ -84,7 +84,6 @@ pub fn batch(lab: &Lab) -> Result<Outcome, Failed> {
     );
     outcome.find("four in flight: 90 % of the best from", enough(&series[2]) / 1048576.0, "MiB on", None);
     outcome.find("all cores: 90 % of the best from", enough(&series[0]) / 1048576.0, "MiB on", None);
-    series.push(Series::paper("GHOST's best", &[(128.0 * 1048576.0, 1500.0)]));
     outcome.plots.push(Plot {
         title: "Deduplication (SHA-1 of 32 KB, all unique), by the amount offloaded at once".into(),
         form: Form::Lines,
@@ -188,20 +187,10 @@ pub fn throughput(lab: &Lab) -> Result<Outcome, Failed> {
     outcome.duel(
         "GHOST as a whole (SHA-1, fixed segments, look-up)",
         series[1].most(),
-        1500.0,
-        "the paper's GHOST on a GTX 480",
-        "MB/s",
-    );
-    outcome.duel(
-        "GHOST as a whole (SHA-1, fixed segments, look-up)",
-        series[1].most(),
         series[2].most(),
         "model of the paper's GTX 480",
         "MB/s",
     );
-    let ends = [4096.0, 131_072.0];
-    series.push(Series::paper("GHOST, all in its table cache", &ends.map(|x| (x, 1500.0))));
-    series.push(Series::paper("processor alone", &ends.map(|x| (x, 275.0))));
     outcome.plots.push(Plot {
         title: "Deduplication as a whole, by segment size".into(),
         form: Form::Lines,

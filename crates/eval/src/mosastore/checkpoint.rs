@@ -11,9 +11,6 @@ use crate::wrote::{Way, chunker, disk_rate, record, store, write};
 const FIXED: [&str; 4] = ["fixed:16K", "fixed:256K", "fixed:1M", "fixed:4M"];
 const CONTENT: [&str; 4] =
     ["gear32:4K/16K/64K", "gear32:64K/256K/1M", "gear32:256K/1M/4M", "gear32:1M/4M/16M"];
-/// What the paper found, where it has the block size: percent.
-const PAPER: [Option<f64>; 8] =
-    [None, Some(23.0), Some(22.0), Some(21.0), None, Some(90.0), Some(82.0), Some(76.0)];
 
 /// Throughput and similarity.
 pub fn by_block(lab: &Lab) -> Result<Outcome, Failed> {
@@ -34,8 +31,7 @@ pub fn by_block(lab: &Lab) -> Result<Outcome, Failed> {
     let names: Vec<&str> = FIXED.into_iter().chain(CONTENT).collect();
     let ways = Way::all(lab);
     let mut series: Vec<Series> = ways.iter().map(|way| Series::measured(way.name())).collect();
-    let (mut found, mut paper) =
-        (Series::measured("similarity found"), Series::paper("BLAST, 5 minutes apart", &[]));
+    let mut found = Series::measured("similarity found");
     for (at, name) in names.iter().enumerate() {
         let spec = chunker(name)?;
         let oracles: Vec<_> = (0..dirs.len()).map(|n| room.path().join(format!("oracle-{n}"))).collect();
@@ -52,7 +48,6 @@ pub fn by_block(lab: &Lab) -> Result<Outcome, Failed> {
                 found.exact(at as f64, similar);
             }
         }
-        PAPER[at].into_iter().for_each(|percent| paper.exact(at as f64, percent));
     }
     // Images of a process keep their pages in place, so that blocks may find as much; those of the search that is generated do not.
     let moved = lab.scale == Scale::Tiny;
@@ -65,19 +60,11 @@ pub fn by_block(lab: &Lab) -> Result<Outcome, Failed> {
     };
     outcome.find("content-defined, best, CA-CPU", best(4..8), "MB/s", Some(49.0));
     outcome.find("fixed, best, CA-CPU", best(0..4), "MB/s", None);
-    outcome.find("similarity, gear32:256K/1M/4M", found.points[6].y, "%", Some(82.0));
-    outcome.find("similarity, fixed:1M", found.points[2].y, "%", Some(22.0));
+    outcome.find("similarity, gear32:256K/1M/4M", found.points[6].y, "%", None);
+    outcome.find("similarity, fixed:1M", found.points[2].y, "%", None);
     outcome.find("similarity, our default", found.points[4].y, "%", None);
     let gain = |at: usize| series[2].points[at].y / series[1].points[at].y;
     outcome.find("CA-Infinite over CA-CPU, gear32:256K/1M/4M", gain(6), "x", Some(5.0));
-    // What the paper's device made of it: five times its processors.
-    outcome.duel(
-        "writing checkpoint images, content-defined 1 MB",
-        series[1].points[6].y,
-        245.0,
-        "the paper's GTX 480 (5 x 49 MB/s, over a network of 1 Gbit/s to four nodes)",
-        "MB/s",
-    );
     outcome.plots.push(Plot {
         title: "Writing checkpoint images, by the way they are cut".into(),
         form: Form::Bars,
@@ -94,7 +81,7 @@ pub fn by_block(lab: &Lab) -> Result<Outcome, Failed> {
         form: Form::Bars,
         x: Axis::of("chunker", names),
         y: Axis::new("bytes that were stored already, without the first image", "%"),
-        series: vec![found, paper],
+        series: vec![found],
         limits: vec![Limit { name: "all".into(), y: 100.0 }],
     });
     if lab.scale == Scale::Short {

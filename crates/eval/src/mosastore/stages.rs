@@ -108,18 +108,13 @@ pub fn gains(lab: &Lab, request: Request, what: &str, paper: [f64; 4]) -> Result
         "model of the papers' GTX 480",
         "MB/s",
     );
-    let largest = *sizes.last().unwrap_or(&1) as f64;
     let bus = models::GTX_480.in_rate / base;
     outcome.plots.push(Plot {
         title: format!("A stream of {BLOCKS} blocks, {what}: speed-up over one core of today"),
         form: Form::Lines,
         x: Axis::log("block", "bytes"),
         y: Axis::log("speed-up over one core", "x"),
-        series: [cores]
-            .into_iter()
-            .chain(series)
-            .chain([Series::paper("GTX 480, over its own core", &[(largest, paper[2])])])
-            .collect(),
+        series: [cores].into_iter().chain(series).collect(),
         limits: vec![
             Limit { name: "one core of today".into(), y: 1.0 },
             Limit { name: "one GTX 480's bus, 2.8 GB/s".into(), y: bus },

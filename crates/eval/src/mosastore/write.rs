@@ -40,8 +40,8 @@ fn count_of(lab: &Lab, bytes: usize) -> usize {
     lab.scale.pick(3, count, count)
 }
 
-/// Different files, or one again and again; `paper_cap` is what the paper's processors reach, MB/s.
-pub fn by_size(lab: &Lab, same: bool, cut: &str, paper_cap: Option<f64>) -> Result<Outcome, Failed> {
+/// Different files, or one again and again.
+pub fn by_size(lab: &Lab, same: bool, cut: &str) -> Result<Outcome, Failed> {
     let sizes: &[usize] = lab.scale.pick(
         &[64 << 10],
         &[64 << 10, 1 << 20, 8 << 20],
@@ -84,11 +84,6 @@ pub fn by_size(lab: &Lab, same: bool, cut: &str, paper_cap: Option<f64>) -> Resu
         "x",
         None,
     );
-    if let Some(cap) = paper_cap {
-        let mut paper = Series::paper("CA-CPU", &[]);
-        sizes.iter().for_each(|&bytes| paper.exact(bytes as f64, cap));
-        series.push(paper);
-    }
     let name =
         if same { "the file system, for what is new" } else { "the file system, one file made durable" };
     let mut limits = vec![Limit { name: name.into(), y: disk_rate(lab)? / 1e6 }];

@@ -156,7 +156,7 @@ fn median(values: &[f64]) -> f64 {
 pub fn patterns(lab: &Lab) -> Result<Outcome, Failed> {
     needs("fio", "fio")?;
     let codecs = ["none", "gzip:6", "lz4", "zstd:1", "auto"];
-    let (bytes, count) = (lab.scale.pick(2 << 20, 192 << 20, 1 << 30), lab.scale.pick(1, 2, 3));
+    let (bytes, count) = (lab.scale.pick(2 << 20, 192 << 20, 1 << 30), lab.scale.pick(1, 3, 3));
     let each =
         |random| codecs.iter().map(|codec| rounds(lab, codec, random, 128 << 10, bytes, count)).collect();
     let (sequence, random): (Result<Vec<Rounds>, Failed>, Result<Vec<Rounds>, Failed>) =
@@ -198,7 +198,7 @@ pub fn patterns(lab: &Lab) -> Result<Outcome, Failed> {
 pub fn blocks(lab: &Lab) -> Result<Outcome, Failed> {
     needs("fio", "fio")?;
     let codecs = ["none", "gzip:6", "lz4", "zstd:1"];
-    let (bytes, count) = (lab.scale.pick(2 << 20, 96 << 20, 512 << 20), lab.scale.pick(1, 2, 3));
+    let (bytes, count) = (lab.scale.pick(2 << 20, 96 << 20, 512 << 20), lab.scale.pick(1, 3, 3));
     let sizes: &[u64] = lab.scale.pick(
         &[16 << 10, 64 << 10],
         &[4 << 10, 32 << 10, 128 << 10, 1 << 20],
@@ -259,7 +259,7 @@ pub fn blocks(lab: &Lab) -> Result<Outcome, Failed> {
 pub fn fast(lab: &Lab) -> Result<Outcome, Failed> {
     needs("fio", "fio")?;
     let codecs = ["gzip:6", "lz4", "lzjb", "zle", "zstd:-1", "zstd:1", "auto"];
-    let (bytes, count) = (lab.scale.pick(2 << 20, 96 << 20, 512 << 20), lab.scale.pick(1, 2, 3));
+    let (bytes, count) = (lab.scale.pick(2 << 20, 96 << 20, 512 << 20), lab.scale.pick(1, 3, 3));
     let all: Vec<Rounds> = codecs
         .iter()
         .map(|codec| rounds(lab, codec, false, 128 << 10, bytes, count))
@@ -302,7 +302,7 @@ pub fn fast(lab: &Lab) -> Result<Outcome, Failed> {
 pub fn bottleneck(lab: &Lab) -> Result<Outcome, Failed> {
     needs("fio", "fio")?;
     let codecs = ["none", "gzip:6", "lz4", "zstd:1", "auto"];
-    let (bytes, count) = (lab.scale.pick(2 << 20, 192 << 20, 2 << 30), lab.scale.pick(1, 2, 3));
+    let (bytes, count) = (lab.scale.pick(2 << 20, 192 << 20, 2 << 30), lab.scale.pick(1, 3, 3));
     let disk = disk_rate(lab)? / 1e6;
     let mut series = [
         Series::measured("processors"),

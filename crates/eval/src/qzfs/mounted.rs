@@ -40,7 +40,7 @@ fn operations(at: &Path, count: u64) -> Result<[f64; 5], Failed> {
 pub fn samtools(lab: &Lab) -> Result<Outcome, Failed> {
     needs("samtools", "samtools")?;
     let codecs = ["none", "gzip:6", "zstd:1"];
-    let (count, rounds) = (lab.scale.pick(200, 60_000, 1_000_000), lab.scale.pick(1, 2, 3));
+    let (count, rounds) = (lab.scale.pick(200, 60_000, 1_000_000), lab.scale.pick(1, 3, 3));
     let spreads = |runs: Vec<[f64; 5]>| {
         (0..NAMES.len()).map(|at| Spread::of(runs.iter().map(|run| run[at]).collect())).collect::<Vec<_>>()
     };

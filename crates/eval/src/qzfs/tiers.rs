@@ -114,7 +114,7 @@ pub fn capacity(lab: &Lab) -> Result<Outcome, Failed> {
         for &times in points {
             let part = &data[..data.len().min((times * capacity as f64) as usize)];
             let mut rates = Vec::new();
-            for _ in 0..lab.scale.pick(1, 3, 2) {
+            for _ in 0..lab.scale.pick(1, 3, 3) {
                 let storage = Throttled::new(fast, slow, capacity);
                 let (rate, found) = write(lab, part, spec, storage, &room.path().join("stored"))?;
                 rates.push(rate);

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use super::Section;
 use crate::experiment::Paper;
-use crate::lines;
 use crate::plot::{COLOURS, Drawing};
 use crate::record::{Form, Plot, Record, Series, SeriesKind};
+use crate::{lines, papers};
 
 /// Of values that are further apart than this the smaller ones cannot be seen from 0 on.
 const LINEAR_MAX: f64 = 100.0;
@@ -22,8 +22,8 @@ pub fn drawn<'a>(section: &Section<'a>, palette: &mut Palette) -> Vec<Drawn<'a>>
     let several = section.records.len() > 1;
     let mut all = Vec::new();
     for record in &section.records {
-        for plot in &record.outcome.plots {
-            let plot = today(plot, record, several);
+        for (at, plot) in record.outcome.plots.iter().enumerate() {
+            let plot = today(plot, at, record, several);
             let (colours, corner) = (palette.colours(&plot), corner(&plot));
             all.push(Drawn { record, drawing: Drawing { plot, colours, corner } });
         }
@@ -31,9 +31,10 @@ pub fn drawn<'a>(section: &Section<'a>, palette: &mut Palette) -> Vec<Drawn<'a>>
     all
 }
 
-/// The plot with its lines' names of today, the machine where there are several, and an axis on which everything can be seen.
-fn today(plot: &Plot, record: &Record, several: bool) -> Plot {
+/// The plot with its lines' names and the papers' numbers of today, the machine where there are several, and an axis on which everything can be seen.
+fn today(plot: &Plot, at: usize, record: &Record, several: bool) -> Plot {
     let mut plot = plot.clone();
+    papers::join(&record.experiment, at, &mut plot);
     for limit in &mut plot.limits {
         limit.name = lines::name(&record.experiment, &limit.name).to_string();
     }

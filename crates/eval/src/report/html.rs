@@ -16,7 +16,8 @@ pub fn page(sections: &[Section<'_>]) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Outrigger: evaluation</title>\n\
          <meta name=\"viewport\" content=\"width=device-width\"><meta name=\"color-scheme\" content=\"light dark\">\n\
-         <style>{STYLE}{}</style></head><body><main>\n<h1>Evaluation</h1>\n",
+         <style>{STYLE}{}</style></head><body><main>\n<h1>Evaluation</h1>\n\
+         <p>What the numbers come to at an exabyte, on paper: <a href=\"exabyte.md\">exabyte.md</a>.</p>\n",
         crate::plot::STYLE
     );
     if let Some(warning) = warning(sections) {
@@ -66,19 +67,20 @@ fn first(sections: &[Section<'_>], out: &mut String) {
         }
         let _ = writeln!(
             out,
-            "<h2>{title}</h2><div class=\"wide\"><table><tr><th>what</th><th>all cores</th><th>device</th><th>times</th><th>the device is</th><th></th></tr>"
+            "<h2>{title}</h2><div class=\"wide\"><table><tr><th>what</th><th>all cores</th><th>device</th><th>times</th><th>the device is</th><th>machine</th><th></th></tr>"
         );
         for verdict in all {
-            let duel = verdict.duel;
+            let duel = &verdict.duel;
             let _ = writeln!(
                 out,
-                "<tr><td>{}</td><td class=\"n\">{} {}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td><td><a href=\"#{id}\">{id}</a></td></tr>",
-                escape(&duel.what),
+                "<tr><td>{}</td><td class=\"n\">{} {}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{}</td><td>{}</td><td><a href=\"#{id}\">{id}</a></td></tr>",
+                code(&duel.what),
                 number(duel.processor),
                 escape(&duel.unit),
                 number(duel.device),
                 number(verdict.ratio()),
                 escape(&duel.device_is),
+                escape(&verdict.record.machine.slug()),
                 id = verdict.experiment.id
             );
         }

@@ -14,7 +14,7 @@ use crate::record::{Point, Series, SeriesKind};
 pub fn page(sections: &[Section<'_>]) -> String {
     let mut out = String::from(
         "# Evaluation\n\nMade by `outrigger-eval report` from the records in [records/](records/); do not edit. The same with plots: \
-         [report.html](report.html).\n\n",
+         [report.html](report.html); what the numbers come to at an exabyte, on paper: [exabyte.md](exabyte.md).\n\n",
     );
     if let Some(warning) = warning(sections) {
         let _ = writeln!(out, "**{warning}**\n");
@@ -75,19 +75,20 @@ fn first(sections: &[Section<'_>], out: &mut String) {
         }
         let _ = writeln!(
             out,
-            "## {title}\n\n| what | all cores | device | times | device is | |\n| --- | ---: | ---: | ---: | --- | --- |"
+            "## {title}\n\n| what | all cores | device | times | device is | machine | |\n| --- | ---: | ---: | ---: | --- | --- | --- |"
         );
         for verdict in all {
-            let duel = verdict.duel;
+            let duel = &verdict.duel;
             let _ = writeln!(
                 out,
-                "| {} | {} {} | {} | {} | {} | `{}` |",
+                "| {} | {} {} | {} | {} | {} | {} | `{}` |",
                 duel.what,
                 number(duel.processor),
                 duel.unit,
                 number(duel.device),
                 number(verdict.ratio()),
                 duel.device_is,
+                verdict.record.machine.slug(),
                 verdict.experiment.id
             );
         }

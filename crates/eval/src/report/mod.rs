@@ -20,7 +20,8 @@ struct Section<'a> {
 /// A comparison with what it belongs to.
 struct Verdict<'a> {
     experiment: &'a Experiment,
-    duel: &'a Duel,
+    record: &'a Record,
+    duel: Duel,
 }
 
 /// Writes both. Experiments without a record are left out of the sections, and named.
@@ -132,7 +133,8 @@ fn verdicts<'a>(sections: &[Section<'a>]) -> Vec<Verdict<'a>> {
     for section in sections {
         for record in &section.records {
             let experiment = section.experiment;
-            verdicts.extend(record.outcome.duels.iter().map(|duel| Verdict { experiment, duel }));
+            let duels = crate::papers::duels(record).into_iter();
+            verdicts.extend(duels.map(|duel| Verdict { experiment, record, duel }));
         }
     }
     verdicts.sort_by(|a, b| b.ratio().total_cmp(&a.ratio()));

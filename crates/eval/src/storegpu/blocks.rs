@@ -66,7 +66,6 @@ fn speedups(
     sizes: &[usize],
     baseline: impl Fn(&[u8]),
     mut ways: Vec<Way>,
-    paper: Vec<Series>,
 ) -> (Outcome, Vec<Series>) {
     let mut base = 0.0;
     for &bytes in sizes {
@@ -97,7 +96,7 @@ fn speedups(
             Limit { name: "one core, ordinary function".into(), y: 1.0 },
             Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / base },
         ],
-        series: series.iter().cloned().chain(paper).collect(),
+        series: series.clone(),
     });
     outcome.note(models::NOTE);
     (outcome, series)
@@ -128,12 +127,11 @@ pub fn devices(lab: &Lab) -> Result<Outcome, Failed> {
         ways.push(Way::model(name, speed, Buffers::Reused, request.clone()));
     }
     ways.extend(real(&request));
-    let paper = vec![Series::paper("GeForce 8800", &[(700.0 * 1024.0, 1.0), (96e6, 6.0)])];
     let title = "MD5 of one block: speed-up by block size";
     let ordinary = |data: &[u8]| {
         black_box(hash(FingerprintKind::Md5, data));
     };
-    let (mut outcome, series) = speedups(lab, title, &sizes(lab), ordinary, ways, paper);
+    let (mut outcome, series) = speedups(lab, title, &sizes(lab), ordinary, ways);
     duel(
         &mut outcome,
         "MD5 of a block of 96 MB",
@@ -209,17 +207,12 @@ pub fn optimisations(lab: &Lab, digest: Digest) -> Result<Outcome, Failed> {
     for (name, speed) in OPTIMISATIONS {
         ways.push(Way::model(name, speed, Buffers::Fresh, request.clone()));
     }
-    let paper = if digest == Digest::Md5 {
-        vec![Series::paper("8800, both", &[(700.0 * 1024.0, 1.0), (96e6, 6.0)])]
-    } else {
-        vec![Series::paper("8800, both", &[(96e6, 6.0)])]
-    };
     let name = digest.name().to_uppercase();
     let ordinary = |data: &[u8]| {
         black_box(hash(ordinary(digest), data));
     };
     let (mut outcome, series) =
-        speedups(lab, &format!("{name} of one block: optimisations"), &sizes(lab), ordinary, ways, paper);
+        speedups(lab, &format!("{name} of one block: optimisations"), &sizes(lab), ordinary, ways);
     outcome.note("Models make and page-lock a buffer for each block, as the paper's calls do. On the processor the counterpart of shared memory are vector registers.");
     let best = "all cores, vectors";
     duel(
@@ -255,13 +248,7 @@ fn one_core(name: &str, level: SimdLevel, spec: WindowSpec) -> Way {
 }
 
 /// Figures 7 to 10.
-pub fn windows(
-    lab: &Lab,
-    function: WindowFunction,
-    width: usize,
-    step: usize,
-    paper: f64,
-) -> Result<Outcome, Failed> {
+pub fn windows(lab: &Lab, function: WindowFunction, width: usize, step: usize) -> Result<Outcome, Failed> {
     let (reduced, whole) = (window(function, width, step, 4), window(function, width, step, function.len()));
     let request = Request::WindowHash { spec: reduced };
     same_answers(lab, &request, |data| reference::window_hash(reduced, data))?;
@@ -275,10 +262,9 @@ pub fn windows(
         ways.push(Way::model(name, speed, Buffers::Reused, request.clone()));
     }
     ways.extend(real(&request));
-    let paper = if paper > 0.0 { vec![Series::paper("GeForce 8800", &[(16e6, paper)])] } else { Vec::new() };
     let name = function.name().to_uppercase();
     let title = format!("{name} of windows of {width} bytes, every {step}: speed-up by block size");
-    let (mut outcome, series) = speedups(lab, &title, &sizes, |data| each_window(reduced, data), ways, paper);
+    let (mut outcome, series) = speedups(lab, &title, &sizes, |data| each_window(reduced, data), ways);
     let mut ways: Vec<Way> = OPTIMISATIONS
         .into_iter()
         .map(|(name, speed)| Way::model(name, speed, Buffers::Fresh, request.clone()))
@@ -286,7 +272,7 @@ pub fn windows(
     let whole = Request::WindowHash { spec: whole };
     ways.push(Way::model("8800, both, whole hashes", models::GEFORCE_8800, Buffers::Fresh, whole));
     let title = format!("{name}, {width} bytes, every {step}: each optimisation on and off");
-    let (each, _) = speedups(lab, &title, &sizes, |data| each_window(reduced, data), ways, Vec::new());
+    let (each, _) = speedups(lab, &title, &sizes, |data| each_window(reduced, data), ways);
     outcome.plots.extend(each.plots);
     outcome.findings.extend(each.findings.into_iter().filter(|finding| finding.name.starts_with("8800")));
     let what = format!("{name} of windows of {width} bytes, every {step}");

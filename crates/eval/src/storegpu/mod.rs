@@ -64,7 +64,7 @@ pub fn experiments() -> Vec<Experiment> {
                 ("GeForce 8800, largest block", "about 20"),
             ],
             differs: DIFFERS,
-            run: |lab| blocks::windows(lab, WindowFunction::Md5, 20, 4, 20.0),
+            run: |lab| blocks::windows(lab, WindowFunction::Md5, 20, 4),
         },
         Experiment {
             id: "storegpu-8",
@@ -74,7 +74,7 @@ pub fn experiments() -> Vec<Experiment> {
             found: "Up to 25 times a core, the paper's largest gain.",
             said: &[("one core, ordinary function", "8.06 (table 3)"), ("GeForce 8800, largest block", "25")],
             differs: DIFFERS,
-            run: |lab| blocks::windows(lab, WindowFunction::Sha1, 20, 4, 25.0),
+            run: |lab| blocks::windows(lab, WindowFunction::Sha1, 20, 4),
         },
         Experiment {
             id: "storegpu-9",
@@ -84,7 +84,7 @@ pub fn experiments() -> Vec<Experiment> {
             found: "A little less than with small windows.",
             said: &[("GeForce 8800, largest block", "under 20")],
             differs: DIFFERS,
-            run: |lab| blocks::windows(lab, WindowFunction::Md5, 52, 52, 0.0),
+            run: |lab| blocks::windows(lab, WindowFunction::Md5, 52, 52),
         },
         Experiment {
             id: "storegpu-10",
@@ -94,7 +94,7 @@ pub fn experiments() -> Vec<Experiment> {
             found: "A little less than with small windows; SHA-1 gains more than MD5.",
             said: &[("GeForce 8800, largest block", "under 25")],
             differs: DIFFERS,
-            run: |lab| blocks::windows(lab, WindowFunction::Sha1, 52, 52, 0.0),
+            run: |lab| blocks::windows(lab, WindowFunction::Sha1, 52, 52),
         },
         Experiment {
             id: "storegpu-table-2",
@@ -130,7 +130,8 @@ pub fn experiments() -> Vec<Experiment> {
                     core, 1016 and 1102 on the GPU. Variable ones: 8 and 11 MB/s on a core, 194 and 255 on the GPU.",
             said: &[],
             differs: "Images are taken of another run of BLAST (or of a program that this project ships), seconds apart instead of five minutes, and are 55 MB \
-                      instead of 279, so similarities are of this series. Vector registers make both ways many times as fast on one core as it was, and \
+                      instead of 279, so similarities are of this series: in three blocks of 20 MiB nothing stays as it was, where the paper's fourteen find 23 %. The \
+                      model leaves out the host's part, and so does 1700 MB/s where the paper's card did 1016 to 1102. Vector registers make both ways many times as fast on one core as it was, and \
                       `gear32`, which rolls instead of hashing each window, faster again.",
             run: similar::tables,
         },

@@ -57,16 +57,12 @@ pub fn tables(lab: &Lab) -> Result<Outcome, Failed> {
     outcome.find("fixed 20 MiB, similarity", large, "%", Some(23.0));
     outcome.find("SHA-1 windows, similarity", variable[0], "%", Some(82.0));
     outcome.find("MD5 windows, similarity", variable[1], "%", Some(80.0));
-    let mut paper = Series::paper("images of another search", &[]);
-    paper.exact(0.0, 23.0);
-    paper.exact(4.0, 82.0);
-    paper.exact(5.0, 80.0);
     outcome.plots.push(Plot {
         title: "Similarity between successive images, by the way they are cut".into(),
         form: Form::Bars,
         x: Axis::of("how images are cut", names),
         y: Axis::new("bytes that the image before has too", "%"),
-        series: vec![found, paper],
+        series: vec![found],
         limits: vec![Limit { name: "all of it".into(), y: 100.0 }],
     });
 
@@ -77,8 +73,6 @@ pub fn tables(lab: &Lab) -> Result<Outcome, Failed> {
         Series::measured("one core"),
         Series::measured("all cores"),
         Series::model("GeForce 8800"),
-        Series::paper("one core", &[]),
-        Series::paper("GeForce 8800", &[]),
     ];
     let paper = [(155.76, 1015.9), (234.17, 1101.6), (8.06, 194.24), (11.05, 255.21)];
     let ways = [
@@ -96,8 +90,6 @@ pub fn tables(lab: &Lab) -> Result<Outcome, Failed> {
         for (series, rate) in series.iter_mut().zip(rates) {
             series.push(at as f64, rate.map(|rate| rate / 1e6));
         }
-        series[4].exact(at as f64, paper[at].0);
-        series[5].exact(at as f64, paper[at].1);
         outcome.find(
             format!("{name}: one core, ordinary function"),
             rates[0].median / 1e6,
@@ -110,13 +102,6 @@ pub fn tables(lab: &Lab) -> Result<Outcome, Failed> {
             rates[3].median / 1e6,
             "MB/s",
             Some(paper[at].1),
-        );
-        outcome.duel(
-            &format!("similarity, {name}"),
-            rates[2].median / 1e6,
-            paper[at].1,
-            "the paper's GeForce 8800",
-            "MB/s",
         );
     }
     let gear = ChunkerSpec::DEFAULT;
