@@ -193,7 +193,7 @@ fn locks_exclude_in_all_mounts_and_who_waits_can_be_interrupted_and_killed() {
     let held =
         status["sessions"].as_array().unwrap().iter().map(|session| session["locks"].as_u64().unwrap());
     assert_eq!(held.sum::<u64>(), 1);
-    assert!(one.done(&["status"]).text().contains("1 lock\n"));
+    assert!(one.done(&["status"]).text().contains(", 1 lock, lease "));
     // More who wait than there are threads; the mount still answers.
     let mut waiting: Vec<Child> = (0..12).map(|_| python(&two, HOLD, &["f", "lockf", "LOCK_EX"])).collect();
     shared.has("file_lock_wait", 12);
