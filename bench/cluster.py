@@ -9,7 +9,7 @@
 | --- | --- |
 | pool | metadata in PostgreSQL, packs in a pool of Ceph: new data of which half can be compressed, the same again under another name, read cold; beside `rados bench` write and seq of as many bytes, with objects as large as the packs |
 | gateway | the same mount with packs in Ceph's gateway for S3, beside `rclone mount` and `s3fs` on that gateway: untar of a tree, 4 KiB writes here and there with an fsync; until all of it is in S3 |
-| names | untar of a tree in a shared mount, beside a mount of a store in a directory; exclusive creations a second by 1 to 8 processes on 1 to 4 hosts, in one directory and in their own; beside commits of single rows by pgbench |
+| names | untar of a tree in a shared mount, as it is and with `--names-for 1 --closes-within 0.01`, beside a mount of a store in a directory; exclusive creations a second by 1 to 8 processes on 1 to 4 hosts, in one directory and in their own; beside commits of single rows by pgbench |
 | twice | a tree that two hosts write, one after the other and at once: what is stored, beside once |
 | wire | bytes that cross the hosts' interfaces for data that is different, similar (all stored already), and checkpoints |
 
@@ -138,11 +138,15 @@ print(number)
 """
 
 
+LAZY = "shared mount that keeps names 1 s and closes within 10 ms"
+
+
 def names(bench, number):
     tar, _, _ = bench.data.tar()
-    for kind, label in (("pool", "shared mount"), (None, "store in a directory")):
+    lazy = ["--names-for", "1", "--closes-within", "0.01"]
+    for kind, label, options in (("pool", "shared mount", []), ("pool", LAZY, lazy), (None, "store in a directory", [])):
         with store(bench, kind) as made:
-            mount = made.mount("c0")
+            mount = made.mount("c0", *options)
             meter = Meter(bench.cluster, [mount.pid])
             untar(tar, mount.dir)
             bench.note("names", f"{label}, untar", (taken := meter.taken())["wall"], "s", taken)
@@ -310,6 +314,7 @@ def targets(taken):
         yield ratio(f"4 KiB writes: our rate / {peer}'s", "gateway", *rows, 3)
     yield ratio("untar: a shared mount's time / that of a store in a directory", "names", "shared mount, untar",
                 "store in a directory, untar", 2, False)
+    yield ratio("untar: the same, with names for 1 s and closes within 10 ms", "names", f"{LAZY}, untar", "store in a directory, untar", 2, False)
     single = "creations, 1 host with 1 process each, one directory"
     yield ("exclusive creations a second, one process", of("names", single), 1500, True)
     yield ratio("creations, 8 processes of 4 hosts / PostgreSQL's commits of one row, 8 at once", "names",

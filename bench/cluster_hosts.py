@@ -202,8 +202,8 @@ class Store:
         command = self.cluster.on(host, self.bench.outrigger, *words)
         return run(command, env={**os.environ, **self.environment(host)})
 
-    def mount(self, host):
-        command = [self.bench.outrigger, "mount", "--foreground"]
+    def mount(self, host, *options):
+        command = [self.bench.outrigger, "mount", "--foreground", *options]
         mount = Mount(self.cluster, host, self.base / host, command, self.environment(host))
         self.mounts.append(mount)
         return mount
