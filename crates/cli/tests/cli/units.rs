@@ -120,24 +120,82 @@ fn a_copys_numbers_say_how_far_it_is_behind() {
     assert_eq!(value(&scrape(&socket), "outrigger_store_up"), 1.0);
 }
 
-/// Every command and option that a unit names, the program knows.
+/// The names of the files in `systemd/`, and what is in them.
+fn units() -> Vec<(String, String)> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd");
+    let read = |unit: std::io::Result<std::fs::DirEntry>| {
+        let unit = unit.unwrap();
+        (unit.file_name().into_string().unwrap(), std::fs::read_to_string(unit.path()).unwrap())
+    };
+    let mut units: Vec<_> = std::fs::read_dir(dir).unwrap().map(read).collect();
+    units.sort();
+    units
+}
+
+const PROGRAM: &str = "/usr/local/bin/outrigger";
+
+/// Every command and option that a unit names, the program knows; those that a variable has by default, too.
 #[test]
 fn units_say_what_the_program_understands() {
     let place = Place::empty();
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../systemd");
-    let mut commands = 0;
-    for unit in std::fs::read_dir(dir).unwrap() {
-        let text = std::fs::read_to_string(unit.unwrap().path()).unwrap();
-        for line in text.lines().filter_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/outrigger ")) {
-            let words: Vec<&str> = line.split(' ').collect();
-            let command = words.iter().find(|word| !word.starts_with("--")).unwrap();
-            let help = place.done(&[*command, "--help"]).text();
-            for option in words.iter().filter(|word| word.starts_with("--")) {
-                let is_known = help.split_whitespace().any(|word| word.trim_end_matches(',') == *option);
-                assert!(is_known, "{option} of {line}");
+    let mut commands = Vec::new();
+    for (unit, text) in units() {
+        let defaults = text.lines().filter_map(|line| line.strip_prefix("Environment="));
+        let defaults: Vec<_> = defaults.map(|pair| pair.trim_matches('"').split_once('=').unwrap()).collect();
+        let starts = text.lines().filter(|line| line.starts_with("Exec"));
+        for line in starts.filter_map(|line| line.split_once(PROGRAM)?.1.strip_prefix(' ')) {
+            let words = line.split(' ').flat_map(|word| {
+                let default = defaults.iter().find(|(name, _)| word.strip_prefix('$') == Some(*name));
+                default.map_or(word, |(_, value)| *value).split(' ')
+            });
+            let words: Vec<&str> = words.collect();
+            let mut plain = words.iter().filter(|word| !word.starts_with('-'));
+            let mut command = vec![*plain.next().unwrap()];
+            let help_of = |command: &[&str]| place.done(&[command, &["--help"]].concat()).text();
+            let mut help = help_of(&command);
+            if let (true, Some(word)) = (help.contains("<COMMAND>"), plain.next()) {
+                command.push(word);
+                help = help_of(&command);
             }
-            commands += 1;
+            for option in words.iter().filter(|word| word.starts_with('-')) {
+                let is_known = help.split_whitespace().any(|word| word.trim_end_matches(',') == *option);
+                assert!(is_known, "{option} of {line} in {unit}");
+            }
+            // What is to be set, a unit says.
+            for name in words.iter().filter_map(|word| word.strip_prefix('$')) {
+                let name = name.trim_matches(['{', '}']);
+                assert!(text.matches(name).count() >= 2, "{name} is not explained in {unit}");
+            }
+            commands.push(command.join(" "));
+        }
+        if let Some(name) = unit.strip_suffix(".timer") {
+            let service = format!("{name}.service");
+            assert!(units().iter().any(|(unit, _)| *unit == service), "{unit} starts nothing");
         }
     }
-    assert_eq!(commands, 4);
+    commands.sort();
+    let all = "check copy gc keep mount node snapshot create status unmount unmount";
+    assert_eq!(commands.join(" "), all);
+}
+
+/// systemd finds nothing to say of the units.
+#[test]
+fn units_are_what_systemd_takes() {
+    let place = Place::empty();
+    // It wants the program to be there.
+    let program = env!("CARGO_BIN_EXE_outrigger");
+    let put = |(unit, text): (String, String)| {
+        let path = place.path(&unit);
+        std::fs::write(&path, text.replace(PROGRAM, program)).unwrap();
+        path
+    };
+    let paths: Vec<_> = units().into_iter().map(put).collect();
+    assert_eq!(paths.len(), 10);
+    match Command::new("systemd-analyze").arg("verify").args(&paths).output() {
+        Err(error) => outrigger_workload::skipped!("systemd-analyze: {error}"),
+        Ok(said) => {
+            let text = String::from_utf8_lossy(&said.stderr);
+            assert!(said.status.success() && !text.contains("outrigger-"), "{text}");
+        }
+    }
 }
