@@ -5,7 +5,7 @@ mod meta_support;
 
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use meta_support::{commit, file, kind, link, paths, root, writer};
@@ -356,15 +356,19 @@ fn connections_ended_by_the_server_cost_nobody_a_commit() {
     let url = format!("{}&connections=2", server.url("store"));
     let meta = create(&url);
     meta.raise_counters(1, 10_000, 1).unwrap();
-    let (over, done) = (AtomicBool::new(false), AtomicI64::new(0));
+    let (over, done, tried) = (AtomicBool::new(false), AtomicI64::new(0), AtomicU64::new(0));
     let ended: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..3)
             .map(|client| {
-                let (url, done) = (&url, &done);
+                let (url, done, tried) = (&url, &done, &tried);
                 scope.spawn(move || {
                     let meta = open(url);
                     let session = writer(&meta);
                     for number in client * STEPS..(client + 1) * STEPS {
+                        // On a fast machine all would be committed before the first connection is ended.
+                        while tried.load(Ordering::SeqCst) < number % STEPS / 10 {
+                            std::thread::sleep(Duration::from_millis(1));
+                        }
                         commit(&meta, session, step(number), 1).unwrap();
                         done.fetch_add(1, Ordering::SeqCst);
                     }
@@ -382,6 +386,7 @@ fn connections_ended_by_the_server_cost_nobody_a_commit() {
                          WHERE application_name LIKE 'outrigger%' AND query LIKE '%SELECT%' AND random() < 0.5",
                     );
                     ended += counts.parse::<usize>().unwrap();
+                    tried.fetch_add(1, Ordering::SeqCst);
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }

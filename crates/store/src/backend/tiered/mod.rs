@@ -2,14 +2,14 @@
 //!
 //! ```text
 //!   create ─▶ first tier below its bound ──full (no space, quota)──▶ the next, with what was appended so far
-//!   read   ─▶ where it was found last ──not there──▶ all tiers, in order, twice
+//!   read   ─▶ where it was found last ──not there──▶ all tiers, in order, several times
 //!   move   ─▶ copied and durable in the one, then removed from the other          (crate::rebalance)
 //! ```
 //!
 //! **Which tier has a pack is not written down.** Ids are used once and packs never change, so a pack is where it is found, and a row that said so could only be wrong. What this host remembers of it
 //! is a hint. The first place is asked first: a pack that is being moved down is found above until the copy below is durable, and one that is
 //! gone above is below. One that is being moved up is not to be found above before the copy there is whole ([`Backend::create_unseen`]). Asked once, each tier in turn, it could be missed by a look that passes it while it is moved; so
-//! nothing is called missing that was not looked for twice, and lists are made down and up again.
+//! nothing is called missing that was not looked for several times, and lists are made down and up again.
 //!
 //! **A pack is in two tiers** for the moment between copy and removal, or when that was interrupted; both are the same, or the lower one is unfinished, which nobody reads as long as the upper one is there. `remove` takes it from
 //! everywhere, the lowest tier first: what is left by a crash in between is what readers find.
@@ -35,6 +35,9 @@ pub use tier::{Fill, Tier};
 
 /// How long what a tier holds is believed, at least; and at most a twentieth of the time goes into counting it.
 const COUNTED: Duration = Duration::from_secs(5);
+/// How often a pack is looked for in all tiers before it is called missing, and the pause before the third time.
+const PASSES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(2);
 /// Packs whose tier is remembered.
 const KNOWN_MAX: usize = 1 << 20;
 
@@ -141,8 +144,9 @@ impl TieredBackend {
             }
             self.look_again(id);
         }
-        // Twice: what is moved down while this goes down is missed once.
-        for _ in 0..2 {
+        for pass in 0..PASSES {
+            // The first two at once: what is moved down while this goes down is missed once. Later ones find what was moved down and up again, or the other way round.
+            std::thread::sleep(PAUSE * pass.saturating_sub(1));
             for (at, place) in self.places.iter().enumerate() {
                 if let Some(said) = ask(&*place.backend)? {
                     let mut known = self.known();
