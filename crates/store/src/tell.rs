@@ -10,7 +10,7 @@
 //! before) has taken its sequence before, and nobody reads in between. A round reads at the instant at which it takes its sequence. So what a block with a later sequence says of the name was read later, or is a
 //! commit that came later.
 //!
-//! **What is still to be told is noted** in the database, among the notes of [`NOTES`]: by a mount before the first commit after it had told everything, until it has again. When its session is over
+//! **What is still to be told is noted** in the database, among the notes of `NOTES`: by a mount before the first commit after it had told everything, until it has again. When its session is over
 //! and the note is there, nobody knows any more what it has touched, and the catalogue has to be written anew.
 
 use std::collections::{BTreeMap, HashSet};
