@@ -18,16 +18,16 @@
 //! Files that are large, that programs read while they are written, or that have no name do not wait here.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use outrigger_store::Result;
 use outrigger_store::loose::NEW_BYTES_MAX;
 use outrigger_store::meta::Change;
-use outrigger_store::{Context as _, Result};
 
 use super::core::Core;
 use super::file::{File, State};
 use super::store::Cut;
+use super::worker::Worker;
 
 /// Files that wait at most: they are changes of one transaction.
 const FILES_MAX: usize = 32;
@@ -41,7 +41,7 @@ pub(super) struct Behind {
     changed: Condvar,
     /// Whoever has it stores what waited. Whoever commits something after that waits for it.
     storing: Mutex<()>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Worker,
 }
 
 #[derive(Default)]
@@ -65,19 +65,14 @@ impl Behind {
 
     /// Starts the thread that does `work`, once.
     pub fn start(&self, work: impl FnOnce() + Send + 'static) -> Result<()> {
-        let thread = std::thread::Builder::new().name("closes".to_string()).spawn(work);
-        let thread = thread.context(|| "cannot start a thread".to_string())?;
-        *self.thread.lock().expect("no panic while held") = Some(thread);
-        Ok(())
+        self.thread.start("closes", work)
     }
 
     /// Ends it. What waits still waits.
     pub fn stop(&self) {
         self.lock().is_ending = true;
         self.changed.notify_all();
-        if let Some(thread) = self.thread.lock().expect("no panic while held").take() {
-            let _ = thread.join();
-        }
+        self.thread.join();
     }
 
     /// Whether a file waits.

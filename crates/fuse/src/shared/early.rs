@@ -13,7 +13,6 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use outrigger_format::Root;
@@ -21,10 +20,11 @@ use outrigger_format::catalogue::Attributes;
 use outrigger_store::early::holder;
 use outrigger_store::staging::Piece;
 use outrigger_store::write::Target;
-use outrigger_store::{Context as _, Error, ErrorKind, Result};
+use outrigger_store::{Error, ErrorKind, Result};
 
 use super::core::Core;
 use super::file::{File, State};
+use super::worker::Worker;
 use crate::follow::Prefix;
 
 /// Bytes of one round, at least, unless told otherwise: some packs.
@@ -157,7 +157,7 @@ impl State {
 pub(super) struct Earlies {
     state: Mutex<Waiting>,
     changed: Condvar,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Worker,
 }
 
 #[derive(Default)]
@@ -176,19 +176,14 @@ impl Earlies {
 
     /// Starts the thread that does `work`, once.
     pub fn start(&self, work: impl FnOnce() + Send + 'static) -> Result<()> {
-        let thread = std::thread::Builder::new().name("early".to_string()).spawn(work);
-        let thread = thread.context(|| "cannot start a thread".to_string())?;
-        *self.thread.lock().expect("no panic while held") = Some(thread);
-        Ok(())
+        self.thread.start("early", work)
     }
 
     /// Ends it.
     pub fn stop(&self) {
         self.lock().is_ending = true;
         self.changed.notify_all();
-        if let Some(thread) = self.thread.lock().expect("no panic while held").take() {
-            let _ = thread.join();
-        }
+        self.thread.join();
     }
 
     /// Enough of a file was written.

@@ -37,6 +37,7 @@
 //! | `follow.rs`, `hidden.rs`, `noted.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
 //! | `packer.rs` | what small files have left in the database, into packs |
 //! | `untold.rs` | names and inodes that the catalogue is still to be told of |
+//! | `worker.rs` | a thread of a mount's own |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of these |
 //!
 //! [`Change::Expect`]: outrigger_store::meta::Change::Expect
@@ -57,6 +58,7 @@ mod noted;
 mod packer;
 mod store;
 mod untold;
+mod worker;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
