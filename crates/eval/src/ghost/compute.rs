@@ -62,6 +62,8 @@ pub fn segmentation(lab: &Lab) -> Result<Outcome, Failed> {
         Series::measured("gear32, all cores"),
         Series::model("GTX 480"),
     ];
+    let real = Rig::real(lab);
+    series.extend(real.lines());
     for &bytes in amounts(lab) {
         let (x, data) = (bytes as f64, data(bytes));
         for (at, spec) in [(0, rabin), (2, gear)] {
@@ -80,14 +82,18 @@ pub fn segmentation(lab: &Lab) -> Result<Outcome, Failed> {
         }
         let rig = Rig::modelled(&[models::GTX_480], 4, Buffers::Reused);
         let masks = outrigger_format::boundary::GearMasks::for_average(4096);
-        series[4].push(x, on(lab, &rig, 1, &Request::Scan { history: 0, masks }, &rig.buffer(&data)));
+        let scan = Request::Scan { history: 0, masks };
+        series[4].push(x, on(lab, &rig, 1, &scan, &rig.buffer(&data)));
+        for (device, _) in real.devices() {
+            series[4 + device].push(x, on(lab, &real, device, &scan, &real.buffer(&data)));
+        }
     }
     let mut outcome = Outcome::default();
     outcome.find("rabin, one core, most data", series[0].last(), "MB/s", Some(25.0));
     outcome.find("gear32, all cores, most data", series[3].last(), "MB/s", None);
     outcome.find("GTX 480 (model), most data", series[4].last(), "MB/s", Some(2600.0));
     outcome.plots.push(by_amount(lab, "Segmentation, 4 KB on average", series));
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     Ok(outcome)
 }
 
@@ -100,6 +106,8 @@ pub fn fingerprinting(lab: &Lab) -> Result<Outcome, Failed> {
         Series::measured("BLAKE3, all cores"),
         Series::model("GTX 480, SHA-1"),
     ];
+    let real = Rig::real(lab);
+    series.extend(real.names.iter().map(|name| Series::measured(format!("{name}, SHA-1"))));
     let (one, all) = (Rig::processor(1), Rig::processor(lab.threads));
     for &bytes in amounts(lab) {
         let (x, data) = (bytes as f64, data(bytes));
@@ -126,13 +134,22 @@ pub fn fingerprinting(lab: &Lab) -> Result<Outcome, Failed> {
         }
         let rig = Rig::modelled(&[models::GTX_480], 4, Buffers::Reused);
         series[4].push(x, on(lab, &rig, 1, &request(FingerprintKind::Sha1), &rig.buffer(&data)));
+        for (device, _) in real.devices() {
+            let named = real.once(device, &request(FingerprintKind::Sha1), &real.buffer(&data)).1;
+            check(
+                named.output().fingerprints[..expected.len()] == expected,
+                "a device's fingerprint is not SHA-1's",
+            )?;
+            series[4 + device]
+                .push(x, on(lab, &real, device, &request(FingerprintKind::Sha1), &real.buffer(&data)));
+        }
     }
     let mut outcome = Outcome::default();
     outcome.find("SHA-1, one core, one by one", series[0].last(), "MB/s", Some(2600.0 / 7.0));
     outcome.find("SHA-1, all cores", series[2].last(), "MB/s", None);
     outcome.find("GTX 480 (model)", series[4].last(), "MB/s", Some(2600.0));
     outcome.plots.push(by_amount(lab, "Fingerprinting segments of 4 KB", series));
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     Ok(outcome)
 }
 
