@@ -251,9 +251,9 @@ impl Core {
         while let Some(next) = self.early.next() {
             match next {
                 Next::Look => self.let_go_of_early(),
-                // There is some still, so nobody has to fail if it cannot be done.
+                // There is some still, so nobody has to fail if it cannot be done. What was written while it was made may have said so again.
                 Next::Room => {
-                    if self.fail(self.make_room()).is_err() {
+                    if self.is_filling() && self.fail(self.make_room()).is_err() {
                         self.early.lock().not_before = Some(Instant::now() + RETRY);
                     }
                 }
