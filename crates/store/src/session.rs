@@ -37,6 +37,8 @@ struct Reliance {
     relied: HashMap<PackId, u64>,
     /// The last change that anything was looked up for.
     newest_change: u64,
+    /// It is not known what became of the last acknowledgement: until another one has succeeded, no pack of others is usable.
+    is_unsure: bool,
 }
 
 struct Shared {
@@ -213,6 +215,7 @@ impl Reliance {
             own: HashSet::new(),
             relied: HashMap::new(),
             newest_change: 0,
+            is_unsure: false,
         }
     }
 }
@@ -241,17 +244,24 @@ impl Shared {
     /// Rule 8.
     fn acknowledge(&self, number: u64) -> Result<()> {
         let _turn = self.turn.lock().expect("no panic while held");
-        if number <= self.reliance.lock().expect("no panic while held").generation {
-            return Ok(());
-        }
-        self.take_generation()
+        let is_known = {
+            let reliance = self.reliance.lock().expect("no panic while held");
+            number <= reliance.generation && !reliance.is_unsure
+        };
+        if is_known { Ok(()) } else { self.take_generation() }
     }
 
     /// Rule 8, with the turn held.
     fn take_generation(&self) -> Result<()> {
         let mut reliance = self.reliance.lock().expect("no panic while held");
         let relied: Vec<PackId> = reliance.relied.keys().copied().collect();
-        let generation = self.meta.acknowledge(self.id, &relied)?;
+        let generation = self.meta.acknowledge(self.id, &relied).inspect_err(|_| {
+            // It may have happened all the same. Then the collector goes on, without regard to what would be found in condemned packs from here on. What was relied on
+            // before has been told, and is safe either way.
+            reliance.usable.clear();
+            reliance.is_unsure = true;
+        })?;
+        reliance.is_unsure = false;
         reliance.generation = generation.number;
         reliance.usable = generation.live.into_iter().collect();
         Ok(())
