@@ -19,7 +19,7 @@ use outrigger_format::{PackId, Root};
 
 use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::meta::{Generation, Meta, PinTarget, SessionId, SessionKind, SessionRow};
+use crate::meta::{Generation, Meta, PackMark, PackState, PinTarget, SessionId, SessionKind, SessionRow};
 use crate::owner;
 
 /// How long a session is believed alive without a word, seconds. A process of this host that is killed is noticed at once by its
@@ -39,6 +39,8 @@ struct Reliance {
     newest_change: u64,
     /// It is not known what became of the last acknowledgement: until another one has succeeded, no pack of others is usable.
     is_unsure: bool,
+    /// Up to where it has seen what packs there are, where the database tells what has changed since.
+    mark: Option<PackMark>,
 }
 
 struct Shared {
@@ -189,13 +191,13 @@ impl Session {
     }
 
     /// Learns which packs there are now, those of other sessions among them: hits in them count from here on. What the index says of them is the
-    /// caller's to refresh.
+    /// caller's to refresh. Where the database tells what has changed, no more than that is read.
     ///
     /// # Errors
     /// Those of the database.
     pub fn follow(&self) -> Result<()> {
         let _turn = self.shared.turn.lock().expect("no panic while held");
-        self.shared.take_generation()
+        if self.shared.join_changed()? { Ok(()) } else { self.shared.take_generation() }
     }
 
     /// Pins something; see [`Meta::pin`].
@@ -216,6 +218,7 @@ impl Reliance {
             relied: HashMap::new(),
             newest_change: 0,
             is_unsure: false,
+            mark: generation.mark,
         }
     }
 }
@@ -251,6 +254,21 @@ impl Shared {
         if is_known { Ok(()) } else { self.take_generation() }
     }
 
+    /// Rule 9, with the turn held: what has become live joins the usable set, if it was read under the generation that is acknowledged. Says whether that was all there is to know.
+    fn join_changed(&self) -> Result<bool> {
+        let known = self.reliance.lock().expect("no panic while held").mark;
+        let Some(mark) = known else { return Ok(false) };
+        let Some(changes) = self.meta.changed_packs(mark)? else { return Ok(false) };
+        let mut reliance = self.reliance.lock().expect("no panic while held");
+        if reliance.is_unsure || changes.generation != reliance.generation {
+            return Ok(false);
+        }
+        let live = changes.rows.iter().filter(|row| row.state == PackState::Live);
+        reliance.usable.extend(live.map(|row| row.id));
+        reliance.mark = Some(changes.mark);
+        Ok(true)
+    }
+
     /// Rule 8, with the turn held.
     fn take_generation(&self) -> Result<()> {
         let mut reliance = self.reliance.lock().expect("no panic while held");
@@ -264,6 +282,7 @@ impl Shared {
         reliance.is_unsure = false;
         reliance.generation = generation.number;
         reliance.usable = generation.live.into_iter().collect();
+        reliance.mark = generation.mark;
         Ok(())
     }
 }

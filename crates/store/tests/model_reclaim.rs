@@ -429,7 +429,8 @@ fn nothing_about_loss_and_lies_is_vacuous() {
     for (bit, what) in wanted {
         let looking = Reclaim { witness: true, looked_for: bit, ..world.clone() };
         let found = HasDiscoveries::AnyOf(["what is looked for is seen"].into());
-        let checker = looking.checker().threads(2).finish_when(found).target_state_count(5_000_000).spawn_bfs().join();
+        let checker =
+            looking.checker().threads(2).finish_when(found).target_state_count(5_000_000).spawn_bfs().join();
         assert!(checker.discovery("what is looked for is seen").is_some(), "never: {what}");
     }
 }

@@ -80,7 +80,8 @@ impl Reclaim {
         };
         // Nobody asks any more where the process is gone, or has gone on.
         let asks = world.writers[w].is_unsure;
-        world.flights[w] = if asks { Flight { said: Some(said), ..world.flights[w] } } else { Flight::default() };
+        world.flights[w] =
+            if asks { Flight { said: Some(said), ..world.flights[w] } } else { Flight::default() };
     }
 
     /// The client learns what became of what it sent.

@@ -349,8 +349,7 @@ impl Reclaim {
     /// The packs in which a chunk of writer `w` counts as found.
     pub fn hits(&self, world: &World, w: usize, chunk: usize) -> impl Iterator<Item = usize> {
         let me = world.writers[w];
-        let believes =
-            !self.vouching || self.liars & bit(w) != 0 || self.broken(Broken::FootersBelieved);
+        let believes = !self.vouching || self.liars & bit(w) != 0 || self.broken(Broken::FootersBelieved);
         let counts = move |p: usize, own: bool| believes || own || me.verified & bit(p) != 0;
         let found: u8 = elements(me.usable | me.mine)
             .filter(|&p| world.packs[p].held & bit(chunk) != 0 && counts(p, self.is_own(world, w, p)))
