@@ -16,6 +16,7 @@ pub mod index;
 pub mod local;
 pub mod loose;
 pub mod meta;
+pub mod note;
 mod older;
 pub mod ops;
 mod owner;

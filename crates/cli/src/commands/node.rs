@@ -18,6 +18,7 @@ use super::job::{state_text, writable};
 use super::{Context, run::holder};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
+use crate::operation;
 use crate::output::{Object, Out, complain, counted, print_text};
 
 const EXAMPLES: &str = "\
@@ -151,6 +152,7 @@ fn telling(busy: Busy) -> Busy {
 
 /// Nobody may be reading: an agent's work does not depend on it.
 fn say(context: &Context, line: &str) {
+    operation::step("agent", line);
     if !context.quiet {
         let _ = print_text(&format!("{line}\n"));
     }
