@@ -13,6 +13,7 @@ mod error;
 pub mod gc;
 mod health;
 pub mod index;
+pub mod latency;
 pub mod local;
 pub mod loose;
 pub mod meta;

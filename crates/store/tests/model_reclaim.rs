@@ -7,7 +7,7 @@
 //! (`every_rule_is_needed`, with the length of the shortest way there); and what should be possible does happen
 //! (`nothing_is_vacuous`).
 //!
-//! The largest worlds (21 million states, a minute of two cores, 200 MB) are explored on request:
+//! The largest worlds (three minutes of two cores) are explored on request:
 //! `OUTRIGGER_MODEL=long cargo test --release -p outrigger-store --test model_reclaim -- holds_for_large --nocapture`.
 
 mod model;

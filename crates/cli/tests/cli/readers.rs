@@ -161,10 +161,10 @@ fn who_may_only_read_reads_everything_and_changes_nothing() {
         &["run", "--in", "/tree/large", "--out", "/x", "--", "cat"],
         &["node", "--until-idle"],
         &["init", "--packs", "file:/nowhere"],
-        &["recover", "--packs", "file:/nowhere"],
+        &["recover", "--packs", &format!("file:{}", packs.display())],
     ] {
         let said = world.run(&[&["-s", &reader], args].concat());
-        let says_why = ["read-only", "there is one already", "may not do that"];
+        let says_why = ["read-only", "there is a store already", "may not do that"];
         if said.code != 1 || !says_why.iter().any(|why| said.err.contains(why)) {
             wrong.push(format!("{args:?}: {}\n{}\n{}", said.code, said.text(), said.err));
         }

@@ -19,6 +19,7 @@ use tokio_postgres::Error as SqlError;
 use super::connection::{Answer, BEGIN, Connection, Query, SETTINGS};
 use super::pool::{Lent, Pool};
 use crate::error::{Error, ErrorKind, Result};
+use crate::latency;
 use crate::meta::WriteCounts;
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse, why};
 use crate::note::{self, Level};
@@ -88,7 +89,9 @@ impl Counts {
 
     fn ended(&self, began: Instant) {
         self.transactions.fetch_add(1, Ordering::Relaxed);
-        self.nanos.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        let took = began.elapsed();
+        latency::TRANSACTIONS.note(took);
+        self.nanos.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
     }
 
     fn again(&self) {
