@@ -164,7 +164,7 @@ fn who_may_only_read_reads_everything_and_changes_nothing() {
         &["recover", "--packs", &format!("file:{}", packs.display())],
     ] {
         let said = world.run(&[&["-s", &reader], args].concat());
-        let says_why = ["read-only", "there is a store already", "may not do that"];
+        let says_why = ["read-only", "there is a store already", "permission denied"];
         if said.code != 1 || !says_why.iter().any(|why| said.err.contains(why)) {
             wrong.push(format!("{args:?}: {}\n{}\n{}", said.code, said.text(), said.err));
         }
