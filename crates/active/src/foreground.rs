@@ -196,7 +196,10 @@ mod tests {
             Status { operations_read: 3, operations_write: 4, waiting_operations: 5, ..Status::default() };
         (status.reading_seconds, status.writing_seconds) = (1_500_000_000, 700_000_000);
         status.writing_paced_seconds = 200_000_000;
-        assert_eq!(Sample::parse(&json(&status)), Some(Sample { operations: 7, seconds: 2.0, waiting: 5 }));
+        assert_eq!(
+            Sample::parse(&json(&status, &[])),
+            Some(Sample { operations: 7, seconds: 2.0, waiting: 5 })
+        );
         assert_eq!(Sample::parse("{}"), None);
     }
 }

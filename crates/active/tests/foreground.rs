@@ -28,7 +28,7 @@ fn mount(dir: &Path, waiting: &Arc<AtomicU64>) -> thread::JoinHandle<()> {
             if waiting_operations == GONE {
                 return;
             }
-            writeln!(answers, "{}", json(&Status { waiting_operations, ..Status::default() })).unwrap();
+            writeln!(answers, "{}", json(&Status { waiting_operations, ..Status::default() }, &[])).unwrap();
         }
     })
 }

@@ -1,15 +1,13 @@
 //! Where a mount says what goes wrong: with the request that met it, where one did.
 
-use std::fs::File;
-use std::io::{self, Write as _};
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
 
 use outrigger_fuse::report::Report;
-use outrigger_store::{ErrorKind, clock};
-use serde_json::Value;
+use outrigger_store::ErrorKind;
+use outrigger_store::note::Level;
 
-use crate::output::{Object, complain, rfc3339_nanos};
+use crate::operation;
+use crate::output::{Object, complain};
 
 /// A daemon's facility in the numbers of syslog (RFC 5424).
 const DAEMON: u8 = 3;
@@ -23,29 +21,23 @@ const SYSLOG: &str = "/dev/log";
 pub enum Log {
     /// Sentences on standard error.
     Terminal,
-    /// Lines of JSON.
-    File(File),
+    /// Lines of the operation's log.
+    Kept,
     /// The machine's log: fields, where it is systemd's journal; else lines of syslog. Where there is neither, nobody is told.
     Machine,
 }
 
 impl Log {
-    /// Goes on with a file of lines, or begins one.
-    ///
-    /// # Errors
-    /// When it cannot be opened.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        File::options().create(true).append(true).open(path).map(Self::File)
-    }
-
     /// Says something.
     pub fn tell(&self, report: &Report) {
         match self {
             Self::Terminal => complain(&report.message),
-            // In one write, as other processes may write to the same file. There is nobody to tell when this fails.
-            Self::File(file) => {
-                let line = format!("{}\n", Value::from(object(report, clock::now_nanos())));
-                let _ = (&*file).write_all(line.as_bytes());
+            Self::Kept => {
+                let (word, weight) = match level(report) {
+                    ERROR => ("error", Level::Error),
+                    _ => ("notice", Level::Info),
+                };
+                operation::line(word, weight, "report", &report.message, object(report));
             }
             Self::Machine => {
                 let to = |path: &str, bytes: &[u8]| {
@@ -72,10 +64,9 @@ fn kind(report: &Report) -> Option<String> {
     report.kind.map(|kind| format!("{kind:?}").to_lowercase())
 }
 
-fn object(report: &Report, now: u64) -> Object {
-    let word = if level(report) == ERROR { "error" } else { "notice" };
-    let mut object = Object::new().with("time", rfc3339_nanos(now)).with("level", word);
-    object = object.with("process", std::process::id()).with("message", report.message.as_str());
+/// What a line has besides the message.
+fn object(report: &Report) -> Object {
+    let mut object = Object::new();
     if let Some(kind) = kind(report) {
         object = object.with("kind", kind);
     }
@@ -119,6 +110,7 @@ fn line(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use outrigger_fuse::asked::Asked;
+    use serde_json::Value;
 
     use super::*;
 
@@ -129,10 +121,10 @@ mod tests {
 
     #[test]
     fn every_form_names_the_request() {
-        let object = Value::from(object(&report(), 0));
+        let object = Value::from(object(&report()));
         assert_eq!(object["request"]["id"], 12);
         assert_eq!(object["request"]["operation"], "READ");
-        assert_eq!((&object["kind"], &object["level"]), (&"damaged".into(), &"error".into()));
+        assert_eq!(object["kind"], "damaged");
         let fields = fields(&report());
         assert!(fields.lines().all(|line| line.contains('=')), "{fields}");
         assert!(fields.contains("MESSAGE=a pack is damaged\n") && fields.contains("OUTRIGGER_REQUEST=12\n"));
@@ -142,9 +134,8 @@ mod tests {
     #[test]
     fn what_nobody_asked_for_has_no_request() {
         let note = Report { message: "a note".into(), kind: None, asked: None };
-        let said = Value::from(object(&note, 0));
+        let said = Value::from(object(&note));
         assert!(said.get("request").is_none() && said.get("kind").is_none());
-        assert_eq!(said["level"], "notice");
         assert!(line(&note).starts_with("<29>outrigger[") && !line(&note).contains("request"));
     }
 }

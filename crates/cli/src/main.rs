@@ -6,6 +6,7 @@ mod exit;
 mod exporter;
 mod interrupt;
 mod log;
+mod operation;
 mod output;
 mod progress;
 mod tar;
@@ -13,7 +14,7 @@ mod when;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 fn main() -> ExitCode {
     let given: Vec<_> = std::env::args_os().collect();
@@ -23,17 +24,31 @@ fn main() -> ExitCode {
     }
     raise_file_limit();
     outrigger_store::wait::on_long_wait(output::complain);
-    let cli = args::Cli::parse_from(args::command_line(given));
-    let exit = match commands::run(cli) {
-        Ok(exit) => exit,
+    let matches = args::Cli::command().get_matches_from(args::command_line(given));
+    let cli = args::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let exit = match commands::run(cli, &name(&matches)) {
+        Ok(exit) => {
+            operation::ended(exit, None);
+            exit
+        }
         Err(failure) => {
-            if !failure.message.is_empty() {
-                output::complain(&failure.message);
+            operation::ended(failure.exit, Some(&failure.message));
+            if !failure.message.is_empty() && !operation::is_on_stderr() {
+                output::shout(&failure.message);
             }
             failure.exit
         }
     };
     ExitCode::from(exit as u8)
+}
+
+/// The command's name, with that of its part: `gc`, `node list`.
+fn name(matches: &clap::ArgMatches) -> String {
+    let Some((name, rest)) = matches.subcommand() else { return String::new() };
+    match rest.subcommand_name() {
+        Some(part) => format!("{name} {part}"),
+        None => name.to_owned(),
+    }
 }
 
 /// Trees are walked with one open directory a level, and packs are kept open: the soft limit of 1024 is meant for `select`.

@@ -14,6 +14,14 @@ use crate::exit::Failure;
 
 /// Writes a message to standard error.
 pub fn complain(message: &str) {
+    crate::operation::said(message);
+    if !crate::operation::is_on_stderr() {
+        shout(message);
+    }
+}
+
+/// The same, of what the log says otherwise.
+pub fn shout(message: &str) {
     // In one write, so that a line does not mix with another process's. There is nobody to tell when this fails.
     let _ = io::stderr().write_all(format!("outrigger: {message}\n").as_bytes());
 }
@@ -98,6 +106,13 @@ impl Object {
     #[must_use]
     pub fn with(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.0.insert(key.to_string(), value.into());
+        self
+    }
+
+    /// With all fields of another one.
+    #[must_use]
+    pub fn merge(mut self, other: Self) -> Self {
+        self.0.extend(other.0);
         self
     }
 

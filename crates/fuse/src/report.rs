@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use outrigger_store::ops::errors;
 use outrigger_store::{Error, ErrorKind};
 use rustix::io::Errno;
 
@@ -81,7 +82,11 @@ impl Reports {
             told.pop_front();
         }
         told.push_back(message.clone());
-        (self.tell)(&Report { message, kind, asked: Asked::now() });
+        let asked = Asked::now();
+        if let Some(kind) = kind {
+            errors::met(asked.map_or("in the background", |asked| asked.operation), kind, &message);
+        }
+        (self.tell)(&Report { message, kind, asked });
     }
 }
 

@@ -114,7 +114,7 @@ pub fn pack(store: &Store, session: &Arc<Session>, threads: usize) -> Result<u64
 fn pack_rows(store: &Store, session: &Arc<Session>, rows: Vec<LooseRow>, threads: usize) -> Result<()> {
     // What others have packed meanwhile is not packed again.
     session.follow()?;
-    store.refresh_index()?;
+    store.follow_packs()?;
     // Longer than any chunk: each is cut into itself.
     let longest = rows.iter().map(|row| row.chunk.bytes.len()).max().unwrap_or_default().max(512);
     let options = WriteOptions { threads, chunk_max: longest, commit: CommitWhen::AtTheEnd };

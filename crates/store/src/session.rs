@@ -19,7 +19,7 @@ use outrigger_format::{PackId, Root};
 
 use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::meta::{Generation, Meta, PinTarget, SessionId, SessionKind, SessionRow};
+use crate::meta::{Generation, Meta, PackMark, PackState, PinTarget, SessionId, SessionKind, SessionRow};
 use crate::owner;
 
 /// How long a session is believed alive without a word, seconds. A process of this host that is killed is noticed at once by its
@@ -37,6 +37,10 @@ struct Reliance {
     relied: HashMap<PackId, u64>,
     /// The last change that anything was looked up for.
     newest_change: u64,
+    /// It is not known what became of the last acknowledgement: until another one has succeeded, no pack of others is usable.
+    is_unsure: bool,
+    /// Up to where it has seen what packs there are, where the database tells what has changed since.
+    mark: Option<PackMark>,
 }
 
 struct Shared {
@@ -187,13 +191,13 @@ impl Session {
     }
 
     /// Learns which packs there are now, those of other sessions among them: hits in them count from here on. What the index says of them is the
-    /// caller's to refresh.
+    /// caller's to refresh. Where the database tells what has changed, no more than that is read.
     ///
     /// # Errors
     /// Those of the database.
     pub fn follow(&self) -> Result<()> {
         let _turn = self.shared.turn.lock().expect("no panic while held");
-        self.shared.take_generation()
+        if self.shared.join_changed()? { Ok(()) } else { self.shared.take_generation() }
     }
 
     /// Pins something; see [`Meta::pin`].
@@ -213,6 +217,8 @@ impl Reliance {
             own: HashSet::new(),
             relied: HashMap::new(),
             newest_change: 0,
+            is_unsure: false,
+            mark: generation.mark,
         }
     }
 }
@@ -241,19 +247,42 @@ impl Shared {
     /// Rule 8.
     fn acknowledge(&self, number: u64) -> Result<()> {
         let _turn = self.turn.lock().expect("no panic while held");
-        if number <= self.reliance.lock().expect("no panic while held").generation {
-            return Ok(());
+        let is_known = {
+            let reliance = self.reliance.lock().expect("no panic while held");
+            number <= reliance.generation && !reliance.is_unsure
+        };
+        if is_known { Ok(()) } else { self.take_generation() }
+    }
+
+    /// Rule 9, with the turn held: what has become live joins the usable set, if it was read under the generation that is acknowledged. Says whether that was all there is to know.
+    fn join_changed(&self) -> Result<bool> {
+        let known = self.reliance.lock().expect("no panic while held").mark;
+        let Some(mark) = known else { return Ok(false) };
+        let Some(changes) = self.meta.changed_packs(mark)? else { return Ok(false) };
+        let mut reliance = self.reliance.lock().expect("no panic while held");
+        if reliance.is_unsure || changes.generation != reliance.generation {
+            return Ok(false);
         }
-        self.take_generation()
+        let live = changes.rows.iter().filter(|row| row.state == PackState::Live);
+        reliance.usable.extend(live.map(|row| row.id));
+        reliance.mark = Some(changes.mark);
+        Ok(true)
     }
 
     /// Rule 8, with the turn held.
     fn take_generation(&self) -> Result<()> {
         let mut reliance = self.reliance.lock().expect("no panic while held");
         let relied: Vec<PackId> = reliance.relied.keys().copied().collect();
-        let generation = self.meta.acknowledge(self.id, &relied)?;
+        let generation = self.meta.acknowledge(self.id, &relied).inspect_err(|_| {
+            // It may have happened all the same. Then the collector goes on, without regard to what would be found in condemned packs from here on. What was relied on
+            // before has been told, and is safe either way.
+            reliance.usable.clear();
+            reliance.is_unsure = true;
+        })?;
+        reliance.is_unsure = false;
         reliance.generation = generation.number;
         reliance.usable = generation.live.into_iter().collect();
+        reliance.mark = generation.mark;
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use outrigger_format::{Fingerprint, Footer, PackId, Place};
 
@@ -12,7 +13,7 @@ use outrigger_offload::runtime::Runtime;
 use crate::backend::{Access, AwayBackend, Backend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::index::{Index, IndexOptions, LoadFooter};
+use crate::index::{Followed, Index, IndexOptions, LoadFooter};
 use crate::meta::jobs::Jobs;
 use crate::meta::{Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
 use crate::older;
@@ -272,6 +273,15 @@ impl Store {
         refresh_index(&*self.meta, &self.index)
     }
 
+    /// As [`Store::refresh_index`], of what has changed since the last time, where the database tells: for whoever follows other hosts. A pack whose footer could not be read then is
+    /// passed over until all are looked at again, ten minutes later or when a read finds nothing.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn follow_packs(&self) -> Result<()> {
+        follow_packs(&*self.meta, &self.index)
+    }
+
     /// The store's directory; of one whose metadata lies in PostgreSQL, this host's cache directory.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -466,17 +476,42 @@ fn make_directories(dir: &Path, config: &StoreConfig, meta: &SqliteMeta) -> Resu
     make("packs")
 }
 
+/// How long changes alone are followed, until all rows are looked at again.
+const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(600);
+
+/// See [`Store::follow_packs`].
+pub(crate) fn follow_packs(meta: &dyn Meta, index: &Index) -> Result<()> {
+    let mut followed = index.followed();
+    if let Some(Followed { mark, looked }) = *followed
+        && looked.elapsed() < LOOK_AT_ALL_EVERY
+        && let Some(changes) = meta.changed_packs(mark)?
+    {
+        let dead = changes.rows.iter().filter(|row| row.state == PackState::Dead);
+        index.remove_packs(&dead.map(|row| row.id).collect::<Vec<_>>());
+        cover(index, &changes.rows)?;
+        *followed = Some(Followed { mark: changes.mark, looked });
+        return Ok(());
+    }
+    look_at_all(meta, index, &mut followed)
+}
+
 /// See [`Store::refresh_index`].
 pub(crate) fn refresh_index(meta: &dyn Meta, index: &Index) -> Result<()> {
+    look_at_all(meta, index, &mut index.followed())
+}
+
+fn look_at_all(meta: &dyn Meta, index: &Index, followed: &mut Option<Followed>) -> Result<()> {
     // What is removed from the index never comes back, so a pack that is sealed and not committed must not count as gone:
     // the index knows it, and its row came before. Hence the order.
     let mut gone = index.covered_packs();
-    let rows = meta.packs()?;
+    let (rows, mark) = meta.packs_to_follow()?;
     let kept: HashSet<PackId> =
         rows.iter().filter(|row| row.state != PackState::Dead).map(|row| row.id).collect();
     gone.retain(|pack| !kept.contains(pack));
     index.remove_packs(&gone);
-    cover(index, &rows)
+    cover(index, &rows)?;
+    *followed = mark.map(|mark| Followed { mark, looked: Instant::now() });
+    Ok(())
 }
 
 /// Tells the index of those that are committed.

@@ -235,6 +235,53 @@ fn packs_are_located_where_ceph_says() {
     }
 }
 
+/// However many packs are looked for, the monitors are asked once for each placement group and each OSD.
+#[test]
+fn where_packs_lie_is_asked_once_a_placement_group() {
+    let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
+    let Location::Rados(rados) = &location else { unreachable!("it is one") };
+    let backend = RadosBackend::open(rados, Access::default(), Patience::default()).unwrap();
+    let text = ceph(&location, "ceph", &["osd", "pool", "get", &rados.pool, "pg_num", "--format", "json"]);
+    let groups = serde_json::from_str::<serde_json::Value>(&text).unwrap()["pg_num"].as_u64().unwrap();
+    let locate = || (1..=2000).map(|id| backend.locate(PackId(id)).unwrap()).collect::<Vec<_>>();
+    let before = backend.asks();
+    let found = locate();
+    let asks = backend.asks() - before;
+    // How many groups there are, each of them, and the hosts of three OSDs.
+    assert!(asks > groups / 2 && asks <= 1 + groups + 3, "{asks} asks, {groups} groups");
+    assert_eq!(locate(), found);
+    assert_eq!(backend.asks() - before, asks, "nothing was asked again");
+}
+
+/// A read of several pieces is all of what was asked for, from anywhere in the pack to anywhere.
+#[test]
+fn long_reads_are_whole() {
+    let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
+    let backend = open(&location);
+    let data = bytes(7, (9 << 20) + 4321);
+    write(&*backend, 1, &data).unwrap();
+    for (from, len) in [
+        (0, data.len()),
+        (1, data.len() - 1),
+        ((1 << 20) - 1, 2),
+        (1 << 20, 4 << 20),
+        (12_345, (5 << 20) + 77),
+        (data.len() - 1, 1),
+    ] {
+        let mut buf = vec![0; len];
+        backend.read_at(PackId(1), from as u64, &mut buf).unwrap();
+        assert!(buf == data[from..from + len], "{len} bytes at {from}");
+    }
+    for (from, len) in [(0, data.len() + 1), (5 << 20, 5 << 20), (data.len(), 1), (data.len() + (3 << 20), 1)]
+    {
+        let error = backend.read_at(PackId(1), from as u64, &mut vec![0; len]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{error}");
+    }
+    let error = backend.read_at(PackId(2), 0, &mut vec![0; 3 << 20]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    backend.remove(PackId(1)).unwrap();
+}
+
 /// Which hosts there are to choose from, and that each of them is the first to hold some ids.
 #[test]
 fn every_host_of_the_pool_can_be_chosen() {

@@ -9,8 +9,9 @@ use gc_support::*;
 use outrigger_format::{PackId, PackKind};
 use outrigger_store::backend::LocalBackend;
 use outrigger_store::gc::GcOptions;
-use outrigger_store::meta::{At, PackState, SessionKind};
+use outrigger_store::meta::{At, Meta, PackState, SessionKind};
 use outrigger_store::read::packs::PackReader;
+use outrigger_store::session::Session;
 use outrigger_store::testing::{Fault, FaultyBackend, Op, Plan};
 use outrigger_store::{ErrorKind, Store, ops};
 
@@ -588,5 +589,42 @@ fn interrupted_by_any_failing_transaction_it_can_be_resumed() {
             let size = disk(&store);
             assert!(size < ideal + ideal / 20, "{at}: {size} bytes, {ideal} without the interruption");
         }
+    }
+}
+
+#[test]
+fn after_an_acknowledgement_of_which_nothing_is_known_no_hit_counts_until_the_next() {
+    for after in [false, true] {
+        let dir = scratch();
+        littered(dir.path());
+        let store = open(dir.path());
+        let packs = store.committed_packs().unwrap();
+        let (condemned, live) = (packs[0], packs[1]);
+        // Opening the session is the first call, acknowledging the second.
+        let faulty = Arc::new(gc_support::faulty_meta::FaultyMeta::new(Arc::clone(&store.meta), 2, after));
+        let meta: Arc<dyn Meta> = faulty.clone();
+        let session = Session::open(&meta, SessionKind::Writer, None, "unsure").unwrap();
+        let counts = |pack: PackId| {
+            let mut counted = false;
+            let look = |is_usable: &dyn Fn(PackId) -> bool| {
+                counted = is_usable(pack);
+                Ok(std::iter::empty())
+            };
+            session.rely(1, look).unwrap();
+            counted
+        };
+        assert!(counts(condemned) && counts(live));
+        let (collector, _) = store.meta.open_session(SessionKind::Collector, "collector", 60).unwrap();
+        store.meta.take_collector(collector).unwrap();
+        let generation = store.meta.condemn(collector, &[condemned]).unwrap();
+        // The session's thread may have been quicker; one of the two has failed.
+        let followed = session.follow();
+        assert!(faulty.has_failed());
+        assert!(!counts(condemned), "after: {after}, followed: {followed:?}");
+        while !counts(live) {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert!(!counts(condemned));
+        assert!(store.meta.all_acknowledged(generation).unwrap());
     }
 }

@@ -1,18 +1,20 @@
 //! The reclaim protocol of `docs/decisions/0003-reclaim-protocol.md`, checked over every interleaving of small worlds.
 //!
 //! A world has one or two writers, a remover, a reader, and one or two collectors, over two chunks and at most six
-//! packs. Processes are killed at any step, or fenced while they go on. The checks are of three kinds: the rules hold in
+//! packs. Processes are killed at any step, or fenced while they go on; connections are lost with transactions that are not answered; some
+//! writers' packs are not what their footers say. The checks are of three kinds: the rules hold in
 //! every world (`holds_*`); each rule is needed, because a world in which it alone is broken loses data
 //! (`every_rule_is_needed`, with the length of the shortest way there); and what should be possible does happen
 //! (`nothing_is_vacuous`).
 //!
-//! The largest worlds (21 million states, a minute of two cores, 200 MB) are explored on request:
+//! The largest worlds (three minutes of two cores) are explored on request:
 //! `OUTRIGGER_MODEL=long cargo test --release -p outrigger-store --test model_reclaim -- holds_for_large --nocapture`.
 
 mod model;
 
 use std::time::Instant;
 
+use model::state::seen;
 use model::{AckStyle, Broken, Reclaim, Step};
 use stateright::{Checker, HasDiscoveries, Model};
 
@@ -221,6 +223,87 @@ fn holds_for_rows() {
     );
 }
 
+/// Connections that are lost with a commit or an acknowledgement: it has happened, happens while its sender is fenced or dead, or never does.
+#[test]
+fn holds_for_lost_connections() {
+    let world = Reclaim {
+        packs: vec![],
+        old: [0, 0],
+        plans: [[0b01, 0b11], [0, 0]],
+        lossy: 0b01,
+        removable: 0b1100,
+        kill_writers: true,
+        fence_running: true,
+        generations: 2,
+        leases: 2,
+        drain: true,
+        ..Reclaim::default()
+    };
+    explore("lost answers: group commits", world.clone());
+    let world = Reclaim {
+        packs: vec![0b11],
+        old: [0b01, 0],
+        plans: [[0b10, 0], [0b10, 0]],
+        removable: 0b01_0001,
+        generations: 1,
+        leases: 1,
+        ..world
+    };
+    explore("lost answers: two writers", world.clone());
+    explore(
+        "lost answers: rows",
+        Reclaim {
+            old: [0b01, 0b10],
+            closed: 0b10,
+            plans: [[0b10, 0], [0, 0]],
+            packers: 0b01,
+            removable: 0b11,
+            generations: 2,
+            leases: 2,
+            drain: false,
+            ..world
+        },
+    );
+}
+
+/// Clients that do not believe each other's footers, beside one whose packs are not what these say, and with such packs from the beginning.
+#[test]
+fn holds_for_packs_of_others() {
+    let world = Reclaim {
+        packs: vec![0b10, 0b11],
+        lies: vec![0b10],
+        old: [0b01, 0],
+        vouching: true,
+        removable: 0b0101,
+        refresh: true,
+        kill_writers: true,
+        kill_collectors: true,
+        fence_running: true,
+        generations: 2,
+        leases: 2,
+        ..Reclaim::default()
+    };
+    explore("packs of others, one of them false", world.clone());
+    explore(
+        "packs of others, one client lies",
+        Reclaim {
+            packs: vec![0b01],
+            lies: vec![],
+            plans: [[0b10, 0], [0b10, 0]],
+            liars: 0b10,
+            removable: 0b01_0001,
+            kill_collectors: false,
+            generations: 1,
+            leases: 1,
+            ..world.clone()
+        },
+    );
+    explore(
+        "packs of others, connections lost",
+        Reclaim { lossy: 0b01, refresh: false, kill_collectors: false, generations: 1, leases: 1, ..world },
+    );
+}
+
 /// The other way to acknowledge: wait for what is in flight, or resolve it again. It holds as well, and costs more.
 #[test]
 fn holds_for_waiting_acknowledgements() {
@@ -275,6 +358,20 @@ fn holds_for_large_worlds() {
             ..world.clone()
         };
         explore("two collectors", Reclaim { collectors: 2, generations: 2, leases: 3, ..two });
+        let lost = Reclaim { reader: false, lossy: 0b11, leases: 2, ..world.clone() };
+        explore("two writers, connections lost, all killed and fenced", lost.clone());
+        explore(
+            "two writers, one lies, connections lost",
+            Reclaim {
+                packs: vec![0b10, 0b11],
+                lies: vec![0b10],
+                vouching: true,
+                liars: 0b10,
+                drain: false,
+                lossy: 0b01,
+                ..lost
+            },
+        );
         explore("two writers, a reader, one run", Reclaim { leases: 2, ..world.clone() });
         explore(
             "two writers, all killed and fenced, two runs",
@@ -307,6 +404,37 @@ fn nothing_is_vacuous() {
     checker.assert_properties();
 }
 
+/// The same of lost connections and packs that are not what they say.
+#[test]
+fn nothing_about_loss_and_lies_is_vacuous() {
+    let world = Reclaim {
+        packs: vec![0b10, 0b11, 0b10],
+        lies: vec![0b10],
+        old: [0b01, 0b10],
+        lossy: 0b01,
+        vouching: true,
+        kill_writers: true,
+        fence_running: true,
+        ..Reclaim::default()
+    };
+    let wanted = [
+        (seen::LOST_AND_DONE, "a commit that was lost is found to be done"),
+        (seen::LOST_AND_VOID, "a commit that was lost is found not to be done"),
+        (seen::POSTHUMOUS, "what a dead process had sent happens"),
+        (seen::FENCED_ON_THE_WAY, "what was sent is refused, as the session is over"),
+        (seen::GIVEN_UP, "what became of an acknowledgement cannot be found out"),
+        (seen::VOUCHED, "another one's pack is relied on, as it was compared"),
+        (seen::DOUBTED, "a copy stays, as the one that counts is none"),
+    ];
+    for (bit, what) in wanted {
+        let looking = Reclaim { witness: true, looked_for: bit, ..world.clone() };
+        let found = HasDiscoveries::AnyOf(["what is looked for is seen"].into());
+        let checker =
+            looking.checker().threads(2).finish_when(found).target_state_count(5_000_000).spawn_bfs().join();
+        assert!(checker.discovery("what is looked for is seen").is_some(), "never: {what}");
+    }
+}
+
 /// Breaks one rule at a time, in a world that is just large enough; the decision record tells these stories.
 #[test]
 fn every_rule_is_needed() {
@@ -326,6 +454,8 @@ fn every_rule_is_needed() {
         removable: 0b10,
         ..base()
     };
+    let lossy = || Reclaim { lossy: 0b01, ..base() };
+    let doubting = || Reclaim { vouching: true, ..base() };
     let stories = [
         (Broken::NoAckWait, lost, 12, base()),
         (Broken::NoRemark, lost, 13, base()),
@@ -385,6 +515,21 @@ fn every_rule_is_needed() {
         (Broken::RowSeenBefore, lost, 16, rows()),
         (Broken::AckWithoutReprieve, lost, 16, rows()),
         (Broken::CondemnedHitsCount, lost, 14, rows()),
+        (Broken::LostTakenForDone, "what is taken for committed is", 4, lossy()),
+        (Broken::LostMadeAgain, "a commit happens once", 6, lossy()),
+        (Broken::AskedTooEarly, "a commit happens once", 6, lossy()),
+        (Broken::CheckedWhenSent, lost, 14, Reclaim { fence_running: true, ..lossy() }),
+        (Broken::AckWhileUnsure, lost, 18, Reclaim { lossy: 0b01, removable: 0b0100, ..group() }),
+        (Broken::HitsWhileUnsure, lost, 15, Reclaim { lossy: 0b01, ..base() }),
+        (Broken::GivenUpAndForgotten, lost, 15, Reclaim { lossy: 0b01, ..base() }),
+        (Broken::FootersBelieved, lost, 3, Reclaim { lies: vec![0b10], ..doubting() }),
+        (Broken::ComparedForEver, lost, 14, doubting()),
+        (
+            Broken::CopiesBelieved,
+            lost,
+            9,
+            Reclaim { packs: vec![0b10, 0b11], lies: vec![0b10], old: [0b01, 0b10], ..doubting() },
+        ),
     ];
     let mut wrong = Vec::new();
     for (broken, property, length, world) in stories {

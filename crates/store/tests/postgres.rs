@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use meta_support::{commit, file, kind, link, paths, root, writer};
+use meta_support::{commit, file, kind, link, paths, root, without_changes, writer};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::jobs::{JobInput, Jobs as _, NewJob};
 use outrigger_store::meta::{At, Location, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, SessionKind};
@@ -62,8 +62,9 @@ fn a_store_is_made_once_and_recognised() {
     assert_eq!(kind(PostgresMeta::open(nobody, false)), ErrorKind::Denied);
 }
 
-/// As before commits could be made at once.
+/// As before commits could be made at once, and packs be followed.
 fn without_functions(server: &Server, schema: &str) {
+    without_changes(server, schema);
     server
         .sql(&format!("DROP FUNCTION {schema}.commit_at_once; ALTER TABLE {schema}.lane DROP COLUMN closed"));
 }

@@ -33,7 +33,7 @@ pub(super) fn placed(store: &Arc<Store>, job: JobId, spec: &Spec, roots: &[Arc<R
     let host = crate::node::host();
     let Ok(splits) = store.jobs().and_then(|jobs| jobs.splits(job)) else { return Placed::default() };
     // What another host has just stored would be nowhere, else.
-    if store.is_shared() && store.refresh_index().is_err() {
+    if store.is_shared() && store.follow_packs().is_err() {
         return Placed::default();
     }
     let mut look = Look { store, hosts: Hosts::default(), until: Instant::now() + LOOK_MAX };
@@ -88,7 +88,7 @@ pub fn nearby(store: &Store, job: JobId, spec: &Spec) -> Result<Option<Nearby>> 
     let (inputs, until) = (Inputs::load(store, job, spec)?, Instant::now() + LOOK_MAX);
     let agents = crate::node::nodes(store)?;
     if store.is_shared() {
-        store.refresh_index()?;
+        store.follow_packs()?;
     }
     let found = whereabouts_while(store, inputs.roots.iter().map(|root| &**root), &|said| {
         let engine_knows = said.bytes_unknown == 0 || !said.hosts.is_empty();

@@ -153,7 +153,7 @@ impl Follower {
                 std::thread::sleep(ASK_AGAIN);
                 continue;
             };
-            self.store.refresh_index()?;
+            self.store.follow_packs()?;
             let rest = root.len() - at;
             let read = Reader::new(&self.store).read(&root, at, rest, &mut |bytes| {
                 self.check_stopped()?;

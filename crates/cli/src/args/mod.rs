@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::commands as c;
+use crate::operation::LogFlags;
 
 pub use helper::command_line;
 pub use mount_options::MountFlags;
@@ -53,6 +54,8 @@ pub struct Globals {
     /// No progress and no summary; errors only
     #[arg(short, long, global = true)]
     pub quiet: bool,
+    #[command(flatten)]
+    pub log: LogFlags,
 }
 
 #[derive(Subcommand)]

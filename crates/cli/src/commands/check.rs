@@ -9,6 +9,7 @@ use outrigger_store::check::{CheckOptions, CheckProgress, CheckReport, Finding, 
 
 use super::Context;
 use crate::exit::{Exit, Outcome};
+use crate::operation;
 use crate::output::{count, counted, print_report, print_text, size};
 use crate::progress::{Bar, duration};
 
@@ -53,6 +54,7 @@ pub fn run(context: &Context, args: CheckArgs) -> Outcome {
     let report = check(&store, &options, &progress);
     drop(bar);
     let report = report?;
+    operation::step("done", &describe(&report, &args, false, started.elapsed().as_secs_f64()));
     if args.repair {
         context.settle(&store);
     }

@@ -13,6 +13,7 @@ use outrigger_store::{Error, ErrorKind, Store};
 use super::{Context, beside};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
+use crate::operation;
 use crate::output::{complain, count, counted, print_report, print_text, size};
 use crate::progress::{Bar, duration};
 
@@ -118,6 +119,7 @@ fn once(context: &Context, source: &Path, options: &CopyOptions, is_first: bool)
     let report = copy(&store, options, &progress);
     drop(bar);
     let report = report?;
+    operation::step("round", &describe(&report, started.elapsed().as_secs_f64()));
     if context.json {
         print_report(&report)?;
     } else if !context.quiet {

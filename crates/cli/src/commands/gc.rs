@@ -10,6 +10,7 @@ use outrigger_store::gc::{GcOptions, GcProgress, GcReport, collect};
 
 use super::Context;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::operation;
 use crate::output::{complain, count, counted, print_report, print_text, size};
 use crate::progress::{Bar, duration};
 
@@ -56,6 +57,7 @@ pub fn run(context: &Context, args: GcArgs) -> Outcome {
     let report = collect(&store, &options, &progress);
     drop(bar);
     let report = report?;
+    operation::step("done", &describe(&report, started.elapsed().as_secs_f64()));
     if !args.dry_run {
         context.settle(&store);
     }

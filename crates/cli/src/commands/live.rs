@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use outrigger_fuse::control::{Client, mounts_of};
-use outrigger_fuse::measures::{FIELDS, HISTOGRAM, Kind, Status, Unit};
+use outrigger_fuse::measures::{FIELDS, HISTOGRAMS, Kind, Spread, Status, Unit};
 use outrigger_fuse::shared::dir_of_mount;
 use outrigger_store::clock::now_nanos;
 use outrigger_store::meta::SessionId;
@@ -136,10 +136,13 @@ fn parse(answer: &Value) -> Status {
         };
         (field.set)(&mut status, value);
     }
-    let spread = &answer[HISTOGRAM.0];
-    status.destage_seconds.nanos = nanos(&spread["sum"]);
-    // Only how many there are matters here.
-    status.destage_seconds.classes[0] = spread["count"].as_u64().unwrap_or(0);
+    for shown in HISTOGRAMS {
+        let said = &answer[shown.name];
+        let mut spread = Spread { nanos: nanos(&said["sum"]), ..Spread::default() };
+        // Only how many there are matters here.
+        spread.classes[0] = said["count"].as_u64().unwrap_or(0);
+        (shown.set)(&mut status, spread);
+    }
     status
 }
 
@@ -160,7 +163,7 @@ fn sample(answer: Value, rates: &Rates) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_fuse::measures::{self, Spread};
+    use outrigger_fuse::measures;
 
     use super::*;
 
@@ -172,7 +175,7 @@ mod tests {
         }
         said.destage_seconds = Spread { nanos: 123_456_789_012, ..Spread::default() };
         said.destage_seconds.classes[0] = 7;
-        let answer = serde_json::from_str(&measures::json(&said)).unwrap();
+        let answer = serde_json::from_str(&measures::json(&said, &[])).unwrap();
         assert_eq!(parse(&answer), said);
         assert_eq!(parse(&serde_json::json!({})), Status::default());
     }
@@ -181,7 +184,7 @@ mod tests {
     fn a_sample_has_counters_and_their_rates() {
         let before = Status { uptime_seconds: 1_000_000_000, ..Status::default() };
         let now = Status { uptime_seconds: 3_000_000_000, written_bytes: 100, ..Status::default() };
-        let answer = serde_json::from_str(&measures::json(&now)).unwrap();
+        let answer = serde_json::from_str(&measures::json(&now, &[])).unwrap();
         let sample = sample(answer, &Rates::between(Some(&before), &now));
         assert_eq!(sample["written_bytes"], 100);
         assert_eq!(sample["interval_seconds"], 2.0);

@@ -58,6 +58,7 @@ use outrigger_store::write::{Progress, Skipped};
 
 use crate::args::{Cli, Command, Globals};
 use crate::exit::{Exit, Failure, Outcome, without_numbers};
+use crate::operation::{self, LogFlags};
 use crate::output::{Object, complain};
 use crate::{interrupt, when};
 
@@ -70,6 +71,8 @@ pub struct Context {
     pub threads: usize,
     /// Say nothing but errors.
     pub quiet: bool,
+    /// The log that is asked for.
+    pub log: LogFlags,
     /// The mount that stands still while this command changes its store.
     held: RefCell<Option<Client>>,
 }
@@ -78,10 +81,14 @@ pub struct Context {
 ///
 /// # Errors
 /// With what to tell the user.
-pub fn run(cli: Cli) -> Outcome {
-    let Globals { store, json, threads, quiet } = cli.globals;
+pub fn run(cli: Cli, name: &str) -> Outcome {
+    let Globals { store, json, threads, quiet, log } = cli.globals;
+    // A mount has options of its own for it, and may go on as another process.
+    if !matches!(cli.command, Command::Mount(_)) {
+        operation::begin(&log, name, store.as_deref())?;
+    }
     let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
-    let context = Context { store, json, threads, quiet, held: RefCell::default() };
+    let context = Context { store, json, threads, quiet, log, held: RefCell::default() };
     let outcome = dispatch(&context, cli.command);
     context.release();
     outcome

@@ -10,6 +10,7 @@ use outrigger_active::foreground::{Busy, of_mounts};
 use outrigger_active::node::{self, Event, Node, NodeOptions};
 use outrigger_fuse::control::dirs_of;
 use outrigger_store::meta::jobs::JobState;
+use outrigger_store::ops::errors::{self, Noting};
 use outrigger_store::{ErrorKind, Store};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -18,6 +19,7 @@ use super::job::{state_text, writable};
 use super::{Context, run::holder};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
+use crate::operation;
 use crate::output::{Object, Out, complain, counted, print_text};
 
 const EXAMPLES: &str = "\
@@ -126,8 +128,10 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
         idle: args.idle,
         groups: groups.ok().map(Arc::new),
     };
+    let noting = Noting::begin(&store);
     say(context, &format!("agent {name}: {} at once, {contained}", counted(slots as u64, "split", "splits")));
     node::run(&store, &options, &stop, &mut |event| tell(context, &store, &event))?;
+    drop(noting);
     say(context, &format!("agent {name} has ended"));
     Ok(Exit::Done)
 }
@@ -151,6 +155,7 @@ fn telling(busy: Busy) -> Busy {
 
 /// Nobody may be reading: an agent's work does not depend on it.
 fn say(context: &Context, line: &str) {
+    operation::step("agent", line);
     if !context.quiet {
         let _ = print_text(&format!("{line}\n"));
     }
@@ -170,9 +175,18 @@ fn tell(context: &Context, store: &Store, event: &Event<'_>) {
             context.settle(store);
         }
         Event::Fired(rule, job) => say(context, &format!("rule {rule}: made job {job}")),
-        Event::Refused(job, error) => complain(&format!("job {job} cannot be run here: {error}")),
-        Event::Trouble(rule, error) => complain(&format!("rule {rule}: {error}")),
-        Event::Rests(error) => complain(&format!("nothing can be done just now: {error}; it is tried again")),
+        Event::Refused(job, error) => {
+            errors::met(&format!("job {job}"), error.kind(), &error.to_string());
+            complain(&format!("job {job} cannot be run here: {error}"));
+        }
+        Event::Trouble(rule, error) => {
+            errors::met(&format!("rule {rule}"), error.kind(), &error.to_string());
+            complain(&format!("rule {rule}: {error}"));
+        }
+        Event::Rests(error) => {
+            errors::met("looking for work", error.kind(), &error.to_string());
+            complain(&format!("nothing can be done just now: {error}; it is tried again"));
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
 use crate::exit::{Failure, Outcome, plain};
+use crate::operation;
 use crate::output::{Object, count, counted, print_json, print_text, size};
 use crate::progress::{Bar, Total, duration};
 
@@ -135,6 +136,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     offload::complain_of_devices(&store, &progress);
     super::complain_of_packs(&store);
     let secs = started.elapsed().as_secs_f64();
+    operation::step("done", &summary(&report, snapshot.as_ref(), secs));
     if context.json {
         let object = json(&report, snapshot.as_ref(), secs, &progress);
         print_json(

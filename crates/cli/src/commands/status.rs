@@ -9,6 +9,7 @@ use outrigger_fuse::{live, measures};
 use outrigger_store::copy::CopyNote;
 use outrigger_store::gc::LastGc;
 use outrigger_store::meta::SessionKind;
+use outrigger_store::ops::errors::{ErrorsStatus, Met};
 use outrigger_store::ops::mounts::MountStatus;
 use outrigger_store::ops::status::{SessionStatus, Standing, Status, TierStatus, status};
 use outrigger_store::{Store, clock, shared};
@@ -186,6 +187,18 @@ fn describe(store: &Store, status: &Status, mount: Option<&str>) -> String {
             note.point, note.user
         );
     }
+    text + &told_errors(&status.errors)
+}
+
+/// The last errors of mounts and agents, those of each in the order in which it met them.
+fn told_errors(errors: &[ErrorsStatus]) -> String {
+    let mut text = String::new();
+    for ErrorsStatus { host, process, what, errors } in errors {
+        text += &format!("\nlast errors of {what} on {host}, process {process}\n");
+        for Met { time, operation, kind, text: said } in errors {
+            text += &format!("  {}  {operation}, {kind}: {said}\n", local(Time::from_nanos(*time)));
+        }
+    }
     text
 }
 
@@ -239,6 +252,17 @@ fn json(store: &Store, status: &Status) -> Object {
             object.with("read_only", note.read_only).with("snapshot", note.snapshot.clone()).into()
         })
         .collect();
+    let errors: Vec<Value> = status
+        .errors
+        .iter()
+        .flat_map(|of| of.errors.iter().map(move |met| (of, met)))
+        .map(|(of, met)| {
+            let object = Object::new().with("host", of.host.as_str()).with("process", of.process.as_str());
+            let object = object.with("command", of.what.as_str()).with("time", rfc3339_nanos(met.time));
+            let object = object.with("operation", met.operation.as_str()).with("kind", met.kind.as_str());
+            object.with("text", met.text.as_str()).into()
+        })
+        .collect();
     let last_gc = status.last_gc.map(|last| {
         let object = Object::new().with("ended", rfc3339_nanos(last.ended)).with("took_ms", last.took_ms);
         let object = object.with("packs_removed", last.packs_removed).with("bytes_freed", last.bytes_freed);
@@ -283,4 +307,5 @@ fn json(store: &Store, status: &Status) -> Object {
         .with("packs", packs)
         .with("sessions", sessions)
         .with("mounts", mounts)
+        .with("errors", errors)
 }

@@ -6,10 +6,12 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::run::{Place, Said};
+use crate::shared::{Host, Shared};
 
 const BYTES: usize = 3 << 20;
 
@@ -91,6 +93,9 @@ fn a_mount_says_what_was_written_and_what_became_of_it() {
         assert_eq!(value(&metrics, &format!("outrigger_{name}_total")), BYTES as f64);
     }
     assert_eq!(value(&metrics, "outrigger_destage_seconds_count"), batches);
+    assert!(value(&metrics, "outrigger_pack_write_seconds_count") >= 1.0, "{metrics}");
+    assert!(value(&metrics, "outrigger_pack_write_seconds_bucket{le=\"+Inf\"}") >= 1.0, "{metrics}");
+    assert_eq!(stored["errors"], serde_json::json!([]));
     assert_eq!(value(&metrics, "outrigger_staging_capacity_bytes"), (256 << 20) as f64);
     // Every number under both names.
     for (name, shown) in stored.as_object().unwrap() {
@@ -166,4 +171,66 @@ fn what_cannot_be_watched_says_why() {
         let said = place.code(code, args);
         assert!(said.err.contains(word), "{args:?}: {}", said.err);
     }
+}
+
+#[test]
+fn transactions_and_reads_of_a_shared_mount_are_timed() {
+    let Some(shared) = Shared::new() else { return };
+    let (one, two) = (shared.mount(), shared.mount());
+    one.write("f", vec![7; 3 << 20]);
+    two.must_read("f", vec![7; 3 << 20]);
+    let count = |host: &Host, name: &str| {
+        let said = host.done(&["stats", "--live", "--count", "1", "--json"]).json();
+        let spread = &said[name];
+        let all = &spread["buckets"]["+Inf"];
+        assert_eq!(*all, spread["count"], "{said}");
+        spread["count"].as_u64().unwrap()
+    };
+    // What a command asks first of a mount is stored.
+    one.done(&["ls"]);
+    assert!(count(&one, "database_transaction_seconds") >= 1);
+    assert!(count(&one, "pack_write_seconds") >= 1);
+    assert!(count(&two, "pack_read_seconds") >= 1);
+}
+
+#[test]
+fn the_last_errors_of_a_mount_are_shown_as_long_as_it_is_there() {
+    let Some(Mounts(place)) = &place() else { return };
+    place.write("file", crate::run::noise(1, 300_000));
+    place.done(&["put", "file"]);
+    place.done(&["mount", "mnt"]);
+    assert_eq!(sample(place)["errors"], serde_json::json!([]));
+    let mut dirs = vec![place.path("store/packs")];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else {
+                let len = std::fs::metadata(&path).unwrap().len();
+                std::fs::write(&path, vec![0xaa; len as usize]).unwrap();
+            }
+        }
+    }
+    // A process of its own: the last one to read is not this one.
+    let read = Command::new("cat").arg(place.path("mnt/file")).output().unwrap();
+    assert!(!read.status.success(), "damaged data was read");
+    let errors = &sample(place)["errors"];
+    let met = &errors[0];
+    assert_eq!((&met["operation"], &met["kind"]), (&"READ".into(), &"damaged".into()), "{errors}");
+    assert!(met["time"].as_u64().unwrap() > 0 && met["text"].as_str().unwrap().contains("pack"), "{errors}");
+    let status = || place.done(&["status", "--json"]).json()["errors"].clone();
+    while status() == serde_json::json!([]) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let noted = &status()[0];
+    assert_eq!((&noted["text"], &noted["command"]), (&met["text"], &"mount".into()));
+    assert!(
+        noted["host"].is_string() && noted["process"].is_string() && noted["time"].is_string(),
+        "{noted}"
+    );
+    let text = place.done(&["status"]).text();
+    assert!(text.contains("last errors of mount on ") && text.contains("READ, damaged: "), "{text}");
+    place.done(&["unmount", "mnt"]);
+    assert_eq!(status(), serde_json::json!([]));
 }

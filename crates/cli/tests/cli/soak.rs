@@ -1,10 +1,13 @@
 //! Many hosts at one store for a while: mounts and commands that write, move, remove and take snapshots, collectors on any host, and processes that are killed, while
 //! others look whether all is as it must be.
 //!
+//! That it notices what is wrong is shown by faults that are planted while its hosts are up (`soak/planted.rs`).
+//!
 //! `OUTRIGGER_SOAK_SECONDS` makes it longer, `OUTRIGGER_SOAK_SEED` repeats the choices of another run. What happens at once is not the same again, though.
 
 mod hosts;
 mod model;
+mod planted;
 mod writers;
 
 use std::fs;
@@ -187,92 +190,112 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-#[test]
-fn hosts_that_do_all_things_at_once_and_die_lose_nothing() {
+/// The database, if there is one, and FUSE.
+fn ground(leases_last: bool) -> Option<Ground> {
     if let Err(error) = fs::File::options().read(true).write(true).open("/dev/fuse") {
         outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
-        return;
+        return None;
     }
-    let seconds = number("OUTRIGGER_SOAK_SECONDS").unwrap_or(15);
+    let ground = Ground::new(leases_last);
+    if ground.is_none() {
+        println!("{ABSENT}");
+    }
+    ground
+}
+
+/// The seed and the seconds, as the environment says.
+fn asked(seconds: u64) -> (u64, u64) {
+    let seconds = number("OUTRIGGER_SOAK_SECONDS").unwrap_or(seconds);
     let seed = number("OUTRIGGER_SOAK_SEED")
         .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 % 1_000_000);
     println!("OUTRIGGER_SOAK_SEED={seed} OUTRIGGER_SOAK_SECONDS={seconds}");
-    let Some(ground) = Ground::new(seconds > 60) else {
-        println!("{ABSENT}");
-        return;
-    };
+    (seed, seconds)
+}
+
+#[test]
+fn hosts_that_do_all_things_at_once_and_die_lose_nothing() {
+    let (seed, seconds) = asked(15);
+    let Some(ground) = ground(seconds > 60) else { return };
     let packs = tempfile::tempdir().unwrap();
     let last = Shell::new(&ground);
-    last.done(&["init", "--packs", &format!("file:{}", packs.path().display())]);
-    let mounts: Vec<_> = (0..2).map(|_| Mount::new(&ground)).collect();
-    for dir in ["d0", "d1", "d2", "d3", "trees", "tmp"] {
-        fs::create_dir(mounts[0].root.join(dir)).unwrap();
-    }
-    let soak = Soak {
-        model: Model::new(seed),
-        ground: &ground,
-        mounts,
-        snapshots: Mutex::default(),
-        counts: Counts::default(),
-        until: Instant::now() + Duration::from_secs(seconds),
-        failed: AtomicBool::new(false),
-    };
-    std::thread::scope(|scope| {
-        let (soak, ground) = (&soak, &ground);
-        for actor in 0..10 {
-            scope.spawn(move || {
-                let (mut rng, shell) = (Rng::part(seed, actor), Shell::new(ground));
-                let shells = [Shell::new(ground), Shell::new(ground)];
-                let mut put_before = vec![None; NAMES];
-                soak.keep(|| match actor {
-                    0..3 => {
-                        soak.write_in(soak.mount(&mut rng), &shell, &mut rng, actor as usize);
-                        add(&soak.counts.changes);
-                    }
-                    3..5 => {
-                        soak.run_in(&shell, &mut rng, &mut put_before);
-                        add(&soak.counts.changes);
-                    }
-                    5 => soak.look(&shell, &mut rng),
-                    6 => match soak.random_snapshot(&mut rng) {
-                        Some(snapshot) => soak.look_at(&snapshot, &shell, &mut rng),
-                        None => std::thread::sleep(Duration::from_millis(50)),
-                    },
-                    7 => soak.take_or_delete(&shell, &mut rng),
-                    8 => soak.collect(&shells, &mut rng),
-                    _ => {
-                        let patience = Duration::from_millis(rng.between(300, 5000));
-                        std::thread::sleep(
-                            patience.min(soak.until.saturating_duration_since(Instant::now())),
-                        );
-                        soak.mount(&mut rng).kill(&mut rng);
-                        add(&soak.counts.kills);
-                    }
-                });
-            });
-        }
-    });
+    let soak = Soak::begin(&ground, &last, packs.path(), seed, seconds);
+    soak.act(seed);
     soak.end(&last, packs.path());
 }
 
+impl<'a> Soak<'a> {
+    /// A new store with its mounts.
+    fn begin(
+        ground: &'a Ground,
+        shell: &Shell<'_>,
+        packs: &std::path::Path,
+        seed: u64,
+        seconds: u64,
+    ) -> Self {
+        shell.done(&["init", "--packs", &format!("file:{}", packs.display())]);
+        let mounts: Vec<_> = (0..2).map(|_| Mount::new(ground)).collect();
+        for dir in ["d0", "d1", "d2", "d3", "trees", "tmp"] {
+            fs::create_dir(mounts[0].root.join(dir)).unwrap();
+        }
+        Soak {
+            model: Model::new(seed),
+            ground,
+            mounts,
+            snapshots: Mutex::default(),
+            counts: Counts::default(),
+            until: Instant::now() + Duration::from_secs(seconds),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// Everybody at once, until the time is over.
+    fn act(&self, seed: u64) {
+        std::thread::scope(|scope| {
+            let (soak, ground) = (self, self.ground);
+            for actor in 0..10 {
+                scope.spawn(move || {
+                    let (mut rng, shell) = (Rng::part(seed, actor), Shell::new(ground));
+                    let shells = [Shell::new(ground), Shell::new(ground)];
+                    let mut put_before = vec![None; NAMES];
+                    soak.keep(|| match actor {
+                        0..3 => {
+                            soak.write_in(soak.mount(&mut rng), &shell, &mut rng, actor as usize);
+                            add(&soak.counts.changes);
+                        }
+                        3..5 => {
+                            soak.run_in(&shell, &mut rng, &mut put_before);
+                            add(&soak.counts.changes);
+                        }
+                        5 => soak.look(&shell, &mut rng),
+                        6 => match soak.random_snapshot(&mut rng) {
+                            Some(snapshot) => soak.look_at(&snapshot, &shell, &mut rng),
+                            None => std::thread::sleep(Duration::from_millis(50)),
+                        },
+                        7 => soak.take_or_delete(&shell, &mut rng),
+                        8 => soak.collect(&shells, &mut rng),
+                        _ => {
+                            let patience = Duration::from_millis(rng.between(300, 5000));
+                            std::thread::sleep(
+                                patience.min(soak.until.saturating_duration_since(Instant::now())),
+                            );
+                            soak.mount(&mut rng).kill(&mut rng);
+                            add(&soak.counts.kills);
+                        }
+                    });
+                });
+            }
+        });
+    }
+}
+
 impl Soak<'_> {
-    /// When nobody changes anything any more: all hosts see what the model has, nothing is damaged, and what nothing refers to goes.
-    fn end(self, shell: &Shell<'_>, packs: &std::path::Path) {
-        let Counts { changes, cut_short, looks, snapshots, collected, kills } = &self.counts;
-        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        println!(
-            "{} changes, {} of them cut short; {} looks, {} snapshots, {} collections; {} mounts killed",
-            of(changes),
-            of(cut_short),
-            of(looks),
-            of(snapshots),
-            of(collected),
-            of(kills)
-        );
+    /// All hosts see what the model has, now and in each snapshot, and nothing is damaged. Nobody changes anything meanwhile.
+    fn verify(&self, shell: &Shell<'_>) {
         for slot in 0..NAMES {
             let must = self.model.blocks.made(self.model.current(slot).as_ref());
             for mount in &self.mounts {
-                let found = read(&mount.root.join(name(slot))).unwrap();
+                let found = read(&mount.root.join(name(slot)));
+                let found = found.unwrap_or_else(|error| panic!("{}: {error}", name(slot)));
                 assert!(
                     found == must,
                     "{}: {} instead of {}",
@@ -288,6 +311,22 @@ impl Soak<'_> {
             self.look_at(snapshot, shell, &mut rng);
         }
         shell.done(&["check", "--read-data"]);
+    }
+
+    /// When nobody changes anything any more: all is as it must be, and what nothing refers to goes.
+    fn end(self, shell: &Shell<'_>, packs: &std::path::Path) {
+        let Counts { changes, cut_short, looks, snapshots, collected, kills } = &self.counts;
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        println!(
+            "{} changes, {} of them cut short; {} looks, {} snapshots, {} collections; {} mounts killed",
+            of(changes),
+            of(cut_short),
+            of(looks),
+            of(snapshots),
+            of(collected),
+            of(kills)
+        );
+        self.verify(shell);
         for mount in self.mounts {
             mount.unmount();
         }

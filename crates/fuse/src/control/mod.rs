@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
+use outrigger_store::ops::errors;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -216,7 +217,7 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
     while let Some(line) = lines.next().transpose()? {
         match line.as_str() {
             "stored" => answer(&mut answers, volume.stored().map(|()| "ok".to_string()))?,
-            "status" => answer(&mut answers, Ok(measures::json(&counted.status())))?,
+            "status" => answer(&mut answers, Ok(measures::json(&counted.status(), &errors::recent())))?,
             "pause" => match owner(volume).and_then(|volume| volume.pause()) {
                 Err(error) => answer(&mut answers, Err(error))?,
                 Ok(paused) => {

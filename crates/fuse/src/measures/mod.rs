@@ -12,10 +12,12 @@ mod status;
 mod tally;
 mod text;
 
-pub use self::status::{FIELDS, Field, HISTOGRAM, Kind, Label, Status, Unit};
-pub use self::tally::{BOUNDS, Histogram, Operation, Spread, Tally};
+pub use self::status::{FIELDS, Field, HISTOGRAMS, Kind, Label, Shown, Status, Unit};
+pub use self::tally::{Operation, Tally};
 pub use self::text::{CONTENT_TYPE, exposition, json};
+pub use outrigger_store::latency::{BOUNDS, Histogram, Spread};
 
+use outrigger_store::latency::{PACK_READS, PACK_WRITES, TRANSACTIONS};
 use outrigger_store::meta::{Meta, WriteCounts};
 use outrigger_store::read::packs::{FrameCounts, PackReader};
 
@@ -31,6 +33,7 @@ impl Watched for PackReader {
         (status.frame_cache_hits, status.frame_cache_misses) = (hits, misses);
         status.packs_trouble = u64::from(self.trouble().is_some());
         (status.read_ahead_frames, status.read_ahead_hits) = (ahead, ahead_hits);
+        (status.pack_read_seconds, status.pack_write_seconds) = (PACK_READS.spread(), PACK_WRITES.spread());
         let near = self.cache_counts().unwrap_or_default();
         (status.block_cache_memory, status.block_cache_disk) = (near.memory_hits, near.disk_hits);
         (status.block_cache_fetched, status.block_cache_ahead) = (near.fetched, near.ahead);
@@ -41,6 +44,7 @@ impl Watched for PackReader {
 
 /// What a shared store's database costs.
 pub fn database(meta: &dyn Meta, status: &mut Status) {
+    status.database_transaction_seconds = TRANSACTIONS.spread();
     status.database_trouble = u64::from(meta.trouble().is_some());
     let WriteCounts { transactions, again, nanos } = meta.write_counts();
     (status.database_transactions, status.database_retries, status.database_seconds) =

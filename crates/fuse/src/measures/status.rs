@@ -1,6 +1,6 @@
 //! The table of what is measured.
 
-use super::tally::Spread;
+use outrigger_store::latency::Spread;
 
 /// How a number behaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,21 +49,36 @@ pub struct Field {
     pub set: fn(&mut Status, u64),
 }
 
-/// Name of [`Status::destage_seconds`], and what it means.
-pub const HISTOGRAM: (&str, &str) =
-    ("destage_seconds", "How long batches took from staging to the store, durable and committed");
+/// One histogram of a [`Status`].
+pub struct Shown {
+    /// Its name.
+    pub name: &'static str,
+    /// What it means, in a phrase.
+    pub help: &'static str,
+    /// Reads it.
+    pub get: fn(&Status) -> Spread,
+    /// Writes it.
+    pub set: fn(&mut Status, Spread),
+}
 
 macro_rules! table {
-    ($($name:ident: $kind:ident, $unit:ident $(, $family:literal by $label:literal = $value:literal)?; $help:literal;)*) => {
+    (histograms { $($spread:ident: $what:literal;)* } $($name:ident: $kind:ident, $unit:ident $(, $family:literal by $label:literal = $value:literal)?; $help:literal;)*) => {
         /// How a mount fares. All counts are since it began.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         pub struct Status {
             $(#[doc = $help] #[doc = "."] pub $name: u64,)*
-            /// How long batches took from staging to the store.
-            pub destage_seconds: Spread,
+            $(#[doc = $what] #[doc = "."] pub $spread: Spread,)*
         }
 
-        /// All numbers of a [`Status`] but its histogram. Those of a family stand together.
+        /// All histograms of a [`Status`].
+        pub const HISTOGRAMS: &[Shown] = &[$(Shown {
+            name: stringify!($spread),
+            help: $what,
+            get: |status| status.$spread,
+            set: |status, spread| status.$spread = spread,
+        }),*];
+
+        /// All numbers of a [`Status`] but its histograms. Those of a family stand together.
         pub const FIELDS: &[Field] = &[$(Field {
             name: stringify!($name),
             kind: Kind::$kind,
@@ -81,6 +96,12 @@ macro_rules! table {
 }
 
 table! {
+    histograms {
+        destage_seconds: "How long batches took from staging to the store, durable and committed";
+        database_transaction_seconds: "How long transactions that wrote to the database of a shared store took, with their repetitions";
+        pack_read_seconds: "How long reads of a part of a pack took, where it lies or of what is kept of it on this host";
+        pack_write_seconds: "How long packs took from their last byte to being durable";
+    }
     uptime_seconds: Gauge, Seconds; "Time since the mount began";
     written_bytes: Counter, Whole; "Bytes that programs wrote or copied";
     read_bytes: Counter, Whole; "Bytes that programs read, beyond what the kernel had cached";
@@ -143,7 +164,8 @@ mod tests {
 
     #[test]
     fn names_follow_conventions_and_are_told_apart() {
-        let mut names = HashSet::from([HISTOGRAM.0]);
+        let mut names: HashSet<&str> = HISTOGRAMS.iter().map(|shown| shown.name).collect();
+        assert_eq!(names.len(), HISTOGRAMS.len());
         for Field { name, kind, unit, label, help, .. } in FIELDS {
             assert!(names.insert(name), "{name} is there twice");
             assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");

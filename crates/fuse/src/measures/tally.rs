@@ -3,7 +3,6 @@
 //! A counter that all processors add to moves from cache to cache with every addition. So operations are counted in several places, each a
 //! cache line of its own, and a thread always uses the same one; whoever watches adds them up.
 
-use std::array;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -132,56 +131,6 @@ impl Errors {
     }
 }
 
-/// Upper bounds of a histogram's classes, in milliseconds; what took longer than all of them is in one more.
-pub const BOUNDS: [u64; 9] = [10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000];
-
-/// How long things took, as a histogram shows it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Spread {
-    /// How many are in each class.
-    pub classes: [u64; BOUNDS.len() + 1],
-    /// Nanoseconds of all together.
-    pub nanos: u64,
-}
-
-impl Spread {
-    /// How many there are.
-    pub fn count(&self) -> u64 {
-        self.classes.iter().sum()
-    }
-}
-
-/// Counts how long things took.
-#[derive(Default)]
-pub struct Histogram {
-    classes: [AtomicU64; BOUNDS.len() + 1],
-    nanos: AtomicU64,
-    last: AtomicU64,
-    longest: AtomicU64,
-}
-
-impl Histogram {
-    /// Something took so long.
-    pub fn note(&self, took: Duration) {
-        let nanos = took.as_nanos() as u64;
-        let class = BOUNDS.partition_point(|bound| bound * 1_000_000 < nanos);
-        add(&self.classes[class], 1);
-        add(&self.nanos, nanos);
-        self.last.store(nanos, Ordering::Relaxed);
-        self.longest.fetch_max(nanos, Ordering::Relaxed);
-    }
-
-    /// All so far.
-    pub fn spread(&self) -> Spread {
-        Spread { classes: array::from_fn(|class| of(&self.classes[class])), nanos: of(&self.nanos) }
-    }
-
-    /// Nanoseconds that the last one took, and the longest.
-    pub fn last_and_longest(&self) -> (u64, u64) {
-        (of(&self.last), of(&self.longest))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,17 +158,5 @@ mod tests {
             (20_000, 20, 0)
         );
         assert_eq!((status.written_bytes, status.errors_io, status.errors_full), (60_000, 20, 0));
-    }
-
-    #[test]
-    fn a_bound_belongs_to_its_class() {
-        let histogram = Histogram::default();
-        for millis in [0, 10, 11, 100_000, 100_001] {
-            histogram.note(Duration::from_millis(millis));
-        }
-        let spread = histogram.spread();
-        assert_eq!(spread.classes, [2, 1, 0, 0, 0, 0, 0, 0, 1, 1]);
-        assert_eq!((spread.count(), spread.nanos), (5, 200_022_000_000));
-        assert_eq!(histogram.last_and_longest(), (100_001_000_000, 100_001_000_000));
     }
 }

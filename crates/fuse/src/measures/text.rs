@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::status::{FIELDS, Field, HISTOGRAM, Kind, Status, Unit};
-use super::tally::{BOUNDS, Spread};
+use outrigger_store::latency::{BOUNDS, Spread};
+use outrigger_store::ops::errors::{self, Met};
+
+use super::status::{FIELDS, Field, HISTOGRAMS, Kind, Shown, Status, Unit};
 
 /// What every name begins with where many programs' numbers meet.
 const PREFIX: &str = "outrigger_";
@@ -32,18 +34,20 @@ fn cumulative(spread: &Spread) -> impl Iterator<Item = (String, u64)> {
     })
 }
 
-/// A JSON object on one line: each field under its name, and the histogram as its buckets, count and sum.
-pub fn json(status: &Status) -> String {
+/// A JSON object on one line: each field under its name, histograms as their buckets, count and sum, and the last errors.
+pub fn json(status: &Status, errors: &[Met]) -> String {
     let mut text = String::from("{");
     for Field { name, unit, get, .. } in FIELDS {
         let _ = write!(text, "\"{name}\":{},", shown(*unit, get(status)));
     }
-    let spread = &status.destage_seconds;
-    let buckets = cumulative(spread).map(|(bound, count)| format!("\"{bound}\":{count}"));
-    let buckets = buckets.collect::<Vec<_>>().join(",");
-    let (count, sum) = (spread.count(), seconds(spread.nanos));
-    let _ =
-        write!(text, "\"{}\":{{\"buckets\":{{{buckets}}},\"count\":{count},\"sum\":{sum}}}}}", HISTOGRAM.0);
+    for Shown { name, get, .. } in HISTOGRAMS {
+        let spread = get(status);
+        let buckets = cumulative(&spread).map(|(bound, count)| format!("\"{bound}\":{count}"));
+        let buckets = buckets.collect::<Vec<_>>().join(",");
+        let (count, sum) = (spread.count(), seconds(spread.nanos));
+        let _ = write!(text, "\"{name}\":{{\"buckets\":{{{buckets}}},\"count\":{count},\"sum\":{sum}}},");
+    }
+    let _ = write!(text, "\"errors\":{}}}", errors::json(errors));
     text
 }
 
@@ -63,14 +67,15 @@ pub fn exposition(status: &Status) -> String {
         let _ = writeln!(text, "{family}{} {}", labels.unwrap_or_default(), shown(*unit, get(status)));
         last = family;
     }
-    let (name, help) = HISTOGRAM;
-    let _ = write!(text, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} histogram\n");
-    let spread = &status.destage_seconds;
-    for (bound, count) in cumulative(spread) {
-        let _ = writeln!(text, "{PREFIX}{name}_bucket{{le=\"{bound}\"}} {count}");
+    for Shown { name, help, get, .. } in HISTOGRAMS {
+        let _ = write!(text, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} histogram\n");
+        let spread = get(status);
+        for (bound, count) in cumulative(&spread) {
+            let _ = writeln!(text, "{PREFIX}{name}_bucket{{le=\"{bound}\"}} {count}");
+        }
+        let (sum, count) = (seconds(spread.nanos), spread.count());
+        let _ = write!(text, "{PREFIX}{name}_sum {sum}\n{PREFIX}{name}_count {count}\n");
     }
-    let (sum, count) = (seconds(spread.nanos), spread.count());
-    let _ = write!(text, "{PREFIX}{name}_sum {sum}\n{PREFIX}{name}_count {count}\n");
     text
 }
 
@@ -89,7 +94,9 @@ mod tests {
         }
         let histogram = Histogram::default();
         [5, 200, 250, 1_000_000].iter().for_each(|millis| histogram.note(Duration::from_millis(*millis)));
-        status.destage_seconds = histogram.spread();
+        for shown in HISTOGRAMS {
+            (shown.set)(&mut status, histogram.spread());
+        }
         status
     }
 
@@ -136,7 +143,7 @@ mod tests {
     #[test]
     fn every_line_can_be_read_and_every_number_is_there() {
         let samples = parse(&exposition(&status()));
-        assert_eq!(samples.len(), FIELDS.len() + BOUNDS.len() + 3);
+        assert_eq!(samples.len(), FIELDS.len() + HISTOGRAMS.len() * (BOUNDS.len() + 3));
         assert_eq!(samples["outrigger_uptime_seconds"], 1.5);
         assert_eq!(samples["outrigger_written_bytes_total"], 3e9);
         assert_eq!(samples["outrigger_operations_total{kind=\"read\"}"], 6e9);
@@ -146,14 +153,21 @@ mod tests {
         assert_eq!(samples["outrigger_destage_seconds_bucket{le=\"+Inf\"}"], 4.0);
         assert_eq!(samples["outrigger_destage_seconds_count"], 4.0);
         assert_eq!(samples["outrigger_destage_seconds_sum"], 1000.455);
+        for name in ["database_transaction", "pack_read", "pack_write"] {
+            assert_eq!(samples[&format!("outrigger_{name}_seconds_bucket{{le=\"0.003\"}}")], 0.0);
+            assert_eq!(samples[&format!("outrigger_{name}_seconds_count")], 4.0);
+        }
     }
 
     #[test]
     fn json_has_the_same_numbers() {
-        let text = json(&status());
+        let met = Met { time: 7, operation: "READ".into(), kind: "io".into(), text: "a \"b\"".into() };
+        let text = json(&status(), &[met]);
         assert!(text.starts_with("{\"uptime_seconds\":1.5,\"written_bytes\":3000000000,"), "{text}");
         assert!(text.contains("\"0.3\":3,"), "{text}");
-        assert!(text.ends_with("\"+Inf\":4},\"count\":4,\"sum\":1000.455}}"), "{text}");
+        assert!(text.contains("\"+Inf\":4},\"count\":4,\"sum\":1000.455},"), "{text}");
+        let errors = r#""errors":[{"time":7,"operation":"READ","kind":"io","text":"a \"b\""}]}"#;
+        assert!(text.ends_with(errors), "{text}");
         assert!(FIELDS.iter().all(|field| text.contains(&format!("\"{}\":", field.name))));
     }
 

@@ -375,7 +375,7 @@ impl Core {
     /// Learns of other hosts' packs, unless that was a moment ago.
     pub fn follow_packs(&self, packs_at: &mut Option<Instant>) -> Result<()> {
         if packs_at.is_none_or(|at| at.elapsed() >= FOLLOW_EVERY) {
-            self.store.refresh_index()?;
+            self.store.follow_packs()?;
             *packs_at = Some(Instant::now());
         }
         Ok(())

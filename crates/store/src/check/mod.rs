@@ -28,6 +28,7 @@ use outrigger_format::{Fingerprint, PackId};
 use crate::config::CONFIG_FILE;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{PackRow, PackState};
+use crate::note::{Level, note};
 use crate::older;
 use crate::session::Session;
 use crate::store::Store;
@@ -61,6 +62,7 @@ pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) ->
         store.require_writable()?;
     }
     let mut report = CheckReport::default();
+    step("the configuration and the database");
     check_config(store, &mut report);
     if !check_database(store, &mut report)? {
         return Ok(report.finish(progress));
@@ -72,6 +74,11 @@ pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) ->
         let _ = store.meta.release_collector(session.id());
     }
     Ok(checked?.finish(progress))
+}
+
+/// Tells what is looked at from here on.
+fn step(what: &'static str) {
+    note(Level::Info, "step", || (what.to_owned(), Vec::new()));
 }
 
 fn check_config(store: &Store, report: &mut CheckReport) {
@@ -114,8 +121,10 @@ fn check_content(
     progress: &CheckProgress,
     mut report: CheckReport,
 ) -> Result<CheckReport> {
+    step("what files need");
     let dropped = index::check_at_open(store, &mut report);
     let followed = manifests::follow(store, options.threads, progress)?;
+    step("packs");
     // What lies in the packs, not what was kept of it.
     store.backend.use_cache(false);
     let found = packs::check_packs(store, &followed.rows, options.read_data, options.threads, progress);
@@ -123,6 +132,7 @@ fn check_content(
     let mut found = found?;
     found.sort_by_key(|found| (found.finding.pack.clone(), found.finding.frame));
     index::check_against_footers(store, &followed.rows, dropped, &mut report)?;
+    step("objects and rows that do not belong together");
     let leftovers = check_objects(store, &mut report)?;
 
     let mut bad: BadChunks = BadChunks::new();

@@ -30,6 +30,7 @@ use crate::backend::Location;
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{Meta as _, PackRow};
+use crate::note::{Level, note};
 use crate::older;
 use crate::session::{LEASE_SECS, Session};
 use crate::store::Store;
@@ -128,6 +129,10 @@ fn copy_to(
     let mut report = CopyReport { as_of: clock::now_nanos(), ..CopyReport::default() };
     let state = frozen::freeze(store, &to.unfinished(), report.as_of)?;
     let rows: Vec<PackRow> = state.packs()?.into_iter().filter(PackRow::is_committed).collect();
+    note(Level::Info, "step", || {
+        let counts = vec![("packs", rows.len().to_string()), ("there", known.len().to_string())];
+        ("copying packs".to_owned(), counts)
+    });
     reconcile(&mut journal, &rows, &known, &backend.list()?);
     packs::copy(store, &*backend, &rows, &mut journal, options, progress, &mut report)?;
     if options.verify {
@@ -138,6 +143,7 @@ fn copy_to(
         return Ok(report);
     }
     (report.files, report.snapshots) = (state.totals()?.files, state.snapshots()?.len() as u64);
+    note(Level::Info, "step", || ("taking the rows over".to_owned(), Vec::new()));
     to.take(state)?;
     // What the source has given up since the last copy.
     let known: HashSet<PackId> = rows.iter().map(|row| row.id).collect();

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::localize::Localize;
 use super::recompress::Recompress;
+use crate::note::{Level, note};
 
 /// How a run works.
 #[derive(Clone, Debug)]
@@ -154,7 +155,9 @@ impl GcProgress {
     }
 
     pub(super) fn enter(&self, phase: impl Into<String>, total: u64) {
-        *self.phase.lock().expect("no panic while held") = phase.into();
+        let phase = phase.into();
+        note(Level::Info, "step", || (phase.clone(), vec![("total", total.to_string())]));
+        *self.phase.lock().expect("no panic while held") = phase;
         self.done.store(0, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
     }

@@ -40,12 +40,14 @@ mod tests;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use outrigger_format::{Footer, PackId, Place, StoreId};
 
 use crate::error::{ErrorKind, Result};
+use crate::meta::PackMark;
 use directory::Directory;
 use locality::PackSet;
 use lookup::ProbeCounts;
@@ -163,6 +165,14 @@ impl Shared {
 pub struct Index {
     shared: Arc<Shared>,
     merger: Mutex<Option<JoinHandle<()>>>,
+    followed: Mutex<Option<Followed>>,
+}
+
+/// Up to where the index has followed the database's rows of packs, and when all of them were looked at last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Followed {
+    pub mark: PackMark,
+    pub looked: Instant,
 }
 
 impl std::fmt::Debug for Index {
@@ -209,7 +219,7 @@ impl Index {
             merging: AtomicU64::new(0),
         };
         shared.clean()?;
-        Ok(Self { shared: Arc::new(shared), merger: Mutex::new(None) })
+        Ok(Self { shared: Arc::new(shared), merger: Mutex::new(None), followed: Mutex::new(None) })
     }
 
     /// All packs whose fingerprints the index knows, rising.
@@ -225,8 +235,17 @@ impl Index {
 
     /// Those of `packs` that the index does not know: new ones of other processes, or ones whose run was dropped.
     pub fn missing(&self, packs: &[PackId]) -> Vec<PackId> {
-        let covered = self.covered_packs();
-        packs.iter().filter(|pack| covered.binary_search(pack).is_err()).copied().collect()
+        let state = self.shared.read();
+        let is_known = |pack: PackId| {
+            state.recent.packs.contains(&pack) || state.runs.iter().any(|run| run.covers(pack))
+        };
+        let is_missing = |pack: &PackId| state.dead.contains(pack) || !is_known(*pack);
+        packs.iter().filter(|pack| is_missing(pack)).copied().collect()
+    }
+
+    /// Up to where it has followed the database. Who brings it up to date holds this meanwhile.
+    pub(crate) fn followed(&self) -> MutexGuard<'_, Option<Followed>> {
+        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a sealed pack; one that is known, or dead, is left alone. Its footer is cached, too.

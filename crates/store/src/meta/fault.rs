@@ -20,6 +20,29 @@ pub(in crate::meta) enum Fault {
     Store(Error),
 }
 
+impl Fault {
+    /// Why, for whoever reads that the transaction is made again.
+    pub fn why(&self) -> String {
+        match self {
+            Self::Sqlite(error) => error.to_string(),
+            Self::Postgres(error) => why(error),
+            Self::Again { .. } => "another transaction came in between".to_owned(),
+            Self::Store(error) => error.to_string(),
+        }
+    }
+}
+
+/// What the server says, or how the connection ended.
+pub(in crate::meta) fn why(error: &tokio_postgres::Error) -> String {
+    match error.as_db_error() {
+        Some(said) => format!("{} ({})", said.message(), said.code().code()),
+        None => match std::error::Error::source(error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        },
+    }
+}
+
 /// The result of a step inside a transaction.
 pub(in crate::meta) type Outcome<T> = std::result::Result<T, Fault>;
 

@@ -95,6 +95,28 @@ pub struct Generation {
     pub number: u64,
     /// Ids of all live packs, rising. Every other pack counts as absent.
     pub live: Vec<PackId>,
+    /// From where on to ask for [`Meta::changed_packs`], where the engine tells changes.
+    pub mark: Option<PackMark>,
+}
+
+/// Up to where somebody has seen the rows of packs: a number of the engine's, and what that number is one of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PackMark {
+    /// Whatever had changed before it has been seen.
+    pub(crate) at: i64,
+    /// The run of the server, and the table: with another of either the number means nothing.
+    pub(crate) of: (i64, i64),
+}
+
+/// What has changed of packs since a mark.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PackChanges {
+    /// The generation in the same state of the database.
+    pub generation: u64,
+    /// The rows that have changed, as they are now. Some may have been seen before. Rows that are gone are not told: of packs of which there was nothing to be seen, or that were dead before.
+    pub rows: Vec<PackRow>,
+    /// From where on to ask the next time.
+    pub mark: PackMark,
 }
 
 /// What a session keeps from being reclaimed.
@@ -505,6 +527,16 @@ pub trait Meta: Send + Sync {
     fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()>;
     /// Every pack row.
     fn packs(&self) -> Result<Vec<PackRow>>;
+    /// Every pack row, and from where on to ask for changes, if the engine tells them.
+    fn packs_to_follow(&self) -> Result<(Vec<PackRow>, Option<PackMark>)> {
+        Ok((self.packs()?, None))
+    }
+    /// Rows of packs that have changed since `mark`: all of them, whatever the order in which their transactions began and ended. `None` where that cannot be told, and all
+    /// have to be looked at.
+    fn changed_packs(&self, mark: PackMark) -> Result<Option<PackChanges>> {
+        let _ = mark;
+        Ok(None)
+    }
     /// Rule 15: sets packs `Dead` that are `Writing` or `Sealed` and whose session is over. Returns how many.
     fn sweep_packs(&self, time: u64) -> Result<u64>;
     /// Drops the rows of dead packs whose objects are gone; rows that are not `Dead`, or whose session is not over, are left alone (rule 22).

@@ -4,6 +4,7 @@
 
 pub mod diff;
 pub mod edit;
+pub mod errors;
 pub mod listing;
 pub mod mounts;
 pub mod retention;

@@ -90,6 +90,6 @@ fn is_of(session: &SessionStatus, name: &str) -> bool {
         && name == format!("{} {}", session.host, session.process)
 }
 
-fn own_name() -> String {
+pub(super) fn own_name() -> String {
     format!("{} {}", rustix::system::uname().nodename().to_string_lossy(), std::process::id())
 }

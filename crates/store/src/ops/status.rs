@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use super::errors::{self, ErrorsStatus};
 use super::mounts::{self, MountStatus};
 use crate::backend::{Fill, Location, Place};
 use crate::copy::CopyNote;
@@ -112,6 +113,8 @@ pub struct Status {
     pub sessions: Vec<SessionStatus>,
     /// Where it is mounted.
     pub mounts: Vec<MountStatus>,
+    /// The last errors that mounts and agents met.
+    pub errors: Vec<ErrorsStatus>,
     /// The last run of the collector that came to its end; of a copy that nobody has written to `None`, as what it knows of is its source's.
     pub last_gc: Option<LastGc>,
     /// What the collector that runs just now is at.
@@ -198,6 +201,7 @@ pub fn status(store: &Store) -> Result<Status> {
         collecting,
         tiers: tiers(store, &packs),
         mounts: mounts::mounts(&*store.meta, &sessions)?,
+        errors: errors::errors(&*store.meta, &sessions)?,
         last_gc: LastGc::read(&*store.meta)?.filter(|_| copy.is_none()),
         copy,
         sessions,

@@ -18,6 +18,7 @@ use outrigger_offload::{Decoded, FrameDecoder, FrameDevices};
 use crate::backend::{Backend, CacheCounts};
 use crate::clock::thread_time;
 use crate::error::{Context, Error, Result};
+use crate::latency;
 use crate::verified::Verified;
 
 /// A frame's bytes.
@@ -355,7 +356,7 @@ impl PackReader {
                 bytes
             }
         };
-        self.backend.read_at(pack, range.start.into(), read)?;
+        latency::PACK_READS.timed(|| self.backend.read_at(pack, range.start.into(), read))?;
         let header = FrameHeader::decode(read).context(at)?;
         let (start, raw_len) = (header.encoded_len(), header.raw_len());
         let stored_len = read.len() - start;

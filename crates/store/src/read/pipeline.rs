@@ -10,7 +10,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::index::Index;
 use crate::local::Extent;
 use crate::meta::Meta;
-use crate::store::{Store, refresh_index};
+use crate::store::{Store, follow_packs, refresh_index};
 
 /// Reads verified bytes. Cheap to make; shared by reference between threads.
 pub struct Reader<'a> {
@@ -79,6 +79,11 @@ impl<'a> Reader<'a> {
         self.packs.frame(place.pack, &footer, number, Wanted::Ahead).map(drop)
     }
 
+    /// Brings the index up to date: first by what has changed, then by all there is.
+    fn look_again(&self, time: usize) -> Result<()> {
+        if time == 1 { follow_packs(self.meta, self.index) } else { refresh_index(self.meta, self.index) }
+    }
+
     /// Hands the verified bytes of a chunk to `take`. If one copy is damaged, another pack's copy serves.
     fn with_chunk<T>(
         &self,
@@ -95,7 +100,7 @@ impl<'a> Reader<'a> {
                 }
                 if first.is_none() && refreshes < REFRESHES {
                     refreshes += 1;
-                    refresh_index(self.meta, self.index)?;
+                    self.look_again(refreshes)?;
                     continue;
                 }
                 return Err(
@@ -107,7 +112,7 @@ impl<'a> Reader<'a> {
                 // More than once, since the next run of the collector may have moved it again.
                 Err(error) if error.kind() == ErrorKind::NotFound && refreshes < REFRESHES => {
                     refreshes += 1;
-                    refresh_index(self.meta, self.index)?;
+                    self.look_again(refreshes)?;
                 }
                 // What is kept nearby may be what is damaged, and not the store.
                 Err(error)

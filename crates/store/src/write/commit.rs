@@ -23,6 +23,7 @@ use crate::clock;
 use crate::error::Result;
 use crate::index::Index;
 use crate::meta::{Change, Commit, Meta};
+use crate::note::{Level, note};
 use crate::session::Session;
 use crate::tell::{self, Touched};
 
@@ -262,6 +263,15 @@ impl Committer {
             self.session.commit(self.done, &commit.packs, || self.meta.commit(self.session.id(), &commit))?;
         self.aliases.extend(committed.aliases);
         self.tell_again(sequence, &commit.changes)?;
+        note(Level::Info, "commit", || {
+            let counts = [
+                ("packs", commit.packs.len() as u64),
+                ("created", committed.created),
+                ("changed", committed.changed),
+            ];
+            let fields = counts.map(|(name, count)| (name, count.to_string()));
+            (format!("committed {} changes", commit.changes.len()), fields.into())
+        });
         let Ended { totals, nodes } = &mut self.ended;
         totals.commits += 1;
         totals.created += committed.created;

@@ -15,6 +15,7 @@ use outrigger_format::{
 
 use crate::backend::{Backend, PackWriter};
 use crate::error::{Error, ErrorKind, Result};
+use crate::latency;
 use crate::meta::{Meta, PackRow, PackState, SessionId};
 use crate::older;
 use crate::store::Store;
@@ -241,7 +242,7 @@ impl SealingPack {
     /// Waits until the pack is durable.
     pub(crate) fn seal(self, session: SessionId) -> Result<SealedPack> {
         let Self { pack, footer } = self;
-        pack.writer.seal()?;
+        latency::PACK_WRITES.timed(|| pack.writer.seal())?;
         // Its bytes were named here, so nobody has to read them to know that they are what the footer says.
         if let Some(verified) = &pack.verified {
             verified.note_own(pack.id);

@@ -268,3 +268,11 @@ pub fn dump(meta: &dyn Meta, at: At) -> Dump {
 pub fn paths(meta: &dyn Meta, at: At) -> Vec<String> {
     dump(meta, at).into_keys().skip(1).map(|path| String::from_utf8_lossy(&path).into_owned()).collect()
 }
+
+/// As before packs were followed.
+pub fn without_changes(server: &outrigger_workload::postgres::Server, schema: &str) {
+    server.sql(&format!(
+        "DROP TRIGGER pack_is_changed ON {schema}.pack; DROP FUNCTION {schema}.pack_is_changed; \
+         ALTER TABLE {schema}.pack DROP COLUMN changed"
+    ));
+}

@@ -53,7 +53,8 @@ impl Reclaim {
             }
             Phase::Marked => {
                 // Which packs are below the live ratio depends on sizes that are not modelled: any may be.
-                for set in 1..=me.victims {
+                let is_free = (0..WRITERS).all(|w| !self.acknowledges(world, w));
+                for set in (1..=me.victims).filter(|_| is_free) {
                     if set & !me.victims == 0 {
                         step(Step::Condemn(set));
                     }
@@ -131,6 +132,9 @@ impl Reclaim {
                 }
                 me.loose = 0;
                 me.victims = world.condemned();
+                if self.vouching && !self.broken(Broken::CopiesBelieved) {
+                    self.keep_unproven(world, &mut me);
+                }
                 me.phase = if me.mark.iter().any(|&p| me.victims & bit(p as usize) & !1 != 0) {
                     Phase::Remarked
                 } else {
@@ -149,7 +153,18 @@ impl Reclaim {
                 me.phase = Phase::Announced;
             }
             Step::Copy => {
-                let chunks = (0..CHUNKS).filter(|&c| me.victims & bit(me.mark[c] as usize) & !1 != 0);
+                let marked = |victims: u8, c: usize| victims & bit(me.mark[c] as usize) & !1 != 0;
+                // What cannot be read stays where it is.
+                for c in 0..CHUNKS {
+                    let pack = me.mark[c] as usize;
+                    if marked(me.victims, c) && world.packs[pack].lies & bit(c) != 0 {
+                        me.victims &= !bit(pack);
+                        if world.packs[pack].row == Row::Condemned && world.token == me.token {
+                            world.packs[pack].row = Row::Live;
+                        }
+                    }
+                }
+                let chunks = (0..CHUNKS).filter(|&c| marked(me.victims, c));
                 let chunks = chunks.fold(0, |set, c| set | bit(c));
                 // A victim whose object is gone can be a stale collector's only; it finds nothing to copy.
                 let there = (0..CHUNKS)
@@ -234,6 +249,22 @@ impl Reclaim {
                 continue;
             }
             me.mark[c] = world.lowest(counted, c).unwrap_or(0);
+        }
+    }
+
+    /// A victim's copy that does not count stays, if the one that counts is not what its footer says. It is read for that, as nobody else's word is taken.
+    fn keep_unproven(&self, world: &mut World, me: &mut Collector) {
+        for c in 0..CHUNKS {
+            let counts = me.mark[c] as usize;
+            let other = elements(me.victims)
+                .find(|&p| p != counts && (world.packs[p].held & !world.packs[p].lies) & bit(c) != 0);
+            if let Some(other) = other
+                && counts != 0
+                && world.packs[counts].has() & bit(c) == 0
+            {
+                me.mark[c] = other as u8;
+                world.seen |= seen::DOUBTED;
+            }
         }
     }
 

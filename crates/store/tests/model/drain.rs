@@ -11,6 +11,7 @@ impl Reclaim {
         for session in 0..=WRITERS {
             world.end_session(session);
         }
+        world.flights = Default::default();
         world.token += 1;
         for pack in &mut world.packs {
             match pack.row {
@@ -27,7 +28,7 @@ impl Reclaim {
             .fold(0, |set, c| set | bit(c));
         if moved != 0 {
             let id = world.next_id(PACKS - 1).expect("the last id is kept free");
-            world.packs[id] = Pack { row: Row::Live, owner: 0, object: Object::Sealed, held: moved };
+            world.packs[id] = Pack { row: Row::Live, owner: 0, object: Object::Sealed, held: moved, lies: 0 };
         }
         for p in elements(victims) {
             world.packs[p].row = Row::Dead;

@@ -7,6 +7,7 @@
 
 pub mod collector;
 pub mod drain;
+pub mod flight;
 pub mod reader;
 pub mod state;
 pub mod writer;
@@ -65,6 +66,26 @@ pub enum Broken {
     ReadOnce,
     /// A content that is closed adds no row for a chunk that had one when somebody looked.
     RowSeenBefore,
+    /// A client takes a commit that was not answered for done.
+    LostTakenForDone,
+    /// A client makes a commit that was not answered again, without asking.
+    LostMadeAgain,
+    /// Asking does not keep what was sent from happening later.
+    AskedTooEarly,
+    /// What was sent checks the session's row when it is sent, and not when it happens.
+    CheckedWhenSent,
+    /// Other acknowledgements run before it is known what became of a commit.
+    AckWhileUnsure,
+    /// Lookups go on before it is known what became of an acknowledgement.
+    HitsWhileUnsure,
+    /// A client that cannot find out what became of an acknowledgement goes on as if nothing had been sent.
+    GivenUpAndForgotten,
+    /// Another client's pack is relied on by its footer.
+    FootersBelieved,
+    /// What was compared once counts, whatever was acknowledged since.
+    ComparedForEver,
+    /// A collector gives a copy up for one that it has not compared.
+    CopiesBelieved,
 }
 
 /// How a session may acknowledge while it relies on condemned packs.
@@ -115,8 +136,18 @@ pub struct Reclaim {
     pub last_pack: usize,
     /// How sessions acknowledge.
     pub ack: AckStyle,
+    /// Writers whose connection may be lost with a transaction that is not answered.
+    pub lossy: u8,
+    /// Clients do not believe each other's footers.
+    pub vouching: bool,
+    /// Writers whose packs do not have what their footers say.
+    pub liars: u8,
+    /// Chunks that packs 1, 2, … lack, though their footers have them.
+    pub lies: Vec<u8>,
     /// Whether to keep what is worth having seen, and to look for it, too.
     pub witness: bool,
+    /// What else of [`seen`] is looked for.
+    pub looked_for: u16,
     /// Whether each state is checked for "one undisturbed run reclaims all garbage".
     pub drain: bool,
     /// The rule that is broken.
@@ -145,7 +176,12 @@ impl Default for Reclaim {
             leases: 1,
             last_pack: PACKS - 2,
             ack: AckStyle::Reprieve,
+            lossy: 0,
+            vouching: false,
+            liars: 0,
+            lies: vec![],
             witness: false,
+            looked_for: 0,
             drain: false,
             broken: None,
         }
@@ -165,6 +201,10 @@ pub enum Step {
     Fence(usize),
     /// Transaction: a small file is closed; what of it is in no row is added, for this writer to pack.
     CloseFile(usize, usize),
+    /// What a writer had sent when its connection was lost happens.
+    Arrive(usize),
+    /// It never will: nobody waits for it any more, and the database ends it.
+    Void(usize),
     /// A version is removed from the name space.
     Remove(usize),
     /// The object of a dead pack is unlinked, by anyone.
@@ -193,13 +233,18 @@ impl Reclaim {
             .fold(0, |set, v| set | self.chunks_of(v))
     }
 
+    /// The chunks that must survive of those who do not lie.
+    pub fn honest_roots(&self, world: &World) -> u8 {
+        let lies = |v: usize| v >= OLD && self.liars & bit((v - OLD) / FILES) != 0;
+        (0..VERSIONS)
+            .filter(|&v| !lies(v) && (world.versions[v].current || world.versions[v].pins != 0))
+            .fold(0, |set, v| set | self.chunks_of(v))
+    }
+
     /// The chunks that can be read: in a sealed object of a pack that is committed and not dead.
     pub fn present(&self, world: &World) -> u8 {
-        world
-            .packs
-            .iter()
-            .filter(|p| matches!(p.row, Row::Live | Row::Condemned) && p.object == Object::Sealed)
-            .fold(0, |set, p| set | p.held)
+        let committed = world.packs.iter().filter(|p| matches!(p.row, Row::Live | Row::Condemned));
+        committed.fold(0, |set, p| set | p.has())
     }
 }
 
@@ -210,7 +255,8 @@ impl Model for Reclaim {
     fn init_states(&self) -> Vec<World> {
         let mut world = World::default();
         for (i, &held) in self.packs.iter().enumerate() {
-            world.packs[i + 1] = Pack { row: Row::Live, owner: 0, object: Object::Sealed, held };
+            let lies = self.lies.get(i).copied().unwrap_or(0);
+            world.packs[i + 1] = Pack { row: Row::Live, owner: 0, object: Object::Sealed, held, lies };
             world.ever_live |= bit(i + 1);
         }
         for (number, (version, &chunks)) in world.versions.iter_mut().zip(&self.old).enumerate() {
@@ -236,6 +282,14 @@ impl Model for Reclaim {
             let running = s == READER || world.writers[s].process == Process::Up;
             if *session == Session::Live && (self.fence_running || !running) {
                 steps.push(Step::Fence(s));
+            }
+        }
+        for (w, flight) in world.flights.iter().enumerate() {
+            if flight.sent != Sent::Nothing && flight.said.is_none() {
+                steps.push(Step::Arrive(w));
+                if !world.writers[w].is_unsure {
+                    steps.push(Step::Void(w));
+                }
             }
         }
         for v in elements(self.removable) {
@@ -283,6 +337,8 @@ impl Model for Reclaim {
                 next.versions[v].current = true;
                 next.versions[v].existed = true;
             }
+            Step::Arrive(w) => self.arrive(&mut next, w),
+            Step::Void(w) => next.flights[w] = Flight::default(),
             Step::Remove(v) => next.versions[v].current = false,
             Step::Unlink(p) => next.packs[p].object = Object::Gone,
         }
@@ -297,7 +353,7 @@ impl Model for Reclaim {
     fn properties(&self) -> Vec<Property<Self>> {
         let mut all = vec![
             Property::always("no committed data is lost", |m: &Self, w: &World| {
-                m.roots(w) & !m.present(w) & !w.loose() == 0
+                m.honest_roots(w) & !m.present(w) & !w.loose() == 0
             }),
             Property::always("a pinned reader can read", |_, w: &World| w.reader != Reader::Failed),
             Property::always("dead is for ever", |_, w: &World| {
@@ -308,11 +364,17 @@ impl Model for Reclaim {
                     .iter()
                     .all(|p| !matches!(p.row, Row::Live | Row::Condemned) || p.object == Object::Sealed)
             }),
+            Property::always("what is taken for committed is", |m: &Self, w: &World| {
+                (0..WRITERS).filter(|&me| m.packers & bit(me) == 0).all(|me| {
+                    elements(w.writers[me].done).all(|file| w.versions[OLD + me * FILES + file].existed)
+                })
+            }),
+            Property::always("a commit happens once", |_, w: &World| w.twice == 0),
             Property::always("no pack of a live session is swept", |_, w: &World| {
                 elements(w.ever_dead & !w.ever_live).all(|p| !w.owner_is_live(&w.packs[p]))
             }),
         ];
-        if self.witness {
+        if self.witness && self.looked_for == 0 {
             all.extend([
                 Property::sometimes("a fenced process is refused", |_, w: &World| {
                     w.seen & seen::REFUSED != 0
@@ -345,6 +407,11 @@ impl Model for Reclaim {
                     |_, w: &World| w.packs.iter().any(|p| p.row == Row::Dead && p.object == Object::Partial),
                 ),
             ]);
+        }
+        if self.looked_for != 0 {
+            all.push(Property::sometimes("what is looked for is seen", |m: &Self, w: &World| {
+                w.seen & m.looked_for != 0
+            }));
         }
         if self.drain {
             all.push(Property::always("one undisturbed run reclaims all garbage", |m: &Self, w: &World| {

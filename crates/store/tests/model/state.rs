@@ -69,13 +69,56 @@ pub struct Pack {
     pub owner: u8,
     /// The object's state.
     pub object: Object,
-    /// The chunks in it.
+    /// The chunks in it, as its footer says.
     pub held: u8,
+    /// Those of them that are not in it.
+    pub lies: u8,
+}
+
+impl Pack {
+    /// The chunks that can be read from it.
+    pub fn has(&self) -> u8 {
+        if self.object == Object::Sealed { self.held & !self.lies } else { 0 }
+    }
 }
 
 impl Hash for Pack {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        hasher.write_u32(u32::from_le_bytes([self.row as u8, self.owner, self.object as u8, self.held]));
+        let states = self.row as u8 | (self.object as u8) << 4;
+        hasher.write_u32(u32::from_le_bytes([states, self.owner, self.held, self.lies]));
+    }
+}
+
+/// A transaction that was sent and is not answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sent {
+    /// There is none.
+    #[default]
+    Nothing,
+    /// A commit: the file, and the packs that it makes live.
+    Commit(u8, u8),
+    /// An acknowledgement: the packs that are relied on.
+    Ack(u8),
+}
+
+/// What became of a transaction whose connection is lost: nothing yet, or what it did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Flight {
+    /// What was sent.
+    pub sent: Sent,
+    /// It has happened, and said this: the packs made live, or the live packs.
+    pub said: Option<u8>,
+}
+
+impl Hash for Flight {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let [kind, a, b] = match self.sent {
+            Sent::Nothing => [0, 0, 0],
+            Sent::Commit(file, packs) => [1, file, packs],
+            Sent::Ack(relied) => [2, relied, 0],
+        };
+        let said = self.said.map_or([0, 0], |said| [1, said]);
+        hasher.write_u64(u64::from_le_bytes([kind, a, b, said[0], said[1], 0, 0, 0]));
     }
 }
 
@@ -137,6 +180,10 @@ pub struct Writer {
     pub knows: u8,
     /// An index refresh under way: the generation and the live packs that one transaction read.
     pub refresh: Option<(u8, u8)>,
+    /// The packs of others that it has read, and found to be what their footers say.
+    pub verified: u8,
+    /// The connection was lost with a transaction that was not answered; it has not asked yet what became of it.
+    pub is_unsure: bool,
 }
 
 impl Hash for Writer {
@@ -144,7 +191,8 @@ impl Hash for Writer {
         let (generation, live) = self.refresh.map_or((0, 0), |(generation, live)| (generation + 1, live));
         let [[a, b], [c, d]] = self.place;
         hasher.write_u64(u64::from_le_bytes([self.usable, self.mine, a, b, c, d, generation, live]));
-        hasher.write_u32(u32::from_le_bytes([self.process as u8, self.done, self.knows, 0]));
+        let states = self.process as u8 | u8::from(self.is_unsure) << 4;
+        hasher.write_u32(u32::from_le_bytes([states, self.done, self.knows, self.verified]));
     }
 }
 
@@ -235,6 +283,10 @@ pub struct World {
     pub sessions: [Session; WRITERS + 1],
     /// `session.acked` of the writers.
     pub acked: [u8; WRITERS],
+    /// What each writer sent and was not answered; it may happen when the writer is long gone.
+    pub flights: [Flight; WRITERS],
+    /// For the properties only: files whose commit happened more than once.
+    pub twice: u8,
     /// `state.generation`.
     pub generation: u8,
     /// `state.gc_token`.
@@ -250,25 +302,39 @@ pub struct World {
     /// For the properties only: packs that were ever dead.
     pub ever_dead: u8,
     /// For the properties only: bits of [`seen`], where the model keeps them.
-    pub seen: u8,
+    pub seen: u16,
 }
 
 /// Things worth having seen, so that the model is known not to be vacuous.
 pub mod seen {
     /// A fenced process was refused by the database.
-    pub const REFUSED: u8 = 1;
+    pub const REFUSED: u16 = 1;
     /// A session kept a condemned pack alive when it acknowledged.
-    pub const REPRIEVED: u8 = 2;
+    pub const REPRIEVED: u16 = 2;
     /// A collector whose lease was taken over was refused.
-    pub const STALE_TOKEN: u8 = 4;
+    pub const STALE_TOKEN: u16 = 4;
     /// A condemned pack was found by a collector that took over.
-    pub const TAKEN_OVER: u8 = 8;
+    pub const TAKEN_OVER: u16 = 8;
     /// An intent of a session that is over was swept.
-    pub const SWEPT: u8 = 16;
+    pub const SWEPT: u16 = 16;
     /// A session wrote a chunk that a committed pack has, because it may not rely on that pack.
-    pub const REWRITTEN: u8 = 32;
+    pub const REWRITTEN: u16 = 32;
     /// The reader had to refresh its index.
-    pub const REFRESHED: u8 = 64;
+    pub const REFRESHED: u16 = 64;
+    /// A commit that was not answered was found to have happened.
+    pub const LOST_AND_DONE: u16 = 128;
+    /// A commit that was not answered was found not to have happened.
+    pub const LOST_AND_VOID: u16 = 256;
+    /// What a writer had sent happened when its process was gone.
+    pub const POSTHUMOUS: u16 = 512;
+    /// What a writer had sent was refused, as its session had been fenced meanwhile.
+    pub const FENCED_ON_THE_WAY: u16 = 1024;
+    /// A hit in a pack of another one that had been compared.
+    pub const VOUCHED: u16 = 2048;
+    /// The collector kept a copy, because the one that counts is none.
+    pub const DOUBTED: u16 = 4096;
+    /// A client could not find out what became of an acknowledgement.
+    pub const GIVEN_UP: u16 = 8192;
 }
 
 impl World {
@@ -327,6 +393,9 @@ impl World {
     /// A writing process is gone, with its memory.
     pub fn stop_writer(&mut self, writer: usize) {
         self.writers[writer] = Writer { process: Process::Down, ..Writer::default() };
+        if self.flights[writer].said.is_some() {
+            self.flights[writer] = Flight::default();
+        }
     }
 }
 

@@ -14,6 +14,8 @@ pub enum Step {
     Inherit,
     /// The next chunk was found in this pack: a hit that may be relied on, or a pack of one's own.
     Hit(usize),
+    /// Another one's pack is read, and what it has compared with its footer.
+    Compare(usize),
     /// Transaction: the next chunk is new, and there is no open pack: announce one.
     Announce,
     /// The next chunk is new: it goes into the open pack.
@@ -22,8 +24,16 @@ pub enum Step {
     Seal,
     /// Transaction: a file, with the packs it needs.
     Commit(usize),
+    /// A commit is sent, and the connection is lost.
+    LoseCommit(usize),
+    /// Transaction: what became of what was sent? If it has not happened, it never will.
+    Ask,
+    /// What became of an acknowledgement cannot be asked.
+    GiveUp,
     /// Transaction: acknowledge the generation; condemned packs relied upon live on.
     Ack,
+    /// An acknowledgement is sent, and the connection is lost.
+    LoseAck,
     /// The same, but decisions that rely on condemned packs are given up and made again.
     AckResolvingAgain,
     /// Transaction: read the generation and the live packs, to refresh the index.
@@ -47,6 +57,10 @@ impl Reclaim {
             Process::Down => return,
             Process::Up => {}
         }
+        if me.is_unsure {
+            self.unsure_steps(world, w, &mut step);
+            return;
+        }
         let packs = self.packers & bit(w) != 0;
         if packs && world.rows.iter().any(|&owner| self.is_left(world, owner)) {
             step(Step::Adopt);
@@ -66,11 +80,16 @@ impl Reclaim {
                     step(Step::Inherit);
                 }
             }
-            let hits = elements(me.usable | me.mine).filter(|&p| world.packs[p].held & bit(chunk) != 0);
             let mut found = false;
-            for p in hits {
+            for p in self.hits(world, w, chunk) {
                 found = true;
                 step(Step::Hit(p));
+            }
+            if self.vouching && self.liars & bit(w) == 0 {
+                let doubted = elements(me.usable & !me.verified).filter(|&p| !self.is_own(world, w, p));
+                doubted
+                    .filter(|&p| world.packs[p].held & bit(chunk) != 0 && self.is_what_it_says(world, p))
+                    .for_each(|p| step(Step::Compare(p)));
             }
             if !found || self.false_miss {
                 match self.open_pack(world, me) {
@@ -91,15 +110,25 @@ impl Reclaim {
             });
             if ready {
                 step(Step::Commit(file));
+                if self.lossy & bit(w) != 0 && world.flights[w].sent == Sent::Nothing {
+                    step(Step::LoseCommit(file));
+                }
             }
         }
-        if world.generation > world.acked[w] {
+        // One that was given up may have been carried out, and the client does not know: it makes another one.
+        let may_ack = !self.acknowledges(world, w);
+        if may_ack && (world.generation > world.acked[w] || self.lossy & bit(w) != 0 && me.usable == 0) {
             let bound = self.relied(world, w) & world.condemned() != 0;
             match self.ack {
                 AckStyle::Wait if bound && !self.broken(Broken::AckWithoutReprieve) => {
                     step(Step::AckResolvingAgain);
                 }
-                _ => step(Step::Ack),
+                _ => {
+                    step(Step::Ack);
+                    if self.lossy & bit(w) != 0 && world.flights[w].sent == Sent::Nothing {
+                        step(Step::LoseAck);
+                    }
+                }
             }
         }
         if self.refresh || me.refresh.is_some() {
@@ -125,6 +154,9 @@ impl Reclaim {
             Step::Open
                 | Step::Inherit
                 | Step::Hit(_)
+                | Step::Compare(_)
+                | Step::Ask
+                | Step::GiveUp
                 | Step::Write
                 | Step::Seal
                 | Step::RefreshInstall
@@ -153,7 +185,12 @@ impl Reclaim {
                 }
             }
             Step::Inherit => self.place_next(world, w, next, INHERITED),
-            Step::Hit(p) => self.place_next(world, w, next, p as u8),
+            Step::Hit(p) => {
+                if me.verified & bit(p) != 0 {
+                    world.seen |= seen::VOUCHED;
+                }
+                self.place_next(world, w, next, p as u8);
+            }
             Step::Announce => {
                 let id = world.next_id(self.last_pack).expect("the step was offered");
                 world.packs[id] = Pack { row: Row::Writing, owner: w as u8, ..Pack::default() };
@@ -169,6 +206,9 @@ impl Reclaim {
                     world.packs[id].object = Object::Partial;
                 }
                 world.packs[id].held |= bit(chunk);
+                if self.liars & bit(w) != 0 {
+                    world.packs[id].lies |= bit(chunk);
+                }
                 world.writers[w].place[file][chunk] = id as u8;
             }
             Step::Seal => {
@@ -177,17 +217,6 @@ impl Reclaim {
                     world.packs[id].object = Object::Sealed;
                 }
             }
-            Step::Commit(file) if self.packers & bit(w) != 0 => {
-                let mut packed = elements(self.plans[w][file]);
-                if packed.all(|c| world.rows[c] == w as u8 + 1) {
-                    self.commit_packs(world, w);
-                    elements(self.plans[w][file]).for_each(|c| world.rows[c] = 0);
-                }
-                // Refused or not: it begins anew with what it finds in rows then.
-                let me = &mut world.writers[w];
-                me.done |= bit(file);
-                me.place[file] = [UNRESOLVED; CHUNKS];
-            }
             Step::Adopt => {
                 for c in 0..CHUNKS {
                     if self.is_left(world, world.rows[c]) {
@@ -195,48 +224,35 @@ impl Reclaim {
                     }
                 }
             }
+            Step::Compare(p) => world.writers[w].verified |= bit(p),
             Step::Commit(file) => {
-                let sealed =
-                    world.packs_where(|p| p.row == Row::Writing && p.object == Object::Sealed) & me.mine;
-                for p in elements(sealed) {
-                    world.packs[p].row = Row::Live;
-                }
-                let slot = OLD + w * FILES + file;
-                world.versions[slot].current = true;
-                world.versions[slot].existed = true;
-                let generation = world.generation;
-                let me = &mut world.writers[w];
-                me.mine &= !sealed;
-                if self.broken(Broken::OwnPacksInstalledLate) {
-                    me.refresh = Some((generation, sealed));
-                } else {
-                    me.usable |= sealed;
-                }
-                me.done |= bit(file);
-                me.place[file] = [UNRESOLVED; CHUNKS];
+                let packs = self.sealed(world, w);
+                let live = self.commit(world, w, file, packs);
+                self.committed(world, w, file, packs, live);
             }
+            Step::LoseCommit(file) => {
+                let packs = self.sealed(world, w);
+                self.lose(world, w, Sent::Commit(file as u8, packs));
+            }
+            Step::LoseAck => {
+                let relied = self.relied(world, w);
+                self.lose(world, w, Sent::Ack(relied));
+            }
+            Step::Ask => self.ask(world, w),
+            Step::GiveUp => self.give_up(world, w),
             Step::Ack | Step::AckResolvingAgain => {
-                let bound = self.relied(world, w) & world.condemned();
+                let mut bound = self.relied(world, w);
                 if step == Step::AckResolvingAgain {
+                    bound &= world.condemned();
                     for place in world.writers[w].place.iter_mut().flatten() {
                         if *place != INHERITED && bound & bit(*place as usize) != 0 {
                             *place = UNRESOLVED;
                         }
                     }
-                } else if !self.broken(Broken::AckWithoutReprieve) {
-                    for p in elements(bound) {
-                        world.packs[p].row = Row::Live;
-                        world.seen |= seen::REPRIEVED;
-                    }
+                    bound = 0;
                 }
-                world.acked[w] = world.generation;
-                world.writers[w].usable = if self.broken(Broken::CondemnedHitsCount) {
-                    me.usable
-                } else if self.broken(Broken::DenyList) {
-                    world.ever_live & !world.condemned()
-                } else {
-                    world.live()
-                };
+                let live = self.acknowledge(world, w, bound);
+                self.acknowledged(world, w, live);
             }
             Step::RefreshRead => world.writers[w].refresh = Some((world.generation, world.live())),
             Step::RefreshInstall => {
@@ -255,15 +271,90 @@ impl Reclaim {
         }
     }
 
-    /// Own packs that are sealed become live, and usable.
-    fn commit_packs(&self, world: &mut World, w: usize) {
-        let mine = world.writers[w].mine;
-        let sealed = world.packs_where(|p| p.row == Row::Writing && p.object == Object::Sealed) & mine;
-        for p in elements(sealed) {
-            world.packs[p].row = Row::Live;
+    /// Packs of one's own that a commit makes live.
+    fn sealed(&self, world: &World, w: usize) -> u8 {
+        world.packs_where(|p| p.row == Row::Writing && p.object == Object::Sealed) & world.writers[w].mine
+    }
+
+    /// What a commit does in the database; the packs that it made live. Its packs have their objects.
+    pub fn commit(&self, world: &mut World, w: usize, file: usize, packs: u8) -> u8 {
+        if self.packers & bit(w) != 0 {
+            // Refused, unless all that was packed is in rows of its own still.
+            if !elements(self.plans[w][file]).all(|c| world.rows[c] == w as u8 + 1) {
+                return 0;
+            }
+            elements(self.plans[w][file]).for_each(|c| world.rows[c] = 0);
+        } else {
+            let slot = OLD + w * FILES + file;
+            if world.versions[slot].existed {
+                world.twice |= bit(w * FILES + file);
+            }
+            world.versions[slot].current = true;
+            world.versions[slot].existed = true;
         }
-        world.writers[w].mine &= !sealed;
-        world.writers[w].usable |= sealed;
+        for p in elements(packs) {
+            if world.packs[p].row == Row::Writing {
+                world.packs[p].row = Row::Live;
+            }
+        }
+        packs
+    }
+
+    /// What a client makes of its commit: refused or not, a packer begins anew with what it finds in rows then.
+    pub fn committed(&self, world: &mut World, w: usize, file: usize, packs: u8, live: u8) {
+        let generation = world.generation;
+        let me = &mut world.writers[w];
+        me.mine &= !live;
+        if self.broken(Broken::OwnPacksInstalledLate) {
+            me.refresh = Some((generation, packs));
+        } else {
+            me.usable |= live;
+        }
+        me.done |= bit(file);
+        me.place[file] = [UNRESOLVED; CHUNKS];
+    }
+
+    /// What an acknowledgement does in the database; the packs that are live then.
+    pub fn acknowledge(&self, world: &mut World, w: usize, relied: u8) -> u8 {
+        if !self.broken(Broken::AckWithoutReprieve) {
+            for p in elements(relied & world.condemned()) {
+                world.packs[p].row = Row::Live;
+                world.seen |= seen::REPRIEVED;
+            }
+        }
+        world.acked[w] = world.generation;
+        if self.broken(Broken::DenyList) { world.ever_live & !world.condemned() } else { world.live() }
+    }
+
+    /// What a client makes of its acknowledgement.
+    pub fn acknowledged(&self, world: &mut World, w: usize, live: u8) {
+        let me = &mut world.writers[w];
+        match self.broken {
+            Some(Broken::CondemnedHitsCount) => {}
+            Some(Broken::ComparedForEver) => me.usable = live | me.verified,
+            _ => me.usable = live,
+        }
+    }
+
+    /// Whether writer `w` made a pack.
+    fn is_own(&self, world: &World, w: usize, pack: usize) -> bool {
+        world.packs[pack].owner == w as u8 && pack > self.packs.len()
+    }
+
+    /// Whether a pack has all that its footer says, as far as can be read.
+    fn is_what_it_says(&self, world: &World, pack: usize) -> bool {
+        world.packs[pack].object == Object::Sealed && world.packs[pack].lies == 0
+    }
+
+    /// The packs in which a chunk of writer `w` counts as found.
+    pub fn hits(&self, world: &World, w: usize, chunk: usize) -> impl Iterator<Item = usize> {
+        let me = world.writers[w];
+        let believes = !self.vouching || self.liars & bit(w) != 0 || self.broken(Broken::FootersBelieved);
+        let counts = move |p: usize, own: bool| believes || own || me.verified & bit(p) != 0;
+        let found: u8 = elements(me.usable | me.mine)
+            .filter(|&p| world.packs[p].held & bit(chunk) != 0 && counts(p, self.is_own(world, w, p)))
+            .fold(0, |set, p| set | bit(p));
+        elements(found)
     }
 
     /// Whether a row is of a session that is over.
@@ -276,7 +367,7 @@ impl Reclaim {
         let me = &world.writers[w];
         let mut set = 0;
         for &p in me.place.iter().flatten().filter(|&&p| p != UNRESOLVED && p != INHERITED) {
-            let own = world.packs[p as usize].owner == w as u8 && p as usize > self.packs.len();
+            let own = self.is_own(world, w, p as usize);
             if me.mine & bit(p as usize) == 0 && !(own && self.broken(Broken::OwnPacksForgotten)) {
                 set |= bit(p as usize);
             }
@@ -285,7 +376,7 @@ impl Reclaim {
     }
 
     /// The first chunk of an uncommitted file that has no place yet; chunks are resolved in order.
-    fn next_chunk(&self, me: &Writer, w: usize) -> Option<(usize, usize)> {
+    pub fn next_chunk(&self, me: &Writer, w: usize) -> Option<(usize, usize)> {
         (0..FILES)
             .filter(|&f| me.done & bit(f) == 0)
             .find_map(|f| elements(self.plans[w][f]).find(|&c| me.place[f][c] == UNRESOLVED).map(|c| (f, c)))

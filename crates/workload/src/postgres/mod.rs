@@ -237,6 +237,21 @@ impl Server {
         Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
     }
 
+    /// A session of psql, as the superuser, which carries out what is written to it.
+    ///
+    /// # Panics
+    /// When psql cannot be started.
+    pub fn psql_session(&self) -> Child {
+        Command::new(self.binaries.join("psql"))
+            .args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", USER, "-p", &PORT.to_string()])
+            .args(["-d", "postgres", "-h"])
+            .arg(&self.dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start psql: {error}"))
+    }
+
     /// As [`Server::psql`], as the superuser.
     ///
     /// # Panics

@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use super::Plan;
 use crate::commands::Context;
 use crate::exit::{Exit, Failure, Outcome};
+use crate::operation::Format;
 use crate::output::{Object, print_json};
 
 const READY: &[u8] = b"ready\n";
@@ -20,6 +21,10 @@ pub fn start(context: &Context, plan: &Plan) -> Outcome {
     let mut command = Command::new(std::env::current_exe().map_err(|error| at(&error))?);
     let threads = context.threads.to_string();
     command.arg("--store").arg(&plan.store).args(["--threads", &threads, "mount", "--detach"]);
+    command.args(["--log-level", context.log.log_level.word()]);
+    if context.log.log_format == Some(Format::Text) {
+        command.args(["--log-format", "text"]);
+    }
     command
         .args(["--offload", &plan.offload.word(), "--table-cache", plan.offload.table_cache(), "-o"])
         .arg(plan.flags.to_words())

@@ -32,6 +32,7 @@ use crate::args::{MountFlags, mount_options, values};
 use crate::exit::{Exit, Failure, Outcome, plain};
 use crate::exporter::{Address, Exporter, Trace};
 use crate::log::Log;
+use crate::operation::{self, LogFlags};
 use crate::output::{complain, print_text};
 use crate::{interrupt, when};
 
@@ -103,9 +104,6 @@ pub struct MountArgs {
     closes_within: Option<Duration>,
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
     metrics: Option<Address>,
-    /// Append what goes wrong to FILE, as lines of JSON with the request that met it, rather than to the system's log
-    #[arg(long, value_name = "FILE")]
-    log: Option<PathBuf>,
     /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE, staging_order=ORDER,
     /// chunker=CHUNKER, dedup=on|off, names_for=SECONDS, closes_within=SECONDS, metrics=ADDRESS, log=FILE
     #[arg(short, value_name = "OPT,...")]
@@ -140,12 +138,17 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
     flags.metrics = args.metrics.or(flags.metrics);
     flags.names_for = args.names_for.or(flags.names_for);
     flags.closes_within = args.closes_within.or(flags.closes_within);
-    flags.log = args
-        .log
-        .or(flags.log)
-        .map(std::path::absolute)
-        .transpose()
-        .map_err(|error| Failure::io("cannot tell where the log is to be", &error))?;
+    let log = context.log.log.clone().or(flags.log);
+    if log.as_deref() == Some(Path::new("-")) && !args.foreground {
+        return Err(Failure::usage("a log on standard error needs --foreground"));
+    }
+    flags.log = match log {
+        Some(path) if path == Path::new("-") => Some(path),
+        log => log
+            .map(std::path::absolute)
+            .transpose()
+            .map_err(|error| Failure::io("cannot tell where the log is to be", &error))?,
+    };
     if flags.log.as_ref().is_some_and(|path| path.as_os_str().as_encoded_bytes().contains(&b',')) {
         return Err(Failure::usage("the log's path cannot have a comma in it"));
     }
@@ -209,9 +212,10 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
 }
 
 fn serve(context: &Context, plan: &Plan, detach: bool) -> Outcome {
+    let flags = LogFlags { log: plan.flags.log.clone(), ..context.log.clone() };
+    operation::begin(&flags, "mount", Some(&plan.store))?;
     let log = Arc::new(match &plan.flags.log {
-        Some(path) => Log::open(path)
-            .map_err(|error| Failure::io(format!("cannot write to {}", path.display()), &error))?,
+        Some(_) => Log::Kept,
         None if detach => Log::Machine,
         None => Log::Terminal,
     });

@@ -1,8 +1,9 @@
 //! What others are told of a mount: where it is, and whose.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use outrigger_store::Store;
+use outrigger_store::ops::errors::Noting;
 use outrigger_store::ops::mounts::{self, MountNote};
 use outrigger_store::tree::show;
 use rustix::process::getuid;
@@ -10,7 +11,7 @@ use rustix::process::getuid;
 use super::Plan;
 
 /// A mount that `status` knows of.
-pub struct Told(Arc<Store>);
+pub struct Told(Arc<Store>, Mutex<Option<Noting>>);
 
 impl Told {
     /// Tells. A mount that cannot tell, as it may not write to the store, is one all the same.
@@ -21,14 +22,16 @@ impl Told {
             read_only: plan.flags.read_only,
             snapshot: plan.flags.at.clone(),
         };
-        if store.require_writable().is_ok() {
+        let noting = store.require_writable().is_ok().then(|| {
             let _ = mounts::noted(store, &note);
-        }
-        Self(Arc::clone(store))
+            Noting::begin(store)
+        });
+        Self(Arc::clone(store), Mutex::new(noting))
     }
 
     /// It is over.
     pub fn end(&self) {
+        drop(self.1.lock().unwrap_or_else(PoisonError::into_inner).take());
         if self.0.require_writable().is_ok() {
             let _ = mounts::ended(&self.0);
         }

@@ -4,6 +4,7 @@
 //! After each: what was acknowledged is there, `check --read-data` finds nothing, and no lock is left.
 
 mod cables;
+mod copies;
 mod full;
 mod servers;
 

@@ -66,9 +66,14 @@ impl Ground {
         self.server.sql(&format!("UPDATE {SCHEMA}.session SET lease_until = 1, lease_secs = 0"));
     }
 
+    /// Runs a statement, where `SCHEMA` is the store's, and returns what it says.
+    pub fn sql(&self, statement: &str) -> String {
+        self.server.sql(&statement.replace("SCHEMA", SCHEMA))
+    }
+
     /// A number that the database knows.
     pub fn count(&self, what: &str) -> u64 {
-        self.server.sql(&format!("SELECT count(*) FROM {}", what.replace("SCHEMA", SCHEMA))).parse().unwrap()
+        self.sql(&format!("SELECT count(*) FROM {what}")).parse().unwrap()
     }
 }
 

@@ -13,6 +13,7 @@ use object_store::{ClientConfigKey, ClientOptions, RetryConfig};
 
 use crate::backend::location::S3Location;
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::note;
 
 /// How long is waited for an object store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +67,9 @@ pub(super) fn build(location: &S3Location, patience: &Patience, keys: Option<Key
         let is_endpoint = matches!(key, AmazonS3ConfigKey::Endpoint) || name.starts_with("AWS_ENDPOINT");
         let is_fixed = matches!(key, AmazonS3ConfigKey::Bucket);
         if name.starts_with("AWS_") && !is_fixed && !(is_endpoint && location.endpoint.is_some()) {
+            if matches!(key, AmazonS3ConfigKey::SecretAccessKey | AmazonS3ConfigKey::Token) {
+                note::secret(&value);
+            }
             builder = builder.with_config(key, value);
         }
     }
@@ -89,6 +93,8 @@ pub(super) fn build(location: &S3Location, patience: &Patience, keys: Option<Key
         keys => keys,
     };
     if let Some(keys) = keys {
+        note::secret(&keys.secret);
+        keys.token.iter().for_each(|token| note::secret(token));
         builder = builder.with_access_key_id(keys.id).with_secret_access_key(keys.secret);
         if let Some(token) = keys.token {
             builder = builder.with_token(token);

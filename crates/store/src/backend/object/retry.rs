@@ -11,6 +11,7 @@ use super::client::{Patience, Verdict, judge};
 use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::Health;
+use crate::note;
 
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
@@ -48,6 +49,7 @@ where
             return Err(Error::new(kind, format!("{}: {why}", what())));
         }
         health.fails(&why);
+        note::again(&what(), number + 1, &why);
         if began.elapsed() >= patience.give_up {
             let waited = began.elapsed().as_secs();
             let why = format!("{}: {why} (given up after {waited} s and {} tries)", what(), number + 1);

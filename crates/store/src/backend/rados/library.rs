@@ -5,9 +5,11 @@
 
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
@@ -38,7 +40,7 @@ struct Functions {
     ioctx_destroy: unsafe extern "C" fn(Handle),
     ioctx_set_namespace: unsafe extern "C" fn(Handle, *const c_char),
     ioctx_get_id: unsafe extern "C" fn(Handle) -> i64,
-    read: unsafe extern "C" fn(Handle, *const c_char, *mut c_char, usize, u64) -> c_int,
+    aio_read: unsafe extern "C" fn(Handle, *const c_char, Handle, *mut c_char, usize, u64) -> c_int,
     stat: unsafe extern "C" fn(Handle, *const c_char, *mut u64, *mut i64) -> c_int,
     write_op_new: unsafe extern "C" fn() -> Handle,
     write_op_release: unsafe extern "C" fn(Handle),
@@ -99,7 +101,7 @@ fn load() -> Result<Functions, String> {
         ioctx_destroy: find(&opened, "rados_ioctx_destroy")?,
         ioctx_set_namespace: find(&opened, "rados_ioctx_set_namespace")?,
         ioctx_get_id: find(&opened, "rados_ioctx_get_id")?,
-        read: find(&opened, "rados_read")?,
+        aio_read: find(&opened, "rados_aio_read")?,
         stat: find(&opened, "rados_stat")?,
         write_op_new: find(&opened, "rados_create_write_op")?,
         write_op_release: find(&opened, "rados_release_write_op")?,
@@ -133,6 +135,8 @@ fn text(name: &str) -> Result<CString, Errno> {
 pub(super) struct Cluster {
     functions: &'static Functions,
     handle: Handle,
+    /// How often the monitors were asked.
+    pub(super) asks: AtomicU64,
 }
 
 // SAFETY: librados says that its handles may be used by several threads at once.
@@ -162,7 +166,7 @@ impl Cluster {
         // SAFETY: the strings end with a zero and outlive the call; `handle` is written to.
         let code = unsafe { (functions.create)(&mut handle, c"ceph".as_ptr(), name.as_ptr(), 0) };
         check(code).map_err(failed("beginning"))?;
-        let cluster = Self { functions, handle };
+        let cluster = Self { functions, handle, asks: AtomicU64::new(0) };
         let conf = conf.map(text).transpose().map_err(failed("reading the configuration"))?;
         let path = conf.as_ref().map_or(null(), |conf| conf.as_ptr());
         // SAFETY: the handle is open; the path is a string, or none.
@@ -186,6 +190,7 @@ impl Cluster {
     /// Asks the monitors: a command in JSON, and their answer.
     pub(super) fn ask(&self, command: &str) -> Result<Vec<u8>, Errno> {
         let command = text(command)?;
+        self.asks.fetch_add(1, Ordering::Relaxed);
         let mut commands = [command.as_ptr()];
         let (mut out, mut out_len, mut said, mut said_len) = (null_mut(), 0, null_mut(), 0);
         // SAFETY: one command, which outlives the call, no input, and room for both answers' addresses and lengths.
@@ -258,13 +263,64 @@ impl Pool {
         unsafe { (self.functions().ioctx_get_id)(self.handle) }
     }
 
-    /// Reads into `buf` from `offset`; how many bytes there were.
-    pub(super) fn read(&self, name: &str, buf: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    /// Reads into `buf` from `offset`, in pieces of `piece` bytes, of which at most `at_once` are under way; how many bytes there were. None is under way any more when this returns.
+    pub(super) fn read(
+        &self,
+        name: &str,
+        buf: &mut [u8],
+        offset: u64,
+        (piece, at_once): (usize, usize),
+    ) -> Result<usize, Errno> {
         let name = text(name)?;
-        // SAFETY: `buf` may be written to for its length.
-        check(unsafe {
-            (self.functions().read)(self.handle, name.as_ptr(), buf.as_mut_ptr().cast(), buf.len(), offset)
-        })
+        // Declared after `buf`, and dropped before whoever lent that has it back, also when there is a panic: and dropping waits.
+        let mut under_way: VecDeque<(Pending, usize)> = VecDeque::new();
+        let (mut rest, mut at, mut filled, mut ended) = (buf, offset, 0, None);
+        loop {
+            while ended.is_none() && !rest.is_empty() && under_way.len() < at_once {
+                let len = piece.min(rest.len());
+                let (next, after) = rest.split_at_mut(len);
+                // SAFETY: `next` is given to nobody else, and `under_way` is empty, or dropped, before this returns.
+                match unsafe { self.begin_read(&name, next, at) } {
+                    Ok(pending) => under_way.push_back((pending, len)),
+                    Err(errno) => ended = Some(Err(errno)),
+                }
+                (rest, at) = (after, at + len as u64);
+            }
+            let Some((pending, len)) = under_way.pop_front() else { break };
+            match (pending.result(), ended) {
+                (Ok(count), None) => {
+                    filled += count;
+                    if count < len {
+                        ended = Some(Ok(()));
+                    }
+                }
+                (Err(errno), None | Some(Ok(()))) => ended = Some(Err(errno)),
+                (Ok(_) | Err(_), Some(_)) => {}
+            }
+        }
+        ended.unwrap_or(Ok(())).map(|()| filled)
+    }
+
+    /// Begins to read into `buf`.
+    ///
+    /// # Safety
+    /// Nobody touches `buf`, nor gives its memory back, until what is returned was waited for or dropped.
+    unsafe fn begin_read(&self, name: &CStr, buf: &mut [u8], offset: u64) -> Result<Pending, Errno> {
+        let functions = self.functions();
+        let mut completion = null_mut();
+        // SAFETY: no callbacks; `completion` is written to.
+        check(unsafe { (functions.completion_new)(null_mut(), null(), null(), &mut completion) })?;
+        let pending = Pending { functions, handle: completion };
+        // SAFETY: `buf` may be written to for its length until the completion was waited for, and so long the completion lives.
+        let code = unsafe {
+            let (at, len) = (buf.as_mut_ptr().cast(), buf.len());
+            (functions.aio_read)(self.handle, name.as_ptr(), completion, at, len, offset)
+        };
+        if let Err(errno) = check(code) {
+            pending.never_began();
+            return Err(errno);
+        }
+        Ok(pending)
     }
 
     /// An object's length.
@@ -362,7 +418,7 @@ impl Drop for Pool {
     }
 }
 
-/// A write under way.
+/// A write or a read under way.
 pub(super) struct Pending {
     functions: &'static Functions,
     handle: Handle,
@@ -372,14 +428,18 @@ pub(super) struct Pending {
 unsafe impl Send for Pending {}
 
 impl Pending {
-    /// Waits until all replicas have it on disk.
+    /// Of a write: waits until all replicas have it on disk.
     pub(super) fn wait(self) -> Result<(), Errno> {
+        self.result().map(drop)
+    }
+
+    /// Waits until it has ended; of a read, how many bytes there were.
+    fn result(self) -> Result<usize, Errno> {
         // SAFETY: a completion of an operation that began; `drop` releases it.
-        let code = unsafe {
+        check(unsafe {
             (self.functions.completion_wait)(self.handle);
             (self.functions.completion_value)(self.handle)
-        };
-        check(code).map(drop)
+        })
     }
 
     /// Releases it without waiting for what will never come.

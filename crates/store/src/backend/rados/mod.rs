@@ -2,7 +2,8 @@
 //!
 //! A pack's object is made when the pack is begun, by an operation that fails where the object is there. Full stages of [`STAGE_LEN`] are
 //! written while more is appended, at most [`STAGES_MAX`] of a pack at once; a write never makes an object again that was removed meanwhile.
-//! What librados acknowledges lies on the disks of all replicas, so a seal only waits for the last of them.
+//! What librados acknowledges lies on the disks of all replicas, so a seal only waits for the last of them. A read is made in pieces of [`PIECE_LEN`], at most [`PIECES_MAX`] of it at once: the first comes over the network while
+//! the OSD has the others read.
 //!
 //! librados itself sends again what an OSD did not answer, to whoever is responsible now, and the OSDs recognise what they have done already.
 //! After [`Patience::give_up`](super::Patience) it gives up. A full pool is an error at once. Who waits meanwhile is counted ([`Health`]), and so trouble before it gives up.
@@ -15,6 +16,7 @@ mod place;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use outrigger_format::PackId;
 use rustix::io::Errno;
@@ -24,6 +26,7 @@ use super::{Access, Backend, PackWriter, Patience};
 use crate::config::CONFIG_FILE;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::health::Health;
+use crate::note::{Level, note};
 
 use library::{Cluster, NoCluster, Pending, Pool};
 use place::Map;
@@ -32,8 +35,14 @@ use place::Map;
 const STAGE_LEN: usize = 4 << 20;
 /// Stages of a pack that are being written at once.
 const STAGES_MAX: usize = 4;
+/// Bytes of a piece of a read.
+const PIECE_LEN: usize = 1 << 20;
+/// Pieces of a read that are under way at once.
+const PIECES_MAX: usize = 4;
 /// Packs that may be sealing at once.
 const UPLOADS_MAX: usize = 4;
+
+const PIECES: (usize, usize) = (PIECE_LEN, PIECES_MAX);
 
 /// What [`RadosBackend`] shares with its writers.
 struct Shared {
@@ -90,6 +99,11 @@ impl RadosBackend {
         })
     }
 
+    /// How often the cluster's monitors were asked where something lies.
+    pub fn asks(&self) -> u64 {
+        self.cluster.asks.load(Ordering::Relaxed)
+    }
+
     fn refuse_read_only(&self, id: PackId, what: &str) -> Result<()> {
         if !self.read_only {
             return Ok(());
@@ -111,8 +125,7 @@ impl RadosBackend {
         let mut filled = 0;
         while filled < bytes.len() {
             let rest = &mut bytes[filled..];
-            let step = rest.len().min(STAGE_LEN);
-            match self.shared.asked(|pool| pool.read(name, &mut rest[..step], filled as u64)) {
+            match self.shared.asked(|pool| pool.read(name, rest, filled as u64, PIECES)) {
                 Ok(0) => bytes.truncate(filled),
                 Ok(n) => filled += n,
                 Err(errno) => return Err(failed(errno, at())),
@@ -152,7 +165,11 @@ impl Shared {
         drop(waiting);
         match &answer {
             Err(Errno::TIMEDOUT) => {
-                self.health.fails("the cluster does not answer (`ceph -s` says how it is)")
+                let why = "the cluster does not answer (`ceph -s` says how it is)";
+                note(Level::Warning, "retry", || {
+                    (why.to_owned(), vec![("what", format!("pool of {}", self.place))])
+                });
+                self.health.fails(why)
             }
             _ => self.health.works(),
         }
@@ -190,7 +207,7 @@ impl Backend for RadosBackend {
         let mut filled = 0;
         while filled < wanted {
             let at = offset + filled as u64;
-            match self.shared.asked(|pool| pool.read(&object(id), &mut buf[filled..], at)) {
+            match self.shared.asked(|pool| pool.read(&object(id), &mut buf[filled..], at, PIECES)) {
                 Ok(0) => {
                     let name = self.shared.name(id);
                     return Err(Error::damaged(format!(

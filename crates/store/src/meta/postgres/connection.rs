@@ -149,6 +149,7 @@ impl Connection {
             config.host(&location.host);
         }
         if let Some(password) = location.password()? {
+            crate::note::secret(&password);
             config.password(password);
         }
         // The configured limit is for reaching the server; one that is reached may still be silent.

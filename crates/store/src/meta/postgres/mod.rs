@@ -17,6 +17,7 @@
 //! | `jobs/`, `schema_jobs.sql` | jobs |
 //! | `loose.rs`, `schema_loose.sql` | loose chunks |
 //! | `locks.rs`, `schema_locks.sql` | locks on files |
+//! | `packs.rs`, `schema_changed.sql` | which packs have changed |
 //! | `telling.rs` | what names and inodes are at one instant, for the catalogue |
 //! | `carry.rs`, `exchange.rs` | taking over a copy's rows; putting a recovered database in the place of the old one |
 //! | `snapshots.rs`, `policies.rs`, `counters.rs`, `check.rs` | the rest |
@@ -35,6 +36,7 @@ mod location;
 mod locks;
 mod loose;
 mod open;
+#[macro_use]
 mod packs;
 mod policies;
 mod pool;
@@ -64,8 +66,8 @@ use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, Ta
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::telling::{Anew, Telling, Told};
 use super::{
-    At, Commit, Committed, Counters, DirEntry, Generation, Hanging, Inode, Meta, PackRow, PinTarget,
-    SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow, WriteCounts,
+    At, Commit, Committed, Counters, DirEntry, Generation, Hanging, Inode, Meta, PackChanges, PackMark,
+    PackRow, PinTarget, SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow, WriteCounts,
 };
 use crate::error::{Error, ErrorKind, Result};
 
@@ -278,6 +280,22 @@ impl Meta for PostgresMeta {
 
     fn packs(&self) -> Result<Vec<PackRow>> {
         self.list("listing packs", packs::EVERY, packs::read)
+    }
+
+    fn packs_to_follow(&self) -> Result<(Vec<PackRow>, Option<PackMark>)> {
+        // The mark first: what changes in between is told twice.
+        let what = "asking from where on to follow packs";
+        let read = |answer: &Answer| packs::read_mark(counters::row(answer)?, 0);
+        let mark = self.read(what, &Query::new(packs::MARK), read)?;
+        Ok((self.packs()?, self.tables.has_changed.then_some(mark)))
+    }
+
+    fn changed_packs(&self, mark: PackMark) -> Result<Option<PackChanges>> {
+        if !self.tables.has_changed {
+            return Ok(None);
+        }
+        let query = Query::new(packs::CHANGED).int(mark.at);
+        self.read("following packs", &query, |answer| packs::read_changes(answer, mark))
     }
 
     fn sweep_packs(&self, time: u64) -> Result<u64> {

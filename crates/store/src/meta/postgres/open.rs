@@ -17,6 +17,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema_loose.sql"),
     include_str!("schema_locks.sql"),
     include_str!("schema_at_once.sql"),
+    include_str!("schema_changed.sql"),
 ];
 /// The newest one.
 pub(in crate::meta) const VERSION: i32 = MIGRATIONS.len() as i32;
@@ -187,6 +188,8 @@ const VERSION_JOBS: i32 = 2;
 const VERSION_LOOSE: i32 = 3;
 /// The first version with locks on files.
 const VERSION_LOCKS: i32 = 4;
+/// The first version that tells which packs have changed.
+const VERSION_CHANGED: i32 = 6;
 
 /// Which tables there are that an earlier version has not.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,6 +197,8 @@ pub(super) struct Tables {
     pub has_jobs: bool,
     pub has_loose: bool,
     pub has_locks: bool,
+    /// A column, and not a table.
+    pub has_changed: bool,
 }
 
 /// Checks that there is a store that this program knows; an older schema is brought up to date if `may_write`. Returns its configuration, and what it has.
@@ -243,6 +248,7 @@ pub(super) fn recognise(transactions: &Transactions, may_write: bool) -> Result<
         has_jobs: version >= VERSION_JOBS,
         has_loose: version >= VERSION_LOOSE,
         has_locks: version >= VERSION_LOCKS,
+        has_changed: version >= VERSION_CHANGED,
     };
     Ok((found.config, tables))
 }

@@ -4,17 +4,57 @@ use outrigger_format::{PackId, PackKind};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::connection::Query;
+use super::connection::{Answer, Query};
 use super::transaction::Tx;
 use super::{counters, sessions};
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::{PackRow, PackState, SessionId, SessionKind};
+use crate::meta::{PackChanges, PackMark, PackRow, PackState, SessionId, SessionKind};
 
 macro_rules! columns {
     () => {
         "SELECT id, kind, state, session, bytes, raw_bytes, chunks, dead_since FROM @pack"
     };
+}
+
+/// A mark, beside the row `s` of `state`: the oldest transaction that this statement may not see yet, and what that number is one of. Every change that the statement does not see is of
+/// a transaction with this number or a later one, whatever the order in which they end.
+macro_rules! mark {
+    () => {
+        "pg_snapshot_xmin(pg_current_snapshot())::text::bigint, \
+         (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, s.tableoid::bigint"
+    };
+}
+
+/// A mark alone.
+pub(super) const MARK: &str = concat!("SELECT ", mark!(), " FROM @state s");
+/// The generation, a mark, and the rows that have changed since the mark `$1`: one statement, so one state. Where there are none, there is one row without a pack.
+pub(super) const CHANGED: &str = concat!(
+    "SELECT p.id, p.kind, p.state, p.session, p.bytes, p.raw_bytes, p.chunks, p.dead_since, s.generation, ",
+    mark!(),
+    " FROM @state s LEFT JOIN @pack p ON p.changed >= $1"
+);
+
+/// A mark, from a column on.
+pub(super) fn read_mark(row: &Row, column: usize) -> Outcome<PackMark> {
+    let number = |at: usize| row.try_get::<_, i64>(column + at);
+    Ok(PackMark { at: number(0)?, of: (number(1)?, number(2)?) })
+}
+
+/// What [`CHANGED`] says; `None` when `since` was another server's, or one's that has been started again, or another table's.
+pub(super) fn read_changes(answer: &Answer, since: PackMark) -> Outcome<Option<PackChanges>> {
+    let first = counters::row(answer)?;
+    let mark = read_mark(first, 9)?;
+    if mark.of != since.of || mark.at < since.at {
+        return Ok(None);
+    }
+    let mut rows = Vec::new();
+    for row in &answer.rows {
+        if row.try_get::<_, Option<i64>>(0)?.is_some() {
+            rows.push(read(row)?);
+        }
+    }
+    Ok(Some(PackChanges { generation: first.try_get::<_, i64>(8)? as u64, rows, mark }))
 }
 /// Every row, for [`read`].
 pub(super) const EVERY: &str = concat!(columns!(), " ORDER BY id");

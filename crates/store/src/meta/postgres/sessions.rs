@@ -96,8 +96,11 @@ pub(super) fn require_live(tx: &mut Tx<'_>, session: SessionId) -> Outcome<Sessi
 }
 
 /// What a writer may rely on: one statement, so one state.
-const GENERATION: &str =
-    "SELECT generation, ARRAY (SELECT id FROM @pack WHERE state = 2 ORDER BY id) FROM @state";
+const GENERATION: &str = concat!(
+    "SELECT generation, ARRAY (SELECT id FROM @pack WHERE state = 2 ORDER BY id), ",
+    mark!(),
+    " FROM @state s"
+);
 
 fn generation(tx: &mut Tx<'_>) -> Outcome<Generation> {
     let answer = tx.one(Query::new(GENERATION))?;
@@ -106,6 +109,7 @@ fn generation(tx: &mut Tx<'_>) -> Outcome<Generation> {
     Ok(Generation {
         number: row.try_get::<_, i64>(0)? as u64,
         live: live.into_iter().map(|id| PackId(id as u64)).collect(),
+        mark: Some(super::packs::read_mark(row, 2)?),
     })
 }
 

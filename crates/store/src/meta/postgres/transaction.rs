@@ -19,8 +19,10 @@ use tokio_postgres::Error as SqlError;
 use super::connection::{Answer, BEGIN, Connection, Query, SETTINGS};
 use super::pool::{Lent, Pool};
 use crate::error::{Error, ErrorKind, Result};
+use crate::latency;
 use crate::meta::WriteCounts;
-use crate::meta::fault::{Explain as _, Fault, Outcome, refuse};
+use crate::meta::fault::{Explain as _, Fault, Outcome, refuse, why};
+use crate::note::{self, Level};
 
 /// How a transaction stands to others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +89,9 @@ impl Counts {
 
     fn ended(&self, began: Instant) {
         self.transactions.fetch_add(1, Ordering::Relaxed);
-        self.nanos.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        let took = began.elapsed();
+        latency::TRANSACTIONS.note(took);
+        self.nanos.fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
     }
 
     fn again(&self) {
@@ -209,13 +213,15 @@ impl Transactions {
 
     /// A connection, waiting for a server that is away.
     fn connect(&self, until: Instant) -> Result<Lent<'_>> {
-        let mut pause = Duration::from_millis(20);
+        let (mut pause, mut tries) = (Duration::from_millis(20), 1);
         loop {
             match self.pool.get() {
                 Ok(connection) => return Ok(connection),
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy) && Instant::now() < until =>
                 {
+                    note::again("connecting to the database", tries, &error.to_string());
+                    tries += 1;
                     std::thread::sleep(pause);
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
@@ -259,6 +265,7 @@ impl Transactions {
                 lent.discard();
                 self.pool.forget_idle();
                 if again {
+                    note::again(what, tries + 1, &why(&error));
                     self.counts.again();
                     continue;
                 }
@@ -273,8 +280,18 @@ impl Transactions {
                         tx.connection.discard();
                         self.pool.forget_idle();
                         if self.was_committed(lane, token, until).map_err(|error| error.context(what))? {
+                            note::note(Level::Warning, "lost", || {
+                                let said =
+                                    format!("{what}: {}, while it was being committed; it was", why(&error));
+                                (said, vec![("what", what.to_owned())])
+                            });
                             return Ok(value);
                         }
+                        note::again(
+                            what,
+                            tries + 1,
+                            &format!("{}, while it was being committed; it was not", why(&error)),
+                        );
                         self.counts.again();
                         continue;
                     }
@@ -302,6 +319,7 @@ impl Transactions {
                 }
                 _ => return Err(fault).explain(what),
             }
+            note::again(what, tries, &fault.why());
             self.counts.again();
         }
     }
@@ -338,6 +356,7 @@ impl Transactions {
             self.counts.ended(began);
             return Ok(Once::Done(None));
         }
+        note::again(what, 1, &fault.why());
         self.counts.again();
         Ok(Once::Nothing)
     }
@@ -394,6 +413,7 @@ impl Transactions {
             if !again || Instant::now() >= until {
                 return Err(fault).explain(what);
             }
+            note::again(what, 1, &fault.why());
             std::thread::sleep(Duration::from_millis(50));
         }
     }

@@ -64,6 +64,7 @@ fn generation(connection: &Connection) -> Outcome<Generation> {
     Ok(Generation {
         number: counter(connection, "generation")? as u64,
         live: live.collect::<rusqlite::Result<_>>()?,
+        mark: None,
     })
 }
 

@@ -1,0 +1,224 @@
+//! The log of an operation, `--log`: what a command does at steps that matter, what it tries again and why, what it says and how it ends. A line each, as JSON or as text, all
+//! with the operation's id, by which the lines of one command are found among those of others in the same file.
+//!
+//! Passwords and keys do not get into it: texts go through [`note::clean`].
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use outrigger_store::clock;
+use outrigger_store::note::{self, Level, Note};
+use serde_json::Value;
+
+use crate::exit::{Exit, Failure};
+use crate::output::{Object, rfc3339_nanos};
+
+/// How lines look.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// An object a line
+    Json,
+    /// Sentences
+    Text,
+}
+
+/// What a log is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Least {
+    /// What was not done
+    Error,
+    /// What is tried again, or left out
+    Warning,
+    /// Steps
+    Info,
+    /// Parts of steps
+    Debug,
+}
+
+/// The log that is asked for.
+#[derive(Args, Clone, Debug)]
+pub struct LogFlags {
+    /// Append what is done to FILE, a line each: steps, retries with their reasons, how it ends; `-` is standard error. Of a mount also what goes wrong in it, with the request that met it
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Log")]
+    pub log: Option<PathBuf>,
+    /// What the log has
+    #[arg(long, global = true, value_name = "LEVEL", value_enum, default_value_t = Least::Info, hide_possible_values = true, help_heading = "Log")]
+    pub log_level: Least,
+    /// How its lines look [default: json, for `-` text]
+    #[arg(
+        long,
+        global = true,
+        value_name = "json|text",
+        value_enum,
+        hide_possible_values = true,
+        help_heading = "Log"
+    )]
+    pub log_format: Option<Format>,
+}
+
+enum To {
+    File(File),
+    Stderr,
+}
+
+struct Operation {
+    to: To,
+    format: Format,
+    id: String,
+    command: String,
+    began: Instant,
+    least: Level,
+}
+
+static OPERATION: OnceLock<Operation> = OnceLock::new();
+
+impl Least {
+    fn level(self) -> Level {
+        match self {
+            Self::Error => Level::Error,
+            Self::Warning => Level::Warning,
+            Self::Info => Level::Info,
+            Self::Debug => Level::Debug,
+        }
+    }
+
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        word(self.level())
+    }
+}
+
+impl LogFlags {
+    /// How lines look.
+    pub fn format(&self) -> Format {
+        let is_stderr = self.log.as_deref().is_some_and(|path| path == Path::new("-"));
+        self.log_format.unwrap_or(if is_stderr { Format::Text } else { Format::Json })
+    }
+}
+
+fn word(level: Level) -> &'static str {
+    match level {
+        Level::Error => "error",
+        Level::Warning => "warning",
+        Level::Info => "info",
+        Level::Debug => "debug",
+    }
+}
+
+/// Begins the log that is asked for, if one is.
+///
+/// # Errors
+/// When its file cannot be written to.
+pub fn begin(flags: &LogFlags, command: &str, store: Option<&Path>) -> Result<(), Failure> {
+    let Some(path) = &flags.log else { return Ok(()) };
+    let to = if path == Path::new("-") {
+        To::Stderr
+    } else {
+        let file = File::options().create(true).append(true).open(path);
+        To::File(file.map_err(|error| Failure::io(format!("cannot write to {}", path.display()), &error))?)
+    };
+    let id = clock::random().map_or(0, u64::from_le_bytes);
+    let operation = Operation {
+        to,
+        format: flags.format(),
+        id: format!("{id:016x}"),
+        command: command.to_owned(),
+        began: Instant::now(),
+        least: flags.log_level.level(),
+    };
+    if OPERATION.set(operation).is_err() {
+        return Ok(());
+    }
+    note::on_note(flags.log_level.level(), |Note { level, event, message, fields }| {
+        let fields = fields.into_iter().fold(Object::new(), |object, (name, value)| {
+            // Numbers as numbers.
+            match value.parse::<u64>() {
+                Ok(number) => object.with(name, number),
+                Err(_) => object.with(name, value),
+            }
+        });
+        line(word(level), level, event, &message, fields);
+    });
+    let store = store.map(|store| store.display().to_string());
+    note::note(Level::Info, "begin", || {
+        let version = ("version", env!("CARGO_PKG_VERSION").to_owned());
+        (
+            format!("{command} begins"),
+            store.into_iter().map(|store| ("store", store)).chain([version]).collect(),
+        )
+    });
+    Ok(())
+}
+
+/// True when the log is on standard error: then nothing else is.
+pub fn is_on_stderr() -> bool {
+    OPERATION.get().is_some_and(|operation| matches!(operation.to, To::Stderr))
+}
+
+/// Writes a line.
+pub fn line(level_word: &str, level: Level, event: &str, message: &str, fields: Object) {
+    let Some(operation) = OPERATION.get().filter(|operation| level <= operation.least) else { return };
+    let message = note::clean(message);
+    let time = rfc3339_nanos(clock::now_nanos());
+    let text = match operation.format {
+        Format::Json => {
+            let object = Object::new()
+                .with("time", time)
+                .with("level", level_word)
+                .with("process", std::process::id())
+                .with("operation", operation.id.as_str())
+                .with("command", operation.command.as_str())
+                .with("event", event)
+                .with("message", message)
+                .merge(fields);
+            format!("{}\n", Value::from(object))
+        }
+        Format::Text => {
+            let mut text = format!(
+                "{time} {level_word} {} [{}] {event}: {}",
+                operation.command,
+                operation.id,
+                message.replace('\n', " ")
+            );
+            if let Value::Object(fields) = Value::from(fields) {
+                for (name, value) in fields.iter().filter(|(name, _)| *name != "what" && *name != "why") {
+                    text += &format!(" {name}={value}");
+                }
+            }
+            text + "\n"
+        }
+    };
+    // In one write, as other processes may write to the same file. There is nobody to tell when this fails.
+    let _ = match &operation.to {
+        To::File(file) => (&*file).write_all(text.as_bytes()),
+        To::Stderr => io::stderr().write_all(text.as_bytes()),
+    };
+}
+
+/// A step of the command's own.
+pub fn step(event: &'static str, message: &str) {
+    line(word(Level::Info), Level::Info, event, message.trim_end(), Object::new());
+}
+
+/// What is said to the user.
+pub fn said(message: &str) {
+    line(word(Level::Warning), Level::Warning, "said", message, Object::new());
+}
+
+/// How the command ends, and why if it failed.
+pub fn ended(exit: Exit, why: Option<&str>) {
+    let Some(operation) = OPERATION.get() else { return };
+    let level = if matches!(exit, Exit::Done) { Level::Info } else { Level::Error };
+    let fields = Object::new()
+        .with("exit", exit as u8)
+        .with("ms", u64::try_from(operation.began.elapsed().as_millis()).unwrap_or(u64::MAX));
+    let message = why.filter(|why| !why.is_empty()).map_or_else(
+        || format!("{} ends", operation.command),
+        |why| format!("{} failed: {why}", operation.command),
+    );
+    line(word(level), level, "end", &message, fields);
+}
