@@ -21,6 +21,7 @@ mod ghost;
 mod lines;
 mod machine;
 pub mod measure;
+mod modelled;
 pub mod models;
 mod mosastore;
 mod mounted;
