@@ -36,6 +36,7 @@ mod rig;
 mod shares;
 mod similarity;
 mod storegpu;
+mod threads;
 mod wrote;
 
 pub use experiment::{Experiment, Failed, Lab, Paper, Scale};

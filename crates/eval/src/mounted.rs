@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use outrigger_fuse::control::Client;
+
 use crate::experiment::{Failed, Lab, check};
 
 /// A new store, mounted; unmounted when dropped.
@@ -74,6 +76,23 @@ impl Mount {
         Ok(Self { child, point, base: base.to_path_buf() })
     }
 
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until all that was acknowledged is stored.
+    ///
+    /// # Errors
+    /// What the mount says.
+    pub fn drain(&self) -> Result<(), Failed> {
+        let mount = Client::connect(&self.base.join("store"))?;
+        let mut mount =
+            mount.ok_or_else(|| Failed::Program("nothing listens in the mounted store".into()))?;
+        let answer = mount.ask("stored")?;
+        check(answer == "ok", format!("the mount answers {answer}"))
+    }
+
     /// Processor seconds of the mount's process so far.
     pub fn processor(&self) -> f64 {
         seconds_of(&self.child.id().to_string(), 11)
@@ -116,7 +135,7 @@ fn program(lab: &Lab) -> Result<&Path, Failed> {
 }
 
 /// Processor seconds of processes that this one has waited for.
-fn of_children() -> f64 {
+pub fn of_children() -> f64 {
     seconds_of("self", 13)
 }
 

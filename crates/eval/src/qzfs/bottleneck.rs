@@ -1,0 +1,219 @@
+//! Section 5, bottleneck: what a write of random blocks through the mount takes its time for, and what is in use meanwhile. What that says is in `neck.rs`.
+
+use std::time::Instant;
+
+use super::fio::{command, jobs, median, note, ratio};
+use super::neck::{Consumer, Phase, Which, sentence};
+use crate::experiment::{Failed, Lab, Scale, check};
+use crate::machine::{Ticks, ticks};
+use crate::measure::Spread;
+use crate::mounted::{Mount, needs, of_children};
+use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
+use crate::threads::{Seen, Watch};
+use crate::wrote::disk_rate;
+
+const CODECS: [&str; 5] = ["none", "gzip:6", "lz4", "zstd:1", "auto"];
+/// Of fio.
+const JOBS: [u64; 2] = [1, 4];
+
+/// One write.
+struct Written {
+    phases: Vec<Phase>,
+    ratio: f64,
+}
+
+impl Written {
+    fn seconds(&self) -> f64 {
+        self.phases.iter().map(|phase| phase.seconds).sum()
+    }
+
+    /// Of all processors, over the whole.
+    fn processors(&self) -> f64 {
+        self.phases.iter().map(|phase| phase.processors * phase.seconds).sum::<f64>() / self.seconds()
+    }
+
+    fn workers(&self) -> f64 {
+        self.phases.iter().map(Phase::workers).sum()
+    }
+}
+
+/// Where a part began.
+struct Mark {
+    at: Instant,
+    ticks: Ticks,
+    seen: Seen,
+    children: f64,
+}
+
+impl Mark {
+    fn now(watch: &Watch) -> Self {
+        Self { at: Instant::now(), ticks: ticks(), seen: watch.now(), children: of_children() }
+    }
+
+    /// What there was since, and where the next part begins.
+    fn ends(self, which: Which, watch: &Watch, disk: f64) -> (Phase, Self) {
+        let now = Self::now(watch);
+        let seconds = (now.at - self.at).as_secs_f64().max(1e-6);
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+        let processors = now.ticks.busy_since(self.ticks);
+        let written = now.seen.written.saturating_sub(self.seen.written) as f64;
+        let phase = Phase {
+            which,
+            seconds,
+            processors,
+            disk: written / seconds / disk,
+            // The mount itself has been waited for at the end of the last part.
+            fio: if which == Which::Fio { now.children - self.children } else { 0.0 },
+            roles: now.seen.roles_since(&self.seen),
+            all: processors * cpus * seconds,
+        };
+        (phase, now)
+    }
+}
+
+/// Random blocks of 128 KiB by so many jobs, each with a file of its own, in a new store.
+fn one(lab: &Lab, codec: &str, count: u64, bytes: u64, disk: f64) -> Result<Written, Failed> {
+    let room = lab.room()?;
+    let mount = Mount::new(lab, room.path(), &["--codec", codec])?;
+    let watch = Watch::start(mount.id());
+    let begun = Mark::now(&watch);
+    let done = jobs(
+        command("randwrite", 128 << 10)
+            .arg(format!("--numjobs={count}"))
+            .arg(format!("--size={}", bytes / count))
+            .arg(format!("--directory={}", mount.point.display()))
+            .arg("--randseed=11"),
+    )?;
+    let written: f64 = done.iter().filter_map(|job| job["write"]["io_bytes"].as_f64()).sum();
+    check(written >= bytes as f64 * 0.99, format!("fio did {written} of {bytes} bytes"))?;
+    let (fio, begun) = begun.ends(Which::Fio, &watch, disk);
+    mount.drain()?;
+    let (draining, begun) = begun.ends(Which::Draining, &watch, disk);
+    mount.end()?;
+    let (unmount, _) = begun.ends(Which::Unmount, &watch, disk);
+    let phases = vec![fio, draining, unmount];
+    let seen: f64 = phases.iter().flat_map(|phase| &phase.roles).map(|role| role.seconds).sum();
+    check(lab.scale == Scale::Tiny || seen > 0.0, "no thread of the mount was seen at work")?;
+    Ok(Written { phases, ratio: ratio(lab, room.path())? })
+}
+
+/// Section 5.4.
+pub fn bottleneck(lab: &Lab) -> Result<Outcome, Failed> {
+    needs("fio", "fio")?;
+    let (bytes, rounds) = (lab.scale.pick(2 << 20, 128 << 20, 1 << 30), lab.scale.pick(1, 3, 3));
+    let disk = disk_rate(lab)?;
+    let all = |count: u64| -> Result<Vec<Vec<Written>>, Failed> {
+        let each = |codec: &&str| {
+            let mut runs: Vec<Written> =
+                (0..rounds).map(|_| one(lab, codec, count, bytes, disk)).collect::<Result<_, _>>()?;
+            runs.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+            Ok(runs)
+        };
+        CODECS.iter().map(each).collect()
+    };
+    let by_jobs = [all(JOBS[0])?, all(JOBS[1])?];
+    let mut outcome = Outcome::default();
+    in_use(&by_jobs[0], bytes, disk, &mut outcome);
+    let middle: Vec<Vec<&Written>> =
+        by_jobs.iter().map(|all| all.iter().map(|runs| &runs[runs.len() / 2]).collect()).collect();
+    let names: Vec<String> = CODECS
+        .iter()
+        .flat_map(|codec| JOBS.map(|jobs| format!("{codec}, {jobs} job{}", if jobs > 1 { "s" } else { "" })))
+        .collect();
+    let mut parts = [Which::Fio, Which::Draining, Which::Unmount].map(|which| Series::measured(which.name()));
+    let mut consumers = Consumer::ALL.map(|consumer| Series::measured(consumer.name()));
+    let mut said = Vec::new();
+    for (at, name) in names.iter().enumerate() {
+        let (codec, n) = (at / JOBS.len(), at % JOBS.len());
+        let written = middle[n][codec];
+        // What workers take longer than without a codec they compress.
+        let compressing = (1.0 - middle[n][0].workers() / written.workers().max(1e-9)).clamp(0.0, 1.0);
+        let gain = middle[0][codec].phases[0].seconds / middle[1][codec].phases[0].seconds;
+        for (line, phase) in parts.iter_mut().zip(&written.phases) {
+            line.exact(at as f64, phase.seconds);
+        }
+        let mut sums = [0.0; Consumer::ALL.len()];
+        for phase in &written.phases {
+            let of = phase.consumers(compressing);
+            sums.iter_mut().zip(of).for_each(|(sum, (_, seconds))| *sum += seconds);
+        }
+        for (line, sum) in consumers.iter_mut().zip(sums) {
+            line.exact(at as f64, 100.0 * sum / written.seconds());
+        }
+        outcome.find(
+            format!("{name}: until all is stored"),
+            bytes as f64 / written.seconds() / 1e6,
+            "MB/s",
+            None,
+        );
+        let busiest = written.phases.iter().filter_map(Phase::busiest).map(|(_, share)| share);
+        outcome.find(
+            format!("{name}: the mount's busiest thread, at most"),
+            100.0 * busiest.fold(0.0, f64::max),
+            "%",
+            None,
+        );
+        said.push(format!("{name}: {}", sentence(&written.phases, compressing, gain)));
+    }
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    outcome.plots.push(Plot {
+        title: format!("Where the time of writing {} goes", crate::plot::bytes(bytes as f64)),
+        form: Form::Stacked,
+        x: Axis::of("codec, jobs of fio", names.clone()),
+        y: Axis::new("time", "s"),
+        series: parts.into(),
+        limits: vec![Limit { name: "a plain write of the input".into(), y: bytes as f64 / disk }],
+    });
+    outcome.plots.push(Plot {
+        title: "What the processors do meanwhile".into(),
+        form: Form::Stacked,
+        x: Axis::of("codec, jobs of fio", names),
+        y: Axis::new("of one processor", "%"),
+        series: consumers.into(),
+        limits: vec![Limit { name: "all processors".into(), y: 100.0 * cpus }],
+    });
+    outcome.note(format!("{}.", said.join(". ")));
+    outcome.note(
+        "The rule is in `crates/eval/src/qzfs/neck.rs`: of the part that takes longest, the bottleneck is the disk, if four fifths of what it takes are used; else whoever took most of the \
+         processors, if four fifths of those are; else a thread of the mount that was busy for four fifths of the time; else one job, if four are 1.2 times as fast until fio ends; else what is waited for.",
+    );
+    outcome.note(
+        "fio ends when the mount has acknowledged all, unsynced; then the mount is asked to store all (`draining`), and unmounted. Threads' times are from /proc, compression is what workers take longer than \
+         without a codec. The paper's numbers are those of its card, which stand beside `auto`.",
+    );
+    note(&mut outcome);
+    Ok(outcome)
+}
+
+/// Of what there is, how much is in use, with one job.
+fn in_use(all: &[Vec<Written>], bytes: u64, disk: f64, outcome: &mut Outcome) {
+    let mut series = [
+        Series::measured("processors"),
+        Series::measured("disk, of what it takes"),
+        Series::measured("mount, of what it does without codec"),
+    ];
+    let mut bare = 0.0;
+    for (at, (codec, runs)) in CODECS.iter().zip(all).enumerate() {
+        let rate = Spread::of(runs.iter().map(|run| bytes as f64 / run.seconds()).collect());
+        if at == 0 {
+            bare = rate.median;
+        }
+        let ratio = median(&runs.iter().map(|run| run.ratio).collect::<Vec<_>>());
+        let busy = Spread::of(runs.iter().map(|run| 100.0 * run.processors()).collect());
+        let paper = |value: f64| (*codec == "auto").then_some(value);
+        outcome.find(format!("{codec}: processors in use"), busy.median, "%", paper(20.2));
+        let taken = rate.map(|rate| 100.0 * rate / ratio / disk);
+        outcome.find(format!("{codec}: disk in use"), taken.median, "%", paper(39.8));
+        series[0].push(at as f64, busy);
+        series[1].push(at as f64, taken);
+        series[2].push(at as f64, rate.map(|rate| 100.0 * rate / bare));
+    }
+    outcome.plots.push(Plot {
+        title: "What is in use while one job writes random blocks of 128 KiB through the mount".into(),
+        form: Form::Bars,
+        x: Axis::of("codec", CODECS),
+        y: Axis::new("in use", "%"),
+        series: series.into(),
+        limits: vec![Limit { name: "mount without codec, or all of it".into(), y: 100.0 }],
+    });
+}
