@@ -135,7 +135,7 @@ fn program(lab: &Lab) -> Result<&Path, Failed> {
 }
 
 /// Processor seconds of processes that this one has waited for.
-pub fn of_children() -> f64 {
+fn of_children() -> f64 {
     seconds_of("self", 13)
 }
 

@@ -63,6 +63,22 @@ impl Seen {
     }
 }
 
+/// Processor seconds of the kernel's own threads since the machine started; those of threads that have ended are not in it.
+pub fn of_kernel() -> f64 {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ticks = processes.filter_map(|process| {
+        let stat = std::fs::read_to_string(process.path().join("stat")).ok()?;
+        is_of_kernel(&stat).then(|| parsed(&stat))?
+    });
+    ticks.map(|(_, ticks)| ticks as f64 / 100.0).sum()
+}
+
+/// By the flag `PF_KTHREAD`.
+fn is_of_kernel(stat: &str) -> bool {
+    let flags = stat.rsplit(')').next().unwrap_or_default().split_whitespace().nth(6);
+    flags.and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & 0x0020_0000 != 0)
+}
+
 /// A name without its number.
 fn role(name: &str) -> &str {
     name.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end_matches('-')
@@ -125,6 +141,16 @@ mod tests {
         assert_eq!(parsed("123 (a) S 1 2"), Some(("a".to_string(), 0)));
         assert_eq!(parsed(""), None);
         assert_eq!(["write-0", "mount-cpu-11", "destager"].map(role), ["write", "mount-cpu", "destager"]);
+    }
+
+    #[test]
+    fn the_kernels_threads_are_told_from_programs() {
+        let stat = |process: &str| std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+        assert!(!is_of_kernel(&stat("self")));
+        assert!(is_of_kernel("15 (a) b) S 2 0 0 0 -1 2129984 0 0 0 0 0 9 0 0 20 0 1 0 23"));
+        assert!(
+            !is_of_kernel("15 (a) b) S 2 0 0 0 -1 4194304 0 0 0 0 0 9 0 0 20 0 1 0 23") && !is_of_kernel("")
+        );
     }
 
     #[test]

@@ -54,7 +54,7 @@ pub fn files_bound(lab: &Lab) -> Result<Outcome, Failed> {
             "there is no C compiler `cc` to be run beside (package build-essential)".into(),
         ));
     }
-    let sources = lab.scale.pick(2, 30, 240);
+    let sources = lab.scale.pick(2, 24, 240);
     let program = move |lab: &Lab, room: &Path| compile(lab, room, sources);
     beside(lab, "a compilation, as many at once as there are threads", program)
 }
@@ -194,7 +194,7 @@ fn beside(
         title: "How fast the writer is, alone and beside it".into(),
         form: Form::Bars,
         x: Axis::of("what is written", WORKLOADS),
-        y: Axis::new("throughput", "MB/s"),
+        y: Axis::log("throughput", "MB/s"),
         series: idle.into_iter().zip(rates).flat_map(|(idle, rate)| [idle, rate]).collect(),
         limits: vec![
             Limit { name: "the file system, for what is new".into(), y: disk_rate(lab)? / 1e6 },

@@ -17,7 +17,7 @@ macro_rules! write_differs {
     ($more:literal) => {
         concat!(
             "One machine writes to its own disk in one process, without FUSE and network, and hashes in non-CA too, because every read is verified. CA-device is \
-             measured where there is a device, and else drawn as the most that a model of one could bring; CA-Infinite, which is told all boundaries and fingerprints, bounds any. ",
+             measured where there is a device, and drawn everywhere as the most that a model of one could bring; CA-Infinite, which is told all boundaries and fingerprints, bounds any. ",
             $more
         )
     };

@@ -7,7 +7,7 @@ use crate::record::{Axis, Form, Outcome, Plot, Series};
 
 /// The same with text and reads: what each codec makes of them, what it costs, and how fast it is; and the ratios of fio's data beside theirs.
 pub fn compare(lab: &Lab, codecs: &[&str], of_fio: &[Rounds], outcome: &mut Outcome) -> Result<(), Failed> {
-    let (bytes, count) = (lab.scale.pick(2 << 20, 64 << 20, 256 << 20), lab.scale.pick(1, 2, 3));
+    let (bytes, count) = (lab.scale.pick(2 << 20, 48 << 20, 256 << 20), lab.scale.pick(1, 2, 3));
     let of = |kind: Kind| -> Result<Vec<Rounds>, Failed> {
         let data = kind.make(bytes)?;
         codecs.iter().map(|codec| rounds(lab, codec, false, 128 << 10, bytes, count, &data)).collect()
@@ -64,7 +64,7 @@ pub fn compare(lab: &Lab, codecs: &[&str], of_fio: &[Rounds], outcome: &mut Outc
         .map(|(name, line)| (name, line.iter().map(|(ratio, cost)| (*ratio, cost)).collect()));
     outcome.plots.push(efficiency("Cost efficiency with text and reads", codecs, lines.into()));
     outcome.note(
-        "fio can fill its buffers with a pattern of 512 bytes at most, and from no file: text (generated program source) and reads (generated FASTQ) are written in its blocks by this          program, synced as its are, read by fio, and compared.",
+        "fio can fill its buffers with a pattern of 512 bytes at most, and from no file: text (generated program source) and reads (generated FASTQ) are written in its blocks by this program, synced as its are, read by fio, and compared.",
     );
     Ok(())
 }

@@ -115,7 +115,7 @@ pub fn best_ratios() -> Result<Series, Failed> {
 }
 
 /// As fio fills its buffers when they shall compress by 75 percent.
-fn like_fio(bytes: usize) -> Vec<u8> {
+pub fn like_fio(bytes: usize) -> Vec<u8> {
     let (mut data, mut rng) = (vec![0; bytes], Rng::new(5));
     data.chunks_mut(4096).for_each(|part| rng.fill(&mut part[..1024]));
     data

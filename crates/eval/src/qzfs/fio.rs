@@ -27,8 +27,12 @@ pub(super) fn command(rw: &str, block: u64) -> Command {
 }
 
 /// What each of its jobs said.
-pub(super) fn jobs(command: &mut Command) -> Result<Vec<Value>, Failed> {
-    let out = run(command)?;
+fn jobs(command: &mut Command) -> Result<Vec<Value>, Failed> {
+    parsed(&run(command)?)
+}
+
+/// Jobs from what fio prints, which warnings may precede.
+pub(super) fn parsed(out: &str) -> Result<Vec<Value>, Failed> {
     let from = out.find('{').unwrap_or(0);
     let json: Value = serde_json::from_str(&out[from..]).map_err(std::io::Error::from)?;
     Ok(json["jobs"].as_array().cloned().unwrap_or_default())
@@ -123,13 +127,16 @@ pub(super) fn note(outcome: &mut Outcome) {
     );
 }
 
+/// A line's name, and of each codec the ratio and the processor seconds for a GB.
+pub(super) type Costs<'a> = (&'a str, Vec<(f64, &'a Vec<f64>)>);
+
 /// Ratio over processor time of each line, and the bound that nothing passes: the least time of all, with the best ratio.
-pub(super) fn efficiency(title: &str, names: &[&str], lines: Vec<(&str, Vec<(f64, &Vec<f64>)>)>) -> Plot {
+pub(super) fn efficiency(title: &str, names: &[&str], lines: Vec<Costs<'_>>) -> Plot {
     let all = || lines.iter().flat_map(|(_, line)| line);
     let best = all().map(|(ratio, _)| *ratio).fold(0.0, f64::max);
     // A hundredth of a second is the least that is told.
     let least = all().map(|(_, cost)| median(cost).max(0.01)).fold(f64::MAX, f64::min);
-    let series = |(name, line): (&str, Vec<(f64, &Vec<f64>)>)| {
+    let series = |(name, line): Costs<'_>| {
         let mut series = Series::measured(name);
         for (at, (ratio, cost)) in line.into_iter().enumerate() {
             series.push(at as f64, Spread::of(cost.clone()).map(|cost| ratio / cost.max(0.01)));
@@ -147,7 +154,7 @@ pub(super) fn efficiency(title: &str, names: &[&str], lines: Vec<(&str, Vec<(f64
 }
 
 /// Both ways of one kind of data.
-fn both_costs(all: &[Rounds]) -> Vec<(&'static str, Vec<(f64, &Vec<f64>)>)> {
+fn both_costs(all: &[Rounds]) -> Vec<Costs<'_>> {
     vec![
         ("writing", all.iter().map(|one| (one.ratio, &one.write_cost)).collect()),
         ("reading", all.iter().map(|one| (one.ratio, &one.read_cost)).collect()),

@@ -17,9 +17,10 @@ pub struct Phase {
     /// Shares of all processors, and of what the disk takes.
     pub processors: f64,
     pub disk: f64,
-    /// Processor seconds: of fio, of the mount's threads, and of all processors together.
+    /// Processor seconds: of fio, of the mount's threads, of the kernel's own, and of all processors together.
     pub fio: f64,
     pub roles: Vec<Role>,
+    pub kernel: f64,
     pub all: f64,
 }
 
@@ -55,10 +56,11 @@ pub enum Consumer {
     Rest,
     Fio,
     Kernel,
+    Others,
 }
 
 impl Consumer {
-    pub const ALL: [Consumer; 7] = [
+    pub const ALL: [Consumer; 8] = [
         Self::Fio,
         Self::Requests,
         Self::Packing,
@@ -66,6 +68,7 @@ impl Consumer {
         Self::Destager,
         Self::Rest,
         Self::Kernel,
+        Self::Others,
     ];
 
     /// In plots and sentences.
@@ -77,7 +80,8 @@ impl Consumer {
             Self::Destager => "the destager",
             Self::Rest => "the mount's other threads",
             Self::Fio => "fio itself",
-            Self::Kernel => "the kernel's own threads and others",
+            Self::Kernel => "the kernel's own threads",
+            Self::Others => "others on this machine",
         }
     }
 
@@ -94,7 +98,7 @@ impl Consumer {
 
 impl Phase {
     /// Processor seconds of each, in the order of [`Consumer::ALL`]; of the workers' time, `compressing` is the codec's.
-    pub fn consumers(&self, compressing: f64) -> [(Consumer, f64); 7] {
+    pub fn consumers(&self, compressing: f64) -> [(Consumer, f64); 8] {
         let of = |which| {
             let roles = self.roles.iter().filter(|role| Consumer::of(&role.name) == which);
             roles.map(|role| role.seconds).sum::<f64>()
@@ -105,8 +109,9 @@ impl Phase {
                 Consumer::Compression => of(Consumer::Packing) * compressing,
                 Consumer::Packing => of(Consumer::Packing) * (1.0 - compressing),
                 Consumer::Fio => self.fio,
+                Consumer::Kernel => self.kernel,
                 // Counters tick apart.
-                Consumer::Kernel => (self.all - mount - self.fio).max(0.0),
+                Consumer::Others => (self.all - mount - self.fio - self.kernel).max(0.0),
                 Consumer::Requests | Consumer::Destager | Consumer::Rest => of(consumer),
             };
             (consumer, seconds)
@@ -140,11 +145,11 @@ pub enum Neck {
 /// The rule. Of a write's longest part, the first that holds:
 ///
 /// 1. the disk is in full use: the disk;
-/// 2. the processors are: whoever took most of them;
+/// 2. the processors are: whoever took most of them; where that is others, nothing is known;
 /// 3. one thread of the mount is at it all the time: that thread;
 /// 4. it is fio's part, and four jobs are faster than one: one job, which waits for each of its requests to come back through the kernel's FUSE queue;
 /// 5. else nothing is in full use, and it is what is waited for there: the kernel's FUSE queue, or syncs.
-pub fn neck(longest: &Phase, compressing: f64, gain_of_jobs: f64) -> Neck {
+fn neck(longest: &Phase, compressing: f64, gain_of_jobs: f64) -> Neck {
     let by_time = |a: &(Consumer, f64), b: &(Consumer, f64)| a.1.total_cmp(&b.1);
     let most = longest.consumers(compressing).into_iter().max_by(by_time);
     match (most, longest.busiest()) {
@@ -160,6 +165,9 @@ impl fmt::Display for Neck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disk => write!(f, "the disk"),
+            Self::Processors(Consumer::Others) => {
+                write!(f, "not to be told, as others keep the processors busy")
+            }
             Self::Processors(consumer) => write!(f, "the processors, most of all by {}", consumer.name()),
             Self::Thread(name) => write!(f, "one thread of the mount, `{name}`, which is busy all the time"),
             Self::OneJob => write!(
@@ -176,21 +184,40 @@ impl fmt::Display for Neck {
     }
 }
 
-/// One sentence on a write.
-pub fn sentence(phases: &[Phase], compressing: f64, gain_of_jobs: f64) -> String {
-    let Some(longest) = phases.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds)) else {
-        return "nothing was written".into();
-    };
-    let all: f64 = phases.iter().map(|phase| phase.seconds).sum();
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-    format!(
-        "the bottleneck is {}: {} takes {} of {all:.2} s, with {} of the processors and {} of the disk in use",
-        neck(longest, compressing, gain_of_jobs),
-        longest.which.name(),
-        percent(longest.seconds / all.max(1e-9)),
-        percent(longest.processors),
-        percent(longest.disk),
-    )
+/// A write, and what names its bottleneck.
+pub struct Case<'a> {
+    pub phases: &'a [Phase],
+    /// Of the workers' time.
+    pub compressing: f64,
+    /// One job's time until fio ends, over that of four.
+    pub gain_of_jobs: f64,
+}
+
+impl Case<'_> {
+    fn longest(&self) -> Option<&Phase> {
+        self.phases.iter().max_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    }
+
+    /// By the rule.
+    pub fn neck(&self) -> Option<Neck> {
+        self.longest().map(|longest| neck(longest, self.compressing, self.gain_of_jobs))
+    }
+
+    /// One sentence.
+    pub fn sentence(&self) -> String {
+        let (Some(longest), Some(neck)) = (self.longest(), self.neck()) else {
+            return "Nothing was written.".into();
+        };
+        let all: f64 = self.phases.iter().map(|phase| phase.seconds).sum();
+        let percent = |share: f64| format!("{:.0} %", 100.0 * share);
+        format!(
+            "The bottleneck is {neck}: {} takes {} of {all:.2} s, with {} of the processors and {} of the disk in use.",
+            longest.which.name(),
+            percent(longest.seconds / all.max(1e-9)),
+            percent(longest.processors),
+            percent(longest.disk),
+        )
+    }
 }
 
 #[cfg(test)]
@@ -201,7 +228,7 @@ mod tests {
         let role =
             |(name, seconds): &(&str, f64)| Role { name: (*name).into(), seconds: *seconds, most: *seconds };
         let roles = threads.iter().map(role).collect();
-        Phase { which, seconds: 10.0, processors, disk, fio: 1.0, roles, all: processors * 20.0 }
+        Phase { which, seconds: 10.0, processors, disk, fio: 1.0, roles, kernel: 1.0, all: processors * 20.0 }
     }
 
     #[test]
@@ -231,9 +258,9 @@ mod tests {
         let mut short = phase(Which::Fio, 0.1, 0.99, &[]);
         short.seconds = 2.5;
         let long = phase(Which::Draining, 0.9, 0.2, &[("write", 16.0)]);
-        let said = sentence(&[short, long], 0.75, 1.0);
-        let expected = "the bottleneck is the processors, most of all by compression: draining takes 80 % of 12.50 s, with 90 % of the processors and 20 % of the disk in use";
-        assert_eq!(said, expected);
+        let case = Case { phases: &[short, long], compressing: 0.75, gain_of_jobs: 1.0 };
+        let expected = "The bottleneck is the processors, most of all by compression: draining takes 80 % of 12.50 s, with 90 % of the processors and 20 % of the disk in use.";
+        assert_eq!(case.sentence(), expected);
     }
 
     #[test]
@@ -248,6 +275,6 @@ mod tests {
         let sum: f64 = consumers.iter().map(|(_, seconds)| seconds).sum();
         assert!((sum - one.all).abs() < 1e-9, "{consumers:?}");
         let of = |which| consumers.iter().find(|(consumer, _)| *consumer == which).unwrap().1;
-        assert_eq!((of(Consumer::Compression), of(Consumer::Packing), of(Consumer::Kernel)), (2.0, 6.0, 3.0));
+        assert_eq!((of(Consumer::Compression), of(Consumer::Packing), of(Consumer::Kernel)), (2.0, 6.0, 1.0));
     }
 }
