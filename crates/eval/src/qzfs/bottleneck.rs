@@ -1,5 +1,6 @@
 //! Section 5, bottleneck: what a write of random blocks through the mount takes its time for, and what is in use meanwhile. What that says is in `neck.rs`.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -236,6 +237,9 @@ pub fn bottleneck(lab: &Lab) -> Result<Outcome, Failed> {
         series: consumers.into(),
         limits: vec![Limit { name: "all processors".into(), y: 100.0 * cpus }],
     });
+    for (jobs, all) in JOBS.iter().zip(&middle) {
+        outcome.plots.push(by_thread(*jobs, all, cpus));
+    }
     outcome.notes.extend(notes(&said));
     outcome.note(
         "The rule is in `crates/eval/src/qzfs/neck.rs`: of the part that takes longest, the bottleneck is the disk, if four fifths of what it takes are used; else whoever took most of the \
@@ -247,6 +251,33 @@ pub fn bottleneck(lab: &Lab) -> Result<Outcome, Failed> {
     );
     note(&mut outcome);
     Ok(outcome)
+}
+
+/// How busy threads were, all of a name together, over the whole write.
+fn by_thread(jobs: u64, all: &[&Written], cpus: f64) -> Plot {
+    let of = |written: &Written, name: &str| {
+        let roles = written.phases.iter().flat_map(|phase| &phase.roles).filter(|role| role.name == name);
+        100.0 * roles.map(|role| role.seconds).sum::<f64>() / written.seconds()
+    };
+    let phases = all.iter().flat_map(|written| &written.phases);
+    let names: BTreeSet<&str> = phases.flat_map(|phase| &phase.roles).map(|role| &*role.name).collect();
+    // A hundredth of all that there is can hardly be seen; where all are idle, all are shown.
+    let seen = |name: &&&str| all.iter().any(|written| of(written, name) >= cpus);
+    let busy: Vec<&str> = names.iter().filter(seen).copied().collect();
+    let names: Vec<&str> = if busy.is_empty() { names.into_iter().collect() } else { busy };
+    let series = CODECS.iter().zip(all).map(|(codec, written)| {
+        let mut line = Series::measured(*codec);
+        names.iter().enumerate().for_each(|(at, name)| line.exact(at as f64, of(written, name)));
+        line
+    });
+    Plot {
+        title: format!("How busy the mount's threads are with {jobs} job{}", if jobs > 1 { "s" } else { "" }),
+        form: Form::Bars,
+        x: Axis::of("threads, those of a name together", names.iter().copied()),
+        y: Axis::new("of one processor", "%"),
+        series: series.collect(),
+        limits: vec![Limit { name: "all processors".into(), y: 100.0 * cpus }],
+    }
 }
 
 /// The sentence on the last case, many jobs and a codec that is chosen, which is the paper's; and what the bottleneck of each of the others is.

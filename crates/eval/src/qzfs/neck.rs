@@ -243,8 +243,12 @@ mod tests {
         let requests =
             phase(Which::Fio, 0.9, 0.1, &[("write", 3.0), ("mount-cpu", 6.0), ("mount-slow", 5.0)]);
         assert_eq!(neck(&requests, 0.5, 2.0), Neck::Processors(Consumer::Requests));
-        // What nobody of those accounts for is the kernel's.
-        assert_eq!(neck(&phase(Which::Fio, 0.9, 0.1, &[]), 0.0, 1.0), Neck::Processors(Consumer::Kernel));
+        // What nobody of those accounts for is others': of a machine that is busy with something else nothing is said.
+        let busy = neck(&phase(Which::Fio, 0.9, 0.1, &[]), 0.0, 1.0);
+        assert_eq!(busy, Neck::Processors(Consumer::Others));
+        assert!(busy.to_string().starts_with("not to be told"));
+        let kernel = Phase { kernel: 15.0, ..phase(Which::Fio, 0.9, 0.1, &[]) };
+        assert_eq!(neck(&kernel, 0.0, 1.0), Neck::Processors(Consumer::Kernel));
         let one = phase(Which::Draining, 0.5, 0.1, &[("destager", 9.0)]);
         assert_eq!(neck(&one, 0.0, 1.0), Neck::Thread("destager".into()));
         let none = [("write", 2.0)];
