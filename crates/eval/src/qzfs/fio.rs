@@ -241,7 +241,7 @@ pub fn patterns(lab: &Lab) -> Result<Outcome, Failed> {
 pub fn blocks(lab: &Lab) -> Result<Outcome, Failed> {
     needs("fio", "fio")?;
     let mut outcome = Outcome::default();
-    let (bytes, count) = (lab.scale.pick(2 << 20, 96 << 20, 512 << 20), lab.scale.pick(1, 3, 3));
+    let (bytes, count) = (lab.scale.pick(2 << 20, 64 << 20, 512 << 20), lab.scale.pick(1, 3, 3));
     by_block(lab, Kind::Fio, bytes, count, &mut outcome)?;
     let (bytes, count) = (lab.scale.pick(2 << 20, 48 << 20, 256 << 20), lab.scale.pick(1, 1, 3));
     by_block(lab, Kind::Reads, bytes, count, &mut outcome)?;
