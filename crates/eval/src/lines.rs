@@ -7,6 +7,7 @@ use crate::record::{Plot, SeriesKind};
 
 /// Lines that may be passed: what others do, what the same work without compression or similarity would need, what was asked.
 const REFERENCES: &[&str] = &[
+    "4 KiB made durable by the file system",
     "a plain write of the input",
     "as they are",
     "asked: 100 MB a TB",
@@ -28,6 +29,7 @@ const REFERENCES: &[&str] = &[
     "slow storage, uncompressed (throttled)",
     "the changed blocks, each once",
     "the file system below, one file made durable",
+    "the file system below: as many files written, then synced once",
     "the file system, for what is new",
     "the paper's bus",
     "the quickest without codec",
@@ -35,6 +37,7 @@ const REFERENCES: &[&str] = &[
     "unpacking on the file system below",
     "what was asked for 1 PB: 100 MB a TB",
     "what was asked of the index: 100 MB a TB",
+    "what was asked: 600 bytes a file",
     "without codec, at best",
 ];
 

@@ -6,6 +6,8 @@ use outrigger_offload::op::{Digest, WindowFunction};
 use outrigger_offload::sim::Speed;
 use outrigger_offload::work::Class;
 
+use crate::record::Outcome;
+
 /// StoreGPU's GeForce 8800 GTX with all of its optimisations: bus and direct hashing as [`Speed::GEFORCE_8800`] has them; sliding windows from the
 /// paper's tables 3 and 4 (255 MB/s with MD5 and 194 with SHA-1, the copies of window hashes in both directions taken off).
 pub const GEFORCE_8800: Speed = Speed { kernel_rate_of: geforce_8800, ..Speed::GEFORCE_8800 };
@@ -67,6 +69,16 @@ fn gtx_480(class: Class) -> Option<f64> {
     }
 }
 
-/// What a model stands on, for the notes of a record.
-pub const NOTE: &str = "Models are simulated devices with the papers' bandwidths and latencies (source `crates/eval/src/models.rs`); the one \
-                        on PCIe 5.0 assumes 55 GB/s and kernels of 200 GB/s. No device was there to be measured.";
+/// What models stand on, and whether a device was there besides, for the notes of a record.
+pub fn note(outcome: &mut Outcome) {
+    let found = outrigger_offload::discover().devices;
+    let names: Vec<&str> = found.iter().map(|device| &*device.identity().model).collect();
+    let there = if names.is_empty() {
+        "No device was there to be measured.".to_string()
+    } else {
+        format!("Measured besides: {}.", names.join(", "))
+    };
+    outcome.note(format!(
+        "Models are simulated devices with the papers' bandwidths and latencies (source `crates/eval/src/models.rs`); the one on PCIe 5.0 assumes 55 GB/s and kernels of 200 GB/s. {there}"
+    ));
+}

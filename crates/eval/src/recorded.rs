@@ -5,7 +5,8 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::experiment::{Failed, Lab};
+use crate::experiment::{Failed, Lab, Scale};
+use crate::machine::Machine;
 use crate::measure::Spread;
 use crate::mounted::{needs, run};
 use crate::record::Outcome;
@@ -13,6 +14,26 @@ use crate::record::Outcome;
 /// Where the sources are.
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Whether a script's words for a machine (`bench/common.py`) mean this one: what its directory of records is named by, without the devices.
+fn is_of(machine: &Value, here: &Machine) -> bool {
+    let has = |flag: &str| {
+        machine["flags"]
+            .as_array()
+            .is_some_and(|flags| flags.iter().any(|known| known.as_str() == Some(flag)))
+    };
+    let simd = match (has("avx512f"), has("avx2"), has("gfni")) {
+        (true, _, true) => "avx512",
+        (_, true, true) => "avx2gfni",
+        (_, true, false) => "avx2",
+        _ => "portable",
+    };
+    let gib = |bytes: u64| (bytes as f64 / f64::from(1 << 30)).round() as u64;
+    machine["cpu"].as_str().map(str::trim) == Some(&here.cpu)
+        && machine["cpus"].as_u64() == Some(here.cpus as u64)
+        && machine["memory"].as_u64().map(gib) == Some(gib(here.memory))
+        && simd == here.simd
 }
 
 /// A script's record.
@@ -26,11 +47,11 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// The newest one whose name has `-KIND-` in it; `command` makes one.
+    /// The newest of this machine whose name has `-KIND-` in it; `command` makes one. Tiny, of any machine: only answers count.
     ///
     /// # Errors
-    /// `Missing` where there is none.
-    pub fn newest(kind: &str, command: &'static str) -> Result<Self, Failed> {
+    /// `Missing` where there is none of this machine, with those there are: another machine's numbers would be kept, and drawn, as this one's.
+    pub fn newest(lab: &Lab, kind: &str, command: &'static str) -> Result<Self, Failed> {
         let places = [PathBuf::from("docs/evaluation/records"), repository().join("docs/evaluation/records")];
         let is_record = |path: &PathBuf| {
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -39,16 +60,26 @@ impl Recorded {
         let in_place = |place: PathBuf| {
             std::fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path())
         };
+        let mut files: Vec<PathBuf> = places.into_iter().flat_map(in_place).filter(is_record).collect();
         // The names begin with the day.
-        let newer = |a: &PathBuf, b: &PathBuf| a.file_stem().cmp(&b.file_stem());
-        let file =
-            places.into_iter().flat_map(in_place).filter(is_record).max_by(newer).ok_or_else(|| {
-                Failed::Missing(format!(
-                    "there is no record of it in docs/evaluation/records; `{command}` makes one"
-                ))
-            })?;
-        let json = serde_json::from_slice(&std::fs::read(&file)?).map_err(std::io::Error::from)?;
-        Ok(Self { json, file: Some(file), command })
+        files.sort_by(|a, b| b.file_stem().cmp(&a.file_stem()));
+        let (here, mut others) = (Machine::here(&lab.work), Vec::new());
+        for file in files {
+            let json: Value = serde_json::from_slice(&std::fs::read(&file)?).map_err(std::io::Error::from)?;
+            if lab.scale == Scale::Tiny || is_of(&json["machine"], &here) {
+                return Ok(Self { json, file: Some(file), command });
+            }
+            others.push(file.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        }
+        others.dedup();
+        Err(Failed::Missing(if others.is_empty() {
+            format!("there is no record of it in docs/evaluation/records; `{command}` makes one")
+        } else {
+            format!(
+                "there is no record of it of this machine in docs/evaluation/records, only {}; `{command}` makes one",
+                others.join(", ")
+            )
+        }))
     }
 
     /// One that was made just now, by [`run_tiny`].
@@ -116,4 +147,30 @@ pub fn run_tiny(lab: &Lab, script: &str, options: &str, tools: &[(&str, &str)]) 
         .arg("--json")
         .arg(&record))?;
     Ok(serde_json::from_slice(&std::fs::read(record)?).map_err(std::io::Error::from)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_s_record_is_of_the_machine_that_it_names() {
+        let mut here = Machine::here(Path::new("/"));
+        (here.cpu, here.cpus, here.simd, here.memory) =
+            ("AMD EPYC".into(), 2, "avx512".into(), 25_276_502_016);
+        let flags = ["avx2", "avx512f", "gfni", "vaes", "sha_ni"];
+        let mut machine =
+            serde_json::json!({"cpu": "AMD EPYC", "cpus": 2, "memory": 25_276_514_304_u64, "flags": flags});
+        assert!(is_of(&machine, &here), "a few pages of memory are no other machine");
+        machine["flags"] = serde_json::json!(["avx2", "vaes"]);
+        assert!(!is_of(&machine, &here));
+        here.simd = "avx2".into();
+        assert!(is_of(&machine, &here));
+        machine["cpus"] = 4.into();
+        assert!(!is_of(&machine, &here));
+        machine["cpus"] = 2.into();
+        machine["memory"] = (64_u64 << 30).into();
+        assert!(!is_of(&machine, &here));
+        assert!(!is_of(&Value::Null, &here));
+    }
 }

@@ -11,6 +11,9 @@ use outrigger_offload::runtime::{Draft, Finished, Runtime, Ticket};
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_offload::work::Request;
 
+use crate::experiment::{Lab, Scale};
+use crate::record::Series;
+
 /// The processor is 0; devices follow.
 pub struct Rig {
     /// With nothing that checks or explores.
@@ -44,9 +47,28 @@ impl Rig {
         Self::new(1, speeds.iter().enumerate().map(sim).collect(), buffers)
     }
 
-    /// The devices that are there.
-    pub fn real() -> Self {
-        Self::new(1, outrigger_offload::discover().devices, Buffers::Reused)
+    /// The devices that are there. Tiny, where only answers count, a simulated one stands in where there is none, so that what is done with devices is done in tests, too.
+    pub fn real(lab: &Lab) -> Self {
+        Self::real_with(lab, Buffers::Reused)
+    }
+
+    /// The same, with buffers that are used again or not.
+    pub fn real_with(lab: &Lab, buffers: Buffers) -> Self {
+        let mut found = outrigger_offload::discover().devices;
+        if found.is_empty() && lab.scale == Scale::Tiny {
+            found.push(Box::new(SimDevice::new(SimOptions::new("sim:0", Speed::PCIE5_GPU))));
+        }
+        Self::new(1, found, buffers)
+    }
+
+    /// Its devices, each with its name.
+    pub fn devices(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.names.iter().enumerate().map(|(n, name)| (n + 1, &**name))
+    }
+
+    /// Lines for [`Self::devices`], in their order.
+    pub fn lines(&self) -> Vec<Series> {
+        self.names.iter().map(Series::measured).collect()
     }
 
     fn new(threads: usize, devices: Vec<Box<dyn Accelerator>>, buffers: Buffers) -> Self {

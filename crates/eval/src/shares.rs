@@ -1,4 +1,4 @@
-//! Shares of the stages of one call on a modelled device, by the size of its block.
+//! Shares of the stages of one call on a device, by the size of its block.
 
 use outrigger_offload::sim::Speed;
 use outrigger_offload::work::Request;
@@ -19,25 +19,58 @@ pub struct Shares {
     pub largest: [f64; 5],
 }
 
-/// The median call of each size: its buffer is made for it, as one used before would have no allocation in it.
+/// The median call of each size on a modelled device: its buffer is made for it, as one used before would have no allocation in it.
 ///
 /// # Errors
 /// When the stages do not fit into the whole.
-pub fn measure(
+pub fn modelled(
     lab: &Lab,
     speed: Speed,
     request: &Request,
     sizes: &[usize],
     title: String,
 ) -> Result<Shares, Failed> {
-    let mut series: Vec<Series> = STAGES.map(Series::model).into();
-    let mut times: Vec<Series> = STAGES.map(Series::model).into();
+    let rig = || Rig::modelled(&[speed], 1, Buffers::Fresh);
+    measure(lab, &rig, 1, Some(speed.in_rate), request, sizes, title)
+}
+
+/// The same of the devices that are there, each with its name; `title` begins their titles.
+///
+/// # Errors
+/// As [`modelled`].
+pub fn real(
+    lab: &Lab,
+    request: &Request,
+    sizes: &[usize],
+    title: &str,
+) -> Result<Vec<(String, Shares)>, Failed> {
+    let all = Rig::real(lab);
+    let of = |(device, name): (usize, &str)| {
+        let rig = || Rig::real_with(lab, Buffers::Fresh);
+        Ok((name.to_string(), measure(lab, &rig, device, None, request, sizes, format!("{title}: {name}"))?))
+    };
+    all.devices().map(of).collect()
+}
+
+/// Where the bus' rate is not known, it is the best that was seen.
+fn measure(
+    lab: &Lab,
+    make: &dyn Fn() -> Rig,
+    device: usize,
+    in_rate: Option<f64>,
+    request: &Request,
+    sizes: &[usize],
+    title: String,
+) -> Result<Shares, Failed> {
+    let line = if in_rate.is_some() { Series::model } else { Series::measured };
+    let mut series: Vec<Series> = STAGES.map(line).into();
+    let mut times: Vec<Series> = STAGES.map(line).into();
     let mut bus = Series::limit("copying in at the bus' rate", &[]);
-    let mut largest = [0.0; 5];
+    let (mut largest, mut copied) = ([0.0; 5], 0.0_f64);
     for (at, &bytes) in sizes.iter().enumerate() {
-        let rig = Rig::modelled(&[speed], 1, Buffers::Fresh);
-        rig.call(1, request, bytes);
-        let mut calls: Vec<_> = (0..lab.rounds()).map(|_| rig.call(1, request, bytes)).collect();
+        let rig = make();
+        rig.call(device, request, bytes);
+        let mut calls: Vec<_> = (0..lab.rounds()).map(|_| rig.call(device, request, bytes)).collect();
         calls.sort_by_key(|call| call.1);
         let (made, total, stages) = calls[calls.len() / 2];
         check(total >= stages.sum(), "stages take longer than the whole")?;
@@ -52,7 +85,10 @@ pub fn measure(
             .zip(millis)
             .filter(|(_, millis)| *millis > 1e-5)
             .for_each(|(line, millis)| line.exact(bytes as f64, millis));
-        bus.exact(bytes as f64, bytes as f64 / speed.in_rate * 1e3);
+        copied = copied.max(bytes as f64 / stages.copy_in.as_secs_f64().max(1e-9));
+    }
+    for &bytes in sizes {
+        bus.exact(bytes as f64, bytes as f64 / in_rate.unwrap_or(copied) * 1e3);
     }
     times.push(bus);
     times.retain(|line| !line.points.is_empty());

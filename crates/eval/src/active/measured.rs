@@ -46,7 +46,7 @@ impl Report {
             }
             return Ok(Self { record: Recorded::made(known.clone().unwrap_or_default(), COMMAND) });
         }
-        Ok(Self { record: Recorded::newest("active", COMMAND)? })
+        Ok(Self { record: Recorded::newest(lab, "active", COMMAND)? })
     }
 
     /// One program.

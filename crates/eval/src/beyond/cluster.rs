@@ -31,8 +31,8 @@ impl Taken<'_> {
 }
 
 /// Throughput, names, and what crosses the wire.
-pub fn drawn(_: &Lab) -> Result<Outcome, Failed> {
-    let record = Recorded::newest("cluster", COMMAND)?;
+pub fn drawn(lab: &Lab) -> Result<Outcome, Failed> {
+    let record = Recorded::newest(lab, "cluster", COMMAND)?;
     let taken = Taken(&record.json["taken"]);
     let mut outcome = Outcome::default();
     pool(&taken, &mut outcome);

@@ -11,8 +11,8 @@ const TOOLS: [&str; 4] = ["outrigger", "restic", "borg", "rustic"];
 const SETS: [&str; 4] = ["trees", "tars", "cores", "random"];
 
 /// Rates and sizes by data set.
-pub fn drawn(_: &Lab) -> Result<Outcome, Failed> {
-    let found = Recorded::newest("peers", "make bench")?;
+pub fn drawn(lab: &Lab) -> Result<Outcome, Failed> {
+    let found = Recorded::newest(lab, "peers", "make bench")?;
     let record = &found.json;
     let mut outcome = Outcome::default();
     let all = |set: &str, tool: &str, value: &dyn Fn(&Value) -> Option<f64>| {

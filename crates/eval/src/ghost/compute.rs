@@ -3,6 +3,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
+use outrigger_format::boundary::RABIN_POLYNOMIAL;
 use outrigger_format::{ChunkerSpec, FingerprintKind};
 use outrigger_offload::op::Stream;
 use outrigger_offload::pool::Buffer;
@@ -40,6 +41,44 @@ fn on(lab: &Lab, rig: &Rig, device: usize, request: &Request, data: &Arc<Buffer>
     lab.rate(data.len(), || drop(black_box(rig.once(device, request, data)))).map(|rate| rate / 1e6)
 }
 
+/// Bytes of the paper's window.
+const WINDOW: usize = 63;
+
+/// The Rabin fingerprint of every window, each computed anew from its bytes with a table: the paper's way, which a device's threads can do side by side.
+struct Anew([u64; 256]);
+
+impl Anew {
+    fn new() -> Self {
+        let degree = RABIN_POLYNOMIAL.ilog2();
+        let mut table = [0; 256];
+        for (top, entry) in table.iter_mut().enumerate() {
+            // What the eight bits above the remainder come to.
+            let mut value = (top as u64) << (degree - 8);
+            for _ in 0..8 {
+                value <<= 1;
+                if value >> degree & 1 == 1 {
+                    value ^= RABIN_POLYNOMIAL;
+                }
+            }
+            *entry = value;
+        }
+        Self(table)
+    }
+
+    fn of(&self, window: &[u8]) -> u64 {
+        let degree = RABIN_POLYNOMIAL.ilog2();
+        window.iter().fold(0, |hash, &byte| {
+            let shifted = (hash << 8 | u64::from(byte)) & ((1 << degree) - 1);
+            shifted ^ self.0[(hash >> (degree - 8)) as usize]
+        })
+    }
+
+    /// How many windows end a segment of 4 KB on average.
+    fn candidates(&self, data: &[u8]) -> usize {
+        data.windows(WINDOW).filter(|window| self.of(window) & 4095 == 4095).count()
+    }
+}
+
 /// Figure 3.
 pub fn segmentation(lab: &Lab) -> Result<Outcome, Failed> {
     let (rabin, gear) = (chunker("rabin:1K/4K/16K")?, chunker("gear32:1K/4K/16K")?);
@@ -55,13 +94,21 @@ pub fn segmentation(lab: &Lab) -> Result<Outcome, Failed> {
         let ends: Vec<usize> = found.iter().map(|chunk| chunk.end as usize).collect();
         check(cut(spec, &sample) == ends, format!("{spec} cuts elsewhere than its reference"))?;
     }
+    let anew = Anew::new();
+    check(
+        sample[..2000].windows(WINDOW).all(|window| anew.of(window) == reference::rabin(window)),
+        "a window computed anew is not its reference",
+    )?;
     let mut series = vec![
         Series::measured("rabin, one core"),
         Series::measured("rabin, all cores"),
         Series::measured("gear32, one core"),
         Series::measured("gear32, all cores"),
         Series::model("GTX 480"),
+        Series::measured("rabin of 63 bytes anew at each byte, one core"),
     ];
+    let real = Rig::real(lab);
+    series.extend(real.lines());
     for &bytes in amounts(lab) {
         let (x, data) = (bytes as f64, data(bytes));
         for (at, spec) in [(0, rabin), (2, gear)] {
@@ -80,14 +127,28 @@ pub fn segmentation(lab: &Lab) -> Result<Outcome, Failed> {
         }
         let rig = Rig::modelled(&[models::GTX_480], 4, Buffers::Reused);
         let masks = outrigger_format::boundary::GearMasks::for_average(4096);
-        series[4].push(x, on(lab, &rig, 1, &Request::Scan { history: 0, masks }, &rig.buffer(&data)));
+        let scan = Request::Scan { history: 0, masks };
+        series[4].push(x, on(lab, &rig, 1, &scan, &rig.buffer(&data)));
+        // Slow, and the same at every amount: of the largest, a part.
+        let part = &data[..bytes.min(8 << 20)];
+        series[5].push(
+            x,
+            lab.rate(part.len(), || {
+                black_box(anew.candidates(part));
+            })
+            .map(|rate| rate / 1e6),
+        );
+        for (device, _) in real.devices() {
+            series[5 + device].push(x, on(lab, &real, device, &scan, &real.buffer(&data)));
+        }
     }
     let mut outcome = Outcome::default();
-    outcome.find("rabin, one core, most data", series[0].last(), "MB/s", Some(25.0));
+    outcome.find("rabin of 63 bytes anew at each byte, one core", series[5].last(), "MB/s", Some(25.0));
+    outcome.find("rabin, one core, most data", series[0].last(), "MB/s", None);
     outcome.find("gear32, all cores, most data", series[3].last(), "MB/s", None);
     outcome.find("GTX 480 (model), most data", series[4].last(), "MB/s", Some(2600.0));
     outcome.plots.push(by_amount(lab, "Segmentation, 4 KB on average", series));
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     Ok(outcome)
 }
 
@@ -100,6 +161,8 @@ pub fn fingerprinting(lab: &Lab) -> Result<Outcome, Failed> {
         Series::measured("BLAKE3, all cores"),
         Series::model("GTX 480, SHA-1"),
     ];
+    let real = Rig::real(lab);
+    series.extend(real.names.iter().map(|name| Series::measured(format!("{name}, SHA-1"))));
     let (one, all) = (Rig::processor(1), Rig::processor(lab.threads));
     for &bytes in amounts(lab) {
         let (x, data) = (bytes as f64, data(bytes));
@@ -126,13 +189,22 @@ pub fn fingerprinting(lab: &Lab) -> Result<Outcome, Failed> {
         }
         let rig = Rig::modelled(&[models::GTX_480], 4, Buffers::Reused);
         series[4].push(x, on(lab, &rig, 1, &request(FingerprintKind::Sha1), &rig.buffer(&data)));
+        for (device, _) in real.devices() {
+            let named = real.once(device, &request(FingerprintKind::Sha1), &real.buffer(&data)).1;
+            check(
+                named.output().fingerprints[..expected.len()] == expected,
+                "a device's fingerprint is not SHA-1's",
+            )?;
+            series[4 + device]
+                .push(x, on(lab, &real, device, &request(FingerprintKind::Sha1), &real.buffer(&data)));
+        }
     }
     let mut outcome = Outcome::default();
     outcome.find("SHA-1, one core, one by one", series[0].last(), "MB/s", Some(2600.0 / 7.0));
     outcome.find("SHA-1, all cores", series[2].last(), "MB/s", None);
     outcome.find("GTX 480 (model)", series[4].last(), "MB/s", Some(2600.0));
     outcome.plots.push(by_amount(lab, "Fingerprinting segments of 4 KB", series));
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     Ok(outcome)
 }
 

@@ -81,17 +81,20 @@ fn batch_ms(lab: &Lab, table: &Table, keys: &[Fingerprint], threads: usize) -> S
 
 /// A modelled device's milliseconds.
 fn device_ms(lab: &Lab, table: &Arc<Table>, keys: &[Fingerprint]) -> Spread {
-    let rig = Rig::modelled(&[models::GTX_480], 1, Buffers::Reused);
-    let request = Request::Lookup { table: Arc::clone(table), keys: keys.to_vec() };
-    let nothing: Arc<Buffer> = rig.buffer(&[]);
-    rig.once(1, &request, &nothing);
-    // The device's own clock: what the host takes to copy a million questions is not its doing.
-    lab.spread(lab.rounds(), || device_seconds(&rig, &request, &nothing) * 1e3)
+    rig_ms(lab, &Rig::modelled(&[models::GTX_480], 1, Buffers::Reused), 1, table, keys)
 }
 
-/// What the modelled device took for all of its stages.
-fn device_seconds(rig: &Rig, request: &Request, nothing: &Arc<Buffer>) -> f64 {
-    rig.once(1, request, nothing).1.report().stages.sum().as_secs_f64()
+/// A device's milliseconds, by its own clock: what the host takes to copy a million questions is not its doing.
+fn rig_ms(lab: &Lab, rig: &Rig, device: usize, table: &Arc<Table>, keys: &[Fingerprint]) -> Spread {
+    let request = Request::Lookup { table: Arc::clone(table), keys: keys.to_vec() };
+    let nothing: Arc<Buffer> = rig.buffer(&[]);
+    rig.once(device, &request, &nothing);
+    lab.spread(lab.rounds(), || device_seconds(rig, device, &request, &nothing) * 1e3)
+}
+
+/// What the device took for all of its stages.
+fn device_seconds(rig: &Rig, device: usize, request: &Request, nothing: &Arc<Buffer>) -> f64 {
+    rig.once(device, request, nothing).1.report().stages.sum().as_secs_f64()
 }
 
 /// Seconds for a random read of 4 KiB past the page cache; `None` where the file system does not do that.
@@ -189,16 +192,23 @@ pub fn table(lab: &Lab) -> Result<Outcome, Failed> {
     );
     let mut series =
         vec![Series::measured("one core"), Series::measured("all cores"), Series::model("GTX 480")];
+    let real = Rig::real(lab);
+    series.extend(real.lines());
     for &count in counts {
         let keys = questions(entries, count, 500);
         answered(&table, &keys, 500)?;
         series[0].push(count as f64, batch_ms(lab, &table, &keys, 1));
         series[1].push(count as f64, batch_ms(lab, &table, &keys, lab.threads));
         series[2].push(count as f64, device_ms(lab, &table, &keys));
+        for (device, _) in real.devices() {
+            series[2 + device].push(count as f64, rig_ms(lab, &real, device, &table, &keys));
+        }
     }
     let mut outcome = Outcome::default();
     let last = *counts.last().unwrap_or(&1) as f64;
-    for (line, paper) in series.iter().zip([Some(1452.0), None, Some(8.0)]) {
+    for (line, paper) in
+        series.iter().zip([Some(1452.0), None, Some(8.0)].into_iter().chain(std::iter::repeat(None)))
+    {
         outcome.find(format!("{last} look-ups, {}", line.name), line.last(), "ms", paper);
     }
     outcome.duel(
@@ -213,7 +223,7 @@ pub fn table(lab: &Lab) -> Result<Outcome, Failed> {
         "The table has {:.0} MB of slots; half of the questions are answered.",
         slots as f64 / 1e6
     ));
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     let bus = |count: &usize| (*count as f64, *count as f64 * 32.0 / models::GTX_480.in_rate * 1e3);
     let bus: Vec<(f64, f64)> = counts.iter().map(bus).collect();
     outcome.plots.push(Plot {
@@ -246,6 +256,8 @@ pub fn cache(lab: &Lab) -> Result<Outcome, Failed> {
         Series::model("GTX 480's table cache first"),
     ];
     let rig = Rig::modelled(&[models::GTX_480], 1, Buffers::Reused);
+    let real = Rig::real(lab);
+    series.extend(real.names.iter().map(|name| Series::measured(format!("{name}'s table cache first"))));
     for permille in RATES {
         // Duplicates are hot ones; the rest is new.
         let keys = questions(hot, count, permille);
@@ -273,19 +285,30 @@ pub fn cache(lab: &Lab) -> Result<Outcome, Failed> {
         small.lookup_many(&keys, &mut places);
         rig.once(1, &request, &nothing);
         let device = lab.spread(lab.rounds(), || {
-            let on_device = device_seconds(&rig, &request, &nothing);
+            let on_device = device_seconds(&rig, 1, &request, &nothing);
             let begun = Instant::now();
             ask_host(&rest(&places));
             (on_device + begun.elapsed().as_secs_f64()) * 1e3
         });
         series[2].push(x, device);
+        for (device, _) in real.devices() {
+            let answers = real.once(device, &request, &real.buffer(&[])).1;
+            check(answers.output().places == places, "a device's table answers otherwise than the host's")?;
+            let taken = lab.spread(lab.rounds(), || {
+                let on_device = device_seconds(&real, device, &request, &nothing);
+                let begun = Instant::now();
+                ask_host(&rest(&places));
+                (on_device + begun.elapsed().as_secs_f64()) * 1e3
+            });
+            series[2 + device].push(x, taken);
+        }
     }
     let mut outcome = Outcome::default();
     let ratio = |at: usize| series[1].points[at].y / series[0].points[at].y;
     outcome.find("time with a table cache, at 0 %", ratio(0), "of without", None);
     outcome.find("time with a table cache, at 100 %", ratio(4), "of without", None);
     outcome.note(format!("{count} look-ups; {entries} entries on the host, {hot} hot ones. New segments are mostly ended by the summary vectors of both."));
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     outcome.plots.push(by_rate(lab, "Looking a batch up, with and without a table cache", series, count));
     Ok(outcome)
 }

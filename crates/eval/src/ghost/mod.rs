@@ -45,8 +45,8 @@ pub fn experiments() -> Vec<Experiment> {
             title: "Segmentation (4 KB on average), by the amount of data",
             found: "25 MB/s on one thread, up to 2.6 GB/s on the GTX 480 from some 128 MB on, where its bus is the limit.",
             said: &[("GTX 480 (model), most data", "2600")],
-            differs: "Rabin fingerprints over 48 bytes instead of 63, rolled instead of recomputed at each byte, and `gear32`, which the store uses. By the same function, rolled, one core is ten to \
-                      twenty times as fast as it was, and two are still far behind the paper's card; only `gear32`'s vector kernels, another function, go beyond its bus.",
+            differs: "One line computes a Rabin fingerprint of 63 bytes anew at each byte, as a device's threads do; the others roll it (over 48 bytes), or are `gear32`, which the store uses. The paper's thread lies between \
+                      the first two. Rolled, two cores are still far behind the paper's card; only `gear32`'s vector kernels, another function, go beyond its bus.",
             run: compute::segmentation,
         },
         Experiment {

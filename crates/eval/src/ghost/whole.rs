@@ -50,6 +50,10 @@ pub fn batch(lab: &Lab) -> Result<Outcome, Failed> {
         Series::model("GTX 480, one batch"),
         Series::model("GTX 480, four in flight"),
     ];
+    let real = Rig::real(lab);
+    for (_, name) in real.devices() {
+        series.extend(["one batch", "four in flight"].map(|how| Series::measured(format!("{name}, {how}"))));
+    }
     for &bytes in sizes {
         let (x, request) = (bytes as f64, ingest(bytes, 32 << 10, &table)?);
         let buffer = all.buffer(&data(bytes));
@@ -61,15 +65,18 @@ pub fn batch(lab: &Lab) -> Result<Outcome, Failed> {
             lab.rate(bytes, || drop(black_box(all.once(0, &request, &buffer)))).map(|rate| rate / 1e6),
         );
         drop(buffer);
+        let streamed = |rig: &Rig, device: usize, in_flight: usize| {
+            rig.stream(&[device], in_flight, in_flight, &request, bytes);
+            let tasks = in_flight * 2;
+            let run = || rig.stream(&[device], in_flight, tasks, &request, bytes).as_secs_f64();
+            lab.spread(lab.rounds().min(5), run).map(|seconds| (tasks * bytes) as f64 / seconds / 1e6)
+        };
         for (at, in_flight) in [(1, 1), (2, 4)] {
             let rig = Rig::modelled(&[models::GTX_480], in_flight, Buffers::Reused);
-            rig.stream(&[1], in_flight, in_flight, &request, bytes);
-            let tasks = in_flight * 2;
-            let run = || rig.stream(&[1], in_flight, tasks, &request, bytes).as_secs_f64();
-            series[at].push(
-                x,
-                lab.spread(lab.rounds().min(5), run).map(|seconds| (tasks * bytes) as f64 / seconds / 1e6),
-            );
+            series[at].push(x, streamed(&rig, 1, in_flight));
+            for (device, _) in real.devices() {
+                series[2 * device + at].push(x, streamed(&real, device, in_flight));
+            }
         }
     }
     let mut outcome = Outcome::default();
@@ -95,7 +102,7 @@ pub fn batch(lab: &Lab) -> Result<Outcome, Failed> {
             Limit { name: "the paper's bus".into(), y: 2756.0 },
         ],
     });
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     Ok(outcome)
 }
 
@@ -115,6 +122,11 @@ pub fn throughput(lab: &Lab) -> Result<Outcome, Failed> {
         Series::measured("all cores, half known"),
         Series::model("GTX 480, half known"),
     ];
+    let real = Rig::real(lab);
+    for (_, name) in real.devices() {
+        let known = ["all known", "nothing known"];
+        series.extend(known.map(|known| Series::measured(format!("{name}, {known}"))));
+    }
     let all = Rig::processor(lab.threads);
     for &segment in segments {
         let mut bytes_in = Vec::new();
@@ -131,6 +143,7 @@ pub fn throughput(lab: &Lab) -> Result<Outcome, Failed> {
         let (_, done) = all.once(0, &known, &buffer);
         let hits = done.output().chunks.iter().filter(|chunk| chunk.place.is_some()).count();
         check(hits == names.len(), format!("{hits} of {} segments are found", names.len()))?;
+        let done_known = done.output().chunks.clone();
         // What the device does not know, the host is asked.
         let keys: Vec<Fingerprint> = names.iter().map(|(name, _)| *name).collect();
         let ask = |keys: &[Fingerprint]| {
@@ -180,6 +193,20 @@ pub fn throughput(lab: &Lab) -> Result<Outcome, Failed> {
                 ask(half);
             })),
         );
+        for (device, _) in real.devices() {
+            let buffer = real.buffer(&bytes_in);
+            let (_, found) = real.once(device, &known, &buffer);
+            check(found.output().chunks == done_known, "a device's ingestion differs from the processor's")?;
+            let at = 4 + 2 * device;
+            series[at].push(x, mega(lab.rate(bytes, || drop(black_box(real.once(device, &known, &buffer))))));
+            series[at + 1].push(
+                x,
+                mega(lab.rate(bytes, || {
+                    black_box(real.once(device, &none, &buffer));
+                    ask(&keys);
+                })),
+            );
+        }
     }
     let mut outcome = Outcome::default();
     outcome.find("all cores, most", series[1].most(), "MB/s", Some(300.0));
@@ -206,7 +233,7 @@ pub fn throughput(lab: &Lab) -> Result<Outcome, Failed> {
         "Batches of {}; underlying storage is not written to, as in the paper.",
         crate::plot::bytes(bytes as f64)
     ));
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     Ok(outcome)
 }
 

@@ -25,12 +25,23 @@ fn sizes(lab: &Lab) -> Vec<usize> {
 /// Figure 4.
 pub fn shares(lab: &Lab) -> Result<Outcome, Failed> {
     let title = "Stages of hashing the windows of one block, no buffer reused".into();
-    let shares = shares::measure(lab, models::GTX_480, &windows(), &sizes(lab), title)?;
+    let shares = shares::modelled(lab, models::GTX_480, &windows(), &sizes(lab), title)?;
     let [allocation, copy_in, ..] = shares.largest;
     let mut outcome = Outcome::default();
     outcome.find("allocation and copy in, largest block", allocation + copy_in, "%", Some(80.0));
     outcome.plots.push(shares.plot);
-    outcome.note(models::NOTE);
+    let title = "Stages of hashing the windows of one block, no buffer reused";
+    for (name, shares) in shares::real(lab, &windows(), &sizes(lab), title)? {
+        let [allocation, copy_in, ..] = shares.largest;
+        outcome.find(
+            format!("allocation and copy in, largest block, {name}"),
+            allocation + copy_in,
+            "%",
+            None,
+        );
+        outcome.plots.push(shares.plot);
+    }
+    models::note(&mut outcome);
     Ok(outcome)
 }
 
@@ -57,7 +68,11 @@ pub fn gains(lab: &Lab, request: Request, what: &str, paper: [f64; 4]) -> Result
     let names = ["no reuse", "reuse", "reuse and overlap", "and a second GTX 480"];
     let mut cores = Series::measured("all cores");
     let mut series: Vec<Series> = names.map(Series::model).into();
-    let (one, all) = (Rig::processor(1), Rig::processor(lab.threads));
+    let (one, all, real) = (Rig::processor(1), Rig::processor(lab.threads), Rig::real(lab));
+    // Of a device that is there, buffers are always used again: without and with overlap.
+    let line = |name: &str, what: &str| Series::measured(format!("{name}, {what}"));
+    let mut present: Vec<(Series, Series)> =
+        real.devices().map(|(_, name)| (line(name, "reuse"), line(name, "reuse and overlap"))).collect();
     let mut outcome = Outcome::default();
     let (mut base, mut rates) = (0.0, [0.0; 5]);
     for &bytes in &sizes {
@@ -82,11 +97,22 @@ pub fn gains(lab: &Lab, request: Request, what: &str, paper: [f64; 4]) -> Result
             series[at].push(bytes as f64, rate.map(|rate| rate / base));
             rates[at] = rate.median;
         }
+        for ((device, _), (plain, overlapped)) in real.devices().zip(&mut present) {
+            for (line, window) in [(plain, 1), (overlapped, 4)] {
+                real.stream(&[device], window, 2 * window, &request, bytes);
+                let run = || real.stream(&[device], window, BLOCKS, &request, bytes).as_secs_f64();
+                let rate = lab.spread(lab.rounds(), run).map(|seconds| (BLOCKS * bytes) as f64 / seconds);
+                line.push(bytes as f64, rate.map(|rate| rate / base));
+            }
+        }
     }
     outcome.find("one core", base / 1e6, "MB/s", None);
     outcome.find("all cores", cores.last(), "x", Some(8.0));
     for (line, paper) in series.iter().zip(paper) {
         outcome.find(format!("{} (model)", line.name), line.last(), "x", (paper > 0.0).then_some(paper));
+    }
+    for line in present.iter().flat_map(|(plain, overlapped)| [plain, overlapped]) {
+        outcome.find(&*line.name, line.last(), "x", None);
     }
     // Section 4.2: what the same money is better spent on.
     outcome.find(
@@ -114,14 +140,18 @@ pub fn gains(lab: &Lab, request: Request, what: &str, paper: [f64; 4]) -> Result
         form: Form::Lines,
         x: Axis::log("block", "bytes"),
         y: Axis::log("speed-up over one core", "x"),
-        series: [cores].into_iter().chain(series).collect(),
+        series: [cores]
+            .into_iter()
+            .chain(series)
+            .chain(present.into_iter().flat_map(|(plain, overlapped)| [plain, overlapped]))
+            .collect(),
         limits: vec![
             Limit { name: "one core of today".into(), y: 1.0 },
             Limit { name: "one GTX 480's bus, 2.8 GB/s".into(), y: bus },
             Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / base },
         ],
     });
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     Ok(outcome)
 }
 
@@ -131,16 +161,27 @@ pub fn in_flight(lab: &Lab) -> Result<Outcome, Failed> {
     let request = windows();
     let (bytes, tasks) = lab.scale.pick((64 << 10, 2..=2), (1 << 20, 1..=10), (4 << 20, 1..=10));
     let mut series = Vec::new();
+    let at = |rig: &Rig, device: usize, count: usize| {
+        rig.stream(&[device], count, 2 * count, &request, bytes);
+        let run = || rig.stream(&[device], count, 4 * BLOCKS, &request, bytes).as_secs_f64();
+        lab.spread(lab.rounds(), run).map(|seconds| (4 * BLOCKS * bytes) as f64 / seconds / 1e6)
+    };
+    let real = Rig::real(lab);
+    let mut lines = Vec::new();
     for (name, speed) in [("GTX 480", models::GTX_480), ("GPU on PCIe 5.0", Speed::PCIE5_GPU)] {
         let mut line = Series::model(name);
         for count in tasks.clone() {
             let rig = Rig::modelled(&[speed], count, Buffers::Reused);
-            rig.stream(&[1], count, 2 * count, &request, bytes);
-            let run = || rig.stream(&[1], count, 4 * BLOCKS, &request, bytes).as_secs_f64();
-            let rate =
-                lab.spread(lab.rounds(), run).map(|seconds| (4 * BLOCKS * bytes) as f64 / seconds / 1e6);
-            line.push(count as f64, rate);
+            line.push(count as f64, at(&rig, 1, count));
         }
+        lines.push(line);
+    }
+    for ((device, _), mut line) in real.devices().zip(real.lines()) {
+        tasks.clone().for_each(|count| line.push(count as f64, at(&real, device, count)));
+        lines.push(line);
+    }
+    for line in lines {
+        let name = &line.name;
         let third = line.points.get(2).map_or(0.0, |point| point.y);
         outcome.find(format!("{name}: three in flight, of the most"), 100.0 * third / line.most(), "%", None);
         series.push(line);
@@ -159,6 +200,6 @@ pub fn in_flight(lab: &Lab) -> Result<Outcome, Failed> {
             Limit { name: "bus of PCIe 5.0".into(), y: 55_000.0 },
         ],
     });
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     Ok(outcome)
 }

@@ -91,7 +91,8 @@ impl Arrangement<'_> {
 
 /// All that it measured.
 pub fn drawn(lab: &Lab) -> Result<Outcome, Failed> {
-    let record = if lab.scale == Scale::Tiny { tiny(lab)? } else { Recorded::newest("genomes", COMMAND)? };
+    let record =
+        if lab.scale == Scale::Tiny { tiny(lab)? } else { Recorded::newest(lab, "genomes", COMMAND)? };
     let mut outcome = Outcome::default();
     let below = &record.json["below"];
     for paper in &PAPER {

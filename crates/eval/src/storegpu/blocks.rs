@@ -98,7 +98,7 @@ fn speedups(
         ],
         series: series.clone(),
     });
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     (outcome, series)
 }
 
@@ -126,7 +126,7 @@ pub fn devices(lab: &Lab) -> Result<Outcome, Failed> {
     for (name, speed) in modelled() {
         ways.push(Way::model(name, speed, Buffers::Reused, request.clone()));
     }
-    ways.extend(real(&request));
+    ways.extend(real(lab, &request));
     let title = "MD5 of one block: speed-up by block size";
     let ordinary = |data: &[u8]| {
         black_box(hash(FingerprintKind::Md5, data));
@@ -152,10 +152,10 @@ pub fn devices(lab: &Lab) -> Result<Outcome, Failed> {
 }
 
 /// Devices that are there, as lines.
-fn real(request: &Request) -> Vec<Way> {
-    let count = Rig::real().names.len();
+fn real(lab: &Lab, request: &Request) -> Vec<Way> {
+    let count = Rig::real(lab).names.len();
     let way = |device: usize| {
-        let rig = Rig::real();
+        let rig = Rig::real(lab);
         let (request, name) = (request.clone(), rig.names[device - 1].clone());
         Way::measured(&name, move |lab, bytes| {
             let data = rig.buffer(&data(bytes));
@@ -170,7 +170,7 @@ fn same_answers(lab: &Lab, request: &Request, expected: impl Fn(&[u8]) -> Vec<u8
     let speeds: Vec<Speed> = modelled().into_iter().map(|(_, speed)| speed).collect();
     for len in [0, 1, 4095, 4097, 70_000] {
         let (data, cores) = (data(len), Rig::processor(lab.threads));
-        let rigs = [cores, Rig::modelled(&speeds, 2, Buffers::Reused), Rig::real()];
+        let rigs = [cores, Rig::modelled(&speeds, 2, Buffers::Reused), Rig::real(lab)];
         for rig in rigs {
             let buffer = rig.buffer(&data);
             for device in 0..=rig.names.len() {
@@ -207,13 +207,14 @@ pub fn optimisations(lab: &Lab, digest: Digest) -> Result<Outcome, Failed> {
     for (name, speed) in OPTIMISATIONS {
         ways.push(Way::model(name, speed, Buffers::Fresh, request.clone()));
     }
+    ways.extend(real(lab, &request));
     let name = digest.name().to_uppercase();
     let ordinary = |data: &[u8]| {
         black_box(hash(ordinary(digest), data));
     };
     let (mut outcome, series) =
         speedups(lab, &format!("{name} of one block: optimisations"), &sizes(lab), ordinary, ways);
-    outcome.note("Models make and page-lock a buffer for each block, as the paper's calls do. On the processor the counterpart of shared memory are vector registers.");
+    outcome.note("Models make and page-lock a buffer for each block, as the paper's calls do; devices that are there use theirs again. On the processor the counterpart of shared memory are vector registers.");
     let best = "all cores, vectors";
     duel(
         &mut outcome,
@@ -261,7 +262,7 @@ pub fn windows(lab: &Lab, function: WindowFunction, width: usize, step: usize) -
     for (name, speed) in modelled() {
         ways.push(Way::model(name, speed, Buffers::Reused, request.clone()));
     }
-    ways.extend(real(&request));
+    ways.extend(real(lab, &request));
     let name = function.name().to_uppercase();
     let title = format!("{name} of windows of {width} bytes, every {step}: speed-up by block size");
     let (mut outcome, series) = speedups(lab, &title, &sizes, |data| each_window(reduced, data), ways);

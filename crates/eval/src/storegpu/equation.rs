@@ -39,9 +39,9 @@ pub fn predictions(lab: &Lab) -> Result<Outcome, Failed> {
         for (name, speed) in [("GeForce 8800", models::GEFORCE_8800), ("GPU on PCIe 5.0", Speed::PCIE5_GPU)] {
             add(name, &Rig::modelled(&[speed], 1, Buffers::Reused), 1, Series::model(name));
         }
-        let real = Rig::real();
-        for device in 1..=real.names.len() {
-            add(&real.names[device - 1], &real, device, Series::measured(&real.names[device - 1]));
+        let real = Rig::real(lab);
+        for (device, name) in real.devices() {
+            add(name, &real, device, Series::measured(name));
         }
         plots.push(Plot {
             title: format!("Equation 1, fitted to the ends: {what}"),
@@ -54,7 +54,7 @@ pub fn predictions(lab: &Lab) -> Result<Outcome, Failed> {
     }
     outcome.plots = plots;
     worst.into_iter().for_each(|(name, off)| outcome.find(name, off, "%", None));
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     Ok(outcome)
 }
 

@@ -74,6 +74,7 @@ pub fn tables(lab: &Lab) -> Result<Outcome, Failed> {
         Series::measured("all cores"),
         Series::model("GeForce 8800"),
     ];
+    series.extend(Rig::real(lab).lines());
     let paper = [(155.76, 1015.9), (234.17, 1101.6), (8.06, 194.24), (11.05, 255.21)];
     let ways = [
         ("fixed, SHA-1", Digest::Sha1),
@@ -87,7 +88,7 @@ pub fn tables(lab: &Lab) -> Result<Outcome, Failed> {
         } else {
             variable_rates(lab, image, bits, digest)
         };
-        for (series, rate) in series.iter_mut().zip(rates) {
+        for (series, rate) in series.iter_mut().zip(&rates) {
             series.push(at as f64, rate.map(|rate| rate / 1e6));
         }
         outcome.find(
@@ -115,12 +116,20 @@ pub fn tables(lab: &Lab) -> Result<Outcome, Failed> {
         series,
         limits: vec![Limit { name: "memory, read by all cores".into(), y: memory_rate(lab) / 1e6 }],
     });
-    outcome.note(models::NOTE);
+    models::note(&mut outcome);
     Ok(outcome)
 }
 
-/// Blocks of a fixed size, each hashed: by the ordinary function, by one core, by all, and on the model.
-fn direct_rates(lab: &Lab, image: &[u8], size: usize, digest: Digest) -> [Spread; 4] {
+/// On all cores, on the model of the paper's card, and on the devices that are there.
+fn on_rigs(lab: &Lab, of_rig: impl Fn(&Rig, usize) -> Spread) -> Vec<Spread> {
+    let (real, model) = (Rig::real(lab), Rig::modelled(&[models::GEFORCE_8800], 1, Buffers::Reused));
+    let mut rates = vec![of_rig(&Rig::processor(lab.threads), 0), of_rig(&model, 1)];
+    rates.extend(real.devices().map(|(device, _)| of_rig(&real, device)));
+    rates
+}
+
+/// Blocks of a fixed size, each hashed: by the ordinary function, by one core, by all, on the model, and on the devices that are there.
+fn direct_rates(lab: &Lab, image: &[u8], size: usize, digest: Digest) -> Vec<Spread> {
     let request = direct(digest);
     let usual = lab.rate(image.len(), || {
         image.chunks(size).for_each(|block| {
@@ -134,13 +143,11 @@ fn direct_rates(lab: &Lab, image: &[u8], size: usize, digest: Digest) -> [Spread
         lab.rate(image.len(), all)
     };
     let one = of_rig(&Rig::processor(1), 0);
-    let cores = of_rig(&Rig::processor(lab.threads), 0);
-    let model = of_rig(&Rig::modelled(&[models::GEFORCE_8800], 1, Buffers::Reused), 1);
-    [usual, one, cores, model]
+    [usual, one].into_iter().chain(on_rigs(lab, of_rig)).collect()
 }
 
 /// Windows are hashed, blocks cut behind some of them, and those hashed.
-fn variable_rates(lab: &Lab, image: &[u8], bits: u32, digest: Digest) -> [Spread; 4] {
+fn variable_rates(lab: &Lab, image: &[u8], bits: u32, digest: Digest) -> Vec<Spread> {
     let function = if digest == Digest::Sha1 { WindowFunction::Sha1 } else { WindowFunction::Md5 };
     let spec = window(function, 20, 4, 4);
     let kind = ordinary(digest);
@@ -174,7 +181,5 @@ fn variable_rates(lab: &Lab, image: &[u8], bits: u32, digest: Digest) -> [Spread
         all();
         lab.rate(image.len(), all)
     };
-    let cores = of_rig(&Rig::processor(lab.threads), 0);
-    let model = of_rig(&Rig::modelled(&[models::GEFORCE_8800], 1, Buffers::Reused), 1);
-    [usual, one, cores, model]
+    [usual, one].into_iter().chain(on_rigs(lab, of_rig)).collect()
 }

@@ -360,7 +360,7 @@ impl Core {
     pub fn room(self: &Arc<Self>, bytes: usize) -> Result<Reservation<'_>> {
         let bytes = bytes as u64 + RECORD_ROOM;
         if self.is_filling() {
-            self.relieve();
+            self.early.is_filling();
         }
         match self.log.reserve(bytes, Some(PATIENCE)) {
             Err(error) if error.kind() == ErrorKind::Busy => {

@@ -5,6 +5,8 @@
 //! still what the file begins with and the row is still the one that the file was begun over; else all of it is stored as if there had been no rounds, and what they have stored is found again.
 //! So a round that fails, or was for nothing, costs time and nothing else.
 //!
+//! The same thread makes room in the log when that is half full: whoever writes goes on meanwhile, and waits only where all of it is.
+//!
 //! A prefix is let go of when its file is stored, closed or changed, a moment later, by the same thread; never while something is committed that may lie over it.
 //!
 //! **Programs that read the file meanwhile** count as having been handed what a round stores, from before it can be seen: if that changes, what they did is void. What was stored of a file before it was
@@ -166,7 +168,17 @@ struct Waiting {
     held: BTreeSet<u64>,
     not_before: Option<Instant>,
     looked: Option<Instant>,
+    /// The log is half full.
+    is_filling: bool,
     is_ending: bool,
+}
+
+/// What is next for the thread.
+enum Next {
+    Round(Arc<File>),
+    Room,
+    /// At what is held.
+    Look,
 }
 
 impl Earlies {
@@ -196,25 +208,37 @@ impl Earlies {
         }
     }
 
-    /// Waits for something to do: a file to store, or `None` for a look at what is held. `Err` at the end.
-    fn next(&self) -> std::result::Result<Option<Arc<File>>, ()> {
+    /// The log is half full.
+    pub fn is_filling(&self) {
+        let mut state = self.lock();
+        if !std::mem::replace(&mut state.is_filling, true) {
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for something to do; `None` at the end.
+    fn next(&self) -> Option<Next> {
         let mut state = self.lock();
         loop {
             let now = Instant::now();
             if state.is_ending {
-                return Err(());
+                return None;
             }
-            if state.not_before.is_none_or(|at| now >= at)
-                && let Some(file) = state.due.pop()
-            {
-                return Ok(Some(file));
+            if state.not_before.is_none_or(|at| now >= at) {
+                if std::mem::take(&mut state.is_filling) {
+                    return Some(Next::Room);
+                }
+                if let Some(file) = state.due.pop() {
+                    return Some(Next::Round(file));
+                }
             }
             let looked = *state.looked.get_or_insert(now);
             if !state.held.is_empty() && now.duration_since(looked) >= LOOK_EVERY {
                 state.looked = Some(now);
-                return Ok(None);
+                return Some(Next::Look);
             }
-            let idle = state.held.is_empty() && state.due.is_empty();
+            let idle = state.held.is_empty() && state.due.is_empty() && !state.is_filling;
             let pause = if idle { Duration::from_secs(3600) } else { LOOK_EVERY };
             state = self.changed.wait_timeout(state, pause).expect("no panic while held").0;
         }
@@ -224,18 +248,24 @@ impl Earlies {
 impl Core {
     /// What the thread does.
     pub fn store_early(self: &Arc<Self>) {
-        while let Ok(next) = self.early.next() {
-            let Some(file) = next else {
-                self.let_go_of_early();
-                continue;
-            };
-            let done = self.early_round(&file);
-            // Whoever closes the file says what is wrong, if it still is.
-            if done.is_err() {
-                self.early.lock().not_before = Some(Instant::now() + RETRY);
-                if self.open.get(file.number).is_some() {
-                    // Perhaps nothing more is written that would say so.
-                    self.early.is_due(&file);
+        while let Some(next) = self.early.next() {
+            match next {
+                Next::Look => self.let_go_of_early(),
+                // There is some still, so nobody has to fail if it cannot be done. What was written while it was made may have said so again.
+                Next::Room => {
+                    if self.is_filling() && self.fail(self.make_room()).is_err() {
+                        self.early.lock().not_before = Some(Instant::now() + RETRY);
+                    }
+                }
+                Next::Round(file) => {
+                    // Whoever closes the file says what is wrong, if it still is.
+                    if self.early_round(&file).is_err() {
+                        self.early.lock().not_before = Some(Instant::now() + RETRY);
+                        if self.open.get(file.number).is_some() {
+                            // Perhaps nothing more is written that would say so.
+                            self.early.is_due(&file);
+                        }
+                    }
                 }
             }
         }

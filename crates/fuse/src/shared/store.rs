@@ -56,7 +56,6 @@ const SMALL_BATCH_MAX: u64 = 1 << 20;
 pub(super) struct Turn {
     pub turn: Mutex<Asked>,
     waiting: Mutex<Vec<Arc<File>>>,
-    relieving: Mutex<()>,
     left: Mutex<Left>,
 }
 
@@ -210,13 +209,6 @@ impl Core {
             }
         }
         first
-    }
-
-    /// Makes room in the log, unless somebody is at it. There is some still, so nobody has to fail if it cannot be done.
-    pub fn relieve(self: &Arc<Self>) {
-        if let Ok(_alone) = self.turn.relieving.try_lock() {
-            let _ = self.fail(self.make_room());
-        }
     }
 
     /// Stores everything that can be, and only if that was not enough what may never have a name.
