@@ -243,7 +243,7 @@ pub fn bottleneck(lab: &Lab) -> Result<Outcome, Failed> {
     outcome.notes.extend(notes(&said));
     outcome.note(
         "The rule is in `crates/eval/src/qzfs/neck.rs`: of the part that takes longest, the bottleneck is the disk, if four fifths of what it takes are used; else whoever took most of the \
-         processors, if four fifths of those are; else a thread of the mount that was busy for four fifths of the time; else one job, if four are 1.2 times as fast until fio ends; else what is waited for.",
+         processors, if four fifths of those are (of a machine that others keep busy nothing is said); else a thread of the mount that was busy for four fifths of the time; else one job, if four are 1.2 times as fast until fio ends; else what is waited for.",
     );
     outcome.note(
         "fio ends when the mount has acknowledged all, unsynced; then the mount is asked to store all (`draining`), and unmounted. Threads' times are from /proc; of the workers' time so much is compression as the codec takes for the same bytes by itself, \
