@@ -21,6 +21,7 @@ mod ghost;
 mod lines;
 mod machine;
 pub mod measure;
+mod modelled;
 pub mod models;
 mod mosastore;
 mod mounted;
@@ -35,6 +36,7 @@ mod rig;
 mod shares;
 mod similarity;
 mod storegpu;
+mod threads;
 mod wrote;
 
 pub use experiment::{Experiment, Failed, Lab, Paper, Scale};

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use outrigger_fuse::control::Client;
+
 use crate::experiment::{Failed, Lab, check};
 
 /// A new store, mounted; unmounted when dropped.
@@ -72,6 +74,23 @@ impl Mount {
             std::thread::sleep(Duration::from_millis(10));
         }
         Ok(Self { child, point, base: base.to_path_buf() })
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits until all that was acknowledged is stored.
+    ///
+    /// # Errors
+    /// What the mount says.
+    pub fn drain(&self) -> Result<(), Failed> {
+        let mount = Client::connect(&self.base.join("store"))?;
+        let mut mount =
+            mount.ok_or_else(|| Failed::Program("nothing listens in the mounted store".into()))?;
+        let answer = mount.ask("stored")?;
+        check(answer == "ok", format!("the mount answers {answer}"))
     }
 
     /// Processor seconds of the mount's process so far.

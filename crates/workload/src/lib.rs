@@ -13,6 +13,7 @@
 //! | images of a long computation, one after the other | [`Search`]; of any process, [`process_image`] |
 //! | blocks that are written again soon | [`rewrites`] |
 //! | genomic reads | [`reads`] |
+//! | text, as program source is | [`text()`] |
 //! | many small files | [`small_files`] |
 //! | everything a file system allows and a copy gets wrong | [`nasty_tree`] |
 //! | "is the copy the same?" | [`compare_trees`] |
@@ -63,6 +64,7 @@ pub use search::Search;
 pub use skip::say_skipped;
 pub use stream::{Stream, StreamOptions, stream};
 pub use stress::{Done, StressOptions, stress_finish, stress_job, stress_start};
+pub use text::text;
 pub use tree::{
     MutateOptions, MutateSummary, TreeOptions, TreeSummary, mutate_tree, small_files, source_tree,
 };

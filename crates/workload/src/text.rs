@@ -1,6 +1,30 @@
 //! Text that looks like program source to a compressor: a vocabulary with favourites, indented lines, recurring forms.
 
+use std::io::{self, Write};
+
 use crate::Rng;
+
+/// Bytes of a text that prefers words of its own.
+const FILE: usize = 64 << 10;
+
+/// Writes `len` bytes of text that looks like program source: files of 64 KiB of one project, one after the other.
+///
+/// # Errors
+/// Those of `out`.
+pub fn text(seed: u64, len: u64, out: &mut dyn Write) -> io::Result<()> {
+    let project = Text::new(seed);
+    let mut left = len;
+    for file in 1.. {
+        if left == 0 {
+            break;
+        }
+        let bytes = project.bytes(&mut Rng::part(seed, file), FILE);
+        let some = left.min(FILE as u64);
+        out.write_all(&bytes[..some as usize])?;
+        left -= some;
+    }
+    Ok(())
+}
 
 const SYLLABLES: [&str; 40] = [
     "al", "ba", "buf", "ca", "con", "cur", "dat", "dev", "dir", "en", "ent", "fi", "fs", "get", "ha", "in",
@@ -82,5 +106,17 @@ impl Text {
             _ => writeln!(out, "{tabs}goto err_{a};"),
         };
         debug_assert!(written.is_ok(), "writing into a String cannot fail");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_seed_gives_the_same_text_and_no_file_twice() {
+        let mut out = Vec::new();
+        super::text(1, 200_000, &mut out).unwrap();
+        assert_eq!(blake3::hash(&out).to_hex().as_str()[..32], *"8f496c8d5d64e943c1f29b19da3fd4ac");
+        assert_ne!(out[..65_536], out[65_536..131_072]);
+        assert!(out.is_ascii() && out.len() == 200_000);
     }
 }

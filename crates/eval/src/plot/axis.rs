@@ -23,8 +23,8 @@ impl Mapped {
             low = 10_f64.powf((low.log10() * 2.0 - 0.1).floor() / 2.0);
             high = 10_f64.powf((high.log10() * 2.0 + 0.1).ceil() / 2.0);
         } else {
-            low = low.min(0.0);
-            high *= 1.08;
+            low = low.min(0.0) * 1.08;
+            high = high.max(0.0) * 1.08;
         }
         Self::new(axis, low, high, places)
     }

@@ -72,11 +72,14 @@ fn coloured(drawing: &Drawing) -> impl Iterator<Item = (&Series, usize)> {
 pub fn bars(drawing: &Drawing, x: &Mapped, y: &Mapped, out: &mut String) {
     let count = coloured(drawing).count().max(1) as f64;
     let width = (x.band() * 0.8 / count).min(64.0);
+    // From nothing, which lies higher where there are bars of less than that.
+    let nothing = if drawing.plot.y.log { super::BOTTOM } else { y.place(0.0) };
     for (at, (series, colour)) in coloured(drawing).enumerate() {
         let class = class(colour, series.kind);
         for point in &series.points {
             let left = x.place(point.x) + (at as f64 - count / 2.0) * width;
-            bar(left + 1.0, width - 2.0, y.place(point.y), super::BOTTOM, &class, out);
+            let end = y.place(point.y);
+            bar(left + 1.0, width - 2.0, end.min(nothing), end.max(nothing), &class, out);
             whisker(left + width / 2.0, y.place(point.low), y.place(point.high), "ink", out);
         }
     }

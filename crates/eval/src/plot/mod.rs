@@ -306,6 +306,27 @@ mod tests {
         }
     }
 
+    /// What is less than nothing hangs from where nothing is.
+    #[test]
+    fn bars_of_less_than_nothing_hang() {
+        let mut plot = plot(Form::Bars);
+        plot.series.truncate(1);
+        plot.series[0].points[1] =
+            crate::record::Point { y: -2.0, low: -2.0, high: -2.0, ..plot.series[0].points[1] };
+        let svg = file(&Drawing::of(plot), false);
+        let bars = svg.split("<rect class=\"bar").skip(1).map(|bar| {
+            let of = |name: &str| -> f64 {
+                let (_, rest) = bar.split_once(&format!(" {name}=\"")).expect("a bar has a place");
+                rest.split('"').next().unwrap().parse().unwrap()
+            };
+            (of("y"), of("y") + of("height"))
+        });
+        let bars: Vec<(f64, f64)> = bars.take(3).collect();
+        // Places grow downwards: one ends where the other begins.
+        assert!((bars[0].1 - bars[1].0).abs() < 0.2 && bars[1].1 > bars[1].0 + 10.0, "{bars:?}");
+        assert!((bars[0].1 - bars[2].1).abs() < 0.2 && bars[1].1 < BOTTOM, "{bars:?}");
+    }
+
     #[test]
     fn a_dark_drawing_has_the_dark_colours_in_force() {
         assert!(!file(&Drawing::of(plot(Form::Lines)), true).contains("@media"));

@@ -199,7 +199,7 @@ impl Writer {
             ended: Ended::default(),
         };
         let failing = Arc::clone(&shared);
-        let committer = std::thread::spawn(move || {
+        let committer = spawn("write-commit".to_string(), move || {
             let ended = catch_unwind(AssertUnwindSafe(|| committer.run(&receiver)))
                 .unwrap_or_else(|_| Err(panicked()));
             // The pipeline must not wait for a committer that is gone.
@@ -209,9 +209,9 @@ impl Writer {
             ended
         });
         let workers = (0..options.threads)
-            .map(|_| {
+            .map(|number| {
                 let (shared, messages) = (Arc::clone(&shared), messages.clone());
-                std::thread::spawn(move || {
+                spawn(format!("write-{number}"), move || {
                     let ended = catch_unwind(AssertUnwindSafe(|| shared.work(&messages)));
                     match ended {
                         Ok(Ok(())) => {}
@@ -335,6 +335,11 @@ impl Drop for Writer {
             self.committer.take().into_iter().for_each(|committer| drop(committer.join()));
         }
     }
+}
+
+/// A thread with a name, so that whoever looks at a process sees what its time goes into.
+fn spawn<T: Send + 'static>(name: String, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    std::thread::Builder::new().name(name).spawn(run).expect("a thread can be started")
 }
 
 fn panicked() -> Error {
