@@ -32,6 +32,7 @@
 //! | `nameless.rs` | files that have no name yet |
 //! | `store.rs` | from the log to the store |
 //! | `early.rs` | large files, while they are written |
+//! | `carried.rs` | those that agents on other hosts store |
 //! | `behind.rs` | closes that come back before they are committed, if that is wanted |
 //! | `locks/` | locks of programs, among all hosts |
 //! | `follow.rs`, `hidden.rs`, `noted.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
@@ -45,6 +46,7 @@
 
 mod attributes;
 mod behind;
+mod carried;
 mod core;
 mod early;
 mod file;
@@ -200,6 +202,11 @@ impl SharedVolume {
     /// How the kernel is made to forget what it has cached of a file that another host has changed. It is asked to by threads of this volume, which serve no requests.
     pub fn forget_by(&self, forget: impl Fn(u64) + Send + Sync + 'static) {
         self.locks.forget_by(Box::new(forget));
+    }
+
+    /// Its session.
+    pub fn session_id(&self) -> SessionId {
+        self.core.session.id()
     }
 
     /// Where it has its log, and listens.

@@ -137,6 +137,7 @@ impl Core {
     pub fn store_file(self: &Arc<Self>, file: &Arc<File>, closes: bool) -> Result<()> {
         let mut stored = Ok(());
         if !file.is_stored() {
+            self.await_carrier(file);
             self.store_behind();
             stored = self.store_one(file);
         }
@@ -197,6 +198,7 @@ impl Core {
     /// The first one; what could not be stored stays staged.
     pub fn store_all(self: &Arc<Self>) -> Result<()> {
         let files = self.dirty();
+        files.iter().for_each(|file| self.await_carrier(file));
         // Most of it at once.
         self.will_store(&files);
         let mut first = Ok(());
