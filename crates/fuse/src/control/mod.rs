@@ -5,6 +5,7 @@
 //! | line | answer |
 //! | --- | --- |
 //! | `stored` | `ok` once everything that was acknowledged before is in the store, where the client will read it |
+//! | `closed` | `ok` once all files that were closed before are in the store as they were closed |
 //! | `pause` (and the next two: of a mount that owns its store) | `ok` once that is so, and nothing more will be stored until `release` or the end of the connection: for a client that takes a snapshot. Changes go on |
 //! | `hold` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store |
 //! | `release` | `ok` once the mount has forgotten what it knew, and changes go on |
@@ -58,6 +59,11 @@ pub trait Controlled: Watched + Send + Sync + 'static {
     /// # Errors
     /// Those of the store.
     fn stored(&self) -> Result<()>;
+    /// Stores what was closed.
+    ///
+    /// # Errors
+    /// Those of the store.
+    fn closed(&self) -> Result<()>;
     /// Looks again which files are to be followed.
     ///
     /// # Errors
@@ -89,6 +95,10 @@ impl Controlled for LiveVolume {
         self.destage_all()
     }
 
+    fn closed(&self) -> Result<()> {
+        self.destage_all()
+    }
+
     fn refresh_follows(&self) -> Result<()> {
         self.refresh_follows()
     }
@@ -117,6 +127,10 @@ impl Controlled for LiveVolume {
 impl Controlled for SharedVolume {
     fn stored(&self) -> Result<()> {
         self.store_all()
+    }
+
+    fn closed(&self) -> Result<()> {
+        self.store_closed()
     }
 
     fn refresh_follows(&self) -> Result<()> {
@@ -219,6 +233,7 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
     while let Some(line) = lines.next().transpose()? {
         match line.as_str() {
             "stored" => answer(&mut answers, volume.stored().map(|()| "ok".to_string()))?,
+            "closed" => answer(&mut answers, volume.closed().map(|()| "ok".to_string()))?,
             "status" => answer(&mut answers, Ok(measures::json(&counted.status())))?,
             "pause" => match owner(volume).and_then(|volume| volume.pause()) {
                 Err(error) => answer(&mut answers, Err(error))?,
