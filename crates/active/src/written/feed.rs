@@ -161,7 +161,7 @@ impl Follower {
         pipes: &mut Pipes,
     ) -> Result<u64> {
         let (mut at, mut asked_again, mut looked) = (0u64, 0, Instant::now());
-        let (mut carry, mut is_told) = (self.carry(number, inode)?, false);
+        let (mut carry, mut is_told) = (self.carry(number, inode), false);
         loop {
             self.check_stopped()?;
             if self.has_gone(&mut looked) {
@@ -210,14 +210,15 @@ impl Follower {
     }
 
     /// What stores a file for a mount on another host.
-    fn carry(&self, number: u32, inode: u64) -> Result<Option<Carry>> {
+    fn carry(&self, number: u32, inode: u64) -> Option<Carry> {
         let (Some(far), Some(path)) =
             (self.far.as_ref().filter(|far| far.is_kept), self.paths.get(number as usize))
         else {
-            return Ok(None);
+            return None;
         };
         let of = (path, inode, SessionId(self.written.mount));
-        Carry::new(&self.store, &far.session, self.place.as_ref(), of).map(Some)
+        // Where it cannot be, the mount does it.
+        Carry::new(&self.store, &far.session, self.place.as_ref(), of).ok()
     }
 
     /// Reads what the mount has stored of the file until it is closed, or nobody knows; how far it came.

@@ -328,7 +328,7 @@ fn left_of(store: &Store, at: At, written: Written) -> Result<Option<Root>> {
     }
 }
 
-/// Lets go of what mounts that have gone had held of files that no job waits for any more.
+/// Lets go of what mounts that have gone had held of files that no job waits for any more, and removes their notes.
 ///
 /// # Errors
 /// Those of the database.
@@ -336,6 +336,8 @@ pub fn sweep(store: &Store) -> Result<()> {
     if !store.is_shared() {
         return Ok(());
     }
+    control::sweep_offers(store)?;
+    shared::sweep_awaited(store)?;
     let left = shared::left_open(store)?;
     if left.is_empty() {
         return Ok(());

@@ -35,7 +35,7 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use client::Client;
-pub use remote::{Offer, Remote, offer_of, place};
+pub use remote::{Offer, Remote, offer_of, place, sweep_offers};
 
 use crate::follow::{Followed, StillWaits};
 use crate::fs::Counted;

@@ -117,8 +117,11 @@ impl Drop for Knock<'_> {
     }
 }
 
-/// Removes what mounts and agents that are gone have left.
-fn sweep(store: &Store) -> Result<()> {
+/// Removes notes that mounts and agents have left which are gone.
+///
+/// # Errors
+/// Those of the database.
+pub fn sweep_offers(store: &Store) -> Result<()> {
     let jobs = store.jobs()?;
     let (offers, knocks) = (jobs.notes(OFFERS)?, jobs.notes(KNOCKS)?);
     let offers = offers.into_iter().map(|note| (OFFERS, note.name.clone(), note.name));
@@ -161,7 +164,7 @@ impl Remote {
             );
             return Err(Error::new(ErrorKind::Invalid, why));
         }
-        sweep(store)?;
+        sweep_offers(store)?;
         let (mount, over) = (volume.session_id(), Arc::new(AtomicBool::new(false)));
         let serving = Arc::new(Serving {
             volume: Arc::downgrade(volume),

@@ -473,10 +473,12 @@ impl<F: Versioned> Following<F> {
     /// Waits, as long as `goes_on` says when something has moved and how long to wait for that, in one of the threads that may; false, and nobody has waited, if there is none. `threads` serve requests.
     pub fn wait_while(&self, threads: usize, mut goes_on: impl FnMut() -> Option<Duration>) -> bool {
         let is_free = self.waiting.fetch_add(1, Ordering::Relaxed) < most_waiting(threads);
-        while is_free {
-            let seen = self.moved.now();
-            let Some(most) = goes_on() else { break };
-            self.moved.wait(seen, most);
+        if is_free {
+            loop {
+                let seen = self.moved.now();
+                let Some(most) = goes_on() else { break };
+                self.moved.wait(seen, most);
+            }
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         is_free

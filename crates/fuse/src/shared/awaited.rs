@@ -72,6 +72,27 @@ pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
     Err(Error::new(ErrorKind::Busy, why))
 }
 
+/// Removes notes of mounts that are gone.
+///
+/// # Errors
+/// Those of the database.
+pub fn sweep_awaited(store: &Store) -> Result<()> {
+    let (jobs, locks) = (store.jobs()?, store.locks_dir());
+    let notes = [BEHIND, WAITS].map(|kind| jobs.notes(kind).map(|notes| (kind, notes)));
+    let sessions = store.meta.sessions()?;
+    for noted in notes {
+        let (kind, notes) = noted?;
+        for note in notes {
+            let mount = note.name.split(' ').next().unwrap_or_default();
+            let is_it = |row: &SessionRow| row.id.0.to_string() == mount && !is_gone(row, Some(&locks));
+            if !sessions.iter().any(is_it) {
+                jobs.set_note(kind, &note.name, None)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 impl Core {
     fn id(&self) -> SessionId {
         self.session.id()

@@ -219,7 +219,9 @@ fn in_any_doubt_the_mount_stores_the_file_itself_and_nothing_is_held_for_ever() 
         assert!(site.input(job) == data, "{way:?}");
         let state = if spoils { SplitState::Waiting } else { SplitState::Running };
         assert_eq!(site.split(job).state, state, "{way:?}: what was read counts, or does not");
-        assert!(spoils || new_bytes(&one) >= before + data.len() as u64, "{way:?}: the mount has stored it");
+        // What others have stored all the same is found.
+        let stores_all = matches!(way, Way::HangsUp | Way::CannotStore | Way::Lies);
+        assert!(!stores_all || new_bytes(&one) >= before + data.len() as u64, "{way:?}: it has stored it");
         // Who carried it goes without a word: what it held goes with the collector's next run.
         drop(carrier);
         site.reclaim();
