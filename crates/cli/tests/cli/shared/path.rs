@@ -1,10 +1,13 @@
 //! Programs in the path of what is written on another host: an agent there reads the file from the mount, and stores it for it. And what is left when one of them is killed.
 
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{Host, Shared, command};
@@ -175,6 +178,62 @@ fn an_agent_on_another_host_reads_the_file_and_stores_it_and_its_own_leave_it_to
     assert!(!site.two.path("up/c").exists());
     drop(std::mem::take(&mut site.agents));
     site.nothing_is_held();
+    site.shared.check(&site.one);
+}
+
+/// Stands between a mount and its followers, and cuts each of the first conversations when so much has gone through.
+fn cuts_after(to: String, cuts: usize, bytes: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let done = Arc::new(AtomicUsize::new(0));
+    let cut = Arc::clone(&done);
+    std::thread::spawn(move || {
+        for here in listener.incoming() {
+            let (mut here, mut there) = (here.unwrap(), TcpStream::connect(&to).unwrap());
+            let (mut asks, mut asked) = (here.try_clone().unwrap(), there.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let _ = std::io::copy(&mut asks, &mut asked);
+                let _ = asked.shutdown(Shutdown::Both);
+            });
+            // Of agents that only look whether it is there nothing is cut.
+            let (mut passed, mut block) = (0, vec![0; 64 << 10]);
+            while let Ok(len @ 1..) = there.read(&mut block) {
+                passed += len;
+                if cut.load(Ordering::SeqCst) < cuts && passed > bytes {
+                    cut.fetch_add(1, Ordering::SeqCst);
+                    break;
+                }
+                if here.write_all(&block[..len]).is_err() {
+                    break;
+                }
+            }
+            let _ = (here.shutdown(Shutdown::Both), there.shutdown(Shutdown::Both));
+        }
+    });
+    (address, done)
+}
+
+#[test]
+fn over_a_connection_that_is_cut_again_and_again_it_goes_on_where_it_was() {
+    let Some(site) = Site::new("1W->2W", &["--out", "up/{name}", "--tries", "1"]) else { return };
+    let notes = format!("{}.job_note", site.shared.schema);
+    let offered = "WHERE kind = 'offers-open-files'";
+    let to = site.shared.server.sql(&format!("SELECT split_part(value, ' ', 1) FROM {notes} {offered}"));
+    let (address, cuts) = cuts_after(to, 2, 2 << 20);
+    let value = format!("'{address} ' || split_part(value, ' ', 2)");
+    site.shared.server.sql(&format!("UPDATE {notes} SET value = {value} {offered}"));
+    let data = text(7);
+    let mut writer = site.write("a", &data);
+    site.until(|| site.read() == LEN as u64);
+    writer.goes_on();
+    let said = site.wait("1");
+    assert_eq!(said.code, 0, "{}", said.err);
+    let data = with_end(&data);
+    site.must_be("raw/a", &data);
+    site.must_be("up/a", &data.to_ascii_uppercase());
+    assert_eq!(cuts.load(Ordering::SeqCst), 2);
+    assert_eq!(site.read(), data.len() as u64, "nothing was read twice");
+    assert_eq!(site.counted("new_bytes"), 0, "the mount has stored none of it");
     site.shared.check(&site.one);
 }
 
