@@ -16,7 +16,7 @@
 //!
 //! **Of a store in PostgreSQL** a mount has what is written for itself, until it is stored. So runners on its host, which find its socket, claim such a job at once; others once something of the file is stored
 //! ([`early`]), or it is closed, and they read what is stored, as more comes.
-//! If the program is attached in the path, and the mount offers its open files ([`outrigger_fuse::control::Remote`]), an agent on another host takes it before these do, and stores the file besides ([`carry`], [`line`]).
+//! If the program is attached in the path, and the mount offers its open files ([`outrigger_fuse::control::Remote`]), an agent on another host takes it before these do, and stores the file besides (`carry.rs`, `line.rs`).
 //! And what the mount had not stored is gone with it, although it was acknowledged: of the file there is what was synced last. A program that took that for the whole
 //! would be wrong, so the job fails, and says so; what is there becomes its input, for whoever retries it.
 

@@ -291,6 +291,8 @@ impl Core {
     fn let_go_of_early(&self) {
         let held: Vec<u64> = self.early.lock().held.iter().copied().collect();
         for number in held {
+            // What an agent has stored is held, and then the file's, by whoever has the turn.
+            let _turn = self.turn.turn.lock().expect("no panic while held");
             let is_needed = self.open.get(number).is_some_and(|file| file.read().needs_early());
             if !is_needed && self.store.meta.release(&holder(number, self.session.id()), None).is_ok() {
                 self.early.lock().held.remove(&number);
