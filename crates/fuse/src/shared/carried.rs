@@ -168,7 +168,7 @@ impl Core {
         let Some(end) = asked() else { return };
         self.following.told();
         let (mut moved, mut consumed) = (Instant::now(), None);
-        let waited = self.following.wait_while(self.options.write_threads, || {
+        let waited = self.following.wait_while(self.options.request_threads, || {
             let state = file.read();
             let open = state.open.as_deref().filter(|open| open.end == End::Open)?;
             let carrier = open.carrier.as_ref()?;

@@ -205,7 +205,7 @@ impl Core {
     /// Waits until a write of so many bytes at `offset` (with `appends`: at the file's end) is not too far ahead of those who read the file.
     pub fn wait_for_followers(&self, file: &File, offset: u64, len: usize, appends: bool) {
         let note = |text| self.reports.note(text);
-        self.following.wait_for(file, &Write { offset, len, appends }, self.options.write_threads, note);
+        self.following.wait_for(file, &Write { offset, len, appends }, self.options.request_threads, note);
     }
 
     fn report(&self, done: Result<()>) {

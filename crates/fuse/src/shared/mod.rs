@@ -109,6 +109,8 @@ pub struct SharedOptions {
     pub staging_bytes: u64,
     /// Threads that cut, hash and compress.
     pub write_threads: usize,
+    /// Threads that serve requests. All but one (of eight, if there are more) may wait for programs that read files while they are written, and for agents that store them.
+    pub request_threads: usize,
     /// Threads that decode ahead of reads in order.
     pub ahead_threads: usize,
     /// Show `.snapshots` in the root.
@@ -131,6 +133,7 @@ impl SharedOptions {
         Self {
             staging_bytes: STAGING_BYTES,
             write_threads: threads,
+            request_threads: threads,
             ahead_threads: threads,
             snapshots: true,
             tame_snapshots: false,

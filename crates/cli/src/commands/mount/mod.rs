@@ -356,7 +356,10 @@ fn serve_shared(
     (reports, log): (Reports, &Log),
 ) -> Outcome {
     let store = open_to_write(context, plan)?;
+    // Those that wait for agents on other hosts take no processor.
+    let threads = if plan.flags.serve_followers.is_some() { THREADS_MAX } else { threads };
     let mut options = SharedOptions::new(context.threads);
+    options.request_threads = threads;
     options.staging_bytes = plan.flags.staging_bytes.unwrap_or(options.staging_bytes);
     options.overrides = plan.flags.overrides;
     options.tame_snapshots = plan.flags.honours_rights();

@@ -41,7 +41,7 @@ impl Site {
     }
 
     fn agent(&mut self, name: &str) {
-        let host = if name == "two" { &self.two } else { &self.one };
+        let host = if name.starts_with("two") { &self.two } else { &self.one };
         self.agents.start(command(&host.place, &host.url, &["node", "--name", name, "--slots", "2"]));
         self.until(|| self.one.done(&["node", "list"]).text().contains(name));
     }
@@ -178,6 +178,25 @@ fn an_agent_on_another_host_reads_the_file_and_stores_it_and_its_own_leave_it_to
     assert!(!site.two.path("up/c").exists());
     drop(std::mem::take(&mut site.agents));
     site.nothing_is_held();
+    site.shared.check(&site.one);
+}
+
+#[test]
+fn files_that_are_closed_at_the_same_time_are_all_stored_by_agents() {
+    let Some(mut site) = Site::new("1W->2W", &["--out", "up/{name}", "--tries", "1"]) else { return };
+    site.agent("two-too");
+    let files: Vec<(String, Vec<u8>)> = (0..5).map(|at| (format!("f{at}"), text(20 + at))).collect();
+    let mut writers: Vec<Writer> = files.iter().map(|(name, data)| site.write(name, data)).collect();
+    site.until(|| site.read() == (files.len() * LEN) as u64);
+    std::thread::scope(|scope| writers.iter_mut().for_each(|writer| drop(scope.spawn(|| writer.goes_on()))));
+    for (at, (name, data)) in files.iter().enumerate() {
+        let said = site.wait(&(at + 1).to_string());
+        assert_eq!(said.code, 0, "{}", said.err);
+        let data = with_end(data);
+        site.must_be(&format!("raw/{name}"), &data);
+        site.must_be(&format!("up/{name}"), &data.to_ascii_uppercase());
+    }
+    assert_eq!(site.counted("new_bytes"), 0, "the mount has stored none of it");
     site.shared.check(&site.one);
 }
 
