@@ -10,7 +10,7 @@
 | splits | what a split costs beside the program that it runs: many tiny ones, kept in and not, less what starting the program alone costs |
 | feed | at which rate a program is fed: the same program over a stored file, and over the plain file it was put from |
 | join | what joining files costs |
-| attach | a file that is written in a mount of this machine, and read by a program meanwhile: in the path of the data, beside it, and not at all |
+| attach | a file that is written in a mount of this machine, and read by a program there meanwhile: in the path of the data, beside it, and not at all |
 | foreground | a client that reads and writes in a mount, alone and with a job beside it, which yields or does not: latencies and rates of both (active_foreground.py) |
 | dscal, aminogen | the paper's two programs with 1, 2 and 4 storage hosts: who runs them, when the client is free, what crosses its interface (active_hosts.py) |
 | scale | programs that read at a limited rate, on 1, 2 and 4 hosts: whether hosts add up, and what they read from each other |
@@ -264,7 +264,7 @@ def figures(report):
         for count in map(str, hosts["hosts"]):
             of = lambda way, key: middle(one[way].get(count), key)  # noqa: E731
             label = f"{name}, {count} {'host' if count == '1' else 'hosts'}"
-            for way in ("none", "path", "beside"):
+            for way in ("none", "stream", "path", "beside"):
                 if traffic := of(way, "client_bytes"):
                     limit = {"dscal": "at most 1.05 x the input", "aminogen": "at most 5 MB"}[name] if way != "none" else "input and output"
                     whole = size + made if way == "none" else size
@@ -272,8 +272,9 @@ def figures(report):
                     row(f"{label}: at the client, {way}", limit, traffic, lambda value, times=times: f"{value / 1e6:.2f} MB{times}")
             if name == "dscal":
                 row(f"{label}: client free, beside, over a plain write", "at most 1.10 x", of("beside", "client_s") / of("plain", "client_s"), shown("x"))
-            row(f"{label}: client free, none / path / beside", "", [of(way, "client_s") for way in ("none", "path", "beside")], lambda three: " / ".join(f"{secs:.2f}" for secs in three) + " s")
-            row(f"{label}: overall, none / path / beside", "beside first", [of(way, "overall_s") for way in ("none", "path", "beside")], lambda three: " / ".join(f"{secs:.1f}" for secs in three) + " s")
+            ways = ("none", "stream", "path", "beside")
+            row(f"{label}: client free, {' / '.join(ways)}", "", [of(way, "client_s") for way in ways], lambda all: " / ".join(f"{secs:.2f}" for secs in all) + " s")
+            row(f"{label}: overall, {' / '.join(ways)}", "beside first", [of(way, "overall_s") for way in ways], lambda all: " / ".join(f"{secs:.1f}" for secs in all) + " s")
     for count, one in hosts.get("scale", {}).items():
         row(f"limited programs, {count} hosts: rate of all, over {count} x the limit", "near 1 x", one["bytes_per_s"] / one["limit_bytes_per_s"], shown("x"))
         if one.get("remote_bytes") is not None:

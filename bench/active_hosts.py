@@ -8,7 +8,8 @@ included. Each measurement has a new store: nothing that another one stored is f
 | --- | --- | --- |
 | plain | copies the input into its mount, in as many files as there are hosts, side by side, each synced | nobody |
 | none | copies the input into its mount, runs the program there, and writes its output there | the client |
-| path | sends a part of the input to each host, which hands it to program and store as it comes, and takes no more than both of them do | the hosts, while it comes |
+| stream | sends a part of the input to each host (`run --in -`), which hands it to program and store as it comes, and takes no more than both of them do | the hosts, while it comes |
+| path | as plain; a rule for what is written there was made before (`rule add --on write --attach path`), and the mount serves followers | the hosts' agents: each file goes from the mount to one of them, and from there to program and store |
 | beside | as plain; a rule for what is written there was made before (`rule add --on write --attach beside`) | the hosts' agents, over what is stored of each file while it is written |
 
 `Here` stands in for all that where there is no cluster: one store in a directory, one agent, and nothing to count bytes at.
@@ -28,7 +29,7 @@ from pathlib import Path
 from common import MIB, REPOSITORY, Failed, Missing, run, words_of
 
 CLUSTER = REPOSITORY / "scripts/cluster.sh"
-WAYS = ["plain", "none", "path", "beside"]
+WAYS = ["plain", "none", "stream", "path", "beside"]
 PORT = 7700
 
 
@@ -253,7 +254,7 @@ def hashed(stream):
 class Site:
     """A new store with agents on so many hosts; the client has it mounted."""
 
-    def __init__(self, hosts, count, works, agents=True, mounted=True):
+    def __init__(self, hosts, count, works, agents=True, mounted=True, serves=False):
         self.hosts, self.names = hosts, [f"h{number}" for number in range(count)]
         self.env, self.agents = hosts.store(), []
         self.point = hosts.base / "mnt"
@@ -269,7 +270,9 @@ class Site:
             self.until(lambda: all(name in self("h0", "node", "list") for name in self.names), "the agents")
         if mounted:
             self.point.mkdir(parents=True, exist_ok=True)
-            self("client", "mount", self.point)
+            # A store of one machine has its followers there.
+            serving = ["--serve-followers", f"{hosts.address('client')}:0"] if serves and hosts.counts_bytes else []
+            self("client", "mount", *serving, self.point)
             self.mounted = True
 
     def __enter__(self):
@@ -338,7 +341,7 @@ def by_client(site, work, *_):
     return took, took, ["done"]
 
 
-def in_path(site, work, count, _):
+def streamed(site, work, count, _):
     parts, hosts = work.parts(count), site.hosts
     takers = []
     for number, name in enumerate(site.names):
@@ -353,12 +356,12 @@ def in_path(site, work, count, _):
     client = time.monotonic() - begin
     codes = [taker.wait() for taker in takers]
     if any(codes):
-        raise Failed(f"{work.name} in the path: exit codes {codes}")
+        raise Failed(f"{work.name} over streams: exit codes {codes}")
     return client, time.monotonic() - begin, [f"done/{number}" for number in range(count)]
 
 
-def beside(site, work, count, _):
-    site("client", "rule", "add", "work", "--on", "write", "--attach", "beside", "--pattern", "1W->2W", "--in", "raw/*", "--out", "done/{name}",
+def followed(site, work, count, attach):
+    site("client", "rule", "add", "work", "--on", "write", "--attach", attach, "--pattern", "1W->2W", "--in", "raw/*", "--out", "done/{name}",
          "--", *work.component())
     # The mount reads the rules once a second.
     time.sleep(2)
@@ -371,12 +374,13 @@ def beside(site, work, count, _):
     return client, time.monotonic() - begin, [f"done/{number}" for number in range(count)]
 
 
-HOW = {"plain": copy_of, "none": by_client, "path": in_path, "beside": beside}
+HOW = {"plain": copy_of, "none": by_client, "stream": streamed, "path": followed, "beside": followed}
 
 
 def measure(hosts, work, way, count):
     """One way of doing `work` with `count` hosts: seconds of the client, of all, and the bytes at the client's interface."""
-    with Site(hosts, count, [work], agents=way == "beside", mounted=way != "path") as site:
+    follows = HOW[way] is followed
+    with Site(hosts, count, [work], agents=follows, mounted=way != "stream", serves=way == "path") as site:
         before = hosts.sent("client")
         client, overall, paths = HOW[way](site, work, count, way)
         site.unmount()

@@ -20,8 +20,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle, Thread};
 use std::time::{Duration, Instant};
 
+use outrigger_fuse::control::{is_within_reach, offer_of, place};
 use outrigger_store::meta::jobs::{JobId, JobRow, SplitState};
-use outrigger_store::meta::{SessionKind, SessionRow};
+use outrigger_store::meta::{SessionId, SessionKind, SessionRow};
 use outrigger_store::session::{Session, is_gone};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -92,6 +93,8 @@ pub struct Node {
     pub name: String,
     /// Its host.
     pub host: String,
+    /// What [`outrigger_fuse::control::place`] is there; `None` of an agent of an earlier version.
+    pub place: Option<String>,
     /// Its process there.
     pub process: u32,
     /// Splits that it runs at once.
@@ -131,13 +134,23 @@ pub fn nodes(store: &Store) -> Result<Vec<Node>> {
             working.push((host.to_string(), process, JobId(job)));
         }
         if *what == "node" {
-            let of = |key: &str| {
-                rest.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
-            };
+            let word = |key: &str| rest.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='));
+            let of = |key: &str| word(key)?.parse().ok();
             let (slots, uid) = (of("slots").unwrap_or(0), of("uid"));
+            let place = word("at").map(str::to_string);
             let (name, host) = (which.to_string(), host.to_string());
             let (drains, stands_back) = (drains.contains(&name), back.contains(&name));
-            nodes.push(Node { name, host, process, slots, jobs: Vec::new(), drains, stands_back, uid });
+            nodes.push(Node {
+                name,
+                host,
+                place,
+                process,
+                slots,
+                jobs: Vec::new(),
+                drains,
+                stands_back,
+                uid,
+            });
         }
     }
     for node in &mut nodes {
@@ -155,13 +168,19 @@ pub fn nodes(store: &Store) -> Result<Vec<Node>> {
 /// # Errors
 /// Those of the database.
 pub fn is_served(store: &Store, spec: &Spec) -> Result<bool> {
-    let runs_for = |uid: Option<u32>| match (uid, &spec.submitter) {
-        (Some(uid), Some(submitter)) => uid == 0 || uid == submitter.uid,
-        _ => true,
-    };
-    let is_here = |node: &Node| spec.host.as_ref().is_none_or(|host| *host == node.host);
-    let fits = |node: &Node| !node.drains && is_here(node) && runs_for(node.uid);
-    Ok(nodes(store)?.iter().any(fits))
+    Ok(nodes(store)?.iter().any(|node| node.would_take(spec)))
+}
+
+impl Node {
+    /// Whether it takes jobs like this one.
+    pub(crate) fn would_take(&self, spec: &Spec) -> bool {
+        let runs_for = match (self.uid, &spec.submitter) {
+            (Some(uid), Some(submitter)) => uid == 0 || uid == submitter.uid,
+            _ => true,
+        };
+        let is_here = spec.host.as_ref().is_none_or(|host| *host == self.host);
+        !self.drains && is_here && runs_for
+    }
 }
 
 /// Asks an agent to finish what it runs, and to stop.
@@ -205,6 +224,7 @@ pub fn run(
             rules: Watcher::default(),
             fits: HashMap::new(),
             resting: HashMap::new(),
+            free: HashMap::new(),
             scope,
             running: Vec::new(),
             main: std::thread::current(),
@@ -299,7 +319,12 @@ fn register(store: &Arc<Store>, options: &NodeOptions<'_>) -> Result<Arc<Session
     // It reads: no collector ever waits for it.
     let session = store.session(
         SessionKind::Reader,
-        &format!("node {name} slots={} uid={}", options.slots, rustix::process::geteuid().as_raw()),
+        &format!(
+            "node {name} slots={} uid={} at={}",
+            options.slots,
+            rustix::process::geteuid().as_raw(),
+            place(store)
+        ),
     )?;
     // Two that begin at once have both got here. A claim is worth as much as the session that it names.
     let (jobs, own, locks) = (store.jobs()?, session.id().0.to_string(), store.locks_dir());
@@ -336,6 +361,8 @@ struct Agent<'scope, 'env> {
     fits: HashMap<JobId, Fits>,
     /// Jobs that could not be run here just now.
     resting: HashMap<JobId, Instant>,
+    /// Since when nobody has had a file that is being written.
+    free: HashMap<JobId, Instant>,
     scope: &'scope Scope<'scope, 'env>,
     running: Vec<Running<'scope>>,
     /// The thread that is woken when one of these has ended.
@@ -363,8 +390,8 @@ enum Fits {
     No,
     /// Run it.
     Runs,
-    /// Run it, also while its file is still being written, if that can be read here; true when several files go into one program.
-    Follows(Written, bool),
+    /// Run it, also while its file is still being written, if that can be read here.
+    Follows(Written),
 }
 
 /// Runs a job as an agent does.
@@ -405,6 +432,7 @@ impl Agent<'_, '_> {
         open.reverse();
         self.fits.retain(|job, _| open.iter().any(|row| row.id == *job));
         self.longest.retain(|job, _| open.iter().any(|row| row.id == *job));
+        self.free.retain(|job, _| open.iter().any(|row| row.id == *job));
         for row in &open {
             if self.stop.load(Ordering::Relaxed) {
                 break;
@@ -522,9 +550,7 @@ impl Agent<'_, '_> {
                         Fits::No
                     }
                     Some(spec) if self.refuses(row.id, &spec) => Fits::No,
-                    Some(spec) => {
-                        spec.written.map_or(Fits::Runs, |written| Fits::Follows(written, spec.together))
-                    }
+                    Some(spec) => spec.written.map_or(Fits::Runs, Fits::Follows),
                     None => Fits::No,
                 };
                 self.fits.insert(row.id, fits);
@@ -537,22 +563,44 @@ impl Agent<'_, '_> {
         let is_open = || -> Result<bool> {
             Ok(self.store.jobs()?.split(row.id, 0)?.is_some_and(|split| split.range.is_open()))
         };
-        let written =
-            if let Fits::Follows(written, together) = fits { Some((written, together)) } else { None };
+        let written = if let Fits::Follows(written) = fits { Some(written) } else { None };
         let follows = written.is_some() && is_open()?;
-        if let Some((written, together)) = written.filter(|_| follows)
-            && !written::may_begin(self.store, written, together)?
-        {
-            // Agents on the host of its mount run it; others when something of it is stored, or it is closed.
-            return Ok(None);
-        }
         let most = if follows { FOLLOWED_MAX } else { 1 };
         if self.running.iter().filter(|one| one.follows == follows).count() >= most {
             return Ok(None);
         }
         let is_left =
             row.splits[SplitState::Waiting as usize] > 0 || runner_of(self.store, row.id)?.is_none();
-        Ok(is_left.then_some(follows))
+        let follows_here = match written.filter(|_| follows && is_left) {
+            Some(written) => self.follows_here(row, written)?,
+            None => {
+                self.free.remove(&row.id);
+                true
+            }
+        };
+        Ok((is_left && follows_here).then_some(follows))
+    }
+
+    /// Whether a file that is being written, and that nobody reads, is for this agent to read now.
+    fn follows_here(&mut self, row: &JobRow, written: Written) -> Result<bool> {
+        let (spec, mount) = (Spec::decode(&row.spec)?, SessionId(written.mount));
+        if !written::may_begin(self.store, written, &spec)? {
+            // Agents on the host of its mount run it; others when something of it is stored, or it is closed.
+            return Ok(false);
+        }
+        // In the path there is another one for each file.
+        let free = self.free.entry(row.id).or_insert_with(Instant::now).elapsed();
+        if free < written::waits_for(self.store, written, &spec, Some(&self.options.name))? {
+            return Ok(false);
+        }
+        if !written::is_in_path(&spec) || !self.store.is_shared() || is_within_reach(self.store, mount) {
+            return Ok(true);
+        }
+        let is_reached = offer_of(self.store, mount)?.is_none_or(|offer| offer.is_reached());
+        if !is_reached {
+            self.resting.insert(row.id, Instant::now() + REST);
+        }
+        Ok(is_reached)
     }
 }
 

@@ -13,6 +13,7 @@
 //!
 //! What this cannot tell: files that came and went between two looks, and contents that were replaced before the next look.
 
+mod marked;
 mod reads;
 mod watch;
 
@@ -54,6 +55,8 @@ pub enum Trigger {
     Write,
     /// A file that is opened in a mount to be read.
     Read,
+    /// As [`Trigger::Close`], of a file that says that others are there: it is these that are read. (A name of its own, so that agents of earlier versions leave such rules alone.)
+    Marker,
 }
 
 impl Trigger {
@@ -76,7 +79,7 @@ impl fmt::Display for Trigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Create => "create",
-            Self::Close => "close",
+            Self::Close | Self::Marker => "close",
             Self::Write => "write",
             Self::Read => "read",
         })
@@ -95,6 +98,9 @@ pub struct Rule {
     pub more: Vec<String>,
     /// What of them.
     pub on: Trigger,
+    /// With [`Trigger::Marker`]: which files to read, as templates of globs that speak of the marker.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub members: Vec<String>,
     /// What to do with each.
     pub spec: Spec,
     /// Files to look at besides.
@@ -149,7 +155,8 @@ pub fn for_next_files(globs: &[String], with: Vec<String>, mut spec: Spec) -> Re
     plan::settle_program(&mut spec)?;
     let Some((glob, more)) = globs.split_first() else { return invalid("--follow needs --in") };
     let (id, glob, more) = (format!("#{}", clock::now_nanos()), glob.to_string(), more.to_vec());
-    encode(&Rule { id, glob, more, on: Trigger::Write, spec, with, splits: None, paused: false })
+    let (on, members) = (Trigger::Write, Vec::new());
+    encode(&Rule { id, glob, more, on, members, spec, with, splits: None, paused: false })
 }
 
 fn decode(note: &Note) -> Result<Rule> {
@@ -190,6 +197,34 @@ pub fn add(
     name: &str,
     on: Trigger,
     (glob, with): (&str, Vec<String>),
+    spec: Spec,
+    splits: Splits,
+    existing: bool,
+) -> Result<()> {
+    make(store, name, (on, glob, Vec::new()), with, spec, splits, existing)
+}
+
+/// As [`add`], a rule for all files that match `members` when a marker has come, that is a file which matches `when`; these are templates of globs, which speak of the marker's path, as those of the outputs do.
+///
+/// # Errors
+/// As there.
+pub fn add_marked(
+    store: &Arc<Store>,
+    name: &str,
+    when: &str,
+    (members, with): (Vec<String>, Vec<String>),
+    spec: Spec,
+    splits: Splits,
+    existing: bool,
+) -> Result<()> {
+    make(store, name, (Trigger::Marker, when, members), with, spec, splits, existing)
+}
+
+fn make(
+    store: &Arc<Store>,
+    name: &str,
+    (on, glob, members): (Trigger, &str, Vec<String>),
+    with: Vec<String>,
     mut spec: Spec,
     splits: Splits,
     existing: bool,
@@ -204,9 +239,20 @@ pub fn add(
             return invalid("--on write is for files that are made from now on, each read by one program: leave --existing and --splits away".into());
         }
         written::settle_spec(&mut spec)?;
+    } else if on == Trigger::Marker {
+        if spec.pattern != Pattern::ManyToFile {
+            return invalid(format!("{}: --when is for #W->1W, which makes one file of many", spec.pattern));
+        }
+        if members.is_empty() {
+            return invalid(
+                "--when says when; say with --in what is read then, such as '{dir}/part-*'".into(),
+            );
+        }
     } else if !matches!(spec.pattern, Pattern::ReadToFile | Pattern::ReadToNothing | Pattern::FileToMany) {
         let why = match spec.pattern {
-            Pattern::ManyToFile => "a rule runs for one file at a time, so it cannot join many",
+            Pattern::ManyToFile => {
+                "a glob does not say which files belong together: give --on close and --when, a marker that is closed when they are all there, such as --when 'runs/*/_DONE' --in '{dir}/part-*'"
+            }
             _ => {
                 "with create, close and read a file has been stored when a rule sees it; use --on write, or 1R->1W and 1R->0"
             }
@@ -239,15 +285,18 @@ pub fn add(
         }
     };
     let (glob, more) = (glob.to_string(), Vec::new());
-    let rule = Rule { id, glob, more, on, spec, with, splits, paused: false };
+    let rule = Rule { id, glob, more, on, members, spec, with, splits, paused: false };
     // Of most rules that set themselves off this is known before there is any file.
-    if matches!(on, Trigger::Create | Trigger::Close)
-        && let Some(example) = parsed.example()
-    {
-        watch::no_loop(&rule, &parsed, &example)?;
+    let looks = matches!(on, Trigger::Create | Trigger::Close | Trigger::Marker);
+    match parsed.example().filter(|_| looks) {
+        Some(example) if on == Trigger::Marker => {
+            marked::check(&rule, &parsed, &example)?;
+        }
+        Some(example) => watch::no_loop(&rule, &parsed, &example)?,
+        None => {}
     }
     let jobs = store.jobs()?;
-    if !existing && matches!(on, Trigger::Create | Trigger::Close) {
+    if !existing && looks {
         // Before the rule is there: what comes meanwhile is new when it is looked for.
         let there: Vec<Seen> =
             files(store, &parsed)?.iter().map(|found| seen(&rule, &found.inode, None)).collect();

@@ -28,6 +28,27 @@ pub fn is_directory(template: &str) -> bool {
 /// # Errors
 /// `Invalid` for a placeholder that is not known, or that speaks of one input where there are several; and for what is no path.
 pub fn expand(template: &str, subject: &Subject<'_>) -> Result<StorePath> {
+    let out = fill(template, subject, false)?;
+    let path = StorePath::parse(&out)?;
+    if path.components.is_empty() && !is_directory(template) {
+        return Err(Error::new(ErrorKind::Invalid, format!("`{template}` names no file")));
+    }
+    Ok(path)
+}
+
+/// Puts the subject's names into a glob, in which they stand for themselves. (Braces of the glob's own are doubled, as in every template.)
+///
+/// # Errors
+/// As [`expand`].
+pub fn expand_glob(template: &str, subject: &Subject<'_>) -> Result<String> {
+    let out = String::from_utf8(fill(template, subject, true)?).map_err(|_| {
+        Error::new(ErrorKind::Invalid, format!("`{template}`: a name that is not UTF-8 can be in no glob"))
+    })?;
+    // What lies in the root.
+    Ok(out.strip_prefix("./").map_or(out.clone(), str::to_string))
+}
+
+fn fill(template: &str, subject: &Subject<'_>, escapes: bool) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     let mut rest = template;
     while let Some(at) = rest.find(['{', '}']) {
@@ -45,15 +66,24 @@ pub fn expand(template: &str, subject: &Subject<'_>) -> Result<StorePath> {
                 format!("`{template}`: a brace without its partner; write {{{{ or }}}}"),
             )
         })?;
-        out.extend_from_slice(&value(template, name, subject)?);
+        for byte in value(template, name, subject)? {
+            if escapes && b"*?[]{}\\".contains(&byte) {
+                out.push(b'\\');
+            }
+            out.push(byte);
+        }
         rest = after;
     }
     out.extend_from_slice(rest.as_bytes());
-    let path = StorePath::parse(&out)?;
-    if path.components.is_empty() && !is_directory(template) {
-        return Err(Error::new(ErrorKind::Invalid, format!("`{template}` names no file")));
-    }
-    Ok(path)
+    Ok(out)
+}
+
+/// A template that stands for exactly this path.
+pub fn of_path(path: &StorePath) -> Result<String> {
+    let text = String::from_utf8(path.to_bytes()).map_err(|_| {
+        Error::new(ErrorKind::Invalid, format!("`{path}`: a name that is not UTF-8 cannot be written down"))
+    })?;
+    Ok(text.replace('{', "{{").replace('}', "}}"))
 }
 
 fn value(template: &str, name: &str, subject: &Subject<'_>) -> Result<Vec<u8>> {

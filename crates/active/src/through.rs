@@ -99,11 +99,10 @@ pub fn run(
     view.check()?;
     drop((view, programs));
     begun(job);
-    let (block_sender, block_receiver) = sync_channel(WAITING);
     let (sender, keeper) = match raw {
         None => (None, None),
         Some(number) => {
-            let raw = Raw { blocks: block_receiver, current: std::io::Cursor::new(Vec::new()), ended: false };
+            let (block_sender, raw) = Raw::channel();
             let store = Arc::clone(store);
             let output = spec.outputs[number].clone();
             let threads = options.threads;
@@ -157,7 +156,7 @@ struct Tee {
 }
 
 /// What the pipeline is given.
-enum Block {
+pub(crate) enum Block {
     Data(Vec<u8>),
     /// The writer has ended well.
     End,
@@ -197,10 +196,18 @@ impl Tee {
 }
 
 /// The raw file as the pipeline reads it; an error unless the writer ended well.
-struct Raw {
+pub(crate) struct Raw {
     blocks: Receiver<Block>,
     current: std::io::Cursor<Vec<u8>>,
     ended: bool,
+}
+
+impl Raw {
+    /// What is sent is what it reads; few blocks wait at once.
+    pub fn channel() -> (SyncSender<Block>, Self) {
+        let (sender, blocks) = sync_channel(WAITING);
+        (sender, Self { blocks, current: std::io::Cursor::new(Vec::new()), ended: false })
+    }
 }
 
 impl Read for Raw {

@@ -3,6 +3,8 @@
 //! A mount that shares its store begins to store a large file while it is still written: its *prefix*, the bytes from its beginning that were written without a gap. That is a content like any other, without a
 //! name: held by [`holder`], in place of the prefix before it, which it begins with. When the file is closed only the rest has to be stored; and programs on other hosts can read it meanwhile.
 //!
+//! An agent on another host may do the same for the mount while its program reads the file ([`carried_by`]): the mount takes over what it holds, and whoever of the two is gone, what it still held goes with the next run of the collector.
+//!
 //! The holder is named by file and mount, as several mounts may write one file. The mount lets go of it when the file has its content; what one that was killed still held goes with
 //! the next run of the collector.
 //!
@@ -35,28 +37,36 @@ pub fn prefix(meta: &dyn Meta, inode: u64, mount: SessionId) -> Result<Option<Ro
     Ok(meta.held(&holder(inode, mount))?.pop())
 }
 
-fn mount_of(holder: &str) -> Option<SessionId> {
-    let (mount, _) = holder.strip_prefix(EARLY)?.split_once(':')?;
-    mount.parse().ok().map(SessionId)
+/// Who holds what an agent, whose session `carrier` is, has stored of a file while it is written in a mount.
+pub fn carried_by(inode: u64, mount: SessionId, carrier: SessionId) -> String {
+    format!("{}:{}", holder(inode, mount), carrier.0)
 }
 
-/// Lets go of what mounts held that are gone.
+/// Without whom a holder is of no use: the mount and, if there is one, the agent.
+fn sessions_of(holder: &str) -> Option<Vec<SessionId>> {
+    let mut numbers = holder.strip_prefix(EARLY)?.split(':');
+    let (mount, _, carrier) = (numbers.next()?, numbers.next()?, numbers.next());
+    let sessions = std::iter::once(mount).chain(carrier);
+    sessions.map(|number| number.parse().ok().map(SessionId)).collect()
+}
+
+/// Lets go of what mounts and agents held that are gone.
 pub(crate) fn sweep(store: &Store) -> Result<()> {
     // First the holders: a mount's session is there before they are.
     let mut held = store.meta.holders()?;
-    held.retain(|holder| mount_of(holder).is_some());
+    held.retain(|holder| sessions_of(holder).is_some());
     if held.is_empty() {
         return Ok(());
     }
     let (sessions, locks) = (store.meta.sessions()?, store.locks_dir());
     for holder in held {
-        let Some(mount) = mount_of(&holder) else { continue };
-        if sessions.iter().any(|row| row.id == mount && !is_gone(row, Some(&locks))) {
-            continue;
+        let lives = |id: &SessionId| sessions.iter().any(|row| row.id == *id && !is_gone(row, Some(&locks)));
+        let gone = sessions_of(&holder).unwrap_or_default().into_iter().find(|id| !lives(id));
+        if let Some(gone) = gone {
+            // It may not know yet that it is gone: from here on it can hold nothing more.
+            store.meta.fence(gone)?;
+            store.meta.release(&holder, None)?;
         }
-        // It may not know yet that it is gone: from here on it can hold nothing more.
-        store.meta.fence(mount)?;
-        store.meta.release(&holder, None)?;
     }
     Ok(())
 }

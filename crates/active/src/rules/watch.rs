@@ -15,6 +15,7 @@ use outrigger_store::ops::View;
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::{Error, ErrorKind, Result, Store, clock};
 
+use super::marked;
 use super::reads::{self, Event};
 use super::{REFUSED, RULE, Rule, Trigger, decode, files, holder, mark, refused_of, seen};
 use crate::component;
@@ -106,10 +107,10 @@ impl Watcher {
         let now = Time::from_nanos(clock::now_nanos());
         let is_new = |inode: &Inode| match (known.get(&inode.number), rule.on) {
             (None, Trigger::Create) => !awaits_content(inode, now),
-            (None, Trigger::Close) => true,
+            (None, Trigger::Close | Trigger::Marker) => true,
             // Files that are read are told.
             (Some(_), Trigger::Create) | (_, Trigger::Write | Trigger::Read) => false,
-            (Some(before), Trigger::Close) => *before != mark(inode),
+            (Some(before), Trigger::Close | Trigger::Marker) => *before != mark(inode),
         };
         let found = if rule.on == Trigger::Read { Vec::new() } else { files(store, &glob)? };
         if self.tidy.get(&rule.id).is_none_or(|next| *next <= Instant::now()) {
@@ -125,6 +126,9 @@ impl Watcher {
         };
         if new.is_empty() {
             return Ok(());
+        }
+        if rule.on == Trigger::Marker {
+            marked::await_closed(store)?;
         }
         // What is read from here on stays until the jobs hold it. It may be newer than what was just found.
         let view = View::open(store, "rules", None)?;
@@ -148,10 +152,16 @@ impl Watcher {
                 None => seen(rule, &inode, known.get(&inode.number).cloned()),
             };
             let found = Found { path: path.clone(), inode };
-            let tried = no_loop(rule, &glob, &found.path).and_then(|()| {
+            let read = match rule.on {
+                Trigger::Marker => {
+                    marked::members(store, &view, (rule, &rule_as_run.spec), &glob, &found.path)
+                }
+                _ => no_loop(rule, &glob, &found.path).map(|()| (vec![found], rule_as_run.spec.clone())),
+            };
+            let tried = read.and_then(|(read, spec)| {
                 let splits = rule.splits.map_or(Splits::Auto, Splits::Count);
                 let fired = Fired { seen: seen.clone(), components: components.clone() };
-                plan::make(store, &view, &rule_as_run.spec, vec![found], &rule.with, splits, Some(fired))
+                plan::make(store, &view, &spec, read, &rule.with, splits, Some(fired))
             });
             match tried {
                 Ok(job) => {

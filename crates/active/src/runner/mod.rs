@@ -53,6 +53,7 @@ pub use locality::{Nearby, nearby};
 pub use made::{Made, made};
 pub use measured::{Forecast, Measured, measured};
 use patience::Placed;
+pub(crate) use publish::parts as joined;
 pub(crate) use scratch::Scratch;
 use stragglers::Overtaken;
 pub(crate) use stragglers::{Beside, Stragglers};
@@ -265,7 +266,7 @@ fn work(
     }
     if let Some(written) = spec.written
         && jobs.split(job, 0)?.is_some_and(|split| split.range.is_open())
-        && !written::may_begin(store, written, spec.together)?
+        && !written::may_begin(store, written, &spec)?
     {
         let host = written::host_of(store, written)?.unwrap_or_else(|| "another host".to_string());
         let why = format!(

@@ -32,7 +32,7 @@ impl PartSource for NothingNew {
 }
 
 /// Contents, one after the other, as they are stored.
-pub(super) fn parts(roots: impl Iterator<Item = Root>) -> Content {
+pub(crate) fn parts(roots: impl Iterator<Item = Root>) -> Content {
     let whole = |root: Root| Part::Keep { from: 0, to: root.len(), root: Arc::new(root) };
     let parts = roots.filter(|root| !root.is_empty()).map(whole).collect();
     Content::Parts(Parts { parts, source: Arc::new(NothingNew) })

@@ -1,4 +1,5 @@
-//! A program's standard input while its file is written: the mount hands out what there is, in the order of the file. On another host than the mount's it is what the mount has stored of it.
+//! A program's standard input while its file is written: the mount hands out what there is, in the order of the file. On another host than the mount's it is what the mount has stored of it; or, if it is attached in the path and the mount offers its
+//! open files, what the mount sends, which is then stored here ([`super::carry`]).
 //!
 //! The end of file is given only when the mount has closed the job's input and this attempt still counts: the last bytes are read from what was stored. If the
 //! attempt is void, because the writer changed what it had been given, the feed fails, which kills the program. A program that has read enough is waited for with the file: until
@@ -8,15 +9,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use outrigger_fuse::control::{Client, is_within_reach, listens_at};
+use outrigger_fuse::control::{Client, is_within_reach, listens_at, offer_of};
 use outrigger_fuse::live::{Followed, Input, NOTHING_MORE};
-use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::{Claimed, JobId, SplitState};
+use outrigger_store::meta::{SessionId, SessionKind};
 use outrigger_store::read::Reader;
+use outrigger_store::session::Session;
+use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store, early};
 
-use super::{Written, is_lost};
+use super::carry::Carry;
+use super::{Written, is_in_path, is_lost};
 use crate::attempt::{Feed, Pipes, Watch};
+use crate::pattern::Pattern;
 use crate::progress::Counters;
 use crate::runner::Shared;
 
@@ -25,6 +30,11 @@ pub(crate) const GAVE_BACK: &str = "its agent was told to stop";
 /// How often a mount that hangs up is asked again, until it is known to have gone.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const ASK_AGAIN_MAX: u32 = 300;
+/// As these, of a mount on another host, which takes longer to say nothing.
+const FAR_AGAIN: Duration = Duration::from_secs(1);
+const FAR_AGAIN_MAX: u32 = 5;
+/// What is said of an attempt whose mount cannot be reached from here any more: one that is nearer makes another.
+const OUT_OF_REACH: &str = GAVE_BACK;
 /// How often it is looked whether the mount still has its session: one that was cut off from the database does not know yet that it has not.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -39,6 +49,17 @@ struct Follower {
     watch: Arc<Watch>,
     drain: Option<Arc<AtomicBool>>,
     counters: Arc<Counters>,
+    /// Whether the mount is on another host, and lets it read.
+    far: Option<Far>,
+    paths: Vec<StorePath>,
+    place: Option<Arc<str>>,
+}
+
+/// What it is for a mount on another host.
+struct Far {
+    session: Arc<Session>,
+    /// What it reads is to be a file as well.
+    is_kept: bool,
 }
 
 /// The input of an attempt at the split of an open job.
@@ -52,24 +73,48 @@ pub(crate) fn feed(shared: &Shared, written: Written, claimed: &Claimed) -> Feed
         watch: Arc::clone(&shared.watch),
         drain: shared.drain.clone(),
         counters: Arc::clone(&shared.counters),
+        far: None,
+        paths: shared.inputs.paths.clone(),
+        place: shared.place.clone(),
     };
-    Feed::Stream(Box::new(move |pipes| follower.run(pipes).map_err(|error| error.to_string())))
+    // Nobody but the program sees the raw data of 1W->1W, which the mount keeps for the case that it has to be run again.
+    let is_kept = shared.spec.pattern != Pattern::WriteToFile;
+    let in_path = is_in_path(&shared.spec).then_some(is_kept);
+    let run = move |mut follower: Follower, pipes: &mut Pipes| {
+        follower.far = in_path.map(|is_kept| follower.far(is_kept)).transpose()?.flatten();
+        follower.run(pipes)
+    };
+    Feed::Stream(Box::new(move |pipes| run(follower, pipes).map_err(|error| error.to_string())))
 }
 
 impl Follower {
+    /// Where the mount is on another host, and offers what is written in it.
+    fn far(&self, is_kept: bool) -> Result<Option<Far>> {
+        let mount = SessionId(self.written.mount);
+        if !self.store.is_shared()
+            || is_within_reach(&self.store, mount)
+            || offer_of(&self.store, mount)?.is_none()
+        {
+            return Ok(None);
+        }
+        let session = self.store.session(SessionKind::Writer, &format!("job {}", self.job))?;
+        Ok(Some(Far { session, is_kept }))
+    }
+
     fn run(self, pipes: &mut Pipes) -> Result<()> {
         let mut mount = None;
         let Some(count) = self.together else {
             let mount_here = SessionId(self.written.mount);
-            let at = match !self.store.is_shared() || is_within_reach(&self.store, mount_here) {
-                true => self.follow(&mut mount, self.written.inode, pipes)?,
+            let is_here = || !self.store.is_shared() || is_within_reach(&self.store, mount_here);
+            let at = match self.far.is_some() || is_here() {
+                true => self.follow(&mut mount, (0, self.written.inode), pipes)?,
                 false => self.follow_stored(pipes)?,
             };
             return self.finish(0, true, pipes, at);
         };
         for number in 0..count {
             let at = match self.find(&mut mount, number, pipes)? {
-                Some(inode) => self.follow(&mut mount, inode, pipes)?,
+                Some(inode) => self.follow(&mut mount, (number, inode), pipes)?,
                 None => 0,
             };
             self.finish(number, number + 1 == count, pipes, at)?;
@@ -109,18 +154,45 @@ impl Follower {
     }
 
     /// Reads a file until it is closed, or nobody knows; how far it came.
-    fn follow(&self, mount: &mut Option<Client>, inode: u64, pipes: &mut Pipes) -> Result<u64> {
+    fn follow(
+        &self,
+        mount: &mut Option<Client>,
+        (number, inode): (u32, u64),
+        pipes: &mut Pipes,
+    ) -> Result<u64> {
         let (mut at, mut asked_again, mut looked) = (0u64, 0, Instant::now());
+        let (mut carry, mut is_told) = (self.carry(number, inode), false);
         loop {
             self.check_stopped()?;
             if self.has_gone(&mut looked) {
                 return Ok(at);
             }
-            let from = if pipes.are_any() { at } else { NOTHING_MORE };
-            match self.connected(mount).and_then(|mount| mount.follow(inode, from)) {
+            let from = if pipes.are_any() || carry.is_some() { at } else { NOTHING_MORE };
+            let asked = self.connected(mount).and_then(|mount| {
+                // Of each conversation the mount has to know it.
+                if !is_told && carry.is_some() {
+                    is_told = true;
+                    carry = if mount.carry(inode)? { carry.take() } else { None };
+                }
+                mount.follow(inode, from)
+            });
+            match asked {
                 Ok(Followed::Data(bytes)) => {
                     at += bytes.len() as u64;
+                    if carry.as_mut().is_some_and(|carry| !carry.give(&bytes)) {
+                        carry = None;
+                        // It need not wait for it. If it has gone that is seen next.
+                        let _ = mount.as_mut().map(|mount| mount.stored(inode, 0));
+                    }
                     self.give(pipes, &bytes)?;
+                }
+                Ok(Followed::Asked) => {
+                    let stored = carry.as_mut().map_or(Ok(0), Carry::store).unwrap_or(0);
+                    let taken = self.connected(mount).and_then(|mount| mount.stored(inode, stored));
+                    // Whatever became of it, the mount has the file.
+                    if !taken.is_ok_and(|taken| taken) {
+                        carry = None;
+                    }
                 }
                 Ok(Followed::Nothing) => {
                     self.counters.wait_for_writer(true);
@@ -128,13 +200,25 @@ impl Follower {
                 }
                 Ok(Followed::Closed) => return Ok(at),
                 Err(error) => {
-                    *mount = None;
+                    (*mount, is_told) = (None, false);
                     if !self.asks_again(error, &mut asked_again)? {
                         return Ok(at);
                     }
                 }
             }
         }
+    }
+
+    /// What stores a file for a mount on another host.
+    fn carry(&self, number: u32, inode: u64) -> Option<Carry> {
+        let (Some(far), Some(path)) =
+            (self.far.as_ref().filter(|far| far.is_kept), self.paths.get(number as usize))
+        else {
+            return None;
+        };
+        let of = (path, inode, SessionId(self.written.mount));
+        // Where it cannot be, the mount does it.
+        Carry::new(&self.store, &far.session, self.place.as_ref(), of).ok()
     }
 
     /// Reads what the mount has stored of the file until it is closed, or nobody knows; how far it came.
@@ -187,7 +271,11 @@ impl Follower {
 
     fn connected<'a>(&self, mount: &'a mut Option<Client>) -> Result<&'a mut Client> {
         if mount.is_none() {
-            *mount = Client::connect(&listens_at(&self.store, SessionId(self.written.mount)))?;
+            let written_in = SessionId(self.written.mount);
+            *mount = match &self.far {
+                Some(far) => Client::reach(&self.store, written_in, far.session.id())?,
+                None => Client::connect(&listens_at(&self.store, written_in))?,
+            };
         }
         let gone = || Error::new(ErrorKind::Io, "the mount that the file was written in has gone");
         mount.as_mut().ok_or_else(gone)
@@ -195,14 +283,25 @@ impl Follower {
 
     /// After a mount's error: true, a moment later, if it may still answer; false when nobody writes any more.
     fn asks_again(&self, error: Error, asked_again: &mut u32) -> Result<bool> {
-        if error.kind() != ErrorKind::Io || *asked_again == ASK_AGAIN_MAX {
+        let (most, pause) = match self.far {
+            Some(_) => (FAR_AGAIN_MAX, FAR_AGAIN),
+            None => (ASK_AGAIN_MAX, ASK_AGAIN),
+        };
+        if error.kind() != ErrorKind::Io {
             return Err(error);
         }
         *asked_again += 1;
         if is_lost(&self.store, self.written)? || !self.is_open()? {
             return Ok(false);
         }
-        std::thread::sleep(ASK_AGAIN);
+        if *asked_again > most {
+            return Err(if self.far.is_some() {
+                Error::new(ErrorKind::Cancelled, OUT_OF_REACH)
+            } else {
+                error
+            });
+        }
+        std::thread::sleep(pause);
         Ok(true)
     }
 

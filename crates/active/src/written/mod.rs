@@ -16,11 +16,14 @@
 //!
 //! **Of a store in PostgreSQL** a mount has what is written for itself, until it is stored. So runners on its host, which find its socket, claim such a job at once; others once something of the file is stored
 //! ([`early`]), or it is closed, and they read what is stored, as more comes.
+//! If the program is attached in the path, and the mount offers its open files ([`outrigger_fuse::control::Remote`]), an agent on another host takes it before these do, and stores the file besides (`carry.rs`, `line.rs`).
 //! And what the mount had not stored is gone with it, although it was acknowledged: of the file there is what was synced last. A program that took that for the whole
 //! would be wrong, so the job fails, and says so; what is there becomes its input, for whoever retries it.
 
+mod carry;
 mod feed;
 mod group;
+mod line;
 mod maker;
 
 use std::any::Any;
@@ -42,6 +45,8 @@ use crate::records::Records;
 use crate::spec::Spec;
 
 pub(crate) use feed::{GAVE_BACK, feed};
+pub use line::leave_to_others;
+pub(crate) use line::waits_for;
 pub use maker::Maker;
 
 /// How far a writer may be ahead of its program, if they are attached, bytes: what the program reads is still in memory.
@@ -65,7 +70,7 @@ pub enum Attach {
     /// Beside the path of the data: the writer never waits for it.
     #[default]
     Beside,
-    /// In the path: the writer waits when it is more than [`AHEAD`] in front.
+    /// In the path: the writer waits when it is more than [`AHEAD`] in front. If its mount offers its open files to other hosts, an agent on one of these reads the file, and stores it as well.
     Path,
 }
 
@@ -159,12 +164,18 @@ pub(crate) fn is_lost(store: &Store, written: Written) -> Result<bool> {
 
 /// True when a runner in this process can do something for a job whose file is still being written: read it, or find that its mount has gone.
 /// Which of several files (`together`) comes next only the mount knows.
-pub(crate) fn may_begin(store: &Store, written: Written, together: bool) -> Result<bool> {
+pub(crate) fn may_begin(store: &Store, written: Written, spec: &Spec) -> Result<bool> {
     let mount = SessionId(written.mount);
     let is_stored =
-        || Ok::<_, Error>(!together && early::prefix(&*store.meta, written.inode, mount)?.is_some());
+        || Ok::<_, Error>(!spec.together && early::prefix(&*store.meta, written.inode, mount)?.is_some());
     let within_reach = || control::is_within_reach(store, mount);
-    Ok(!store.is_shared() || within_reach() || is_stored()? || is_lost(store, written)?)
+    let is_offered = || Ok::<_, Error>(is_in_path(spec) && control::offer_of(store, mount)?.is_some());
+    Ok(!store.is_shared() || within_reach() || is_stored()? || is_offered()? || is_lost(store, written)?)
+}
+
+/// Whether a program is to be in the path of the data: on another host than the writer's, if there is one that can.
+pub(crate) fn is_in_path(spec: &Spec) -> bool {
+    spec.attach == Attach::Path
 }
 
 /// The host of the mount that a file is written in.
@@ -317,7 +328,7 @@ fn left_of(store: &Store, at: At, written: Written) -> Result<Option<Root>> {
     }
 }
 
-/// Lets go of what mounts that have gone had held of files that no job waits for any more.
+/// Lets go of what mounts that have gone had held of files that no job waits for any more, and removes their notes.
 ///
 /// # Errors
 /// Those of the database.
@@ -325,6 +336,8 @@ pub fn sweep(store: &Store) -> Result<()> {
     if !store.is_shared() {
         return Ok(());
     }
+    control::sweep_offers(store)?;
+    shared::sweep_awaited(store)?;
     let left = shared::left_open(store)?;
     if left.is_empty() {
         return Ok(());

@@ -1,5 +1,6 @@
 //! The words after `-o`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ const IGNORED: [&str; 16] = [
     "nodiratime",
 ];
 
-const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse, dedup=on|off, chunker=gear32|rabin|lbfs-md5|lbfs-sha1:MIN/AVG/MAX|fixed:SIZE, names_for=SECONDS, closes_within=SECONDS, metrics=ADDRESS, log=FILE";
+const KNOWN: &str = "ro, at=SNAPSHOT, allow_other, default_permissions, no_default_permissions, suid, nosuid, dev, nodev, exec, noexec, staging_size=SIZE, staging_order=lrw|fifo|reverse, dedup=on|off, chunker=gear32|rabin|lbfs-md5|lbfs-sha1:MIN/AVG/MAX|fixed:SIZE, names_for=SECONDS, closes_within=SECONDS, serve_followers=ADDRESS:PORT, metrics=ADDRESS, log=FILE";
 
 /// `lrw`, `fifo`, `reverse`.
 ///
@@ -71,6 +72,8 @@ pub struct MountFlags {
     pub names_for: Option<Duration>,
     /// `closes_within=`.
     pub closes_within: Option<Duration>,
+    /// `serve_followers=`.
+    pub serve_followers: Option<SocketAddr>,
     /// `metrics=`.
     pub metrics: Option<Address>,
     /// `log=`.
@@ -106,6 +109,7 @@ impl MountFlags {
             overrides: Overrides::default(),
             names_for,
             closes_within,
+            serve_followers: None,
             metrics,
             log: None,
         };
@@ -141,6 +145,7 @@ impl MountFlags {
                 Some(("dedup", text)) => self.overrides.dedup = Some(values::on_off(text)?),
                 Some(("names_for", text)) => self.names_for = Some(values::moment(text)?),
                 Some(("closes_within", text)) => self.closes_within = Some(values::moment(text)?),
+                Some(("serve_followers", text)) => self.serve_followers = Some(values::socket(text)?),
                 Some(("metrics", text)) => self.metrics = Some(Address::parse(text)?),
                 Some(("log", path)) if !path.is_empty() => self.log = Some(path.into()),
                 _ => return Err(format!("there is no mount option `{word}`; there are {KNOWN}")),
@@ -168,6 +173,7 @@ impl MountFlags {
         words.extend(self.overrides.dedup.map(|dedup| format!("dedup={}", if dedup { "on" } else { "off" })));
         words.extend(self.names_for.map(|time| format!("names_for={}", time.as_secs_f64())));
         words.extend(self.closes_within.map(|time| format!("closes_within={}", time.as_secs_f64())));
+        words.extend(self.serve_followers.map(|address| format!("serve_followers={address}")));
         words.extend(self.metrics.as_ref().map(|address| format!("metrics={address}")));
         words.extend(self.log.as_ref().map(|path| format!("log={}", path.display())));
         words.join(",")
@@ -195,7 +201,7 @@ mod tests {
     #[test]
     fn words_are_understood_and_said_again() {
         let flags =
-            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec,staging_size=64M,staging_order=fifo,dedup=off,chunker=gear32:4K/16K/64K,names_for=0.5,closes_within=0.01,log=/var/log/o.json,metrics=[::1]:9464").unwrap();
+            parse("rw,ro,nofail,x-systemd.automount,at=daily-1,suid,dev,nodev,allow_other,noexec,staging_size=64M,staging_order=fifo,dedup=off,chunker=gear32:4K/16K/64K,names_for=0.5,closes_within=0.01,serve_followers=[fd00::5]:0,log=/var/log/o.json,metrics=[::1]:9464").unwrap();
         assert!(flags.read_only && flags.allow_other && flags.check_permissions && flags.suid);
         assert!(!flags.dev && !flags.exec);
         assert_eq!(flags.overrides, Overrides { chunker: Some(ChunkerSpec::DEFAULT), dedup: Some(false) });
@@ -215,6 +221,8 @@ mod tests {
                 && parse("names_for=1h").is_err()
                 && parse("closes_within=").is_err()
         );
+        assert!(parse("serve_followers=0.0.0.0:7000").unwrap_err().contains("other hosts"));
+        assert!(parse("serve_followers=host").is_err());
         assert!(parse("metrics=0.0.0.0:9464").unwrap_err().contains("proxy"));
         assert!(parse("allow_other,no_default_permissions").is_err());
     }

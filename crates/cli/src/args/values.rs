@@ -1,6 +1,7 @@
 //! Parsers of single values: their errors say what would be accepted.
 
 use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
@@ -70,6 +71,19 @@ pub fn interval(text: &str) -> Result<Duration, String> {
 /// Seconds, up to a minute: `0`, `0.5`, `2`.
 pub fn moment(text: &str) -> Result<Duration, String> {
     seconds(text, 0.0, 60.0)
+}
+
+/// An address with a port by which other hosts reach this one: `10.0.0.5:0`, `[fd00::5]:7000`.
+pub fn socket(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|_| {
+        format!("`{text}` is not an address and a port, such as 10.0.0.5:7000, or 10.0.0.5:0 for any port")
+    })?;
+    if address.ip().is_unspecified() {
+        return Err(format!(
+            "`{text}` says nothing to other hosts: give the address that they reach this one by"
+        ));
+    }
+    Ok(address)
 }
 
 /// A size below 4 GiB.

@@ -13,7 +13,7 @@ use outrigger_store::Store;
 use super::Context;
 use super::job::{outputs_json, state_text, writable};
 use super::run::WorkArgs;
-use crate::exit::{Exit, Outcome};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, Out, complain, local, rfc3339_nanos};
 
 const EXAMPLES: &str = "\
@@ -22,6 +22,7 @@ Examples:
   outrigger rule add tell --on create --in 'inbox/*' --pattern '1R->0' --net -- ./announce
   outrigger rule add means --on write --in 'raw/*.csv' --pattern '1W->2W' --out 'means/{stem}' -- awk -F, '{s+=$2} END {print s/NR}'
   outrigger rule add seen --on read --in 'papers/*' --pattern '1R->0' --net -- ./count-a-reader
+  outrigger rule add join --on close --when 'runs/*/_DONE' --pattern '#W->1W' --in '{dir}/part-*' --out '{dir}/all' -- sort
   outrigger rule list
   outrigger rule log shrink
   outrigger rule pause shrink; outrigger rule resume shrink
@@ -30,6 +31,7 @@ Rules are carried out by agents (`outrigger node`): as long as none is running, 
 that it has not seen. Both are seen when they have become part of the tree, by looking about once a second: what came and went in between is not seen, two contents in
 between are one, and a file in a mount may be seen before its writer has closed it, and by close again when there is more; create waits an hour for the content of an empty file. Files that are there when a rule is made do not count, unless --existing.
 write: a file is made in a mount, or overwritten there; its program reads it while it is written (1W->2W, 1W->1W, 1W->0, 1W->#W), and sees its end when the writer has closed it.
+With --when a rule is for many files at once: when a marker is closed, all that --in names beside it is read by one job. What was closed in a mount before the marker is in by then.
 read: a file is opened in a mount, to read only, by a program that is not one of a job; the same content counts once a minute at most, and not while a job of the rule for it is open.";
 
 /// Have a program run by itself for every file that comes
@@ -82,9 +84,12 @@ pub struct AddArgs {
     /// opened in a mount to be read)
     #[arg(long, value_name = "EVENT", value_parser = trigger)]
     on: Trigger,
-    /// Which files, as a glob
-    #[arg(long = "in", value_name = "GLOB")]
-    input: String,
+    /// Which files, as a glob; with --when any number of globs, in which {dir}, {name}, {stem}, {ext} and {path} are those of the marker
+    #[arg(long = "in", value_name = "GLOB", required = true)]
+    inputs: Vec<String>,
+    /// With #W->1W and --on close: which files are markers, as a glob. One that is closed says that what --in names is all there: one job reads it. --out speaks of the marker, too
+    #[arg(long, value_name = "GLOB")]
+    when: Option<String>,
     /// Files that are there already count as well
     #[arg(long)]
     existing: bool,
@@ -122,9 +127,24 @@ fn changed(store: &Store, change: impl FnOnce(&Store) -> outrigger_store::Result
 fn add(context: &Context, args: AddArgs) -> Outcome {
     // What a mount has staged is there when the rule is made.
     let store = Arc::new(context.open()?);
-    let AddArgs { name, on, input, existing, work } = args;
+    let AddArgs { name, on, inputs, when, existing, work } = args;
     let (spec, splits) = (work.spec()?, work.splits);
-    changed(&store, |_| rules::add(&store, &name, on, (&input, work.with), spec, splits, existing))?;
+    match (when, inputs.as_slice()) {
+        (Some(_), _) if on != Trigger::Close => {
+            return Err(Failure::usage("--when says which file has to be closed: give --on close"));
+        }
+        (Some(when), _) => {
+            let files = (inputs, work.with);
+            changed(&store, |_| rules::add_marked(&store, &name, &when, files, spec, splits, existing))?;
+        }
+        (None, [input]) => {
+            changed(&store, |_| rules::add(&store, &name, on, (input, work.with), spec, splits, existing))?;
+        }
+        (None, _) => {
+            let why = "a rule is for one file at a time, so give --in once; with --when NAME and #W->1W it is for all that belong together";
+            return Err(Failure::usage(why));
+        }
+    }
     if nodes(&store)?.is_empty() && !context.quiet {
         complain("no agent is running; what the rule waits for is done when one is: `outrigger node`");
     }
@@ -150,6 +170,7 @@ fn list(context: &Context) -> Outcome {
                 .with("name", name.clone())
                 .with("on", rule.on.to_string())
                 .with("glob", rule.glob.clone())
+                .with("members", rule.members.clone())
                 .with("pattern", rule.spec.pattern.text())
                 .with("program", rule.spec.program.clone())
                 .with("also", rule.spec.also.iter().map(|also| also.program.clone()).collect::<Vec<_>>())
@@ -164,6 +185,8 @@ fn list(context: &Context) -> Outcome {
             let (pattern, told) = (rule.spec.pattern, rule.spec.told());
             let to: Vec<String> = rule.spec.outputs.iter().map(Output::told).collect();
             let to = if to.is_empty() { String::new() } else { format!("  to {}", to.join(" and ")) };
+            let of = rule.members.join(" and ");
+            let to = if of.is_empty() { to } else { format!("  of {of}{to}") };
             out.line(&format!(
                 "{name:<16}  {:<6}  {:<24}  {pattern}  {told}{to}{paused}",
                 rule.on.to_string(),

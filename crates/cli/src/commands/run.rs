@@ -20,7 +20,7 @@ use outrigger_active::sandbox::net::Destination;
 use outrigger_active::sandbox::{Mode, Sandbox};
 use outrigger_active::spec::Spec;
 use outrigger_active::through::keep_raw;
-use outrigger_active::written::Attach;
+use outrigger_active::written::{Attach, leave_to_others};
 use outrigger_fuse::control::{Client, mounts_of};
 use outrigger_store::Store;
 use outrigger_store::meta::jobs::JobId;
@@ -356,6 +356,8 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
         };
         return detach(context, job, args.slots, served);
     }
+    // Who is to be in the path of the file, if anybody is, has it before this process.
+    leave_to_others(&store, job, &|| true)?;
     go(context, &store, job, Some(1), started, true)
 }
 

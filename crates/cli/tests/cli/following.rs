@@ -614,3 +614,36 @@ fn several_programs_follow_a_file_in_one_pass() {
     site.done(&["node", "drain", "one", "--wait"]);
     site.done(&["check", "--read-data"]);
 }
+
+#[test]
+fn a_marker_that_is_closed_has_all_that_was_closed_before_it_joined_by_rule_and_on_demand() {
+    let Some(mut site) = Site::new() else { return };
+    let rule = "rule add join --quiet --on close --when raw/*/_DONE --pattern #W->1W --in {dir}/part-* --in {dir}/more/{stem}* --out out/{dir} --sandbox off -- cat";
+    site.done(&rule.split(' ').collect::<Vec<_>>());
+    site.agent("one");
+    for run in 0..4 {
+        let dir = site.path("mnt/raw").join(run.to_string());
+        fs::create_dir_all(dir.join("more")).unwrap();
+        let mut wanted = String::new();
+        for part in 0..20 {
+            let text = format!("part {part:02} of run {run}\n").repeat(300);
+            fs::write(dir.join(format!("part-{part:02}")), &text).unwrap();
+            wanted += &text;
+        }
+        fs::write(dir.join("more/_DONE.1"), "one more\n").unwrap();
+        fs::write(dir.join("_DONE"), "").unwrap();
+        wanted += "one more\n";
+        let out = site.path("mnt/out/raw").join(run.to_string());
+        site.until(|| out.exists());
+        assert!(fs::read_to_string(&out).unwrap() == wanted, "run {run}");
+        let at = format!("raw/{run}/part-*");
+        site.done(&["run", "--quiet", "--pattern", "#W->1W", "--in", &at, "--out", "again", "--", "cat"]);
+        assert!(wanted.starts_with(&fs::read_to_string(site.path("mnt/again")).unwrap()));
+    }
+    // One that stands for nothing is in the log; the next content of it is looked at again.
+    fs::create_dir(site.path("mnt/raw/none")).unwrap();
+    fs::write(site.path("mnt/raw/none/_DONE"), "").unwrap();
+    site.until(|| site.done(&["rule", "log", "join"]).text().contains("no job"));
+    assert_eq!(site.done(&["rule", "log", "join", "--json"]).json()["jobs"].as_array().unwrap().len(), 4);
+    site.done(&["node", "drain", "one", "--wait"]);
+}

@@ -87,8 +87,28 @@ fn rules_that_make_no_sense_or_set_themselves_off_are_refused() {
     refused(&[&add[..], &["--on", "read", "--existing", "--out", "x", "--", "cat"]].concat(), "--existing");
     refused(
         &[&add[..], &["--on", "close", "--pattern", "#W->1W", "--out", "x", "--", "cat"]].concat(),
-        "one file at a time",
+        "--when",
     );
+    // Of files that belong together.
+    let when = ["rule", "add", "r", "--sandbox", "off", "--when", "in/*/_DONE"];
+    let joins = ["--pattern", "#W->1W"];
+    for (more, says) in [
+        ("--on close --in {dir}/p* --in {dir}/x* --out {dir}/_DONE", "set it off"),
+        ("--on close --in {dir}/* --out {dir}/all", "read by the same rule"),
+        ("--on close --in {dir}/{split} --out all", "no meaning here"),
+        ("--on close --in {dir}/{nothing} --out all", "not known"),
+        ("--on create --in {dir}/p* --out all", "--on close"),
+    ] {
+        let more: Vec<&str> = more.split(' ').collect();
+        refused(&[&when[..], &joins, &more, &["--", "cat"]].concat(), says);
+    }
+    refused(
+        &[&when[..], &["--on", "close", "--in", "{dir}/p*", "--out", "all", "--", "cat"]].concat(),
+        "#W->1W",
+    );
+    let two =
+        ["rule", "add", "r", "--on", "close", "--in", "a/*", "--in", "b/*", "--out", "c/{name}", "--", "cat"];
+    refused(&two, "--in once");
     refused(&[&add[..], &["--on", "close", "--", "cat"]].concat(), "--out");
     refused(&["rule", "remove", "r"], "no rule `r`");
     for (input, output) in [("in/*", "in/{stem}.up"), ("in/**", "in/deep/"), ("{in,out}/?", "in/b")] {

@@ -2,7 +2,9 @@
 
 mod follow;
 mod locks;
+mod marked;
 mod nameless;
+mod path;
 mod recovered;
 mod yields;
 

@@ -34,7 +34,7 @@ pub fn experiments() -> Vec<Experiment> {
                 ("aminogen, 4 hosts: beside, one host's time over theirs", "about 4"),
             ],
             differs: "Hosts are network namespaces of one machine, so they share its processors: what more hosts bring is seen with programs of a limited rate only. In the path: a \
-                      stream that a host hands to program and store as it comes; beside: agents, over what is stored. In the path is mostly the quicker of the two here: the program works while data still come \
+                      host's agent hands what is written in the client's mount to program and store as it comes (in older records it is a stream that the client sends); beside: agents, over what is stored. In the path is mostly the quicker of the two here: the program works while data still come \
                       and nothing is read back, where the paper's stream bypassed the servers' cache and had one thread.",
             run: overall,
         },

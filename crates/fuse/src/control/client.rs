@@ -1,20 +1,25 @@
 //! The end of the conversation that commands have.
 
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use outrigger_format::checksum;
+use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
-use outrigger_store::{Context as _, Error, ErrorKind, Result};
+use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
+use super::line::{Line, read_line};
+use super::remote::{self, DEADLINE};
 use super::through;
 use crate::follow::{BLOCK, Followed};
 use crate::live::Input;
 
 /// A command's end.
 pub struct Client {
-    stream: BufReader<UnixStream>,
+    stream: BufReader<Line>,
 }
 
 impl Client {
@@ -24,13 +29,37 @@ impl Client {
     /// When there is one that does not let us in.
     pub fn connect(dir: &Path) -> Result<Option<Self>> {
         match through(dir, |path| UnixStream::connect(path)) {
-            Ok(stream) => Ok(Some(Self { stream: BufReader::new(stream) })),
+            Ok(stream) => Ok(Some(Self { stream: BufReader::new(Line::Here(stream)) })),
             Err(error)
                 if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
             {
                 Ok(None)
             }
             Err(error) => Err(error).context(|| "cannot talk to the mount of this store".to_string()),
+        }
+    }
+
+    /// Connects to a mount on another host that offers its open files ([`super::Remote`]), as whoever has this session; `None` when it offers none, or cannot be reached.
+    ///
+    /// # Errors
+    /// When it does not let us in, and those of the database.
+    pub fn reach(store: &Store, mount: SessionId, session: SessionId) -> Result<Option<Self>> {
+        let Some(offer) = remote::offer_of(store, mount)? else { return Ok(None) };
+        let Ok(stream) = TcpStream::connect_timeout(&offer.address, DEADLINE) else { return Ok(None) };
+        let what = || format!("cannot talk to the mount at {}", offer.address);
+        stream.set_nodelay(true).context(what)?;
+        stream.set_read_timeout(Some(DEADLINE)).context(what)?;
+        stream.set_write_timeout(Some(DEADLINE)).context(what)?;
+        let mut client = Self { stream: BufReader::new(Line::There(stream)) };
+        let Ok(greeting) = client.hear() else { return Ok(None) };
+        let challenge = greeting.strip_prefix(remote::GREETING).ok_or_else(|| not_understood(&greeting))?;
+        let knock = remote::knock(store, challenge, session)?;
+        let let_in = client.ask(&format!("session {}", session.0));
+        drop(knock);
+        match let_in {
+            Ok(_) => client.answers_within(remote::ANSWERS_WITHIN).map(|()| Some(client)),
+            Err(error) if error.kind() == ErrorKind::Io => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -45,14 +74,12 @@ impl Client {
 
     /// Waits for a line of the mount.
     fn hear(&mut self) -> Result<String> {
-        let mut answer = String::new();
-        self.stream.read_line(&mut answer).context(gone)?;
-        let answer = answer.trim_end();
+        let answer = read_line(&mut self.stream).context(gone)?;
         if answer.is_empty() {
             return Err(Error::new(ErrorKind::Io, gone()));
         }
         match answer.strip_prefix("error ") {
-            None => Ok(answer.to_string()),
+            None => Ok(answer),
             Some(error) => {
                 let (kind, text) = error.split_once(' ').unwrap_or(("Io", error));
                 Err(Error::new(kind_named(kind), format!("the mount of this store: {text}")))
@@ -75,7 +102,7 @@ impl Client {
     /// When there are too many open files.
     pub fn hang_up(&self) -> Result<impl FnOnce() + Send + 'static> {
         let stream = self.stream.get_ref().try_clone().context(|| "cannot talk to the mount".to_string())?;
-        Ok(move || drop(stream.shutdown(std::net::Shutdown::Both)))
+        Ok(move || drop(stream.shutdown()))
     }
 
     /// The next bytes of a file that is being written.
@@ -84,14 +111,47 @@ impl Client {
     /// What the mount says, and `Io` when it has gone.
     pub fn follow(&mut self, inode: u64, from: u64) -> Result<Followed> {
         let answer = self.ask(&format!("follow {inode} {from}"))?;
-        match (answer.as_str(), answer.strip_prefix("data ").map(str::parse::<usize>)) {
-            ("nothing", _) => Ok(Followed::Nothing),
-            ("closed", _) => Ok(Followed::Closed),
-            (_, Some(Ok(len))) if len as u64 <= BLOCK => {
+        let mut words = answer.split(' ');
+        let first = words.next().unwrap_or_default();
+        let (len, sum) = (words.next().map(str::parse::<usize>), words.next());
+        match (first, len) {
+            ("nothing", None) => Ok(Followed::Nothing),
+            ("asked", None) => Ok(Followed::Asked),
+            ("closed", None) => Ok(Followed::Closed),
+            ("data", Some(Ok(len))) if len as u64 <= BLOCK => {
                 let mut bytes = vec![0; len];
                 self.stream.read_exact(&mut bytes).context(gone)?;
+                // From another host there is one.
+                if sum.is_some_and(|sum| sum != checksum(&[&bytes]).to_string()) {
+                    return Err(Error::new(ErrorKind::Io, "what the mount sent was changed on its way"));
+                }
                 Ok(Followed::Data(bytes))
             }
+            _ => Err(not_understood(&answer)),
+        }
+    }
+
+    /// Stores a file for the mount from now on, which is on another host; false if that is not wanted.
+    ///
+    /// # Errors
+    /// What the mount says, and `Io` when it has gone.
+    pub fn carry(&mut self, inode: u64) -> Result<bool> {
+        self.yes(&format!("carry {inode}"))
+    }
+
+    /// Says that the first `len` bytes of a file are stored, and held as [`outrigger_store::early::carried_by`] says; false if the mount does not want them.
+    ///
+    /// # Errors
+    /// What the mount says, and `Io` when it has gone.
+    pub fn stored(&mut self, inode: u64, len: u64) -> Result<bool> {
+        self.yes(&format!("stored {inode} {len}"))
+    }
+
+    fn yes(&mut self, line: &str) -> Result<bool> {
+        let answer = self.ask(line)?;
+        match answer.as_str() {
+            "yes" => Ok(true),
+            "no" => Ok(false),
             _ => Err(not_understood(&answer)),
         }
     }
@@ -128,8 +188,7 @@ impl Client {
 
     /// Waits until the mount has ended: it has stored everything by then.
     pub fn wait_for_end(mut self) {
-        let mut nothing = String::new();
-        while matches!(self.stream.read_line(&mut nothing), Ok(1..)) {}
+        while read_line(&mut self.stream).is_ok_and(|line| !line.is_empty()) {}
     }
 }
 

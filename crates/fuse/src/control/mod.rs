@@ -5,6 +5,7 @@
 //! | line | answer |
 //! | --- | --- |
 //! | `stored` | `ok` once everything that was acknowledged before is in the store, where the client will read it |
+//! | `closed` | `ok` once all files that were closed before are in the store as they were closed |
 //! | `pause` (and the next two: of a mount that owns its store) | `ok` once that is so, and nothing more will be stored until `release` or the end of the connection: for a client that takes a snapshot. Changes go on |
 //! | `hold` | `ok` once that is so and nothing changes any more, until `release` or the end of the connection: for a client that changes the store |
 //! | `release` | `ok` once the mount has forgotten what it knew, and changes go on |
@@ -14,9 +15,11 @@
 //! | `next RULE` | `awaits` once the mount does, and then `job NUMBER` when a file was made that the rule (JSON in a line) wants, and that job reads; the rule is forgotten with that, or with the connection |
 //! | `status` | how the mount fares ([`measures`]), as JSON |
 //!
-//! or `error`, a kind and a sentence. Only who may write to that directory can connect.
+//! or `error`, a kind and a sentence. Only who may write to that directory can connect. What a mount offers to agents on other hosts is less: see `remote.rs`.
 
 mod client;
+mod line;
+mod remote;
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::os::fd::AsRawFd;
@@ -33,6 +36,7 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use client::Client;
+pub use remote::{Offer, Remote, offer_of, place, sweep_offers};
 
 use crate::follow::{Followed, StillWaits};
 use crate::fs::Counted;
@@ -56,6 +60,11 @@ pub trait Controlled: Watched + Send + Sync + 'static {
     /// # Errors
     /// Those of the store.
     fn stored(&self) -> Result<()>;
+    /// Stores what was closed.
+    ///
+    /// # Errors
+    /// Those of the store.
+    fn closed(&self) -> Result<()>;
     /// Looks again which files are to be followed.
     ///
     /// # Errors
@@ -87,6 +96,10 @@ impl Controlled for LiveVolume {
         self.destage_all()
     }
 
+    fn closed(&self) -> Result<()> {
+        self.destage_all()
+    }
+
     fn refresh_follows(&self) -> Result<()> {
         self.refresh_follows()
     }
@@ -115,6 +128,10 @@ impl Controlled for LiveVolume {
 impl Controlled for SharedVolume {
     fn stored(&self) -> Result<()> {
         self.store_all()
+    }
+
+    fn closed(&self) -> Result<()> {
+        self.store_closed()
     }
 
     fn refresh_follows(&self) -> Result<()> {
@@ -217,6 +234,7 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
     while let Some(line) = lines.next().transpose()? {
         match line.as_str() {
             "stored" => answer(&mut answers, volume.stored().map(|()| "ok".to_string()))?,
+            "closed" => answer(&mut answers, volume.closed().map(|()| "ok".to_string()))?,
             "status" => answer(&mut answers, Ok(measures::json(&counted.status(), &errors::recent())))?,
             "pause" => match owner(volume).and_then(|volume| volume.pause()) {
                 Err(error) => answer(&mut answers, Err(error))?,
@@ -253,7 +271,7 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
                 answer(&mut answers, refreshed.map(|()| "ok".to_string()))?;
             }
             line if line.starts_with("follow ") => follow(&**volume, line, &mut answers)?,
-            line if line.starts_with("input ") => answer(&mut answers, input(&**volume, line))?,
+            line if line.starts_with("input ") => answer(&mut answers, input_at(&**volume, line))?,
             line if line.starts_with("next ") => {
                 let Some(job) = next(&**volume, line, &mut answers, forget)? else { return Ok(()) };
                 answer(&mut answers, job.map(|job| format!("job {job}")))?;
@@ -286,25 +304,31 @@ fn follow<V: Controlled>(volume: &V, line: &str, answers: &mut UnixStream) -> io
             answers.write_all(&bytes)
         }
         Ok(Followed::Nothing) => answer(answers, Ok("nothing".to_string())),
+        // Nobody stores files for a mount of this host.
+        Ok(Followed::Asked) => answer(answers, Ok("nothing".to_string())),
         Ok(Followed::Closed) => answer(answers, Ok("closed".to_string())),
         Err(error) => answer(answers, Err(error)),
     }
 }
 
 /// Says where one of several inputs is.
-fn input<V: Controlled>(volume: &V, line: &str) -> Result<String> {
+fn input_at<V: Controlled>(volume: &V, line: &str) -> Result<String> {
     let mut words = line.split(' ').skip(1);
     let job = words.next().and_then(|word| word.parse().ok());
     let number = words.next().and_then(|word| word.parse().ok());
     let (Some(job), Some(number)) = (job, number) else {
         return Err(Error::new(ErrorKind::Invalid, "it is `input JOB NUMBER`"));
     };
-    Ok(match volume.input_of(JobId(job), number) {
+    Ok(input(volume.input_of(JobId(job), number)))
+}
+
+fn input(input: Input) -> String {
+    match input {
         Input::NotYet => "nothing".to_string(),
         Input::Inode(inode) => format!("inode {inode}"),
         Input::Closed => "closed".to_string(),
         Input::Unknown => "unknown".to_string(),
-    })
+    }
 }
 
 /// Has the kernel look up names again: of a file that it opens by its number, where it is must be known if it is to be followed.
@@ -348,7 +372,7 @@ fn has_hung_up(client: &UnixStream) -> bool {
     poll(&mut looked, Some(&at_once)).is_ok() && looked[0].revents().intersects(hung)
 }
 
-fn answer(stream: &mut UnixStream, what: Result<String>) -> io::Result<()> {
+fn answer(stream: &mut impl io::Write, what: Result<String>) -> io::Result<()> {
     let line = what
         .unwrap_or_else(|error| format!("error {:?} {}", error.kind(), error.to_string().replace('\n', " ")));
     writeln!(stream, "{line}")

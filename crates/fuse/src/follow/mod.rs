@@ -33,7 +33,7 @@ use outrigger_store::meta::jobs::{JobId, Jobs};
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use rustix::io::Errno;
 
-pub(crate) use self::open::{End, Open, Prefix};
+pub(crate) use self::open::{Carrier, End, Open, Prefix};
 pub(crate) use self::places::{Hanging, Places};
 
 /// Bytes handed out at once at most.
@@ -41,7 +41,7 @@ pub const BLOCK: u64 = 1 << 20;
 /// Who asks for bytes from here on has read enough, and waits for the end of the file only.
 pub const NOTHING_MORE: u64 = u64::MAX;
 /// How long a program may read nothing before its writer goes on without it.
-const STANDSTILL: Duration = Duration::from_secs(10);
+pub(crate) const STANDSTILL: Duration = Duration::from_secs(10);
 /// How often rules are looked at, and what could not be closed is tried again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A writer that sets this on its file before it closes it wants it gone.
@@ -117,6 +117,8 @@ pub enum Followed {
     Data(Vec<u8>),
     /// Nothing yet: ask again.
     Nothing,
+    /// Nothing yet, and who asks stores the file: it is to do that with what it has, and say so.
+    Asked,
     /// It is not open, or not any more: the job's rows say what became of it.
     Closed,
 }
@@ -227,6 +229,11 @@ impl Drop for Waiting<'_> {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         self.waited.fetch_add(self.begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
+}
+
+/// How many of the threads that serve requests may wait at once: one is left to serve who else may come, a program's own requests among them.
+fn most_waiting(threads: usize) -> u32 {
+    threads.clamp(2, 8) as u32 - 1
 }
 
 /// A write that is about to be made.
@@ -411,7 +418,7 @@ impl<F: Versioned> Following<F> {
         self.moved.beat();
     }
 
-    /// The next bytes of a file that is being written, from byte `from` on, by `read`; waits for them as long as `wait`.
+    /// The next bytes of a file that is being written, from byte `from` on, by `read`; waits for them as long as `wait`. `reader`: the session of who stores the file, if it is that who asks.
     ///
     /// # Errors
     /// When they cannot be read.
@@ -419,15 +426,17 @@ impl<F: Versioned> Following<F> {
         &self,
         inode: u64,
         from: u64,
-        wait: Duration,
+        (reader, wait): (Option<SessionId>, Duration),
         read: impl Fn(&F, Range<u64>, &mut Vec<u8>) -> std::result::Result<(), Errno>,
     ) -> Result<Followed> {
         let until = Instant::now() + wait;
         loop {
             let seen = self.moved.now();
             let Some(file) = self.file(inode) else { return Ok(Followed::Closed) };
+            let mut is_asked = false;
             let range = file.change(|open| {
                 let open = open.as_mut()?;
+                is_asked = open.asks(reader, from);
                 if from == NOTHING_MORE && open.ahead.take().is_some() {
                     self.bounded.fetch_sub(1, Ordering::Relaxed);
                     self.moved.beat();
@@ -450,12 +459,29 @@ impl<F: Versioned> Following<F> {
                 // It was cut since, which spoils what was handed out.
                 return Ok(if bytes.is_empty() { Followed::Nothing } else { Followed::Data(bytes) });
             }
+            if is_asked {
+                return Ok(Followed::Asked);
+            }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(Followed::Nothing);
             }
             self.moved.wait(seen, left);
         }
+    }
+
+    /// Waits, as long as `goes_on` says when something has moved and how long to wait for that, in one of the threads that may; false, and nobody has waited, if there is none. `threads` serve requests.
+    pub fn wait_while(&self, threads: usize, mut goes_on: impl FnMut() -> Option<Duration>) -> bool {
+        let is_free = self.waiting.fetch_add(1, Ordering::Relaxed) < most_waiting(threads);
+        if is_free {
+            loop {
+                let seen = self.moved.now();
+                let Some(most) = goes_on() else { break };
+                self.moved.wait(seen, most);
+            }
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        is_free
     }
 
     /// Waits until a write is not too far ahead of those who read the file. `threads` serve requests; `note` is told when the wait is given up.
@@ -483,11 +509,9 @@ impl<F: Versioned> Following<F> {
                 return self.lift_bound(file, note);
             }
             if place.is_none() {
-                // One thread is left to serve who else may come, the program's own requests among them.
-                let most = threads.clamp(2, 8) as u32 - 1;
                 let taken = self.waiting.fetch_add(1, Ordering::Relaxed);
                 place = Some(Waiting { begun: Instant::now(), waiting: &self.waiting, waited: &self.waited });
-                if taken >= most {
+                if taken >= most_waiting(threads) {
                     return;
                 }
             }

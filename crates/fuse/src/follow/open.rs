@@ -8,7 +8,9 @@
 //! other. A block is counted as handed out before it is read: whoever writes to it from then on spoils it, whichever bytes were read.
 
 use std::ops::Range;
+use std::time::Instant;
 
+use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
 
 /// Ranges beyond a gap that are remembered. With more of them the prefix stops growing at one that was forgotten, until the file is closed.
@@ -40,6 +42,32 @@ pub(crate) struct Open {
     pub was_there: bool,
     /// How many bytes the writer may be ahead of its readers; `None`: as many as it likes.
     pub ahead: Option<u64>,
+    /// Who stores it for the mount …
+    pub carrier: Option<Carrier>,
+    /// … or may come to do so until then.
+    pub carried_until: Option<Instant>,
+}
+
+/// An agent on another host that stores a file as it reads it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Carrier {
+    /// Its session.
+    pub session: SessionId,
+    /// It is to store what it has, and to say so, once it has all that there is.
+    pub is_asked: bool,
+}
+
+impl Open {
+    /// Whether the mount leaves it to somebody else to store the file while it is written.
+    pub fn is_left_to_others(&self) -> bool {
+        self.carrier.is_some() || self.carried_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Whether a reader that has read up to byte `from` is the file's carrier, has all that there is, and is asked for it.
+    pub fn asks(&self, reader: Option<SessionId>, from: u64) -> bool {
+        let is_it = |carrier: &Carrier| carrier.is_asked && Some(carrier.session) == reader;
+        self.end == End::Open && from == self.prefix.end() && self.carrier.as_ref().is_some_and(is_it)
+    }
 }
 
 /// What of a file can be handed out, and what has been.

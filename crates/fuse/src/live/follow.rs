@@ -87,7 +87,7 @@ impl LiveVolume {
     /// When they cannot be read.
     pub fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed> {
         let core = &self.core;
-        core.following.follow(inode, from, wait, |node, range, out| {
+        core.following.follow(inode, from, (None, wait), |node, range, out| {
             core.read_file(node, range.start, (range.end - range.start) as usize, out)
         })
     }
@@ -153,7 +153,9 @@ impl Core {
         node.write().emptied = false;
         node.opened(false);
         let (prefix, end) = (Prefix::default(), End::Open);
-        let open = Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead };
+        let (carrier, carried_until) = (None, None);
+        let open =
+            Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead, carrier, carried_until };
         self.following.begin(node, open);
         // One that was there may have been closed meanwhile, by who has it open beside.
         if !node.has_writers() {

@@ -24,6 +24,7 @@ use outrigger_store::Result;
 use outrigger_store::loose::NEW_BYTES_MAX;
 use outrigger_store::meta::Change;
 
+use super::awaited::LOOK_EVERY;
 use super::core::Core;
 use super::file::{File, State};
 use super::store::Cut;
@@ -42,6 +43,15 @@ pub(super) struct Behind {
     /// Whoever has it stores what waited. Whoever commits something after that waits for it.
     storing: Mutex<()>,
     thread: Worker,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Due {
+    /// Something has waited long enough.
+    Store,
+    /// Others may wait.
+    Look,
 }
 
 #[derive(Default)]
@@ -86,19 +96,20 @@ impl Behind {
         std::mem::take(&mut waiting.files)
     }
 
-    /// Waits until something has waited for so long; false at the end.
-    fn next(&self, within: Duration) -> bool {
+    /// Waits until something has waited for so long, or it is time to look whether others wait; `None` at the end.
+    fn next(&self, within: Duration, looked: Instant) -> Option<Due> {
         let mut waiting = self.lock();
         loop {
             if waiting.is_ending {
-                return false;
+                return None;
             }
-            let pause = waiting.since.map(|since| within.saturating_sub(since.elapsed()));
-            waiting = match pause {
-                Some(Duration::ZERO) => return true,
-                Some(pause) => self.changed.wait_timeout(waiting, pause).expect("no panic while held").0,
-                None => self.changed.wait(waiting).expect("no panic while held"),
-            };
+            let look = LOOK_EVERY.saturating_sub(looked.elapsed());
+            let pause = waiting.since.map_or(look, |since| within.saturating_sub(since.elapsed()).min(look));
+            if !pause.is_zero() {
+                waiting = self.changed.wait_timeout(waiting, pause).expect("no panic while held").0;
+                continue;
+            }
+            return Some(if look.is_zero() { Due::Look } else { Due::Store });
         }
     }
 }
@@ -106,8 +117,16 @@ impl Behind {
 impl Core {
     /// What the thread does.
     pub fn store_behind_in_time(self: &Arc<Self>) {
-        while self.behind.next(self.options.closes_within) {
-            self.store_behind();
+        let mut looked = Instant::now();
+        while let Some(due) = self.behind.next(self.options.closes_within, looked) {
+            match due {
+                Due::Store => self.store_behind(),
+                Due::Look => {
+                    // Whoever waits is told of nothing but that it is done.
+                    let _ = self.fail(self.answer_waiting());
+                    looked = Instant::now();
+                }
+            }
         }
     }
 

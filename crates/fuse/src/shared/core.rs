@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -94,6 +94,8 @@ pub(super) struct Core {
     pub places: Places,
     pub hidden: Hidden,
     pub early: Earlies,
+    /// Agents on other hosts can store files that they read in the path.
+    pub has_carriers: AtomicBool,
     pub behind: Behind,
     pub counters: Counters,
 }
@@ -129,6 +131,7 @@ impl Core {
             places: Places::default(),
             hidden: Hidden::default(),
             early: Earlies::default(),
+            has_carriers: AtomicBool::new(false),
             behind: Behind::default(),
             counters: Counters::default(),
         }

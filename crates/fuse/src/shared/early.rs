@@ -77,7 +77,7 @@ impl State {
     }
 
     /// Others do not find it by a name.
-    fn is_only_here(&self) -> bool {
+    pub fn is_only_here(&self) -> bool {
         self.is_removed || self.is_hidden || self.may_be_named || self.is_noted
     }
 
@@ -89,7 +89,11 @@ impl State {
 
     /// Enough was written for a round of so many bytes.
     pub fn is_early_due(&self, round: u64) -> bool {
-        let round = if self.open.is_some() { round / FOLLOWED } else { round };
+        let round = match &self.open {
+            Some(open) if open.is_left_to_others() => return false,
+            Some(_) => round / FOLLOWED,
+            None => round,
+        };
         self.sound_early().is_some_and(|early| early.prefix.end().saturating_sub(early.len) >= round)
     }
 
@@ -148,6 +152,17 @@ impl State {
         true
     }
 
+    /// What somebody else has stored is what the file begins with, up to byte `len`: it is as if a round had stored it. What was stored before, if it was.
+    pub fn take_over(&mut self, root: Root, len: u64) -> Option<Root> {
+        let before = self.early.take().filter(|early| early.is_held).map(|early| early.stored);
+        let mut prefix = Prefix::default();
+        prefix.wrote(0..self.open.as_ref().map_or(len, |open| open.prefix.end()));
+        prefix.handed_out(len);
+        let over = self.row.root.clone();
+        self.early = Some(Early { prefix, over, stored: root, len, is_held: true });
+        before
+    }
+
     /// Whether the file may yet be stored over its prefix, or is just now.
     fn needs_early(&self) -> bool {
         self.is_committing || self.sound_early().is_some_and(|early| early.is_held)
@@ -184,6 +199,13 @@ enum Next {
 impl Earlies {
     fn lock(&self) -> MutexGuard<'_, Waiting> {
         self.state.lock().expect("no panic while held")
+    }
+
+    /// Something of a file is about to be held.
+    pub fn will_hold(&self, number: u64) {
+        self.lock().held.insert(number);
+        // Whoever looks what need not be held any more may have nothing else to do.
+        self.changed.notify_all();
     }
 
     /// Starts the thread that does `work`, once.
@@ -277,7 +299,7 @@ impl Core {
         let Some(round) = file.write().begin_round(self.options.early_bytes) else { return Ok(()) };
         self.follow_packs(&mut asked.packs_at)?;
         let number = file.number;
-        self.early.lock().held.insert(number);
+        self.early.will_hold(number);
         let policy = self.policy_of(&policies, self.parent_of(number))?;
         let to = Target::Orphan { inode: number, holder: holder(number, self.session.id()) };
         let (base, pieces) = (Arc::clone(&round.base), round.pieces.clone());
@@ -299,6 +321,8 @@ impl Core {
     fn let_go_of_early(&self) {
         let held: Vec<u64> = self.early.lock().held.iter().copied().collect();
         for number in held {
+            // What an agent has stored is held, and then the file's, by whoever has the turn.
+            let _turn = self.turn.turn.lock().expect("no panic while held");
             let is_needed = self.open.get(number).is_some_and(|file| file.read().needs_early());
             if !is_needed && self.store.meta.release(&holder(number, self.session.id()), None).is_ok() {
                 self.early.lock().held.remove(&number);

@@ -19,7 +19,7 @@ use std::time::Duration;
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
 use outrigger_store::meta::jobs::{JobId, JobState};
-use outrigger_store::meta::{At, DirEntry, ROOT_INODE};
+use outrigger_store::meta::{At, DirEntry, ROOT_INODE, SessionId};
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 
 use super::SharedVolume;
@@ -71,11 +71,22 @@ impl SharedVolume {
     /// # Errors
     /// When they cannot be read.
     pub fn follow(&self, inode: u64, from: u64, wait: Duration) -> Result<Followed> {
+        self.follow_as(None, inode, from, wait)
+    }
+
+    /// As [`SharedVolume::follow`], for whoever has this session, who may store the file ([`SharedVolume::carry`]).
+    pub(crate) fn follow_as(
+        &self,
+        reader: Option<SessionId>,
+        inode: u64,
+        from: u64,
+        wait: Duration,
+    ) -> Result<Followed> {
         let core = &self.core;
         if core.session.check().is_err() {
             return Ok(Followed::Closed);
         }
-        core.following.follow(inode, from, wait, |file, range, out| {
+        core.following.follow(inode, from, (reader, wait), |file, range, out| {
             core.read_file(file, range.start, (range.end - range.start) as usize, out)
         })
     }
@@ -150,7 +161,10 @@ impl Core {
             self.note_emptied(file.number, false);
             self.open.again(file);
             let (prefix, end) = (Prefix::default(), End::Open);
-            let open = Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead };
+            let carrier = None;
+            let carried_until = if ahead.is_some() { self.waits_for_carriers() } else { None };
+            let open =
+                Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead, carrier, carried_until };
             self.following.begin(file, open);
             if again {
                 // It may have been closed meanwhile, by who has it open beside.
@@ -191,7 +205,7 @@ impl Core {
     /// Waits until a write of so many bytes at `offset` (with `appends`: at the file's end) is not too far ahead of those who read the file.
     pub fn wait_for_followers(&self, file: &File, offset: u64, len: usize, appends: bool) {
         let note = |text| self.reports.note(text);
-        self.following.wait_for(file, &Write { offset, len, appends }, self.options.write_threads, note);
+        self.following.wait_for(file, &Write { offset, len, appends }, self.options.request_threads, note);
     }
 
     fn report(&self, done: Result<()>) {

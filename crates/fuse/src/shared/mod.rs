@@ -32,7 +32,8 @@
 //! | `nameless.rs` | files that have no name yet |
 //! | `store.rs` | from the log to the store |
 //! | `early.rs` | large files, while they are written |
-//! | `behind.rs` | closes that come back before they are committed, if that is wanted |
+//! | `carried.rs` | those that agents on other hosts store |
+//! | `behind.rs`, `awaited.rs` | closes that come back before they are committed, if that is wanted; and who waits for them |
 //! | `locks/` | locks of programs, among all hosts |
 //! | `follow.rs`, `hidden.rs`, `noted.rs` | programs that read files while they are written: what is this kind of mount's own (`crate::follow`) |
 //! | `packer.rs` | what small files have left in the database, into packs |
@@ -44,7 +45,9 @@
 //! [`Change::Swap`]: outrigger_store::meta::Change::Swap
 
 mod attributes;
+mod awaited;
 mod behind;
+mod carried;
 mod core;
 mod early;
 mod file;
@@ -80,6 +83,7 @@ use crate::report::Reports;
 use crate::view::ahead::ReadAhead;
 use crate::view::{FRAMES_BYTES, ReadOptions, ReadVolume};
 
+pub use self::awaited::{await_closed, sweep_awaited};
 pub use self::noted::{LeftOpen, held_of, left_open, let_go};
 
 /// Where this host's mounts of a store have their logs, and listen.
@@ -105,6 +109,8 @@ pub struct SharedOptions {
     pub staging_bytes: u64,
     /// Threads that cut, hash and compress.
     pub write_threads: usize,
+    /// Threads that serve requests. All but one (of eight, if there are more) may wait for programs that read files while they are written, and for agents that store them.
+    pub request_threads: usize,
     /// Threads that decode ahead of reads in order.
     pub ahead_threads: usize,
     /// Show `.snapshots` in the root.
@@ -127,6 +133,7 @@ impl SharedOptions {
         Self {
             staging_bytes: STAGING_BYTES,
             write_threads: threads,
+            request_threads: threads,
             ahead_threads: threads,
             snapshots: true,
             tame_snapshots: false,
@@ -184,6 +191,7 @@ impl SharedVolume {
         if !core.options.closes_within.is_zero() {
             let behind = Arc::clone(&core);
             core.behind.start(move || behind.store_behind_in_time())?;
+            core.tell_behind()?;
         }
         let locks = Locks::start(&core)?;
         Ok(Self { core, snapshots, dir, locks, opens: Arc::default() })
@@ -202,6 +210,11 @@ impl SharedVolume {
         self.locks.forget_by(Box::new(forget));
     }
 
+    /// Its session.
+    pub fn session_id(&self) -> SessionId {
+        self.core.session.id()
+    }
+
     /// Where it has its log, and listens.
     pub fn dir(&self) -> &Path {
         &self.dir
@@ -215,6 +228,14 @@ impl SharedVolume {
         self.core.store_all()
     }
 
+    /// Stores all files that were closed, and have been promised to be in the store soon.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn store_closed(&self) -> Result<()> {
+        self.core.store_closed()
+    }
+
     /// Stores everything, packs what small files left in the database, and removes the log. Nothing may be open any more. `end_server` is called when there is
     /// nothing left for followers to ask, and before the directory is removed in which its socket lies.
     ///
@@ -226,6 +247,7 @@ impl SharedVolume {
         let ended = self.end_following();
         self.core.store_behind();
         self.core.behind.stop();
+        self.core.tell_behind_no_more();
         let stored = self.core.store_all().and(ended);
         self.core.end_early();
         self.core.packer.finish();

@@ -136,6 +136,7 @@ impl Core {
     pub fn store_file(self: &Arc<Self>, file: &Arc<File>, closes: bool) -> Result<()> {
         let mut stored = Ok(());
         if !file.is_stored() {
+            self.await_carrier(file);
             self.store_behind();
             stored = self.store_one(file);
         }
@@ -196,6 +197,7 @@ impl Core {
     /// The first one; what could not be stored stays staged.
     pub fn store_all(self: &Arc<Self>) -> Result<()> {
         let files = self.dirty();
+        files.iter().for_each(|file| self.await_carrier(file));
         // Most of it at once.
         self.will_store(&files);
         let mut first = Ok(());
@@ -238,18 +240,35 @@ impl Core {
 
     /// Tries again to store what was left when it was closed, unless that was a moment ago.
     fn store_left(self: &Arc<Self>) {
+        let due = |left: &Left| left.tried.is_none_or(|at| at.elapsed() >= RETRY_EVERY);
+        let _ = self.fail(self.store_left_if(due));
+    }
+
+    fn store_left_if(self: &Arc<Self>, is_due: impl Fn(&Left) -> bool) -> Result<()> {
         let files = {
             let mut left = self.turn.left.lock().expect("no panic while held");
-            if left.files.is_empty() || left.tried.is_some_and(|at| at.elapsed() < RETRY_EVERY) {
-                return;
+            if left.files.is_empty() || !is_due(&left) {
+                return Ok(());
             }
             left.tried = Some(Instant::now());
             std::mem::take(&mut left.files)
         };
+        let mut first = Ok(());
         for file in files {
-            let _ = self.fail(self.store_one(&file));
+            first = first.and(self.store_one(&file));
             self.close_file(&file);
         }
+        first
+    }
+
+    /// Stores all that was closed: it is in the store when this returns.
+    ///
+    /// # Errors
+    /// The first one.
+    pub fn store_closed(self: &Arc<Self>) -> Result<()> {
+        self.session.check()?;
+        self.store_behind();
+        self.store_left_if(|_| true)
     }
 
     /// Reads a file's row again.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use outrigger_fuse::fs::{FileSystem, OpenFlags, ROOT, SetAttr};
-use outrigger_fuse::shared::SharedOptions;
+use outrigger_fuse::shared::{SharedOptions, await_closed};
 use rustix::fs::{OFlags, RenameFlags};
 
 use super::hosts::{Cluster, Host, USER};
@@ -165,5 +165,33 @@ fn many_that_make_files_at_once_are_seen_each_in_its_order() {
     });
     one.volume.fsync_dir(ROOT, 0).unwrap();
     assert_eq!(two.list("").unwrap().len(), 120);
+    cluster.check();
+}
+
+#[test]
+fn whoever_waits_for_what_was_closed_in_other_mounts_finds_it_and_waits_for_no_mount_that_is_gone() {
+    let Some(cluster) = Cluster::new() else { return };
+    let (one, two) = (mount(&cluster, LONG), cluster.mount());
+    let store = cluster.store();
+    let most = Duration::from_secs(60);
+    for name in ["part", "more", "again"] {
+        one.put(name, b"closed").unwrap();
+        assert_eq!(two.cat(name).unwrap(), b"");
+        await_closed(&store, most).unwrap();
+        assert_eq!(two.cat(name).unwrap(), b"closed");
+    }
+    // It has no more to say, but has left its note.
+    one.put("lost", b"closed").unwrap();
+    drop(one);
+    await_closed(&store, most).unwrap();
+    let jobs = store.jobs().unwrap();
+    let notes = |kind| jobs.notes(kind).unwrap().len();
+    assert_eq!((notes("waits-for-closes"), notes("closes-behind")), (0, 0));
+    // One that takes its leave has none.
+    let one = mount(&cluster, LONG);
+    assert_eq!(notes("closes-behind"), 1);
+    one.volume.close(|| {}).unwrap();
+    assert_eq!(notes("closes-behind"), 0);
+    drop((one, two));
     cluster.check();
 }

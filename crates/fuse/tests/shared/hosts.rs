@@ -26,7 +26,7 @@ pub struct Cluster {
 
 /// One mount. All are in this process, and know nothing of each other.
 pub struct Host {
-    pub volume: SharedVolume,
+    pub volume: Arc<SharedVolume>,
     pub store: Arc<Store>,
 }
 
@@ -65,7 +65,8 @@ impl Cluster {
         let said = Arc::clone(&self.said);
         let reports = Reports::new(move |text| said.lock().unwrap().push(text.to_string()));
         let store = Arc::new(self.store());
-        Host { volume: SharedVolume::open(Arc::clone(&store), options, reports).unwrap(), store }
+        let volume = SharedVolume::open(Arc::clone(&store), options, reports).unwrap();
+        Host { volume: Arc::new(volume), store }
     }
 
     /// All of it is sound, and nobody holds a lock.

@@ -2,6 +2,7 @@
 //! through random mounts beside a plain directory, and mounts that get in each other's way on purpose.
 
 mod behind;
+mod carried;
 mod early;
 mod faults;
 mod follow;

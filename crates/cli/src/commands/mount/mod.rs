@@ -6,6 +6,7 @@ mod signals;
 mod told;
 
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use clap::Args;
 use outrigger_active::rules::Readers;
 use outrigger_active::written::Maker;
 use outrigger_format::ChunkerSpec;
-use outrigger_fuse::control::Server;
+use outrigger_fuse::control::{Remote, Server};
 use outrigger_fuse::fs::{Counted, FileSystem};
 use outrigger_fuse::kernel::{self, MountOptions};
 use outrigger_fuse::live::{LiveOptions, LiveVolume, Order, STAGING_BYTES_MIN, Stale};
@@ -45,6 +46,7 @@ Examples:
   outrigger mount --chunker fixed:64K /mnt    blocks of 64 KiB for all that is written through it
   outrigger mount -o dedup=off /mnt           store all of it, without looking for what is stored already
   outrigger -s postgres://me@db/data mount /mnt    shared with other hosts: docs/distributed.md
+  outrigger mount --serve-followers 10.0.0.5:0 /mnt    with agents elsewhere in the path of what is written: docs/active-storage.md
   outrigger mount --metrics 127.0.0.1:9464 /mnt    with numbers for Prometheus at http://127.0.0.1:9464/metrics
   outrigger unmount /mnt
 
@@ -102,10 +104,14 @@ pub struct MountArgs {
     /// anything that this host changes later. Unpacking many files takes half the journeys; other hosts may see what was closed that much later, and a killed mount may lose it
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     closes_within: Option<Duration>,
+    /// Of a store in PostgreSQL: agents on other hosts may read files here while they are written, and store them for this mount (rules with --attach path). It is the address that they reach this host by; with port 0 any port
+    /// is taken. Only who may write to the database is let in; what is sent is not encrypted
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::socket)]
+    serve_followers: Option<SocketAddr>,
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
     metrics: Option<Address>,
     /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE, staging_order=ORDER,
-    /// chunker=CHUNKER, dedup=on|off, names_for=SECONDS, closes_within=SECONDS, metrics=ADDRESS, log=FILE
+    /// chunker=CHUNKER, dedup=on|off, names_for=SECONDS, closes_within=SECONDS, serve_followers=ADDRESS:PORT, metrics=ADDRESS, log=FILE
     #[arg(short, value_name = "OPT,...")]
     options: Vec<String>,
     #[command(flatten)]
@@ -138,6 +144,7 @@ pub fn run(context: &Context, args: MountArgs) -> Outcome {
     flags.metrics = args.metrics.or(flags.metrics);
     flags.names_for = args.names_for.or(flags.names_for);
     flags.closes_within = args.closes_within.or(flags.closes_within);
+    flags.serve_followers = args.serve_followers.or(flags.serve_followers);
     let log = context.log.log.clone().or(flags.log);
     if log.as_deref() == Some(Path::new("-")) && !args.foreground {
         return Err(Failure::usage("a log on standard error needs --foreground"));
@@ -177,6 +184,10 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
     }
     if !is_shared && flags.closes_within.is_some() {
         let why = "closing a file of a store in a directory waits for nobody: leave --closes-within away";
+        return Err(Failure::usage(why));
+    }
+    if flags.serve_followers.is_some() && (!is_shared || flags.read_only) {
+        let why = "agents on other hosts read files only while they are written in a mount of a store in PostgreSQL: leave --serve-followers away";
         return Err(Failure::usage(why));
     }
     let found = if is_shared { Ok(named.to_owned()) } else { named.canonicalize() };
@@ -349,13 +360,21 @@ fn serve_shared(
     (reports, log): (Reports, &Log),
 ) -> Outcome {
     let store = open_to_write(context, plan)?;
+    // Those that wait for agents on other hosts take no processor.
+    let threads = if plan.flags.serve_followers.is_some() { THREADS_MAX } else { threads };
     let mut options = SharedOptions::new(context.threads);
+    options.request_threads = threads;
     options.staging_bytes = plan.flags.staging_bytes.unwrap_or(options.staging_bytes);
     options.overrides = plan.flags.overrides;
     options.tame_snapshots = plan.flags.honours_rights();
     options.names_for = plan.flags.names_for.unwrap_or_default();
     options.closes_within = plan.flags.closes_within.unwrap_or_default();
     let exporter = listen(plan)?;
+    let listener = plan.flags.serve_followers.map(|address| {
+        let what = || format!("cannot serve followers at {address}");
+        TcpListener::bind(address).map_err(|error| Failure::io(what(), &error))
+    });
+    let listener = listener.transpose()?;
     let volume = Arc::new(SharedVolume::open(Arc::clone(&store), options, reports)?);
     volume.set_follows(Arc::new(Maker::new(&store)))?;
     volume.set_reads(Arc::new(Readers::new(&store)))?;
@@ -368,6 +387,7 @@ fn serve_shared(
     let (_exporter, trace) = export(exporter, &counted)?;
     // Nobody changes the store beside it whom it had to forget something for: it asks each time.
     let server = Server::start(&counted, volume.dir(), Arc::new(|_: &Stale| {}))?;
+    let remote = listener.map(|listener| Remote::start(&store, &volume, listener)).transpose()?;
     let told = Arc::new(Told::of(&store, plan));
     let told_at_end = Arc::clone(&told);
     let (ending, at_end) = (Arc::clone(&volume), Arc::clone(&store));
@@ -380,7 +400,7 @@ fn serve_shared(
     });
     let served = mounted.serve(ready(context, plan, detach));
     told.end();
-    let stored = volume.close(|| drop(server));
+    let stored = volume.close(|| drop((server, remote)));
     context.settle(&store);
     offload::remember(&store);
     // Other hosts would wait for the end of its lease; who waits for a signal keeps it open.

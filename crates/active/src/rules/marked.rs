@@ -1,0 +1,98 @@
+//! Rules for files that belong together: a *marker* that is closed says that all of them are there.
+//!
+//! The marker may be in the tree before them, as a mount that owns its store stores closed files in an order of its own, and one that shares it may have promised closes that it has not committed. So before the files are looked for
+//! there is a barrier: what any mount had acknowledged as closed before is in the store. Then the tree is looked at anew.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use outrigger_fuse::{control, shared};
+use outrigger_store::ops::View;
+use outrigger_store::tree::StorePath;
+use outrigger_store::{Error, ErrorKind, Result, Store};
+
+use super::Rule;
+use crate::inputs::{Found, StoreGlob};
+use crate::spec::Spec;
+use crate::template::{Subject, expand, expand_glob, of_path};
+
+/// How long mounts are waited for; then the marker waits for the next look.
+const WAITS_MAX: Duration = Duration::from_secs(10);
+
+/// Waits until all that was closed before, in whichever mount, is in the store.
+///
+/// # Errors
+/// When a mount cannot do it, or not soon.
+pub(super) fn await_closed(store: &Store) -> Result<()> {
+    for mut mount in control::mounts_of(store)? {
+        mount.answers_within(WAITS_MAX)?;
+        match mount.ask("closed") {
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                // One of an earlier version, whose program was replaced since.
+                mount.ask("stored").map(drop)?;
+            }
+            asked => drop(asked?),
+        }
+    }
+    if store.is_shared() { shared::await_closed(store, WAITS_MAX) } else { Ok(()) }
+}
+
+/// The globs of the files that a marker speaks of, and the job's specification for them, whose outputs are settled.
+fn settled(rule: &Rule, spec: &Spec, marker: &StorePath) -> Result<(Vec<StoreGlob>, Spec)> {
+    let subject = Subject { path: Some(marker), input: 0, split: None };
+    let globs = rule.members.iter().map(|template| StoreGlob::parse(&expand_glob(template, &subject)?));
+    let globs = globs.collect::<Result<Vec<_>>>()?;
+    let mut spec = spec.clone();
+    for output in &mut spec.outputs {
+        output.template = of_path(&expand(&output.template, &subject)?)?;
+    }
+    Ok((globs, spec))
+}
+
+/// Refuses a rule whose output would be a marker, or one of what is read when the marker comes again.
+pub(super) fn check(rule: &Rule, when: &StoreGlob, marker: &StorePath) -> Result<(Vec<StoreGlob>, Spec)> {
+    check_of(rule, &rule.spec, when, marker)
+}
+
+fn check_of(
+    rule: &Rule,
+    spec: &Spec,
+    when: &StoreGlob,
+    marker: &StorePath,
+) -> Result<(Vec<StoreGlob>, Spec)> {
+    let (globs, settled) = settled(rule, spec, marker)?;
+    let subject = Subject { path: Some(marker), input: 0, split: None };
+    for output in &spec.outputs {
+        let target = expand(&output.template, &subject)?;
+        if when.matches(&target) || globs.iter().any(|glob| glob.matches(&target)) {
+            let why = format!(
+                "its output `{target}` (of `{marker}`) would be read by the same rule, or set it off, when the marker comes again: say with --out where neither --when nor --in matches"
+            );
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+    }
+    Ok((globs, settled))
+}
+
+/// What a marker stands for: the files that are there, in the order of --in and of their paths, each once, without the marker; and the job's specification. `spec` is the rule's as it is run.
+///
+/// # Errors
+/// `NotFound` when there are none; as [`check`].
+pub(super) fn members(
+    store: &Store,
+    view: &View,
+    (rule, spec): (&Rule, &Spec),
+    when: &StoreGlob,
+    marker: &StorePath,
+) -> Result<(Vec<Found>, Spec)> {
+    let (globs, spec) = check_of(rule, spec, when, marker)?;
+    let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
+    for glob in globs {
+        let files = glob.files(&*store.meta, view.at)?.into_iter();
+        found.extend(files.filter(|file| file.path != *marker && seen.insert(file.path.clone())));
+    }
+    if found.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, "there is nothing but the marker"));
+    }
+    Ok((found, spec))
+}

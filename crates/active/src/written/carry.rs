@@ -1,0 +1,161 @@
+//! An agent in the path of what is written on another host: what its program reads it stores as well, for the mount.
+//!
+//! ```text
+//!  the mount ─▶ feed.rs ─┬─▶ standard input of the program
+//!                        └─▶ a writer of this host, whose packs lie here where they can ─▶ a content without a name, held
+//! ```
+//!
+//! It is stored in one go, until the mount asks for what there is: because the file is closed or synced, or the mount's log is half full. What comes after that is another piece, which is joined to what there was before. What is held goes when the file
+//! is closed, or this ends: the mount holds it itself by then, or does not want it. Where anything fails, the mount stores the file from its log, so nothing here is an error for the program.
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::thread::JoinHandle;
+
+use outrigger_format::Root;
+use outrigger_store::early::carried_by;
+use outrigger_store::meta::SessionId;
+use outrigger_store::session::Session;
+use outrigger_store::tree::{Policies, StorePath, WritePolicy};
+use outrigger_store::write::{
+    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
+};
+use outrigger_store::{Error, ErrorKind, Result, Store};
+
+use crate::through::{Block, Raw};
+
+/// Threads that cut, hash and compress.
+const THREADS: usize = 2;
+
+/// A file that is stored for a mount.
+pub(super) struct Carry {
+    making: Making,
+    holder: String,
+    /// What is stored of it.
+    stored: Option<Root>,
+    /// What is being stored behind that.
+    piece: Option<Piece>,
+}
+
+struct Piece {
+    blocks: SyncSender<Block>,
+    thread: JoinHandle<Result<Root>>,
+}
+
+/// How contents are made.
+#[derive(Clone)]
+struct Making {
+    store: Arc<Store>,
+    session: Arc<Session>,
+    place: Option<Arc<str>>,
+    policy: WritePolicy,
+    chunk_max: usize,
+    inode: u64,
+}
+
+impl Carry {
+    /// For a file that is written in this mount and will be found at this path.
+    ///
+    /// # Errors
+    /// Those of the database.
+    pub fn new(
+        store: &Arc<Store>,
+        session: &Arc<Session>,
+        place: Option<&Arc<str>>,
+        (path, inode, mount): (&StorePath, u64, SessionId),
+    ) -> Result<Self> {
+        let policies = Policies::load(store)?;
+        let making = Making {
+            store: Arc::clone(store),
+            session: Arc::clone(session),
+            place: place.cloned(),
+            policy: policies.at(&*store.meta, &path.parent())?,
+            chunk_max: policies.chunk_max()?,
+            inode,
+        };
+        let holder = carried_by(inode, mount, session.id());
+        Ok(Self { making, holder, stored: None, piece: None })
+    }
+
+    /// The next bytes; waits for those before them. False: it cannot go on.
+    pub fn give(&mut self, bytes: &[u8]) -> bool {
+        let holder = if self.stored.is_some() { self.holder_of_more() } else { self.holder.clone() };
+        let piece = self.piece.get_or_insert_with(|| {
+            let (blocks, raw) = Raw::channel();
+            let making = self.making.clone();
+            let thread = std::thread::spawn(move || making.make(holder, Content::Stream(Box::new(raw))));
+            Piece { blocks, thread }
+        });
+        piece.blocks.send(Block::Data(bytes.to_vec())).is_ok()
+    }
+
+    /// Has all that was given stored and held; how much that is.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub fn store(&mut self) -> Result<u64> {
+        if let Some(Piece { blocks, thread }) = self.piece.take() {
+            // If it has failed it says why.
+            let _ = blocks.send(Block::End);
+            drop(blocks);
+            let panicked =
+                || Err(Error::new(ErrorKind::Io, "the thread that stores it panicked: please report this"));
+            let piece = thread.join().unwrap_or_else(|_| panicked())?;
+            let whole = match self.stored.take() {
+                None => piece,
+                Some(before) => {
+                    let joined = crate::runner::joined([before, piece].into_iter());
+                    let whole = self.making.make(self.holder.clone(), joined)?;
+                    self.making.store.meta.release(&self.holder_of_more(), None)?;
+                    whole
+                }
+            };
+            self.stored = Some(whole);
+        }
+        Ok(self.stored.as_ref().map_or(0, Root::len))
+    }
+
+    fn holder_of_more(&self) -> String {
+        format!("{}:more", self.holder)
+    }
+}
+
+impl Drop for Carry {
+    fn drop(&mut self) {
+        if let Some(Piece { blocks, thread }) = self.piece.take() {
+            // Without its end nothing of it is committed.
+            drop(blocks);
+            let _ = thread.join();
+        }
+        // If this fails, it goes with this session.
+        for holder in [self.holder_of_more(), self.holder.clone()] {
+            let _ = self.making.store.meta.release(&holder, None);
+        }
+    }
+}
+
+impl Making {
+    /// Stores a content, which is held by this name when it is committed, in place of what that held before.
+    fn make(&self, holder: String, content: Content) -> Result<Root> {
+        let options =
+            WriteOptions { threads: THREADS, chunk_max: self.chunk_max, commit: CommitWhen::AtTheEnd };
+        let progress = Arc::new(Progress::default());
+        let mut writer =
+            Writer::start_on(&self.store, &self.session, &options, self.place.as_ref(), &progress);
+        let submitted = writer.submit(Item::File(FileItem {
+            to: Target::Orphan { inode: self.inode, holder },
+            attributes: crate::runner::made_file(),
+            content,
+            chunker: self.policy.chunker,
+            codec: self.policy.codec,
+            dedup: self.policy.dedup,
+            frame: None,
+            oracle: Oracle::Off,
+        }));
+        // A pipeline that stopped knows why better than who noticed.
+        let summary = writer.finish()?;
+        submitted?;
+        let lost = || Error::new(ErrorKind::Io, "the writer does not say what the file became");
+        summary.nodes.into_iter().next().map(|(_, root)| root).ok_or_else(lost)
+    }
+}

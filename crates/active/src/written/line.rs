@@ -1,0 +1,103 @@
+//! Who is to be in the path of a file: agents on other hosts than its writer's, if its mount offers its open files, and of them another one for each file.
+//!
+//! Nobody decides it. All that could be know the same agents from the same rows, and put them into the same order by file (the largest hash of both is first, so files spread, and an agent that comes or goes moves few of them); those that find the mount's socket come
+//! last. Each waits for its turn, a moment longer the further behind it is. Who comes first claims the split, as ever; one that is gone, or cannot reach the mount, is passed over by that.
+
+use std::time::{Duration, Instant};
+
+use outrigger_format::checksum;
+use outrigger_fuse::control::{offer_of, place};
+use outrigger_store::meta::SessionId;
+use outrigger_store::meta::jobs::{JobId, SplitState};
+use outrigger_store::{Result, Store};
+
+use super::{Written, is_in_path};
+use crate::node::{self, Node};
+use crate::spec::Spec;
+
+/// How long each in line is waited for.
+const EACH: Duration = Duration::from_millis(1500);
+/// How many are waited for at most.
+const WAITS_FOR_MAX: usize = 4;
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long whoever is called `me` leaves a file to others that could be in its path; one without a name comes after all.
+pub(crate) fn waits_for(store: &Store, written: Written, spec: &Spec, me: Option<&str>) -> Result<Duration> {
+    if !is_in_path(spec) || !store.is_shared() {
+        return Ok(Duration::ZERO);
+    }
+    let Some(offer) = offer_of(store, SessionId(written.mount))? else { return Ok(Duration::ZERO) };
+    let mut nodes = node::nodes(store)?;
+    nodes.retain(|node| node.would_take(spec) && !node.stands_back);
+    let me = me.map(|name| (name, place(store)));
+    let before =
+        before(&nodes, me.as_ref().map(|(name, place)| (*name, &**place)), written.inode, &offer.place);
+    Ok(EACH * u32::try_from(before.min(WAITS_FOR_MAX)).unwrap_or(0))
+}
+
+/// How many of these agents come before one that is called so, and is there.
+fn before(nodes: &[Node], me: Option<(&str, &str)>, inode: u64, mount: &str) -> usize {
+    let score = |name: &str| checksum(&[&inode.to_le_bytes(), name.as_bytes()]);
+    let elsewhere = nodes.iter().filter(|node| node.place.as_deref().is_some_and(|place| place != mount));
+    let elsewhere = elsewhere.map(|node| node.name.as_str());
+    match me {
+        Some((me, place)) if place != mount => elsewhere.filter(|other| score(other) > score(me)).count(),
+        _ => elsewhere.count(),
+    }
+}
+
+/// Leaves a job whose file is being written to agents that are to be in its path, until one has it or it is sure that none comes; `goes_on` is asked meanwhile.
+///
+/// # Errors
+/// Those of the database.
+pub fn leave_to_others(store: &Store, job: JobId, goes_on: &dyn Fn() -> bool) -> Result<()> {
+    let jobs = store.jobs()?;
+    let Some(row) = jobs.job(job)? else { return Ok(()) };
+    let spec = Spec::decode(&row.spec)?;
+    let Some(written) = spec.written else { return Ok(()) };
+    let until = Instant::now() + waits_for(store, written, &spec, None)?;
+    while Instant::now() < until && goes_on() {
+        let split = jobs.split(job, 0)?;
+        if split.is_none_or(|split| split.state != SplitState::Waiting || !split.range.is_open()) {
+            return Ok(());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, place: Option<&str>) -> Node {
+        let place = place.map(str::to_string);
+        let (host, jobs) = (String::new(), Vec::new());
+        let (drains, stands_back) = (false, false);
+        Node { name: name.into(), host, place, process: 1, slots: 1, jobs, drains, stands_back, uid: None }
+    }
+
+    #[test]
+    fn files_spread_over_agents_elsewhere_and_those_at_the_mount_come_last() {
+        let nodes = [
+            node("a", Some("1")),
+            node("b", Some("2")),
+            node("c", Some("3")),
+            node("d", Some("3")),
+            node("old", None),
+        ];
+        let line = |name, place, inode| before(&nodes, Some((name, place)), inode, "1");
+        let mut first = std::collections::BTreeMap::new();
+        for inode in 0..300 {
+            let order = [("b", "2"), ("c", "3"), ("d", "3")].map(|(name, place)| line(name, place, inode));
+            let mut sorted = order;
+            sorted.sort_unstable();
+            assert_eq!(sorted, [0, 1, 2], "each has a place of its own");
+            *first.entry(order.iter().position(|at| *at == 0)).or_insert(0) += 1;
+            assert_eq!((line("a", "1", inode), before(&nodes, None, inode, "1")), (3, 3));
+        }
+        assert!(first.len() == 3 && first.values().all(|count| *count > 60), "{first:?}");
+        let alone = [node("a", Some("1"))];
+        assert_eq!(before(&alone, Some(("a", "1")), 7, "1"), 0);
+    }
+}

@@ -1,0 +1,78 @@
+//! Rules for files that belong together: when the marker has come, all that was closed before it is read, in whichever mount it was written.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use super::{Host, Shared, command};
+use crate::run::Agents;
+
+const RULE: &str = "rule add join --quiet --on close --when runs/*/_DONE --pattern #W->1W --in {dir}/part-* --out {dir}/all --sandbox off -- cat";
+
+fn add_rule(host: &Host) {
+    host.done(&RULE.split(' ').collect::<Vec<_>>());
+}
+
+#[track_caller]
+fn until(host: &Host, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is() {
+        assert!(Instant::now() < end, "it never came to be\n{}", host.done(&["rule", "log", "join"]).text());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Runs that are written in two mounts, of which the second promises its closes, and marked in the first.
+#[test]
+fn when_a_marker_is_closed_what_was_closed_before_in_any_mount_is_joined() {
+    let Some(shared) = Shared::new() else { return };
+    let one = shared.mount();
+    // So late that nothing but somebody who waits for it has it stored in time.
+    let two = Host::with(shared.url(), &[], &["--closes-within", "60"]);
+    add_rule(&one);
+    let mut agents = Agents::default();
+    agents.start(command(&one.place, &one.url, &["node", "--name", "one", "--slots", "2"]));
+    for run in 0..3 {
+        let dir = format!("runs/{run} [x]");
+        fs::create_dir_all(one.path(&dir)).unwrap();
+        let mut wanted = String::new();
+        for part in 0..6 {
+            let text = format!("part {part} of run {run}\n");
+            let host = if part % 2 == 0 { &one } else { &two };
+            host.write(&format!("{dir}/part-{part}"), &text);
+            wanted += &text;
+        }
+        // What belongs to none of them.
+        two.write(&format!("{dir}/other"), "other\n");
+        let marker = if run == 1 { &two } else { &one };
+        marker.write(&format!("{dir}/_DONE"), if run == 2 { "done" } else { "" });
+        let all = format!("{dir}/all");
+        until(&one, || one.path(&all).exists());
+        if run == 2 {
+            // It may have been seen before it had its content, and once more with it.
+            until(&one, || fs::read_to_string(one.path(&all)).unwrap() == wanted);
+        }
+        one.must_read(&all, &wanted);
+        // On demand it is the same.
+        let at = format!("runs/{run} \\[x\\]/part-*");
+        one.done(&[
+            "run",
+            "--quiet",
+            "--pattern",
+            "#W->1W",
+            "--in",
+            &at,
+            "--out",
+            "again",
+            "--sandbox",
+            "off",
+            "--",
+            "cat",
+        ]);
+        one.must_read("again", &wanted);
+    }
+    one.done(&["node", "drain", "one", "--wait"]);
+    let left = format!("SELECT count(*) FROM {}.job_note WHERE kind = 'waits-for-closes'", shared.schema);
+    assert_eq!(shared.server.sql(&left), "0");
+    drop(two);
+    shared.check(&one);
+}

@@ -1,0 +1,84 @@
+//! What a conversation goes over: a socket of this host, or a connection from another.
+
+use std::io::{self, BufRead, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// Bytes of a line at most.
+const LINE_MAX: u64 = 64 << 10;
+
+/// See the module.
+pub(super) enum Line {
+    Here(UnixStream),
+    There(TcpStream),
+}
+
+impl Line {
+    pub fn try_clone(&self) -> io::Result<Self> {
+        match self {
+            Self::Here(stream) => stream.try_clone().map(Self::Here),
+            Self::There(stream) => stream.try_clone().map(Self::There),
+        }
+    }
+
+    pub fn set_read_timeout(&self, most: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Here(stream) => stream.set_read_timeout(most),
+            Self::There(stream) => stream.set_read_timeout(most),
+        }
+    }
+
+    pub fn shutdown(&self) -> io::Result<()> {
+        match self {
+            Self::Here(stream) => stream.shutdown(Shutdown::Both),
+            Self::There(stream) => stream.shutdown(Shutdown::Both),
+        }
+    }
+}
+
+impl Read for Line {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Here(stream) => stream.read(buf),
+            Self::There(stream) => stream.read(buf),
+        }
+    }
+}
+
+impl Write for Line {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Here(stream) => stream.write(buf),
+            Self::There(stream) => stream.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The next line without its end, empty at the end of the conversation.
+pub(super) fn read_line(from: &mut impl BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    from.take(LINE_MAX).read_line(&mut line)?;
+    if line.len() as u64 == LINE_MAX && !line.ends_with('\n') {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long"));
+    }
+    line.truncate(line.trim_end().len());
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_does_not_end_is_refused() {
+        assert_eq!(read_line(&mut &b"one\ntwo\n"[..]).unwrap(), "one");
+        assert_eq!(read_line(&mut &b""[..]).unwrap(), "");
+        let long = vec![b'x'; LINE_MAX as usize + 1];
+        assert_eq!(read_line(&mut &long[..]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}

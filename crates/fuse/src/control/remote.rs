@@ -1,0 +1,315 @@
+//! What a mount that shares its store offers to agents on other hosts, if it is told to: to read files while they are written, and to store them for it.
+//!
+//! It listens on an address that a note in the database names. A client sends a line and gets a line, as on the mount's socket, but these only:
+//!
+//! | line | answer |
+//! | --- | --- |
+//! | `session SESSION` (the first) | `ok` once it is known who that is, see below |
+//! | `follow INODE FROM` | as on the socket, with a checksum behind the length; and `asked` when who stores the file is to say what it has |
+//! | `input JOB NUMBER` | as on the socket |
+//! | `carry INODE` | `yes` if who asks stores the file from now on, while it reads it; `no` |
+//! | `stored INODE LENGTH` | `yes` if so many bytes of it, which are stored and held, are taken over; `no` |
+//!
+//! **Who may.** Only who may write to the database. The mount greets with a number by chance; the client puts a note of that name into the database, with its session in it, which lives; the mount finds it there, and removes it. So there is no secret to be read, not by a role either that may read the database only, and
+//! nothing that is overheard is of use in another conversation. The bytes themselves are not encrypted: it is for networks on which the packs' engine may be spoken to in the clear, too.
+//!
+//! **Bounds.** [`CLIENTS_MAX`] conversations, of which each has [`DEADLINE`] to say who it is. A peer that takes no answer for [`DEADLINE`], or says nothing for [`IDLE_MAX`], is left alone, and one whose host has gone is noticed by the kernel. With its conversation a client stores nothing for the mount any more.
+
+use std::collections::BTreeSet;
+use std::io::{self, BufReader, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use outrigger_format::checksum;
+use outrigger_store::meta::jobs::JobId;
+use outrigger_store::meta::{SessionId, SessionRow};
+use outrigger_store::session::is_gone;
+use outrigger_store::{Context as _, Error, ErrorKind, Result, Store, clock};
+use rustix::net::sockopt;
+
+use super::line::read_line;
+use super::{FOLLOW_WAIT, answer, input};
+use crate::follow::Followed;
+use crate::shared::SharedVolume;
+
+/// Notes on who offers: the mount's session, and the address with the place.
+const OFFERS: &str = "offers-open-files";
+/// Notes by which clients show that they may write: the mount's number by chance, and the client's session.
+const KNOCKS: &str = "knocks";
+/// What a mount says first, before its number by chance.
+pub(super) const GREETING: &str = "outrigger follow 1 ";
+/// How long a step of the beginning may take, and an answer to be taken.
+pub(super) const DEADLINE: Duration = Duration::from_secs(10);
+/// How long it may take to find out whether a mount can be reached.
+const REACHED_WITHIN: Duration = Duration::from_secs(2);
+/// How long a client waits for an answer: taking over waits for what is just being stored.
+pub(super) const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
+/// How long a client may say nothing. Its program may be slow.
+const IDLE_MAX: Duration = Duration::from_secs(3600);
+/// After so long the kernel asks a silent host whether it is there, so often.
+const ASKED_AFTER: Duration = Duration::from_secs(15);
+const ASKED_TIMES: u32 = 3;
+/// Conversations at once.
+const CLIENTS_MAX: usize = 64;
+
+/// Where a mount offers its open files.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// The address.
+    pub address: SocketAddr,
+    /// What [`place`] is there.
+    pub place: String,
+}
+
+impl Offer {
+    /// Whether a mount answers there, as seen from here.
+    pub fn is_reached(&self) -> bool {
+        let Ok(stream) = TcpStream::connect_timeout(&self.address, REACHED_WITHIN) else { return false };
+        let is_set = stream.set_read_timeout(Some(REACHED_WITHIN)).is_ok();
+        is_set && read_line(&mut BufReader::new(&stream)).is_ok_and(|line| line.starts_with(GREETING))
+    }
+}
+
+/// Tells apart where mounts and agents of a store run: two that have the same place find each other's sockets.
+pub fn place(store: &Store) -> String {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let dir = std::fs::metadata(store.dir()).map(|dir| (dir.dev(), dir.ino())).unwrap_or_default();
+    format!("{:016x}", checksum(&[&boot, format!("{dir:?}").as_bytes()]))
+}
+
+/// What the mount that has this session offers, if it does.
+///
+/// # Errors
+/// Those of the database.
+pub fn offer_of(store: &Store, mount: SessionId) -> Result<Option<Offer>> {
+    let notes = store.jobs()?.notes(OFFERS)?;
+    let note = notes.into_iter().find(|note| note.name == mount.0.to_string());
+    Ok(note.and_then(|note| {
+        let (address, place) = note.value.split_once(' ')?;
+        Some(Offer { address: address.parse().ok()?, place: place.to_string() })
+    }))
+}
+
+fn is_alive(store: &Store, session: SessionId) -> Result<bool> {
+    let locks = store.locks_dir();
+    let is_it = |row: &SessionRow| row.id == session && !is_gone(row, Some(&locks));
+    Ok(store.meta.sessions()?.iter().any(is_it))
+}
+
+/// A note that its maker may write; removed when this is dropped.
+pub(super) struct Knock<'a>(&'a Store, &'a str);
+
+pub(super) fn knock<'a>(store: &'a Store, challenge: &'a str, session: SessionId) -> Result<Knock<'a>> {
+    let is_one = challenge.len() == 32 && challenge.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if !is_one || !store.jobs()?.add_note(KNOCKS, challenge, &session.0.to_string())? {
+        return Err(Error::new(ErrorKind::Invalid, "the mount greets in a way that is not understood"));
+    }
+    Ok(Knock(store, challenge))
+}
+
+impl Drop for Knock<'_> {
+    fn drop(&mut self) {
+        // Mostly the mount has done it.
+        let _ = self.0.jobs().and_then(|jobs| jobs.set_note(KNOCKS, self.1, None));
+    }
+}
+
+/// Removes notes that mounts and agents have left which are gone.
+///
+/// # Errors
+/// Those of the database.
+pub fn sweep_offers(store: &Store) -> Result<()> {
+    let jobs = store.jobs()?;
+    let (offers, knocks) = (jobs.notes(OFFERS)?, jobs.notes(KNOCKS)?);
+    let offers = offers.into_iter().map(|note| (OFFERS, note.name.clone(), note.name));
+    let knocks = knocks.into_iter().map(|note| (KNOCKS, note.name, note.value));
+    for (kind, name, session) in offers.chain(knocks) {
+        let lives = session.parse().is_ok_and(|id| is_alive(store, SessionId(id)).unwrap_or(true));
+        if !lives {
+            jobs.set_note(kind, &name, None)?;
+        }
+    }
+    Ok(())
+}
+
+/// A mount's end. Dropping it ends all conversations.
+pub struct Remote {
+    store: Arc<Store>,
+    mount: SessionId,
+    address: SocketAddr,
+    over: Arc<AtomicBool>,
+}
+
+struct Serving {
+    volume: Weak<SharedVolume>,
+    store: Arc<Store>,
+    over: Arc<AtomicBool>,
+    clients: AtomicUsize,
+}
+
+impl Remote {
+    /// Offers the open files of a mount at an address that other hosts reach; until this is dropped.
+    ///
+    /// # Errors
+    /// `Invalid` for an address that says nothing to other hosts; those of the database.
+    pub fn start(store: &Arc<Store>, volume: &Arc<SharedVolume>, listener: TcpListener) -> Result<Self> {
+        let what = || "cannot offer open files to other hosts".to_string();
+        let address = listener.local_addr().context(what)?;
+        if address.ip().is_unspecified() {
+            let why = format!(
+                "{address} says nothing to other hosts: give the address that they reach this one by"
+            );
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+        sweep_offers(store)?;
+        let (mount, over) = (volume.session_id(), Arc::new(AtomicBool::new(false)));
+        let serving = Arc::new(Serving {
+            volume: Arc::downgrade(volume),
+            store: Arc::clone(store),
+            over: Arc::clone(&over),
+            clients: AtomicUsize::new(0),
+        });
+        let thread = std::thread::Builder::new().name("offers".to_string());
+        thread.spawn(move || accept(&serving, &listener)).context(what)?;
+        let value = format!("{address} {}", place(store));
+        store.jobs()?.set_note(OFFERS, &mount.0.to_string(), Some(&value))?;
+        volume.has_carriers();
+        Ok(Self { store: Arc::clone(store), mount, address, over })
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        // If this fails it goes with what other mounts have left.
+        let _ = self.store.jobs().and_then(|jobs| jobs.set_note(OFFERS, &self.mount.0.to_string(), None));
+        // Wakes the thread that waits for clients.
+        let _ = TcpStream::connect_timeout(&self.address, DEADLINE);
+    }
+}
+
+fn accept(serving: &Arc<Serving>, listener: &TcpListener) {
+    for stream in listener.incoming() {
+        if serving.over.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(stream) = stream else {
+            // No more files can be open just now.
+            std::thread::sleep(FOLLOW_WAIT);
+            continue;
+        };
+        if serving.clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+            serving.clients.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let its = Arc::clone(serving);
+        let talk = move || {
+            let _ = serve(&its, &stream);
+            its.clients.fetch_sub(1, Ordering::Relaxed);
+        };
+        if std::thread::Builder::new().name("offer".to_string()).spawn(talk).is_err() {
+            serving.clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What one client stores.
+struct Carried {
+    volume: Weak<SharedVolume>,
+    session: SessionId,
+    inodes: BTreeSet<u64>,
+}
+
+impl Drop for Carried {
+    fn drop(&mut self) {
+        if let Some(volume) = self.volume.upgrade() {
+            self.inodes.iter().for_each(|inode| volume.carries_no_more(*inode, self.session));
+        }
+    }
+}
+
+fn serve(serving: &Serving, stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(DEADLINE))?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, ASKED_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, ASKED_AFTER)?;
+    sockopt::set_tcp_keepcnt(stream, ASKED_TIMES)?;
+    let (mut answers, mut lines) = (stream, BufReader::new(stream));
+    let challenge = clock::random::<16>().map_err(io::Error::other)?;
+    let challenge: String = challenge.iter().map(|byte| format!("{byte:02x}")).collect();
+    writeln!(answers, "{GREETING}{challenge}")?;
+    let who = read_line(&mut lines)?;
+    let session = match identify(&serving.store, &challenge, &who) {
+        Ok(session) => session,
+        Err(error) => return answer(&mut answers, Err(error)),
+    };
+    answer(&mut answers, Ok("ok".to_string()))?;
+    stream.set_read_timeout(Some(IDLE_MAX))?;
+    let mut carried = Carried { volume: serving.volume.clone(), session, inodes: BTreeSet::new() };
+    loop {
+        let line = read_line(&mut lines)?;
+        let Some(volume) = serving.volume.upgrade().filter(|_| !serving.over.load(Ordering::Relaxed)) else {
+            return Ok(());
+        };
+        if line.is_empty() {
+            return Ok(());
+        }
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let numbers: Vec<u64> = rest.split(' ').map_while(|number| number.parse().ok()).collect();
+        let yes = |is: bool| if is { "yes" } else { "no" }.to_string();
+        match (word, numbers.as_slice()) {
+            ("follow", [inode, from]) => {
+                follow(&mut answers, volume.follow_as(Some(session), *inode, *from, FOLLOW_WAIT))?;
+            }
+            ("input", [job, number]) => {
+                let told = volume.input_of(JobId(*job), u32::try_from(*number).unwrap_or(u32::MAX));
+                answer(&mut answers, Ok(input(told)))?;
+            }
+            ("carry", [inode]) => {
+                let carries = volume.carry(*inode, session);
+                if carries {
+                    carried.inodes.insert(*inode);
+                }
+                answer(&mut answers, Ok(yes(carries)))?;
+            }
+            ("stored", [inode, len]) if carried.inodes.contains(inode) => {
+                answer(&mut answers, volume.take_carried(*inode, *len, session).map(yes))?;
+            }
+            _ => {
+                let error = Error::new(ErrorKind::Invalid, "the mount does not understand this");
+                answer(&mut answers, Err(error))?;
+            }
+        }
+    }
+}
+
+/// Whose conversation this is: see the module.
+fn identify(store: &Store, challenge: &str, line: &str) -> Result<SessionId> {
+    let denied = || Error::new(ErrorKind::Denied, "only who may write to the store is let in");
+    let session: u64 = line.strip_prefix("session ").and_then(|id| id.parse().ok()).ok_or_else(denied)?;
+    let jobs = store.jobs()?;
+    // It is removed by whoever finds it as it must be.
+    if !jobs.change_note(KNOCKS, challenge, &session.to_string(), None)? {
+        return Err(denied());
+    }
+    if is_alive(store, SessionId(session))? { Ok(SessionId(session)) } else { Err(denied()) }
+}
+
+fn follow(answers: &mut &TcpStream, followed: Result<Followed>) -> io::Result<()> {
+    let word = match followed {
+        Ok(Followed::Data(bytes)) => {
+            writeln!(answers, "data {} {}", bytes.len(), checksum(&[&bytes]))?;
+            return answers.write_all(&bytes);
+        }
+        Ok(Followed::Nothing) => "nothing",
+        Ok(Followed::Asked) => "asked",
+        Ok(Followed::Closed) => "closed",
+        Err(error) => return answer(answers, Err(error)),
+    };
+    answer(answers, Ok(word.to_string()))
+}

@@ -1,0 +1,122 @@
+//! Whoever on another host has to have all that was closed, in the store, although some mount's closes come back before they are committed (`behind.rs`).
+//!
+//! Such a mount says so by a note. Who waits puts a note of another kind beside it, and the mount, which looks once a second, stores what was closed and removes it. So what had been closed in any mount before the note was written is in the store when all of these notes have gone. A mount without such closes has nothing to wait for: each
+//! was in the store when it came back. One that is gone has lost what it had not stored, and nobody waits for it.
+//!
+//! | note of kind | name | value |
+//! | --- | --- | --- |
+//! | [`BEHIND`] | the mount's session | nothing |
+//! | [`WAITS`] | the mount's session and a number by chance | nothing |
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outrigger_store::meta::{SessionId, SessionRow};
+use outrigger_store::session::is_gone;
+use outrigger_store::{Error, ErrorKind, Result, Store, clock};
+
+use super::core::Core;
+
+const BEHIND: &str = "closes-behind";
+const WAITS: &str = "waits-for-closes";
+/// How often mounts look whether somebody waits.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
+const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// Waits until everything is in the store that was closed in any mount before, for as long as `most`.
+///
+/// # Errors
+/// `Busy` when a mount has not done it by then; those of the database.
+pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
+    let (jobs, until) = (store.jobs()?, Instant::now() + most);
+    let behind = jobs.notes(BEHIND)?;
+    if behind.is_empty() {
+        return Ok(());
+    }
+    let chance = format!("{:016x}", u64::from_le_bytes(clock::random()?));
+    let locks = store.locks_dir();
+    let is_there = |row: &SessionRow, id: &str| row.id.0.to_string() == id && !is_gone(row, Some(&locks));
+    let mut waits = Vec::new();
+    for mount in behind {
+        let name = format!("{} {chance}", mount.name);
+        jobs.set_note(WAITS, &name, Some(""))?;
+        waits.push((mount.name, name));
+    }
+    let waited = loop {
+        let left = jobs.notes(WAITS)?;
+        waits.retain(|(_, name)| left.iter().any(|note| note.name == *name));
+        let sessions = store.meta.sessions()?;
+        let (lives, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut waits)
+            .into_iter()
+            .partition(|(mount, _)| sessions.iter().any(|row| is_there(row, mount)));
+        for (mount, name) in gone {
+            jobs.set_note(WAITS, &name, None)?;
+            jobs.set_note(BEHIND, &mount, None)?;
+        }
+        waits = lives;
+        if waits.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            break waits;
+        }
+        std::thread::sleep(ASK_EVERY);
+    };
+    waited.iter().try_for_each(|(_, name)| jobs.set_note(WAITS, name, None))?;
+    let host = |id: &str| {
+        let row = store.meta.sessions().ok()?.into_iter().find(|row| row.id.0.to_string() == id)?;
+        row.description.split(' ').nth(1).map(str::to_string)
+    };
+    let on = host(&waited[0].0).unwrap_or_else(|| "another host".to_string());
+    let why = format!("a mount on {on} has not stored yet what was closed in it; it is tried again");
+    Err(Error::new(ErrorKind::Busy, why))
+}
+
+/// Removes notes of mounts that are gone.
+///
+/// # Errors
+/// Those of the database.
+pub fn sweep_awaited(store: &Store) -> Result<()> {
+    let (jobs, locks) = (store.jobs()?, store.locks_dir());
+    let notes = [BEHIND, WAITS].map(|kind| jobs.notes(kind).map(|notes| (kind, notes)));
+    let sessions = store.meta.sessions()?;
+    for noted in notes {
+        let (kind, notes) = noted?;
+        for note in notes {
+            let mount = note.name.split(' ').next().unwrap_or_default();
+            let is_it = |row: &SessionRow| row.id.0.to_string() == mount && !is_gone(row, Some(&locks));
+            if !sessions.iter().any(is_it) {
+                jobs.set_note(kind, &note.name, None)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Core {
+    fn id(&self) -> SessionId {
+        self.session.id()
+    }
+
+    /// Says that closes come back before they are committed here.
+    pub fn tell_behind(&self) -> Result<()> {
+        self.store.jobs()?.set_note(BEHIND, &self.id().0.to_string(), Some(""))
+    }
+
+    /// Says that they do not any more. If this fails whoever waits finds that this mount is gone.
+    pub fn tell_behind_no_more(&self) {
+        let _ = self.store.jobs().and_then(|jobs| jobs.set_note(BEHIND, &self.id().0.to_string(), None));
+    }
+
+    /// Stores what was closed, if somebody waits for it.
+    pub fn answer_waiting(self: &Arc<Self>) -> Result<()> {
+        let (jobs, own) = (self.store.jobs()?, format!("{} ", self.id().0));
+        let mut waits = jobs.notes(WAITS)?;
+        waits.retain(|note| note.name.starts_with(&own));
+        if waits.is_empty() {
+            return Ok(());
+        }
+        self.store_closed()?;
+        waits.iter().try_for_each(|note| jobs.set_note(WAITS, &note.name, None))
+    }
+}

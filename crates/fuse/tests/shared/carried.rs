@@ -1,0 +1,289 @@
+//! Files that somebody on another host stores while he reads them: what the mount takes over, what it does not believe, and who is let in.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use outrigger_fuse::control::{Client, Remote, offer_of};
+use outrigger_fuse::live::Followed;
+use outrigger_fuse::measures::{Status, Watched as _};
+use outrigger_fuse::shared::SharedOptions;
+use outrigger_store::early::carried_by;
+use outrigger_store::local::put::made_now;
+use outrigger_store::meta::jobs::SplitState;
+use outrigger_store::meta::{SessionId, SessionKind};
+use outrigger_store::session::Session;
+use outrigger_store::tree::Policies;
+use outrigger_store::write::{
+    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
+};
+use outrigger_store::{ErrorKind, Store};
+
+use super::follow::{MAKE, Site, wait_closed};
+use super::hosts::Host;
+use super::random;
+
+/// How somebody stores a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// As he should.
+    Well,
+    /// He hangs up when he has read half of it.
+    HangsUp,
+    /// He says that he cannot.
+    CannotStore,
+    /// He says that he has stored it, and has not.
+    Lies,
+    /// What he has stored is shorter than he says.
+    IsShort,
+    /// He says that he has more than he was given.
+    HasMore,
+}
+
+struct Carrier {
+    store: Arc<Store>,
+    session: Arc<Session>,
+    mount: SessionId,
+}
+
+impl Carrier {
+    fn new(site: &Site, host: &Host) -> Self {
+        let store = Arc::new(site.cluster.store());
+        let session = store.session(SessionKind::Writer, "job 0").unwrap();
+        Self { store, session, mount: host.volume.session_id() }
+    }
+
+    fn reach(&self) -> Client {
+        Client::reach(&self.store, self.mount, self.session.id()).unwrap().expect("it is offered")
+    }
+
+    fn keep(&self, inode: u64, bytes: &[u8]) {
+        let policies = Policies::load(&self.store).unwrap();
+        let policy = policies.store_default();
+        let chunk_max = policies.chunk_max().unwrap();
+        let options = WriteOptions { threads: 2, chunk_max, commit: CommitWhen::AtTheEnd };
+        let mut writer = Writer::start(&self.store, &self.session, &options, &Arc::new(Progress::default()));
+        let holder = carried_by(inode, self.mount, self.session.id());
+        writer
+            .submit(Item::File(FileItem {
+                to: Target::Orphan { inode, holder },
+                attributes: made_now(outrigger_format::catalogue::FileKind::File, 0o600),
+                content: Content::Bytes(bytes.to_vec()),
+                chunker: policy.chunker,
+                codec: policy.codec,
+                dedup: policy.dedup,
+                frame: None,
+                oracle: Oracle::Off,
+            }))
+            .unwrap();
+        writer.finish().unwrap();
+    }
+
+    fn let_go(&self, inode: u64) {
+        let holder = carried_by(inode, self.mount, self.session.id());
+        self.store.meta.release(&holder, None).unwrap();
+    }
+
+    /// Reads a file until it is closed, and stores it; what it has read, and how often what it had stored was taken.
+    fn carry(&self, inode: u64, way: Way, half: u64, begins: &Barrier) -> (Vec<u8>, usize) {
+        let (mut client, mut read, mut taken) = (self.reach(), Vec::new(), 0);
+        assert!(client.carry(inode).unwrap());
+        begins.wait();
+        loop {
+            match client.follow(inode, read.len() as u64).unwrap() {
+                Followed::Data(bytes) => read.extend(bytes),
+                Followed::Nothing => {}
+                Followed::Asked => {
+                    let len = read.len() as u64;
+                    let say = match way {
+                        Way::Well => {
+                            self.keep(inode, &read);
+                            len
+                        }
+                        Way::IsShort => {
+                            self.keep(inode, &read[1..]);
+                            len
+                        }
+                        Way::HasMore => {
+                            self.keep(inode, &[&read[..], b"x"].concat());
+                            len + 1
+                        }
+                        Way::CannotStore => 0,
+                        _ => len,
+                    };
+                    taken += usize::from(client.stored(inode, say).unwrap_or(false));
+                }
+                Followed::Closed => break,
+            }
+            if way == Way::HangsUp && read.len() as u64 > half {
+                break;
+            }
+        }
+        (read, taken)
+    }
+}
+
+impl Site {
+    fn mount_offering(&self, staging_bytes: u64) -> (Host, Remote) {
+        let options = SharedOptions { staging_bytes, early_bytes: 1 << 40, ..SharedOptions::new(2) };
+        let host = self.mount_as(options);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = Remote::start(&host.store, &host.volume, listener).unwrap();
+        (host, remote)
+    }
+}
+
+fn new_bytes(host: &Host) -> u64 {
+    let mut status = Status::default();
+    host.volume.watch(&mut status);
+    status.new_bytes
+}
+
+#[test]
+fn what_is_stored_elsewhere_is_taken_over_at_each_sync_and_at_the_close_and_the_mount_stores_none_of_it() {
+    let Some(site) = Site::new() else { return };
+    let (one, remote) = site.mount_offering(64 << 20);
+    let two = site.mount();
+    let carrier = Carrier::new(&site, &one);
+    let data = random(1, 5 << 20);
+    let open = one.open("raw", MAKE).unwrap();
+    let (number, job) = (open.number, site.newest());
+    site.claim(job);
+    let begins = Barrier::new(2);
+    let (read, taken) = std::thread::scope(|scope| {
+        let carried = scope.spawn(|| carrier.carry(number, Way::Well, 0, &begins));
+        begins.wait();
+        for (at, part) in data.chunks(1 << 20).enumerate() {
+            open.write((at as u64) << 20, part).unwrap();
+            if at == 2 {
+                open.sync().unwrap();
+                assert!(two.cat("raw").unwrap() == data[..3 << 20], "synced is synced");
+            }
+        }
+        open.close().unwrap();
+        carried.join().unwrap()
+    });
+    assert!(read == data && taken == 2, "{taken}");
+    wait_closed(&one, number);
+    assert!(two.cat("raw").unwrap() == data && site.input(job) == data);
+    assert!(!site.split(job).range.is_open() && site.split(job).attempt == 1, "what was read counts");
+    assert_eq!(new_bytes(&one), 0, "the mount itself has stored nothing");
+    carrier.let_go(number);
+    site.nothing_is_left();
+    site.reclaim();
+    assert!(two.cat("raw").unwrap() == data);
+    drop((remote, one, two));
+    site.cluster.check();
+}
+
+#[test]
+fn in_any_doubt_the_mount_stores_the_file_itself_and_nothing_is_held_for_ever() {
+    let Some(site) = Site::new() else { return };
+    let (one, remote) = site.mount_offering(64 << 20);
+    let two = site.mount();
+    let ways = [Way::HangsUp, Way::CannotStore, Way::Lies, Way::IsShort, Way::HasMore, Way::Well];
+    for (seed, way) in ways.into_iter().enumerate() {
+        let carrier = Carrier::new(&site, &one);
+        let name = format!("raw{seed}");
+        let mut data = random(seed as u64 + 7, 2 << 20);
+        let open = one.open(&name, MAKE).unwrap();
+        let (number, job) = (open.number, site.newest());
+        site.claim(job);
+        // Of the last one it changes what was read.
+        let spoils = way == Way::Well;
+        let before = new_bytes(&one);
+        let begins = Barrier::new(2);
+        let taken = std::thread::scope(|scope| {
+            let carried = scope.spawn(|| carrier.carry(number, way, 1 << 20, &begins));
+            begins.wait();
+            for (at, part) in data.chunks(1 << 20).enumerate() {
+                open.write((at as u64) << 20, part).unwrap();
+            }
+            if spoils {
+                // What was synced is taken over; what is changed after that is another content.
+                open.sync().unwrap();
+                open.write(5, b"changed").unwrap();
+                open.write(2 << 20, &[7; 300_000]).unwrap();
+            }
+            open.close().unwrap();
+            carried.join().unwrap().1
+        });
+        if spoils {
+            data[5..12].copy_from_slice(b"changed");
+            data.extend([7; 300_000]);
+        }
+        wait_closed(&one, number);
+        assert_eq!(taken, usize::from(spoils), "{way:?}");
+        assert!(two.cat(&name).unwrap() == data, "{way:?}");
+        assert!(site.input(job) == data, "{way:?}");
+        let state = if spoils { SplitState::Waiting } else { SplitState::Running };
+        assert_eq!(site.split(job).state, state, "{way:?}: what was read counts, or does not");
+        // What others have stored all the same is found.
+        let stores_all = matches!(way, Way::HangsUp | Way::CannotStore | Way::Lies);
+        assert!(!stores_all || new_bytes(&one) >= before + data.len() as u64, "{way:?}: it has stored it");
+        // Who carried it goes without a word: what it held goes with the collector's next run.
+        drop(carrier);
+        site.reclaim();
+        assert!(two.cat(&name).unwrap() == data, "{way:?}");
+        site.nothing_is_left();
+    }
+    drop((remote, one, two));
+    site.cluster.check();
+}
+
+#[test]
+fn who_cannot_write_to_the_database_is_not_let_in_and_a_mount_that_ends_offers_nothing() {
+    let Some(site) = Site::new() else { return };
+    let (one, remote) = site.mount_offering(64 << 20);
+    let carrier = Carrier::new(&site, &one);
+    let offer = offer_of(&carrier.store, carrier.mount).unwrap().unwrap();
+    assert!(offer.is_reached());
+    let open = one.open("raw", MAKE).unwrap();
+    open.write(0, b"secret").unwrap();
+    let say = |line: &[u8]| {
+        let mut stream = TcpStream::connect(offer.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().starts_with("outrigger follow 1 "));
+        // It may have hung up already.
+        let _ = stream
+            .write_all(line)
+            .and_then(|()| stream.write_all(format!("\nfollow {} 0\n", open.number).as_bytes()));
+        lines.map_while(Result::ok).collect::<Vec<_>>()
+    };
+    // A session that lives, of which everybody may know.
+    for line in [
+        format!("session {}", carrier.session.id().0),
+        "session 12345".into(),
+        format!("follow {} 0", open.number),
+    ] {
+        let said = say(line.as_bytes());
+        assert!(said.len() == 1 && said[0].starts_with("error Denied"), "{line}: {said:?}");
+    }
+    assert_eq!(say(&vec![b'x'; 1 << 20]), Vec::<String>::new(), "a line without an end");
+    let mut client = carrier.reach();
+    assert_eq!(client.follow(open.number, 0).unwrap(), Followed::Data(b"secret".to_vec()));
+    for line in ["stored", "status", "hold", "rules", "next {}"] {
+        assert_eq!(client.ask(line).unwrap_err().kind(), ErrorKind::Invalid, "{line}");
+    }
+    // What it does not carry it cannot say to have stored; what nobody writes cannot be carried.
+    assert_eq!(client.ask(&format!("stored {} 6", open.number)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert!(!client.carry(open.number + 1000).unwrap());
+    assert!(client.carry(open.number).unwrap());
+    let other = Carrier::new(&site, &one);
+    assert!(!other.reach().carry(open.number).unwrap(), "one at a time");
+    open.close().unwrap();
+    assert_eq!(site.store.jobs().unwrap().notes("knocks").unwrap(), [], "they were used");
+    drop(remote);
+    assert_eq!(offer_of(&carrier.store, carrier.mount).unwrap(), None);
+    assert!(Client::reach(&carrier.store, carrier.mount, carrier.session.id()).unwrap().is_none());
+    drop(client);
+    // One that was killed has left its note; the next one removes it.
+    let (two, second) = site.mount_offering(64 << 20);
+    std::mem::forget(second);
+    drop(two);
+    let (three, third) = site.mount_offering(64 << 20);
+    assert_eq!(site.store.jobs().unwrap().notes("offers-open-files").unwrap().len(), 1);
+    drop((third, three));
+}
