@@ -65,6 +65,8 @@ pub(crate) fn secret(text: &str) {
     let mut secrets = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
     if !text.is_empty() && !secrets.iter().any(|known| known == text) {
         secrets.push(text.to_owned());
+        // The longest first: of one that begins with another, the rest would be left.
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
     }
 }
 
@@ -107,6 +109,7 @@ mod tests {
 
     #[test]
     fn what_must_not_be_read_is_taken_out() {
+        secret("hunter2-of");
         secret("hunter2-of-this-test");
         assert_eq!(clean("password hunter2-of-this-test refused"), "password *** refused");
         for (text, cleaned) in [
