@@ -1,6 +1,6 @@
 //! What this process does at steps that matter, and what it tries again, for whoever keeps a log of it.
 //!
-//! Nothing is made of a note that nobody wants. Passwords and keys that this process has read do not get into one: they are known here ([`secret`]), and taken out of all
+//! Nothing is made of a note that nobody wants. Passwords and keys that this process has read do not get into one: they are known here, and taken out of all
 //! texts, as an error of somebody else's library may repeat what it was given.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
