@@ -307,7 +307,9 @@ impl Soak<'_> {
             assert!(shell.look(&name(slot)) == must, "{}, by a command", name(slot));
         }
         let mut rng = Rng::new(0);
-        for snapshot in self.snapshots.lock().unwrap().iter() {
+        // Not while they are locked: what is found here is a panic, after which the soak may go on.
+        let snapshots = self.snapshots.lock().unwrap().clone();
+        for snapshot in &snapshots {
             self.look_at(snapshot, shell, &mut rng);
         }
         shell.done(&["check", "--read-data"]);

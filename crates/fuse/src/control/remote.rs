@@ -13,10 +13,10 @@
 //! **Who may.** Only who may write to the database. The mount greets with a number by chance; the client puts a note of that name into the database, with its session in it, which lives; the mount finds it there, and removes it. So there is no secret to be read, not by a role either that may read the database only, and
 //! nothing that is overheard is of use in another conversation. The bytes themselves are not encrypted: it is for networks on which the packs' engine may be spoken to in the clear, too.
 //!
-//! **Bounds.** [`CLIENTS_MAX`] conversations, of which each has [`DEADLINE`] to say who it is. A peer that takes no answer for [`DEADLINE`], or says nothing for [`IDLE_MAX`], is left alone, and one whose host has gone is noticed by the kernel. With its conversation a client stores nothing for the mount any more.
+//! **Bounds.** [`CLIENTS_MAX`] conversations, of which each has [`DEADLINE`] for each byte of the [`WHO_MAX`] at most in which it says who it is. A peer that takes no answer for [`DEADLINE`], or says nothing for [`IDLE_MAX`], is left alone, and one whose host has gone is noticed by the kernel. With its conversation a client stores nothing for the mount any more.
 
 use std::collections::BTreeSet;
-use std::io::{self, BufReader, Write as _};
+use std::io::{self, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -43,6 +43,8 @@ const KNOCKS: &str = "knocks";
 pub(super) const GREETING: &str = "outrigger follow 1 ";
 /// How long a step of the beginning may take, and an answer to be taken.
 pub(super) const DEADLINE: Duration = Duration::from_secs(10);
+/// Bytes of the line by which a client says who it is, at most.
+const WHO_MAX: u64 = 40;
 /// How long it may take to find out whether a mount can be reached.
 const REACHED_WITHIN: Duration = Duration::from_secs(2);
 /// How long a client waits for an answer: taking over waits for what is just being stored.
@@ -243,7 +245,8 @@ fn serve(serving: &Serving, stream: &TcpStream) -> io::Result<()> {
     let challenge = clock::random::<16>().map_err(io::Error::other)?;
     let challenge: String = challenge.iter().map(|byte| format!("{byte:02x}")).collect();
     writeln!(answers, "{GREETING}{challenge}")?;
-    let who = read_line(&mut lines)?;
+    // As long as it has to be: who sends a byte now and then keeps nobody out for long.
+    let who = read_line(&mut lines.by_ref().take(WHO_MAX))?;
     let session = match identify(&serving.store, &challenge, &who) {
         Ok(session) => session,
         Err(error) => return answer(&mut answers, Err(error)),
