@@ -261,7 +261,9 @@ fn who_cannot_write_to_the_database_is_not_let_in_and_a_mount_that_ends_offers_n
         let said = say(line.as_bytes());
         assert!(said.len() == 1 && said[0].starts_with("error Denied"), "{line}: {said:?}");
     }
-    assert_eq!(say(&vec![b'x'; 1 << 20]), Vec::<String>::new(), "a line without an end");
+    // What is behind the first words of it is not read, so that the answer may be lost with the connection.
+    let said = say(&vec![b'x'; 1 << 20]);
+    assert!(said.iter().all(|line| line.starts_with("error Denied")), "a line without an end: {said:?}");
     let mut client = carrier.reach();
     assert_eq!(client.follow(open.number, 0).unwrap(), Followed::Data(b"secret".to_vec()));
     for line in ["stored", "status", "hold", "rules", "next {}"] {
