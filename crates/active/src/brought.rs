@@ -17,9 +17,7 @@ use outrigger_store::meta::SessionKind;
 use outrigger_store::meta::jobs::JobInput;
 use outrigger_store::session::Session;
 use outrigger_store::tree::Policies;
-use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
-};
+use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 
 use crate::component::{Component, kept_path};
@@ -91,16 +89,12 @@ impl<'a> Programs<'a> {
         let policy = policies.store_default();
         let hashed = Hashed { file: file.take(BYTES_MAX), hasher: Arc::clone(&hasher) };
         self.holders.push(holder.clone());
-        writer.submit(Item::File(FileItem {
-            to: Target::Orphan { inode: number, holder },
-            attributes: made_now(FileKind::File, 0o700),
-            content: Content::Stream(Box::new(hashed)),
-            chunker: policy.chunker,
-            codec: policy.codec,
-            dedup: policy.dedup,
-            frame: None,
-            oracle: Oracle::Off,
-        }))?;
+        writer.submit(Item::File(FileItem::under(
+            Target::Orphan { inode: number, holder },
+            made_now(FileKind::File, 0o700),
+            Content::Stream(Box::new(hashed)),
+            policy,
+        )))?;
         let (_, root) = writer.finish()?.nodes.pop().ok_or_else(|| {
             Error::new(ErrorKind::Io, "a program was stored, and nobody says where: please report this")
         })?;

@@ -21,9 +21,7 @@ use outrigger_store::meta::jobs::{JobChange, JobId, JobState, NewJob, NewSplit};
 use outrigger_store::meta::{At, Change, SessionKind};
 use outrigger_store::ops::View;
 use outrigger_store::tree::Policies;
-use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
-};
+use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::attempt::{Feed, Pipes};
@@ -254,16 +252,12 @@ fn keep(
     let mut writer = Writer::start(store, &session, &options, &Arc::new(Progress::default()));
     let (split, attempt) = (own.number, own.attempt);
     let failed = Arc::new(Mutex::new(true));
-    writer.submit(Item::File(FileItem {
-        to: Target::Output { job, split, attempt, name: number.to_string().into_bytes() },
-        attributes: crate::runner::made_file(),
-        content: Content::Stream(Box::new(Noting { raw, failed: Arc::clone(&failed) })),
-        chunker: policy.chunker,
-        codec: policy.codec,
-        dedup: policy.dedup,
-        frame: None,
-        oracle: Oracle::Off,
-    }))?;
+    writer.submit(Item::File(FileItem::under(
+        Target::Output { job, split, attempt, name: number.to_string().into_bytes() },
+        crate::runner::made_file(),
+        Content::Stream(Box::new(Noting { raw, failed: Arc::clone(&failed) })),
+        policy,
+    )))?;
     writer.finish()?;
     if *failed.lock().expect("no panic while held") {
         let why = "the writer was lost";

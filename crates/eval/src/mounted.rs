@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use outrigger_fuse::control::Client;
 
 use crate::experiment::{Failed, Lab, check};
+use crate::threads::ticks;
 
 /// A new store, mounted; unmounted when dropped.
 pub struct Mount {
@@ -139,17 +140,10 @@ fn of_children() -> f64 {
     seconds_of("self", 13)
 }
 
-/// Two fields of a process' `stat` behind its name, user's and system's, in hundredths of a second on every Linux there is.
+/// Processor seconds in a process' `stat`, see [`ticks`].
 fn seconds_of(process: &str, field: usize) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let fields: Vec<u64> = stat
-        .rsplit(')')
-        .next()
-        .unwrap_or_default()
-        .split_whitespace()
-        .map(|field| field.parse().unwrap_or(0))
-        .collect();
-    fields.get(field..field + 2).map_or(0.0, |times| times.iter().sum::<u64>() as f64 / 100.0)
+    stat.rsplit_once(')').and_then(|(_, rest)| ticks(rest, field)).unwrap_or(0) as f64 / 100.0
 }
 
 /// Asks for a program.

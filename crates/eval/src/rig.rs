@@ -47,18 +47,14 @@ impl Rig {
         Self::new(1, speeds.iter().enumerate().map(sim).collect(), buffers)
     }
 
-    /// The devices that are there. Tiny, where only answers count, a simulated one stands in where there is none, so that what is done with devices is done in tests, too.
+    /// [Those that are there](found).
     pub fn real(lab: &Lab) -> Self {
         Self::real_with(lab, Buffers::Reused)
     }
 
     /// The same, with buffers that are used again or not.
     pub fn real_with(lab: &Lab, buffers: Buffers) -> Self {
-        let mut found = outrigger_offload::discover().devices;
-        if found.is_empty() && lab.scale == Scale::Tiny {
-            found.push(Box::new(SimDevice::new(SimOptions::new("sim:0", Speed::PCIE5_GPU))));
-        }
-        Self::new(1, found, buffers)
+        Self::new(1, found(lab), buffers)
     }
 
     /// Its devices, each with its name.
@@ -143,6 +139,15 @@ impl Rig {
         under_way.into_iter().for_each(|ticket| drop(wait(ticket)));
         begun.elapsed()
     }
+}
+
+/// The devices that are there. Tiny, where only answers count, a simulated one stands in where there is none, so that what is done with devices is done in tests, too.
+pub fn found(lab: &Lab) -> Vec<Box<dyn Accelerator>> {
+    let mut found = outrigger_offload::discover().devices;
+    if found.is_empty() && lab.scale == Scale::Tiny {
+        found.push(Box::new(SimDevice::new(SimOptions::new("sim:0", Speed::PCIE5_GPU))));
+    }
+    found
 }
 
 fn wait(ticket: Ticket) -> Finished {

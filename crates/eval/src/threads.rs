@@ -87,8 +87,12 @@ fn role(name: &str) -> &str {
 /// Name and hundredths of a second of a line of `stat`; the name may have any letters in it.
 fn parsed(stat: &str) -> Option<(String, u64)> {
     let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
-    let ticks = rest.split_whitespace().skip(11).take(2).map(|field| field.parse::<u64>().ok());
-    Some((name.to_string(), ticks.sum::<Option<u64>>()?))
+    Some((name.to_string(), ticks(rest, 11)?))
+}
+
+/// Two fields of what stands behind the name in a line of `stat`, user's and system's time in hundredths of a second on every Linux there is: from 11 on of the process or thread itself, from 13 on of the children that it has waited for.
+pub fn ticks(behind_name: &str, field: usize) -> Option<u64> {
+    behind_name.split_whitespace().skip(field).take(2).map(|field| field.parse::<u64>().ok()).sum()
 }
 
 /// Looks at a process until it is dropped.

@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use outrigger_format::ChunkerSpec;
 use outrigger_offload::runtime::Runtime;
-use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
 use outrigger_store::local::{get, put};
 use outrigger_store::meta::At;
 use outrigger_store::tree::{Overrides, StorePath, require};
 use outrigger_store::write::{OracleMode, Progress};
 use outrigger_store::{Profile, Store};
 
-use crate::experiment::{Failed, Lab, Scale, check};
+use crate::experiment::{Failed, Lab, check};
+use crate::rig::found;
 
 /// The papers' configurations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,7 +34,7 @@ impl Way {
     /// where answers count and times do not.
     pub fn all(lab: &Lab) -> Vec<Way> {
         let mut ways = vec![Self::NonCa, Self::Cpu, Self::Infinite];
-        if lab.scale == Scale::Tiny || !outrigger_offload::discover().devices.is_empty() {
+        if !found(lab).is_empty() {
             ways.push(Self::Device);
         }
         ways
@@ -96,12 +96,8 @@ pub fn write(
 
 /// Those that are there; for the answers a simulated one.
 fn devices(lab: &Lab) -> Runtime {
-    let mut found = outrigger_offload::discover().devices;
-    if found.is_empty() {
-        found.push(Box::new(SimDevice::new(SimOptions::new("sim:0", Speed::PCIE5_GPU))));
-    }
     let builder = Runtime::builder().cpu_threads(lab.threads);
-    found.into_iter().fold(builder, |builder, device| builder.device(device)).build()
+    found(lab).into_iter().fold(builder, |builder, device| builder.device(device)).build()
 }
 
 fn put_with(

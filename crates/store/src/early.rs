@@ -19,7 +19,7 @@ use outrigger_format::Root;
 
 use crate::error::Result;
 use crate::meta::{Meta, SessionId};
-use crate::session::is_gone;
+use crate::session::lives;
 use crate::store::Store;
 
 const EARLY: &str = "early:";
@@ -60,8 +60,8 @@ pub(crate) fn sweep(store: &Store) -> Result<()> {
     }
     let (sessions, locks) = (store.meta.sessions()?, store.locks_dir());
     for holder in held {
-        let lives = |id: &SessionId| sessions.iter().any(|row| row.id == *id && !is_gone(row, Some(&locks)));
-        let gone = sessions_of(&holder).unwrap_or_default().into_iter().find(|id| !lives(id));
+        let of_it = sessions_of(&holder).unwrap_or_default();
+        let gone = of_it.into_iter().find(|id| !lives(&sessions, *id, Some(&locks)));
         if let Some(gone) = gone {
             // It may not know yet that it is gone: from here on it can hold nothing more.
             store.meta.fence(gone)?;

@@ -339,6 +339,11 @@ pub(crate) fn remove_old_locks(meta: &dyn Meta, locks: &Path) {
     }
 }
 
+/// Whether the session of this number is among these, and is not [gone](is_gone).
+pub fn lives(sessions: &[SessionRow], id: SessionId, locks: Option<&Path>) -> bool {
+    sessions.iter().any(|row| row.id == id && !is_gone(row, locks))
+}
+
 /// Rule 11: true when `session` certainly has no process any more: its lease is over, or its lock file can be locked.
 pub fn is_gone(session: &SessionRow, locks: Option<&Path>) -> bool {
     if session.lease_is_over {

@@ -11,8 +11,7 @@ use outrigger_store::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
 use outrigger_store::session::Session;
 use outrigger_store::tree::{Policies, StorePath};
 use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Oracle, Part, PartSource, Parts, Progress, Target, WriteOptions,
-    Writer,
+    CommitWhen, Content, FileItem, Item, Part, PartSource, Parts, Progress, Target, WriteOptions, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -139,16 +138,12 @@ pub(crate) fn commit(
                 continue;
             }
             let policy = policies.at(tree.meta, &path.parent())?;
-            writer.submit(Item::File(FileItem {
-                to: Target::Put { parent, name, inode, replace: false },
+            writer.submit(Item::File(FileItem::under(
+                Target::Put { parent, name, inode, replace: false },
                 attributes,
-                content: parts(roots.into_iter()),
-                chunker: policy.chunker,
-                codec: policy.codec,
-                dedup: policy.dedup,
-                frame: None,
-                oracle: Oracle::Off,
-            }))?;
+                parts(roots.into_iter()),
+                policy,
+            )))?;
         }
         changes.into_iter().try_for_each(|change| writer.submit(Item::Change(change)))
     })();

@@ -17,9 +17,7 @@ use outrigger_store::meta::jobs::{Claimed, JobChange, Jobs};
 use outrigger_store::meta::{Change, SessionKind};
 use outrigger_store::session::Session;
 use outrigger_store::tree::{Policies, WritePolicy};
-use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
-};
+use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -357,16 +355,7 @@ impl Slot<'_> {
         let Claimed { number: split, attempt, .. } = *claimed;
         let policy = self.policy(claimed, name)?;
         let to = Target::Output { job: self.shared.job, split, attempt, name: name.to_vec() };
-        let item = FileItem {
-            to,
-            attributes: made_now(FileKind::File, 0o600),
-            content,
-            chunker: policy.chunker,
-            codec: policy.codec,
-            dedup: policy.dedup,
-            frame: None,
-            oracle: Oracle::Off,
-        };
+        let item = FileItem::under(to, made_now(FileKind::File, 0o600), content, policy);
         self.writer()?.submit(Item::File(item))
     }
 

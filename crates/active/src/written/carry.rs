@@ -17,9 +17,7 @@ use outrigger_store::early::carried_by;
 use outrigger_store::meta::SessionId;
 use outrigger_store::session::Session;
 use outrigger_store::tree::{Policies, StorePath, WritePolicy};
-use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, Writer,
-};
+use outrigger_store::write::{CommitWhen, Content, FileItem, Item, Progress, Target, WriteOptions, Writer};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::through::{Block, Raw};
@@ -142,16 +140,12 @@ impl Making {
         let progress = Arc::new(Progress::default());
         let mut writer =
             Writer::start_on(&self.store, &self.session, &options, self.place.as_ref(), &progress);
-        let submitted = writer.submit(Item::File(FileItem {
-            to: Target::Orphan { inode: self.inode, holder },
-            attributes: crate::runner::made_file(),
+        let submitted = writer.submit(Item::File(FileItem::under(
+            Target::Orphan { inode: self.inode, holder },
+            crate::runner::made_file(),
             content,
-            chunker: self.policy.chunker,
-            codec: self.policy.codec,
-            dedup: self.policy.dedup,
-            frame: None,
-            oracle: Oracle::Off,
-        }));
+            self.policy,
+        )));
         // A pipeline that stopped knows why better than who noticed.
         let summary = writer.finish()?;
         submitted?;

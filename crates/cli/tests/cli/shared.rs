@@ -35,6 +35,16 @@ impl Drop for Host {
     }
 }
 
+/// Waits until something is so; what `log` (a command) says on this host is told if it does not come to be within these seconds.
+#[track_caller]
+pub fn until(host: &Host, within: u64, log: &[&str], mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(within);
+    while !is() {
+        assert!(Instant::now() < end, "it never came to be\n{}", host.done(log).text());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A store, in a schema of its own.
 pub struct Shared {
     pub server: &'static Server,

@@ -87,7 +87,7 @@ pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
         lines.latency[3].exact(x, tiny.seconds * 1e3);
         // What is in the recent table would not be in the filter yet.
         store.index.flush()?;
-        lines.memory[0].exact(x, resident_bytes("VmRSS:") as f64 / 1e6);
+        lines.memory[0].exact(x, resident_bytes() as f64 / 1e6);
         lines.memory[1].exact(x, index_bytes(&store) as f64 / 1e6);
         steps += 1;
         lines.metadata.exact(x, database_bytes(&place)? as f64 / (steps * (count + 2)) as f64);
@@ -145,11 +145,10 @@ fn told(lab: &Lab, lines: Lines, (most, new, step): (u64, u64, u64), count: u64)
         outcome.find(name, last_of_first(line), "x", None);
     }
     outcome.find("metadata for a small file, last step", metadata.last(), "bytes", Some(600.0));
-    let bytes = Axis { label: "put so far".into(), unit: "bytes".into(), log: true, names: Vec::new() };
     let plot = |title: &str, y: Axis, series: Vec<Series>, limits: Vec<Limit>| Plot {
         title: title.into(),
         form: Form::Lines,
-        x: bytes.clone(),
+        x: Axis::log("put so far", "bytes"),
         y,
         series,
         limits,
@@ -253,8 +252,8 @@ fn sync_ms(lab: &Lab) -> Result<f64, Failed> {
 }
 
 /// What this process has in memory.
-fn resident_bytes(which: &str) -> u64 {
+fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(which));
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()).unwrap_or(0) * 1024
 }

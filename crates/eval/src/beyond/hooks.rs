@@ -142,12 +142,10 @@ pub fn sampled(lab: &Lab) -> Result<Outcome, Failed> {
     }
     let a_terabyte = 1e12 / CHUNK / CHOSEN as f64 * HOOK / 1e6;
     outcome.find(format!("one in {CHOSEN}: memory for a TB"), a_terabyte, "MB", None);
-    let bytes =
-        |label: &str| Axis { label: label.into(), unit: "bytes".into(), log: true, names: Vec::new() };
     outcome.plots.push(Plot {
         title: "Duplicates found in a petabyte, by the share of fingerprints that is kept".into(),
         form: Form::Lines,
-        x: bytes("runs of known data"),
+        x: Axis::log("runs of known data", "bytes"),
         y: Axis::new("found, of what is known", "%"),
         series: lines,
         limits: vec![Limit { name: "all of them".into(), y: 100.0 }],
@@ -155,7 +153,7 @@ pub fn sampled(lab: &Lab) -> Result<Outcome, Failed> {
     outcome.plots.push(Plot {
         title: "Fingerprints of packs read to find them".into(),
         form: Form::Lines,
-        x: bytes("runs of known data"),
+        x: Axis::log("runs of known data", "bytes"),
         y: Axis::log("packs, for each GB of known data", "packs"),
         series: reads,
         limits: vec![Limit { name: "each pack of it once".into(), y: 1e9 / (PACK as f64 * CHUNK) }],

@@ -55,7 +55,8 @@ fn answer(put: &Put, bytes: usize, count: usize, once: bool) -> Result<(), Faile
 /// The paper's 40; of the largest as many as come to so much, but four, so that they fit this machine's memory and the time there is.
 fn count_of(lab: &Lab, bytes: usize) -> usize {
     let all: usize = lab.scale.pick(0, 320 << 20, 4 << 30);
-    lab.scale.pick(3, FILES.min((all / bytes).max(4)), FILES.min((all / bytes).max(4)))
+    let count = FILES.min((all / bytes).max(4));
+    lab.scale.pick(3, count, count)
 }
 
 /// Fewer of them, as hashing windows is slow: two at least, so that there is something to be found again.

@@ -21,7 +21,7 @@ mod client;
 mod line;
 mod remote;
 
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use outrigger_format::checksum;
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
 use outrigger_store::ops::errors;
@@ -298,14 +299,20 @@ fn follow<V: Controlled>(volume: &V, line: &str, answers: &mut UnixStream) -> io
         let error = Error::new(ErrorKind::Invalid, "it is `follow INODE FROM`");
         return answer(answers, Err(error));
     };
-    match volume.follow(inode, from, FOLLOW_WAIT) {
+    hand_out(answers, volume.follow(inode, from, FOLLOW_WAIT), false)
+}
+
+/// Says what there is for a follower; with a checksum behind the length where it goes over a network.
+fn hand_out(answers: &mut impl io::Write, followed: Result<Followed>, is_far: bool) -> io::Result<()> {
+    match followed {
         Ok(Followed::Data(bytes)) => {
-            writeln!(answers, "data {}", bytes.len())?;
+            let sum = if is_far { format!(" {}", checksum(&[&bytes])) } else { String::new() };
+            writeln!(answers, "data {}{sum}", bytes.len())?;
             answers.write_all(&bytes)
         }
         Ok(Followed::Nothing) => answer(answers, Ok("nothing".to_string())),
-        // Nobody stores files for a mount of this host.
-        Ok(Followed::Asked) => answer(answers, Ok("nothing".to_string())),
+        // Only who stores the file is, and that is nobody on the mount's own host.
+        Ok(Followed::Asked) => answer(answers, Ok("asked".to_string())),
         Ok(Followed::Closed) => answer(answers, Ok("closed".to_string())),
         Err(error) => answer(answers, Err(error)),
     }

@@ -24,15 +24,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use outrigger_format::checksum;
+use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
-use outrigger_store::meta::{SessionId, SessionRow};
-use outrigger_store::session::is_gone;
+use outrigger_store::session::lives;
 use outrigger_store::{Context as _, Error, ErrorKind, Result, Store, clock};
 use rustix::net::sockopt;
 
 use super::line::read_line;
-use super::{FOLLOW_WAIT, answer, input};
-use crate::follow::Followed;
+use super::{FOLLOW_WAIT, answer, hand_out, input};
 use crate::shared::SharedVolume;
 
 /// Notes on who offers: the mount's session, and the address with the place.
@@ -95,12 +94,6 @@ pub fn offer_of(store: &Store, mount: SessionId) -> Result<Option<Offer>> {
     }))
 }
 
-fn is_alive(store: &Store, session: SessionId) -> Result<bool> {
-    let locks = store.locks_dir();
-    let is_it = |row: &SessionRow| row.id == session && !is_gone(row, Some(&locks));
-    Ok(store.meta.sessions()?.iter().any(is_it))
-}
-
 /// A note that its maker may write; removed when this is dropped.
 pub(super) struct Knock<'a>(&'a Store, &'a str);
 
@@ -128,9 +121,14 @@ pub fn sweep_offers(store: &Store) -> Result<()> {
     let (offers, knocks) = (jobs.notes(OFFERS)?, jobs.notes(KNOCKS)?);
     let offers = offers.into_iter().map(|note| (OFFERS, note.name.clone(), note.name));
     let knocks = knocks.into_iter().map(|note| (KNOCKS, note.name, note.value));
-    for (kind, name, session) in offers.chain(knocks) {
-        let lives = session.parse().is_ok_and(|id| is_alive(store, SessionId(id)).unwrap_or(true));
-        if !lives {
+    let notes: Vec<_> = offers.chain(knocks).collect();
+    if notes.is_empty() {
+        return Ok(());
+    }
+    // After the notes: the sessions of these are there before they are. If they cannot be told now, another one sweeps.
+    let (Ok(sessions), locks) = (store.meta.sessions(), store.locks_dir()) else { return Ok(()) };
+    for (kind, name, session) in notes {
+        if !session.parse().is_ok_and(|id| lives(&sessions, SessionId(id), Some(&locks))) {
             jobs.set_note(kind, &name, None)?;
         }
     }
@@ -267,7 +265,8 @@ fn serve(serving: &Serving, stream: &TcpStream) -> io::Result<()> {
         let yes = |is: bool| if is { "yes" } else { "no" }.to_string();
         match (word, numbers.as_slice()) {
             ("follow", [inode, from]) => {
-                follow(&mut answers, volume.follow_as(Some(session), *inode, *from, FOLLOW_WAIT))?;
+                let followed = volume.follow_as(Some(session), *inode, *from, FOLLOW_WAIT);
+                hand_out(&mut answers, followed, true)?;
             }
             ("input", [job, number]) => {
                 let told = volume.input_of(JobId(*job), u32::try_from(*number).unwrap_or(u32::MAX));
@@ -300,19 +299,10 @@ fn identify(store: &Store, challenge: &str, line: &str) -> Result<SessionId> {
     if !jobs.change_note(KNOCKS, challenge, &session.to_string(), None)? {
         return Err(denied());
     }
-    if is_alive(store, SessionId(session))? { Ok(SessionId(session)) } else { Err(denied()) }
-}
-
-fn follow(answers: &mut &TcpStream, followed: Result<Followed>) -> io::Result<()> {
-    let word = match followed {
-        Ok(Followed::Data(bytes)) => {
-            writeln!(answers, "data {} {}", bytes.len(), checksum(&[&bytes]))?;
-            return answers.write_all(&bytes);
-        }
-        Ok(Followed::Nothing) => "nothing",
-        Ok(Followed::Asked) => "asked",
-        Ok(Followed::Closed) => "closed",
-        Err(error) => return answer(answers, Err(error)),
-    };
-    answer(answers, Ok(word.to_string()))
+    let session = SessionId(session);
+    if lives(&store.meta.sessions()?, session, Some(&store.locks_dir())) {
+        Ok(session)
+    } else {
+        Err(denied())
+    }
 }

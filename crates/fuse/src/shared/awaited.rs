@@ -8,11 +8,12 @@
 //! | [`BEHIND`] | the mount's session | nothing |
 //! | [`WAITS`] | the mount's session and a number by chance | nothing |
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outrigger_store::meta::{SessionId, SessionRow};
-use outrigger_store::session::is_gone;
+use outrigger_store::session::lives;
 use outrigger_store::{Error, ErrorKind, Result, Store, clock};
 
 use super::core::Core;
@@ -22,6 +23,11 @@ const WAITS: &str = "waits-for-closes";
 /// How often mounts look whether somebody waits.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
 const ASK_EVERY: Duration = Duration::from_millis(50);
+
+/// Whether the mount that a note names lives.
+fn is_mount(sessions: &[SessionRow], name: &str, locks: &Path) -> bool {
+    name.parse().is_ok_and(|id| lives(sessions, SessionId(id), Some(locks)))
+}
 
 /// Waits until everything is in the store that was closed in any mount before, for as long as `most`.
 ///
@@ -35,7 +41,6 @@ pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
     }
     let chance = format!("{:016x}", u64::from_le_bytes(clock::random()?));
     let locks = store.locks_dir();
-    let is_there = |row: &SessionRow, id: &str| row.id.0.to_string() == id && !is_gone(row, Some(&locks));
     let mut waits = Vec::new();
     for mount in behind {
         let name = format!("{} {chance}", mount.name);
@@ -46,9 +51,8 @@ pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
         let left = jobs.notes(WAITS)?;
         waits.retain(|(_, name)| left.iter().any(|note| note.name == *name));
         let sessions = store.meta.sessions()?;
-        let (lives, gone): (Vec<_>, Vec<_>) = std::mem::take(&mut waits)
-            .into_iter()
-            .partition(|(mount, _)| sessions.iter().any(|row| is_there(row, mount)));
+        let (lives, gone): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut waits).into_iter().partition(|(mount, _)| is_mount(&sessions, mount, &locks));
         for (mount, name) in gone {
             jobs.set_note(WAITS, &name, None)?;
             jobs.set_note(BEHIND, &mount, None)?;
@@ -84,8 +88,7 @@ pub fn sweep_awaited(store: &Store) -> Result<()> {
         let (kind, notes) = noted?;
         for note in notes {
             let mount = note.name.split(' ').next().unwrap_or_default();
-            let is_it = |row: &SessionRow| row.id.0.to_string() == mount && !is_gone(row, Some(&locks));
-            if !sessions.iter().any(is_it) {
+            if !is_mount(&sessions, mount, &locks) {
                 jobs.set_note(kind, &note.name, None)?;
             }
         }

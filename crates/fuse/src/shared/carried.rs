@@ -155,6 +155,9 @@ impl Core {
 
     /// Before a file is stored: if it has a carrier, what that has of it is waited for, if it is worth it.
     pub fn await_carrier(&self, file: &Arc<File>) {
+        if !self.has_carriers.load(Ordering::Relaxed) {
+            return;
+        }
         let asked = || -> Option<u64> {
             let mut state = file.write();
             if state.map.staged_bytes() <= NEW_BYTES_MAX {

@@ -11,7 +11,7 @@
 
 use outrigger_format::Root;
 use outrigger_store::meta::{SessionId, orphan_holder};
-use outrigger_store::session::is_gone;
+use outrigger_store::session::lives;
 use outrigger_store::{Result, Store};
 
 use super::core::Core;
@@ -35,11 +35,6 @@ fn parse(value: &str) -> Option<(SessionId, u64)> {
     Some((SessionId(mount.parse().ok()?), inode.parse().ok()?))
 }
 
-fn lives(store: &Store, mount: SessionId) -> Result<bool> {
-    let locks = store.locks_dir();
-    Ok(store.meta.sessions()?.iter().any(|row| row.id == mount && !is_gone(row, Some(&locks))))
-}
-
 /// What mounts that are gone have left, of which nobody has let go yet.
 ///
 /// # Errors
@@ -51,12 +46,11 @@ pub fn left_open(store: &Store) -> Result<Vec<LeftOpen>> {
         return Ok(Vec::new());
     }
     let (locks, sessions) = (store.locks_dir(), store.meta.sessions()?);
-    let lives = |mount| sessions.iter().any(|row| row.id == mount && !is_gone(row, Some(&locks)));
     let noted = notes.into_iter().filter_map(|note| {
         let (mount, inode) = parse(&note.value)?;
         Some(LeftOpen { inode, mount, name: note.name, value: note.value })
     });
-    Ok(noted.filter(|left| !lives(left.mount)).collect())
+    Ok(noted.filter(|left| !lives(&sessions, left.mount, Some(&locks))).collect())
 }
 
 /// What a mount that is gone had stored of a file that no name led to.
@@ -120,7 +114,7 @@ impl Core {
             let Some(other) = jobs.notes(KIND)?.into_iter().find(|note| note.name == name) else { continue };
             let taken = parse(&other.value);
             if let Some((mount, inode)) = taken {
-                if lives(&self.store, mount)? {
+                if lives(&self.store.meta.sessions()?, mount, Some(&self.store.locks_dir())) {
                     return Ok(false);
                 }
                 // What is left of it is known by its number from now on.

@@ -28,7 +28,7 @@ use outrigger_store::staging::Piece;
 use outrigger_store::tell::Touched;
 use outrigger_store::tree::{Policies, WritePolicy};
 use outrigger_store::write::{
-    CommitWhen, Composed, Content, FileItem, Item, Oracle, PartSource, Parts, Progress, Target, WriteOptions,
+    CommitWhen, Composed, Content, FileItem, Item, PartSource, Parts, Progress, Target, WriteOptions,
     WriteSummary, Writer, compose,
 };
 use outrigger_store::{Error, ErrorKind, Result};
@@ -546,16 +546,7 @@ impl Core {
     ) -> Result<FileItem> {
         let planned = plan(&self.reader(), &root, &pieces, policy.chunker)?;
         let source = Arc::new(Noted { core: Arc::clone(self), root, pieces });
-        Ok(FileItem {
-            to,
-            attributes,
-            content: Content::Parts(Parts { parts: planned.parts, source }),
-            chunker: policy.chunker,
-            codec: policy.codec,
-            dedup: policy.dedup,
-            frame: None,
-            oracle: Oracle::Off,
-        })
+        Ok(FileItem::under(to, attributes, Content::Parts(Parts { parts: planned.parts, source }), policy))
     }
 
     pub fn policy_of(&self, policies: &Policies, directory: u64) -> Result<WritePolicy> {

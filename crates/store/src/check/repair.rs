@@ -18,7 +18,7 @@ use super::salvage::{Salvage, rewrite};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::gc::write_catalogue_anew;
 use crate::meta::{PackRow, PackState};
-use crate::session::{Session, is_gone};
+use crate::session::{Session, lives};
 use crate::store::Store;
 
 /// How long sessions are given to let go of a damaged pack; they answer once a second.
@@ -153,11 +153,13 @@ pub(super) fn replace_lost_catalogue(
 pub(super) fn leftovers(store: &Store, rows: &[PackRow]) -> Result<Vec<PackRow>> {
     let sessions = store.meta.sessions()?;
     let locks = store.locks_dir();
-    let lives = |row: &PackRow| {
-        sessions.iter().any(|session| session.id == row.session && !is_gone(session, Some(&locks)))
-    };
     let uncommitted = |row: &&PackRow| matches!(row.state, PackState::Writing | PackState::Sealed);
-    Ok(rows.iter().filter(uncommitted).filter(|row| !lives(row)).cloned().collect())
+    Ok(rows
+        .iter()
+        .filter(uncommitted)
+        .filter(|row| !lives(&sessions, row.session, Some(&locks)))
+        .cloned()
+        .collect())
 }
 
 /// Sweeps leftovers and removes their objects: nothing has ever referred to them.

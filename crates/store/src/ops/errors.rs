@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::mounts::own_name;
-use super::status::{SessionStatus, Standing};
+use super::mounts::{is_of_process, own_name};
+use super::status::SessionStatus;
 use crate::clock;
 use crate::error::{ErrorKind, Result};
 use crate::meta::Meta;
@@ -144,11 +144,9 @@ pub(super) fn errors(meta: &dyn Meta, sessions: &[SessionStatus]) -> Result<Vec<
     let Some(jobs) = meta.jobs() else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for noted in jobs.notes(KIND)? {
-        let is_of = |session: &&SessionStatus| {
-            session.standing == Standing::Live
-                && noted.name == format!("{} {}", session.host, session.process)
+        let Some(session) = sessions.iter().find(|session| is_of_process(session, &noted.name)) else {
+            continue;
         };
-        let Some(session) = sessions.iter().find(is_of) else { continue };
         // One of a later program that this one does not understand counts as none.
         let Ok(errors) = serde_json::from_str(&noted.value) else { continue };
         let (host, process, what) = (session.host.clone(), session.process.clone(), session.what.clone());

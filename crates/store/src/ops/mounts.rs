@@ -85,9 +85,12 @@ pub(super) fn mounts(meta: &dyn Meta, sessions: &[SessionStatus]) -> Result<Vec<
 }
 
 fn is_of(session: &SessionStatus, name: &str) -> bool {
-    session.what == WHAT
-        && session.standing == Standing::Live
-        && name == format!("{} {}", session.host, session.process)
+    session.what == WHAT && is_of_process(session, name)
+}
+
+/// Whether a session lives, and is one of the process that calls a note so.
+pub(super) fn is_of_process(session: &SessionStatus, name: &str) -> bool {
+    session.standing == Standing::Live && name == format!("{} {}", session.host, session.process)
 }
 
 pub(super) fn own_name() -> String {

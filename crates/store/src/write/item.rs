@@ -15,6 +15,7 @@ use crate::local::Extent;
 use crate::meta::Change;
 use crate::meta::jobs::{JobChange, JobId};
 use crate::meta::loose::LooseChange;
+use crate::tree::WritePolicy;
 
 /// One thing to write.
 pub enum Item {
@@ -43,6 +44,14 @@ pub struct FileItem {
     pub frame: Option<u32>,
     /// For experiments: what is known of its chunks beforehand.
     pub oracle: Oracle,
+}
+
+impl FileItem {
+    /// Cut and compressed as a policy says, in frames as the store is set.
+    pub fn under(to: Target, attributes: Attributes, content: Content, policy: WritePolicy) -> Self {
+        let WritePolicy { chunker, codec, dedup } = policy;
+        Self { to, attributes, content, chunker, codec, dedup, frame: None, oracle: Oracle::Off }
+    }
 }
 
 /// An extended attribute that may say of one file what a policy says of a directory: its codec.

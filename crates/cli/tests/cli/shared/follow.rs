@@ -4,9 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{Host, Shared, command};
+use super::{Host, Shared, command, until};
 use crate::run::{Agents, Said, Waits};
 
 /// Two hosts, and agents on them, which are killed when this is dropped.
@@ -50,12 +50,8 @@ impl Site {
     }
 
     #[track_caller]
-    fn until(&self, mut is: impl FnMut() -> bool) {
-        let end = Instant::now() + Duration::from_secs(60);
-        while !is() {
-            assert!(Instant::now() < end, "it never came to be\n{}", self.one.done(&["jobs"]).text());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    fn until(&self, is: impl FnMut() -> bool) {
+        until(&self.one, 60, &["jobs"], is);
     }
 
     #[track_caller]

@@ -1,24 +1,14 @@
 //! Rules for files that belong together: when the marker has come, all that was closed before it is read, in whichever mount it was written.
 
 use std::fs;
-use std::time::{Duration, Instant};
 
-use super::{Host, Shared, command};
+use super::{Host, Shared, command, until};
 use crate::run::Agents;
 
 const RULE: &str = "rule add join --quiet --on close --when runs/*/_DONE --pattern #W->1W --in {dir}/part-* --out {dir}/all --sandbox off -- cat";
 
 fn add_rule(host: &Host) {
     host.done(&RULE.split(' ').collect::<Vec<_>>());
-}
-
-#[track_caller]
-fn until(host: &Host, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while !is() {
-        assert!(Instant::now() < end, "it never came to be\n{}", host.done(&["rule", "log", "join"]).text());
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// Runs that are written in two mounts, of which the second promises its closes, and marked in the first.
@@ -46,10 +36,12 @@ fn when_a_marker_is_closed_what_was_closed_before_in_any_mount_is_joined() {
         let marker = if run == 1 { &two } else { &one };
         marker.write(&format!("{dir}/_DONE"), if run == 2 { "done" } else { "" });
         let all = format!("{dir}/all");
-        until(&one, || one.path(&all).exists());
+        until(&one, 60, &["rule", "log", "join"], || one.path(&all).exists());
         if run == 2 {
             // It may have been seen before it had its content, and once more with it.
-            until(&one, || fs::read_to_string(one.path(&all)).unwrap() == wanted);
+            until(&one, 60, &["rule", "log", "join"], || {
+                fs::read_to_string(one.path(&all)).unwrap() == wanted
+            });
         }
         one.must_read(&all, &wanted);
         // On demand it is the same.

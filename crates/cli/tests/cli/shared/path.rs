@@ -8,9 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
-use super::{Host, Shared, command};
+use super::{Host, Shared, command, until};
 use crate::run::{Agents, Said, noise};
 
 /// A host that offers what is written on it, and one with an agent.
@@ -47,13 +46,16 @@ impl Site {
     }
 
     #[track_caller]
-    fn until(&self, mut is: impl FnMut() -> bool) {
+    fn until(&self, is: impl FnMut() -> bool) {
         // What an agent of another host had is free when its lease is over.
-        let end = Instant::now() + Duration::from_secs(180);
-        while !is() {
-            assert!(Instant::now() < end, "it never came to be\n{}", self.one.done(&["jobs"]).text());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until(&self.one, 180, &["jobs"], is);
+    }
+
+    /// Ends: its agents are killed, and then nothing is held, and the store is whole.
+    fn end_with_nothing_held(mut self) {
+        drop(std::mem::take(&mut self.agents));
+        self.nothing_is_held();
+        self.shared.check(&self.one);
     }
 
     fn read(&self) -> u64 {
@@ -176,9 +178,7 @@ fn an_agent_on_another_host_reads_the_file_and_stores_it_and_its_own_leave_it_to
     assert_eq!(site.wait("3").code, 1);
     site.until(|| !site.two.path("raw/c").exists());
     assert!(!site.two.path("up/c").exists());
-    drop(std::mem::take(&mut site.agents));
-    site.nothing_is_held();
-    site.shared.check(&site.one);
+    site.end_with_nothing_held();
 }
 
 #[test]
@@ -287,9 +287,7 @@ fn when_the_mount_is_killed_while_an_agent_elsewhere_reads_no_output_appears_and
     let said = site.wait("1");
     assert!(said.code == 1 && said.err.contains("its writer was lost"), "{}", said.err);
     assert!(!site.two.path("up/a").exists());
-    drop(std::mem::take(&mut site.agents));
-    site.nothing_is_held();
-    site.shared.check(&site.one);
+    site.end_with_nothing_held();
 }
 
 #[test]
