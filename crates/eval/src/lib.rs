@@ -18,6 +18,7 @@ mod active;
 mod beyond;
 pub mod experiment;
 mod ghost;
+mod kept;
 mod lines;
 mod machine;
 pub mod measure;

@@ -14,6 +14,7 @@ use outrigger_store::write::{OracleMode, Progress};
 use outrigger_store::{Profile, Store};
 
 use crate::experiment::{Failed, Lab, check};
+use crate::kept;
 use crate::rig::found;
 
 /// The papers' configurations.
@@ -117,6 +118,7 @@ fn put_with(
     put::put(store, sources, &options, lab.threads, &progress)?;
     let seconds = begun.elapsed().as_secs_f64();
     check(progress.view().bytes_done > 0, "nothing was stored")?;
+    kept::restored(lab, store, source, name)?;
     Ok(Put {
         seconds,
         bytes: progress.bytes_done.load(Ordering::Relaxed),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use outrigger_offload::Compressor;
@@ -15,7 +15,7 @@ use super::tiers::codec;
 use crate::experiment::{Failed, Lab, Scale, check};
 use crate::machine::{Ticks, ticks};
 use crate::measure::Spread;
-use crate::mounted::{Mount, needs};
+use crate::mounted::{Mount, needs, run};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::threads::{Seen, Watch, of_kernel};
 use crate::wrote::disk_rate;
@@ -79,19 +79,30 @@ impl Mark {
     }
 }
 
+/// So many jobs of fio, each with a file of its own. In tiny runs each block bears its checksum.
+fn random_writes(lab: &Lab, count: u64, bytes: u64, point: &Path) -> Command {
+    let mut command = command("randwrite", 128 << 10);
+    command
+        .arg(format!("--numjobs={count}"))
+        .arg(format!("--size={}", bytes / count))
+        .arg(format!("--directory={}", point.display()))
+        .arg("--randseed=11");
+    if lab.scale == Scale::Tiny {
+        command.args(["--verify=crc32c", "--verify_state_save=0"]);
+    }
+    command
+}
+
 /// fio, whose jobs have begun.
 struct Fio(Child);
 
 impl Fio {
     /// fio measures its clock and lays files out before its jobs begin: the first of them says when that is done.
-    fn start(count: u64, bytes: u64, point: &Path, room: &Path) -> Result<Self, Failed> {
+    fn start(lab: &Lab, count: u64, bytes: u64, point: &Path, room: &Path) -> Result<Self, Failed> {
         let begun = room.join("begun");
-        let child = command("randwrite", 128 << 10)
-            .arg(format!("--numjobs={count}"))
-            .arg(format!("--size={}", bytes / count))
-            .arg(format!("--directory={}", point.display()))
+        let child = random_writes(lab, count, bytes, point)
             .arg(format!("--exec_prerun=touch {}", begun.display()))
-            .arg("--randseed=11")
+            .arg("--do_verify=0")
             .current_dir(room)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -125,7 +136,7 @@ fn one(lab: &Lab, codec: &str, count: u64, bytes: u64, disk: f64) -> Result<Writ
     let room = lab.room()?;
     let mount = Mount::new(lab, room.path(), &["--codec", codec])?;
     let watch = Watch::start(mount.id());
-    let fio = Fio::start(count, bytes, &mount.point, room.path())?;
+    let fio = Fio::start(lab, count, bytes, &mount.point, room.path())?;
     let begun = Mark::now(&watch);
     let done = fio.ends()?;
     let (mut fio, begun) = begun.ends(Which::Fio, &watch, disk);
@@ -136,6 +147,11 @@ fn one(lab: &Lab, codec: &str, count: u64, bytes: u64, disk: f64) -> Result<Writ
     let (draining, begun) = begun.ends(Which::Draining, &watch, disk);
     mount.end()?;
     let (unmount, _) = begun.ends(Which::Unmount, &watch, disk);
+    if lab.scale == Scale::Tiny {
+        let mount = Mount::again(lab, room.path())?;
+        run(random_writes(lab, count, bytes, &mount.point).arg("--verify_only=1"))?;
+        mount.end()?;
+    }
     let phases = vec![fio, draining, unmount];
     let seen: f64 = phases.iter().flat_map(|phase| &phase.roles).map(|role| role.seconds).sum();
     check(lab.scale == Scale::Tiny || seen > 0.0, "no thread of the mount was seen at work")?;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::apart;
 use super::data::{self, Kind};
-use crate::experiment::{Failed, Lab, check};
+use crate::experiment::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::mounted::{Mount, needs, run};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
@@ -38,19 +38,35 @@ pub(super) fn parsed(out: &str) -> Result<Vec<Value>, Failed> {
     Ok(json["jobs"].as_array().cloned().unwrap_or_default())
 }
 
+/// What fio does with the file of a mount: its data can be checked by fio in tiny runs, where their checksums cost nobody time.
+fn on_file(lab: &Lab, point: &Path, rw: &str, block: u64, bytes: u64) -> Command {
+    let mut command = command(rw, block);
+    command.arg(format!("--size={bytes}")).arg(format!("--filename={}", point.join("file").display()));
+    if rw.ends_with("write") {
+        command.arg("--randseed=11");
+        if lab.scale == Scale::Tiny {
+            command.args(["--verify=crc32c", "--verify_state_save=0"]);
+        }
+    }
+    command
+}
+
+/// Has fio read what it wrote, and compare: its checksum and place are in each block.
+fn verify(lab: &Lab, point: &Path, rw: &str, block: u64, bytes: u64) -> Result<(), Failed> {
+    if lab.scale == Scale::Tiny {
+        run(on_file(lab, point, rw, block, bytes).arg("--verify_only=1"))?;
+    }
+    Ok(())
+}
+
 /// One job of fio, its sync included: bytes a second.
-fn job(point: &Path, rw: &str, block: u64, bytes: u64) -> Result<f64, Failed> {
+fn job(lab: &Lab, point: &Path, rw: &str, block: u64, bytes: u64) -> Result<f64, Failed> {
     let write = rw.ends_with("write");
-    let jobs = jobs(
-        command(rw, block)
-            .arg(format!("--size={bytes}"))
-            .arg(format!("--filename={}", point.join("file").display()))
-            .args(if write {
-                ["--end_fsync=1", "--randseed=11"]
-            } else {
-                ["--invalidate=1", "--randseed=12"]
-            }),
-    )?;
+    let jobs = jobs(on_file(lab, point, rw, block, bytes).args(if write {
+        ["--end_fsync=1", "--do_verify=0"]
+    } else {
+        ["--invalidate=1", "--randseed=12"]
+    }))?;
     let job = jobs.first().unwrap_or(&Value::Null);
     let side = &job[if write { "write" } else { "read" }];
     let (done, millis) =
@@ -90,7 +106,7 @@ pub(super) fn rounds(
         let mount = Mount::new(lab, room.path(), &["--codec", codec])?;
         let (idle, begun, file) = (mount.processor(), Instant::now(), mount.point.join("file"));
         let synced = match prepared {
-            [] => job(&mount.point, write, block, bytes)?,
+            [] => job(lab, &mount.point, write, block, bytes)?,
             data => data::write(&file, data, block, random)?,
         };
         found.synced.push(synced / 1e6);
@@ -101,10 +117,11 @@ pub(super) fn rounds(
         found.ratio = ratio(lab, room.path())?;
         let mount = Mount::again(lab, room.path())?;
         let idle = mount.processor();
-        found.read.push(job(&mount.point, read, block, bytes)? / 1e6);
+        found.read.push(job(lab, &mount.point, read, block, bytes)? / 1e6);
         found.read_cost.push((mount.processor() - idle) / gigabytes);
-        if !prepared.is_empty() {
-            data::compare(&file, prepared)?;
+        match prepared {
+            [] => verify(lab, &mount.point, write, block, bytes)?,
+            data => data::compare(&file, data)?,
         }
         mount.end()?;
     }

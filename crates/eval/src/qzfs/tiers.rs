@@ -3,14 +3,15 @@
 use std::fs::File;
 use std::io::Write;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
 use outrigger_format::CodecSpec;
-use outrigger_offload::Compressor;
+use outrigger_offload::{Compressor, Decompressor};
 use outrigger_workload::{ReadFormat, reads};
 
-use crate::experiment::{Failed, Lab, check};
+use crate::experiment::{Failed, Lab, Scale, check};
 use crate::measure::Spread;
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 
@@ -59,20 +60,25 @@ fn write(
     mut storage: Throttled,
     path: &std::path::Path,
 ) -> Result<(f64, f64), Failed> {
-    let records = Mutex::new(data.chunks(RECORD));
+    let (records, right) = (Mutex::new(data.chunks(RECORD)), AtomicBool::new(true));
     let (out, compressed) = sync_channel::<Vec<u8>>(64);
     let mut file = File::create(path)?;
     let begun = Instant::now();
     let stored: Result<u64, Failed> = std::thread::scope(|scope| {
         for _ in 0..lab.threads {
-            let (records, out) = (&records, out.clone());
+            let (records, right, out) = (&records, &right, out.clone());
             scope.spawn(move || {
                 let mut compressor = Compressor::new();
                 loop {
                     let next = records.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
                     let Some(record) = next else { break };
                     let mut stored = Vec::new();
-                    compressor.compress(spec, record, &mut stored);
+                    let codec = compressor.compress(spec, record, &mut stored);
+                    if lab.scale == Scale::Tiny {
+                        let mut back = Vec::new();
+                        let decoded = Decompressor::new().decompress(codec, &stored, record.len(), &mut back);
+                        right.fetch_and(decoded.is_ok() && back == record, Ordering::Relaxed);
+                    }
                     if out.send(stored).is_err() {
                         break;
                     }
@@ -90,6 +96,7 @@ fn write(
         Ok(total)
     });
     let (stored, seconds) = (stored?, begun.elapsed().as_secs_f64());
+    check(right.into_inner(), "a record is not decoded as it was")?;
     Ok((data.len() as f64 / seconds / 1e6, data.len() as f64 / stored as f64))
 }
 

@@ -1,0 +1,67 @@
+//! Whether what was written is what is read again: asked in tiny runs, after the clock has stopped. A figure of a way to write that lost data would be worth nothing.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::Path;
+
+use outrigger_store::Store;
+
+use crate::experiment::{Failed, Lab, Scale, check};
+use crate::wrote::restore;
+
+/// Restores what was put under `name`, and compares it with its `source`, in tiny runs; in others nothing.
+///
+/// # Errors
+/// [`Failed::Wrong`] with the first path that differs; those of the store.
+pub fn restored(lab: &Lab, store: &Store, source: &Path, name: &str) -> Result<(), Failed> {
+    if lab.scale != Scale::Tiny {
+        return Ok(());
+    }
+    let room = lab.room()?;
+    let found = room.path().join("restored");
+    restore(lab, store, name, &found)?;
+    same(source, &found)
+}
+
+/// Fails unless both have the same names, and files of the same bytes.
+fn same(source: &Path, found: &Path) -> Result<(), Failed> {
+    if !source.is_dir() {
+        let equal = !found.is_dir() && std::fs::read(source)? == std::fs::read(found)?;
+        return check(equal, format!("{} is not restored as it was", source.display()));
+    }
+    check(found.is_dir(), format!("{} is not restored as a directory", source.display()))?;
+    let (names, others) = (names(source)?, names(found)?);
+    check(
+        names.keys().eq(others.keys()),
+        format!("other names are restored of {}: {:?}", source.display(), others.keys()),
+    )?;
+    names.iter().zip(&others).try_for_each(|((_, source), (_, found))| same(source, found))
+}
+
+fn names(dir: &Path) -> Result<BTreeMap<OsString, std::path::PathBuf>, Failed> {
+    let entries = std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()?;
+    Ok(entries.into_iter().map(|entry| (entry.file_name(), entry.path())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same;
+
+    #[test]
+    fn a_byte_a_name_or_a_kind_that_differs_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (dir.path().join("one"), dir.path().join("two"));
+        for root in [&one, &two] {
+            std::fs::create_dir_all(root.join("deep")).unwrap();
+            std::fs::write(root.join("deep/file"), [7; 100]).unwrap();
+        }
+        same(&one, &two).unwrap();
+        std::fs::write(two.join("deep/file"), [[7; 50], [8; 50]].concat()).unwrap();
+        assert!(same(&one, &two).unwrap_err().to_string().contains("deep/file"));
+        std::fs::write(two.join("deep/file"), [7; 100]).unwrap();
+        std::fs::write(two.join("more"), []).unwrap();
+        same(&one, &two).unwrap_err();
+        std::fs::create_dir(one.join("more")).unwrap();
+        same(&one, &two).unwrap_err();
+    }
+}
