@@ -41,7 +41,7 @@ impl Spread {
 impl Lab {
     /// How often a measurement of a fraction of a second is repeated.
     pub fn rounds(&self) -> usize {
-        self.scale.pick(1, 5, 11)
+        self.scale.pick(1, 5, 7)
     }
 
     /// `rounds` values of `measure`, after one that warms up.

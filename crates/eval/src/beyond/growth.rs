@@ -71,12 +71,14 @@ pub fn steps(lab: &Lab) -> Result<Outcome, Failed> {
     while at < most {
         let mut file = std::fs::File::create(source.join("part"))?;
         std::io::copy(&mut (&mut data).take(step), &mut file)?;
+        // Or the disk would still be busy with it while the store is measured.
+        file.sync_all()?;
         drop(file);
         let put = write(lab, &store, &source, &format!("part{steps}"), spec, Way::Cpu, room.path())?;
         (at, new) = (at + step, new + put.new);
         let x = at as f64;
         lines.rate.exact(x, put.bytes as f64 / put.seconds / 1e6);
-        // Never the same twice, or they would be stored already.
+        // Never the same twice, or they would be stored already. They are written over: ext4 looks for a long time for inodes that were not removed just now.
         small_files(&tree, steps, count)?;
         let put = write(lab, &store, &tree, &format!("small{steps}"), spec, Way::Cpu, room.path())?;
         std::fs::remove_dir_all(&tree)?;
