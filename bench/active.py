@@ -22,6 +22,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import statistics
 import subprocess
 import time
@@ -133,24 +134,41 @@ def splits(args, report):
 
 
 def feed(args, report):
-    """The file is read once before, so that both come from memory."""
+    """Each program over two sizes of stored data, and over the same plain files, in turns: by what the larger one takes longer, its rate is told from a job's begin and end.
+    Files are read once before, so that both come from memory."""
     store = Embedded(args)
-    store("put", args.numbers, "--to", "numbers")
-    programs = {"awk": ["awk", '{s+=$1*2} END {printf "%.3f\\n", s}'], "wc": ["wc", "-l"], "sha256sum": ["sha256sum"]}
+    more = args.work / "more-numbers"
+    numbers(more, args.feed_mib * MIB)
+    programs = {"awk": (more, ["awk", '{s+=$1*2} END {printf "%.3f\\n", s}']), "wc": (more, ["wc", "-l"]), "sha256sum": (more, ["sha256sum"])}
     if args.dscal:
-        programs["dscal"] = [args.dscal.program, "2.5"]
-    for name, program in programs.items():
-        plain, stored = [], []
-        for _ in range(args.rounds):
-            # Both write to a file, and both have the same to write.
-            with open(args.numbers, "rb") as stdin:
-                secs, wanted = timed(program, stdin=stdin)
-            plain.append(secs)
-            secs, _ = timed(store.base + ["-q", "run", "--slots", "1", "--sandbox", "off", "--in", "numbers", "--out", f"out-{name}", "--", *program])
-            stored.append(secs)
-            if store("cat", f"out-{name}") != wanted:
-                raise Failed(f"{name} says something else")
-        report[name] = {"plain_s": plain, "stored_s": stored, "ratio": statistics.median(stored) / statistics.median(plain)}
+        programs["dscal"] = (args.numbers, [args.dscal.program, "2.5"])
+    for name, (source, program) in programs.items():
+        sizes = [source.stat().st_size // 8, source.stat().st_size]
+        found = [fed(args, store, name, program, source, size) for size in sizes]
+        (small_plain, small_stored), (plain, stored) = [[statistics.median(times) for times in one] for one in found]
+        report[name] = {"bytes": sizes, "plain_s": [one[0] for one in found], "stored_s": [one[1] for one in found], "ratio": stored / plain,
+                        "rate_ratio": (stored - small_stored) / max(plain - small_plain, 1e-9),
+                        "fixed_s": max(0, small_stored - (stored - small_stored) / 7) - max(0, small_plain - (plain - small_plain) / 7)}
+
+
+def fed(args, store, name, program, source, size):
+    """Seconds of each round over a plain file of the first `size` bytes, and over the same stored."""
+    part = args.work / "part"
+    with open(source, "rb") as whole, open(part, "wb") as out:
+        while out.tell() < size and (block := whole.read(min(MIB, size - out.tell()))):
+            out.write(block)
+    store("put", part, "--to", "part")
+    plain, stored = [], []
+    for _ in range(max(3, args.rounds)):
+        # Both write to a file, and both have the same to write.
+        with open(part, "rb") as stdin:
+            secs, wanted = timed(program, stdin=stdin)
+        plain.append(secs)
+        secs, _ = timed(store.base + ["-q", "run", "--slots", "1", "--sandbox", "off", "--in", "part", "--out", f"out-{name}", "--", *program])
+        stored.append(secs)
+        if store("cat", f"out-{name}") != wanted:
+            raise Failed(f"{name} says something else")
+    return plain, stored
 
 
 def join(args, report):
@@ -246,7 +264,9 @@ def figures(report):
             alone = part["splits"]["start_alone_ms"]
             row(f"a split beside its program, sandbox {mode}, {one['splits']} splits", "under 20 ms", one["ms_a_split"] - alone, shown("ms"))
     for name, one in part.get("feed", {}).items():
-        row(f"{name} over the stored file, its time on a plain one", "at most 1.05 x", one["ratio"], shown("x"))
+        row(f"{name} over the stored file, its time on a plain one", "", one["ratio"], shown("x"))
+        row(f"{name}: of that, a byte more: its time over that of a plain one", "at most 1.05 x", one.get("rate_ratio"), shown("x"))
+        row(f"{name}: of that, the begin and end of a job", "", one.get("fixed_s"), shown("ms", 1e3, 0))
     if way := part.get("attach"):
         plain = middle(way["plain"], "client_s")
         for name in ("path", "beside"):
@@ -306,6 +326,7 @@ def main():
     parser.add_argument("--only", default=",".join(PARTS), help=f"parts, of {','.join(PARTS)}")
     parser.add_argument("--local", action="store_true", help="no cluster: one host, this machine, and no traffic to count")
     parser.add_argument("--mib", type=int, default=192, help="MiB of numbers for dscal, awk and the like")
+    parser.add_argument("--feed-mib", type=int, default=1024, help="MiB of numbers for programs that take them quickly (awk, wc, sha256sum)")
     parser.add_argument("--made-mib", type=int, default=512, help="MiB that aminogen writes, about")
     parser.add_argument("--splits", type=int, default=10_000, help="tiny splits of one job")
     parser.add_argument("--hosts", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 4], help="numbers of storage hosts; a cluster that is up already may have less")
@@ -317,8 +338,10 @@ def main():
     parts = args.only.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    args.outrigger, args.work = args.outrigger.absolute(), args.work.absolute()
-    args.work.mkdir(parents=True, exist_ok=True)
+    # A directory of its own, so that what an interrupted run left there can go.
+    args.outrigger, args.work = args.outrigger.absolute(), args.work.absolute() / "active"
+    shutil.rmtree(args.work, ignore_errors=True)
+    args.work.mkdir(parents=True)
     args.numbers, four = args.work / "numbers", args.work / "peaks"
     numbers(args.numbers, args.mib * MIB)
     peaks(four, args.made_mib * MIB)
@@ -346,6 +369,8 @@ def main():
             report["parts"][name] = found
         record.keep()
     record.end()
+    # After a failure it stays, with the agents' log.
+    shutil.rmtree(args.work, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ impl Report {
         if lab.scale == Scale::Tiny {
             let mut known = TINY.get_or_init(Mutex::default).lock().expect("no panic while held");
             if known.is_none() {
-                let options = "--mib 1 --made-mib 1 --splits 20 --rate 4";
+                let options = "--mib 1 --feed-mib 1 --made-mib 1 --splits 20 --rate 4";
                 let tools = [("cc", "build-essential"), ("bwrap", "bubblewrap")];
                 *known = Some(run_tiny(lab, "active.py", options, &tools)?);
             }
@@ -111,8 +111,15 @@ impl Report {
             }
         }
         for (name, one) in feed.as_object().into_iter().flatten() {
-            if let Some(ratio) = one["ratio"].as_f64() {
-                outcome.find(format!("{name}: stored over a plain file, time"), ratio, "x", None);
+            let found = [
+                ("ratio", "stored over a plain file, time", "x", 1.0),
+                ("rate_ratio", "stored over a plain file, time of a byte more", "x", 1.0),
+                ("fixed_s", "a job's begin and end", "ms", 1e3),
+            ];
+            for (key, what, unit, factor) in found {
+                if let Some(value) = one[key].as_f64() {
+                    outcome.find(format!("{name}: {what}"), value * factor, unit, None);
+                }
             }
         }
         check(!outcome.findings.is_empty(), "the record says nothing of splits and feeding")
