@@ -8,8 +8,8 @@
 | group | what |
 | --- | --- |
 | pool | metadata in PostgreSQL, packs in a pool of Ceph: new data of which half can be compressed, the same again under another name, read cold; beside `rados bench` write and seq of as many bytes, with objects as large as the packs |
-| gateway | the same mount with packs in Ceph's gateway for S3, beside `rclone mount` and `s3fs` on that gateway: untar of a tree, 4 KiB writes here and there with an fsync; until all of it is in S3 |
-| names | untar of a tree in a shared mount, as it is and with `--names-for 1 --closes-within 0.01`, beside a mount of a store in a directory; exclusive creations a second by 1 to 8 processes on 1 to 4 hosts, in one directory and in their own; beside commits of single rows by pgbench |
+| gateway | the same mount with packs in Ceph's gateway for S3, beside `rclone mount` and `s3fs` on that gateway: untar of a tree, 4 KiB writes here and there with an fsync; until all of it is in S3. A mount that keeps names for 1 s (rclone keeps them for 5 minutes) and, for the writes, a directory whose policy cuts blocks of 4 KiB are measured beside ours as it is |
+| names | untar of a tree in a shared mount, as it is and with `--names-for 1 --closes-within 0.01`, beside a mount of a store in a directory; exclusive creations a second by 1 to 8 processes on 1 to 4 hosts, in one directory and in their own, in which they are, and by a path from the mount's root; beside commits of single rows by pgbench |
 | twice | a tree that two hosts write, one after the other and at once: what is stored, beside once |
 | wire | bytes that cross the hosts' interfaces for data that is different, similar (all stored already), and checkpoints |
 
@@ -30,7 +30,7 @@ import time
 from pathlib import Path
 
 from cluster_data import Data, read, same, untar, write
-from cluster_gateway import gateway
+from cluster_gateway import Blocks, Kept, gateway
 from cluster_hosts import CLIENTS, PATIENCE, Cluster, Meter, forget, store
 from common import MIB, Failed, Missing, Record, enter, need, record_options, run, say
 
@@ -131,6 +131,10 @@ import os, sys, time
 directory, prefix, begin, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 end, number = begin + seconds, 0
 time.sleep(max(begin - time.monotonic(), 0))
+if sys.argv[5] == "handle":
+    # As tar and cp do: the way to the directory is not walked again for each file.
+    os.chdir(directory)
+    directory = "."
 while time.monotonic() < end:
     os.close(os.open(f"{directory}/{prefix}-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
     number += 1
@@ -160,11 +164,12 @@ def names(bench, number):
         for hosts, each in ((1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (4, 1), (4, 2)):
             for together in (True, False):
                 creations(bench, mounts[:hosts], each, together)
+        creations(bench, mounts[:1], 1, True, by="path")
     row_commits(bench)
 
 
-def creations(bench, mounts, each, together):
-    """So many processes on each of these mounts make files, in one directory or each in one of its own."""
+def creations(bench, mounts, each, together, by="handle"):
+    """So many processes on each of these mounts make files, in one directory or each in one of its own, which they are in; or by paths from the mount's root."""
     count = len(mounts) * each
     where = f"n{len(mounts)}-{each}-{int(together)}-{time.monotonic_ns()}"
     base = mounts[0].dir / "base" / where
@@ -178,7 +183,7 @@ def creations(bench, mounts, each, together):
             directory.mkdir()
         places.append(directory)
     begin, seconds = time.monotonic() + 0.5, bench.args.seconds
-    children = [subprocess.Popen([sys.executable, "-c", CREATOR, place, f"p{number}", str(begin), str(seconds)],
+    children = [subprocess.Popen([sys.executable, "-c", CREATOR, place, f"p{number}", str(begin), str(seconds), by],
                                  stdout=subprocess.PIPE, text=True) for number, place in enumerate(places)]
     time.sleep(max(begin - time.monotonic(), 0))
     meter = Meter(bench.cluster, [mount.pid for mount in mounts])
@@ -192,6 +197,7 @@ def creations(bench, mounts, each, together):
         raise Failed(f"{made} files were made, {found} are there")
     hosts, processes = len(mounts), "process" if each == 1 else "processes"
     name = f"creations, {hosts} {'host' if hosts == 1 else 'hosts'} with {each} {processes} each, {'one directory' if together else 'their own'}"
+    name += ", by a path of three directories" if by == "path" else ""
     bench.note("names", name, made / seconds, "/s", taken)
 
 
@@ -310,8 +316,11 @@ def targets(taken):
     for peer in ("rclone mount", "s3fs"):
         rows = [f"{name}, untar until all is in S3" for name in (peer, "outrigger")]
         yield ratio(f"untar: time of {peer} / ours", "gateway", *rows, 3)
-        rows = [f"{name}, 4 KiB writes until all is in S3" for name in ("outrigger", peer)]
-        yield ratio(f"4 KiB writes: our rate / {peer}'s", "gateway", *rows, 3)
+        rows = [f"{name}, untar until all is in S3" for name in (peer, f"outrigger, {Kept.how}")]
+        yield ratio(f"untar: time of {peer} / ours, {Kept.how}", "gateway", *rows, 3)
+        for ours in ("outrigger", f"outrigger, {Blocks.how}"):
+            rows = [f"{name}, 4 KiB writes until all is in S3" for name in (ours, peer)]
+            yield ratio(f"4 KiB writes: our rate / {peer}'s{ours.removeprefix('outrigger')}", "gateway", *rows, 3)
     yield ratio("untar: a shared mount's time / that of a store in a directory", "names", "shared mount, untar",
                 "store in a directory, untar", 2, False)
     yield ratio("untar: the same, with names for 1 s and closes within 10 ms", "names", f"{LAZY}, untar", "store in a directory, untar", 2, False)
@@ -321,8 +330,11 @@ def targets(taken):
                 "creations, 4 hosts with 2 processes each, their own", "PostgreSQL, commits of one row, 8 at once", None)
     yield ratio("creations, 8 processes of 4 hosts: one directory / their own", "names",
                 "creations, 4 hosts with 2 processes each, one directory", "creations, 4 hosts with 2 processes each, their own", None)
-    for how in ("one host after the other", "both at once"):
-        yield (f"stored bytes, {how} / once", of("twice", f"stored bytes, {how} / once"), 1.05, False)
+    by_path = of("names", f"{single}, by a path of three directories")
+    yield ("the same, by a path of three directories", by_path, None, True)
+    for how in ("one host after the other", "both at once", "both at once / once, after gc"):
+        name = f"stored bytes, {how}" if how.endswith("gc") else f"stored bytes, {how} / once"
+        yield (name, of("twice", name), 1.05, False)
 
 
 SERVERS = ["clients", "osds", "gateway", "postgres", "monitors", "machine"]

@@ -16,7 +16,7 @@ class Gateway:
 
     def __init__(self, bench, number):
         self.bench, self.cluster = bench, bench.cluster
-        self.place = f"{self.name.replace(' ', '-')}-{os.getpid()}-{number}"
+        self.place = f"{self.name.replace(',', '').replace(' ', '-')}-{os.getpid()}-{number}"
         self.base = bench.work / self.place
         self.mount = None
 
@@ -75,10 +75,15 @@ class S3fs(Gateway):
 
 class Ours(Gateway):
     name = "outrigger"
+    options = ()
 
     def start(self):
         self.store = Store(self.bench, "bucket")
-        self.mount = self.store.mount("c0")
+        self.prepare()
+        self.mount = self.store.mount("c0", *self.options)
+
+    def prepare(self):
+        """What is set in the new store before it is mounted."""
 
     def settled(self, files, size):
         """All that closes have left in the database is packed when the mount has ended."""
@@ -100,12 +105,28 @@ class Ours(Gateway):
             self.store.end()
 
 
+class Kept(Ours):
+    """Names are believed for a second, and closing a file does not wait: what other mounts of buckets do for longer."""
+    how = "names kept for 1 s"
+    name = f"outrigger, {how}"
+    options = ("--names-for", "1", "--closes-within", "0.01")
+
+
+class Blocks(Ours):
+    """For files that are written here and there: data that did not change are not stored again with those beside them."""
+    how = "blocks of 4 KiB"
+    name = f"outrigger, {how}"
+
+    def prepare(self):
+        self.store.run("c0", "policy", "set", "/", "chunker=fixed:4K")
+
+
 def gateway(bench, number):
-    tar, files, size = bench.data.tar()
-    kinds = [Ours, Rclone, S3fs]
+    kinds = [Ours, Kept, Blocks, Rclone, S3fs]
     turn = number % len(kinds)
     for kind in kinds[turn:] + kinds[:turn]:
-        for measure in (gateway_tree, gateway_writes):
+        measures = {Kept: [gateway_tree], Blocks: [gateway_writes]}.get(kind, [gateway_tree, gateway_writes])
+        for measure in measures:
             place = kind(bench, f"{number}-{measure.__name__[8:]}")
             try:
                 place.start()

@@ -31,7 +31,7 @@ enum What {
         /// tiny (answers only), short (20 minutes in all), full (the papers' sizes, as far as this machine has room: some two hours)
         #[arg(long, default_value = "short", value_parser = Scale::parse)]
         scale: Scale,
-        /// Leave out what has a record of this machine, scale and commit already: what an interrupted run goes on with
+        /// Leave out what has a record of this machine and scale already, of a commit with the same sources: what an interrupted run goes on with
         #[arg(long)]
         resume: bool,
         /// Where records are kept, one directory a machine
@@ -142,7 +142,7 @@ fn run_all(
         let place = format!("[{}/{}] {:24}", n + 1, experiments.len(), experiment.id);
         let before = Record::of(records, &machine, experiment.id)?.filter(|record| record.scale == lab.scale);
         if let Some(before) = before.as_ref().filter(|_| resume && is_whole(&commit))
-            && before.commit == commit
+            && same_sources(&before.commit, &commit)
             // That of a script may be new.
             && before.outcome.drawn_from.is_none()
         {
@@ -211,6 +211,16 @@ fn told(what: &str, which: &[String]) -> String {
 /// Whether a commit says all about the sources.
 fn is_whole(commit: &str) -> bool {
     !commit.is_empty() && !commit.ends_with('+')
+}
+
+/// Whether what is measured was the same then: documents and other records may have been committed since.
+fn same_sources(before: &str, commit: &str) -> bool {
+    let unchanged = || {
+        let mut git = Command::new("git");
+        git.args(["diff", "--quiet", before, commit, "--", "crates", "Cargo.lock"]);
+        git.output().is_ok_and(|out| out.status.success())
+    };
+    before == commit || is_whole(before) && unchanged()
 }
 
 /// The program of the same build.

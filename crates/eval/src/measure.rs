@@ -4,6 +4,9 @@ use std::time::{Duration, Instant};
 
 use crate::experiment::{Lab, Scale};
 
+/// What one point of a plot may take, about.
+const AT_ONE_POINT: Duration = Duration::from_secs(4);
+
 /// Several rounds of one measurement.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Spread {
@@ -44,12 +47,20 @@ impl Lab {
         self.scale.pick(1, 5, 7)
     }
 
-    /// `rounds` values of `measure`, after one that warms up.
+    /// As many of `rounds` as a point's time has room for, but two: what takes long is repeated less often.
+    fn affordable(rounds: usize, once: Duration) -> usize {
+        let room = AT_ONE_POINT.as_secs_f64() / once.as_secs_f64().max(1e-9);
+        rounds.min(room.max(2.0) as usize).max(1)
+    }
+
+    /// `rounds` values of `measure`, fewer if they take seconds, after one that warms up.
     pub fn spread(&self, rounds: usize, mut measure: impl FnMut() -> f64) -> Spread {
+        let begun = Instant::now();
         if self.scale != Scale::Tiny {
             measure();
         }
-        Spread::of((0..rounds.max(1)).map(|_| measure()).collect())
+        let rounds = Self::affordable(rounds, begun.elapsed());
+        Spread::of((0..rounds).map(|_| measure()).collect())
     }
 
     /// Seconds that `work` takes, in rounds of so many calls that a round takes some hundredths of a second.
@@ -59,8 +70,7 @@ impl Lab {
         work();
         let once = begun.elapsed().max(Duration::from_nanos(20));
         let calls = (at_least.as_secs_f64() / once.as_secs_f64()).ceil().clamp(1.0, 1e7) as usize;
-        // What takes long is repeated less often.
-        let rounds = if once > Duration::from_secs(2) { self.rounds().min(3) } else { self.rounds() };
+        let rounds = Self::affordable(self.rounds(), once);
         let round = || {
             let begun = Instant::now();
             (0..calls).for_each(|_| work());
@@ -78,6 +88,13 @@ impl Lab {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_takes_seconds_is_repeated_less_often() {
+        let rounds = |millis| Lab::affordable(7, Duration::from_millis(millis));
+        assert_eq!([0, 100, 1000, 1900, 60_000].map(rounds), [7, 7, 4, 2, 2]);
+        assert_eq!(Lab::affordable(1, Duration::from_secs(9)), 1);
+    }
 
     #[test]
     fn a_spread_is_the_middle_and_both_ends() {
