@@ -266,11 +266,11 @@ fn work(
     }
     if let Some(written) = spec.written
         && jobs.split(job, 0)?.is_some_and(|split| split.range.is_open())
-        && !written::may_begin(store, written, &spec)?
+        && !written::may_begin(store, written, &spec, &written::Access::find(store, written, &spec)?)?
     {
         let host = written::host_of(store, written)?.unwrap_or_else(|| "another host".to_string());
         let why = format!(
-            "job {job} reads a file that is still being written in a mount on {host}: agents there run it (with the same cache directory), and anybody once 16 MiB of it are stored, or it is closed"
+            "job {job} reads a file that is still being written in a mount on {host}: agents there run it (with the same cache directory), and anybody once some of it is stored, or it is closed"
         );
         return Err(Error::new(ErrorKind::Busy, why));
     }
