@@ -156,6 +156,8 @@ pub(crate) struct Shared {
     pub place: Option<Arc<str>>,
     /// Where splits lie, where the packs' engine says who holds what.
     pub placed: Placed,
+    /// Fewer splits run at once than there are processors: those that are free decode ahead.
+    pub decodes_ahead: bool,
     /// Where what programs read was.
     pub tally: Arc<Tally>,
 }
@@ -287,6 +289,9 @@ fn work(
     let placed = locality::placed(store, job, &spec, &inputs.roots);
     let place = locality::own_place(store);
     let joined = inputs.joined(store, &spec);
+    let open = row.splits[SplitState::Waiting as usize] + row.splits[SplitState::Running as usize];
+    let most = if fed { 1 } else { usize::try_from(open.max(1)).unwrap_or(usize::MAX) };
+    let slots = options.slots.clamp(1, most);
     let shared = Arc::new(Shared {
         store: Arc::clone(store),
         job,
@@ -307,12 +312,10 @@ fn work(
         overtaken: Overtaken::default(),
         place,
         placed,
+        decodes_ahead: std::thread::available_parallelism().is_ok_and(|processors| processors.get() > slots),
         tally: Tally::new(store, counters),
     });
     let mounted = launch::prepare(&shared)?;
-    let open = row.splits[SplitState::Waiting as usize] + row.splits[SplitState::Running as usize];
-    let most = if fed { 1 } else { usize::try_from(open.max(1)).unwrap_or(usize::MAX) };
-    let slots = options.slots.clamp(1, most);
     let threads = (options.threads / slots).max(2);
     let mut stragglers = Stragglers::default();
     loop {
