@@ -20,9 +20,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use outrigger_fuse::control::{is_within_reach, offer_of, place};
+use outrigger_fuse::control::place;
 use outrigger_store::meta::jobs::{JobId, JobRow, SplitState};
-use outrigger_store::meta::{SessionId, SessionKind, SessionRow};
+use outrigger_store::meta::{SessionKind, SessionRow};
 use outrigger_store::session::{Session, is_gone};
 use outrigger_store::{Error, ErrorKind, Result, Store};
 
@@ -33,7 +33,7 @@ use crate::progress::Counters;
 use crate::rules::Watcher;
 use crate::runner::{self, Beside, Report, RunOptions, Stragglers, runner_of};
 use crate::spec::Spec;
-use crate::written::{self, Quiet, Written};
+use crate::written::{self, Access, Quiet, Written};
 
 /// What the description of an agent's session has before its name.
 pub(crate) const SAID: &str = " node ";
@@ -45,6 +45,10 @@ const STANDS_BACK: &str = "stands_back";
 const NAMED: &str = "agent";
 /// How often open jobs are looked for when there are none.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How often while a file is being written that nobody reads yet …
+const LOOK_SOON: Duration = Duration::from_millis(100);
+/// … for so long, as it may soon be for this agent.
+const SOON_FOR: Duration = Duration::from_secs(10);
 /// A job that could not be run here is left alone for this long; so is everything, after an error that has to do with no job.
 const REST: Duration = Duration::from_secs(10);
 /// Files that are followed at once at most while they are written: they take a thread each, and mostly wait.
@@ -231,6 +235,7 @@ pub fn run(
             refused: Vec::new(),
             stragglers: Stragglers::default(),
             longest: HashMap::new(),
+            is_soon: false,
         };
         let mut work = || -> Result<()> {
             let mut told = String::new();
@@ -259,7 +264,7 @@ pub fn run(
                         continue;
                     }
                 }
-                std::thread::park_timeout(LOOK_EVERY);
+                std::thread::park_timeout(if agent.is_soon { LOOK_SOON } else { LOOK_EVERY });
             }
             Ok(())
         };
@@ -372,6 +377,8 @@ struct Agent<'scope, 'env> {
     stragglers: Stragglers,
     /// The longest that an attempt at each job took here.
     longest: HashMap<JobId, Duration>,
+    /// There is a file that may soon be for this agent to read.
+    is_soon: bool,
 }
 
 /// A job that is run here.
@@ -384,14 +391,14 @@ struct Running<'scope> {
 }
 
 /// What an agent can do for a job.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone)]
 enum Fits {
     /// Nothing.
     No,
     /// Run it.
     Runs,
-    /// Run it, also while its file is still being written, if that can be read here.
-    Follows(Written),
+    /// Run it, also while its file is still being written, if that can be read here: what the job says, which is read once.
+    Follows(Written, Arc<Spec>),
 }
 
 /// Runs a job as an agent does.
@@ -425,6 +432,7 @@ impl Agent<'_, '_> {
     /// something to do.
     fn round(&mut self, tell: &mut dyn FnMut(Event<'_>)) -> Result<bool> {
         self.reap(false, tell);
+        self.is_soon = false;
         let looked = self.rules.look(self.store)?;
         looked.made.iter().for_each(|(rule, job)| tell(Event::Fired(rule, *job)));
         looked.trouble.iter().for_each(|(rule, error)| tell(Event::Trouble(rule, error)));
@@ -475,7 +483,7 @@ impl Agent<'_, '_> {
             row.splits[SplitState::Waiting as usize] == 0 && row.splits[SplitState::Running as usize] > 0
         };
         for row in open.iter().filter(is_left) {
-            let fits = self.fits.get(&row.id).is_some_and(|fits| *fits != Fits::No);
+            let fits = self.fits.get(&row.id).is_some_and(|fits| !matches!(fits, Fits::No));
             if !fits || self.resting.get(&row.id).is_some_and(|until| *until > Instant::now()) {
                 continue;
             }
@@ -539,7 +547,7 @@ impl Agent<'_, '_> {
             return Ok(None);
         }
         let fits = match self.fits.get(&row.id) {
-            Some(fits) => *fits,
+            Some(fits) => fits.clone(),
             None => {
                 // What was made by a newer program, reads a stream, or brings a program that lies elsewhere is for others.
                 let here = Spec::decode(&row.spec)
@@ -550,20 +558,24 @@ impl Agent<'_, '_> {
                         Fits::No
                     }
                     Some(spec) if self.refuses(row.id, &spec) => Fits::No,
-                    Some(spec) => spec.written.map_or(Fits::Runs, Fits::Follows),
+                    Some(spec) => match spec.written {
+                        Some(written) => Fits::Follows(written, Arc::new(spec)),
+                        None => Fits::Runs,
+                    },
                     None => Fits::No,
                 };
-                self.fits.insert(row.id, fits);
+                self.fits.insert(row.id, fits.clone());
                 fits
             }
         };
-        if fits == Fits::No {
-            return Ok(None);
-        }
         let is_open = || -> Result<bool> {
             Ok(self.store.jobs()?.split(row.id, 0)?.is_some_and(|split| split.range.is_open()))
         };
-        let written = if let Fits::Follows(written) = fits { Some(written) } else { None };
+        let written = match fits {
+            Fits::No => return Ok(None),
+            Fits::Runs => None,
+            Fits::Follows(written, spec) => Some((written, spec)),
+        };
         let follows = written.is_some() && is_open()?;
         let most = if follows { FOLLOWED_MAX } else { 1 };
         if self.running.iter().filter(|one| one.follows == follows).count() >= most {
@@ -572,7 +584,7 @@ impl Agent<'_, '_> {
         let is_left =
             row.splits[SplitState::Waiting as usize] > 0 || runner_of(self.store, row.id)?.is_none();
         let follows_here = match written.filter(|_| follows && is_left) {
-            Some(written) => self.follows_here(row, written)?,
+            Some((written, spec)) => self.follows_here(row.id, written, &spec)?,
             None => {
                 self.free.remove(&row.id);
                 true
@@ -582,23 +594,21 @@ impl Agent<'_, '_> {
     }
 
     /// Whether a file that is being written, and that nobody reads, is for this agent to read now.
-    fn follows_here(&mut self, row: &JobRow, written: Written) -> Result<bool> {
-        let (spec, mount) = (Spec::decode(&row.spec)?, SessionId(written.mount));
-        if !written::may_begin(self.store, written, &spec)? {
+    fn follows_here(&mut self, job: JobId, written: Written, spec: &Spec) -> Result<bool> {
+        let free = self.free.entry(job).or_insert_with(Instant::now).elapsed();
+        self.is_soon |= free < SOON_FOR;
+        let access = Access::find(self.store, written, spec)?;
+        if !written::may_begin(self.store, written, spec, &access)? {
             // Agents on the host of its mount run it; others when something of it is stored, or it is closed.
             return Ok(false);
         }
         // In the path there is another one for each file.
-        let free = self.free.entry(row.id).or_insert_with(Instant::now).elapsed();
-        if free < written::waits_for(self.store, written, &spec, Some(&self.options.name))? {
+        if free < written::waits_for(self.store, written, spec, &access, Some(&self.options.name))? {
             return Ok(false);
         }
-        if !written::is_in_path(&spec) || !self.store.is_shared() || is_within_reach(self.store, mount) {
-            return Ok(true);
-        }
-        let is_reached = offer_of(self.store, mount)?.is_none_or(|offer| offer.is_reached());
+        let is_reached = access.is_here || access.offer.is_none_or(|offer| offer.is_reached());
         if !is_reached {
-            self.resting.insert(row.id, Instant::now() + REST);
+            self.resting.insert(job, Instant::now() + REST);
         }
         Ok(is_reached)
     }

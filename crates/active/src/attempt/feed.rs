@@ -28,8 +28,8 @@ pub struct Range {
 pub enum Feed {
     /// Nothing: the program reads its inputs itself, or none.
     Nothing,
-    /// These, which consist of such records, one after the other; it is told where they were.
-    Stored(Arc<Store>, Vec<Range>, Arc<Told>, Records),
+    /// These, which consist of such records, one after the other; it is told where they were. The last: whether a processor is free to decode ahead.
+    Stored(Arc<Store>, Vec<Range>, Arc<Told>, Records, bool),
     /// A part of a BAM file, by its index.
     Bam(Arc<Store>, Range, Arc<Root>, Arc<Told>),
     /// What another thread is writing; see [`crate::through`].
@@ -52,17 +52,21 @@ impl Feed {
     pub(super) fn into(self, pipes: &mut Pipes, counters: &Counters) -> Fed {
         match self {
             Self::Nothing => Ok(()),
-            Self::Stored(store, ranges, told, records) => {
+            Self::Stored(store, ranges, told, records, ahead) => {
                 let reader = Reader::new(&store).telling(&*told);
                 for range in &ranges {
                     let len = range.to - range.from;
                     let mut count = Count::new(&records);
                     let read = |sink: Sink<'_>| {
-                        reader.read(&range.root, range.from, len, &mut |bytes| {
+                        let counted: Sink<'_> = &mut |bytes: &[u8]| {
                             let ended = count.as_mut().map_or(0, |count| count.feed(bytes));
                             Counters::add(&counters.records_read, ended);
                             sink(bytes)
-                        })
+                        };
+                        match ahead {
+                            true => reader.read_ahead(&range.root, range.from, len, counted),
+                            false => reader.read(&range.root, range.from, len, counted),
+                        }
                     };
                     write_all(pipes, counters, &range.path, read)?;
                     Counters::add(&counters.records_read, count.map_or(0, |count| count.end()));

@@ -112,6 +112,14 @@ impl Groups {
     /// # Errors
     /// Why that cannot be done here, and what would help, for a person.
     pub fn begin(at: &Where, nice: i32, idle: bool) -> Result<Self, String> {
+        Self::prepare(at, nice, idle)?.tried()
+    }
+
+    /// The first half of [`Groups::begin`], to be done while this process has no others: it may have to be moved, and be the only one for that. Takes no time.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare(at: &Where, nice: i32, idle: bool) -> Result<Self, String> {
         let above = match at {
             Where::Nowhere => return Err("they are turned off".to_string()),
             Where::Auto => own()?,
@@ -134,15 +142,26 @@ impl Groups {
             _lock: lock,
         };
         groups.distribute();
-        groups.try_out().map_err(|error| {
-            format!("no program can be put into a group in {}: {error}", groups.above.display())
-        })?;
         if !groups.moved && groups.controllers.cpu {
             // Beside other people's groups, ours counts as one.
             let _ = write(&groups.base, "cpu.weight", &groups.share.0.to_string());
             let _ = write(&groups.base, "cpu.idle", if idle { "1" } else { "0" });
         }
         Ok(groups)
+    }
+
+    /// The second half: whether programs can be put into them. The first one that is waits until all processors have been seen to do something else (ten milliseconds and more, in which something else can be done);
+    /// one that comes soon after it does not.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tried(self) -> Result<Self, String> {
+        match self.try_out() {
+            Ok(()) => Ok(self),
+            Err(error) => {
+                Err(format!("no program can be put into a group in {}: {error}", self.above.display()))
+            }
+        }
     }
 
     /// Has the controllers that there are work in our groups.

@@ -307,7 +307,10 @@ fn source(shared: &Shared, claimed: &Claimed, ranges: &[Range], seen: &Arc<Seen>
             let index = index.ok_or_else(|| lost("has lost an index"))?;
             Ok(Feed::Bam(Arc::clone(store), range.clone(), index, seen.told()))
         }
-        _ => Ok(Feed::Stored(Arc::clone(store), ranges.to_vec(), seen.told(), spec.records.clone())),
+        _ => {
+            let (store, records) = (Arc::clone(store), spec.records.clone());
+            Ok(Feed::Stored(store, ranges.to_vec(), seen.told(), records, shared.decodes_ahead))
+        }
     }
 }
 

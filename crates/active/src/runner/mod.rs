@@ -156,6 +156,8 @@ pub(crate) struct Shared {
     pub place: Option<Arc<str>>,
     /// Where splits lie, where the packs' engine says who holds what.
     pub placed: Placed,
+    /// Fewer splits run at once than there are processors: those that are free decode ahead.
+    pub decodes_ahead: bool,
     /// Where what programs read was.
     pub tally: Arc<Tally>,
 }
@@ -266,11 +268,11 @@ fn work(
     }
     if let Some(written) = spec.written
         && jobs.split(job, 0)?.is_some_and(|split| split.range.is_open())
-        && !written::may_begin(store, written, &spec)?
+        && !written::may_begin(store, written, &spec, &written::Access::find(store, written, &spec)?)?
     {
         let host = written::host_of(store, written)?.unwrap_or_else(|| "another host".to_string());
         let why = format!(
-            "job {job} reads a file that is still being written in a mount on {host}: agents there run it (with the same cache directory), and anybody once 16 MiB of it are stored, or it is closed"
+            "job {job} reads a file that is still being written in a mount on {host}: agents there run it (with the same cache directory), and anybody once some of it is stored, or it is closed"
         );
         return Err(Error::new(ErrorKind::Busy, why));
     }
@@ -287,6 +289,9 @@ fn work(
     let placed = locality::placed(store, job, &spec, &inputs.roots);
     let place = locality::own_place(store);
     let joined = inputs.joined(store, &spec);
+    let open = row.splits[SplitState::Waiting as usize] + row.splits[SplitState::Running as usize];
+    let most = if fed { 1 } else { usize::try_from(open.max(1)).unwrap_or(usize::MAX) };
+    let slots = options.slots.clamp(1, most);
     let shared = Arc::new(Shared {
         store: Arc::clone(store),
         job,
@@ -307,12 +312,10 @@ fn work(
         overtaken: Overtaken::default(),
         place,
         placed,
+        decodes_ahead: std::thread::available_parallelism().is_ok_and(|processors| processors.get() > slots),
         tally: Tally::new(store, counters),
     });
     let mounted = launch::prepare(&shared)?;
-    let open = row.splits[SplitState::Waiting as usize] + row.splits[SplitState::Running as usize];
-    let most = if fed { 1 } else { usize::try_from(open.max(1)).unwrap_or(usize::MAX) };
-    let slots = options.slots.clamp(1, most);
     let threads = (options.threads / slots).max(2);
     let mut stragglers = Stragglers::default();
     loop {

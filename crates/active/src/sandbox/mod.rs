@@ -17,6 +17,7 @@ pub mod net;
 mod scope;
 mod seccomp;
 
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -24,6 +25,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -63,8 +66,14 @@ impl Mode {
 
 /// Whom a component of root's runs as when root starts it.
 const NOBODY: u32 = 65534;
+/// What is tried besides: that a program with all of the network is kept from abstract sockets …
+const SCOPED: &str = "scoped";
+/// … and that one with single destinations is alone in its network.
+const ALONE: &str = "alone";
 /// Why root cannot run a component as somebody else.
 const NO_SETPRIV: &str = "there is no setpriv that changes users (Debian: util-linux)";
+/// How long what has worked counts as working: trying it takes as long as starting a program does.
+const WORKS_FOR: Duration = Duration::from_secs(60);
 /// Where a component finds what it writes to.
 const WORK: &str = "/work";
 /// Where a component finds its program, if that is not the system's.
@@ -185,8 +194,8 @@ impl Sandbox {
         let mut found = Self::find(spec.sandbox)?;
         if spec.reach.is_empty() {
             if let Some(bwrap) = found.bwrap.as_ref().filter(|_| spec.net) {
-                let tried =
-                    net::scoped().and_then(|scope| try_out(bwrap, found.setpriv.as_deref(), Some(scope)));
+                let tried = net::scoped()
+                    .and_then(|scope| try_out(bwrap, found.setpriv.as_deref(), Some((SCOPED, scope))));
                 found.scoped = tried.is_ok();
                 // All of the network was asked for, and most kernels cannot tell this part of it from the rest yet: said, not refused.
                 found.missing.extend(tried.err().map(|why| {
@@ -198,7 +207,7 @@ impl Sandbox {
         let tried = match &found.bwrap {
             None => Err(found.missing.join("; ")),
             Some(bwrap) => {
-                net::alone().and_then(|stage| try_out(bwrap, found.setpriv.as_deref(), Some(stage)))
+                net::alone().and_then(|stage| try_out(bwrap, found.setpriv.as_deref(), Some((ALONE, stage))))
             }
         };
         tried.map(|()| found).map_err(|why| {
@@ -433,14 +442,44 @@ fn becoming(setpriv: &Path, (uid, gid): (u32, u32)) -> [OsString; 5] {
     [setpriv.into(), reuid.into(), regid.into(), "--clear-groups".into(), "--".into()]
 }
 
-/// Whether this one can do that: others of its name cannot.
-fn can_become(setpriv: &Path, who: (u32, u32)) -> bool {
-    let [program, words @ ..] = becoming(setpriv, who);
-    Command::new(program).args(words).arg("/bin/true").output().is_ok_and(|output| output.status.success())
+/// Tries something, unless it has worked just now. What has not is tried again: somebody may have installed or allowed it meanwhile.
+fn tried(
+    what: String,
+    try_it: impl FnOnce() -> std::result::Result<(), String>,
+) -> std::result::Result<(), String> {
+    static WORKED: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
+    let worked = || WORKED.lock().expect("no panic while held");
+    if worked().get(&what).is_some_and(|at| at.elapsed() < WORKS_FOR) {
+        return Ok(());
+    }
+    try_it()?;
+    worked().insert(what, Instant::now());
+    Ok(())
 }
 
-/// Whether bwrap works here, started by these words: name spaces may be forbidden. Root tries as nobody, if it can become that.
+/// Whether this one can do that: others of its name cannot.
+fn can_become(setpriv: &Path, who: (u32, u32)) -> bool {
+    let try_it = || {
+        let [program, words @ ..] = becoming(setpriv, who);
+        let output = Command::new(program).args(words).arg("/bin/true").output();
+        let can = output.is_ok_and(|output| output.status.success());
+        if can { Ok(()) } else { Err(String::new()) }
+    };
+    tried(format!("{} {who:?}", setpriv.display()), try_it).is_ok()
+}
+
+/// Whether bwrap works here, started by these words, which are called so: name spaces may be forbidden. Root tries as nobody, if it can become that.
 fn try_out(
+    bwrap: &Path,
+    setpriv: Option<&Path>,
+    before: Option<(&str, net::Before)>,
+) -> std::result::Result<(), String> {
+    let called = before.as_ref().map_or("", |(called, _)| *called);
+    let what = format!("{} {setpriv:?} {called}", bwrap.display());
+    tried(what, || try_out_now(bwrap, setpriv, before.map(|(_, before)| before)))
+}
+
+fn try_out_now(
     bwrap: &Path,
     setpriv: Option<&Path>,
     before: Option<net::Before>,
@@ -476,5 +515,24 @@ fn try_out(
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(format!("bwrap says {}", String::from_utf8_lossy(&output.stderr).trim())),
         Err(error) => Err(format!("bwrap cannot be run: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_worked_is_not_tried_again_and_what_has_not_is() {
+        let mut tries = 0;
+        let mut attempt = |works: bool| {
+            tried("a means of this test".to_string(), || {
+                tries += 1;
+                if works { Ok(()) } else { Err("forbidden".to_string()) }
+            })
+        };
+        let results = [attempt(false), attempt(false), attempt(true), attempt(true), attempt(false)];
+        assert_eq!(results.map(|result| result.is_ok()), [false, false, true, true, true]);
+        assert_eq!(tries, 3);
     }
 }

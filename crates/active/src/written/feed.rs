@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use outrigger_fuse::control::{Client, is_within_reach, listens_at, offer_of};
+use outrigger_fuse::control::{Client, is_within_reach, listens_at};
 use outrigger_fuse::live::{Followed, Input, NOTHING_MORE};
 use outrigger_store::meta::jobs::{Claimed, JobId, SplitState};
 use outrigger_store::meta::{SessionId, SessionKind};
@@ -19,14 +19,17 @@ use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result, Store, early};
 
 use super::carry::Carry;
-use super::{Written, is_in_path, is_lost};
+use super::{Access, Written, is_lost};
 use crate::attempt::{Feed, Pipes, Watch};
 use crate::pattern::Pattern;
 use crate::progress::Counters;
 use crate::runner::Shared;
+use crate::spec::Spec;
 
 /// What is said of an attempt that its runner gives up, to be made by another.
 pub(crate) const GAVE_BACK: &str = "its agent was told to stop";
+/// How soon it is looked whether a mount has stored more; each look that finds nothing doubles it, up to [`ASK_AGAIN`].
+const LOOK_SOON: Duration = Duration::from_millis(10);
 /// How often a mount that hangs up is asked again, until it is known to have gone.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 const ASK_AGAIN_MAX: u32 = 300;
@@ -77,11 +80,9 @@ pub(crate) fn feed(shared: &Shared, written: Written, claimed: &Claimed) -> Feed
         paths: shared.inputs.paths.clone(),
         place: shared.place.clone(),
     };
-    // Nobody but the program sees the raw data of 1W->1W, which the mount keeps for the case that it has to be run again.
-    let is_kept = shared.spec.pattern != Pattern::WriteToFile;
-    let in_path = is_in_path(&shared.spec).then_some(is_kept);
+    let spec = shared.spec.clone();
     let run = move |mut follower: Follower, pipes: &mut Pipes| {
-        follower.far = in_path.map(|is_kept| follower.far(is_kept)).transpose()?.flatten();
+        follower.far = follower.far(&spec)?;
         follower.run(pipes)
     };
     Feed::Stream(Box::new(move |pipes| run(follower, pipes).map_err(|error| error.to_string())))
@@ -89,16 +90,13 @@ pub(crate) fn feed(shared: &Shared, written: Written, claimed: &Claimed) -> Feed
 
 impl Follower {
     /// Where the mount is on another host, and offers what is written in it.
-    fn far(&self, is_kept: bool) -> Result<Option<Far>> {
-        let mount = SessionId(self.written.mount);
-        if !self.store.is_shared()
-            || is_within_reach(&self.store, mount)
-            || offer_of(&self.store, mount)?.is_none()
-        {
+    fn far(&self, spec: &Spec) -> Result<Option<Far>> {
+        if !Access::find(&self.store, self.written, spec)?.is_far() {
             return Ok(None);
         }
         let session = self.store.session(SessionKind::Writer, &format!("job {}", self.job))?;
-        Ok(Some(Far { session, is_kept }))
+        // Nobody but the program sees the raw data of 1W->1W, which the mount keeps for the case that it has to be run again.
+        Ok(Some(Far { session, is_kept: spec.pattern != Pattern::WriteToFile }))
     }
 
     fn run(self, pipes: &mut Pipes) -> Result<()> {
@@ -224,6 +222,7 @@ impl Follower {
     /// Reads what the mount has stored of the file until it is closed, or nobody knows; how far it came.
     fn follow_stored(&self, pipes: &mut Pipes) -> Result<u64> {
         let (mut at, mut asked_again, mut looked) = (0u64, 0, Instant::now());
+        let mut pause = LOOK_SOON;
         let (meta, mount) = (&*self.store.meta, SessionId(self.written.mount));
         loop {
             self.check_stopped()?;
@@ -234,9 +233,11 @@ impl Follower {
             let Some(root) = stored.filter(|root| root.len() > at && pipes.are_any()) else {
                 self.counters.wait_for_writer(true);
                 pipes.look();
-                std::thread::sleep(ASK_AGAIN);
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(ASK_AGAIN);
                 continue;
             };
+            pause = LOOK_SOON;
             self.store.follow_packs()?;
             let rest = root.len() - at;
             let read = Reader::new(&self.store).read(&root, at, rest, &mut |bytes| {

@@ -6,12 +6,11 @@
 use std::time::{Duration, Instant};
 
 use outrigger_format::checksum;
-use outrigger_fuse::control::{offer_of, place};
-use outrigger_store::meta::SessionId;
+use outrigger_fuse::control::place;
 use outrigger_store::meta::jobs::{JobId, SplitState};
 use outrigger_store::{Result, Store};
 
-use super::{Written, is_in_path};
+use super::{Access, Written};
 use crate::node::{self, Node};
 use crate::spec::Spec;
 
@@ -22,11 +21,14 @@ const WAITS_FOR_MAX: usize = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long whoever is called `me` leaves a file to others that could be in its path; one without a name comes after all.
-pub(crate) fn waits_for(store: &Store, written: Written, spec: &Spec, me: Option<&str>) -> Result<Duration> {
-    if !is_in_path(spec) || !store.is_shared() {
-        return Ok(Duration::ZERO);
-    }
-    let Some(offer) = offer_of(store, SessionId(written.mount))? else { return Ok(Duration::ZERO) };
+pub(crate) fn waits_for(
+    store: &Store,
+    written: Written,
+    spec: &Spec,
+    access: &Access,
+    me: Option<&str>,
+) -> Result<Duration> {
+    let Some(offer) = &access.offer else { return Ok(Duration::ZERO) };
     let mut nodes = node::nodes(store)?;
     nodes.retain(|node| node.would_take(spec) && !node.stands_back);
     let me = me.map(|name| (name, place(store)));
@@ -55,7 +57,8 @@ pub fn leave_to_others(store: &Store, job: JobId, goes_on: &dyn Fn() -> bool) ->
     let Some(row) = jobs.job(job)? else { return Ok(()) };
     let spec = Spec::decode(&row.spec)?;
     let Some(written) = spec.written else { return Ok(()) };
-    let until = Instant::now() + waits_for(store, written, &spec, None)?;
+    let access = Access::find(store, written, &spec)?;
+    let until = Instant::now() + waits_for(store, written, &spec, &access, None)?;
     while Instant::now() < until && goes_on() {
         let split = jobs.split(job, 0)?;
         if split.is_none_or(|split| split.state != SplitState::Waiting || !split.range.is_open()) {

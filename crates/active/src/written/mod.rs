@@ -31,7 +31,8 @@ use std::collections::BTreeSet;
 
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
-use outrigger_fuse::{control, shared};
+use outrigger_fuse::control::{self, Offer};
+use outrigger_fuse::shared;
 use outrigger_store::meta::jobs::{JobId, JobState, Jobs, job_holder};
 use outrigger_store::meta::{At, SessionId, SessionRow};
 use outrigger_store::ops::View;
@@ -162,19 +163,42 @@ pub(crate) fn is_lost(store: &Store, written: Written) -> Result<bool> {
     Ok(!store.meta.sessions()?.iter().any(|row| is_it(row) && !is_gone(row, Some(&locks))))
 }
 
+/// How the mount that a file is written in can be asked from here: found out once for each look at the file.
+pub(crate) struct Access {
+    /// Its socket is there, or it is this store's only one.
+    pub is_here: bool,
+    /// What it offers to other hosts; looked for only where that matters: of programs in the path.
+    pub offer: Option<Offer>,
+}
+
+impl Access {
+    /// As it is now.
+    pub fn find(store: &Store, written: Written, spec: &Spec) -> Result<Self> {
+        if !store.is_shared() {
+            return Ok(Self { is_here: true, offer: None });
+        }
+        let mount = SessionId(written.mount);
+        let offer = if is_in_path(spec) { control::offer_of(store, mount)? } else { None };
+        Ok(Self { is_here: control::is_within_reach(store, mount), offer })
+    }
+
+    /// Whoever is in the path asks it over the network.
+    pub fn is_far(&self) -> bool {
+        !self.is_here && self.offer.is_some()
+    }
+}
+
 /// True when a runner in this process can do something for a job whose file is still being written: read it, or find that its mount has gone.
 /// Which of several files (`together`) comes next only the mount knows.
-pub(crate) fn may_begin(store: &Store, written: Written, spec: &Spec) -> Result<bool> {
+pub(crate) fn may_begin(store: &Store, written: Written, spec: &Spec, access: &Access) -> Result<bool> {
     let mount = SessionId(written.mount);
     let is_stored =
         || Ok::<_, Error>(!spec.together && early::prefix(&*store.meta, written.inode, mount)?.is_some());
-    let within_reach = || control::is_within_reach(store, mount);
-    let is_offered = || Ok::<_, Error>(is_in_path(spec) && control::offer_of(store, mount)?.is_some());
-    Ok(!store.is_shared() || within_reach() || is_stored()? || is_offered()? || is_lost(store, written)?)
+    Ok(access.is_here || access.offer.is_some() || is_stored()? || is_lost(store, written)?)
 }
 
 /// Whether a program is to be in the path of the data: on another host than the writer's, if there is one that can.
-pub(crate) fn is_in_path(spec: &Spec) -> bool {
+fn is_in_path(spec: &Spec) -> bool {
     spec.attach == Attach::Path
 }
 

@@ -35,6 +35,7 @@ pub mod recompress;
 pub mod recover;
 pub mod rule;
 pub mod run;
+mod run_begin;
 mod run_end;
 pub mod shell;
 pub mod snapshot;

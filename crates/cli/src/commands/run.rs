@@ -27,6 +27,7 @@ use outrigger_store::meta::jobs::JobId;
 use outrigger_store::tree::show;
 
 use super::nearby::{describe_nearby, nearby_of};
+use super::run_begin::Machine;
 use super::run_end::{describe, describe_making, not_run, say, stopped, stopped_making, stopped_stream};
 use super::{Context, beside};
 use crate::exit::{Exit, Failure, Outcome};
@@ -258,15 +259,16 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
         let what = if args.to.is_some() { "--to".to_string() } else { spec.pattern.to_string() };
         return Err(Failure::usage(format!("{what} {why}")));
     }
+    let mut machine = Machine::prepare(&spec, !args.detach);
     let store = Arc::new(context.open()?);
+    // What the machine lacks is better said before a job is made.
+    machine.check()?;
     if written {
         if let Some(to) = &args.to {
             spec = keep_raw(spec, to);
         }
-        return through(context, &store, spec, started);
+        return through(context, &store, spec, machine, started);
     }
-    // What the machine lacks is better said before a job is made.
-    Sandbox::find_for(&spec)?;
     let served = args.detach && is_served(&store, &spec)?;
     if !served {
         spec.own_variables()?;
@@ -276,7 +278,7 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
     if args.detach {
         return detach(context, job, args.slots, served);
     }
-    go_armed(context, &store, (job, args.slots), started, true)
+    go_armed(context, &store, (job, args.slots, machine.groups()), started, true)
 }
 
 /// What makes no sense with a stream, which is there once, and is read by one program from its beginning to its end.
@@ -399,13 +401,12 @@ fn await_file(
 }
 
 /// Runs a job over standard input while it comes.
-fn through(context: &Context, store: &Arc<Store>, spec: Spec, started: Instant) -> Outcome {
-    Sandbox::find_for(&spec)?;
+fn through(context: &Context, store: &Arc<Store>, spec: Spec, machine: Machine, started: Instant) -> Outcome {
     spec.own_variables()?;
     let stdin = Box::new(std::io::stdin());
     let job = Arc::new(OnceLock::new());
     interrupt::arm_saying(store, stopped_stream(store, &job), || ());
-    with_options(context, store, (Some(1), None), started, |options, counters| {
+    with_options(context, store, (Some(1), None, machine.groups()), started, |options, counters| {
         let begun = |made: JobId| {
             let _ = job.set(made);
         };
@@ -427,14 +428,14 @@ pub fn go(
     ends: bool,
 ) -> Outcome {
     interrupt::arm_saying(store, stopped(store, job), || ());
-    go_armed(context, store, (job, slots), started, ends)
+    go_armed(context, store, (job, slots, Groups::begin(&Where::Auto, 0, false)), started, ends)
 }
 
 /// As [`go`], where signals are waited for already.
 fn go_armed(
     context: &Context,
     store: &Arc<Store>,
-    (job, slots): (JobId, Option<usize>),
+    (job, slots, groups): (JobId, Option<usize>, Result<Groups, String>),
     started: Instant,
     ends: bool,
 ) -> Outcome {
@@ -442,7 +443,7 @@ fn go_armed(
     if let Some(nearby) = nearby.as_ref().filter(|_| !context.quiet && !context.json) {
         complain(&describe_nearby(nearby));
     }
-    with_options(context, store, (slots, nearby), started, |options, counters| {
+    with_options(context, store, (slots, nearby, groups), started, |options, counters| {
         runner::run(store, job, options, counters).map_err(|error| not_run(store, job, ends, error))
     })
 }
@@ -450,7 +451,7 @@ fn go_armed(
 fn with_options(
     context: &Context,
     store: &Arc<Store>,
-    (slots, nearby): (Option<usize>, Option<Nearby>),
+    (slots, nearby, groups): (Option<usize>, Option<Nearby>, Result<Groups, String>),
     started: Instant,
     run: impl FnOnce(&RunOptions<'_>, &Arc<Counters>) -> Result<Report, Failure>,
 ) -> Outcome {
@@ -466,7 +467,7 @@ fn with_options(
     });
     let hold = holder(store, context.threads);
     let slots = slots.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
-    let (groups, without) = match Groups::begin(&Where::Auto, 0, false) {
+    let (groups, without) = match groups {
         Ok(groups) => (Some(Arc::new(groups)), None),
         Err(why) => (None, Some(why)),
     };

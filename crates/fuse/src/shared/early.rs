@@ -31,8 +31,10 @@ use crate::follow::Prefix;
 
 /// Bytes of one round, at least, unless told otherwise: some packs.
 pub(super) const ROUND: u64 = 64 << 20;
-/// Of a file that programs wait for rounds are so many times shorter.
+/// Of a file that programs wait for rounds are so many times shorter …
 const FOLLOWED: u64 = 4;
+/// … and the first ones so many times, so that they begin soon: each is as long as all before it, up to those.
+const FIRST: u64 = 64;
 /// How often it is looked what need not be held any more.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long after a failure nothing is stored early.
@@ -47,8 +49,15 @@ pub(super) struct Early {
     /// What is stored, and how much of the file that is; at first what the file had.
     stored: Root,
     len: u64,
+    /// How much the file had when it was begun.
+    began: u64,
     /// There was a round.
     is_held: bool,
+}
+
+/// Bytes of the next round of a file that programs wait for, where `stored` were stored since it was begun.
+fn followed_round(round: u64, stored: u64) -> u64 {
+    stored.clamp(round / FIRST, round / FOLLOWED)
 }
 
 /// What a round stores.
@@ -73,7 +82,8 @@ impl State {
         let mut prefix = Prefix::default();
         prefix.wrote(0..len);
         prefix.handed_out(len);
-        self.early = Some(Early { prefix, over: self.row.root.clone(), stored, len, is_held: false });
+        self.early =
+            Some(Early { prefix, over: self.row.root.clone(), stored, len, began: len, is_held: false });
     }
 
     /// Others do not find it by a name.
@@ -89,12 +99,15 @@ impl State {
 
     /// Enough was written for a round of so many bytes.
     pub fn is_early_due(&self, round: u64) -> bool {
-        let round = match &self.open {
-            Some(open) if open.is_left_to_others() => return false,
-            Some(_) => round / FOLLOWED,
-            None => round,
+        let is_due = |early: &Early| {
+            let round = match &self.open {
+                Some(open) if open.is_left_to_others() => return false,
+                Some(_) => followed_round(round, early.len.saturating_sub(early.began)),
+                None => round,
+            };
+            early.prefix.end().saturating_sub(early.len) >= round
         };
-        self.sound_early().is_some_and(|early| early.prefix.end().saturating_sub(early.len) >= round)
+        self.sound_early().is_some_and(is_due)
     }
 
     /// The pieces of the file, and what they lie over if that is not the content of its row.
@@ -159,7 +172,7 @@ impl State {
         prefix.wrote(0..self.open.as_ref().map_or(len, |open| open.prefix.end()));
         prefix.handed_out(len);
         let over = self.row.root.clone();
-        self.early = Some(Early { prefix, over, stored: root, len, is_held: true });
+        self.early = Some(Early { prefix, over, stored: root, len, began: 0, is_held: true });
         before
     }
 
@@ -348,5 +361,20 @@ impl Core {
             // What stays goes with the session.
             let _ = self.store.meta.release(&holder(number, self.session.id()), None);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_of_a_file_that_programs_wait_for_begin_short_and_double() {
+        let (mut stored, mut rounds) = (0, Vec::new());
+        while rounds.len() < 8 {
+            rounds.push(followed_round(ROUND, stored) >> 20);
+            stored += followed_round(ROUND, stored);
+        }
+        assert_eq!(rounds, [1, 1, 2, 4, 8, 16, 16, 16]);
     }
 }

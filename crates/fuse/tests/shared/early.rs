@@ -192,6 +192,32 @@ fn what_a_mount_held_that_is_gone_goes_with_the_collectors_next_run() {
 }
 
 #[test]
+fn of_a_file_that_programs_wait_for_the_first_mebibyte_is_stored_and_then_twice_as_much_each_time() {
+    let Some(site) = Site::new() else { return };
+    let one = site.mount_as(SharedOptions::new(2));
+    let data = random(13, 4 << 20);
+    let open = one.open("raw-long", MAKE).unwrap();
+    let (number, job) = (open.number, site.newest());
+    // How much is written, and how much of it is stored then.
+    for (written, stored) in [(1, 1), (2, 2), (3, 2), (4, 4)] {
+        let from = (written - 1) << 20;
+        open.write(from as u64, &data[from..written << 20]).unwrap();
+        assert_eq!(
+            site.wait_for_prefix(number, stored << 20).len(),
+            stored << 20,
+            "{written} MiB are written"
+        );
+    }
+    open.close().unwrap();
+    wait_closed(&one, number);
+    assert!(site.input(job) == data);
+    site.wait_let_go();
+    drop(one);
+    site.nothing_is_left();
+    site.cluster.check();
+}
+
+#[test]
 fn what_programs_on_other_hosts_may_have_read_is_spoilt_when_it_changes() {
     let Some(site) = Site::new() else { return };
     let one = site.mount_as(SharedOptions { early_bytes: 4 << 20, ..SharedOptions::new(2) });
@@ -201,7 +227,7 @@ fn what_programs_on_other_hosts_may_have_read_is_spoilt_when_it_changes() {
         let claimed = site.claim(job);
         let data = random(11, 3 << 20);
         open.write(0, &data).unwrap();
-        // A quarter of what a round takes else.
+        // Less than a round takes else.
         let root = site.wait_for_prefix(number, 1 << 20);
         assert!(site.content(&root) == data[..root.len() as usize]);
         let mut wanted = data;

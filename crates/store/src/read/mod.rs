@@ -8,6 +8,7 @@
 //!
 //! Bytes that have not been verified have no way out: [`Reader`] hands out only chunks whose fingerprint it has computed.
 
+mod ahead;
 pub mod manifest;
 pub mod packs;
 mod pipeline;

@@ -73,10 +73,22 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// When the chunk's frame cannot be had at its first place.
     pub fn prefetch(&self, fingerprint: &Fingerprint) -> Result<()> {
+        self.prefetch_after(fingerprint, &mut None)
+    }
+
+    /// As this, unless it is the frame that was brought there `last`.
+    pub(super) fn prefetch_after(
+        &self,
+        fingerprint: &Fingerprint,
+        last: &mut Option<(PackId, u16)>,
+    ) -> Result<()> {
         let missing = || Error::new(ErrorKind::NotFound, format!("chunk {fingerprint} is in no known pack"));
         let place = self.index.resolve(fingerprint, |_| true)?.ok_or_else(missing)?;
         let (footer, number, _) = self.position(place)?;
-        self.packs.frame(place.pack, &footer, number, Wanted::Ahead).map(drop)
+        if last.replace((place.pack, number)) != Some((place.pack, number)) {
+            self.packs.frame(place.pack, &footer, number, Wanted::Ahead)?;
+        }
+        Ok(())
     }
 
     /// Brings the index up to date: first by what has changed, then by all there is.
