@@ -11,6 +11,7 @@ use outrigger_store::backend::{
     self, Access, Backend, Keys, Location, ObjectBackend, Patience, RadosBackend, S3Location,
 };
 use outrigger_store::testing::conformance;
+use outrigger_store::testing::gateway::{ask, keys_of, policy};
 use outrigger_store::{ErrorKind, Result};
 
 /// The location that a variable names, with a place of the test's own in it; `None`, and a word, where there is none.
@@ -109,49 +110,6 @@ fn a_bucket_that_is_not_there_is_no_missing_pack() {
     assert!(error.to_string().contains("NoSuchBucket"), "{error}");
 }
 
-/// Asks the gateway for something that is no pack's, as the bucket's owner.
-fn ask(method: &str, location: &S3Location, query: &str, body: &str) {
-    let variable = |name: &str| std::env::var(name).unwrap();
-    let keys = format!("{}:{}", variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"));
-    let url = format!("{}/{}{query}", location.endpoint.as_ref().unwrap(), location.bucket);
-    let status = Command::new("curl")
-        .args([
-            "-fsS",
-            "-o",
-            "/dev/null",
-            "--aws-sigv4",
-            "aws:amz:us-east-1:s3",
-            "--user",
-            &keys,
-            "-X",
-            method,
-        ])
-        .args(["-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD", "--data-binary", body, &url])
-        .status();
-    assert!(status.unwrap().success(), "{method} {url}");
-}
-
-/// The policy that docs/packs.md says suffices, for a bucket and users: a writer has all its statements, a reader what reads.
-fn policy(location: &S3Location) -> String {
-    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/packs.md")).unwrap();
-    let text = text.split("```json\n").nth(1).unwrap().split("```").next().unwrap();
-    let text = text.replace("bucket/store/", &format!("{}/{}/", location.bucket, location.prefix));
-    let text = text.replace(":::bucket", &format!(":::{}", location.bucket));
-    let documented: serde_json::Value = serde_json::from_str(&text).unwrap();
-    let mut statements = Vec::new();
-    for user in ["writer", "reader"] {
-        for statement in documented["Statement"].as_array().unwrap() {
-            let mut statement = statement.clone();
-            statement["Principal"] = serde_json::json!({ "AWS": [format!("arn:aws:iam:::user/{user}")] });
-            if user == "reader" && statement["Action"].is_array() {
-                statement["Action"] = "s3:GetObject".into();
-            }
-            statements.push(statement);
-        }
-    }
-    serde_json::json!({ "Version": documented["Version"], "Statement": statements }).to_string()
-}
-
 /// What docs/packs.md says that a writer and a reader need suffices, and with it the one does no harm elsewhere, and the other none at all.
 #[test]
 fn the_rights_that_are_documented_suffice_and_are_all() {
@@ -160,8 +118,7 @@ fn the_rights_that_are_documented_suffice_and_are_all() {
     ask("PUT", &location, "", "");
     ask("PUT", &location, "?policy=", &policy(&location));
     let as_user = |user: &str, location: &S3Location| {
-        let secret = std::env::var("AWS_SECRET_ACCESS_KEY").unwrap();
-        let id = format!("{}{}", std::env::var("AWS_ACCESS_KEY_ID").unwrap(), user.to_uppercase());
+        let [id, secret] = keys_of(user);
         let keys = Some(Keys { id, secret, token: None });
         ObjectBackend::open_with(location, Access::default(), Patience::default(), keys).unwrap()
     };

@@ -28,11 +28,14 @@ pub struct World {
     pub place: Place,
     pub s3: S3Server,
     pub server: &'static Server,
+    /// The keys that its commands have for buckets: a name, and the secret.
+    pub keys: [String; 2],
 }
 
 impl World {
     pub fn new() -> Option<Self> {
-        Some(Self { server: postgres()?, place: Place::empty(), s3: S3Server::start() })
+        let keys = [ACCESS_KEY, "secret"].map(str::to_owned);
+        Some(Self { server: postgres()?, place: Place::empty(), s3: S3Server::start(), keys })
     }
 
     /// The URL of a store in a schema that nobody else has.
@@ -53,7 +56,8 @@ impl World {
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
             command.env_remove(name);
         }
-        command.env("AWS_ACCESS_KEY_ID", ACCESS_KEY).env("AWS_SECRET_ACCESS_KEY", "secret");
+        let [id, secret] = &self.keys;
+        command.env("AWS_ACCESS_KEY_ID", id).env("AWS_SECRET_ACCESS_KEY", secret);
         command.env("OUTRIGGER_CACHE", self.place.path("cache"));
         command
     }

@@ -37,6 +37,7 @@ mod sentences;
 mod shared;
 mod site;
 mod soak;
+mod takeover;
 mod tars;
 mod told;
 mod trees;

@@ -58,7 +58,7 @@ fn laid(dir: &Path) -> Vec<(PathBuf, u64, i64, i64)> {
 }
 
 /// All rows of a schema but of who is connected.
-fn rows(world: &World, schema: &str) -> String {
+pub fn rows(world: &World, schema: &str) -> String {
     let list = format!(
         "SELECT relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
          WHERE nspname = '{schema}' AND relkind = 'r' ORDER BY relname"
@@ -66,6 +66,139 @@ fn rows(world: &World, schema: &str) -> String {
     let tables = world.server.sql(&list);
     let of = |table: &str| world.server.sql(&format!("SELECT t.*::text FROM {schema}.{table} t ORDER BY 1"));
     tables.lines().map(|table| format!("{table}:\n{}\n", of(table))).collect()
+}
+
+/// Who has a role that may select from a schema's tables, and no more.
+pub struct Reader<'w> {
+    world: &'w World,
+    role: String,
+    url: String,
+}
+
+impl<'w> Reader<'w> {
+    pub fn new(world: &'w World, schema: &str) -> Self {
+        let role = format!("reader_{schema}");
+        world.server.sql(&format!(
+            "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}"
+        ));
+        let url = world.server.url_as(&role, schema);
+        Self { world, role, url }
+    }
+
+    /// What reads works, on a store that [`World::fill`] has filled and whose packs lie at `packs`; what writes is refused; `state`, of rows and packs, stays what it was.
+    pub fn reads_everything_and_changes_nothing<T: PartialEq>(
+        &self,
+        about: &str,
+        packs: &str,
+        state: &dyn Fn() -> T,
+    ) {
+        let Self { world, url: reader, .. } = self;
+        let place = &world.place;
+        let before = state();
+        let unchanged = |args: &[&str]| assert!(state() == before, "{args:?} changed something");
+        let mut wrong = Vec::new();
+        assert_eq!(world.about(reader), about);
+        let stored = place.path("second/dir0");
+        world.holds(reader, &["/tree/dir0"], &stored);
+        for args in [
+            &["ls", "-lR", "/"][..],
+            &["ls", "--at", "one", "/tree"],
+            &["cat", "/tree/large"],
+            &["cat", "--at", "one", "/gone"],
+            &["get", "--at", "one", "/tree", "older"],
+            &["versions", "/tree/large"],
+            &["diff", "one:/tree", "/tree"],
+            &["snapshot", "list"],
+            &["policy", "list"],
+            &["policy", "get", "/tree"],
+            &["rule", "list"],
+            &["jobs"],
+            &["node", "list"],
+            &["stats"],
+            &["status"],
+            &["status", "--json"],
+            &["check"],
+            &["check", "--read-data"],
+            &["gc", "--dry-run"],
+            &["keep", "--last", "1", "--dry-run"],
+            &["where", "/tree/large"],
+            &["rule", "log", "up"],
+            &["export", "/tree", "tree.tar"],
+            &["copy", reader, "taken"],
+        ] {
+            let said = world.run(&[&["-s", reader], args].concat());
+            if said.code != 0 {
+                wrong.push(format!("{args:?}: {}\n{}\n{}", said.code, said.text(), said.err));
+            }
+            unchanged(args);
+        }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        assert_eq!(world.about("taken"), about);
+
+        place.write("new", "new");
+        for args in [
+            &["put", "new"][..],
+            &["put", "-", "--to", "x"],
+            &["rm", "-r", "/tree"],
+            &["mv", "/tree", "/trees"],
+            &["cp", "-r", "/tree", "/trees"],
+            &["snapshot", "create", "two"],
+            &["snapshot", "delete", "one"],
+            &["policy", "set", "/", "versions=1"],
+            &["localize", "/tree"],
+            &["keep", "--last", "1"],
+            &["gc"],
+            &["recompress"],
+            &["check", "--repair"],
+            &["import", "tree.tar", "--to", "/imported"],
+            &["rule", "add", "r", "--on", "close", "--in", "*", "--out", "x/{name}", "--", "cat"],
+            &["rule", "remove", "up"],
+            &["run", "--in", "/tree/large", "--out", "/x", "--", "cat"],
+            &["node", "--until-idle"],
+            &["init", "--packs", "file:/nowhere"],
+            &["recover", "--packs", packs],
+        ] {
+            let said = world.run(&[&["-s", reader], args].concat());
+            let says_why = ["read-only", "there is a store already", "permission denied"];
+            if said.code != 1 || !says_why.iter().any(|why| said.err.contains(why)) {
+                wrong.push(format!("{args:?}: {}\n{}\n{}", said.code, said.text(), said.err));
+            }
+            unchanged(args);
+        }
+
+        assert!(wrong.is_empty(), "{wrong:#?}");
+        if let Err(error) = fs::File::options().read(true).write(true).open("/dev/fuse") {
+            outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
+            return;
+        }
+        fs::create_dir(place.path("mnt")).unwrap();
+        let mut command = world.command(&["-s", reader, "mount", "--read-only", "--foreground", "mnt"]);
+        let mut mount = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let point = ReadOnly(place.path("mnt"));
+        let above = fs::metadata(place.path("")).unwrap().dev();
+        while fs::metadata(place.path("mnt")).is_ok_and(|found| found.dev() == above) {
+            assert!(mount.try_wait().unwrap().is_none(), "it did not mount");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(compare_trees(&stored, &place.path("mnt/tree/dir0")).unwrap(), []);
+        assert!(fs::write(place.path("mnt/x"), "x").is_err());
+        assert!(fs::remove_file(place.path("mnt/tree/large")).is_err());
+        unchanged(&["mount"]);
+        drop(point);
+        let _ = mount.kill();
+        mount.wait().unwrap();
+        // One that was meant to write says so instead of mounting.
+        let said =
+            Said::from(world.command(&["-s", reader, "mount", "--foreground", "mnt"]).output().unwrap());
+        assert!(said.code == 1 && said.err.contains("read-only"), "{} {}", said.code, said.err);
+        unchanged(&["mount", "to write"]);
+    }
+}
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        let _ = self.world.server.psql("tester", &format!("DROP OWNED BY {0}; DROP ROLE {0}", self.role));
+    }
 }
 
 #[test]
@@ -90,111 +223,7 @@ fn who_may_only_read_reads_everything_and_changes_nothing() {
     drop(writable);
     fs::remove_dir(&packs).unwrap();
     let Some(_shown) = ReadOnly::of(&place.path("real"), &packs) else { return };
-    let role = format!("reader_{schema}");
-    world.server.sql(&format!(
-        "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {schema} TO {role}; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}"
-    ));
-    let reader = world.server.url_as(&role, &schema);
-    let before = (rows(&world, &schema), laid(&place.path("real")));
-    let unchanged = |args: &[&str]| {
-        assert!(rows(&world, &schema) == before.0, "{args:?} changed rows");
-        assert!(laid(&place.path("real")) == before.1, "{args:?} changed packs");
-    };
-
-    let mut wrong = Vec::new();
-    assert_eq!(world.about(&reader), about);
-    let stored = place.path("second/dir0");
-    world.holds(&reader, &["/tree/dir0"], &stored);
-    for args in [
-        &["ls", "-lR", "/"][..],
-        &["ls", "--at", "one", "/tree"],
-        &["cat", "/tree/large"],
-        &["cat", "--at", "one", "/gone"],
-        &["get", "--at", "one", "/tree", "older"],
-        &["versions", "/tree/large"],
-        &["diff", "one:/tree", "/tree"],
-        &["snapshot", "list"],
-        &["policy", "list"],
-        &["policy", "get", "/tree"],
-        &["rule", "list"],
-        &["jobs"],
-        &["node", "list"],
-        &["stats"],
-        &["status"],
-        &["status", "--json"],
-        &["check"],
-        &["check", "--read-data"],
-        &["gc", "--dry-run"],
-        &["keep", "--last", "1", "--dry-run"],
-        &["where", "/tree/large"],
-        &["rule", "log", "up"],
-        &["export", "/tree", "tree.tar"],
-        &["copy", &reader, "taken"],
-    ] {
-        let said = world.run(&[&["-s", &reader], args].concat());
-        if said.code != 0 {
-            wrong.push(format!("{args:?}: {}\n{}\n{}", said.code, said.text(), said.err));
-        }
-        unchanged(args);
-    }
-    assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(world.about("taken"), about);
-
-    place.write("new", "new");
-    for args in [
-        &["put", "new"][..],
-        &["put", "-", "--to", "x"],
-        &["rm", "-r", "/tree"],
-        &["mv", "/tree", "/trees"],
-        &["cp", "-r", "/tree", "/trees"],
-        &["snapshot", "create", "two"],
-        &["snapshot", "delete", "one"],
-        &["policy", "set", "/", "versions=1"],
-        &["localize", "/tree"],
-        &["keep", "--last", "1"],
-        &["gc"],
-        &["recompress"],
-        &["check", "--repair"],
-        &["import", "tree.tar", "--to", "/imported"],
-        &["rule", "add", "r", "--on", "close", "--in", "*", "--out", "x/{name}", "--", "cat"],
-        &["rule", "remove", "up"],
-        &["run", "--in", "/tree/large", "--out", "/x", "--", "cat"],
-        &["node", "--until-idle"],
-        &["init", "--packs", "file:/nowhere"],
-        &["recover", "--packs", &format!("file:{}", packs.display())],
-    ] {
-        let said = world.run(&[&["-s", &reader], args].concat());
-        let says_why = ["read-only", "there is a store already", "permission denied"];
-        if said.code != 1 || !says_why.iter().any(|why| said.err.contains(why)) {
-            wrong.push(format!("{args:?}: {}\n{}\n{}", said.code, said.text(), said.err));
-        }
-        unchanged(args);
-    }
-
-    assert!(wrong.is_empty(), "{wrong:#?}");
-    if let Err(error) = fs::File::options().read(true).write(true).open("/dev/fuse") {
-        outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
-        return;
-    }
-    fs::create_dir(place.path("mnt")).unwrap();
-    let mut command = world.command(&["-s", &reader, "mount", "--read-only", "--foreground", "mnt"]);
-    let mut mount = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let point = ReadOnly(place.path("mnt"));
-    let above = fs::metadata(place.path("")).unwrap().dev();
-    while fs::metadata(place.path("mnt")).is_ok_and(|found| found.dev() == above) {
-        assert!(mount.try_wait().unwrap().is_none(), "it did not mount");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert_eq!(compare_trees(&stored, &place.path("mnt/tree/dir0")).unwrap(), []);
-    assert!(fs::write(place.path("mnt/x"), "x").is_err());
-    assert!(fs::remove_file(place.path("mnt/tree/large")).is_err());
-    unchanged(&["mount"]);
-    drop(point);
-    let _ = mount.kill();
-    mount.wait().unwrap();
-    // One that was meant to write says so instead of mounting.
-    let said = Said::from(world.command(&["-s", &reader, "mount", "--foreground", "mnt"]).output().unwrap());
-    assert!(said.code == 1 && said.err.contains("read-only"), "{} {}", said.code, said.err);
-    unchanged(&["mount", "to write"]);
-    world.server.sql(&format!("DROP OWNED BY {role}; DROP ROLE {role}"));
+    let reader = Reader::new(&world, &schema);
+    let state = || (rows(&world, &schema), laid(&place.path("real")));
+    reader.reads_everything_and_changes_nothing(&about, &format!("file:{}", packs.display()), &state);
 }

@@ -24,7 +24,7 @@ use outrigger_format::{PackId, PackKind, Root};
 
 use crate::error::Result;
 
-pub use postgres::{Location, Others, PostgresMeta, TlsMode, is_postgres_url};
+pub use postgres::{Address, Location, Others, PostgresMeta, TlsMode, is_postgres_url};
 pub(crate) use postgres::{Unfinished, look};
 pub(crate) use sqlite::is_unused_database;
 pub(crate) use sqlite::register_functions;

@@ -6,6 +6,7 @@ pub mod conformance;
 pub mod crash;
 pub mod damage;
 pub mod faulty;
+pub mod gateway;
 pub mod s3;
 pub mod wrapped;
 

@@ -7,6 +7,7 @@
 mod authority;
 mod pooler;
 mod proxy;
+mod standby;
 
 pub use authority::{Authority, NO_OPENSSL};
 pub use pooler::{NO_POOLER, Pooler};
@@ -107,6 +108,20 @@ impl Server {
     }
 
     fn make(binaries: PathBuf, config: impl FnOnce(&Path) -> io::Result<String>) -> io::Result<Self> {
+        let (server, config) = Self::lay(binaries, config)?;
+        let mut initdb = Command::new(server.binaries.join("initdb"));
+        initdb.args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync", "-D"]);
+        server.carry_out(initdb.arg(server.data()))?;
+        server.configure(&config)?;
+        server.run()?;
+        Ok(server)
+    }
+
+    /// A directory for a server, and who removes it.
+    fn lay(
+        binaries: PathBuf,
+        config: impl FnOnce(&Path) -> io::Result<String>,
+    ) -> io::Result<(Self, String)> {
         let owner = owner()?;
         // A socket's path must be short.
         let dir = (0..u32::MAX)
@@ -127,22 +142,27 @@ impl Server {
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()?;
-        let server = Self { dir, binaries, owner, process: Mutex::new(None), watchdog };
-        let mut initdb = Command::new(server.binaries.join("initdb"));
-        initdb.args(["-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync", "-D"]);
-        let output = as_owner(initdb.arg(server.data()), owner).current_dir("/").output()?;
+        Ok((Self { dir, binaries, owner, process: Mutex::new(None), watchdog }, config))
+    }
+
+    /// Runs a program of PostgreSQL's as the server's owner.
+    fn carry_out(&self, command: &mut Command) -> io::Result<()> {
+        let output = as_owner(command, self.owner).current_dir("/").output()?;
         if !output.status.success() {
             return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned()));
         }
+        Ok(())
+    }
+
+    /// Adds to its configuration; what was said before of the same counts no more.
+    fn configure(&self, config: &str) -> io::Result<()> {
         let settings = format!(
             "\nlisten_addresses = ''\nport = {PORT}\nunix_socket_directories = '{}'\nmax_connections = 200\n\
              shared_buffers = 128MB\nmax_wal_size = 1GB\nlogging_collector = off\n{config}\n",
-            server.dir.display()
+            self.dir.display()
         );
-        let file = server.data().join("postgresql.conf");
-        fs::write(&file, fs::read_to_string(&file)? + &settings)?;
-        server.run()?;
-        Ok(server)
+        let file = self.data().join("postgresql.conf");
+        fs::write(&file, fs::read_to_string(&file)? + &settings)
     }
 
     /// Makes a directory and the files in it the server's own.

@@ -6,6 +6,7 @@
 mod cables;
 mod copies;
 mod full;
+mod readers;
 mod servers;
 
 use std::fs::{self, File, OpenOptions};

@@ -14,16 +14,14 @@ use futures_util::TryStreamExt as _;
 use futures_util::future::{join_all, join3};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Config, Error as SqlError, Row, Statement};
 
-use super::location::{Location, TlsMode};
+use super::location::{Address, Location, TlsMode};
 use super::tls::Tls;
 use crate::error::{Context as _, Error, ErrorKind, Result};
 
-/// How long a connection may take to be made.
-const CONNECT: Duration = Duration::from_secs(10);
 /// A server that does not answer at all is given up after about this time.
 const SILENCE: Duration = Duration::from_secs(25);
 /// Statements that are sent in one go at most.
@@ -119,43 +117,46 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Connects and logs in.
+    /// Connects to one of the store's servers, and logs in. It may take so long.
     ///
     /// # Errors
-    /// `Io` when the server cannot be reached, `Denied` when it refuses, `Busy` when it is starting or has too many clients.
-    pub fn open(location: &Location, tls: &Tls) -> Result<Self> {
+    /// `Io` when the server cannot be reached, or is a standby where a primary is wanted; `Denied` when it refuses, `Busy` when it is starting or has too many clients.
+    pub fn open(location: &Location, server: &Address, tls: &Tls, patience: Duration) -> Result<Self> {
         let what = || format!("connecting to {location}");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context(what)?;
         let mut config = Config::new();
         config
             .user(&location.user)
             .dbname(&location.database)
-            .port(location.port)
+            .port(server.port)
             .application_name("outrigger")
-            .connect_timeout(CONNECT)
+            .connect_timeout(patience)
             .tcp_user_timeout(SILENCE)
             .keepalives_idle(Duration::from_secs(10))
             .keepalives_interval(Duration::from_secs(5))
             .keepalives_retries(3)
             .ssl_mode(match location.tls {
-                _ if location.is_socket() => SslMode::Disable,
+                _ if server.is_socket() => SslMode::Disable,
                 TlsMode::Disable => SslMode::Disable,
                 TlsMode::Prefer => SslMode::Prefer,
                 TlsMode::Require | TlsMode::VerifyFull => SslMode::Require,
             });
-        if location.is_socket() {
-            config.host_path(&location.host);
+        if server.is_socket() {
+            config.host_path(&server.host);
         } else {
-            config.host(&location.host);
+            config.host(&server.host);
         }
-        if let Some(password) = location.password()? {
+        if location.primary {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        if let Some(password) = location.password(server)? {
             crate::note::secret(&password);
             config.password(password);
         }
         // The configured limit is for reaching the server; one that is reached may still be silent.
-        let greeting = runtime.block_on(async { timeout(CONNECT, config.connect(tls.clone())).await });
+        let greeting = runtime.block_on(async { timeout(patience, config.connect(tls.clone())).await });
         let silent = |_| {
-            let why = format!("{}: it does not answer within {} s", what(), CONNECT.as_secs());
+            let why = format!("{}: it does not answer within {} s", what(), patience.as_secs());
             Error::new(ErrorKind::Io, why)
         };
         let (client, driver) = greeting.map_err(silent)?.map_err(|error| refused(location, error))?;
@@ -180,6 +181,17 @@ impl Connection {
             connection.script(&settings).map_err(|error| refused(location, error))?;
         }
         Ok(connection)
+    }
+
+    /// Which of the primaries that there have been since the database was made this one is: each one that takes over counts one more.
+    ///
+    /// # Errors
+    /// The connection's.
+    pub fn timeline(&mut self, location: &Location) -> Result<i64> {
+        let sql =
+            "SELECT ('x' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8))::bit(32)::bigint";
+        let read = self.query(&Query::new(sql)).and_then(|answer| answer.rows[0].try_get(0));
+        read.map_err(|error| refused(location, error))
     }
 
     /// True when it can no longer be used.

@@ -1,4 +1,4 @@
-//! Where a PostgreSQL store is: `postgres://user@host:port/database?schema=NAME`.
+//! Where a PostgreSQL store is: `postgres://user@host:port/database?schema=NAME`, with several servers `host:port,host:port`.
 //!
 //! What is not in the URL comes from where PostgreSQL's own programs take it: `PGUSER`, `PGHOST`, `PGPORT`, `PGDATABASE`, `PGSSLMODE`,
 //! `PGSSLROOTCERT`. A password comes from `PGPASSWORD` or the password file alone: URLs end up in lists of processes and in logs.
@@ -31,13 +31,34 @@ pub enum Others {
     Trust,
 }
 
-/// The metadata of a store in a schema of a PostgreSQL database.
+/// Where one server is reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Location {
+pub struct Address {
     /// A name or address, or a directory with the server's socket.
     pub host: String,
     /// Its port.
     pub port: u16,
+}
+
+impl Address {
+    /// True when the server is reached through a socket in the directory `host`.
+    pub(super) fn is_socket(&self) -> bool {
+        self.host.starts_with('/')
+    }
+
+    /// True when nothing leaves this machine.
+    fn is_local(&self) -> bool {
+        self.is_socket() || matches!(self.host.as_str(), "localhost" | "127.0.0.1" | "::1")
+    }
+}
+
+/// The metadata of a store in a schema of a PostgreSQL database.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Location {
+    /// The servers that may have it, one at least. Whichever is right is used ([`Location::primary`]).
+    pub servers: Vec<Address>,
+    /// A server that may only be read, as a standby, is passed over.
+    pub primary: bool,
     /// Whom to log in as.
     pub user: String,
     /// The database.
@@ -96,20 +117,24 @@ impl Location {
         if user.contains(':') {
             return Err(password_refused());
         }
-        let (host, port) = split_port(host)?;
         let text = |part: &str| decode(part).ok_or_else(|| invalid("a %-escape in it is none"));
         let given = |part: &str, name: &str| -> Result<Option<String>> {
             Ok(if part.is_empty() { environment(name) } else { Some(text(part)?) })
         };
+        let (mut hosts, mut ports) = (Vec::new(), Vec::new());
+        for part in host.split(',') {
+            let (host, port) = split_port(part)?;
+            hosts.push(text(host)?);
+            ports.push(port);
+        }
+        if hosts == [""] {
+            hosts = listed(&environment("PGHOST").unwrap_or_else(|| "localhost".to_owned()));
+        }
         let user = given(user, "PGUSER")?.or_else(user_name);
         let user = user.ok_or_else(|| invalid("it says no user, and PGUSER does not"))?;
         let mut location = Self {
-            host: given(host, "PGHOST")?.unwrap_or_else(|| "localhost".to_owned()),
-            port: match (port, environment("PGPORT")) {
-                (Some(port), _) => port,
-                (None, Some(port)) => port.parse().map_err(|_| invalid(format!("PGPORT is {port}")))?,
-                (None, None) => 5432,
-            },
+            servers: Vec::new(),
+            primary: false,
             database: given(database, "PGDATABASE")?.unwrap_or_else(|| user.clone()),
             user,
             schema: SCHEMA.to_owned(),
@@ -120,14 +145,29 @@ impl Location {
             others: Others::Verify,
         };
         let mut tls = environment("PGSSLMODE");
+        let mut primary = None;
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) =
                 pair.split_once('=').ok_or_else(|| invalid(format!("`{pair}` has no value")))?;
             let value = text(value)?;
             match key {
                 "schema" => location.schema = value,
-                "host" => location.host = value,
-                "port" => location.port = value.parse().map_err(|_| invalid(format!("port {value}")))?,
+                "host" => hosts = listed(&value),
+                "port" => {
+                    let port = |port: &str| port.parse::<u16>().map(Some);
+                    let read = value.split(',').map(port).collect::<std::result::Result<Vec<_>, _>>();
+                    ports = read.map_err(|_| invalid(format!("port {value}")))?;
+                }
+                "target_session_attrs" => {
+                    primary = match value.as_str() {
+                        "any" => Some(false),
+                        "read-write" | "primary" => Some(true),
+                        _ => {
+                            let why = format!("target_session_attrs={value}: use read-write or any");
+                            return Err(invalid(why));
+                        }
+                    };
+                }
                 "sslmode" => tls = Some(value),
                 "sslrootcert" => location.root_certificates = Some(value.into()),
                 "pooling" if value == "transaction" || value == "session" => {
@@ -149,11 +189,25 @@ impl Location {
                 "password" | "passfile" => return Err(password_refused()),
                 _ => {
                     return Err(invalid(format!(
-                        "it does not know `{key}`, but schema, host, port, sslmode, sslrootcert, pooling, connections and packs"
+                        "it does not know `{key}`, but schema, host, port, target_session_attrs, sslmode, sslrootcert, pooling, connections and packs"
                     )));
                 }
             }
         }
+        if hosts.iter().any(String::is_empty) {
+            return Err(invalid("one of its servers has no name"));
+        }
+        if ports.len() != 1 && ports.len() != hosts.len() {
+            return Err(invalid(format!("{} ports of {} servers", ports.len(), hosts.len())));
+        }
+        let other = match environment("PGPORT") {
+            Some(port) => port.parse::<u16>().map_err(|_| invalid(format!("PGPORT is {port}")))?,
+            None => 5432,
+        };
+        let ports = ports.into_iter().map(|port| port.unwrap_or(other)).cycle();
+        location.servers = hosts.into_iter().zip(ports).map(|(host, port)| Address { host, port }).collect();
+        // Of several, one alone is the primary; whoever is content with a standby says so.
+        location.primary = primary.unwrap_or(location.servers.len() > 1);
         location.tls = match tls.as_deref() {
             Some("disable") => TlsMode::Disable,
             Some("allow" | "prefer") => TlsMode::Prefer,
@@ -176,16 +230,11 @@ impl Location {
 
     /// True when nothing leaves this machine.
     fn is_local(&self) -> bool {
-        self.is_socket() || matches!(self.host.as_str(), "localhost" | "127.0.0.1" | "::1")
+        self.servers.iter().all(Address::is_local)
     }
 
-    /// True when the server is reached through a socket in the directory `host`.
-    pub(super) fn is_socket(&self) -> bool {
-        self.host.starts_with('/')
-    }
-
-    /// The password, if there is one for this place.
-    pub(super) fn password(&self) -> Result<Option<String>> {
+    /// The password, if there is one for this place on one of its servers.
+    pub(super) fn password(&self, server: &Address) -> Result<Option<String>> {
         if let Some(password) = std::env::var("PGPASSWORD").ok().filter(|password| !password.is_empty()) {
             return Ok(Some(password));
         }
@@ -205,8 +254,8 @@ impl Location {
             return Err(Error::new(ErrorKind::Denied, why));
         }
         let text = std::fs::read_to_string(&file).context(|| format!("password file {}", file.display()))?;
-        let host = if self.is_socket() { "localhost" } else { self.host.as_str() };
-        Ok(find_password(&text, [host, &self.port.to_string(), &self.database, &self.user]))
+        let host = if server.is_socket() { "localhost" } else { server.host.as_str() };
+        Ok(find_password(&text, [host, &server.port.to_string(), &self.database, &self.user]))
     }
 }
 
@@ -214,11 +263,17 @@ impl Location {
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "postgres://{}@", encode(&self.user))?;
-        if self.is_socket() {
-            write!(f, "/{}?host={}&port={}&", encode(&self.database), self.host, self.port)?;
+        let joined =
+            |text: &dyn Fn(&Address) -> String| self.servers.iter().map(text).collect::<Vec<_>>().join(",");
+        if self.servers.iter().any(Address::is_socket) {
+            let (hosts, ports) = (joined(&|one| one.host.clone()), joined(&|one| one.port.to_string()));
+            write!(f, "/{}?host={hosts}&port={ports}&", encode(&self.database))?;
         } else {
-            let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-            write!(f, "{host}:{}/{}?", self.port, encode(&self.database))?;
+            let servers = joined(&|one| {
+                let host = if one.host.contains(':') { format!("[{}]", one.host) } else { one.host.clone() };
+                format!("{host}:{}", one.port)
+            });
+            write!(f, "{servers}/{}?", encode(&self.database))?;
         }
         write!(f, "schema={}", encode(&self.schema))
     }
@@ -230,6 +285,10 @@ fn password_refused() -> Error {
         "the store's URL has a password, which others would see in lists of processes and in logs; take it out, and set \
          PGPASSWORD or write it to ~/.pgpass (host:port:database:user:password, mode 600)",
     )
+}
+
+fn listed(hosts: &str) -> Vec<String> {
+    hosts.split(',').map(str::to_owned).collect()
 }
 
 fn user_name() -> Option<String> {
@@ -314,22 +373,47 @@ mod tests {
         Location::parse_with(url, |name| (name == "PGUSER").then(|| "me".to_owned()))
     }
 
+    /// The only server.
+    fn only(location: &Location) -> (&str, u16) {
+        let [server] = &location.servers[..] else { panic!("{location}") };
+        (server.host.as_str(), server.port)
+    }
+
     #[test]
     fn urls_say_where() {
         let location = parse("postgres://you@db.example:5433/data?schema=s%2F1").unwrap();
-        assert_eq!((location.host.as_str(), location.port), ("db.example", 5433));
+        assert_eq!((only(&location), location.primary), (("db.example", 5433), false));
         assert_eq!((location.user.as_str(), location.database.as_str()), ("you", "data"));
         assert_eq!((location.schema.as_str(), location.tls), ("s/1", TlsMode::VerifyFull));
         assert_eq!(location.to_string(), "postgres://you@db.example:5433/data?schema=s%2F1");
         let socket = parse("postgresql:///data?host=/run/postgresql&pooling=transaction").unwrap();
-        assert_eq!((socket.host.as_str(), socket.user.as_str()), ("/run/postgresql", "me"));
-        assert_eq!((socket.tls, socket.pooled, socket.port), (TlsMode::Prefer, true, 5432));
+        assert_eq!((only(&socket), socket.user.as_str()), (("/run/postgresql", 5432), "me"));
+        assert_eq!((socket.tls, socket.pooled), (TlsMode::Prefer, true));
         assert_eq!(socket.others, Others::Verify);
         assert_eq!(parse("postgres://u@h/d?packs=trust").unwrap().others, Others::Trust);
-        assert_eq!(parse(&socket.to_string()).unwrap().host, socket.host);
+        assert_eq!(parse(&socket.to_string()).unwrap().servers, socket.servers);
         let six = parse("postgres://u@[::1]:6000").unwrap();
-        assert_eq!((six.host.as_str(), six.port, six.database.as_str()), ("::1", 6000, "u"));
-        assert_eq!(parse("postgres://u@%2Ftmp%2Fpg/d").unwrap().host, "/tmp/pg");
+        assert_eq!((only(&six), six.database.as_str()), (("::1", 6000), "u"));
+        assert_eq!(only(&parse("postgres://u@%2Ftmp%2Fpg/d").unwrap()), ("/tmp/pg", 5432));
+    }
+
+    #[test]
+    fn several_servers_are_one_primary_unless_it_is_said() {
+        for (url, servers, primary) in [
+            ("postgres://u@a,b:5433/d", vec![("a", 5432), ("b", 5433)], true),
+            ("postgres://u@[::1]:1,[::2]/d", vec![("::1", 1), ("::2", 5432)], true),
+            ("postgres://u@/d?host=/one,/two&port=7", vec![("/one", 7), ("/two", 7)], true),
+            ("postgres://u@/d?host=/one,/two&port=7,8", vec![("/one", 7), ("/two", 8)], true),
+            ("postgres://u@a,b/d?target_session_attrs=any", vec![("a", 5432), ("b", 5432)], false),
+            ("postgres://u@a/d?target_session_attrs=read-write", vec![("a", 5432)], true),
+        ] {
+            let location = parse(url).unwrap();
+            let found: Vec<_> = location.servers.iter().map(|one| (one.host.as_str(), one.port)).collect();
+            assert_eq!((found, location.primary), (servers, primary), "{url}");
+            assert_eq!(parse(&location.to_string()).unwrap().servers, location.servers, "{url}");
+        }
+        // What one of them is told goes over the network.
+        assert_eq!(parse("postgres://u@localhost,b/d").unwrap().tls, TlsMode::VerifyFull);
     }
 
     #[test]
@@ -344,6 +428,9 @@ mod tests {
             ("postgres://u@h/%zz", "%-escape"),
             ("postgres://u@h/d?connections=0", "1 to 64"),
             ("postgres://u@h/d?packs=maybe", "verify or trust"),
+            ("postgres://u@h,/d", "has no name"),
+            ("postgres://u@a,b,c/d?port=1,2", "2 ports of 3 servers"),
+            ("postgres://u@a,b/d?target_session_attrs=standby", "read-write or any"),
         ] {
             let error = parse(url).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");

@@ -42,6 +42,7 @@ mod policies;
 mod pool;
 mod reclaim;
 mod row;
+mod servers;
 mod sessions;
 mod snapshots;
 mod telling;
@@ -72,7 +73,7 @@ use super::{
 use crate::error::{Error, ErrorKind, Result};
 
 pub(crate) use self::exchange::{Unfinished, look};
-pub use self::location::{Location, Others, TlsMode, is_postgres_url};
+pub use self::location::{Address, Location, Others, TlsMode, is_postgres_url};
 #[cfg(test)]
 pub(super) use self::open::VERSION as SCHEMAS;
 

@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
 use super::connection::Connection;
 use super::location::Location;
+use super::servers::Servers;
 use super::tls::Tls;
 use crate::error::Result;
 use crate::health::Health;
@@ -13,6 +14,7 @@ use crate::health::Health;
 pub(super) struct Pool {
     pub location: Location,
     tls: Tls,
+    servers: Servers,
     state: Mutex<State>,
     /// What connections are called in the server's list of what it does.
     label: OnceLock<String>,
@@ -32,7 +34,15 @@ impl Pool {
         let tls = Tls::new(&location)?;
         let state = Mutex::new(State { idle: Vec::new(), lent: 0 });
         let (label, returned) = (OnceLock::new(), Condvar::new());
-        Ok(Self { location, tls, state, label, returned, health: Health::default() })
+        Ok(Self {
+            location,
+            tls,
+            servers: Servers::default(),
+            state,
+            label,
+            returned,
+            health: Health::default(),
+        })
     }
 
     /// Has connections bear a name of which an administrator can tell whose they are. Only the first one counts.
@@ -74,7 +84,7 @@ impl Pool {
 
     fn open(&self) -> Result<Connection> {
         let opening = self.health.begin();
-        let opened = Connection::open(&self.location, &self.tls);
+        let opened = self.servers.connect(&self.location, &self.tls);
         drop(opening);
         match &opened {
             Ok(_) => self.health.works(),
@@ -85,6 +95,7 @@ impl Pool {
 
     /// Those that wait to be used may be lost, too: the server was restarted.
     pub fn forget_idle(&self) {
+        self.servers.doubt();
         self.state.lock().unwrap_or_else(PoisonError::into_inner).idle.clear();
     }
 }

@@ -1,0 +1,85 @@
+//! Which of a store's servers a client connects to.
+//!
+//! One of them is the primary, the others follow it, until one of these takes over. All are asked before the first connection and after each loss, and then the one that was found until
+//! a connection is lost again. An old primary that is started again takes writes, too: it does not know. But a takeover begins a new *timeline*: of two primaries the one of the higher
+//! timeline is the one that took over.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::connection::Connection;
+use super::location::Location;
+use super::tls::Tls;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long a connection may take to be made.
+const CONNECT: Duration = Duration::from_secs(10);
+/// The same, of another server, when one has been found.
+const GLANCE: Duration = Duration::from_secs(2);
+
+/// What an engine knows of its servers.
+#[derive(Default)]
+pub(super) struct Servers {
+    /// Which one took the last connection: it is asked first, so that one that is down and says nothing costs its time once.
+    last: AtomicUsize,
+    /// The highest timeline of a primary that was met. One of a lower timeline was replaced, and is not gone back to.
+    timeline: AtomicI64,
+    /// No connection was lost since all were asked.
+    is_sure: AtomicBool,
+}
+
+impl Servers {
+    /// A connection was lost: another server may have taken over.
+    pub fn doubt(&self) {
+        self.is_sure.store(false, Ordering::Relaxed);
+    }
+
+    /// Connects to the server that is right.
+    ///
+    /// # Errors
+    /// Those of [`Connection::open`]; of several servers' failures one that may pass, if there is one.
+    pub fn connect(&self, location: &Location, tls: &Tls) -> Result<Connection> {
+        let (count, first) = (location.servers.len(), self.last.load(Ordering::Relaxed));
+        let is_choice = location.primary && count > 1;
+        let is_sure = !is_choice || self.is_sure.swap(false, Ordering::Relaxed);
+        let (mut failure, mut best): (Option<Error>, Option<(i64, usize, Connection)>) = (None, None);
+        for number in (0..count).map(|at| (first + at) % count) {
+            let patience = if best.is_some() { GLANCE } else { CONNECT };
+            let opened = Connection::open(location, &location.servers[number], tls, patience);
+            let opened = opened.and_then(|mut opened| {
+                let timeline = if is_choice { self.timeline_of(&mut opened, location)? } else { 0 };
+                Ok((timeline, number, opened))
+            });
+            match opened {
+                Ok(opened) if best.as_ref().is_none_or(|best| best.0 < opened.0) => best = Some(opened),
+                Ok(_) => {}
+                Err(error) => {
+                    let may_pass = |error: &Error| matches!(error.kind(), ErrorKind::Io | ErrorKind::Busy);
+                    if !failure.as_ref().is_some_and(may_pass) {
+                        failure = Some(error);
+                    }
+                }
+            }
+            if is_sure && best.is_some() {
+                break;
+            }
+        }
+        let Some((timeline, number, connection)) = best else {
+            return Err(failure.expect("a store has a server at least"));
+        };
+        self.last.store(number, Ordering::Relaxed);
+        self.timeline.fetch_max(timeline, Ordering::Relaxed);
+        self.is_sure.store(true, Ordering::Relaxed);
+        Ok(connection)
+    }
+
+    /// A primary's timeline, unless a later one is known.
+    fn timeline_of(&self, opened: &mut Connection, location: &Location) -> Result<i64> {
+        let (timeline, seen) = (opened.timeline(location)?, self.timeline.load(Ordering::Relaxed));
+        if timeline < seen {
+            let why = format!("a primary of timeline {timeline}, when one of timeline {seen} has taken over");
+            return Err(Error::new(ErrorKind::Io, format!("connecting to {location}: {why}")));
+        }
+        Ok(timeline)
+    }
+}
