@@ -15,7 +15,7 @@ const CONTENTS: u64 = 6;
 
 fn content(number: u64) -> Vec<u8> {
     let turn = number % CONTENTS;
-    noise(turn, if turn % 3 == 0 { 400_000 } else { 3_000 + turn as usize })
+    noise(turn, if turn.is_multiple_of(3) { 400_000 } else { 3_000 + turn as usize })
 }
 
 /// A primary with a synchronous standby, a store whose URL names both, and where its packs lie.
