@@ -104,14 +104,16 @@ fn start_with(place: &Place, url: &str, environment: &[(&str, &str)], options: &
     let said = File::options().create(true).append(true).open(place.path("said")).unwrap();
     let mut child = command.stdout(Stdio::null()).stderr(said).spawn().unwrap();
     let above = fs::metadata(place.path("")).unwrap().dev();
-    for _ in 0..500 {
+    // All tests at once keep a small machine busy for long.
+    for _ in 0..1500 {
         if fs::metadata(place.path("mnt")).is_ok_and(|mounted| mounted.dev() != above) {
             return child;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
     let _ = child.kill();
-    panic!("nothing was mounted for ten seconds: {:?}", child.wait());
+    let said = fs::read_to_string(place.path("said")).unwrap_or_default();
+    panic!("nothing was mounted for half a minute: {:?}, {said}", child.wait());
 }
 
 impl Host {
