@@ -147,8 +147,7 @@ LAZY = "shared mount that keeps names 1 s and closes within 10 ms"
 
 def names(bench, number):
     tar, _, _ = bench.data.tar()
-    lazy = ["--names-for", "1", "--closes-within", "0.01"]
-    for kind, label, options in (("pool", "shared mount", []), ("pool", LAZY, lazy), (None, "store in a directory", [])):
+    for kind, label, options in (("pool", "shared mount", []), ("pool", LAZY, Kept.options), (None, "store in a directory", [])):
         with store(bench, kind) as made:
             mount = made.mount("c0", *options)
             meter = Meter(bench.cluster, [mount.pid])

@@ -1,10 +1,9 @@
 //! Whether what was written is what is read again: asked in tiny runs, after the clock has stopped. A figure of a way to write that lost data would be worth nothing.
 
-use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::Path;
 
 use outrigger_store::Store;
+use outrigger_workload::{CompareOptions, compare_trees_with};
 
 use crate::experiment::{Failed, Lab, Scale, check};
 use crate::wrote::restore;
@@ -25,22 +24,19 @@ pub fn restored(lab: &Lab, store: &Store, source: &Path, name: &str) -> Result<(
 
 /// Fails unless both have the same names, and files of the same bytes.
 fn same(source: &Path, found: &Path) -> Result<(), Failed> {
-    if !source.is_dir() {
-        let equal = !found.is_dir() && std::fs::read(source)? == std::fs::read(found)?;
-        return check(equal, format!("{} is not restored as it was", source.display()));
-    }
-    check(found.is_dir(), format!("{} is not restored as a directory", source.display()))?;
-    let (names, others) = (names(source)?, names(found)?);
-    check(
-        names.keys().eq(others.keys()),
-        format!("other names are restored of {}: {:?}", source.display(), others.keys()),
-    )?;
-    names.iter().zip(&others).try_for_each(|((_, source), (_, found))| same(source, found))
-}
-
-fn names(dir: &Path) -> Result<BTreeMap<OsString, std::path::PathBuf>, Failed> {
-    let entries = std::fs::read_dir(dir)?.collect::<Result<Vec<_>, _>>()?;
-    Ok(entries.into_iter().map(|entry| (entry.file_name(), entry.path())).collect())
+    // Attributes are other tests'.
+    let options = CompareOptions {
+        modes: false,
+        owners: false,
+        mtimes: false,
+        hard_links: false,
+        xattrs: false,
+        sparseness: false,
+        roots: false,
+    };
+    let differences = compare_trees_with(source, found, &options)?;
+    let first = differences.first().map_or_else(String::new, ToString::to_string);
+    check(differences.is_empty(), format!("{} is not restored as it was: {first}", source.display()))
 }
 
 #[cfg(test)]

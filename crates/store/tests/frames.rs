@@ -1,6 +1,7 @@
 //! Frames compressed and decompressed by a card, in its stand-in (`../offload/tests/qat/standin.c`): whatever the card does, everything comes back byte for byte,
 //! by the processor alone, and the statistics say who did it and why.
 
+mod checking;
 #[allow(dead_code, unused_imports, reason = "of what tests of devices have in common, some is enough here")]
 #[path = "../../offload/tests/common/mod.rs"]
 mod common;
@@ -28,6 +29,7 @@ use outrigger_store::write::Progress;
 use outrigger_store::{ErrorKind, Profile, Store, StoreConfig};
 use outrigger_workload::{NastyOptions, Rng, TreeOptions, compare_trees, nasty_tree, source_tree};
 
+use checking::pack_files;
 use common::{data, device, impatient, strict};
 use standin::StandIn;
 
@@ -247,8 +249,7 @@ fn the_card_decompresses_what_matches_its_checksum_and_nothing_else() {
     let store = new_store(&path, "gzip:6");
     put_all(&store, &file, "log", 1);
     drop(store);
-    let largest =
-        walk(&path.join("packs")).into_iter().max_by_key(|file| std::fs::metadata(file).unwrap().len());
+    let largest = pack_files(&path).into_iter().max_by_key(|file| std::fs::metadata(file).unwrap().len());
     let pack = largest.unwrap();
     let mut bytes = std::fs::read(&pack).unwrap();
     let middle = bytes.len() / 2;
@@ -262,16 +263,6 @@ fn the_card_decompresses_what_matches_its_checksum_and_nothing_else() {
     let error = reader.read(&inode.root, 0, u64::MAX, &mut |_| Ok(())).expect_err("it is damaged");
     assert_eq!(error.kind(), ErrorKind::Damaged);
     assert_eq!(standin.get("decompressed"), 0);
-}
-
-/// All files below a directory.
-fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
-    let mut found = Vec::new();
-    for entry in std::fs::read_dir(dir).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() { found.extend(walk(&path)) } else { found.push(path) }
-    }
-    found
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Threads that want the same frame, and one of them that fails at it in the worst way.
 #![cfg(feature = "testing")]
 
+mod checking;
 mod gc_support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use checking::pack_files;
 use gc_support::{init, open, path, put_bytes, scratch, unique};
 use outrigger_store::meta::At;
 use outrigger_store::read::Reader;
@@ -115,7 +117,7 @@ fn damage_is_told_as_it_is_where_nothing_is_decoded_ahead() {
     put_bytes(&init(dir.path()), "file", unique(3, 6 << 20)).unwrap();
     let store = open(dir.path());
     let root = find(&*store.meta, At::Now, &path("file")).unwrap().unwrap().root;
-    let packs = walk(&dir.path().join("store/packs")).into_iter();
+    let packs = pack_files(&dir.path().join("store")).into_iter();
     let file = packs.max_by_key(|file| file.metadata().unwrap().len()).unwrap();
     let mut damaged = std::fs::read(&file).unwrap();
     let half = damaged.len() / 2;
@@ -137,10 +139,4 @@ fn damage_is_told_as_it_is_where_nothing_is_decoded_ahead() {
     };
     assert_eq!(read(true), read(false));
     assert_eq!(read(true).0, ErrorKind::Damaged);
-}
-
-/// All files below a directory.
-fn walk(dir: &std::path::Path) -> Vec<std::path::PathBuf> {
-    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
 }

@@ -9,13 +9,13 @@ use outrigger_offload::Compressor;
 use serde_json::Value;
 
 use super::data::like_fio;
-use super::fio::{command, median, note, parsed, ratio};
+use super::fio::{command, median, note, parsed, ratio, verify};
 use super::neck::{Case, Consumer, Phase, Which};
 use super::tiers::codec;
 use crate::experiment::{Failed, Lab, Scale, check};
 use crate::machine::{Ticks, ticks};
 use crate::measure::Spread;
-use crate::mounted::{Mount, needs, run};
+use crate::mounted::{Mount, needs};
 use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::threads::{Seen, Watch, of_kernel};
 use crate::wrote::disk_rate;
@@ -79,17 +79,13 @@ impl Mark {
     }
 }
 
-/// So many jobs of fio, each with a file of its own. In tiny runs each block bears its checksum.
+/// So many jobs of fio, each with a file of its own.
 fn random_writes(lab: &Lab, count: u64, bytes: u64, point: &Path) -> Command {
-    let mut command = command("randwrite", 128 << 10);
+    let mut command = command(lab, "randwrite", 128 << 10);
     command
         .arg(format!("--numjobs={count}"))
         .arg(format!("--size={}", bytes / count))
-        .arg(format!("--directory={}", point.display()))
-        .arg("--randseed=11");
-    if lab.scale == Scale::Tiny {
-        command.args(["--verify=crc32c", "--verify_state_save=0"]);
-    }
+        .arg(format!("--directory={}", point.display()));
     command
 }
 
@@ -149,7 +145,7 @@ fn one(lab: &Lab, codec: &str, count: u64, bytes: u64, disk: f64) -> Result<Writ
     let (unmount, _) = begun.ends(Which::Unmount, &watch, disk);
     if lab.scale == Scale::Tiny {
         let mount = Mount::again(lab, room.path())?;
-        run(random_writes(lab, count, bytes, &mount.point).arg("--verify_only=1"))?;
+        verify(lab, random_writes(lab, count, bytes, &mount.point))?;
         mount.end()?;
     }
     let phases = vec![fio, draining, unmount];

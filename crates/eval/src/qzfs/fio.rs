@@ -15,15 +15,29 @@ use crate::record::{Axis, Form, Limit, Outcome, Plot, Series};
 use crate::similarity::memory_rate;
 use crate::wrote::disk_rate;
 
-/// What all jobs of fio have: its data compress to a quarter.
-pub(super) fn command(rw: &str, block: u64) -> Command {
+/// What all jobs of fio have: its data compress to a quarter. In tiny runs, where that costs nobody time, each block that is written bears its checksum.
+pub(super) fn command(lab: &Lab, rw: &str, block: u64) -> Command {
     let mut command = Command::new("fio");
     command
         .args(["--name=job", "--ioengine=psync", "--output-format=json", "--randrepeat=1"])
         .args(["--buffer_compress_percentage=75", "--buffer_compress_chunk=4096", "--refill_buffers=1"])
         .arg(format!("--rw={rw}"))
         .arg(format!("--bs={block}"));
+    if rw.ends_with("write") {
+        command.arg("--randseed=11");
+        if lab.scale == Scale::Tiny {
+            command.args(["--verify=crc32c", "--verify_state_save=0"]);
+        }
+    }
     command
+}
+
+/// Has fio read what this command wrote, and compare, in tiny runs.
+pub(super) fn verify(lab: &Lab, mut written: Command) -> Result<(), Failed> {
+    if lab.scale == Scale::Tiny {
+        run(written.arg("--verify_only=1"))?;
+    }
+    Ok(())
 }
 
 /// What each of its jobs said.
@@ -38,25 +52,11 @@ pub(super) fn parsed(out: &str) -> Result<Vec<Value>, Failed> {
     Ok(json["jobs"].as_array().cloned().unwrap_or_default())
 }
 
-/// What fio does with the file of a mount: its data can be checked by fio in tiny runs, where their checksums cost nobody time.
+/// What fio does with the file of a mount.
 fn on_file(lab: &Lab, point: &Path, rw: &str, block: u64, bytes: u64) -> Command {
-    let mut command = command(rw, block);
+    let mut command = command(lab, rw, block);
     command.arg(format!("--size={bytes}")).arg(format!("--filename={}", point.join("file").display()));
-    if rw.ends_with("write") {
-        command.arg("--randseed=11");
-        if lab.scale == Scale::Tiny {
-            command.args(["--verify=crc32c", "--verify_state_save=0"]);
-        }
-    }
     command
-}
-
-/// Has fio read what it wrote, and compare: its checksum and place are in each block.
-fn verify(lab: &Lab, point: &Path, rw: &str, block: u64, bytes: u64) -> Result<(), Failed> {
-    if lab.scale == Scale::Tiny {
-        run(on_file(lab, point, rw, block, bytes).arg("--verify_only=1"))?;
-    }
-    Ok(())
 }
 
 /// One job of fio, its sync included: bytes a second.
@@ -120,7 +120,7 @@ pub(super) fn rounds(
         found.read.push(job(lab, &mount.point, read, block, bytes)? / 1e6);
         found.read_cost.push((mount.processor() - idle) / gigabytes);
         match prepared {
-            [] => verify(lab, &mount.point, write, block, bytes)?,
+            [] => verify(lab, on_file(lab, &mount.point, write, block, bytes))?,
             data => data::compare(&file, data)?,
         }
         mount.end()?;
