@@ -33,11 +33,20 @@ pub enum ErrorKind {
     Cancelled,
 }
 
+/// A transaction of the database whose answer was lost, and of which it could not be found out in time whether it happened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub struct Unanswered {
+    /// Where it was to leave a mark, and which.
+    pub(crate) lane: i64,
+    pub(crate) token: i64,
+}
+
 /// An error with what was being done and why it failed.
 #[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
     context: String,
+    unanswered: Option<Unanswered>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -47,7 +56,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind`; `context` is a clause a user can read.
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {
-        Self { kind, context: context.into(), source: None }
+        Self { kind, context: context.into(), unanswered: None, source: None }
     }
 
     /// Adds the error that caused this one.
@@ -55,6 +64,18 @@ impl Error {
     pub fn caused_by(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
+    }
+
+    /// What failed may have happened all the same.
+    #[must_use]
+    pub(crate) fn without_answer(mut self, unanswered: Unanswered) -> Self {
+        self.unanswered = Some(unanswered);
+        self
+    }
+
+    /// The transaction that failed, if it may have happened all the same: [`Session::has_happened`](crate::session::Session::has_happened) finds that out.
+    pub fn unanswered(&self) -> Option<Unanswered> {
+        self.unanswered
     }
 
     /// Damage: `context` names the object.

@@ -42,6 +42,6 @@ pub mod wait;
 pub mod write;
 
 pub use config::{Profile, StoreConfig};
-pub use error::{Context, Error, ErrorKind, Result};
+pub use error::{Context, Error, ErrorKind, Result, Unanswered};
 pub use store::{DATABASE_FILE, Store};
 pub use verified::{Verified, VerifiedCounts};

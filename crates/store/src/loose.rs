@@ -54,7 +54,7 @@ pub fn commit(
     chunks.sort_unstable_by_key(|chunk| chunk.fingerprint);
     chunks.dedup_by_key(|chunk| chunk.fingerprint);
     // As a writer: packs that one before has left behind count in lookups, and become live with this.
-    let (before, packs) = session.resume();
+    let (before, packs) = session.resume()?;
     let done = before + changes.len() as u64;
     let fingerprints: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
     let mut places = Vec::new();

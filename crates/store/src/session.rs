@@ -5,20 +5,23 @@
 //! files rely on is taken out of the collector's run by the acknowledgement itself.
 //!
 //! Locks, in the order they are taken: `turn` (held over a commit and its aftermath, and over an acknowledgement), then
-//! `reliance` (held over each lookup).
+//! `reliance` (held over each lookup), or `commits`.
+//!
+//! **A commit without an answer**, whose database went away while it was made and did not come back in time, may have happened. As long as nobody knows, the
+//! session relies on what it relied on before, and commits nothing else: its packs may be live, or not. The thread that renews the lease asks once a second; so does whoever commits next.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use outrigger_format::{PackId, Root};
 
 use crate::clock;
-use crate::error::{Context, Error, ErrorKind, Result};
+use crate::error::{Context, Error, ErrorKind, Result, Unanswered};
 use crate::meta::{Generation, Meta, PackMark, PackState, PinTarget, SessionId, SessionKind, SessionRow};
 use crate::owner;
 
@@ -43,11 +46,22 @@ struct Reliance {
     mark: Option<PackMark>,
 }
 
+/// A commit that got no answer.
+struct OpenCommit {
+    unanswered: Unanswered,
+    /// What follows if it has happened; see [`Session::commit`].
+    done: u64,
+    packs: Vec<PackId>,
+    has_happened: Option<bool>,
+}
+
 struct Shared {
     id: SessionId,
     meta: Arc<dyn Meta>,
     turn: Mutex<()>,
     reliance: Mutex<Reliance>,
+    /// Of which at most the last one is not known to have happened, or not.
+    commits: Mutex<Vec<OpenCommit>>,
     lost: AtomicBool,
     stop: Mutex<bool>,
     stopped: Condvar,
@@ -92,6 +106,7 @@ impl Session {
             meta: Arc::clone(meta),
             turn: Mutex::new(()),
             reliance: Mutex::new(Reliance::new(generation)),
+            commits: Mutex::default(),
             lost: AtomicBool::new(false),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
@@ -167,27 +182,50 @@ impl Session {
 
     /// What a writer goes on from: the newest change that anything was looked up for, and the packs that are sealed and not committed. A
     /// writer that failed leaves such packs behind; as hits in them count, the next one's first commit makes them live.
-    pub fn resume(&self) -> (u64, Vec<PackId>) {
+    ///
+    /// # Errors
+    /// When it cannot be found out what became of a commit without an answer, and so of its packs.
+    pub fn resume(&self) -> Result<(u64, Vec<PackId>)> {
+        let _turn = self.shared.turn.lock().expect("no panic while held");
+        self.shared.settle()?;
         let reliance = self.shared.reliance.lock().expect("no panic while held");
         let mut own: Vec<PackId> = reliance.own.iter().copied().collect();
         own.sort_unstable();
-        (reliance.newest_change, own)
+        Ok((reliance.newest_change, own))
     }
 
     /// Rule 7: runs `commit`, after which `packs` are live and the changes up to number `done` rely on nothing any more.
     ///
     /// # Errors
-    /// Those of `commit`.
+    /// Those of `commit`; before it, when it cannot be found out what became of an earlier one.
     pub fn commit<T>(&self, done: u64, packs: &[PackId], commit: impl FnOnce() -> Result<T>) -> Result<T> {
         let _turn = self.shared.turn.lock().expect("no panic while held");
-        let committed = commit().inspect_err(|error| self.note(error))?;
-        let mut reliance = self.shared.reliance.lock().expect("no panic while held");
-        for pack in packs {
-            reliance.own.remove(pack);
-            reliance.usable.insert(*pack);
-        }
-        reliance.relied.retain(|_, change| *change > done);
+        self.shared.settle()?;
+        let committed = commit().inspect_err(|error| {
+            self.note(error);
+            if let Some(unanswered) = error.unanswered() {
+                let open = OpenCommit { unanswered, done, packs: packs.to_vec(), has_happened: None };
+                self.shared.commits().push(open);
+            }
+        })?;
+        self.shared.committed(done, packs);
         Ok(committed)
+    }
+
+    /// Whether a [`Session::commit`] that failed without an answer has happened all the same. `None`: it is none of this session's commits.
+    ///
+    /// # Errors
+    /// When that cannot be found out now.
+    pub fn has_happened(&self, unanswered: Unanswered) -> Result<Option<bool>> {
+        let _turn = self.shared.turn.lock().expect("no panic while held");
+        self.shared.settle()?;
+        let commits = self.shared.commits();
+        Ok(commits.iter().find(|open| open.unanswered == unanswered).and_then(|open| open.has_happened))
+    }
+
+    /// Whether it is a [`Session::commit`] that failed without an answer, whatever became of it.
+    pub fn is_unanswered(&self, unanswered: Unanswered) -> bool {
+        self.shared.commits().iter().any(|open| open.unanswered == unanswered)
     }
 
     /// Learns which packs there are now, those of other sessions among them: hits in them count from here on. What the index says of them is the
@@ -224,6 +262,37 @@ impl Reliance {
 }
 
 impl Shared {
+    fn commits(&self) -> MutexGuard<'_, Vec<OpenCommit>> {
+        self.commits.lock().expect("no panic while held")
+    }
+
+    /// With the turn held: packs are live, and the changes up to number `done` rely on nothing any more.
+    fn committed(&self, done: u64, packs: &[PackId]) {
+        let mut reliance = self.reliance.lock().expect("no panic while held");
+        for pack in packs {
+            reliance.own.remove(pack);
+            reliance.usable.insert(*pack);
+        }
+        reliance.relied.retain(|_, change| *change > done);
+    }
+
+    /// With the turn held: finds out what became of a commit without an answer, if there is one.
+    fn settle(&self) -> Result<()> {
+        let is_open = |open: &&mut OpenCommit| open.has_happened.is_none();
+        let Some(unanswered) = self.commits().last_mut().filter(is_open).map(|open| open.unanswered) else {
+            return Ok(());
+        };
+        // Which takes as long as a server is waited for.
+        let has_happened = self.meta.has_happened(unanswered)?;
+        let mut commits = self.commits();
+        let open = commits.last_mut().expect("who has the turn adds them, and nobody takes them away");
+        open.has_happened = Some(has_happened);
+        if has_happened {
+            self.committed(open.done, &open.packs);
+        }
+        Ok(())
+    }
+
     fn renew(&self) {
         let mut stop = self.stop.lock().expect("no panic while held");
         while !*stop {
@@ -247,6 +316,7 @@ impl Shared {
     /// Rule 8.
     fn acknowledge(&self, number: u64) -> Result<()> {
         let _turn = self.turn.lock().expect("no panic while held");
+        self.settle()?;
         let is_known = {
             let reliance = self.reliance.lock().expect("no panic while held");
             number <= reliance.generation && !reliance.is_unsure

@@ -197,10 +197,18 @@ impl Core {
             drop(storing);
             return self.commit(changes);
         }
-        // If it fails, that may be one of the files, or the name: they are asked for one by one.
-        if self.carry(&files, &changes).is_ok_and(|carried| carried) {
-            self.closed_behind(&files);
-            return Ok(Some(()));
+        match self.carry(&files, &changes) {
+            Ok(true) => {
+                self.closed_behind(&files);
+                return Ok(Some(()));
+            }
+            // Perhaps the name is there: who makes it is not to be told that it is another's.
+            Err(error) if self.turn.unsettled().is_some() => {
+                self.closed_behind(&files);
+                return Err(error);
+            }
+            // That may be one of the files, or the name: they are asked for one by one.
+            _ => {}
         }
         self.store_taken(files);
         drop(storing);
@@ -223,7 +231,7 @@ impl Core {
 
     /// One transaction of `changes` and of what was written to these files; false if they are not for that.
     fn carry(self: &Arc<Self>, files: &[Arc<File>], changes: &[Change]) -> Result<bool> {
-        let mut asked = self.turn.turn.lock().expect("no panic while held");
+        let mut asked = self.take_turn()?;
         let policies = self.policies(&mut asked)?;
         let files = files.iter().filter(|file| !file.is_stored());
         let cuts: Vec<Cut> = files.map(|file| self.cut(file)).collect();

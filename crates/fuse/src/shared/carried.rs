@@ -116,7 +116,7 @@ impl Core {
         let (number, mount) = (file.number, self.session.id());
         let (its, ours) = (carried_by(number, mount, session), holder(number, mount));
         // Nothing is being committed over what was stored of it before.
-        let mut asked = self.turn.turn.lock().expect("no panic while held");
+        let mut asked = self.take_turn()?;
         if !file.read().begins_as_carried(len, session) {
             return Ok(false);
         }

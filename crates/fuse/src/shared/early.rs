@@ -26,6 +26,7 @@ use outrigger_store::{Error, ErrorKind, Result};
 
 use super::core::Core;
 use super::file::{File, State};
+use super::unsettled::Tried;
 use super::worker::Worker;
 use crate::follow::Prefix;
 
@@ -61,7 +62,7 @@ fn followed_round(round: u64, stored: u64) -> u64 {
 }
 
 /// What a round stores.
-struct Round {
+pub(super) struct Round {
     attributes: Attributes,
     over: Root,
     base: Arc<Root>,
@@ -155,7 +156,7 @@ impl State {
     }
 
     /// A round was stored. False: for nothing.
-    fn end_round(&mut self, round: &Round, root: Root) -> bool {
+    pub fn end_round(&mut self, round: &Round, root: Root) -> bool {
         let Some(early) =
             self.early.as_mut().filter(|early| early.over == round.over && early.len < round.len)
         else {
@@ -198,6 +199,8 @@ struct Waiting {
     looked: Option<Instant>,
     /// The log is half full.
     is_filling: bool,
+    /// Nobody knows what became of a commit.
+    is_unsettled: bool,
     is_ending: bool,
 }
 
@@ -205,7 +208,7 @@ struct Waiting {
 enum Next {
     Round(Arc<File>),
     Room,
-    /// At what is held.
+    /// At what is held, and at a commit of which nobody knows.
     Look,
 }
 
@@ -218,6 +221,12 @@ impl Earlies {
     pub fn will_hold(&self, number: u64) {
         self.lock().held.insert(number);
         // Whoever looks what need not be held any more may have nothing else to do.
+        self.changed.notify_all();
+    }
+
+    /// Nobody knows what became of a commit: that is looked at until it is known.
+    pub fn will_settle(&self) {
+        self.lock().is_unsettled = true;
         self.changed.notify_all();
     }
 
@@ -269,11 +278,12 @@ impl Earlies {
                 }
             }
             let looked = *state.looked.get_or_insert(now);
-            if !state.held.is_empty() && now.duration_since(looked) >= LOOK_EVERY {
+            let looks = !state.held.is_empty() || state.is_unsettled;
+            if looks && now.duration_since(looked) >= LOOK_EVERY {
                 state.looked = Some(now);
                 return Some(Next::Look);
             }
-            let idle = state.held.is_empty() && state.due.is_empty() && !state.is_filling;
+            let idle = !looks && state.due.is_empty() && !state.is_filling;
             let pause = if idle { Duration::from_secs(3600) } else { LOOK_EVERY };
             state = self.changed.wait_timeout(state, pause).expect("no panic while held").0;
         }
@@ -285,7 +295,10 @@ impl Core {
     pub fn store_early(self: &Arc<Self>) {
         while let Some(next) = self.early.next() {
             match next {
-                Next::Look => self.let_go_of_early(),
+                Next::Look => {
+                    self.settle_in_time();
+                    self.let_go_of_early();
+                }
                 // There is some still, so nobody has to fail if it cannot be done. What was written while it was made may have said so again.
                 Next::Room => {
                     if self.is_filling() && self.fail(self.make_room()).is_err() {
@@ -306,8 +319,24 @@ impl Core {
         }
     }
 
+    /// Finds out what became of a commit of which nobody knew, and stores what waited for that.
+    fn settle_in_time(self: &Arc<Self>) {
+        let is_unsettled = std::mem::take(&mut self.early.lock().is_unsettled);
+        if !is_unsettled {
+            return;
+        }
+        match self.take_turn() {
+            Ok(turn) => {
+                drop(turn);
+                let _ = self.fail(self.store_closed());
+            }
+            // Whoever stores something says what is wrong, if it still is.
+            Err(_) => self.early.will_settle(),
+        }
+    }
+
     fn early_round(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        let mut asked = self.turn.turn.lock().expect("no panic while held");
+        let mut asked = self.take_turn()?;
         let policies = self.policies(&mut asked)?;
         let Some(round) = file.write().begin_round(self.options.early_bytes) else { return Ok(()) };
         self.follow_packs(&mut asked.packs_at)?;
@@ -317,7 +346,13 @@ impl Core {
         let to = Target::Orphan { inode: number, holder: holder(number, self.session.id()) };
         let (base, pieces) = (Arc::clone(&round.base), round.pieces.clone());
         let item = self.item_of(to, round.attributes.clone(), (base, pieces), policy)?;
-        let mut roots = self.through_pipeline(vec![item], policies.chunk_max()?)?;
+        let mut roots = match self.through_pipeline(vec![item], policies.chunk_max()?) {
+            Ok(roots) => roots,
+            Err(error) => {
+                self.note_unsettled(&error, || Tried::Hold { file: Arc::clone(file), round });
+                return Err(error);
+            }
+        };
         let lost =
             || Error::new(ErrorKind::Io, format!("the writer does not say what inode {number} became"));
         let root = roots.remove(&number).ok_or_else(lost)?;
@@ -349,7 +384,7 @@ impl Core {
             return Ok(());
         }
         // After a round that is going on.
-        let _turn = self.turn.turn.lock().expect("no panic while held");
+        let _turn = self.take_turn()?;
         file.write().early = None;
         self.store.meta.release(&holder(file.number, self.session.id()), None)
     }

@@ -172,18 +172,22 @@ impl State {
     /// What is staged lies over this content from now on.
     fn lie_over(&mut self, root: &Root, budget: &Arc<Budget>) {
         if *self.stored.root() != *root {
-            // Somebody else stored another content.
-            self.others += 1;
-            if let Some(open) = &mut self.open {
-                open.prefix.replaced();
-            }
-            if let Some(early) = &mut self.early {
-                early.prefix.replaced();
-            }
-            self.stored = Arc::new(StoredFile::new(root.clone(), budget));
-            self.map.rebase(root.len(), self.only_appended);
-            self.is_version = true;
+            self.replace(root, budget);
         }
+    }
+
+    /// Somebody else has stored another content.
+    pub fn replace(&mut self, root: &Root, budget: &Arc<Budget>) {
+        self.others += 1;
+        if let Some(open) = &mut self.open {
+            open.prefix.replaced();
+        }
+        if let Some(early) = &mut self.early {
+            early.prefix.replaced();
+        }
+        self.stored = Arc::new(StoredFile::new(root.clone(), budget));
+        self.map.rebase(root.len(), self.only_appended);
+        self.is_version = true;
     }
 
     /// It has no name any more, and never will have one again: the inode is gone. Its number is not given to another one.
@@ -219,6 +223,11 @@ impl State {
     /// Nobody else can come by it, and nothing of it is stored.
     pub fn is_void(&self) -> bool {
         self.is_removed && !self.is_kept()
+    }
+
+    /// The content that it had when this host removed its last name; or what was stored of it after that.
+    pub fn pinned(&self) -> Option<Root> {
+        self.pinned.clone()
     }
 
     /// Something of what nobody finds by a name was stored, and is held.

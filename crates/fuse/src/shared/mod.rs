@@ -31,6 +31,7 @@
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
 //! | `nameless.rs` | files that have no name yet |
 //! | `store.rs` | from the log to the store |
+//! | `unsettled.rs` | commits of which nobody knows whether they have happened |
 //! | `early.rs` | large files, while they are written |
 //! | `carried.rs` | those that agents on other hosts store |
 //! | `behind.rs`, `awaited.rs` | closes that come back before they are committed, if that is wanted; and who waits for them |
@@ -60,6 +61,7 @@ mod names;
 mod noted;
 mod packer;
 mod store;
+mod unsettled;
 mod untold;
 mod worker;
 

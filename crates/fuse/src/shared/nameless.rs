@@ -20,6 +20,7 @@ use super::core::{Core, now};
 use super::file::File;
 use super::names::{expect, is_directory};
 use super::store::Asked;
+use super::unsettled::Tried;
 use crate::fs::{Caller, Entry, NewNode, OpenFlags, Opened, Result};
 use crate::live::names::{check_name, inherit};
 
@@ -80,7 +81,7 @@ impl Core {
     }
 
     fn store_and_name(self: &Arc<Self>, file: &Arc<File>, parent: u64, name: &[u8]) -> Result<Inode> {
-        let mut asked = self.turn.turn.lock().expect("no panic while held");
+        let mut asked = self.fail(self.take_turn())?;
         if let Some(row) = self.name_in_turn(&mut asked, file, (parent, name), false)? {
             return Ok(row);
         }
@@ -126,6 +127,7 @@ impl Core {
         let touched = self.touch(&[parent], time, &mut changes);
         if let Err(error) = self.commit_small(changes, composed.chunks) {
             let is_taken = error.kind() == ErrorKind::Changed;
+            self.note_unsettled(&error, || Tried::Name { cut, parent, is_all });
             return Err(if is_taken { Errno::EXIST } else { self.refused(&error) });
         }
         self.touched(touched);
@@ -144,7 +146,7 @@ impl Core {
     /// # Errors
     /// Those of the store; what could not be stored stays staged.
     pub fn keep_nameless(self: &Arc<Self>) -> Stored<()> {
-        let mut asked = self.turn.turn.lock().expect("no panic while held");
+        let mut asked = self.take_turn()?;
         let mut files = self.open.all();
         files.retain(|file| {
             let state = file.read();
@@ -178,7 +180,7 @@ impl Core {
     }
 
     /// A file has got a name, or is gone: what is stored of it need not be held for its sake.
-    fn let_go_of_nameless(&self, file: &File) {
+    pub fn let_go_of_nameless(&self, file: &File) {
         let is_noted = std::mem::take(&mut file.write().is_noted);
         if is_noted {
             // If this fails, whoever finds this mount gone does it.

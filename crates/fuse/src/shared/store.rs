@@ -11,6 +11,8 @@
 //! If a row is not what it was, or a file cannot be stored, none of the large or none of the small ones have been stored. Then each who waits stores its own file alone, if it has not been: if another host has
 //! changed that, it is read again, its bytes are laid over what is there now, and so on until that succeeds. What was cut and packed is not lost: it is found again.
 //!
+//! When nobody knows whether a batch was committed, that is found out before anything else is stored (`unsettled.rs`).
+//!
 //! A file that is closed and cannot be stored stays among the open ones, and is tried again with what is stored later.
 
 use std::collections::{HashMap, HashSet};
@@ -35,6 +37,7 @@ use outrigger_store::{Error, ErrorKind, Result};
 
 use super::core::{Core, TRIES};
 use super::file::{File, State};
+use super::unsettled::{Tried, Unsettled};
 use crate::live::file::read_noted;
 use crate::live::plan::plan;
 use crate::measures::{Histogram, Status};
@@ -57,6 +60,8 @@ pub(super) struct Turn {
     pub turn: Mutex<Asked>,
     waiting: Mutex<Vec<Arc<File>>>,
     left: Mutex<Left>,
+    /// Whoever has the turn has it.
+    unsettled: Mutex<Option<Arc<Unsettled>>>,
 }
 
 /// What the database said when it was last asked.
@@ -71,6 +76,10 @@ pub(super) struct Asked {
 impl Turn {
     fn waiting(&self) -> MutexGuard<'_, Vec<Arc<File>>> {
         self.waiting.lock().expect("no panic while held")
+    }
+
+    pub fn unsettled(&self) -> MutexGuard<'_, Option<Arc<Unsettled>>> {
+        self.unsettled.lock().expect("no panic while held")
     }
 }
 
@@ -110,9 +119,11 @@ impl Counters {
 }
 
 /// A file as it was when its batch was cut.
+#[derive(Clone)]
 pub(super) struct Cut {
-    file: Arc<File>,
+    pub file: Arc<File>,
     sequence: u64,
+    pub len: u64,
     pieces: Vec<(Range<u64>, Piece)>,
     staged: u64,
     pub was: (Attributes, Root),
@@ -123,7 +134,7 @@ pub(super) struct Cut {
     /// Not only attributes were changed.
     pub is_content: bool,
     /// No name leads to it: see [`State::is_kept`](super::file::State::is_kept).
-    is_kept: bool,
+    pub is_kept: bool,
     keep: bool,
     edition: u64,
 }
@@ -135,6 +146,10 @@ impl Core {
     /// Those of the store; then it stays staged.
     pub fn store_file(self: &Arc<Self>, file: &Arc<File>, closes: bool) -> Result<()> {
         let mut stored = Ok(());
+        if self.is_unsettled_of(file.number) {
+            // Perhaps it has a name now.
+            drop(self.take_turn()?);
+        }
         if !file.is_stored() {
             self.await_carrier(file);
             self.store_behind();
@@ -160,7 +175,7 @@ impl Core {
         for tries in 0..TRIES {
             // Who comes between has the turn, and this one is not in its way.
             std::thread::sleep(PAUSE * tries.saturating_sub(1).min(PAUSES_MAX));
-            let mut turn = self.turn.turn.lock().expect("no panic while held");
+            let mut turn = self.take_turn()?;
             if file.is_stored() {
                 self.turn.waiting().retain(|other| !Arc::ptr_eq(other, file));
                 return Ok(());
@@ -321,13 +336,16 @@ impl Core {
         done
     }
 
-    /// They are not being committed any more, or were.
+    /// They are not being committed any more, or were; but those of which nobody knows.
     pub fn give_up_cuts(&self, cuts: &[Cut]) {
-        for cut in cuts {
-            let mut state = cut.file.write();
-            state.is_committing = false;
-            state.settle_pinned(&self.budget);
-        }
+        let known = cuts.iter().filter(|cut| !self.is_unsettled_of(cut.file.number));
+        known.for_each(|cut| self.give_up_cut(cut));
+    }
+
+    pub fn give_up_cut(&self, cut: &Cut) {
+        let mut state = cut.file.write();
+        state.is_committing = false;
+        state.settle_pinned(&self.budget);
     }
 
     /// What is to be stored of a file, as it is now.
@@ -345,6 +363,7 @@ impl Core {
             file: Arc::clone(file),
             // What is written to this file from now on has a later one.
             sequence: self.log.last(),
+            len: state.map.len(),
             base,
             pieces,
             staged: state.map.staged_bytes(),
@@ -414,7 +433,13 @@ impl Core {
             return Ok(());
         }
         let (cuts, items): (Vec<&Cut>, Vec<FileItem>) = large.into_iter().unzip();
-        let mut roots = self.through_pipeline(items, chunk_max)?;
+        let mut roots = match self.through_pipeline(items, chunk_max) {
+            Ok(roots) => roots,
+            Err(error) => {
+                self.note_unsettled(&error, || Tried::Store(cuts.into_iter().cloned().collect()));
+                return Err(error);
+            }
+        };
         for cut in cuts {
             let number = cut.file.number;
             let root = roots.remove(&number).ok_or_else(|| {
@@ -497,7 +522,11 @@ impl Core {
             settled.push((cut, composed.root));
         }
         changes.extend_from_slice(more);
-        self.commit_small(changes, chunks)?;
+        if let Err(error) = self.commit_small(changes, chunks) {
+            let cuts = || settled.into_iter().map(|(cut, _)| cut.clone()).collect();
+            self.note_unsettled(&error, || Tried::Store(cuts()));
+            return Err(error);
+        }
         settled.into_iter().for_each(|(cut, root)| self.settle(cut, root));
         Ok(())
     }
@@ -574,13 +603,10 @@ impl Core {
     pub fn settle_in(&self, state: &mut State, cut: &Cut, root: Root) {
         let number = cut.file.number;
         Counters::add(&self.counters.destaged, cut.staged);
-        state.is_committing = false;
-        state.map.settle(cut.sequence, root.len());
-        state.early = None;
-        state.stored = Arc::new(StoredFile::new(root.clone(), &self.budget));
         // Else they were set again after the commit, by this host.
         let is_newest = state.edition == cut.edition;
-        state.edition += 1;
+        state.give_up_stored(cut, root.len());
+        state.stored = Arc::new(StoredFile::new(root.clone(), &self.budget));
         if is_newest {
             state.row.attributes = cut.attributes.clone();
         }
@@ -589,15 +615,25 @@ impl Core {
         }
         state.row.root = root;
         state.is_version = false;
-        state.edited(cut.edits);
-        if state.map.is_clean() {
-            (state.written, state.drops_rights, state.only_appended) = (None, false, false);
-        }
         state.settle_pinned(&self.budget);
         if is_newest {
             self.remember_own(&state.row, None);
         } else {
             self.forget_row(number);
+        }
+    }
+}
+
+impl State {
+    /// What is in a cut was stored, as a content of `len` bytes.
+    pub fn give_up_stored(&mut self, cut: &Cut, len: u64) {
+        self.is_committing = false;
+        self.map.settle(cut.sequence, len);
+        self.early = None;
+        self.edition += 1;
+        self.edited(cut.edits);
+        if self.map.is_clean() {
+            (self.written, self.drops_rights, self.only_appended) = (None, false, false);
         }
     }
 }

@@ -62,9 +62,14 @@ impl Cluster {
     }
 
     pub fn mount_with(&self, options: SharedOptions) -> Host {
+        self.mount_through(&self.url(), options)
+    }
+
+    /// Mounts the store by another way to its server.
+    pub fn mount_through(&self, url: &str, options: SharedOptions) -> Host {
         let said = Arc::clone(&self.said);
         let reports = Reports::new(move |text| said.lock().unwrap().push(text.to_string()));
-        let store = Arc::new(self.store());
+        let store = Arc::new(Store::open(Path::new(url), false).unwrap());
         let volume = SharedVolume::open(Arc::clone(&store), options, reports).unwrap();
         Host { volume: Arc::new(volume), store }
     }

@@ -12,6 +12,7 @@ mod nameless;
 mod overwrite;
 mod random;
 mod small;
+mod unsettled;
 
 use std::sync::Barrier;
 use std::time::Duration;

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use outrigger_format::catalogue::{Attributes, Time};
 use outrigger_format::{PackId, PackKind, Root};
 
-use crate::error::Result;
+use crate::error::{Result, Unanswered};
 
 pub use postgres::{Address, Location, Others, PostgresMeta, TlsMode, is_postgres_url};
 pub(crate) use postgres::{Unfinished, look};
@@ -564,8 +564,14 @@ pub trait Meta: Send + Sync {
     ///
     /// # Errors
     /// `Fenced` when the session is no longer live; then nothing has changed. Any other error likewise: `Invalid` (packs in another state,
-    /// names, attributes, kinds), `NotFound` (parents, inodes, entries), `Exists`.
+    /// names, attributes, kinds), `NotFound` (parents, inodes, entries), `Exists`. Only after one that says so ([`Error::unanswered`](crate::Error::unanswered)) all of
+    /// it may have happened.
     fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed>;
+    /// Whether a transaction whose answer was lost has happened. If it has not, it never will.
+    ///
+    /// # Errors
+    /// When that cannot be found out now.
+    fn has_happened(&self, unanswered: Unanswered) -> Result<bool>;
     /// The next number for a catalogue block; rises with every call.
     fn next_sequence(&self) -> Result<u64>;
     /// Totals of the current tree.

@@ -288,11 +288,15 @@ impl Committer {
     }
 
     /// After a commit whose block has this sequence. If somebody has had the catalogue say since then what is in the tree (mounts do, and a collector), that block comes before what was there before the commit; and if a
-    /// name was moved that a mount has not told yet, it says nothing that can be done. So what was changed is told again, as it is now. Mounts do that themselves, later.
+    /// name was moved that a mount has not told yet, it says nothing that can be done. So what was changed is told again, as it is now. Mounts do that themselves, later: for them nothing may
+    /// fail here, as their commit has happened.
     fn tell_again(&mut self, sequence: u64, changes: &[Change]) -> Result<()> {
         let (Some(_), Some(telling)) = (&self.places, self.meta.telling()) else { return Ok(()) };
         let is_of_mount = |change: &Change| {
-            matches!(change, Change::Name { .. } | Change::Node { .. } | Change::Swap { .. })
+            matches!(
+                change,
+                Change::Name { .. } | Change::Node { .. } | Change::Swap { .. } | Change::Orphan { .. }
+            )
         };
         let goes_out_from = |change: &Change| matches!(change, Change::Rename { .. } | Change::Link { .. });
         if changes.iter().any(is_of_mount) {

@@ -127,7 +127,7 @@ impl Writer {
         let framer = Framer::new(frame_size, pool.clone()).with_limit(limit);
         let framer = if frame_devices.is_some() { framer.without_growth() } else { framer };
         let buffers = BufferPlan { count, headroom, data: segment, pool };
-        let (changes, own_packs) = session.resume();
+        let resumed = session.resume();
         let sink = |kind| PackSink::new(store, &store.meta, session.id(), kind);
         let fingerprint = store.config.fingerprint;
         let index = &store.index;
@@ -138,9 +138,10 @@ impl Writer {
         if is_unsure && raised.is_ok() {
             session.is_above_packs.store(true, Ordering::Relaxed);
         }
-        let (compare, refused) = match raised.and_then(|_| Compare::new(store)) {
-            Ok(compare) => (Arc::new(compare), None),
-            Err(error) => (Arc::default(), Some(error)),
+        let begun = raised.and_then(|_| Ok((resumed?, Compare::new(store)?)));
+        let ((changes, own_packs), compare, refused) = match begun {
+            Ok((resumed, compare)) => (resumed, Arc::new(compare), None),
+            Err(error) => (Default::default(), Arc::default(), Some(error)),
         };
         let (own_session, own_compare) = (Arc::clone(session), Arc::clone(&compare));
         let vouching = Vouching::of(store);

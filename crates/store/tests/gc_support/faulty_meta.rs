@@ -10,7 +10,7 @@ use outrigger_store::meta::{
     At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId,
     SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
 };
-use outrigger_store::{Error, ErrorKind, Result};
+use outrigger_store::{Error, ErrorKind, Result, Unanswered};
 
 /// Fails once.
 pub struct FaultyMeta {
@@ -81,6 +81,7 @@ impl Meta for FaultyMeta {
         fn read_dir(at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Vec<DirEntry>;
         fn reserve_inodes(count: u64) -> Range<u64>;
         fn commit(session: SessionId, commit: &Commit) -> Committed;
+        fn has_happened(unanswered: Unanswered) -> bool;
         fn next_sequence() -> u64;
         fn totals() -> TreeTotals;
         fn versions(inode: u64) -> Vec<VersionRow>;

@@ -106,7 +106,19 @@ fn pass(mut from: UnixStream, mut to: UnixStream, judge: &dyn Fn() -> Piece, lat
             let _ = to.write_all(&buffer[..count]);
             return;
         }
-        if piece == Piece::Lose || to.write_all(&buffer[..count]).is_err() || piece == Piece::PassAndEnd {
+        if piece == Piece::Lose {
+            break;
+        }
+        let has_arrived = to.write_all(&buffer[..count]).is_ok();
+        if piece == Piece::PassAndEnd {
+            // Who it is for goes on until it has read all of it.
+            let _ = from.shutdown(Shutdown::Both);
+            let _ = to.shutdown(Shutdown::Write);
+            return;
+        }
+        if !has_arrived {
+            // Nobody listens any more. Who speaks goes on all the same, as over a network: a server that could not say what it has done would not do the rest.
+            while let Ok(1..) = from.read(&mut buffer) {}
             break;
         }
     }

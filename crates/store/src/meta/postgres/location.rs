@@ -6,6 +6,7 @@
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::error::{Context as _, Error, ErrorKind, Result};
 
@@ -73,6 +74,8 @@ pub struct Location {
     pub pooled: bool,
     /// Connections at most.
     pub connections: usize,
+    /// How long a server that is gone is waited for before what needs it fails.
+    pub patience: Duration,
     /// Whether packs that other clients made are compared with their data before anything relies on them.
     pub others: Others,
 }
@@ -81,6 +84,8 @@ pub struct Location {
 const SCHEMA: &str = "outrigger";
 /// Connections, if the URL does not say.
 const CONNECTIONS: usize = 8;
+/// How long a server is waited for, if the URL does not say: as long as a lease lasts.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Names in PostgreSQL are at most this long, bytes.
 pub(super) const NAME_MAX: usize = 63;
 const HELP: &str = "use postgres://user@host:port/database?schema=NAME";
@@ -142,6 +147,7 @@ impl Location {
             root_certificates: environment("PGSSLROOTCERT").map(PathBuf::from),
             pooled: false,
             connections: CONNECTIONS,
+            patience: PATIENCE,
             others: Others::Verify,
         };
         let mut tls = environment("PGSSLMODE");
@@ -179,6 +185,12 @@ impl Location {
                     location.connections =
                         count.ok_or_else(|| invalid(format!("connections={value}: use 1 to 64")))?;
                 }
+                "patience" => {
+                    let secs = value.parse().ok().filter(|secs| (1..=3600).contains(secs));
+                    let secs =
+                        secs.ok_or_else(|| invalid(format!("patience={value}: use 1 to 3600 seconds")))?;
+                    location.patience = Duration::from_secs(secs);
+                }
                 "packs" => {
                     location.others = match value.as_str() {
                         "verify" => Others::Verify,
@@ -189,7 +201,7 @@ impl Location {
                 "password" | "passfile" => return Err(password_refused()),
                 _ => {
                     return Err(invalid(format!(
-                        "it does not know `{key}`, but schema, host, port, target_session_attrs, sslmode, sslrootcert, pooling, connections and packs"
+                        "it does not know `{key}`, but schema, host, port, target_session_attrs, sslmode, sslrootcert, pooling, connections, patience and packs"
                     )));
                 }
             }
@@ -390,6 +402,9 @@ mod tests {
         assert_eq!((only(&socket), socket.user.as_str()), (("/run/postgresql", 5432), "me"));
         assert_eq!((socket.tls, socket.pooled), (TlsMode::Prefer, true));
         assert_eq!(socket.others, Others::Verify);
+        assert_eq!(socket.patience, PATIENCE);
+        let patient = parse("postgres://u@h/d?patience=300").unwrap();
+        assert_eq!(patient.patience, Duration::from_secs(300));
         assert_eq!(parse("postgres://u@h/d?packs=trust").unwrap().others, Others::Trust);
         assert_eq!(parse(&socket.to_string()).unwrap().servers, socket.servers);
         let six = parse("postgres://u@[::1]:6000").unwrap();
@@ -427,6 +442,7 @@ mod tests {
             ("postgres://u@h/d?schema=", "1 to 63"),
             ("postgres://u@h/%zz", "%-escape"),
             ("postgres://u@h/d?connections=0", "1 to 64"),
+            ("postgres://u@h/d?patience=0", "1 to 3600"),
             ("postgres://u@h/d?packs=maybe", "verify or trust"),
             ("postgres://u@h,/d", "has no name"),
             ("postgres://u@a,b,c/d?port=1,2", "2 ports of 3 servers"),

@@ -70,7 +70,7 @@ use super::{
     At, Commit, Committed, Counters, DirEntry, Generation, Hanging, Inode, Meta, PackChanges, PackMark,
     PackRow, PinTarget, SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow, WriteCounts,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, Unanswered};
 
 pub(crate) use self::exchange::{Unfinished, look};
 pub use self::location::{Address, Location, Others, TlsMode, is_postgres_url};
@@ -351,6 +351,10 @@ impl Meta for PostgresMeta {
             self.write("committing", Gate::Shared, |tx| commit::commit(tx, session, commit, &mut learnt))?;
         self.guesses.learn(learnt);
         Ok(done)
+    }
+
+    fn has_happened(&self, unanswered: Unanswered) -> Result<bool> {
+        self.transactions.has_happened(unanswered)
     }
 
     fn next_sequence(&self) -> Result<u64> {

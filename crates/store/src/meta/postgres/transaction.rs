@@ -9,7 +9,7 @@
 //! transaction's or the connection's. Once COMMIT was sent and no answer came, nobody knows: it may have happened, or happen yet. So each
 //! transaction that writes first puts a number of its own into its connection's row of `lane`. On another connection that row is then *closed*: this waits until the
 //! server is through with the lost transaction, tells by the number whether it was committed, and keeps a statement that is only just arriving (`at_once.rs`) from
-//! happening later. Only if it was not committed is it made again.
+//! happening later. Only if it was not committed is it made again. If the server does not come back in time, the error says which transaction it is ([`Unanswered`]), so that it can be asked later.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use tokio_postgres::Error as SqlError;
 
 use super::connection::{Answer, BEGIN, Connection, Query, SETTINGS};
 use super::pool::{Lent, Pool};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, Unanswered};
 use crate::latency;
 use crate::meta::WriteCounts;
 use crate::meta::fault::{Explain as _, Fault, Outcome, refuse, why};
@@ -35,8 +35,6 @@ pub(super) enum Gate {
     Alone,
 }
 
-/// How long a server that is gone is waited for: as long as a lease lasts.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// After this many failures because of others a transaction runs alone, so that it comes through.
 const TRIES_BESIDE: u32 = 4;
 const TRIES: u32 = 40;
@@ -211,6 +209,10 @@ impl Transactions {
         Self { pool, gate, counts: Counts::default() }
     }
 
+    fn patience(&self) -> Duration {
+        self.pool.location.patience
+    }
+
     /// A connection, waiting for a server that is away.
     fn connect(&self, until: Instant) -> Result<Lent<'_>> {
         let (mut pause, mut tries) = (Duration::from_millis(20), 1);
@@ -256,7 +258,7 @@ impl Transactions {
     }
 
     fn make<T>(&self, what: &str, gate: Gate, mut work: impl FnMut(&mut Tx<'_>) -> Outcome<T>) -> Result<T> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + self.patience();
         let (mut gate, mut tries) = (gate, 0);
         loop {
             let mut lent = self.connect(until).map_err(|error| error.context(what))?;
@@ -276,10 +278,10 @@ impl Transactions {
                 Ok(value) => match tx.commit() {
                     Ok(()) => return Ok(value),
                     Err(Fault::Postgres(error)) if is_lost(&error) => {
-                        let (lane, token) = (tx.connection.lane, tx.token);
+                        let unanswered = Unanswered { lane: tx.connection.lane, token: tx.token };
                         tx.connection.discard();
                         self.pool.forget_idle();
-                        if self.was_committed(lane, token, until).map_err(|error| error.context(what))? {
+                        if self.was_committed(unanswered, until).map_err(|error| error.context(what))? {
                             note::note(Level::Warning, "lost", || {
                                 let said =
                                     format!("{what}: {}, while it was being committed; it was", why(&error));
@@ -337,7 +339,7 @@ impl Transactions {
         let token = i64::from_le_bytes(crate::clock::random()?);
         let ticket = Ticket { gate: self.gate, lane: connection.lane, token };
         let began = Instant::now();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + self.patience();
         let fault = match connection.query(&statement(&ticket)) {
             Ok(answer) => {
                 let read = || -> Outcome<i64> { Ok(super::counters::row(&answer)?.try_get(0)?) };
@@ -352,7 +354,8 @@ impl Transactions {
             self.pool.forget_idle();
         }
         let is_unknown = matches!(&fault, Fault::Postgres(error) if is_lost(error));
-        if is_unknown && self.was_committed(ticket.lane, token, until).map_err(|error| error.context(what))? {
+        let unanswered = Unanswered { lane: ticket.lane, token };
+        if is_unknown && self.was_committed(unanswered, until).map_err(|error| error.context(what))? {
             self.counts.ended(began);
             return Ok(Once::Done(None));
         }
@@ -362,14 +365,20 @@ impl Transactions {
     }
 
     /// Whether a transaction whose COMMIT was sent, and never answered, has happened. If it has not, it never will.
-    fn was_committed(&self, lane: i64, token: i64, until: Instant) -> Result<bool> {
+    ///
+    /// # Errors
+    /// When that cannot be found out until then; they say which transaction it is, so that it can be asked again later.
+    fn was_committed(&self, unanswered: Unanswered, until: Instant) -> Result<bool> {
+        let Unanswered { lane, token } = unanswered;
         let unknown = |error: Error| {
-            error.context(
-                "the connection was lost while a transaction was being committed, and whether it was could not be found out",
-            )
+            error
+                .context(
+                    "the connection was lost while a transaction was being committed, and whether it was could not be found out",
+                )
+                .without_answer(unanswered)
         };
         // Its own time, as the server may just be starting again.
-        let until = until.max(Instant::now() + PATIENCE / 2);
+        let until = until.max(Instant::now() + self.patience() / 2);
         loop {
             let mut connection = self.connect(until).map_err(unknown)?;
             // Waits for who has it locked. A second time it says the same.
@@ -392,13 +401,21 @@ impl Transactions {
         }
     }
 
+    /// As [`Transactions::was_committed`], later.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn has_happened(&self, unanswered: Unanswered) -> Result<bool> {
+        self.was_committed(unanswered, Instant::now())
+    }
+
     /// Runs `work`, which changes nothing, on a connection; again if that is lost.
     pub fn on_connection<T>(
         &self,
         what: &str,
         mut work: impl FnMut(&mut Connection) -> Outcome<T>,
     ) -> Result<T> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + self.patience();
         loop {
             let mut connection = self.connect(until).map_err(|error| error.context(what))?;
             let fault = match work(&mut connection) {

@@ -55,7 +55,7 @@ use super::{
     At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId,
     SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
 };
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, Unanswered};
 
 pub use self::open::OpenMode;
 pub(crate) use sums::register as register_functions;
@@ -283,6 +283,10 @@ impl Meta for SqliteMeta {
 
     fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
         self.write("committing", |db| commit::commit(db, (self.clock)(), session, commit))
+    }
+
+    fn has_happened(&self, _: Unanswered) -> Result<bool> {
+        Err(Error::new(ErrorKind::Invalid, "transactions of a file always have their answer"))
     }
 
     fn next_sequence(&self) -> Result<u64> {

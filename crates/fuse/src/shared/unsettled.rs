@@ -1,0 +1,164 @@
+//! Commits of which nobody knows whether they have happened: the database went away while one was made, and did not come back in time.
+//!
+//! Until that is known the files of such a commit are *being committed*. What the database says of them may be the row before it or the one after it, and is not taken over: else this host would take
+//! what it has written itself for another host's, lay what is staged over that, and append a second time what was only appended. Whoever has the turn to store asks first ([`Core::take_turn`]), and stores nothing
+//! before it knows.
+//!
+//! If it has happened, the files give up what was stored, as after any commit; their rows may have been changed by others since, and are read again. If it has not, it never will, and what is staged
+//! is stored with the next one.
+
+use std::sync::{Arc, MutexGuard};
+
+use outrigger_format::Root;
+use outrigger_store::early::holder;
+use outrigger_store::meta::{At, Inode, orphan_holder};
+use outrigger_store::{Error, Result, Unanswered};
+
+use super::core::Core;
+use super::early::Round;
+use super::file::{File, State};
+use super::store::{Asked, Cut};
+
+/// What such a commit was to do.
+pub(super) enum Tried {
+    /// Give files their content.
+    Store(Vec<Cut>),
+    /// Give a file without one its first name, in this directory; with all that was written to it, or with what was stored before.
+    Name { cut: Cut, parent: u64, is_all: bool },
+    /// Hold a file's prefix.
+    Hold { file: Arc<File>, round: Round },
+}
+
+/// See the module.
+pub(super) struct Unsettled {
+    unanswered: Unanswered,
+    tried: Tried,
+}
+
+/// What the database says of a file now.
+enum Found {
+    Row(Option<Inode>),
+    Held(Option<Root>),
+}
+
+impl Core {
+    /// The turn to store, once it is known what became of all that was tried.
+    ///
+    /// # Errors
+    /// When it cannot be found out now.
+    pub fn take_turn(&self) -> Result<MutexGuard<'_, Asked>> {
+        let mut asked = self.turn.turn.lock().expect("no panic while held");
+        self.settle_unsettled(&mut asked)?;
+        Ok(asked)
+    }
+
+    /// Who has the turn has failed to commit: if nobody knows whether that has happened, what was tried is settled later.
+    pub fn note_unsettled(&self, error: &Error, tried: impl FnOnce() -> Tried) {
+        let unanswered = error.unanswered().filter(|unanswered| self.session.is_unanswered(*unanswered));
+        if let Some(unanswered) = unanswered {
+            *self.turn.unsettled() = Some(Arc::new(Unsettled { unanswered, tried: tried() }));
+            // Perhaps nobody has anything to store for long.
+            self.early.will_settle();
+        }
+    }
+
+    /// Whether nobody knows what became of a file's content, or whether it has a name.
+    pub fn is_unsettled_of(&self, number: u64) -> bool {
+        match self.turn.unsettled().as_ref().map(|unsettled| &unsettled.tried) {
+            Some(Tried::Store(cuts)) => cuts.iter().any(|cut| cut.file.number == number),
+            Some(Tried::Name { cut, .. }) => cut.file.number == number,
+            Some(Tried::Hold { .. }) | None => false,
+        }
+    }
+
+    fn settle_unsettled(&self, asked: &mut Asked) -> Result<()> {
+        // Who has the turn sets it, and takes it away; until then others see it.
+        let Some(unsettled) = self.turn.unsettled().clone() else { return Ok(()) };
+        self.settle_tried(asked, &unsettled)?;
+        *self.turn.unsettled() = None;
+        Ok(())
+    }
+
+    fn settle_tried(&self, asked: &mut Asked, unsettled: &Unsettled) -> Result<()> {
+        let has_happened = self.session.has_happened(unsettled.unanswered)? == Some(true);
+        match &unsettled.tried {
+            Tried::Store(cuts) if has_happened => {
+                // All of it is known before anything is changed.
+                let found = cuts.iter().map(|cut| self.find(cut)).collect::<Result<Vec<_>>>()?;
+                cuts.iter().zip(found).for_each(|(cut, found)| self.settle_found(cut, found));
+                // It may lie in packs that count only now.
+                asked.packs_at = None;
+            }
+            Tried::Store(cuts) => cuts.iter().for_each(|cut| self.give_up_cut(cut)),
+            Tried::Name { cut, parent, is_all } if has_happened => {
+                let row = self.store.meta.inode(At::Now, cut.file.number)?;
+                self.settle_named(cut, *parent, *is_all, row);
+            }
+            Tried::Hold { file, round } if has_happened => {
+                let held = self.store.meta.held(&holder(file.number, self.session.id()))?.pop();
+                if let Some(root) = held {
+                    file.write().end_round(round, root);
+                }
+            }
+            Tried::Name { .. } | Tried::Hold { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn find(&self, cut: &Cut) -> Result<Found> {
+        let number = cut.file.number;
+        if cut.is_kept {
+            return Ok(Found::Held(self.store.meta.held(&orphan_holder(number))?.pop()));
+        }
+        Ok(Found::Row(self.store.meta.inode(At::Now, number)?))
+    }
+
+    fn settle_found(&self, cut: &Cut, found: Found) {
+        let mut state = cut.file.write();
+        match found {
+            Found::Row(Some(row)) => self.settle_row(&mut state, cut, &row),
+            // Somebody has removed it since: this host, which has pinned what it was, or another one.
+            Found::Row(None) => match state.pinned() {
+                Some(root) => self.settle_in(&mut state, cut, root),
+                None => {
+                    state.is_committing = false;
+                    state.lose();
+                }
+            },
+            Found::Held(Some(root)) => self.settle_in(&mut state, cut, root),
+            Found::Held(None) => state.is_committing = false,
+        }
+    }
+
+    /// A cut is in a file's row, or was.
+    fn settle_row(&self, state: &mut State, cut: &Cut, row: &Inode) {
+        if row.attributes == cut.attributes && row.root.len() == cut.len {
+            self.settle_in(state, cut, row.root.clone());
+        } else {
+            state.give_up_stored(cut, cut.len);
+            state.replace(&row.root, &self.budget);
+            state.row = row.clone();
+            self.forget_row(row.number);
+        }
+    }
+
+    /// A file has had its first name.
+    fn settle_named(&self, cut: &Cut, parent: u64, is_all: bool, row: Option<Inode>) {
+        let mut state = cut.file.write();
+        let Some(row) = row else {
+            // And has lost it again.
+            state.may_be_named = false;
+            return;
+        };
+        state.got_name();
+        if is_all {
+            self.settle_row(&mut state, cut, &row);
+        } else {
+            state.set_at_once(cut.attributes.clone());
+            state.take(&row, &self.budget);
+        }
+        drop(state);
+        self.moved(row.number, parent);
+        self.let_go_of_nameless(&cut.file);
+    }
+}

@@ -1,0 +1,289 @@
+//! The database goes away while a mount commits, and does not come back for as long as the mount waits. Whatever became of the commit, what was written is in the
+//! file once: also if another host has written to it meanwhile.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use outrigger_fuse::fs::{FileSystem, OpenFlags, ROOT};
+use outrigger_fuse::shared::SharedOptions;
+use outrigger_workload::postgres::{Piece, Proxy};
+use rustix::fs::OFlags;
+
+use super::hosts::{Cluster, Host, Open, USER, new_file};
+use super::{RDWR, random, reclaim};
+
+/// A small commit is a journey or two …
+const FEW: i64 = 8;
+/// … and packs are many. Most of the time all wait.
+const MANY: i64 = 24;
+
+const APPEND: OpenFlags = OFlags::WRONLY.union(OFlags::APPEND);
+
+/// A way to the database that is lost when so many pieces have gone through it: the last of them arrives, and nothing after it, until [`Way::heal`].
+struct Way {
+    /// So many.
+    pieces: i64,
+    proxy: Proxy,
+    left: Arc<AtomicI64>,
+    is_away: Arc<AtomicBool>,
+}
+
+impl Way {
+    fn new(cluster: &Cluster, pieces: i64) -> Self {
+        let (left, is_away) = (Arc::new(AtomicI64::new(i64::MAX)), Arc::new(AtomicBool::new(false)));
+        let (count, away) = (Arc::clone(&left), Arc::clone(&is_away));
+        let judge = move || {
+            if away.load(Ordering::SeqCst) {
+                return Piece::Lose;
+            }
+            if count.fetch_sub(1, Ordering::SeqCst) == 0 {
+                away.store(true, Ordering::SeqCst);
+                return Piece::PassAndEnd;
+            }
+            Piece::Pass
+        };
+        Self { pieces, proxy: Proxy::start(cluster.server, judge).unwrap(), left, is_away }
+    }
+
+    /// A mount that waits for a second.
+    fn mount(&self, cluster: &Cluster, options: SharedOptions) -> Host {
+        let url = format!("{}&patience=1", self.proxy.url(&cluster.schema));
+        cluster.mount_through(&url, options)
+    }
+
+    /// From here on pieces count.
+    fn begin(&self) {
+        self.left.store(self.pieces, Ordering::SeqCst);
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_away.load(Ordering::SeqCst)
+    }
+
+    fn heal(&self) {
+        self.left.store(i64::MAX, Ordering::SeqCst);
+        self.is_away.store(false, Ordering::SeqCst);
+    }
+}
+
+/// What has become of a commit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Became {
+    /// The mount was told.
+    Told,
+    /// The way was lost, and nothing has happened, or the mount was told.
+    Lost,
+    /// It has happened, and the mount was not told.
+    Untold,
+}
+
+/// Runs `work` with a mount of its own for every piece that may be the last one, `at_once` of them beside each other, until the way is not lost any more. `work` is given a number of which it has not
+/// heard yet. Some commit has to have happened untold: as other threads of a mount speak to the database too, that may take several tries.
+#[track_caller]
+fn at_every_piece(
+    cluster: &Cluster,
+    options: &SharedOptions,
+    at_once: i64,
+    work: impl Fn(&Way, &Host, u64) -> Became + Sync,
+) {
+    let (untold, numbers) = (AtomicUsize::new(0), AtomicU64::new(0));
+    for _ in 0..10 {
+        for first in (0..).step_by(at_once as usize) {
+            let all_lost = AtomicBool::new(true);
+            let once = |pieces| {
+                let number = numbers.fetch_add(1, Ordering::SeqCst);
+                let way = Way::new(cluster, pieces);
+                let one = way.mount(cluster, options.clone());
+                // So that the way is lost in what is tried, and not in what a mount does first.
+                one.put(&format!("warm{number}"), b"so").unwrap();
+                one.append(&format!("warm{number}"), &random(1000 + number, 200_000)).unwrap();
+                one.publish(&format!("warmer{number}"), b"too").unwrap();
+                match work(&way, &one, number) {
+                    Became::Told => all_lost.store(false, Ordering::SeqCst),
+                    Became::Lost => {}
+                    Became::Untold => drop(untold.fetch_add(1, Ordering::SeqCst)),
+                }
+                assert_eq!(one.volume.close(|| ()).map_err(|error| error.to_string()), Ok(()), "{pieces}");
+            };
+            std::thread::scope(|scope| {
+                let once = &once;
+                (first..first + at_once).for_each(|pieces| drop(scope.spawn(move || once(pieces))));
+            });
+            if !all_lost.into_inner() {
+                break;
+            }
+        }
+        if untold.load(Ordering::SeqCst) > 0 {
+            break;
+        }
+    }
+    assert!(untold.into_inner() > 0, "no commit happened of which the mount was not told");
+    // What was being packed when a way was lost.
+    reclaim(cluster);
+    cluster.check();
+}
+
+fn became(was_lost: bool, is_untold: bool) -> Became {
+    match (was_lost, is_untold) {
+        (_, true) => Became::Untold,
+        (true, false) => Became::Lost,
+        (false, false) => Became::Told,
+    }
+}
+
+/// Appends to a file, with the way lost at some point of its close, and perhaps by another host before it is there again.
+fn appends(cluster: &Cluster, len: usize, at_once: i64) {
+    let two = cluster.mount();
+    at_every_piece(cluster, &SharedOptions::new(2), at_once, |way, one, number| {
+        let (mut was_lost, mut is_untold) = (false, false);
+        for theirs in [&b""[..], b"theirs"] {
+            let name = format!("f{number}-{}", theirs.len());
+            two.put(&name, b"base").unwrap();
+            let ours = random(number, len);
+            let open = one.open(&name, APPEND).unwrap();
+            open.write(0, &ours).unwrap();
+            way.begin();
+            let closed = open.close();
+            let has_happened = two.cat(&name).unwrap().len() > 4;
+            assert!(closed.is_err() || has_happened, "{name}: what was closed is there");
+            is_untold |= closed.is_err() && has_happened;
+            if !theirs.is_empty() {
+                two.append(&name, theirs).unwrap();
+            }
+            was_lost |= way.is_lost();
+            way.heal();
+            // It goes on by itself: what it could not store is there soon, and nobody has done anything.
+            let end = Instant::now() + Duration::from_secs(60);
+            let whole = 4 + ours.len() + theirs.len();
+            while two.cat(&name).unwrap().len() < whole && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(50));
+                if closed.is_err() && !has_happened {
+                    one.volume.store_all().unwrap();
+                }
+            }
+            let bytes = two.cat(&name).unwrap();
+            let (first, second) = if has_happened { (&ours[..], theirs) } else { (theirs, &ours[..]) };
+            assert!(bytes == [b"base", first, second].concat(), "{name}: {} bytes, not {whole}", bytes.len());
+            // Nothing else of this mount is refused because of it.
+            one.put(&format!("{name}-more"), &random(99 + number, 300_000)).unwrap();
+            assert!(one.cat(&name).unwrap() == bytes);
+        }
+        became(was_lost, is_untold)
+    });
+}
+
+#[test]
+fn what_is_appended_is_there_once_whatever_became_of_the_close() {
+    let Some(cluster) = Cluster::new() else { return };
+    appends(&cluster, 100, FEW);
+}
+
+#[test]
+fn what_is_appended_in_packs_is_there_once_whatever_became_of_the_close() {
+    let Some(cluster) = Cluster::new() else { return };
+    appends(&cluster, 700_000, MANY);
+}
+
+#[test]
+fn a_file_that_is_written_on_is_what_was_written() {
+    let Some(cluster) = Cluster::new() else { return };
+    let two = cluster.mount();
+    at_every_piece(&cluster, &SharedOptions::new(2), FEW, |way, one, number| {
+        let name = format!("f{number}");
+        two.put(&name, b"base").unwrap();
+        let open = one.open(&name, APPEND).unwrap();
+        open.write(0, b"one").unwrap();
+        way.begin();
+        let synced = open.sync();
+        let is_untold = synced.is_err() && two.cat(&name).unwrap() == b"baseone";
+        let was_lost = way.is_lost();
+        open.write(0, b"two").unwrap();
+        assert_eq!(one.stat(&name).map(|attr| attr.size).unwrap_or(10), 10, "here it is what was written");
+        if is_untold {
+            two.append(&name, b"theirs").unwrap();
+        }
+        way.heal();
+        open.close().unwrap();
+        let wanted: &[u8] = if is_untold { b"baseonetheirstwo" } else { b"baseonetwo" };
+        assert_eq!(two.cat(&name).unwrap(), wanted, "{name}");
+        assert_eq!(one.cat(&name).unwrap(), wanted, "{name}");
+        became(was_lost, is_untold)
+    });
+}
+
+#[test]
+fn a_file_that_gets_its_first_name_has_it_or_not_and_goes_on() {
+    let Some(cluster) = Cluster::new() else { return };
+    let two = cluster.mount();
+    at_every_piece(&cluster, &SharedOptions::new(2), FEW, |way, one, number| {
+        let name = format!("f{number}");
+        let (entry, opened) = one.volume.create_nameless(USER, ROOT, new_file(0o644), RDWR).unwrap();
+        let open = Open { host: one, number: entry.attr.number, handle: opened.handle };
+        open.write(0, b"first").unwrap();
+        way.begin();
+        let linked = one.volume.link(USER, open.number, ROOT, name.as_bytes());
+        let has_happened = two.find(&name).is_ok();
+        let was_lost = way.is_lost();
+        way.heal();
+        if has_happened {
+            assert_eq!(two.cat(&name).unwrap(), b"first", "{name}");
+        }
+        // Whoever was not told, and sees that it is there, goes on with it.
+        open.write(5, b", second").unwrap();
+        open.sync().unwrap();
+        open.close().unwrap();
+        match two.cat(&name) {
+            Ok(bytes) => assert_eq!(bytes, b"first, second", "{name}"),
+            Err(_) => assert!(linked.is_err() && !has_happened, "{name}"),
+        }
+        became(was_lost, linked.is_err() && has_happened)
+    });
+}
+
+#[test]
+fn what_is_held_of_a_file_that_is_written_is_what_it_is_stored_over() {
+    let Some(cluster) = Cluster::new() else { return };
+    let two = cluster.mount();
+    let reclaiming = Mutex::new(());
+    let options = SharedOptions { early_bytes: 512 << 10, ..SharedOptions::new(2) };
+    at_every_piece(&cluster, &options, MANY, |way, one, number| {
+        let name = format!("f{number}");
+        let bytes = random(number, 3 << 20);
+        let held = || {
+            let holders = two.store.meta.holders().unwrap();
+            let number = one.find(&name).ok()?;
+            let holder = holders
+                .into_iter()
+                .find(|holder| holder.starts_with("early:") && holder.ends_with(&format!(":{number}")))?;
+            two.store.meta.held(&holder).unwrap().pop().map(|root| root.len())
+        };
+        let open = one.open(&name, RDWR | OFlags::CREATE).unwrap();
+        let (begin, rest) = bytes.split_at(1 << 20);
+        open.write(0, begin).unwrap();
+        // One round is held.
+        let end = Instant::now() + Duration::from_secs(60);
+        while held().is_none() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let before = held();
+        way.begin();
+        open.write(1 << 20, &rest[..1 << 20]).unwrap();
+        // The thread that stores it has given up (it waits for one second, and half of one more), or is through.
+        std::thread::sleep(Duration::from_millis(2500));
+        let was_lost = way.is_lost();
+        way.heal();
+        let is_untold = was_lost && held() > before;
+        {
+            // What is not held goes.
+            let _alone = reclaiming.lock().unwrap();
+            reclaim(&cluster);
+        }
+        one.store.packs.set_cache_bytes(0);
+        open.write(2 << 20, &rest[1 << 20..]).unwrap();
+        let closed = open.close();
+        assert_eq!(closed, Ok(()), "{name} {:?}", cluster.said.lock().unwrap());
+        assert!(two.cat(&name).unwrap() == bytes, "{name}");
+        became(was_lost, is_untold)
+    });
+}
