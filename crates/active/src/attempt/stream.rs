@@ -4,7 +4,7 @@ use std::io::{Error, Read};
 use std::process::ChildStdout;
 use std::sync::mpsc::Sender;
 
-use super::{Attempt, Ended};
+use super::{Attempt, Ended, PacedOutput};
 use crate::progress::Counters;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub type Finished = Ended;
 pub struct OutputStream {
     /// What was read already.
     head: std::io::Cursor<Vec<u8>>,
-    stdout: ChildStdout,
+    stdout: PacedOutput,
     attempt: Option<Attempt>,
     done: Sender<Finished>,
     /// Bytes that may still come.
@@ -34,7 +34,8 @@ impl OutputStream {
         done: Sender<Finished>,
         counters: &Arc<Counters>,
     ) -> Self {
-        let (head, counters) = (std::io::Cursor::new(head), Arc::clone(counters));
+        let (head, stdout, counters) =
+            (std::io::Cursor::new(head), PacedOutput::new(stdout), Arc::clone(counters));
         Self { head, stdout, attempt: Some(attempt), done, left, counters }
     }
 
