@@ -25,7 +25,7 @@ pub struct OutputStream {
 }
 
 impl OutputStream {
-    /// The output of `attempt`, of which `head` was read already and `left` more bytes are allowed; `done` is told how it ended.
+    /// The output of `attempt`, of which `head` was read already and which may be `left` bytes long; `done` is told how it ended.
     pub fn new(
         head: Vec<u8>,
         stdout: ChildStdout,
@@ -56,7 +56,7 @@ impl Read for OutputStream {
         }
         let len = match self.head.read(room)? {
             0 => self.stdout.read(room)?,
-            len => return Ok(len),
+            len => len,
         };
         if len == 0 {
             return self.end();

@@ -106,6 +106,7 @@ fn who_reads_a_file_from_the_log_has_no_need_of_small_rounds() {
     let one = site.mount_as(SharedOptions { early_bytes: 4 << 20, ..SharedOptions::new(2) });
     let data = random(3, 3 << 20);
     let open = one.open("read", MAKE).unwrap();
+    let number = open.number;
     site.claim(site.newest());
     let mut at = 0;
     let mut write_and_read = |to: usize| {
@@ -121,16 +122,17 @@ fn who_reads_a_file_from_the_log_has_no_need_of_small_rounds() {
     std::thread::sleep(Duration::from_millis(300));
     assert!(site.prefix(open.number).is_none());
     write_and_read(data.len());
-    let root = site.wait_for_prefix(open.number, 1 << 20);
+    let root = site.wait_for_prefix(number, 1 << 20);
     assert!(site.content(&root) == data[..root.len() as usize]);
     open.close().unwrap();
-    wait_closed(&one, open.number);
+    wait_closed(&one, number);
     // Nobody reads this one here: who does so elsewhere is to begin soon.
     let open = one.open("not read", MAKE).unwrap();
     open.write(0, &data[..100 << 10]).unwrap();
-    site.wait_for_prefix(open.number, 64 << 10);
+    let number = open.number;
+    site.wait_for_prefix(number, 64 << 10);
     open.close().unwrap();
-    wait_closed(&one, open.number);
+    wait_closed(&one, number);
     site.wait_let_go();
     drop(one);
     site.cluster.check();
