@@ -105,7 +105,7 @@ fn who_reads_a_file_from_the_log_has_no_need_of_small_rounds() {
     // Rounds of a followed file begin with 64 KiB, and are of 1 MiB at most.
     let one = site.mount_as(SharedOptions { early_bytes: 4 << 20, ..SharedOptions::new(2) });
     let data = random(3, 3 << 20);
-    let open = one.open("read", MAKE).unwrap();
+    let open = one.open("raw read", MAKE).unwrap();
     let number = open.number;
     site.claim(site.newest());
     let mut at = 0;
@@ -127,7 +127,7 @@ fn who_reads_a_file_from_the_log_has_no_need_of_small_rounds() {
     open.close().unwrap();
     wait_closed(&one, number);
     // Nobody reads this one here: who does so elsewhere is to begin soon.
-    let open = one.open("not read", MAKE).unwrap();
+    let open = one.open("raw unread", MAKE).unwrap();
     open.write(0, &data[..100 << 10]).unwrap();
     let number = open.number;
     site.wait_for_prefix(number, 64 << 10);
