@@ -11,6 +11,7 @@ use outrigger_active::pattern::Pattern::{
 use outrigger_active::plan::Splits;
 use outrigger_active::progress::Counters;
 use outrigger_active::records::Records;
+use outrigger_active::runner;
 use outrigger_active::spec::Spec;
 use outrigger_active::through;
 use outrigger_store::ErrorKind;
@@ -103,6 +104,24 @@ fn a_program_may_stop_reading_and_need_not_write() {
     let none = spec(ReadToFile, &["true"]).output("empty");
     place.run(&none, &["big"], ONE).unwrap();
     assert_eq!(place.text("empty"), "");
+}
+
+#[test]
+fn a_program_that_reads_by_fits_and_starts_is_given_all_and_it_is_counted() {
+    let place = Place::new();
+    let text = numbered(400_000);
+    place.put("big", &text);
+    // Little by little, then not at all for longer than anybody waits by the clock, then as fast as it can.
+    let script = "dd bs=4096 count=100 2>&-; sleep 0.2; dd bs=512 count=1 2>&-; sleep 0.1; cat";
+    let job = lines(spec(ReadToFile, &["sh", "-c", script])).output("out");
+    let job = place.submit(&job, &["big"], ONE).unwrap();
+    let counters = Arc::new(Counters::default());
+    let report = runner::run(&place.store, job, &options(1), &counters).unwrap();
+    assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
+    assert!(place.get("out").unwrap() == text);
+    let seen = counters.view();
+    let len = text.len() as u64;
+    assert_eq!((seen.bytes_read, seen.records_read, seen.bytes_written), (len, 400_000, len));
 }
 
 #[test]

@@ -13,6 +13,7 @@
 mod disk;
 mod feed;
 mod log;
+mod paced;
 mod pipes;
 mod stream;
 mod tree;
@@ -30,6 +31,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 pub(crate) use disk::bounded;
 pub(crate) use feed::give_all;
 pub use feed::{Feed, Range};
+pub(crate) use paced::PacedOutput;
 pub use pipes::Pipes;
 pub(crate) use pipes::{Fed, share};
 pub(crate) use stream::too_much;
@@ -40,6 +42,7 @@ use crate::cgroup::{Group, Usage};
 use crate::limits::Limits;
 use crate::progress::Counters;
 use crate::sandbox::net::{Forward, Reach};
+use paced::PacedInput;
 use watch::Live;
 
 /// How an attempt ended.
@@ -67,9 +70,6 @@ pub struct Attempt {
     group: Option<Arc<Group>>,
 }
 
-/// Pipes hold as much as an unprivileged user may ask for, so that programs and store wait less for each other.
-const PIPE_BYTES: usize = 1 << 20;
-
 impl Attempt {
     /// Starts `command`, which goes into `group` if there is one, and whose files lie in `work`, with `feed` on its standard input, and what it may `reach` forwarded. Returns its standard output too.
     ///
@@ -92,8 +92,7 @@ impl Attempt {
             .context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
         let stdout = child.stdout.take().expect("it is piped");
         let stderr = child.stderr.take().expect("it is piped");
-        // A refusal leaves the usual size.
-        let _ = rustix::pipe::fcntl_setpipe_size(&stdout, PIPE_BYTES);
+        paced::enlarge(&stdout);
         let live = watch.add(&child, *limits, group.clone(), Some(work.to_path_buf()));
         let log = std::thread::spawn(move || log::keep(stderr));
         let stdin = child.stdin.take();
@@ -106,10 +105,9 @@ impl Attempt {
         let forward = reach.map(Forward::start).transpose();
         attempt.forward = forward.context(|| "forwarding what it may reach".to_string())?;
         attempt.feeder = stdin.map(|stdin| {
-            let _ = rustix::pipe::fcntl_setpipe_size(&stdin, PIPE_BYTES);
             let (live, counters) = (live_too, Arc::clone(counters));
             std::thread::spawn(move || {
-                let mut pipes = Pipes::one(stdin);
+                let mut pipes = Pipes::one(PacedInput::new(stdin));
                 let fed = feed.into(&mut pipes, &counters).inspect_err(|why| live.kill(why));
                 // Not before it is killed: it would take this for the end of its input.
                 drop(pipes);

@@ -13,8 +13,7 @@
 //! be read to its end is the thread's answer, which counts for all of them. With it a feeder gets its pipe back: if something was wrong, that is closed after the
 //! program was killed, which would take it for the end of its input.
 
-use std::io::{ErrorKind as Io, Result, Write as _};
-use std::process::ChildStdin;
+use std::io::{ErrorKind as Io, Result};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -22,16 +21,17 @@ use std::thread::JoinHandle;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Feed;
+use super::paced::PacedInput;
 use crate::progress::Counters;
 
 /// How feeding ended.
 pub(crate) type Fed = std::result::Result<(), String>;
 
 /// What a program's feeder is told, and its pipe, unless that is closed already.
-type Done = (Fed, Option<ChildStdin>);
+type Done = (Fed, Option<PacedInput>);
 
 struct Pipe {
-    stdin: ChildStdin,
+    stdin: PacedInput,
     /// Told once its program has read enough.
     done: Option<Sender<Done>>,
 }
@@ -41,7 +41,7 @@ pub struct Pipes(Vec<Pipe>);
 
 impl Pipes {
     /// That of one program.
-    pub(super) fn one(stdin: ChildStdin) -> Self {
+    pub(super) fn one(stdin: PacedInput) -> Self {
         Self(vec![Pipe { stdin, done: None }])
     }
 
@@ -101,7 +101,7 @@ impl Pipe {
 
 /// One pass over `source` for so many programs: a feed for each, and the thread that reads, whose answer says whether it could.
 pub(crate) fn share(source: Feed, count: usize, counters: &Arc<Counters>) -> (Vec<Feed>, JoinHandle<Fed>) {
-    let (bring, brought) = channel::<(ChildStdin, Sender<Done>)>();
+    let (bring, brought) = channel::<(PacedInput, Sender<Done>)>();
     let feed = |_| {
         let bring = bring.clone();
         Feed::Stream(Box::new(move |pipes: &mut Pipes| {
@@ -145,7 +145,7 @@ mod tests {
         let mut command = Command::new("sh");
         let mut child =
             command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let pipes = Pipes::one(child.stdin.take().unwrap());
+        let pipes = Pipes::one(PacedInput::new(child.stdin.take().unwrap()));
         (child, pipes)
     }
 

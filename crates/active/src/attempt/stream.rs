@@ -4,7 +4,7 @@ use std::io::{Error, Read};
 use std::process::ChildStdout;
 use std::sync::mpsc::Sender;
 
-use super::{Attempt, Ended};
+use super::{Attempt, Ended, PacedOutput};
 use crate::progress::Counters;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub type Finished = Ended;
 pub struct OutputStream {
     /// What was read already.
     head: std::io::Cursor<Vec<u8>>,
-    stdout: ChildStdout,
+    stdout: PacedOutput,
     attempt: Option<Attempt>,
     done: Sender<Finished>,
     /// Bytes that may still come.
@@ -25,7 +25,7 @@ pub struct OutputStream {
 }
 
 impl OutputStream {
-    /// The output of `attempt`, of which `head` was read already and `left` more bytes are allowed; `done` is told how it ended.
+    /// The output of `attempt`, of which `head` was read already and which may be `left` bytes long; `done` is told how it ended.
     pub fn new(
         head: Vec<u8>,
         stdout: ChildStdout,
@@ -34,7 +34,8 @@ impl OutputStream {
         done: Sender<Finished>,
         counters: &Arc<Counters>,
     ) -> Self {
-        let (head, counters) = (std::io::Cursor::new(head), Arc::clone(counters));
+        let (head, stdout, counters) =
+            (std::io::Cursor::new(head), PacedOutput::new(stdout), Arc::clone(counters));
         Self { head, stdout, attempt: Some(attempt), done, left, counters }
     }
 
@@ -55,7 +56,7 @@ impl Read for OutputStream {
         }
         let len = match self.head.read(room)? {
             0 => self.stdout.read(room)?,
-            len => return Ok(len),
+            len => len,
         };
         if len == 0 {
             return self.end();

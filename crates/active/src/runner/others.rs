@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use super::Shared;
 use super::slot::SMALL;
 use super::stragglers::OVERTAKEN;
-use crate::attempt::{Attempt, Ended, Fed, Stopper, read_up_to, too_much};
+use crate::attempt::{Attempt, Ended, Fed, PacedOutput, Stopper, read_up_to, too_much};
 use crate::cgroup::Usage;
 use crate::progress::Counters;
 use crate::spec::Spec;
@@ -200,12 +200,12 @@ struct Spool {
 }
 
 impl Spool {
-    fn read(&self, mut stdout: ChildStdout) -> Result<Content, String> {
+    fn read(&self, stdout: ChildStdout) -> Result<Content, String> {
         let lost = |error: std::io::Error| {
             format!("what it writes cannot be kept until the others have ended: {error}")
         };
         let (mut head, mut file, mut all) = (Vec::new(), None::<File>, 0u64);
-        let mut room = vec![0; SMALL];
+        let (mut room, mut stdout) = (vec![0; SMALL], PacedOutput::new(stdout));
         loop {
             let len = read_up_to(&mut stdout, &mut room).map_err(lost)?;
             Counters::add(&self.counters.bytes_written, len as u64);

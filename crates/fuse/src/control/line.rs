@@ -5,20 +5,37 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use super::sealed::Sealed;
+
 /// Bytes of a line at most.
 const LINE_MAX: u64 = 64 << 10;
 
 /// See the module.
 pub(super) enum Line {
     Here(UnixStream),
+    There(Sealed),
+}
+
+/// What a conversation is ended by.
+pub(super) enum End {
+    Here(UnixStream),
     There(TcpStream),
 }
 
-impl Line {
-    pub fn try_clone(&self) -> io::Result<Self> {
+impl End {
+    pub fn shutdown(&self) -> io::Result<()> {
         match self {
-            Self::Here(stream) => stream.try_clone().map(Self::Here),
-            Self::There(stream) => stream.try_clone().map(Self::There),
+            Self::Here(stream) => stream.shutdown(Shutdown::Both),
+            Self::There(stream) => stream.shutdown(Shutdown::Both),
+        }
+    }
+}
+
+impl Line {
+    pub fn end(&self) -> io::Result<End> {
+        match self {
+            Self::Here(stream) => stream.try_clone().map(End::Here),
+            Self::There(stream) => stream.socket().map(End::There),
         }
     }
 
@@ -26,13 +43,6 @@ impl Line {
         match self {
             Self::Here(stream) => stream.set_read_timeout(most),
             Self::There(stream) => stream.set_read_timeout(most),
-        }
-    }
-
-    pub fn shutdown(&self) -> io::Result<()> {
-        match self {
-            Self::Here(stream) => stream.shutdown(Shutdown::Both),
-            Self::There(stream) => stream.shutdown(Shutdown::Both),
         }
     }
 }

@@ -20,6 +20,7 @@
 mod client;
 mod line;
 mod remote;
+mod sealed;
 
 use std::io::{self, BufRead as _, BufReader};
 use std::os::fd::AsRawFd;
@@ -29,7 +30,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use outrigger_format::checksum;
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
 use outrigger_store::ops::errors;
@@ -38,6 +38,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use client::Client;
 pub use remote::{Offer, Remote, offer_of, place, sweep_offers};
+pub use sealed::{PublicKey, Sealed};
 
 use crate::follow::{Followed, StillWaits};
 use crate::fs::Counted;
@@ -299,15 +300,14 @@ fn follow<V: Controlled>(volume: &V, line: &str, answers: &mut UnixStream) -> io
         let error = Error::new(ErrorKind::Invalid, "it is `follow INODE FROM`");
         return answer(answers, Err(error));
     };
-    hand_out(answers, volume.follow(inode, from, FOLLOW_WAIT), false)
+    hand_out(answers, volume.follow(inode, from, FOLLOW_WAIT))
 }
 
-/// Says what there is for a follower; with a checksum behind the length where it goes over a network.
-fn hand_out(answers: &mut impl io::Write, followed: Result<Followed>, is_far: bool) -> io::Result<()> {
+/// Says what there is for a follower.
+fn hand_out(answers: &mut impl io::Write, followed: Result<Followed>) -> io::Result<()> {
     match followed {
         Ok(Followed::Data(bytes)) => {
-            let sum = if is_far { format!(" {}", checksum(&[&bytes])) } else { String::new() };
-            writeln!(answers, "data {}{sum}", bytes.len())?;
+            writeln!(answers, "data {}", bytes.len())?;
             answers.write_all(&bytes)
         }
         Ok(Followed::Nothing) => answer(answers, Ok("nothing".to_string())),

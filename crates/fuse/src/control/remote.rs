@@ -1,19 +1,19 @@
 //! What a mount that shares its store offers to agents on other hosts, if it is told to: to read files while they are written, and to store them for it.
 //!
-//! It listens on an address that a note in the database names. A client sends a line and gets a line, as on the mount's socket, but these only:
+//! It listens on an address that a note in the database names, with the key that it is known by (`sealed.rs`): all that is said is encrypted. A client sends a line and gets a line, as on the mount's socket, but these only:
 //!
 //! | line | answer |
 //! | --- | --- |
 //! | `session SESSION` (the first) | `ok` once it is known who that is, see below |
-//! | `follow INODE FROM` | as on the socket, with a checksum behind the length; and `asked` when who stores the file is to say what it has |
+//! | `follow INODE FROM` | as on the socket; and `asked` when who stores the file is to say what it has |
 //! | `input JOB NUMBER` | as on the socket |
 //! | `carry INODE` | `yes` if who asks stores the file from now on, while it reads it; `no` |
 //! | `stored INODE LENGTH` | `yes` if so many bytes of it, which are stored and held, are taken over; `no` |
 //!
 //! **Who may.** Only who may write to the database. The mount greets with a number by chance; the client puts a note of that name into the database, with its session in it, which lives; the mount finds it there, and removes it. So there is no secret to be read, not by a role either that may read the database only, and
-//! nothing that is overheard is of use in another conversation. The bytes themselves are not encrypted: it is for networks on which the packs' engine may be spoken to in the clear, too.
+//! nothing that is said is of use in another conversation. The client in its turn knows the mount by the key in the note.
 //!
-//! **Bounds.** [`CLIENTS_MAX`] conversations, of which each has [`DEADLINE`] for each byte of the [`WHO_MAX`] at most in which it says who it is. A peer that takes no answer for [`DEADLINE`], or says nothing for [`IDLE_MAX`], is left alone, and one whose host has gone is noticed by the kernel. With its conversation a client stores nothing for the mount any more.
+//! **Bounds.** [`CLIENTS_MAX`] conversations, of which each has [`DEADLINE`] to agree on how to encrypt, and for each byte of the [`WHO_MAX`] at most in which it says who it is. A peer that takes no answer for [`DEADLINE`], or says nothing for [`IDLE_MAX`], is left alone, and one whose host has gone is noticed by the kernel. With its conversation a client stores nothing for the mount any more.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufReader, Read as _, Write as _};
@@ -31,10 +31,11 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result, Store, clock};
 use rustix::net::sockopt;
 
 use super::line::read_line;
+use super::sealed::{Identity, PublicKey, Sealed};
 use super::{FOLLOW_WAIT, answer, hand_out, input};
 use crate::shared::SharedVolume;
 
-/// Notes on who offers: the mount's session, and the address with the place.
+/// Notes on who offers: the mount's session, and the address with place and key.
 const OFFERS: &str = "offers-open-files";
 /// Notes by which clients show that they may write: the mount's number by chance, and the client's session.
 const KNOCKS: &str = "knocks";
@@ -63,14 +64,26 @@ pub struct Offer {
     pub address: SocketAddr,
     /// What [`place`] is there.
     pub place: String,
+    /// Who is there.
+    pub key: PublicKey,
 }
 
 impl Offer {
     /// Whether a mount answers there, as seen from here.
     pub fn is_reached(&self) -> bool {
-        let Ok(stream) = TcpStream::connect_timeout(&self.address, REACHED_WITHIN) else { return false };
-        let is_set = stream.set_read_timeout(Some(REACHED_WITHIN)).is_ok();
-        is_set && read_line(&mut BufReader::new(&stream)).is_ok_and(|line| line.starts_with(GREETING))
+        let greeting = self.talk(REACHED_WITHIN).and_then(|talk| read_line(&mut BufReader::new(talk)));
+        greeting.is_ok_and(|greeting| greeting.starts_with(GREETING))
+    }
+
+    /// A conversation with this mount, of which nothing was said yet, and in which neither connecting nor anything that is said may take longer than `within`.
+    ///
+    /// # Errors
+    /// When it cannot be reached, and when somebody else is there.
+    pub fn talk(&self, within: Duration) -> io::Result<Sealed> {
+        let socket = TcpStream::connect_timeout(&self.address, within)?;
+        socket.set_nodelay(true)?;
+        socket.set_write_timeout(Some(within))?;
+        self.key.connect(socket, within)
     }
 }
 
@@ -89,8 +102,10 @@ pub fn offer_of(store: &Store, mount: SessionId) -> Result<Option<Offer>> {
     let notes = store.jobs()?.notes(OFFERS)?;
     let note = notes.into_iter().find(|note| note.name == mount.0.to_string());
     Ok(note.and_then(|note| {
-        let (address, place) = note.value.split_once(' ')?;
-        Some(Offer { address: address.parse().ok()?, place: place.to_string() })
+        // Mounts of earlier versions name no key.
+        let mut words = note.value.split(' ');
+        let (address, place, key) = (words.next()?, words.next()?, words.next()?);
+        Some(Offer { address: address.parse().ok()?, place: place.to_string(), key: PublicKey::parse(key)? })
     }))
 }
 
@@ -146,6 +161,7 @@ pub struct Remote {
 struct Serving {
     volume: Weak<SharedVolume>,
     store: Arc<Store>,
+    identity: Identity,
     over: Arc<AtomicBool>,
     clients: AtomicUsize,
 }
@@ -166,15 +182,17 @@ impl Remote {
         }
         sweep_offers(store)?;
         let (mount, over) = (volume.session_id(), Arc::new(AtomicBool::new(false)));
+        let identity = Identity::new()?;
+        let value = format!("{address} {} {}", place(store), identity.key());
         let serving = Arc::new(Serving {
             volume: Arc::downgrade(volume),
             store: Arc::clone(store),
+            identity,
             over: Arc::clone(&over),
             clients: AtomicUsize::new(0),
         });
         let thread = std::thread::Builder::new().name("offers".to_string());
         thread.spawn(move || accept(&serving, &listener)).context(what)?;
-        let value = format!("{address} {}", place(store));
         store.jobs()?.set_note(OFFERS, &mount.0.to_string(), Some(&value))?;
         volume.has_carriers();
         Ok(Self { store: Arc::clone(store), mount, address, over })
@@ -207,7 +225,7 @@ fn accept(serving: &Arc<Serving>, listener: &TcpListener) {
         }
         let its = Arc::clone(serving);
         let talk = move || {
-            let _ = serve(&its, &stream);
+            let _ = serve(&its, stream);
             its.clients.fetch_sub(1, Ordering::Relaxed);
         };
         if std::thread::Builder::new().name("offer".to_string()).spawn(talk).is_err() {
@@ -231,29 +249,28 @@ impl Drop for Carried {
     }
 }
 
-fn serve(serving: &Serving, stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    stream.set_write_timeout(Some(DEADLINE))?;
-    stream.set_read_timeout(Some(DEADLINE))?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, ASKED_AFTER)?;
-    sockopt::set_tcp_keepintvl(stream, ASKED_AFTER)?;
-    sockopt::set_tcp_keepcnt(stream, ASKED_TIMES)?;
-    let (mut answers, mut lines) = (stream, BufReader::new(stream));
+fn serve(serving: &Serving, socket: TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    socket.set_write_timeout(Some(DEADLINE))?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, ASKED_AFTER)?;
+    sockopt::set_tcp_keepintvl(&socket, ASKED_AFTER)?;
+    sockopt::set_tcp_keepcnt(&socket, ASKED_TIMES)?;
+    let mut talk = BufReader::new(serving.identity.accept(socket, DEADLINE)?);
     let challenge = clock::random::<16>().map_err(io::Error::other)?;
     let challenge: String = challenge.iter().map(|byte| format!("{byte:02x}")).collect();
-    writeln!(answers, "{GREETING}{challenge}")?;
+    writeln!(talk.get_mut(), "{GREETING}{challenge}")?;
     // As long as it has to be: who sends a byte now and then keeps nobody out for long.
-    let who = read_line(&mut lines.by_ref().take(WHO_MAX))?;
+    let who = read_line(&mut talk.by_ref().take(WHO_MAX))?;
     let session = match identify(&serving.store, &challenge, &who) {
         Ok(session) => session,
-        Err(error) => return answer(&mut answers, Err(error)),
+        Err(error) => return answer(talk.get_mut(), Err(error)),
     };
-    answer(&mut answers, Ok("ok".to_string()))?;
-    stream.set_read_timeout(Some(IDLE_MAX))?;
+    answer(talk.get_mut(), Ok("ok".to_string()))?;
+    talk.get_ref().set_read_timeout(Some(IDLE_MAX))?;
     let mut carried = Carried { volume: serving.volume.clone(), session, inodes: BTreeSet::new() };
     loop {
-        let line = read_line(&mut lines)?;
+        let line = read_line(&mut talk)?;
         let Some(volume) = serving.volume.upgrade().filter(|_| !serving.over.load(Ordering::Relaxed)) else {
             return Ok(());
         };
@@ -263,28 +280,29 @@ fn serve(serving: &Serving, stream: &TcpStream) -> io::Result<()> {
         let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
         let numbers: Vec<u64> = rest.split(' ').map_while(|number| number.parse().ok()).collect();
         let yes = |is: bool| if is { "yes" } else { "no" }.to_string();
+        let answers = talk.get_mut();
         match (word, numbers.as_slice()) {
             ("follow", [inode, from]) => {
                 let followed = volume.follow_as(Some(session), *inode, *from, FOLLOW_WAIT);
-                hand_out(&mut answers, followed, true)?;
+                hand_out(answers, followed)?;
             }
             ("input", [job, number]) => {
                 let told = volume.input_of(JobId(*job), u32::try_from(*number).unwrap_or(u32::MAX));
-                answer(&mut answers, Ok(input(told)))?;
+                answer(answers, Ok(input(told)))?;
             }
             ("carry", [inode]) => {
                 let carries = volume.carry(*inode, session);
                 if carries {
                     carried.inodes.insert(*inode);
                 }
-                answer(&mut answers, Ok(yes(carries)))?;
+                answer(answers, Ok(yes(carries)))?;
             }
             ("stored", [inode, len]) if carried.inodes.contains(inode) => {
-                answer(&mut answers, volume.take_carried(*inode, *len, session).map(yes))?;
+                answer(answers, volume.take_carried(*inode, *len, session).map(yes))?;
             }
             _ => {
                 let error = Error::new(ErrorKind::Invalid, "the mount does not understand this");
-                answer(&mut answers, Err(error))?;
+                answer(answers, Err(error))?;
             }
         }
     }

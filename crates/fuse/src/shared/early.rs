@@ -103,6 +103,8 @@ impl State {
         let is_due = |early: &Early| {
             let round = match &self.open {
                 Some(open) if open.is_left_to_others() => return false,
+                // Who reads it from the log of this mount is further than what is stored, and waits for no round.
+                Some(open) if open.prefix.consumed() > early.len => round / FOLLOWED,
                 Some(_) => followed_round(round, early.len.saturating_sub(early.began)),
                 None => round,
             };

@@ -1,8 +1,8 @@
 //! Files that somebody on another host stores while he reads them: what the mount takes over, what it does not believe, and who is let in.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Barrier};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use outrigger_fuse::control::{Client, Remote, offer_of};
@@ -242,15 +242,16 @@ fn who_cannot_write_to_the_database_is_not_let_in_and_a_mount_that_ends_offers_n
     let open = one.open("raw", MAKE).unwrap();
     open.write(0, b"secret").unwrap();
     let say = |line: &[u8]| {
-        let mut stream = TcpStream::connect(offer.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
-        assert!(lines.next().unwrap().unwrap().starts_with("outrigger follow 1 "));
+        let mut talk = BufReader::new(offer.talk(Duration::from_secs(60)).unwrap());
+        let mut greeting = String::new();
+        talk.read_line(&mut greeting).unwrap();
+        assert!(greeting.starts_with("outrigger follow 1 "));
         // It may have hung up already.
+        let stream = talk.get_mut();
         let _ = stream
             .write_all(line)
             .and_then(|()| stream.write_all(format!("\nfollow {} 0\n", open.number).as_bytes()));
-        lines.map_while(Result::ok).collect::<Vec<_>>()
+        talk.lines().map_while(Result::ok).collect::<Vec<_>>()
     };
     // A session that lives, of which everybody may know.
     for line in [
@@ -288,4 +289,81 @@ fn who_cannot_write_to_the_database_is_not_let_in_and_a_mount_that_ends_offers_n
     let (three, third) = site.mount_offering(64 << 20);
     assert_eq!(site.store.jobs().unwrap().notes("offers-open-files").unwrap().len(), 1);
     drop((third, three));
+}
+
+/// Somebody in between who passes on what is said to this address, and writes it down. Where he listens.
+fn overhear(to: std::net::SocketAddr, heard: &Arc<Mutex<Vec<u8>>>) -> std::net::SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, heard) = (listener.local_addr().unwrap(), Arc::clone(heard));
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let (Ok(client), Ok(mount)) = (client, TcpStream::connect(to)) else { return };
+            let ways = [
+                (client.try_clone().unwrap(), mount.try_clone().unwrap()),
+                (mount.try_clone().unwrap(), client.try_clone().unwrap()),
+            ];
+            for (mut from, mut to) in ways {
+                let heard = Arc::clone(&heard);
+                std::thread::spawn(move || {
+                    let mut room = vec![0; 64 << 10];
+                    while let Ok(len @ 1..) = from.read(&mut room) {
+                        heard.lock().unwrap().extend(&room[..len]);
+                        if to.write_all(&room[..len]).is_err() {
+                            return;
+                        }
+                    }
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        }
+    });
+    address
+}
+
+fn contains(heard: &[u8], what: &[u8]) -> bool {
+    heard.windows(what.len()).any(|window| window == what)
+}
+
+#[test]
+fn who_is_in_between_hears_nothing_and_who_takes_a_mounts_place_is_not_spoken_to() {
+    let Some(site) = Site::new() else { return };
+    let (one, remote) = site.mount_offering(64 << 20);
+    let carrier = Carrier::new(&site, &one);
+    let jobs = site.store.jobs().unwrap();
+    let mount = carrier.mount.0.to_string();
+    let note =
+        || jobs.notes("offers-open-files").unwrap().into_iter().find(|note| note.name == mount).unwrap();
+    let (offer, said) = (offer_of(&carrier.store, carrier.mount).unwrap().unwrap(), note().value);
+    let (_, rest) = said.split_once(' ').unwrap();
+    let heard = Arc::default();
+    let between = overhear(offer.address, &heard);
+    jobs.set_note("offers-open-files", &mount, Some(&format!("{between} {rest}"))).unwrap();
+    let open = one.open("raw", MAKE).unwrap();
+    let secret = b"nobody else is to know this".repeat(1000);
+    open.write(0, &secret).unwrap();
+    let mut client = carrier.reach();
+    assert_eq!(client.follow(open.number, 0).unwrap(), Followed::Data(secret.clone()));
+    let said_to_it = format!("follow {}", open.number);
+    {
+        let heard = heard.lock().unwrap();
+        assert!(heard.len() > secret.len(), "it was overheard");
+        assert!(!contains(&heard, &secret[..27]) && !contains(&heard, b"outrigger follow"));
+        assert!(!contains(&heard, said_to_it.as_bytes()));
+    }
+    drop(client);
+    open.close().unwrap();
+    // Another mount listens there.
+    let (two, other) = site.mount_offering(64 << 20);
+    let theirs = offer_of(&carrier.store, two.volume.session_id()).unwrap().unwrap();
+    assert!(theirs.is_reached());
+    jobs.set_note("offers-open-files", &mount, Some(&format!("{} {rest}", theirs.address))).unwrap();
+    assert!(!offer_of(&carrier.store, carrier.mount).unwrap().unwrap().is_reached());
+    assert!(Client::reach(&carrier.store, carrier.mount, carrier.session.id()).unwrap().is_none());
+    assert_eq!(jobs.notes("knocks").unwrap(), [], "nothing was asked for");
+    // One of an earlier version names no key.
+    let (place, _) = rest.split_once(' ').unwrap();
+    jobs.set_note("offers-open-files", &mount, Some(&format!("{} {place}", offer.address))).unwrap();
+    assert_eq!(offer_of(&carrier.store, carrier.mount).unwrap(), None);
+    drop((remote, other, one, two));
+    site.cluster.check();
 }

@@ -4,13 +4,14 @@ use std::time::{Duration, Instant};
 
 use outrigger_format::Root;
 use outrigger_fuse::fs::{FileSystem, SetAttr};
+use outrigger_fuse::live::Followed;
 use outrigger_fuse::shared::SharedOptions;
 use outrigger_store::early;
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::SplitState;
 use outrigger_workload::Rng;
 
-use super::follow::{MAKE, Site, wait_closed};
+use super::follow::{MAKE, Site, follow, wait_closed};
 use super::hosts::{Host, USER};
 use super::random;
 
@@ -95,6 +96,45 @@ fn most_of_a_large_file_is_stored_before_it_is_closed_and_once() {
     assert!(two.cat("large").unwrap() == all);
     site.wait_let_go();
     drop((one, two));
+    site.cluster.check();
+}
+
+#[test]
+fn who_reads_a_file_from_the_log_has_no_need_of_small_rounds() {
+    let Some(site) = Site::new() else { return };
+    // Rounds of a followed file begin with 64 KiB, and are of 1 MiB at most.
+    let one = site.mount_as(SharedOptions { early_bytes: 4 << 20, ..SharedOptions::new(2) });
+    let data = random(3, 3 << 20);
+    let open = one.open("raw read", MAKE).unwrap();
+    let number = open.number;
+    site.claim(site.newest());
+    let mut at = 0;
+    let mut write_and_read = |to: usize| {
+        for part in data[at..to].chunks(32 << 10) {
+            open.write(at as u64, part).unwrap();
+            let read = follow(&one, open.number, at as u64);
+            assert!(matches!(read, Followed::Data(read) if read == part), "at {at}");
+            at += part.len();
+        }
+    };
+    write_and_read(900 << 10);
+    // Enough for many a small round, which would be there by now or soon.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(site.prefix(open.number).is_none());
+    write_and_read(data.len());
+    let root = site.wait_for_prefix(number, 1 << 20);
+    assert!(site.content(&root) == data[..root.len() as usize]);
+    open.close().unwrap();
+    wait_closed(&one, number);
+    // Nobody reads this one here: who does so elsewhere is to begin soon.
+    let open = one.open("raw unread", MAKE).unwrap();
+    open.write(0, &data[..100 << 10]).unwrap();
+    let number = open.number;
+    site.wait_for_prefix(number, 64 << 10);
+    open.close().unwrap();
+    wait_closed(&one, number);
+    site.wait_let_go();
+    drop(one);
     site.cluster.check();
 }
 

@@ -105,7 +105,7 @@ pub struct MountArgs {
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     closes_within: Option<Duration>,
     /// Of a store in PostgreSQL: agents on other hosts may read files here while they are written, and store them for this mount (rules with --attach path). It is the address that they reach this host by; with port 0 any port
-    /// is taken. Only who may write to the database is let in; what is sent is not encrypted
+    /// is taken. Only who may write to the database is let in, and what is sent is encrypted
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = values::socket)]
     serve_followers: Option<SocketAddr>,
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
