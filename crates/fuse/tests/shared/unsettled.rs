@@ -274,7 +274,7 @@ fn what_is_held_of_a_file_that_is_written_is_what_it_is_stored_over() {
         let was_lost = way.is_lost();
         way.heal();
         let is_untold = was_lost && held() > before;
-        {
+        if is_untold {
             // What is not held goes.
             let _alone = reclaiming.lock().unwrap();
             reclaim(&cluster);
