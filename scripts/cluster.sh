@@ -187,6 +187,9 @@ postgres_start() {
         -o "-c listen_addresses=$head -c unix_socket_directories=$dir/postgres-run" >/dev/null
 }
 
+postgres_answers() { "$(ls -d /usr/lib/postgresql/*/bin | sort -V | tail -1)/pg_isready" -q -h $head; }
+postgres_is_there_or_starts() { postgres_answers || { postgres_start && postgres_answers; }; }
+
 # Of a list that is read while somebody in it ends, others may be missing: so it is read again, until nobody in it lives.
 kill_children() {
     local alive=
@@ -209,7 +212,7 @@ postgres() {
             wait_for "the end of process $pid" 60 has_ended "$pid"
             ;;
         # As long as nobody has waited for the process that was killed, the next one takes it for alive.
-        start) wait_for "PostgreSQL" 60 postgres_start ;;
+        start) wait_for "PostgreSQL" 60 postgres_is_there_or_starts ;;
         *) say "postgres kill|start"; exit 2 ;;
     esac
 }

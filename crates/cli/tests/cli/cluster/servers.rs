@@ -201,7 +201,7 @@ fn the_database_is_killed_in_the_middle_of_commits_while_hosts_write() {
             script(&["postgres", "kill"]);
             std::thread::sleep(Duration::from_millis(pause));
             script(&["postgres", "start"]);
-            // A minute after it began an operation gives up, however often the server was there meanwhile: so each comes through before the next fault.
+            // A minute after it began an operation gives up, however often the server was there meanwhile. So each comes through before the next fault.
             more();
         }
     });
