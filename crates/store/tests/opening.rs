@@ -111,7 +111,9 @@ fn the_cost_of_opening_grows_with_the_rows_of_packs() {
     };
     let store = place.open();
     // What a writer may rely on.
-    ["UPDATE s.pack SET state = 2", "VACUUM ANALYZE s.pack"].map(|sql| place.server.sql(sql));
+    for sql in ["UPDATE s.pack SET state = 2", "VACUUM ANALYZE s.pack"] {
+        place.server.sql(sql);
+    }
     let reading = best(20, &mut || drop(store.session(SessionKind::Reader, "test").unwrap()));
     let writing = best(20, &mut || drop(store.session(SessionKind::Writer, "test").unwrap()));
     let all = best(10, &mut || assert!(store.meta.packs().unwrap().len() >= packs));
