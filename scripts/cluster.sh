@@ -183,22 +183,36 @@ postgres_up() {
 postgres_start() {
     local bin
     bin=$(ls -d /usr/lib/postgresql/*/bin | sort -V | tail -1)
-    in_host head runuser -u postgres -- "$bin/pg_ctl" -D "$dir/postgres" -l "$dir/postgres/log" -w start \
+    in_host head runuser -u postgres -- "$bin/pg_ctl" -D "$dir/postgres" -l "$dir/postgres/log" -w -t 150 start \
         -o "-c listen_addresses=$head -c unix_socket_directories=$dir/postgres-run" >/dev/null
 }
 
+postgres_answers() { "$(ls -d /usr/lib/postgresql/*/bin | sort -V | tail -1)/pg_isready" -q -h $head; }
+postgres_is_there_or_starts() { postgres_answers || { postgres_start && postgres_answers; }; }
+
+# Of a list that is read while somebody in it ends, others may be missing: so it is read again, until nobody in it lives.
+kill_children() {
+    local alive=
+    for one in $(cat "/proc/$1/task/$1/children"); do
+        if ! has_ended "$one"; then alive=1; kill -9 "$one" || true; fi
+    done
+    [ -z "$alive" ]
+}
+
 postgres() {
-    local what=$1 pid others
+    local what=$1 pid
     case $what in
         kill)
             pid=$(head -1 "$dir/postgres/postmaster.pid")
-            others=$(cat "/proc/$pid/task/$pid/children")
-            # shellcheck disable=SC2086  # they are many
-            kill -9 "$pid" $others 2>/dev/null || true
-            for one in $pid $others; do wait_for "the end of process $one" 60 has_ended "$one"; done
+            # Stopped, it begins nobody more and does not notice who ends, so that none is overlooked.
+            kill -STOP "$pid"
+            wait_for "its standstill" 60 grep -q '^State:.[TZ]' "/proc/$pid/status"
+            wait_for "the end of its processes" 60 kill_children "$pid"
+            kill -9 "$pid"
+            wait_for "the end of process $pid" 60 has_ended "$pid"
             ;;
         # As long as nobody has waited for the process that was killed, the next one takes it for alive.
-        start) wait_for "PostgreSQL" 60 postgres_start ;;
+        start) wait_for "PostgreSQL" 60 postgres_is_there_or_starts ;;
         *) say "postgres kill|start"; exit 2 ;;
     esac
 }

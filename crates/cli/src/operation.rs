@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Instant;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use outrigger_store::clock;
 use outrigger_store::note::{self, Level, Note};
@@ -26,19 +27,6 @@ pub enum Format {
     Text,
 }
 
-/// What a log is to have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Least {
-    /// What was not done
-    Error,
-    /// What is tried again, or left out
-    Warning,
-    /// Steps
-    Info,
-    /// Parts of steps
-    Debug,
-}
-
 /// The log that is asked for.
 #[derive(Args, Clone, Debug)]
 pub struct LogFlags {
@@ -46,8 +34,16 @@ pub struct LogFlags {
     #[arg(long, global = true, value_name = "FILE", help_heading = "Log")]
     pub log: Option<PathBuf>,
     /// What the log has
-    #[arg(long, global = true, value_name = "LEVEL", value_enum, default_value_t = Least::Info, hide_possible_values = true, help_heading = "Log")]
-    pub log_level: Least,
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        value_parser = levels(),
+        default_value = Level::Info.word(),
+        hide_possible_values = true,
+        help_heading = "Log"
+    )]
+    pub log_level: Level,
     /// How its lines look [default: json, for `-` text]
     #[arg(
         long,
@@ -76,20 +72,11 @@ struct Operation {
 
 static OPERATION: OnceLock<Operation> = OnceLock::new();
 
-impl Least {
-    fn level(self) -> Level {
-        match self {
-            Self::Error => Level::Error,
-            Self::Warning => Level::Warning,
-            Self::Info => Level::Info,
-            Self::Debug => Level::Debug,
-        }
-    }
-
-    /// As it is written.
-    pub fn word(self) -> &'static str {
-        word(self.level())
-    }
+/// Takes a level by its word.
+fn levels() -> impl TypedValueParser<Value = Level> {
+    let level = |word: String| Level::ALL.into_iter().find(|level| level.word() == word);
+    PossibleValuesParser::new(Level::ALL.map(Level::word))
+        .map(move |word| level(word).expect("it is one of them"))
 }
 
 impl LogFlags {
@@ -97,15 +84,6 @@ impl LogFlags {
     pub fn format(&self) -> Format {
         let is_stderr = self.log.as_deref().is_some_and(|path| path == Path::new("-"));
         self.log_format.unwrap_or(if is_stderr { Format::Text } else { Format::Json })
-    }
-}
-
-fn word(level: Level) -> &'static str {
-    match level {
-        Level::Error => "error",
-        Level::Warning => "warning",
-        Level::Info => "info",
-        Level::Debug => "debug",
     }
 }
 
@@ -128,12 +106,12 @@ pub fn begin(flags: &LogFlags, command: &str, store: Option<&Path>) -> Result<()
         id: format!("{id:016x}"),
         command: command.to_owned(),
         began: Instant::now(),
-        least: flags.log_level.level(),
+        least: flags.log_level,
     };
     if OPERATION.set(operation).is_err() {
         return Ok(());
     }
-    note::on_note(flags.log_level.level(), |Note { level, event, message, fields }| {
+    note::on_note(flags.log_level, |Note { level, event, message, fields }| {
         let fields = fields.into_iter().fold(Object::new(), |object, (name, value)| {
             // Numbers as numbers.
             match value.parse::<u64>() {
@@ -141,7 +119,7 @@ pub fn begin(flags: &LogFlags, command: &str, store: Option<&Path>) -> Result<()
                 Err(_) => object.with(name, value),
             }
         });
-        line(word(level), level, event, &message, fields);
+        line(level.word(), level, event, &message, fields);
     });
     let store = store.map(|store| store.display().to_string());
     note::note(Level::Info, "begin", || {
@@ -201,12 +179,12 @@ pub fn line(level_word: &str, level: Level, event: &str, message: &str, fields: 
 
 /// A step of the command's own.
 pub fn step(event: &'static str, message: &str) {
-    line(word(Level::Info), Level::Info, event, message.trim_end(), Object::new());
+    line(Level::Info.word(), Level::Info, event, message.trim_end(), Object::new());
 }
 
 /// What is said to the user.
 pub fn said(message: &str) {
-    line(word(Level::Warning), Level::Warning, "said", message, Object::new());
+    line(Level::Warning.word(), Level::Warning, "said", message, Object::new());
 }
 
 /// How the command ends, and why if it failed.
@@ -220,5 +198,5 @@ pub fn ended(exit: Exit, why: Option<&str>) {
         || format!("{} ends", operation.command),
         |why| format!("{} failed: {why}", operation.command),
     );
-    line(word(level), level, "end", &message, fields);
+    line(level.word(), level, "end", &message, fields);
 }

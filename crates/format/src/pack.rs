@@ -51,6 +51,8 @@ pub struct PackHeader {
     pub id: PackId,
     /// The store it belongs to.
     pub store: StoreId,
+    /// A number that whoever announced the pack in its database drew at random, and wrote down there; 0: earlier versions did not.
+    pub mark: u64,
 }
 
 impl PackHeader {
@@ -63,7 +65,7 @@ impl PackHeader {
         out.extend_from_slice(&[0; 12]);
         out.put_u64(self.id.0);
         out.extend_from_slice(&self.store.0);
-        out.put_u64(0);
+        out.put_u64(self.mark);
         out.put_u64(checksum(&[&out]));
         let mut header = [0; PACK_HEADER_LEN];
         header.copy_from_slice(&out);
@@ -86,7 +88,7 @@ impl PackHeader {
         let (incompatible, _compatible, key) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
         let id = PackId(cursor.u64()?);
         let store = StoreId(cursor.array()?);
-        cursor.u64()?;
+        let mark = cursor.u64()?;
         if cursor.u64()? != checksum(&[&all[..56]]) {
             return Err(FormatError::Checksum { what: HEADER });
         }
@@ -101,7 +103,7 @@ impl PackHeader {
             return Err(cursor.range("pack id", id.0));
         }
         let (kind, fingerprint) = (PackKind::from_byte(kind)?, FingerprintKind::from_byte(fingerprint)?);
-        Ok(Self { kind, fingerprint, id, store })
+        Ok(Self { kind, fingerprint, id, store, mark })
     }
 }
 
@@ -370,6 +372,7 @@ mod tests {
             fingerprint: FingerprintKind::Sha256,
             id: PackId(77),
             store: StoreId([5; 16]),
+            mark: 0x0123_4567_89ab_cdef,
         };
         let mut bytes = header.encode();
         assert_eq!(PackHeader::decode(&bytes), Ok(header));

@@ -57,8 +57,13 @@ fn records(root: &Root) -> Vec<Record> {
 fn examples() -> Vec<Vec<u8>> {
     let fingerprint = |byte: u8| Fingerprint([byte; 32]);
     let kind = FingerprintKind::Blake3;
-    let header =
-        PackHeader { kind: PackKind::Data, fingerprint: kind, id: PackId(7), store: StoreId([3; 16]) };
+    let header = PackHeader {
+        kind: PackKind::Data,
+        fingerprint: kind,
+        id: PackId(7),
+        store: StoreId([3; 16]),
+        mark: 9,
+    };
     let frame = FrameHeader {
         kind: ChunkKind::Data,
         encoding: Encoding::plain(Codec::Zstd),

@@ -18,6 +18,21 @@ pub enum Level {
     Debug,
 }
 
+impl Level {
+    /// All of them, the one that matters most first.
+    pub const ALL: [Self; 4] = [Self::Error, Self::Warning, Self::Info, Self::Debug];
+
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        }
+    }
+}
+
 /// Something that has happened.
 #[derive(Clone, Debug)]
 pub struct Note {

@@ -1,15 +1,17 @@
-//! A database that is older than its packs: a copy of it that was put back.
+//! A database that is older than its packs: a copy of it that was put back, or that goes on beside the other one.
 //!
-//! Such a database says of packs that files of the lost history need that nobody knows them, or that a session left them behind. Its counters
+//! Such a database says of packs that files of the other history need that nobody knows them, or that a session left them behind. Its counters
 //! would give out ids, sequences and inodes that stand for something else already. So, before anything is given out or given up:
 //!
-//! 1. Counters are raised above every object seen ([`raise_counters`]): whenever a session opens that writes, where listing objects costs little;
-//!    always when one becomes the collector; and elsewhere when a pack's name turns out to be taken, whose intent is withdrawn then. They are raised by
+//! 1. Counters are raised above every object seen ([`raise_counters`]): before the first session that writes in a store that was opened, where listing objects costs little
+//!    ([`Store::raise_counters_once`] says why that suffices); always when one becomes the collector; and elsewhere when a pack's name turns out to be taken, whose intent is withdrawn then. They are raised by
 //!    a gap, as the lost history may have had ids that are in use no more, and indices on disk still name.
-//! 2. A sealed pack (header and footer hold) that no row knows, or a left-behind one with catalogue blocks of sequences that the
+//! 2. A sealed pack (header and footer hold) that no row knows, or a left-behind one that another has made ([`is_anothers`]), or with catalogue blocks of sequences that the
 //!    database never gave out, is [`evidence`] of a lost history. While there is any, nothing is swept, unlinked, buried or
 //!    given up in copies: what looks like garbage may be in use by what the database has forgotten. `recover` brings both histories
 //!    together, and is the way out.
+//! 3. Two databases that go on beside each other announce the same ids. Of those who did one makes the object, and the intent that the other has left is no right to it: what
+//!    carries another mark than the intent is not removed, sealed or not.
 //!
 //! The evidence is in the packs, so it stays whatever is done to the database. What it cannot tell: a copy that was made while a `put` was about
 //! to commit, put back when nothing else had been stored, looks like a `put` that was killed then. See `docs/semantics.md`.
@@ -83,8 +85,12 @@ pub(crate) fn evidence(store: &Store) -> Result<Unknown> {
     }
     let objects: HashSet<PackId> = objects.into_iter().collect();
     let mut left = Vec::new();
-    for row in rows.iter().filter(|row| is_uncommitted(row) && row.kind == PackKind::Meta) {
-        if objects.contains(&row.id) {
+    for row in rows.iter().filter(|row| is_uncommitted(row) && objects.contains(&row.id)) {
+        if is_anothers(store, row)? {
+            if is_whole(store, row.id)? {
+                lost.push(row.id);
+            }
+        } else if row.kind == PackKind::Meta {
             left.push((row.id, newest_sequence(store, row.id)?));
         }
     }
@@ -93,6 +99,24 @@ pub(crate) fn evidence(store: &Store) -> Result<Unknown> {
     lost.extend(left.iter().filter(|(_, sequence)| *sequence >= next_sequence).map(|(id, _)| *id));
     lost.sort_unstable();
     Ok(Unknown { strays, lost })
+}
+
+/// True when the object of a pack was not made by who announced it here, but by who announced the same id in another database: by their marks, which both have drawn at random. What was recorded as
+/// sealed was made here, as an object of that name is made once. One that has no header yet, or a torn one, is not told apart: if somebody is still writing it, sealing it will fail.
+///
+/// # Errors
+/// Those of the engine; damage is none.
+pub(crate) fn is_anothers(store: &Store, row: &PackRow) -> Result<bool> {
+    if row.is_committed() || row.bytes > 0 {
+        return Ok(false);
+    }
+    // What is kept nearby may be from before.
+    store.backend.forget(row.id);
+    match store.packs.read_header(row.id) {
+        Ok(header) => Ok(header.mark != row.mark),
+        Err(error) if is_about_the_pack(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Fails when the database is older than its packs; otherwise says which objects are strays.
@@ -113,7 +137,7 @@ pub(crate) fn describe(lost: &[PackId]) -> String {
     let more = if lost.len() > NAMED { ", …" } else { "" };
     let (noun, verb, it) = if lost.len() == 1 { ("pack", "is", "it") } else { ("packs", "are", "them") };
     format!(
-        "the database is an older copy of itself that was put back: {noun} {}{more} {verb} whole, and it does not know what is in {it}",
+        "the database is an older copy of itself that was put back, or goes on beside another one: {noun} {}{more} {verb} whole, and it does not know what is in {it}",
         named.join(", ")
     )
 }

@@ -57,6 +57,7 @@ struct OpenCommit {
 
 struct Shared {
     id: SessionId,
+    kind: SessionKind,
     meta: Arc<dyn Meta>,
     turn: Mutex<()>,
     reliance: Mutex<Reliance>,
@@ -72,8 +73,6 @@ pub struct Session {
     shared: Arc<Shared>,
     renewer: Option<JoinHandle<()>>,
     lock_path: Option<PathBuf>,
-    /// The database's counters were found to be above every pack that is there.
-    pub(crate) is_above_packs: AtomicBool,
     _lock: Option<File>,
 }
 
@@ -103,6 +102,7 @@ impl Session {
         let (id, generation) = meta.open_session(kind, &description, LEASE_SECS)?;
         let shared = Arc::new(Shared {
             id,
+            kind,
             meta: Arc::clone(meta),
             turn: Mutex::new(()),
             reliance: Mutex::new(Reliance::new(generation)),
@@ -113,8 +113,7 @@ impl Session {
         });
         let renewing = Arc::clone(&shared);
         let renewer = std::thread::spawn(move || renewing.renew());
-        let is_above_packs = AtomicBool::new(false);
-        Ok(Arc::new(Self { shared, renewer: Some(renewer), lock_path, is_above_packs, _lock: lock }))
+        Ok(Arc::new(Self { shared, renewer: Some(renewer), lock_path, _lock: lock }))
     }
 
     /// Its number.
@@ -313,8 +312,11 @@ impl Shared {
         }
     }
 
-    /// Rule 8.
+    /// Rule 8. Who only reads relies on nothing, and has nothing to acknowledge (rule 12).
     fn acknowledge(&self, number: u64) -> Result<()> {
+        if self.kind == SessionKind::Reader {
+            return Ok(());
+        }
         let _turn = self.turn.lock().expect("no panic while held");
         self.settle()?;
         let is_known = {

@@ -1,9 +1,8 @@
 //! An open store: its engines put together.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
 
 use outrigger_format::{Fingerprint, Footer, PackId, Place};
 
@@ -13,7 +12,8 @@ use outrigger_offload::runtime::Runtime;
 use crate::backend::{Access, AwayBackend, Backend};
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::index::{Followed, Index, IndexOptions, LoadFooter};
+use crate::follow::{self, Census};
+use crate::index::{Index, IndexOptions, LoadFooter};
 use crate::meta::jobs::Jobs;
 use crate::meta::{Meta, OpenMode, Others, PackRow, PackState, PostgresMeta, SessionKind, SqliteMeta};
 use crate::older;
@@ -22,6 +22,7 @@ use crate::read::packs::PackReader;
 use crate::remains;
 use crate::session::{Session, is_gone, remove_old_locks};
 use crate::shared::{self, Shared};
+use crate::space::StoredBytes;
 use crate::table_cache::{TABLE_CACHE_FILE, TableCache, TableCacheOptions};
 use crate::tell;
 use crate::verified::Verified;
@@ -54,6 +55,9 @@ pub struct Store {
     /// Reads, checks and caches frames.
     pub packs: Arc<PackReader>,
     devices: OnceLock<Devices>,
+    /// The database's counters were found to be above every pack that is there.
+    is_above_packs: AtomicBool,
+    stored: StoredBytes,
 }
 
 /// Who works for the writers beside the processor.
@@ -69,6 +73,16 @@ enum Purpose {
     Use,
     /// To be looked at: soon, and whether its packs are there or not.
     Look,
+}
+
+impl Purpose {
+    /// What all packs are, where it is needed.
+    fn census(self, meta: &dyn Meta) -> Result<Census> {
+        match self {
+            Self::Use => Census::of(meta),
+            Self::Look => Ok(Census::default()),
+        }
+    }
 }
 
 /// Opens the packs.
@@ -101,8 +115,9 @@ impl Store {
     pub fn init(dir: &Path, config: &StoreConfig) -> Result<Self> {
         config.validate()?;
         if let Some(url) = shared::url(dir) {
-            let store =
-                Self::assemble_shared(url, shared::init(url, config)?, false, Purpose::Use)?.indexed()?;
+            let (store, census) =
+                Self::assemble_shared(url, shared::init(url, config)?, false, Purpose::Use)?;
+            let store = store.indexed(census)?;
             tell::note_whole(&*store.meta)?;
             return Ok(store);
         }
@@ -158,19 +173,20 @@ impl Store {
     /// # Errors
     /// `NotFound` when there is none, `Newer`, `Damaged`, `Denied`; `Busy` or `Io` when a server cannot be reached.
     pub fn open(dir: &Path, read_only: bool) -> Result<Self> {
-        Self::open_with(dir, read_only, Purpose::Use)?.indexed()
+        let (store, census) = Self::open_with(dir, read_only, Purpose::Use)?;
+        store.indexed(census)
     }
 
-    /// Opens a store to say how it fares, for which its packs need not be there, and are not looked into: its index is empty. If their place cannot be reached, or is another store's, [`Backend::trouble`] says so, and
+    /// Opens a store to say how it fares, for which its packs need not be there, and are not looked into: its index is empty, and no row of them is read. If their place cannot be reached, or is another store's, [`Backend::trouble`] says so, and
     /// nothing can be read.
     ///
     /// # Errors
     /// Those of [`Store::open`] that are about the database and the configuration.
     pub fn open_to_look(dir: &Path) -> Result<Self> {
-        Self::open_with(dir, true, Purpose::Look)
+        Ok(Self::open_with(dir, true, Purpose::Look)?.0)
     }
 
-    fn open_with(dir: &Path, read_only: bool, purpose: Purpose) -> Result<Self> {
+    fn open_with(dir: &Path, read_only: bool, purpose: Purpose) -> Result<(Self, Census)> {
         if let Some(url) = shared::url(dir) {
             return Self::assemble_shared(url, shared::open(url, read_only)?, read_only, purpose);
         }
@@ -190,22 +206,31 @@ impl Store {
             make_directories(dir, &config, &meta)?;
         }
         let backend = open_packs(&config, dir, read_only, purpose)?;
-        Self::assemble(dir, config, Arc::new(meta), backend, read_only, Others::Trust)
+        let mut census = purpose.census(&meta)?;
+        let store =
+            Self::assemble(dir, config, Arc::new(meta), backend, read_only, Others::Trust, &mut census)?;
+        Ok((store, census))
     }
 
-    fn assemble_shared(url: &str, shared: Shared, read_only: bool, purpose: Purpose) -> Result<Self> {
+    fn assemble_shared(
+        url: &str,
+        shared: Shared,
+        read_only: bool,
+        purpose: Purpose,
+    ) -> Result<(Self, Census)> {
         let Shared { meta, config, dir } = shared;
         let read_only = read_only || meta.is_read_only();
         let backend = open_packs(&config, &dir, read_only, purpose)?;
         let database = Arc::clone(&meta) as Arc<dyn Meta>;
         let others = meta.others();
-        let mut store = Self::assemble(&dir, config, database, backend, read_only, others)?;
+        let mut census = purpose.census(&*meta)?;
+        let mut store = Self::assemble(&dir, config, database, backend, read_only, others, &mut census)?;
         store.name = PathBuf::from(url);
         store.postgres = Some(meta);
-        Ok(store)
+        Ok((store, census))
     }
 
-    /// Puts a store together from a database and packs that are open already (`recover` has just made the one).
+    /// Puts a store together from a database and packs that are open already (`recover` has just made the one), and from what that database says of all packs.
     pub(crate) fn assemble(
         dir: &Path,
         config: StoreConfig,
@@ -213,15 +238,10 @@ impl Store {
         backend: Arc<dyn Backend>,
         read_only: bool,
         others: Others,
+        census: &mut Census,
     ) -> Result<Self> {
         let packs = Arc::new(PackReader::new(Arc::clone(&backend), config.id, config.fingerprint));
-        let rows = meta.packs()?;
-        let newest = rows.iter().map(|row| row.id).max();
-        let kept: HashSet<PackId> =
-            rows.iter().filter(|row| row.state != PackState::Dead).map(|row| row.id).collect();
-        // Asked of packs that a run covers, which were announced once: without a row they are long gone, unless they are
-        // newer than these rows.
-        let live = Arc::new(move |pack| kept.contains(&pack) || Some(pack) > newest);
+        let live = Arc::new(census.take_kept());
         if others == Others::Verify && !read_only {
             let live = Arc::clone(&live);
             let path = dir.join(VERIFIED_FILE);
@@ -243,14 +263,28 @@ impl Store {
             index: Arc::new(index),
             packs,
             devices: OnceLock::new(),
+            is_above_packs: AtomicBool::new(false),
+            stored: StoredBytes::default(),
         };
         Ok(store)
     }
 
     /// With an index that knows every committed pack.
-    pub(crate) fn indexed(self) -> Result<Self> {
-        cover(&self.index, &self.meta.packs()?)?;
+    pub(crate) fn indexed(self, census: Census) -> Result<Self> {
+        census.cover(&self.index)?;
         Ok(self)
+    }
+
+    /// Bytes that its packs take, as they were some seconds ago at most, or, where there are very many, a minute.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    pub fn stored_bytes(&self) -> Result<u64> {
+        self.stored.get(|| {
+            let sums = self.meta.pack_sums()?;
+            let stored = sums.iter().filter(|sum| sum.state != PackState::Writing);
+            Ok(stored.map(|sum| sum.bytes).sum())
+        })
     }
 
     /// Ids of the live and condemned packs, rising.
@@ -270,7 +304,7 @@ impl Store {
     /// # Errors
     /// When the database or a footer cannot be read.
     pub fn refresh_index(&self) -> Result<()> {
-        refresh_index(&*self.meta, &self.index)
+        follow::refresh_index(&*self.meta, &self.index)
     }
 
     /// As [`Store::refresh_index`], of what has changed since the last time, where the database tells: for whoever follows other hosts. A pack whose footer could not be read then is
@@ -279,7 +313,7 @@ impl Store {
     /// # Errors
     /// As there.
     pub fn follow_packs(&self) -> Result<()> {
-        follow_packs(&*self.meta, &self.index)
+        follow::follow_packs(&*self.meta, &self.index)
     }
 
     /// The store's directory; of one whose metadata lies in PostgreSQL, this host's cache directory.
@@ -406,11 +440,28 @@ impl Store {
     pub fn session(&self, kind: SessionKind, what: &str) -> Result<Arc<Session>> {
         self.require_writable()?;
         if kind == SessionKind::Writer && self.backend.lists_cheaply() {
-            older::raise_counters(&*self.meta, &*self.backend)?;
+            self.raise_counters_once()?;
         }
         let locks = self.locks_dir();
         remove_old_locks(&*self.meta, &locks);
         Session::open(&self.meta, kind, Some(&locks), what)
+    }
+
+    /// Raises the database's counters above all packs, the first time.
+    ///
+    /// Once is enough. Whoever stores something here, this process or another one, on this host or another, has its ids from the same counters, so what comes later lies below them. Only another history's packs can lie above: those
+    /// of a database in whose place an older copy of it was put, and that happens while nobody has the store open; or those of one that goes on beside this one, over the same packs, as an old primary beside the new. These may come
+    /// at any moment, so that no listing would be late enough. There it is the pack's name that decides: who creates or seals one under a name that is taken is refused and passes it by, and an intent for it gives nobody a right to
+    /// what another has made ([`older::is_anothers`]).
+    ///
+    /// # Errors
+    /// Those of the engine and the database.
+    pub(crate) fn raise_counters_once(&self) -> Result<()> {
+        if !self.is_above_packs.load(Ordering::Relaxed) {
+            older::raise_counters(&*self.meta, &*self.backend)?;
+            self.is_above_packs.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Opens a session that is the collector: while it is, nobody else takes packs away. One that was killed is succeeded at once. Also says how
@@ -474,52 +525,6 @@ fn make_directories(dir: &Path, config: &StoreConfig, meta: &SqliteMeta) -> Resu
         )));
     }
     make("packs")
-}
-
-/// How long changes alone are followed, until all rows are looked at again.
-const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(600);
-
-/// See [`Store::follow_packs`].
-pub(crate) fn follow_packs(meta: &dyn Meta, index: &Index) -> Result<()> {
-    let mut followed = index.followed();
-    if let Some(Followed { mark, looked }) = *followed
-        && looked.elapsed() < LOOK_AT_ALL_EVERY
-        && let Some(changes) = meta.changed_packs(mark)?
-    {
-        let dead = changes.rows.iter().filter(|row| row.state == PackState::Dead);
-        index.remove_packs(&dead.map(|row| row.id).collect::<Vec<_>>());
-        cover(index, &changes.rows)?;
-        *followed = Some(Followed { mark: changes.mark, looked });
-        return Ok(());
-    }
-    look_at_all(meta, index, &mut followed)
-}
-
-/// See [`Store::refresh_index`].
-pub(crate) fn refresh_index(meta: &dyn Meta, index: &Index) -> Result<()> {
-    look_at_all(meta, index, &mut index.followed())
-}
-
-fn look_at_all(meta: &dyn Meta, index: &Index, followed: &mut Option<Followed>) -> Result<()> {
-    // What is removed from the index never comes back, so a pack that is sealed and not committed must not count as gone:
-    // the index knows it, and its row came before. Hence the order.
-    let mut gone = index.covered_packs();
-    let (rows, mark) = meta.packs_to_follow()?;
-    let kept: HashSet<PackId> =
-        rows.iter().filter(|row| row.state != PackState::Dead).map(|row| row.id).collect();
-    gone.retain(|pack| !kept.contains(pack));
-    index.remove_packs(&gone);
-    cover(index, &rows)?;
-    *followed = mark.map(|mark| Followed { mark, looked: Instant::now() });
-    Ok(())
-}
-
-/// Tells the index of those that are committed.
-fn cover(index: &Index, rows: &[PackRow]) -> Result<()> {
-    let committed = rows.iter().filter(|row| row.is_committed());
-    let mut committed: Vec<(PackId, u32)> = committed.map(|row| (row.id, row.chunks)).collect();
-    committed.sort_unstable();
-    index.cover_counted(&committed).map(drop)
 }
 
 /// Lets the index read footers.

@@ -57,8 +57,8 @@ struct Follower<'m> {
 
 impl<'m> Follower<'m> {
     fn new(meta: &'m PostgresMeta) -> Self {
-        let (rows, mark) = meta.packs_to_follow().unwrap();
-        Self { meta, mark: mark.unwrap(), rows: rows.into_iter().map(|row| (row.id, row)).collect() }
+        let (mark, rows) = (meta.pack_mark().unwrap().unwrap(), meta.packs().unwrap());
+        Self { meta, mark, rows: rows.into_iter().map(|row| (row.id, row)).collect() }
     }
 
     /// Reads what has changed, and says how many rows that was.
@@ -129,7 +129,7 @@ fn a_follower_beside_many_writers_misses_nothing() {
                 let meta = open(url);
                 let session = writer(&meta);
                 for round in 0..25 {
-                    let ids = meta.announce_packs(session, PackKind::Data, 1 + number as u32).unwrap();
+                    let ids = meta.announce_packs(session, PackKind::Data, 1 + number as u32, 0).unwrap();
                     let rows: Vec<PackRow> = ids
                         .iter()
                         .map(|id| PackRow {
@@ -141,6 +141,7 @@ fn a_follower_beside_many_writers_misses_nothing() {
                             raw_bytes: 8,
                             chunks: round,
                             dead_since: 0,
+                            mark: 0,
                         })
                         .collect();
                     meta.packs_sealed(session, &rows).unwrap();
@@ -184,7 +185,7 @@ fn a_store_from_before_packs_were_followed_is_followed_when_it_is_opened() {
     without_changes(server, &schema);
     server.sql(&format!("UPDATE {schema}.about SET version = 5"));
     let reader = PostgresMeta::open(Location::parse(&url).unwrap(), true).unwrap();
-    assert_eq!(reader.packs_to_follow().unwrap().1, None);
+    assert_eq!(reader.pack_mark().unwrap(), None);
     // What a program of that version changes, which has been running since before, is told, too.
     let meta = open(&url);
     let mut follower = Follower::new(&meta);
@@ -198,7 +199,7 @@ fn a_store_from_before_packs_were_followed_is_followed_when_it_is_opened() {
 
 /// Announces a pack.
 fn announced(meta: &PostgresMeta) -> PackId {
-    meta.announce_packs(writer(meta), PackKind::Data, 1).unwrap()[0]
+    meta.announce_packs(writer(meta), PackKind::Data, 1, 0).unwrap()[0]
 }
 
 /// What a look costs: of all rows, and of what has changed. `PACKS=100000 cargo test --release -p outrigger-store --test following cost -- --nocapture` for figures.

@@ -295,7 +295,7 @@ fn torn_objects_that_no_row_knows_go() {
     put_bytes(&store, "keep", unique(1, 100_000)).unwrap();
     // A fenced writer made its object late: the row is gone already.
     let session = store.session(SessionKind::Writer, "late").unwrap();
-    let id = store.meta.announce_packs(session.id(), PackKind::Data, 1).unwrap()[0];
+    let id = store.meta.announce_packs(session.id(), PackKind::Data, 1, 0).unwrap()[0];
     store.meta.fence(session.id()).unwrap();
     collect(&store, &thorough()).unwrap();
     assert!(!store.meta.packs().unwrap().iter().any(|row| row.id == id));

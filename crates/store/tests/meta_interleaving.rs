@@ -296,7 +296,7 @@ fn commit_and_fence(engine: Engine) {
         let engine = engine().expect("it was there just now");
         engine.meta.raise_counters(1, 100, 1).unwrap();
         let (handle, session) = (engine.another(), engine.writer());
-        let pack = engine.meta.announce_packs(session, PackKind::Data, 1).unwrap()[0];
+        let pack = engine.meta.announce_packs(session, PackKind::Data, 1, 0).unwrap()[0];
         let row = engine.meta.packs().unwrap()[0].clone();
         engine.meta.packs_sealed(session, &[PackRow { bytes: 1, ..row }]).unwrap();
         let work = Commit { packs: vec![pack], changes: two_directories(), time: 7 };
@@ -348,7 +348,7 @@ fn handed_out_once(engine: &Fixture) {
                     let taken = verdict(handle.take_collector(session));
                     let mut ids = Vec::new();
                     for _ in 0..20 {
-                        let packs = handle.announce_packs(session, PackKind::Data, 2).unwrap();
+                        let packs = handle.announce_packs(session, PackKind::Data, 2, 0).unwrap();
                         ids.extend(packs.iter().map(|pack| pack.0));
                         ids.push(1 << 50 | handle.next_sequence().unwrap());
                         ids.push(1 << 60 | handle.reserve_inodes(1).unwrap().start);

@@ -1,6 +1,5 @@
 //! What `statfs` says of a store.
 
-use outrigger_store::meta::{PackRow, PackState};
 use outrigger_store::{Result, Store};
 
 use crate::fs::Statfs;
@@ -13,8 +12,7 @@ const BLOCK_BYTES: u32 = 4096;
 /// # Errors
 /// When the database or the disk cannot be asked.
 pub fn statfs(store: &Store, files: u64) -> Result<Statfs> {
-    let stored = |row: &PackRow| if row.state == PackState::Writing { 0 } else { row.bytes };
-    let used: u64 = store.meta.packs()?.iter().map(stored).sum();
+    let used = store.stored_bytes()?;
     let disk = rustix::fs::statvfs(store.dir()).map_err(std::io::Error::from);
     let disk = outrigger_store::Context::context(disk, || format!("cannot ask {}", store.dir().display()))?;
     let blocks = |count: u64| count.saturating_mul(disk.f_frsize) / u64::from(BLOCK_BYTES);

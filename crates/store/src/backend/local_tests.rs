@@ -33,6 +33,20 @@ fn conforms_in_shared_memory() {
     conformance::backend(&LocalBackend::open(dir.path(), true, false).unwrap());
 }
 
+/// Somebody took it for what a session that is over has left.
+#[test]
+fn what_was_removed_while_it_was_written_is_not_sealed() {
+    let dir = tempfile::tempdir().unwrap();
+    let backend = LocalBackend::open(dir.path(), true, false).unwrap();
+    for len in [10, 5 << 20] {
+        let mut writer = backend.create(PackId(5)).unwrap();
+        writer.append(&[IoSlice::new(&vec![1; len])]).unwrap();
+        backend.remove(PackId(5)).unwrap();
+        assert_eq!(writer.seal().unwrap_err().kind(), ErrorKind::NotFound);
+    }
+    write(&backend, 5, b"data");
+}
+
 #[test]
 fn lies_where_the_format_says_and_is_private() {
     let dir = tempfile::tempdir().unwrap();

@@ -18,6 +18,7 @@ use super::salvage::{Salvage, rewrite};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::gc::write_catalogue_anew;
 use crate::meta::{PackRow, PackState};
+use crate::older;
 use crate::session::{Session, lives};
 use crate::store::Store;
 
@@ -173,6 +174,9 @@ pub(super) fn remove_leftovers(store: &Store, leftovers: &[PackRow], findings: &
     let dead: HashSet<PackId> =
         rows.iter().filter(|row| row.state == PackState::Dead).map(|row| row.id).collect();
     for row in leftovers.iter().filter(|row| dead.contains(&row.id)) {
+        if older::is_anothers(store, row)? {
+            continue;
+        }
         store.backend.remove(row.id)?;
         store.meta.forget_packs(&[row.id])?;
         let name = row.id.to_string();

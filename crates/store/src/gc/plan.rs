@@ -91,7 +91,17 @@ mod tests {
 
     fn row(id: u64, bytes: u64) -> PackRow {
         let (kind, state, session) = (PackKind::Data, PackState::Live, SessionId(1));
-        PackRow { id: PackId(id), kind, state, session, bytes, raw_bytes: bytes, chunks: 1, dead_since: 0 }
+        PackRow {
+            id: PackId(id),
+            kind,
+            state,
+            session,
+            bytes,
+            raw_bytes: bytes,
+            chunks: 1,
+            dead_since: 0,
+            mark: 0,
+        }
     }
 
     #[test]

@@ -7,10 +7,12 @@ use outrigger_format::PackId;
 use super::report::{GcOptions, GcReport};
 use crate::error::Result;
 use crate::meta::{PackRow, PackState, SessionKind};
+use crate::older;
 use crate::session::is_gone;
 use crate::store::Store;
 
-/// Removes the objects of packs that have been dead for the grace period, and then their rows. A row whose session is not over stays.
+/// Removes the objects of packs that have been dead for the grace period, and then their rows. A row whose session is not over stays, and so does one under whose number another database
+/// has made an object, with that object: see [`crate::older`].
 pub(super) fn unlink_dead(
     store: &Store,
     rows: &[PackRow],
@@ -26,6 +28,9 @@ pub(super) fn unlink_dead(
             continue;
         }
         if let Some(len) = store.backend.len(row.id)? {
+            if older::is_anothers(store, row)? {
+                continue;
+            }
             if !options.dry_run {
                 store.backend.remove(row.id)?;
             }

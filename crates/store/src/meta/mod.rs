@@ -93,7 +93,7 @@ pub struct WriteCounts {
 pub struct Generation {
     /// Raised each time packs are condemned.
     pub number: u64,
-    /// Ids of all live packs, rising. Every other pack counts as absent.
+    /// Ids of all live packs, rising. Every other pack counts as absent. None are told to a session that opens to read: it relies on none.
     pub live: Vec<PackId>,
     /// From where on to ask for [`Meta::changed_packs`], where the engine tells changes.
     pub mark: Option<PackMark>,
@@ -171,6 +171,33 @@ pub struct PackRow {
     pub chunks: u32,
     /// When it became dead, nanoseconds since 1970; else 0.
     pub dead_since: u64,
+    /// Of a pack that was announced and never recorded as sealed: what its header has as [`mark`](outrigger_format::PackHeader::mark) if it was made by who announced it. 0: an earlier version
+    /// announced it. Else 0.
+    pub mark: u64,
+}
+
+/// Packs in one state.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PackSum {
+    /// The state.
+    pub state: PackState,
+    /// How many there are.
+    pub packs: u64,
+    /// Lengths of their objects, bytes.
+    pub bytes: u64,
+}
+
+impl PackState {
+    /// Its name, for people and programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Writing => "writing",
+            Self::Sealed => "sealed",
+            Self::Live => "live",
+            Self::Condemned => "condemned",
+            Self::Dead => "dead",
+        }
+    }
 }
 
 impl PackRow {
@@ -519,17 +546,27 @@ pub trait Meta: Send + Sync {
 
     // ---- packs ----------------------------------------------------------------------------------------------------
 
-    /// Announces `count` packs of `kind` that `session` will write, and returns their new ids, rising.
-    fn announce_packs(&self, session: SessionId, kind: PackKind, count: u32) -> Result<Vec<PackId>>;
+    /// Announces `count` packs of `kind` that `session` will write, with this mark in their headers, and returns their new ids, rising.
+    fn announce_packs(
+        &self,
+        session: SessionId,
+        kind: PackKind,
+        count: u32,
+        mark: u64,
+    ) -> Result<Vec<PackId>>;
     /// Takes back the intents of packs that the session announced and did not write: their names were taken. Rows in another state, or of another session, stay.
     fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()>;
     /// Records that packs that the session announced are sealed and durable (`bytes`, `raw_bytes`, `chunks` are taken from the rows).
     fn packs_sealed(&self, session: SessionId, packs: &[PackRow]) -> Result<()>;
     /// Every pack row.
     fn packs(&self) -> Result<Vec<PackRow>>;
-    /// Every pack row, and from where on to ask for changes, if the engine tells them.
-    fn packs_to_follow(&self) -> Result<(Vec<PackRow>, Option<PackMark>)> {
-        Ok((self.packs()?, None))
+    /// Up to `limit` pack rows, in the order of their ids, after `after`: for who needs little of many.
+    fn packs_after(&self, after: PackId, limit: usize) -> Result<Vec<PackRow>>;
+    /// Sums over all pack rows, by their state.
+    fn pack_sums(&self) -> Result<Vec<PackSum>>;
+    /// From where on to ask for what changes from now on, if the engine tells that. What is read afterwards is told once more at most.
+    fn pack_mark(&self) -> Result<Option<PackMark>> {
+        Ok(None)
     }
     /// Rows of packs that have changed since `mark`: all of them, whatever the order in which their transactions began and ended. `None` where that cannot be told, and all
     /// have to be looked at.

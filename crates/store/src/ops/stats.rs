@@ -6,7 +6,7 @@ use outrigger_format::{ChunkKind, FrameHeader, PackKind, Reason};
 
 use crate::error::{Context, Result};
 use crate::index::{IndexMemory, IndexStats};
-use crate::meta::{PackRow, PackState, TreeTotals};
+use crate::meta::{PackRow, TreeTotals};
 use crate::store::Store;
 
 /// Packs, their raw and stored bytes and chunks.
@@ -73,17 +73,6 @@ pub struct Stats {
     pub database_bytes: u64,
 }
 
-/// A state's name.
-pub fn state_name(state: PackState) -> &'static str {
-    match state {
-        PackState::Writing => "writing",
-        PackState::Sealed => "sealed",
-        PackState::Live => "live",
-        PackState::Condemned => "condemned",
-        PackState::Dead => "dead",
-    }
-}
-
 impl Stats {
     /// Sums over the packs that readers may use, of one kind (`data`, `meta`) or both.
     pub fn committed(&self, kind: Option<&str>) -> PackTotals {
@@ -120,7 +109,7 @@ pub fn stats(store: &Store, packs_max: usize) -> Result<Stats> {
     let rows = store.meta.packs()?;
     for row in &rows {
         let kind = if row.kind == PackKind::Data { "data" } else { "meta" };
-        let totals = stats.packs.entry((kind, state_name(row.state))).or_default();
+        let totals = stats.packs.entry((kind, row.state.name())).or_default();
         totals.packs += 1;
         totals.stored_bytes += row.bytes;
         totals.raw_bytes += row.raw_bytes;

@@ -9,7 +9,7 @@ use crate::backend::{Fill, Location, Place};
 use crate::copy::CopyNote;
 use crate::error::Result;
 use crate::gc::{Collecting, LastGc};
-use crate::meta::{PackState, SessionKind, SessionRow};
+use crate::meta::{SessionKind, SessionRow};
 use crate::session::is_gone;
 use crate::store::Store;
 
@@ -176,18 +176,9 @@ pub fn status(store: &Store) -> Result<Status> {
         }
     });
     let sessions: Vec<SessionStatus> = sessions.collect();
-    let mut packs = BTreeMap::<_, PacksStatus>::new();
-    for row in store.meta.packs()? {
-        let state = match row.state {
-            PackState::Writing => "writing",
-            PackState::Sealed => "sealed",
-            PackState::Live => "live",
-            PackState::Condemned => "condemned",
-            PackState::Dead => "dead",
-        };
-        let of = packs.entry(state).or_default();
-        of.packs += 1;
-        of.bytes += row.bytes;
+    let mut packs = BTreeMap::new();
+    for sum in store.meta.pack_sums()? {
+        packs.insert(sum.state.name(), PacksStatus { packs: sum.packs, bytes: sum.bytes });
     }
     let loose = store.meta.loose().map(|loose| loose.loose_owners()).transpose()?.unwrap_or_default();
     let note = CopyNote::read(&*store.meta)?;

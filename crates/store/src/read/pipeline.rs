@@ -7,10 +7,11 @@ use outrigger_format::{Entry, Fingerprint, FingerprintKind, Footer, PackId, Plac
 use super::manifest::{NodeSource, walk_entries};
 use super::packs::{PackReader, Wanted};
 use crate::error::{Error, ErrorKind, Result};
+use crate::follow::{follow_packs, refresh_index};
 use crate::index::Index;
 use crate::local::Extent;
 use crate::meta::Meta;
-use crate::store::{Store, follow_packs, refresh_index};
+use crate::store::Store;
 
 /// Reads verified bytes. Cheap to make; shared by reference between threads.
 pub struct Reader<'a> {

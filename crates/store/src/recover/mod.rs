@@ -36,6 +36,7 @@ use crate::check::salvage;
 use crate::clock;
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::follow::Census;
 use crate::meta::{Commit, Meta, OpenMode, Others, SessionKind, SqliteMeta};
 use crate::older::PACK_ID_GAP;
 use crate::remains;
@@ -132,8 +133,10 @@ fn rebuild(
     meta.adopt_packs(&survey.whole)?;
     report.packs = survey.whole.len() as u64;
 
-    let store = Store::assemble(dir, config, Arc::clone(&meta), Arc::clone(backend), false, Others::Trust)?
-        .indexed()?;
+    let mut rows = Census::of(&*meta)?;
+    let (database, packs) = (Arc::clone(&meta), Arc::clone(backend));
+    let store = Store::assemble(dir, config, database, packs, false, Others::Trust, &mut rows)?;
+    let store = store.indexed(rows)?;
     let session = Session::open(&meta, SessionKind::Writer, locks, "recover")?;
     let mut blocks = survey.blocks;
     let moved = salvage_torn(&store, &session, &survey.torn, &mut blocks, report)?;

@@ -126,6 +126,7 @@ pub(super) fn survey(
                     raw_bytes: raw_bytes(&packs, id, &footer, backend.as_ref()),
                     chunks,
                     dead_since: 0,
+                    mark: 0,
                 });
                 if header.kind == PackKind::Meta {
                     read_blocks(&packs, id, &footer, &mut survey.blocks, report)?;

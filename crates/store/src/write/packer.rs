@@ -14,6 +14,7 @@ use outrigger_format::{
 };
 
 use crate::backend::{Backend, PackWriter};
+use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::latency;
 use crate::meta::{Meta, PackRow, PackState, SessionId};
@@ -158,8 +159,11 @@ impl PackSink {
     }
 
     fn begin(&self) -> Result<OpenPack> {
-        let (id, mut writer) = self.create()?;
-        let header = PackHeader { kind: self.kind, fingerprint: self.fingerprint, id, store: self.store };
+        // Whose it is can be told by this even if another database has given out the same id.
+        let mark = u64::from_le_bytes(clock::random()?);
+        let (id, mut writer) = self.create(mark)?;
+        let header =
+            PackHeader { kind: self.kind, fingerprint: self.fingerprint, id, store: self.store, mark };
         writer.append(&[IoSlice::new(&header.encode())])?;
         Ok(OpenPack {
             id,
@@ -174,13 +178,13 @@ impl PackSink {
         })
     }
 
-    fn create(&self) -> Result<(PackId, Box<dyn PackWriter>)> {
+    fn create(&self, mark: u64) -> Result<(PackId, Box<dyn PackWriter>)> {
         let mut tries = 0;
         loop {
             // The intent is durable before the object exists, so that nothing is ever written that no row announces.
-            let id = self.announce()?;
+            let id = self.announce(mark)?;
             match self.backend.create(id) {
-                // The database is older than its packs, and this one is somebody's: an intent for it would have it swept.
+                // The database is older than its packs, or not the only one, and this one is somebody's.
                 Err(error) if error.kind() == ErrorKind::Exists && tries < TRIES => {
                     self.meta.withdraw_packs(self.session, &[id])?;
                     older::raise_counters(&*self.meta, &*self.backend)?;
@@ -193,17 +197,17 @@ impl PackSink {
 }
 
 impl PackSink {
-    fn announce(&self) -> Result<PackId> {
+    fn announce(&self, mark: u64) -> Result<PackId> {
         let (count, tries) = PLACING;
         for _ in 0..self.host.as_ref().map_or(0, |_| tries) {
-            let mut ids = self.meta.announce_packs(self.session, self.kind, count)?;
+            let mut ids = self.meta.announce_packs(self.session, self.kind, count, mark)?;
             let chosen = self.first_on_host(&ids).map(|at| ids.remove(at));
             self.meta.withdraw_packs(self.session, &ids)?;
             if let Some(id) = chosen {
                 return Ok(id);
             }
         }
-        Ok(self.meta.announce_packs(self.session, self.kind, 1)?[0])
+        Ok(self.meta.announce_packs(self.session, self.kind, 1, mark)?[0])
     }
 
     /// Which of `ids` the host would be the first to hold.
@@ -256,6 +260,7 @@ impl SealingPack {
             raw_bytes: pack.raw_bytes,
             chunks: footer.fingerprints().len() as u32,
             dead_since: 0,
+            mark: 0,
         };
         Ok(SealedPack { row, footer, sequences: pack.sequences })
     }
@@ -268,6 +273,7 @@ mod tests {
     use super::*;
     use crate::backend::MemoryBackend;
     use crate::config::Profile;
+    use crate::follow::Census;
     use crate::meta::{OpenMode, Others, SessionKind, SqliteMeta};
     use crate::store::create_store_dirs;
 
@@ -280,7 +286,9 @@ mod tests {
             Arc::new(SqliteMeta::open(&path.join("meta.db"), OpenMode::Create).unwrap());
         let backend = Arc::new(MemoryBackend::on_hosts(&["h0", "h1", "h2"]));
         let config = Profile::Default.config().unwrap();
-        let store = Store::assemble(&path, config, Arc::clone(&meta), backend, false, Others::Trust).unwrap();
+        let (database, mut rows) = (Arc::clone(&meta), Census::default());
+        let store =
+            Store::assemble(&path, config, database, backend, false, Others::Trust, &mut rows).unwrap();
         let session = store.session(SessionKind::Writer, "test").unwrap();
         let mut made = Vec::new();
         for host in ["h2", "h0", "h1", "h1", "nowhere"] {

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -27,7 +26,6 @@ use super::queue::{Batch, BufferPlan, Queue, Small};
 use super::sequence::{Sequencer, Stage};
 use super::worker::Shared;
 use crate::error::{Error, ErrorKind, Result};
-use crate::older;
 use crate::read::Nodes;
 use crate::session::Session;
 use crate::store::Store;
@@ -132,13 +130,9 @@ impl Writer {
         let fingerprint = store.config.fingerprint;
         let index = &store.index;
         let meta_sink = sink(PackKind::Meta);
-        // Many ids are announced for a placed pack: none of them may be one that a lost history gave out. Packs are listed for that, so a session does it once.
-        let is_unsure = host.is_some() && !session.is_above_packs.load(Ordering::Relaxed);
-        let raised = if is_unsure { older::raise_counters(&*store.meta, &*store.backend) } else { Ok(false) };
-        if is_unsure && raised.is_ok() {
-            session.is_above_packs.store(true, Ordering::Relaxed);
-        }
-        let begun = raised.and_then(|_| Ok((resumed?, Compare::new(store)?)));
+        // Many ids are announced for a placed pack, which are not to be those that a lost history gave out.
+        let raised = if host.is_some() { store.raise_counters_once() } else { Ok(()) };
+        let begun = raised.and_then(|()| Ok((resumed?, Compare::new(store)?)));
         let ((changes, own_packs), compare, refused) = match begun {
             Ok((resumed, compare)) => (resumed, Arc::new(compare), None),
             Err(error) => (Default::default(), Arc::default(), Some(error)),

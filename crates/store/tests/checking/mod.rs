@@ -202,6 +202,7 @@ pub fn add_pack(store: &Store, id: u64, kind: ChunkKind, chunks: &[Vec<u8>]) {
         fingerprint: config.fingerprint,
         id: PackId(id),
         store: config.id,
+        mark: 0,
     };
     let mut bytes = header.encode().to_vec();
     let mut footer = FooterBuilder::default();
@@ -232,6 +233,7 @@ pub fn add_pack(store: &Store, id: u64, kind: ChunkKind, chunks: &[Vec<u8>]) {
         raw_bytes: 0,
         chunks: chunks.len() as u32,
         dead_since: 0,
+        mark: 0,
     };
     store.meta.adopt_packs(&[row]).unwrap();
     store.refresh_index().unwrap();

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use outrigger_format::{PackId, PackKind, Root};
 use outrigger_store::meta::{
-    At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId,
-    SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
+    At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
+    SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
 };
 use outrigger_store::{Error, ErrorKind, Result, Unanswered};
 
@@ -69,10 +69,12 @@ impl Meta for FaultyMeta {
         fn close_session(session: SessionId) -> ();
         fn fence(session: SessionId) -> ();
         fn sessions() -> Vec<SessionRow>;
-        fn announce_packs(session: SessionId, kind: PackKind, count: u32) -> Vec<PackId>;
+        fn announce_packs(session: SessionId, kind: PackKind, count: u32, mark: u64) -> Vec<PackId>;
         fn withdraw_packs(session: SessionId, packs: &[PackId]) -> ();
         fn packs_sealed(session: SessionId, packs: &[PackRow]) -> ();
         fn packs() -> Vec<PackRow>;
+        fn packs_after(after: PackId, limit: usize) -> Vec<PackRow>;
+        fn pack_sums() -> Vec<PackSum>;
         fn sweep_packs(time: u64) -> u64;
         fn forget_packs(packs: &[PackId]) -> ();
         fn inode(at: At, number: u64) -> Option<Inode>;

@@ -37,7 +37,7 @@ fn of(engine: &Fixture, session: SessionId) -> Vec<Fingerprint> {
 }
 
 fn sealed(engine: &Fixture, session: SessionId) -> PackId {
-    let id = engine.meta.announce_packs(session, PackKind::Data, 1).unwrap()[0];
+    let id = engine.meta.announce_packs(session, PackKind::Data, 1, 0).unwrap()[0];
     let row = engine.meta.packs().unwrap().into_iter().find(|row| row.id == id).unwrap();
     engine.meta.packs_sealed(session, &[PackRow { bytes: 10, raw_bytes: 20, chunks: 3, ..row }]).unwrap();
     id

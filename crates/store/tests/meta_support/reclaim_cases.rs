@@ -2,8 +2,8 @@
 
 use outrigger_format::{PackId, PackKind, Root};
 use outrigger_store::meta::{
-    At, Change, Commit, Counters, PackRow, PackState, ROOT_INODE, SessionId, SessionKind, VersionRow,
-    orphan_holder,
+    At, Change, Commit, Counters, PackRow, PackState, PackSum, ROOT_INODE, SessionId, SessionKind,
+    VersionRow, orphan_holder,
 };
 use outrigger_store::{Error, ErrorKind};
 
@@ -14,7 +14,7 @@ fn state(engine: &Fixture, pack: PackId) -> Option<PackState> {
 }
 
 fn sealed(engine: &Fixture, session: SessionId) -> PackId {
-    let id = engine.meta.announce_packs(session, PackKind::Data, 1).unwrap()[0];
+    let id = engine.meta.announce_packs(session, PackKind::Data, 1, 0).unwrap()[0];
     let rows = engine.meta.packs().unwrap();
     let row = rows.into_iter().find(|row| row.id == id).unwrap();
     engine.meta.packs_sealed(session, &[PackRow { bytes: 10, raw_bytes: 20, chunks: 3, ..row }]).unwrap();
@@ -56,12 +56,13 @@ pub fn sessions_have_leases_that_their_work_renews(engine: &Fixture) {
         raw_bytes: 0,
         chunks: 0,
         dead_since: 0,
+        mark: 0,
     };
     let refused: [Result<(), Error>; 6] = [
         engine.commit(one, Vec::new()).map(drop),
         meta.renew(one, 10).map(drop),
         meta.acknowledge(one, &[]).map(drop),
-        meta.announce_packs(one, PackKind::Data, 1).map(drop),
+        meta.announce_packs(one, PackKind::Data, 1, 0).map(drop),
         meta.packs_sealed(one, &[pack]),
         meta.pin(one, &outrigger_store::meta::PinTarget::Now).map(drop),
     ];
@@ -76,7 +77,7 @@ pub fn sessions_have_leases_that_their_work_renews(engine: &Fixture) {
 pub fn packs_belong_to_their_session_until_they_are_live(engine: &Fixture) {
     let meta = &*engine.meta;
     let (one, two) = (engine.writer(), engine.writer());
-    let ids = meta.announce_packs(one, PackKind::Meta, 3).unwrap();
+    let ids = meta.announce_packs(one, PackKind::Meta, 3, u64::MAX - 6).unwrap();
     assert!(ids[0].0 > 0 && ids.is_sorted());
     let commit = |session, packs: &[PackId]| {
         meta.commit(session, &Commit { packs: packs.to_vec(), ..Commit::default() }).map(drop)
@@ -84,10 +85,10 @@ pub fn packs_belong_to_their_session_until_they_are_live(engine: &Fixture) {
     assert_eq!(kind(commit(one, &ids[..1])), ErrorKind::Invalid, "not sealed");
     let rows = meta.packs().unwrap();
     assert_eq!(
-        (rows.len(), rows[0].kind, rows[0].state, rows[0].session),
-        (3, PackKind::Meta, PackState::Writing, one)
+        (rows.len(), rows[0].kind, rows[0].state, rows[0].session, rows[0].mark),
+        (3, PackKind::Meta, PackState::Writing, one, u64::MAX - 6)
     );
-    let row = PackRow { bytes: 10, raw_bytes: 20, chunks: 3, ..rows[0].clone() };
+    let row = PackRow { bytes: 10, raw_bytes: 20, chunks: 3, mark: 0, ..rows[0].clone() };
     assert_eq!(kind(meta.packs_sealed(two, std::slice::from_ref(&row))), ErrorKind::Invalid);
     meta.packs_sealed(one, std::slice::from_ref(&row)).unwrap();
     assert_eq!(meta.packs().unwrap()[0], PackRow { state: PackState::Sealed, ..row });
@@ -104,9 +105,9 @@ pub fn packs_belong_to_their_session_until_they_are_live(engine: &Fixture) {
 pub fn only_what_ended_sessions_left_is_swept(engine: &Fixture) {
     let meta = &*engine.meta;
     let (one, two) = (engine.writer(), engine.writer());
-    let left = [meta.announce_packs(one, PackKind::Data, 1).unwrap()[0], sealed(engine, one)];
+    let left = [meta.announce_packs(one, PackKind::Data, 1, 9).unwrap()[0], sealed(engine, one)];
     let (kept, committed) = (sealed(engine, two), live(engine, one));
-    let withdrawn = meta.announce_packs(one, PackKind::Data, 2).unwrap();
+    let withdrawn = meta.announce_packs(one, PackKind::Data, 2, 0).unwrap();
     meta.withdraw_packs(two, &withdrawn).unwrap();
     assert_eq!(meta.packs().unwrap().len(), 6, "another's intents are not taken back");
     meta.withdraw_packs(one, &[withdrawn[0], withdrawn[1], left[1], committed]).unwrap();
@@ -117,14 +118,23 @@ pub fn only_what_ended_sessions_left_is_swept(engine: &Fixture) {
     assert_eq!(kind(meta.withdraw_packs(one, &left)), ErrorKind::Fenced);
     assert_eq!(meta.sweep_packs(5).unwrap(), 2);
     assert!(left.iter().all(|pack| state(engine, *pack) == Some(PackState::Dead)));
-    assert_eq!(meta.packs().unwrap()[0].dead_since, 5);
+    let rows = meta.packs().unwrap();
+    assert_eq!((rows[0].dead_since, rows[0].mark), (5, 9), "whose it would have been is known still");
+    // A page at a time, and in sums.
+    let page = |after: PackId| meta.packs_after(after, 3).unwrap();
+    let pages = [page(PackId(0)), page(rows[2].id), page(rows[3].id)];
+    assert_eq!(pages.each_ref().map(Vec::len), [3, 1, 0]);
+    assert_eq!(pages.concat(), rows);
+    let sum = |state, packs, bytes| PackSum { state, packs, bytes };
+    let sums = [sum(PackState::Sealed, 1, 10), sum(PackState::Live, 1, 10), sum(PackState::Dead, 2, 10)];
+    assert_eq!(meta.pack_sums().unwrap(), sums);
     assert_eq!(
         (state(engine, kept), state(engine, committed)),
         (Some(PackState::Sealed), Some(PackState::Live))
     );
     meta.forget_packs(&[left[0], left[1], kept, committed, PackId(99)]).unwrap();
     assert_eq!(meta.packs().unwrap().iter().map(|row| row.id).collect::<Vec<_>>(), [kept, committed]);
-    let next = meta.announce_packs(two, PackKind::Data, 1).unwrap()[0];
+    let next = meta.announce_packs(two, PackKind::Data, 1, 0).unwrap()[0];
     assert!(next > committed, "ids are never used twice");
 }
 
@@ -291,7 +301,7 @@ pub fn counters_rise_and_never_fall(engine: &Fixture) {
     let wanted = Counters { next_pack: 50, next_inode: 60, next_sequence: 70 };
     assert_eq!(meta.counters().unwrap(), wanted);
     assert_eq!(meta.counters().unwrap(), wanted, "asking gives nothing out");
-    assert_eq!(meta.announce_packs(engine.writer(), PackKind::Data, 1).unwrap(), [PackId(50)]);
+    assert_eq!(meta.announce_packs(engine.writer(), PackKind::Data, 1, 0).unwrap(), [PackId(50)]);
     assert_eq!(meta.reserve_inodes(1).unwrap(), 60..61);
     assert_eq!(meta.next_sequence().unwrap(), 70);
 }
@@ -307,14 +317,15 @@ pub fn a_lost_database_is_filled_again(engine: &Fixture) {
         raw_bytes: 2,
         chunks: 3,
         dead_since: 4,
+        mark: 5,
     };
-    let wanted = PackRow { state: PackState::Live, dead_since: 0, ..row.clone() };
+    let wanted = PackRow { state: PackState::Live, dead_since: 0, mark: 0, ..row.clone() };
     meta.adopt_packs(std::slice::from_ref(&row)).unwrap();
     meta.adopt_packs(&[PackRow { bytes: 9, ..row.clone() }]).unwrap();
     assert_eq!(meta.packs().unwrap(), [wanted]);
     assert_eq!(kind(meta.adopt_packs(&[PackRow { id: PackId(0), ..row }])), ErrorKind::Invalid);
     let writer = engine.writer();
-    assert_eq!(meta.announce_packs(writer, PackKind::Data, 1).unwrap(), [PackId(8)]);
+    assert_eq!(meta.announce_packs(writer, PackKind::Data, 1, 0).unwrap(), [PackId(8)]);
     meta.raise_counters(1, 20, 1).unwrap();
     engine.commit(writer, vec![file(ROOT_INODE, "f", 10, 3)]).unwrap();
     let version =

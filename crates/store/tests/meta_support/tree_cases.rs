@@ -210,7 +210,7 @@ pub fn a_commit_happens_wholly_or_not_at_all(engine: &Fixture) {
     numbers(engine);
     let writer = engine.writer();
     engine.commit(writer, vec![dir(R, "d", 10), file(10, "f", 11, 1)]).unwrap();
-    let pack = engine.meta.announce_packs(writer, outrigger_format::PackKind::Data, 1).unwrap()[0];
+    let pack = engine.meta.announce_packs(writer, outrigger_format::PackKind::Data, 1, 0).unwrap()[0];
     let row = engine.meta.packs().unwrap()[0].clone();
     engine.meta.packs_sealed(writer, &[PackRow { bytes: 5, ..row }]).unwrap();
     let (before, packs, totals) =

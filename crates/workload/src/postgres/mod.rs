@@ -21,6 +21,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 /// The database's superuser.
 const USER: &str = "tester";
 /// Names the socket's file.
@@ -226,13 +228,26 @@ impl Server {
     pub fn kill(&self) -> io::Result<()> {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let mut child = process.take().ok_or_else(|| io::Error::other("it does not run"))?;
-        let id = child.id();
-        let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
-        child.kill()?;
-        for other in children.split_ascii_whitespace() {
-            // It may be gone already.
-            let _ = Command::new("kill").args(["-9", other]).stderr(Stdio::null()).status();
+        let server = Pid::from_child(&child);
+        // Stopped, it begins nobody more and does not notice who ends, so that none is overlooked.
+        kill_process(server, Signal::STOP)?;
+        while !matches!(state(server), None | Some('T' | 'Z')) {
+            std::thread::sleep(Duration::from_millis(1));
         }
+        // Of a list that is read while somebody in it ends, others may be missing: so it is read again, until nobody in it lives.
+        loop {
+            let mut alive = children(server);
+            alive.retain(|one| !matches!(state(*one), None | Some('Z')));
+            if alive.is_empty() {
+                break;
+            }
+            for one in alive {
+                // It may be gone already.
+                let _ = kill_process(one, Signal::KILL);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child.kill()?;
         child.wait()?;
         Ok(())
     }
@@ -308,6 +323,18 @@ impl Drop for Server {
         drop(self.watchdog.stdin.take());
         let _ = self.watchdog.wait();
     }
+}
+
+/// What a process is doing, in a letter; `None` when there is none.
+fn state(process: Pid) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // Its name may have anything in it.
+    stat.rsplit(") ").next()?.chars().next()
+}
+
+fn children(process: Pid) -> Vec<Pid> {
+    let list = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    list.split_ascii_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect()
 }
 
 /// The URL of a store that is reached by the socket in a directory.

@@ -9,8 +9,7 @@ mod full;
 mod readers;
 mod servers;
 
-use std::fs::{self, File, OpenOptions};
-use std::io::Write as _;
+use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -187,12 +186,13 @@ impl Host {
 
     /// Writes a file that is on other hosts, and durable, when this has returned.
     fn synced(&self, name: &str, bytes: &[u8]) -> std::io::Result<()> {
-        let mut file = OpenOptions::new().create(true).write(true).truncate(true).open(self.path(name))?;
-        file.write_all(bytes)?;
-        file.sync_all()
+        let ended = self.sync_beside(name, bytes).wait()?;
+        fs::remove_file(self.place.path(name))?;
+        if ended.success() { Ok(()) } else { Err(std::io::Error::other(format!("writing it: {ended}"))) }
     }
 
-    /// The same by a process of its own, which need not end. Whatever a test starts while it has a file open itself, and that cannot be stored, waits until it can: the child closes what it inherits.
+    /// The same by a process of its own, which need not end. Whatever a test starts while it has a file open itself, and that cannot be stored, waits until it can: the child closes what it inherits. So what is to
+    /// bring a server back would be started once an operation has given up for want of it.
     fn sync_beside(&self, name: &str, bytes: &[u8]) -> Child {
         fs::write(self.place.path(name), bytes).unwrap();
         let (from, to) = (self.place.path(name), self.path(name));

@@ -283,10 +283,14 @@ impl PackFile {
         }
     }
 
-    /// Gives a file that is whole and durable the pack's name, unless it has it; over none that is there.
+    /// Gives a file that is whole and durable the pack's name, unless it has it; over none that is there. A file that somebody has removed meanwhile is none that anything may rely on.
     fn show(&self) -> Result<()> {
         let (packs, own) = (&self.shared.packs, super::relative(self.id));
-        if self.name != own {
+        if self.name == own {
+            rustix::fs::statat(packs, &own, AtFlags::SYMLINK_NOFOLLOW).context(|| {
+                format!("pack {} was removed while it was written", self.shared.full(self.id).display())
+            })?;
+        } else {
             rustix::fs::linkat(packs, &self.name, packs, &own, AtFlags::empty())
                 .and_then(|()| rustix::fs::unlinkat(packs, &self.name, AtFlags::empty()))
                 .context(|| format!("cannot create pack {}", self.shared.full(self.id).display()))?;

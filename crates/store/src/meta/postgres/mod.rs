@@ -68,7 +68,8 @@ use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::telling::{Anew, Telling, Told};
 use super::{
     At, Commit, Committed, Counters, DirEntry, Generation, Hanging, Inode, Meta, PackChanges, PackMark,
-    PackRow, PinTarget, SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow, WriteCounts,
+    PackRow, PackSum, PinTarget, SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
+    WriteCounts,
 };
 use crate::error::{Error, ErrorKind, Result, Unanswered};
 
@@ -267,8 +268,14 @@ impl Meta for PostgresMeta {
         self.list("listing sessions", sessions::ALL, sessions::read)
     }
 
-    fn announce_packs(&self, session: SessionId, kind: PackKind, count: u32) -> Result<Vec<PackId>> {
-        self.write("announcing packs", Gate::Shared, |tx| packs::announce(tx, session, kind, count))
+    fn announce_packs(
+        &self,
+        session: SessionId,
+        kind: PackKind,
+        count: u32,
+        mark: u64,
+    ) -> Result<Vec<PackId>> {
+        self.write("announcing packs", Gate::Shared, |tx| packs::announce(tx, session, kind, (count, mark)))
     }
 
     fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
@@ -283,12 +290,24 @@ impl Meta for PostgresMeta {
         self.list("listing packs", packs::EVERY, packs::read)
     }
 
-    fn packs_to_follow(&self) -> Result<(Vec<PackRow>, Option<PackMark>)> {
-        // The mark first: what changes in between is told twice.
-        let what = "asking from where on to follow packs";
+    fn packs_after(&self, after: PackId, limit: usize) -> Result<Vec<PackRow>> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let query = Query::new(packs::AFTER).int(after.0 as i64).int(limit);
+        self.read("listing packs", &query, |answer| answer.rows.iter().map(packs::read).collect())
+    }
+
+    fn pack_sums(&self) -> Result<Vec<PackSum>> {
+        self.transactions.read("summing up packs", |connection| {
+            connection.query(&Query::new(packs::SUMS))?.rows.iter().map(packs::read_sum).collect()
+        })
+    }
+
+    fn pack_mark(&self) -> Result<Option<PackMark>> {
+        if !self.tables.has_changed {
+            return Ok(None);
+        }
         let read = |answer: &Answer| packs::read_mark(counters::row(answer)?, 0);
-        let mark = self.read(what, &Query::new(packs::MARK), read)?;
-        Ok((self.packs()?, self.tables.has_changed.then_some(mark)))
+        self.read("asking from where on to follow packs", &Query::new(packs::MARK), read).map(Some)
     }
 
     fn changed_packs(&self, mark: PackMark) -> Result<Option<PackChanges>> {

@@ -9,11 +9,11 @@ use super::transaction::Tx;
 use super::{counters, sessions};
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::{PackChanges, PackMark, PackRow, PackState, SessionId, SessionKind};
+use crate::meta::{PackChanges, PackMark, PackRow, PackState, PackSum, SessionId, SessionKind};
 
 macro_rules! columns {
     () => {
-        "SELECT id, kind, state, session, bytes, raw_bytes, chunks, dead_since FROM @pack"
+        "SELECT id, kind, state, session, bytes, raw_bytes, chunks, dead_since, generation FROM @pack"
     };
 }
 
@@ -30,7 +30,7 @@ macro_rules! mark {
 pub(super) const MARK: &str = concat!("SELECT ", mark!(), " FROM @state s");
 /// The generation, a mark, and the rows that have changed since the mark `$1`: one statement, so one state. Where there are none, there is one row without a pack.
 pub(super) const CHANGED: &str = concat!(
-    "SELECT p.id, p.kind, p.state, p.session, p.bytes, p.raw_bytes, p.chunks, p.dead_since, s.generation, ",
+    "SELECT p.id, p.kind, p.state, p.session, p.bytes, p.raw_bytes, p.chunks, p.dead_since, p.generation, s.generation, ",
     mark!(),
     " FROM @state s LEFT JOIN @pack p ON p.changed >= $1"
 );
@@ -44,7 +44,7 @@ pub(super) fn read_mark(row: &Row, column: usize) -> Outcome<PackMark> {
 /// What [`CHANGED`] says; `None` when `since` was another server's, or one's that has been started again, or another table's.
 pub(super) fn read_changes(answer: &Answer, since: PackMark) -> Outcome<Option<PackChanges>> {
     let first = counters::row(answer)?;
-    let mark = read_mark(first, 9)?;
+    let mark = read_mark(first, 10)?;
     if mark.of != since.of || mark.at < since.at {
         return Ok(None);
     }
@@ -54,10 +54,16 @@ pub(super) fn read_changes(answer: &Answer, since: PackMark) -> Outcome<Option<P
             rows.push(read(row)?);
         }
     }
-    Ok(Some(PackChanges { generation: first.try_get::<_, i64>(8)? as u64, rows, mark }))
+    Ok(Some(PackChanges { generation: first.try_get::<_, i64>(9)? as u64, rows, mark }))
 }
+
 /// Every row, for [`read`].
 pub(super) const EVERY: &str = concat!(columns!(), " ORDER BY id");
+/// Some of those after the first parameter.
+pub(super) const AFTER: &str = concat!(columns!(), " WHERE id > $1 ORDER BY id LIMIT $2");
+/// Sums by state, for [`read_sum`].
+pub(super) const SUMS: &str =
+    "SELECT state, count(*), sum(bytes)::bigint FROM @pack GROUP BY state ORDER BY state";
 /// Live and condemned packs.
 pub(super) const COMMITTED: &str = concat!(columns!(), " WHERE state IN (2, 3) ORDER BY id");
 const SOME: &str = concat!(columns!(), " WHERE id = ANY ($1) ORDER BY id");
@@ -67,28 +73,40 @@ pub(super) fn ids(packs: &[PackId]) -> Vec<i64> {
     packs.iter().map(|pack| pack.0 as i64).collect()
 }
 
+fn state_of(number: i32) -> Outcome<PackState> {
+    Ok(match number {
+        0 => PackState::Writing,
+        1 => PackState::Sealed,
+        2 => PackState::Live,
+        3 => PackState::Condemned,
+        4 => PackState::Dead,
+        _ => return Err(refuse(ErrorKind::Damaged, format!("pack state {number}"))),
+    })
+}
+
+/// A row of [`SUMS`].
+pub(super) fn read_sum(row: &Row) -> Outcome<PackSum> {
+    let number = |column: usize| row.try_get::<_, i64>(column).map(|value| value as u64);
+    Ok(PackSum { state: state_of(row.try_get(0)?)?, packs: number(1)?, bytes: number(2)? })
+}
+
 /// A row.
 pub(super) fn read(row: &Row) -> Outcome<PackRow> {
     let damaged = |what: String| refuse(ErrorKind::Damaged, what);
     let number = |column: usize| row.try_get::<_, i64>(column).map(|value| value as u64);
     let (kind, state): (i32, i32) = (row.try_get(1)?, row.try_get(2)?);
     let kind = u8::try_from(kind).map_err(|_| damaged(format!("pack kind {kind}")))?;
+    let bytes = number(4)?;
     Ok(PackRow {
         id: PackId(number(0)?),
         kind: PackKind::from_byte(kind).map_err(|error| damaged(error.to_string()))?,
-        state: match state {
-            0 => PackState::Writing,
-            1 => PackState::Sealed,
-            2 => PackState::Live,
-            3 => PackState::Condemned,
-            4 => PackState::Dead,
-            _ => return Err(damaged(format!("pack state {state}"))),
-        },
+        state: state_of(state)?,
         session: SessionId(number(3)?),
-        bytes: number(4)?,
+        bytes,
         raw_bytes: number(5)?,
         chunks: u32::try_from(number(6)?).map_err(|_| damaged("a pack's count of chunks".to_owned()))?,
         dead_since: number(7)?,
+        mark: if bytes == 0 { number(8)? } else { 0 },
     })
 }
 
@@ -97,7 +115,7 @@ fn insert(packs: &[PackRow]) -> Query {
     let small = |of: fn(&PackRow) -> i32| packs.iter().map(of).collect::<Vec<_>>();
     Query::new(
         "INSERT INTO @pack (id, session, bytes, raw_bytes, chunks, dead_since, kind, state, generation) \
-         SELECT *, 0 FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int4[], $8::int4[]) \
+         SELECT * FROM unnest($1::int8[], $2::int8[], $3::int8[], $4::int8[], $5::int8[], $6::int8[], $7::int4[], $8::int4[], $9::int8[]) \
          ON CONFLICT DO NOTHING",
     )
     .ints(column(|pack| pack.id.0))
@@ -108,6 +126,7 @@ fn insert(packs: &[PackRow]) -> Query {
     .ints(column(|pack| pack.dead_since))
     .with(small(|pack| pack.kind as i32), Type::INT4_ARRAY)
     .with(small(|pack| pack.state as i32), Type::INT4_ARRAY)
+    .ints(column(|pack| pack.mark))
 }
 
 /// Hands out ids and records who is going to write them.
@@ -115,7 +134,7 @@ pub(super) fn announce(
     tx: &mut Tx<'_>,
     session: SessionId,
     kind: PackKind,
-    count: u32,
+    (count, mark): (u32, u64),
 ) -> Outcome<Vec<PackId>> {
     if sessions::require_live(tx, session)? == SessionKind::Reader {
         return Err(refuse(ErrorKind::Invalid, format!("session {} only reads", session.0)));
@@ -134,6 +153,7 @@ pub(super) fn announce(
         raw_bytes: 0,
         chunks: 0,
         dead_since: 0,
+        mark,
     };
     tx.later(insert(&ids.iter().map(row).collect::<Vec<_>>()));
     Ok(ids)
@@ -208,8 +228,8 @@ pub(super) fn adopt(tx: &mut Tx<'_>, packs: &[PackRow]) -> Outcome<()> {
         return Err(refuse(ErrorKind::Invalid, format!("{} cannot be a pack id", pack.id.0)));
     }
     let Some(newest) = packs.iter().map(|pack| pack.id.0).max() else { return Ok(()) };
-    let live: Vec<PackRow> =
-        packs.iter().map(|pack| PackRow { state: PackState::Live, dead_since: 0, ..pack.clone() }).collect();
+    let live = |pack: &PackRow| PackRow { state: PackState::Live, dead_since: 0, mark: 0, ..pack.clone() };
+    let live: Vec<PackRow> = packs.iter().map(live).collect();
     tx.later(insert(&live));
     counters::raise(tx, &[("next_pack", newest + 1)])
 }

@@ -177,7 +177,7 @@ CREATE TABLE @pack (
     bytes       bigint NOT NULL,
     raw_bytes   bigint NOT NULL,
     chunks      bigint NOT NULL,
-    generation  bigint NOT NULL,         -- at which it was last condemned
+    generation  bigint NOT NULL,         -- at which it was last condemned; before that, its mark
     dead_since  bigint NOT NULL,
     kind        int NOT NULL,
     state       int NOT NULL             -- 0 writing, 1 sealed, 2 live, 3 condemned, 4 dead

@@ -101,9 +101,11 @@ const GENERATION: &str = concat!(
     mark!(),
     " FROM @state s"
 );
+/// The same for who relies on nothing.
+const NUMBER: &str = concat!("SELECT generation, ARRAY[]::bigint[], ", mark!(), " FROM @state s");
 
-fn generation(tx: &mut Tx<'_>) -> Outcome<Generation> {
-    let answer = tx.one(Query::new(GENERATION))?;
+fn generation(tx: &mut Tx<'_>, kind: SessionKind) -> Outcome<Generation> {
+    let answer = tx.one(Query::new(if kind == SessionKind::Reader { NUMBER } else { GENERATION }))?;
     let row = counters::row(&answer)?;
     let live: Vec<i64> = row.try_get(1)?;
     Ok(Generation {
@@ -121,7 +123,7 @@ pub(super) fn open(
     lease_secs: u32,
 ) -> Outcome<(SessionId, Generation)> {
     let id = SessionId(counters::advance(tx, "next_session", 1)?);
-    let generation = generation(tx)?;
+    let generation = generation(tx, kind)?;
     // Readers and collectors rely on no hit when they write, so nobody ever waits for them.
     let acknowledged = if kind == SessionKind::Writer { generation.number as i64 } else { i64::MAX };
     let sql = concat!(
@@ -156,12 +158,12 @@ pub(super) fn renew(tx: &mut Tx<'_>, session: SessionId, lease_secs: u32) -> Out
 
 /// Acknowledges the current generation, and takes back the condemned packs that uncommitted work relies on (rule 8).
 pub(super) fn acknowledge(tx: &mut Tx<'_>, session: SessionId, relied: &[PackId]) -> Outcome<Generation> {
-    require_live(tx, session)?;
+    let kind = require_live(tx, session)?;
     tx.later(
         Query::new("UPDATE @pack SET state = 2 WHERE id = ANY ($1) AND state = 3")
             .ints(super::packs::ids(relied)),
     );
-    let generation = generation(tx)?;
+    let generation = generation(tx, kind)?;
     tx.later(
         Query::new("UPDATE @session SET acknowledged = greatest(acknowledged, $2) WHERE id = $1")
             .int(session.0 as i64)

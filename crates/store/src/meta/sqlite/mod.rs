@@ -52,8 +52,8 @@ use self::snapshots::PurgePosition;
 use super::fault::{Explain as _, Outcome};
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::{
-    At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PinTarget, SessionId,
-    SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
+    At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
+    SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
 };
 use crate::error::{Error, ErrorKind, Result, Unanswered};
 
@@ -236,8 +236,14 @@ impl Meta for SqliteMeta {
         self.read_once("listing sessions", |db| sessions::all(db, (self.clock)()))
     }
 
-    fn announce_packs(&self, session: SessionId, kind: PackKind, count: u32) -> Result<Vec<PackId>> {
-        self.write("announcing packs", |db| packs::announce(db, (self.clock)(), session, kind, count))
+    fn announce_packs(
+        &self,
+        session: SessionId,
+        kind: PackKind,
+        count: u32,
+        mark: u64,
+    ) -> Result<Vec<PackId>> {
+        self.write("announcing packs", |db| packs::announce(db, (self.clock)(), session, kind, (count, mark)))
     }
 
     fn withdraw_packs(&self, session: SessionId, packs: &[PackId]) -> Result<()> {
@@ -250,6 +256,15 @@ impl Meta for SqliteMeta {
 
     fn packs(&self) -> Result<Vec<PackRow>> {
         self.read_once("listing packs", |db| packs::select(db, packs::EVERY, []))
+    }
+
+    fn packs_after(&self, after: PackId, limit: usize) -> Result<Vec<PackRow>> {
+        let page = (after.0 as i64, i64::try_from(limit).unwrap_or(i64::MAX));
+        self.read_once("listing packs", |db| packs::select(db, packs::AFTER, page))
+    }
+
+    fn pack_sums(&self) -> Result<Vec<PackSum>> {
+        self.read_once("summing up packs", packs::sum_up)
     }
 
     fn sweep_packs(&self, time: u64) -> Result<u64> {

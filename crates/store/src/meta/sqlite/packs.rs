@@ -8,40 +8,47 @@ use super::sums::{self, pack_intact};
 use super::{sessions, state};
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::{PackRow, PackState, SessionId, SessionKind};
+use crate::meta::{PackRow, PackState, PackSum, SessionId, SessionKind};
 
-/// Conditions for [`select`].
-pub(super) const EVERY: &str = "1 = 1";
+/// For [`select`]: every row.
+pub(super) const EVERY: &str = "1 = 1 ORDER BY id";
 /// Live and condemned packs.
-pub(super) const COMMITTED: &str = "state IN (2, 3)";
+pub(super) const COMMITTED: &str = "state IN (2, 3) ORDER BY id";
+/// Some of those after the first parameter.
+pub(super) const AFTER: &str = "id > ?1 ORDER BY id LIMIT ?2";
+
+fn state_of(number: i64) -> Outcome<PackState> {
+    Ok(match number {
+        0 => PackState::Writing,
+        1 => PackState::Sealed,
+        2 => PackState::Live,
+        3 => PackState::Condemned,
+        4 => PackState::Dead,
+        _ => return Err(refuse(ErrorKind::Damaged, format!("pack state {number}"))),
+    })
+}
 
 fn read(row: &Row<'_>) -> Outcome<PackRow> {
-    sums::require(row, 8)?;
-    let state: i64 = row.get(2)?;
+    sums::require(row, 9)?;
+    let (state, bytes): (i64, i64) = (row.get(2)?, row.get(4)?);
     let damaged = |what: String| refuse(ErrorKind::Damaged, what);
     Ok(PackRow {
         id: PackId(row.get::<_, i64>(0)? as u64),
         kind: PackKind::from_byte(row.get(1)?).map_err(|error| damaged(error.to_string()))?,
-        state: match state {
-            0 => PackState::Writing,
-            1 => PackState::Sealed,
-            2 => PackState::Live,
-            3 => PackState::Condemned,
-            4 => PackState::Dead,
-            _ => return Err(damaged(format!("pack state {state}"))),
-        },
+        state: state_of(state)?,
         session: SessionId(row.get::<_, i64>(3)? as u64),
-        bytes: row.get::<_, i64>(4)? as u64,
+        bytes: bytes as u64,
         raw_bytes: row.get::<_, i64>(5)? as u64,
         chunks: row.get(6)?,
         dead_since: row.get::<_, i64>(7)? as u64,
+        mark: if bytes == 0 { row.get::<_, i64>(8)? as u64 } else { 0 },
     })
 }
 
-/// Rows for which `condition` holds, in the order of their ids.
+/// Rows for which a condition holds.
 pub(super) fn select(connection: &Connection, condition: &str, params: impl Params) -> Outcome<Vec<PackRow>> {
     let sql = format!(
-        "SELECT id, kind, state, session, bytes, raw_bytes, chunks, dead_since, {} FROM pack WHERE {condition} ORDER BY id",
+        "SELECT id, kind, state, session, bytes, raw_bytes, chunks, dead_since, generation, {} FROM pack WHERE {condition}",
         pack_intact!()
     );
     let mut statement = connection.prepare_cached(&sql)?;
@@ -53,9 +60,29 @@ pub(super) fn select(connection: &Connection, condition: &str, params: impl Para
     Ok(packs)
 }
 
+/// Sums by state.
+pub(super) fn sum_up(connection: &Connection) -> Outcome<Vec<PackSum>> {
+    let sql = concat!(
+        "SELECT state, count(*), sum(bytes), min(",
+        pack_intact!(),
+        ") FROM pack GROUP BY state ORDER BY state"
+    );
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        sums::require(row, 3)?;
+        let number = |column| row.get::<_, i64>(column).map(|number| number as u64);
+        found.push(PackSum { state: state_of(row.get(0)?)?, packs: number(1)?, bytes: number(2)? });
+    }
+    Ok(found)
+}
+
 fn insert(connection: &Connection, pack: &PackRow) -> rusqlite::Result<usize> {
     connection
-        .prepare_cached("INSERT INTO pack VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8) ON CONFLICT DO NOTHING")?
+        .prepare_cached(
+            "INSERT INTO pack VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?9, ?8) ON CONFLICT DO NOTHING",
+        )?
         .execute((
             pack.id.0 as i64,
             pack.kind as i64,
@@ -65,6 +92,7 @@ fn insert(connection: &Connection, pack: &PackRow) -> rusqlite::Result<usize> {
             pack.raw_bytes as i64,
             pack.chunks,
             pack.dead_since as i64,
+            pack.mark as i64,
         ))
 }
 
@@ -74,7 +102,7 @@ pub(super) fn announce(
     now: u64,
     session: SessionId,
     kind: PackKind,
-    count: u32,
+    (count, mark): (u32, u64),
 ) -> Outcome<Vec<PackId>> {
     if sessions::require_live(connection, now, session)? == SessionKind::Reader {
         return Err(refuse(ErrorKind::Invalid, format!("session {} only reads", session.0)));
@@ -88,7 +116,7 @@ pub(super) fn announce(
         let state = PackState::Writing;
         insert(
             connection,
-            &PackRow { id, kind, state, session, bytes: 0, raw_bytes: 0, chunks: 0, dead_since: 0 },
+            &PackRow { id, kind, state, session, bytes: 0, raw_bytes: 0, chunks: 0, dead_since: 0, mark },
         )?;
     }
     Ok(ids)
@@ -181,7 +209,7 @@ pub(super) fn adopt(connection: &Connection, packs: &[PackRow]) -> Outcome<()> {
         if pack.id.0 == 0 || pack.id > PackId::MAX {
             return Err(refuse(ErrorKind::Invalid, format!("{} cannot be a pack id", pack.id.0)));
         }
-        insert(connection, &PackRow { state: PackState::Live, dead_since: 0, ..pack.clone() })?;
+        insert(connection, &PackRow { state: PackState::Live, dead_since: 0, mark: 0, ..pack.clone() })?;
         let next = state::counter(connection, "next_pack")? as u64;
         if next <= pack.id.0 {
             advance(connection, "next_pack", pack.id.0 + 1 - next)?;

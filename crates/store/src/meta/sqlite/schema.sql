@@ -173,7 +173,7 @@ CREATE TABLE pack (
     bytes       INTEGER NOT NULL,
     raw_bytes   INTEGER NOT NULL,
     chunks      INTEGER NOT NULL,
-    generation  INTEGER NOT NULL,        -- at which it was last condemned
+    generation  INTEGER NOT NULL,        -- at which it was last condemned; before that, its mark
     dead_since  INTEGER NOT NULL,
     sum         INTEGER AS (row_sum(id, kind, state, session, bytes, raw_bytes, chunks, generation,
         dead_since)) STORED

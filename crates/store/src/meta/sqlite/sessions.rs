@@ -57,15 +57,15 @@ fn extend(connection: &Connection, session: SessionId, until: i64, end: i64) -> 
     Ok(())
 }
 
-/// What a writer may rely on.
-fn generation(connection: &Connection) -> Outcome<Generation> {
+/// What a writer may rely on; who only reads relies on nothing.
+fn generation(connection: &Connection, kind: SessionKind) -> Outcome<Generation> {
+    let number = counter(connection, "generation")? as u64;
+    if kind == SessionKind::Reader {
+        return Ok(Generation { number, live: Vec::new(), mark: None });
+    }
     let mut live = connection.prepare_cached("SELECT id FROM pack WHERE state = 2 ORDER BY id")?;
     let live = live.query_map([], |row| Ok(PackId(row.get::<_, i64>(0)? as u64)))?;
-    Ok(Generation {
-        number: counter(connection, "generation")? as u64,
-        live: live.collect::<rusqlite::Result<_>>()?,
-        mark: None,
-    })
+    Ok(Generation { number, live: live.collect::<rusqlite::Result<_>>()?, mark: None })
 }
 
 /// Inserts a session.
@@ -77,7 +77,7 @@ pub(super) fn open(
     lease_secs: u32,
 ) -> Outcome<(SessionId, Generation)> {
     let id = SessionId(advance(connection, "next_session", 1)?);
-    let generation = generation(connection)?;
+    let generation = generation(connection, kind)?;
     // Readers and collectors rely on no hit when they write, so nobody ever waits for them.
     let acknowledged = if kind == SessionKind::Writer { generation.number as i64 } else { i64::MAX };
     connection.prepare_cached("INSERT INTO session VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?.execute((
@@ -107,12 +107,12 @@ pub(super) fn acknowledge(
     session: SessionId,
     relied: &[PackId],
 ) -> Outcome<Generation> {
-    require_live(connection, now, session)?;
+    let kind = require_live(connection, now, session)?;
     let mut rescue = connection.prepare_cached("UPDATE pack SET state = 2 WHERE id = ?1 AND state = 3")?;
     for pack in relied {
         rescue.execute([pack.0 as i64])?;
     }
-    let generation = generation(connection)?;
+    let generation = generation(connection, kind)?;
     connection
         .prepare_cached("UPDATE session SET acknowledged = max(acknowledged, ?2) WHERE id = ?1")?
         .execute((session.0 as i64, generation.number as i64))?;

@@ -157,7 +157,8 @@ mod tests {
 
     /// A pack with so many chunks, of which only the footer is there.
     fn write(backend: &dyn Backend, id: PackId, chunks: u32) {
-        let header = PackHeader { kind: PackKind::Data, fingerprint: KIND, id, store: STORE }.encode();
+        let header =
+            PackHeader { kind: PackKind::Data, fingerprint: KIND, id, store: STORE, mark: 0 }.encode();
         let mut builder = FooterBuilder::default();
         let names: Vec<Fingerprint> = (0..chunks)
             .map(|number| {
