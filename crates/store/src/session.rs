@@ -281,8 +281,8 @@ impl Shared {
         let Some(unanswered) = self.commits().last_mut().filter(is_open).map(|open| open.unanswered) else {
             return Ok(());
         };
-        // Which takes as long as a server is waited for.
-        let has_happened = self.meta.has_happened(unanswered)?;
+        // Which takes as long as a server is waited for. What fails because of it is another commit, which has not been tried.
+        let has_happened = self.meta.has_happened(unanswered).map_err(|error| error.again())?;
         let mut commits = self.commits();
         let open = commits.last_mut().expect("who has the turn adds them, and nobody takes them away");
         open.has_happened = Some(has_happened);

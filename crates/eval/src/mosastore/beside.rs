@@ -54,7 +54,7 @@ pub fn files_bound(lab: &Lab) -> Result<Outcome, Failed> {
             "there is no C compiler `cc` to be run beside (package build-essential)".into(),
         ));
     }
-    let sources = lab.scale.pick(2, 24, 240);
+    let sources = lab.scale.pick(2, 24, 60);
     let program = move |lab: &Lab, room: &Path| compile(lab, room, sources);
     beside(lab, "a compilation, as many at once as there are threads", program)
 }

@@ -102,8 +102,9 @@ fn pass(mut from: UnixStream, mut to: UnixStream, judge: &dyn Fn() -> Piece, lat
             let _ = from.shutdown(Shutdown::Both);
             let may_arrive = late.may_arrive.lock().expect("no panic while held");
             drop(late.changed.wait_while(may_arrive, |may| !*may));
-            // Whoever passes on the answer finds that nobody takes it, and ends the connection.
+            // Nobody takes the answer. The connection ends when it has been given.
             let _ = to.write_all(&buffer[..count]);
+            let _ = to.shutdown(Shutdown::Write);
             return;
         }
         if piece == Piece::Lose {

@@ -165,6 +165,7 @@ CREATE TABLE held (
 CREATE VIEW retained (epoch) AS
     SELECT epoch FROM snapshot UNION SELECT epoch FROM pin;
 
+-- Before a pack was condemned its generation is its mark. (What stands within the table is part of what `check` compares.)
 CREATE TABLE pack (
     id          INTEGER PRIMARY KEY,
     kind        INTEGER NOT NULL,
@@ -173,7 +174,7 @@ CREATE TABLE pack (
     bytes       INTEGER NOT NULL,
     raw_bytes   INTEGER NOT NULL,
     chunks      INTEGER NOT NULL,
-    generation  INTEGER NOT NULL,        -- at which it was last condemned; before that, its mark
+    generation  INTEGER NOT NULL,        -- at which it was last condemned
     dead_since  INTEGER NOT NULL,
     sum         INTEGER AS (row_sum(id, kind, state, session, bytes, raw_bytes, chunks, generation,
         dead_since)) STORED
