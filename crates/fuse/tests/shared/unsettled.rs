@@ -13,10 +13,17 @@ use rustix::fs::OFlags;
 use super::hosts::{Cluster, Host, Open, USER, new_file};
 use super::{RDWR, random, reclaim};
 
+/// Which pieces are tried beside each other.
+#[derive(Clone, Copy)]
+struct Pieces {
+    at_once: i64,
+    apart: i64,
+}
+
 /// A small commit is a journey or two …
-const FEW: i64 = 8;
-/// … and packs are many. Most of the time all wait.
-const MANY: i64 = 24;
+const FEW: Pieces = Pieces { at_once: 8, apart: 1 };
+/// … and packs are many. Most of the time all wait. Every other piece is an answer, about: what is lost with that is lost with the next question, too.
+const MANY: Pieces = Pieces { at_once: 24, apart: 2 };
 
 const APPEND: OpenFlags = OFlags::WRONLY.union(OFlags::APPEND);
 
@@ -78,18 +85,18 @@ enum Became {
     Untold,
 }
 
-/// Runs `work` with a mount of its own for every piece that may be the last one, `at_once` of them beside each other, until the way is not lost any more. `work` is given a number of which it has not
+/// Runs `work` with a mount of its own for every piece that may be the last one, or some of them, until the way is not lost any more. `work` is given a number of which it has not
 /// heard yet. Some commit has to have happened untold: as other threads of a mount speak to the database too, that may take several tries.
 #[track_caller]
 fn at_every_piece(
     cluster: &Cluster,
     options: &SharedOptions,
-    at_once: i64,
+    Pieces { at_once, apart }: Pieces,
     work: impl Fn(&Way, &Host, u64) -> Became + Sync,
 ) {
     let (untold, numbers) = (AtomicUsize::new(0), AtomicU64::new(0));
-    for _ in 0..10 {
-        for first in (0..).step_by(at_once as usize) {
+    for attempt in 0..10 {
+        for first in (attempt % apart..).step_by((at_once * apart) as usize) {
             let all_lost = AtomicBool::new(true);
             let once = |pieces| {
                 let number = numbers.fetch_add(1, Ordering::SeqCst);
@@ -108,7 +115,7 @@ fn at_every_piece(
             };
             std::thread::scope(|scope| {
                 let once = &once;
-                (first..first + at_once).for_each(|pieces| drop(scope.spawn(move || once(pieces))));
+                (0..at_once).for_each(|at| drop(scope.spawn(move || once(first + at * apart))));
             });
             if !all_lost.into_inner() {
                 break;
@@ -133,9 +140,9 @@ fn became(was_lost: bool, is_untold: bool) -> Became {
 }
 
 /// Appends to a file, with the way lost at some point of its close, and perhaps by another host before it is there again.
-fn appends(cluster: &Cluster, len: usize, at_once: i64) {
+fn appends(cluster: &Cluster, len: usize, pieces: Pieces) {
     let two = cluster.mount();
-    at_every_piece(cluster, &SharedOptions::new(2), at_once, |way, one, number| {
+    at_every_piece(cluster, &SharedOptions::new(2), pieces, |way, one, number| {
         let (mut was_lost, mut is_untold) = (false, false);
         for theirs in [&b""[..], b"theirs"] {
             let name = format!("f{number}-{}", theirs.len());
