@@ -46,7 +46,8 @@ pub struct Unanswered {
 pub struct Error {
     kind: ErrorKind,
     context: String,
-    unanswered: Option<Unanswered>,
+    /// Apart, as few errors have it and all are moved about.
+    unanswered: Option<Box<Unanswered>>,
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
@@ -69,13 +70,13 @@ impl Error {
     /// What failed may have happened all the same.
     #[must_use]
     pub(crate) fn without_answer(mut self, unanswered: Unanswered) -> Self {
-        self.unanswered = Some(unanswered);
+        self.unanswered = Some(Box::new(unanswered));
         self
     }
 
     /// The transaction that failed, if it may have happened all the same: [`Session::has_happened`](crate::session::Session::has_happened) finds that out.
     pub fn unanswered(&self) -> Option<Unanswered> {
-        self.unanswered
+        self.unanswered.as_deref().copied()
     }
 
     /// Damage: `context` names the object.

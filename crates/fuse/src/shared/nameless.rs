@@ -127,7 +127,7 @@ impl Core {
         let touched = self.touch(&[parent], time, &mut changes);
         if let Err(error) = self.commit_small(changes, composed.chunks) {
             let is_taken = error.kind() == ErrorKind::Changed;
-            self.note_unsettled(&error, || Tried::Name { cut, parent, is_all });
+            self.note_unsettled(&error, || Tried::Name { cut: Box::new(cut), parent, is_all });
             return Err(if is_taken { Errno::EXIST } else { self.refused(&error) });
         }
         self.touched(touched);

@@ -24,7 +24,7 @@ pub(super) enum Tried {
     /// Give files their content.
     Store(Vec<Cut>),
     /// Give a file without one its first name, in this directory; with all that was written to it, or with what was stored before.
-    Name { cut: Cut, parent: u64, is_all: bool },
+    Name { cut: Box<Cut>, parent: u64, is_all: bool },
     /// Hold a file's prefix.
     Hold { file: Arc<File>, round: Round },
 }
