@@ -211,15 +211,15 @@ impl Session {
         Ok(committed)
     }
 
-    /// Whether a [`Session::commit`] that failed without an answer has happened all the same. `None`: it is none of this session's commits.
+    /// Whether a [`Session::commit`] that failed without an answer has happened all the same.
     ///
     /// # Errors
     /// When that cannot be found out now.
-    pub fn has_happened(&self, unanswered: Unanswered) -> Result<Option<bool>> {
+    pub fn has_happened(&self, unanswered: Unanswered) -> Result<bool> {
         let _turn = self.shared.turn.lock().expect("no panic while held");
         self.shared.settle()?;
         let commits = self.shared.commits();
-        Ok(commits.iter().find(|open| open.unanswered == unanswered).and_then(|open| open.has_happened))
+        Ok(commits.iter().any(|open| open.unanswered == unanswered && open.has_happened == Some(true)))
     }
 
     /// Whether it is a [`Session::commit`] that failed without an answer, whatever became of it.

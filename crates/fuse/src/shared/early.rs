@@ -62,6 +62,7 @@ fn followed_round(round: u64, stored: u64) -> u64 {
 }
 
 /// What a round stores.
+#[derive(Clone)]
 pub(super) struct Round {
     attributes: Attributes,
     over: Root,
@@ -348,13 +349,9 @@ impl Core {
         let to = Target::Orphan { inode: number, holder: holder(number, self.session.id()) };
         let (base, pieces) = (Arc::clone(&round.base), round.pieces.clone());
         let item = self.item_of(to, round.attributes.clone(), (base, pieces), policy)?;
-        let mut roots = match self.through_pipeline(vec![item], policies.chunk_max()?) {
-            Ok(roots) => roots,
-            Err(error) => {
-                self.note_unsettled(&error, || Tried::Hold { file: Arc::clone(file), round });
-                return Err(error);
-            }
-        };
+        let stored = self.through_pipeline(vec![item], policies.chunk_max()?);
+        let tried = || Tried::Hold { file: Arc::clone(file), round: round.clone() };
+        let mut roots = stored.inspect_err(|error| self.note_unsettled(error, tried))?;
         let lost =
             || Error::new(ErrorKind::Io, format!("the writer does not say what inode {number} became"));
         let root = roots.remove(&number).ok_or_else(lost)?;

@@ -433,13 +433,9 @@ impl Core {
             return Ok(());
         }
         let (cuts, items): (Vec<&Cut>, Vec<FileItem>) = large.into_iter().unzip();
-        let mut roots = match self.through_pipeline(items, chunk_max) {
-            Ok(roots) => roots,
-            Err(error) => {
-                self.note_unsettled(&error, || Tried::Store(cuts.into_iter().cloned().collect()));
-                return Err(error);
-            }
-        };
+        let tried = || Tried::Store(cuts.iter().copied().cloned().collect());
+        let stored = self.through_pipeline(items, chunk_max);
+        let mut roots = stored.inspect_err(|error| self.note_unsettled(error, tried))?;
         for cut in cuts {
             let number = cut.file.number;
             let root = roots.remove(&number).ok_or_else(|| {
@@ -522,11 +518,8 @@ impl Core {
             settled.push((cut, composed.root));
         }
         changes.extend_from_slice(more);
-        if let Err(error) = self.commit_small(changes, chunks) {
-            let cuts = || settled.into_iter().map(|(cut, _)| cut.clone()).collect();
-            self.note_unsettled(&error, || Tried::Store(cuts()));
-            return Err(error);
-        }
+        let tried = || Tried::Store(settled.iter().map(|(cut, _)| (*cut).clone()).collect());
+        self.commit_small(changes, chunks).inspect_err(|error| self.note_unsettled(error, tried))?;
         settled.into_iter().for_each(|(cut, root)| self.settle(cut, root));
         Ok(())
     }

@@ -80,7 +80,7 @@ impl Core {
     }
 
     fn settle_tried(&self, asked: &mut Asked, unsettled: &Unsettled) -> Result<()> {
-        let has_happened = self.session.has_happened(unsettled.unanswered)? == Some(true);
+        let has_happened = self.session.has_happened(unsettled.unanswered)?;
         match &unsettled.tried {
             Tried::Store(cuts) if has_happened => {
                 // All of it is known before anything is changed.

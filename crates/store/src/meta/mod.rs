@@ -13,6 +13,7 @@ mod fault;
 pub mod jobs;
 pub mod locks;
 pub mod loose;
+mod packs;
 mod postgres;
 mod sqlite;
 pub mod telling;
@@ -24,6 +25,7 @@ use outrigger_format::{PackId, PackKind, Root};
 
 use crate::error::{Result, Unanswered};
 
+pub use packs::{PackChanges, PackMark, PackRow, PackState, PackSum};
 pub use postgres::{Address, Location, Others, PostgresMeta, TlsMode, is_postgres_url};
 pub(crate) use postgres::{Unfinished, look};
 pub(crate) use sqlite::is_unused_database;
@@ -99,26 +101,6 @@ pub struct Generation {
     pub mark: Option<PackMark>,
 }
 
-/// Up to where somebody has seen the rows of packs: a number of the engine's, and what that number is one of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PackMark {
-    /// Whatever had changed before it has been seen.
-    pub(crate) at: i64,
-    /// The run of the server, and the table: with another of either the number means nothing.
-    pub(crate) of: (i64, i64),
-}
-
-/// What has changed of packs since a mark.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PackChanges {
-    /// The generation in the same state of the database.
-    pub generation: u64,
-    /// The rows that have changed, as they are now. Some may have been seen before. Rows that are gone are not told: of packs of which there was nothing to be seen, or that were dead before.
-    pub rows: Vec<PackRow>,
-    /// From where on to ask the next time.
-    pub mark: PackMark,
-}
-
 /// What a session keeps from being reclaimed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PinTarget {
@@ -133,78 +115,6 @@ pub enum PinTarget {
         /// The version's number.
         number: u64,
     },
-}
-
-/// Where a pack is in its life: `Writing` → `Sealed` → `Live` ⇄ `Condemned` → `Dead`; `Writing` and `Sealed` → `Dead` when swept.
-/// Nothing leaves `Dead`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-#[repr(u8)]
-pub enum PackState {
-    /// Announced by an intent: its session is writing it.
-    Writing = 0,
-    /// Durable, but nothing committed refers to it yet; owned by its session.
-    Sealed = 1,
-    /// Committed.
-    Live = 2,
-    /// A collector's candidate: sessions that acknowledged since do not rely on it.
-    Condemned = 3,
-    /// Nothing may refer to it ever again; its object may still be there.
-    Dead = 4,
-}
-
-/// A pack as the database knows it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PackRow {
-    /// Its id.
-    pub id: PackId,
-    /// What it holds.
-    pub kind: PackKind,
-    /// Where it is in its life.
-    pub state: PackState,
-    /// The session that wrote it.
-    pub session: SessionId,
-    /// Length of the object, bytes; 0 until sealed.
-    pub bytes: u64,
-    /// Raw length of its chunks, bytes; 0 until sealed.
-    pub raw_bytes: u64,
-    /// Chunks in it; 0 until sealed.
-    pub chunks: u32,
-    /// When it became dead, nanoseconds since 1970; else 0.
-    pub dead_since: u64,
-    /// Of a pack that was announced and never recorded as sealed: what its header has as [`mark`](outrigger_format::PackHeader::mark) if it was made by who announced it. 0: an earlier version
-    /// announced it. Else 0.
-    pub mark: u64,
-}
-
-/// Packs in one state.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PackSum {
-    /// The state.
-    pub state: PackState,
-    /// How many there are.
-    pub packs: u64,
-    /// Lengths of their objects, bytes.
-    pub bytes: u64,
-}
-
-impl PackState {
-    /// Its name, for people and programs.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Writing => "writing",
-            Self::Sealed => "sealed",
-            Self::Live => "live",
-            Self::Condemned => "condemned",
-            Self::Dead => "dead",
-        }
-    }
-}
-
-impl PackRow {
-    /// True when something committed may refer to it, collector's candidate or not.
-    pub fn is_committed(&self) -> bool {
-        matches!(self.state, PackState::Live | PackState::Condemned)
-    }
 }
 
 /// A file, directory or other inode.

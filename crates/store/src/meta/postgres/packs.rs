@@ -73,21 +73,14 @@ pub(super) fn ids(packs: &[PackId]) -> Vec<i64> {
     packs.iter().map(|pack| pack.0 as i64).collect()
 }
 
-fn state_of(number: i32) -> Outcome<PackState> {
-    Ok(match number {
-        0 => PackState::Writing,
-        1 => PackState::Sealed,
-        2 => PackState::Live,
-        3 => PackState::Condemned,
-        4 => PackState::Dead,
-        _ => return Err(refuse(ErrorKind::Damaged, format!("pack state {number}"))),
-    })
-}
-
 /// A row of [`SUMS`].
 pub(super) fn read_sum(row: &Row) -> Outcome<PackSum> {
     let number = |column: usize| row.try_get::<_, i64>(column).map(|value| value as u64);
-    Ok(PackSum { state: state_of(row.try_get(0)?)?, packs: number(1)?, bytes: number(2)? })
+    Ok(PackSum {
+        state: PackState::from_row(row.try_get::<_, i32>(0)?.into())?,
+        packs: number(1)?,
+        bytes: number(2)?,
+    })
 }
 
 /// A row.
@@ -100,7 +93,7 @@ pub(super) fn read(row: &Row) -> Outcome<PackRow> {
     Ok(PackRow {
         id: PackId(number(0)?),
         kind: PackKind::from_byte(kind).map_err(|error| damaged(error.to_string()))?,
-        state: state_of(state)?,
+        state: PackState::from_row(state.into())?,
         session: SessionId(number(3)?),
         bytes,
         raw_bytes: number(5)?,

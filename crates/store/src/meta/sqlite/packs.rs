@@ -17,17 +17,6 @@ pub(super) const COMMITTED: &str = "state IN (2, 3) ORDER BY id";
 /// Some of those after the first parameter.
 pub(super) const AFTER: &str = "id > ?1 ORDER BY id LIMIT ?2";
 
-fn state_of(number: i64) -> Outcome<PackState> {
-    Ok(match number {
-        0 => PackState::Writing,
-        1 => PackState::Sealed,
-        2 => PackState::Live,
-        3 => PackState::Condemned,
-        4 => PackState::Dead,
-        _ => return Err(refuse(ErrorKind::Damaged, format!("pack state {number}"))),
-    })
-}
-
 fn read(row: &Row<'_>) -> Outcome<PackRow> {
     sums::require(row, 9)?;
     let (state, bytes): (i64, i64) = (row.get(2)?, row.get(4)?);
@@ -35,7 +24,7 @@ fn read(row: &Row<'_>) -> Outcome<PackRow> {
     Ok(PackRow {
         id: PackId(row.get::<_, i64>(0)? as u64),
         kind: PackKind::from_byte(row.get(1)?).map_err(|error| damaged(error.to_string()))?,
-        state: state_of(state)?,
+        state: PackState::from_row(state)?,
         session: SessionId(row.get::<_, i64>(3)? as u64),
         bytes: bytes as u64,
         raw_bytes: row.get::<_, i64>(5)? as u64,
@@ -73,7 +62,11 @@ pub(super) fn sum_up(connection: &Connection) -> Outcome<Vec<PackSum>> {
     while let Some(row) = rows.next()? {
         sums::require(row, 3)?;
         let number = |column| row.get::<_, i64>(column).map(|number| number as u64);
-        found.push(PackSum { state: state_of(row.get(0)?)?, packs: number(1)?, bytes: number(2)? });
+        found.push(PackSum {
+            state: PackState::from_row(row.get(0)?)?,
+            packs: number(1)?,
+            bytes: number(2)?,
+        });
     }
     Ok(found)
 }
