@@ -13,6 +13,7 @@
 | attach | a file that is written in a mount of this machine, and read by a program there meanwhile: in the path of the data, beside it, and not at all |
 | foreground | a client that reads and writes in a mount, alone and with a job beside it, which yields or does not: latencies and rates of both (active_foreground.py) |
 | dscal, aminogen | the paper's two programs with 1, 2 and 4 storage hosts: who runs them, when the client is free, what crosses its interface (active_hosts.py) |
+| paced | files written in a mount and read by a program at a limited rate, in the path and beside: which way is sooner done where no program wants for a processor |
 | scale | programs that read at a limited rate, on 1, 2 and 4 hosts: whether hosts add up, and what they read from each other |
 
 Every result is compared with what the plain program writes. A record (JSON with all numbers, Markdown beside what is asked) is written with --json and
@@ -29,10 +30,10 @@ import time
 from pathlib import Path
 
 from active_foreground import foreground, rows_of
-from active_hosts import WAYS, Cluster, Here, Site, Work, measure, scale
+from active_hosts import FOLLOWED, WAYS, Cluster, Here, Site, Work, measure, scale
 from common import MIB, REPOSITORY, Failed, Missing, Record, enter, record_options, run, say
 
-PARTS = ["splits", "feed", "join", "attach", "foreground", "dscal", "aminogen", "scale"]
+PARTS = ["splits", "feed", "join", "attach", "foreground", "dscal", "aminogen", "paced", "scale"]
 LIMITED = """#!/usr/bin/python3
 # Reads its input at so many MB/s at most, and keeps nothing.
 import sys, time
@@ -228,6 +229,13 @@ def with_hosts(args, report, parts):
                         found = measure(hosts, work, way, count)
                         say(f"{work.name}, {count} hosts, {way}: {found}")
                         report.setdefault(work.name, {}).setdefault(way, {}).setdefault(str(count), []).append(found)
+            # The same rate of all, however many hosts read.
+            paced = Work("limited", limited, [f"{args.paced / count:.3f}"], args.numbers)
+            for way in FOLLOWED if "paced" in parts else []:
+                for _ in range(args.rounds):
+                    found = measure(hosts, paced, way, count)
+                    say(f"paced, {count} hosts, {way}: {found}")
+                    report.setdefault("paced", {}).setdefault(way, {}).setdefault(str(count), []).append(found)
             if "scale" in parts:
                 found = scale(hosts, args.dscal, Work("limited", limited, [], None), count, args.rate)
                 say(f"scale, {count} hosts: {found}")
@@ -295,6 +303,12 @@ def figures(report):
             ways = ("none", "stream", "path", "beside")
             row(f"{label}: client free, {' / '.join(ways)}", "", [of(way, "client_s") for way in ways], lambda all: " / ".join(f"{secs:.2f}" for secs in all) + " s")
             row(f"{label}: overall, {' / '.join(ways)}", "beside first", [of(way, "overall_s") for way in ways], lambda all: " / ".join(f"{secs:.1f}" for secs in all) + " s")
+            if of("path", "machine_cpu_s"):
+                row(f"{label}: processor seconds of the machine, {' / '.join(ways)}", "", [of(way, "machine_cpu_s") for way in ways], lambda all: " / ".join(f"{secs:.1f}" for secs in all) + " s")
+    if paced := hosts.get("paced"):
+        for count in paced["path"]:
+            path, beside = (middle(paced[way][count], "overall_s") for way in FOLLOWED)
+            row(f"limited programs, {count} {'host' if count == '1' else 'hosts'}: overall, path / beside", "beside first", [path, beside], lambda all: " / ".join(f"{secs:.2f}" for secs in all) + " s")
     for count, one in hosts.get("scale", {}).items():
         row(f"limited programs, {count} hosts: rate of all, over {count} x the limit", "near 1 x", one["bytes_per_s"] / one["limit_bytes_per_s"], shown("x"))
         if one.get("remote_bytes") is not None:
@@ -332,6 +346,7 @@ def main():
     parser.add_argument("--hosts", type=lambda text: [int(word) for word in text.split(",")], default=[1, 2, 4], help="numbers of storage hosts; a cluster that is up already may have less")
     parser.add_argument("--foreground-s", type=float, default=10, help="seconds that a client in a mount works alone")
     parser.add_argument("--rate", type=float, default=12, help="MB/s that a limited program reads")
+    parser.add_argument("--paced", type=float, default=40, help="MB/s that all hosts' programs read together where they are paced")
     parser.add_argument("--rounds", type=int, default=1)
     record_options(parser)
     args = parser.parse_args()
@@ -352,10 +367,10 @@ def main():
         args.dscal = Work("dscal", built(args, "dscal"), ["2.5"], args.numbers)
         args.aminogen = Work("aminogen", built(args, "aminogen"), [], four)
     except Missing as missing:
-        report["left_out"]["attach, dscal, aminogen, scale"] = str(missing)
+        report["left_out"]["attach, dscal, aminogen, paced, scale"] = str(missing)
         parts = [part for part in parts if part in ("splits", "feed", "join", "foreground")]
     ran = [(name, globals()[name]) for name in ("splits", "feed", "join", "attach", "foreground") if name in parts]
-    if set(parts) & {"dscal", "aminogen", "scale"}:
+    if set(parts) & {"dscal", "aminogen", "paced", "scale"}:
         ran.append(("with hosts", lambda args, found: with_hosts(args, found, parts)))
     for name, part in ran:
         say(f"{name} ...")

@@ -26,10 +26,11 @@ import threading
 import time
 from pathlib import Path
 
-from common import MIB, REPOSITORY, Failed, Missing, run, words_of
+from common import MIB, REPOSITORY, Failed, Missing, of_machine, run, words_of
 
 CLUSTER = REPOSITORY / "scripts/cluster.sh"
 WAYS = ["plain", "none", "stream", "path", "beside"]
+FOLLOWED = ["path", "beside"]
 PORT = 7700
 
 
@@ -378,16 +379,17 @@ HOW = {"plain": copy_of, "none": by_client, "stream": streamed, "path": followed
 
 
 def measure(hosts, work, way, count):
-    """One way of doing `work` with `count` hosts: seconds of the client, of all, and the bytes at the client's interface."""
+    """One way of doing `work` with `count` hosts: seconds of the client, of all, processor seconds of the machine, and the bytes at the client's interface."""
     follows = HOW[way] is followed
     with Site(hosts, count, [work], agents=follows, mounted=way != "stream", serves=way == "path") as site:
-        before = hosts.sent("client")
+        before, busy = hosts.sent("client"), of_machine()
         client, overall, paths = HOW[way](site, work, count, way)
+        busy = of_machine() - busy
         site.unmount()
         after = hosts.sent("client")
         if paths:
             site.check(work, paths)
-    found = {"client_s": client, "overall_s": overall}
+    found = {"client_s": client, "overall_s": overall, "machine_cpu_s": busy}
     if hosts.counts_bytes:
         found["client_bytes"] = sum(after) - sum(before)
     return found

@@ -9,11 +9,10 @@ import subprocess
 import time
 from pathlib import Path
 
-from common import REPOSITORY, Failed, Missing, run, say
+from common import REPOSITORY, TICKS, Failed, Missing, of_machine, run, say
 
 SCRIPT = REPOSITORY / "scripts/cluster.sh"
 CLIENTS = ["c0", "c1", "c2", "c3"]
-TICKS = os.sysconf("SC_CLK_TCK")
 PATIENCE = 600
 
 
@@ -92,12 +91,6 @@ def of_process(pid):
     except OSError:
         return 0.0
     return sum(int(field) for field in fields[11:15]) / TICKS + sum(of_process(child) for child in children)
-
-
-def of_machine():
-    """Processor seconds that were not idle."""
-    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    return (sum(fields[:3]) + sum(fields[5:7])) / TICKS
 
 
 def interface(host):

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+TICKS = os.sysconf("SC_CLK_TCK")
 RECORDS = REPOSITORY / "docs/evaluation/records"
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -66,6 +67,12 @@ def machine():
         pass
     return {"cpu": model, "cpus": len(os.sched_getaffinity(0)), "flags": flags, "memory": memory,
             "kernel": platform.release(), "python": platform.python_version(), "load": list(os.getloadavg())}
+
+
+def of_machine():
+    """Processor seconds that were not idle, since the machine began."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return (sum(fields[:3]) + sum(fields[5:7])) / TICKS
 
 
 def slug(info):
