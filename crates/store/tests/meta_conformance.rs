@@ -31,6 +31,7 @@ conformance! {
         reserved_ranges_never_overlap
         everything_about_a_file_reads_back
         directories_are_read_in_pages_in_the_order_of_bytes
+        several_names_are_looked_up_at_once
         names_that_cannot_be_names_are_refused
         a_put_over_the_same_kind_keeps_the_inode
         a_put_over_another_kind_replaces

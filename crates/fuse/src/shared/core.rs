@@ -22,6 +22,7 @@ use super::early::Earlies;
 use super::file::{File, Files, State};
 use super::hidden::Hidden;
 use super::packer::Packer;
+use super::paths::{Paths, Taken};
 use super::store::{Counters, Turn};
 use super::untold::Committing;
 use crate::follow::{Following, Places};
@@ -84,6 +85,7 @@ pub(super) struct Core {
     pub files: Handles<OpenFile>,
     pub dirs: Handles<StoredDir>,
     known: Mutex<HashMap<u64, Known>>,
+    pub paths: Paths,
     /// Rises with every change that this mount commits: what was read before it may be older.
     changes: AtomicU64,
     inodes: Mutex<Range<u64>>,
@@ -122,6 +124,7 @@ impl Core {
             files: Handles::default(),
             dirs: Handles::default(),
             known: Mutex::default(),
+            paths: Paths::default(),
             changes: AtomicU64::new(0),
             inodes: Mutex::new(0..0),
             statfs: Mutex::default(),
@@ -222,6 +225,35 @@ impl Core {
         Ok(found)
     }
 
+    /// As [`Core::look`], for a thread that walks a path: the directories that it will probably come to next are asked for, too ([`super::paths`]).
+    pub fn look_on(&self, thread: u32, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
+        if let Some(row) = self.look_hidden(parent, name) {
+            return Ok(Some(row));
+        }
+        let before = self.changes.load(Ordering::SeqCst);
+        let ahead = match self.paths.take(thread, parent, name, before) {
+            Taken::Known(row) => return Ok(Some(row)),
+            Taken::Ask(ahead) => ahead,
+        };
+        let asked = (Instant::now(), before);
+        let (found, ahead) = if ahead.is_empty() {
+            (self.look(parent, name)?, Vec::new())
+        } else {
+            let mut steps = vec![(parent, name)];
+            steps.extend(ahead.iter().map(|(parent, name)| (*parent, name.as_slice())));
+            let mut found = self.fail(self.store.meta.lookup_each(&steps))?.into_iter();
+            let told =
+                |parent, row: Option<Inode>| row.inspect(|row| self.remember(row, Some(parent), before));
+            let first = told(parent, found.next().flatten());
+            let ahead = ahead.into_iter().zip(found);
+            (first, ahead.filter_map(|(step, row)| told(step.0, row).map(|row| (step, row))).collect())
+        };
+        if let Some(row) = &found {
+            self.paths.took(thread, (parent, name.to_vec()), row, ahead, asked);
+        }
+        Ok(found)
+    }
+
     /// A row that was read when so many changes had been made here.
     fn remember(&self, row: &Inode, parent: Option<u64>, before: u64) {
         let mut known = self.known.lock().expect("no panic while held");
@@ -298,6 +330,7 @@ impl Core {
     /// The kernel does not know it any more.
     pub fn forget(&self, number: u64) {
         self.places.forget(number);
+        self.paths.forget(number);
         self.known.lock().expect("no panic while held").remove(&number);
     }
 

@@ -311,7 +311,7 @@ impl FileSystem for SharedVolume {
         if name.len() > outrigger_store::tree::NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
-        match (self.core.look(parent, name)?, &self.snapshots) {
+        match (self.core.look_on(caller.pid, parent, name)?, &self.snapshots) {
             (Some(row), _) => {
                 self.core.saw(parent, name, &row);
                 Ok(Found::Entry(self.core.entry(&row)))
@@ -463,6 +463,7 @@ impl FileSystem for SharedVolume {
         if let Some(other) = self.other(number) {
             return other.open_dir(caller, number);
         }
+        self.core.paths.leave(caller.pid);
         if self.core.row_soon(number)?.attributes.kind != FileKind::Directory {
             return Err(Errno::NOTDIR);
         }

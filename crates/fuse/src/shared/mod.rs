@@ -29,6 +29,7 @@
 //! | `core.rs` | what all operations share: rows, transactions, room in the log |
 //! | `file.rs` | an open file: what is committed, and what is staged over it |
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
+//! | `paths.rs` | directories on a path, asked for before the kernel comes to them |
 //! | `nameless.rs` | files that have no name yet |
 //! | `store.rs` | from the log to the store |
 //! | `unsettled.rs` | commits of which nobody knows whether they have happened |
@@ -60,6 +61,7 @@ mod nameless;
 mod names;
 mod noted;
 mod packer;
+mod paths;
 mod store;
 mod unsettled;
 mod untold;

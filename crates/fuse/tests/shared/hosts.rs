@@ -1,6 +1,7 @@
 //! Mounts of one store in PostgreSQL, and what programs do in them.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outrigger_format::catalogue::FileKind;
@@ -15,6 +16,13 @@ use rustix::io::Errno;
 use tempfile::TempDir;
 
 pub const USER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+
+/// The thread that walks a path, as the kernel says.
+fn walker() -> Caller {
+    static NEXT: AtomicU32 = AtomicU32::new(USER.pid + 1);
+    thread_local!(static NUMBER: u32 = NEXT.fetch_add(1, Ordering::Relaxed));
+    Caller { pid: NUMBER.with(|number| *number), ..USER }
+}
 
 /// A schema of the server that the tests share, and a directory for its packs.
 pub struct Cluster {
@@ -112,7 +120,7 @@ impl Host {
     pub fn find(&self, path: &str) -> Result<u64> {
         let mut number = ROOT;
         for name in path.split('/').filter(|name| !name.is_empty()) {
-            match self.volume.lookup(USER, number, name.as_bytes())? {
+            match self.volume.lookup(walker(), number, name.as_bytes())? {
                 Found::Entry(entry) => number = entry.attr.number,
                 Found::Missing { .. } => return Err(Errno::NOENT),
             }
@@ -207,7 +215,7 @@ impl Host {
 
     pub fn stat(&self, path: &str) -> Result<outrigger_fuse::fs::Attr> {
         let (parent, name) = self.split(path)?;
-        match self.volume.lookup(USER, parent, name)? {
+        match self.volume.lookup(walker(), parent, name)? {
             Found::Entry(entry) => Ok(entry.attr),
             Found::Missing { .. } => Err(Errno::NOENT),
         }

@@ -10,6 +10,7 @@ mod hosts;
 mod locks;
 mod nameless;
 mod overwrite;
+mod paths;
 mod random;
 mod small;
 mod unsettled;

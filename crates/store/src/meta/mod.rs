@@ -495,6 +495,10 @@ pub trait Meta: Send + Sync {
     fn inode(&self, at: At, number: u64) -> Result<Option<Inode>>;
     /// The entry `name` of directory `parent`.
     fn lookup(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>>;
+    /// What each of several names in directories stands for now; where that is a journey to a server, it is one for all of them.
+    fn lookup_each(&self, names: &[(u64, &[u8])]) -> Result<Vec<Option<Inode>>> {
+        names.iter().map(|(parent, name)| self.lookup(At::Now, *parent, name)).collect()
+    }
     /// The directory that a directory of the current tree is in; the root is in itself. `None` when there is no such directory.
     fn parent_of(&self, directory: u64) -> Result<Option<u64>>;
     /// Where those of `directories` that are in the current tree hang, and all that are above them but the root, each once. For the catalogue of a store whose mounts

@@ -69,6 +69,30 @@ pub fn everything_about_a_file_reads_back(engine: &Fixture) {
     assert_eq!((totals.files, totals.directories, totals.others, totals.bytes), (1, 1, 2, u64::MAX / 4));
 }
 
+pub fn several_names_are_looked_up_at_once(engine: &Fixture) {
+    numbers(engine);
+    let writer = engine.writer();
+    let made = vec![dir(R, "d", 10), dir(10, "d", 11), file(11, "f", 12, 1), file(R, "f", 13, 2)];
+    engine.commit(writer, made).unwrap();
+    let look = |names: &[(u64, &str)]| -> Vec<Option<u64>> {
+        let names: Vec<(u64, &[u8])> =
+            names.iter().map(|(parent, name)| (*parent, name.as_bytes())).collect();
+        let found = engine.meta.lookup_each(&names).unwrap();
+        for ((parent, name), found) in names.iter().zip(&found) {
+            assert_eq!(*found, engine.meta.lookup(At::Now, *parent, name).unwrap());
+        }
+        found.into_iter().map(|found| found.map(|inode| inode.number)).collect()
+    };
+    assert_eq!(look(&[(R, "d"), (10, "d"), (11, "f")]), [Some(10), Some(11), Some(12)]);
+    // In the order in which they were asked for, and with those that are not there.
+    assert_eq!(
+        look(&[(11, "f"), (10, "f"), (R, "f"), (99, "d"), (R, "")]),
+        [Some(12), None, Some(13), None, None]
+    );
+    assert_eq!(look(&[(R, "d"), (R, "d")]), [Some(10), Some(10)]);
+    assert_eq!(look(&[]), []);
+}
+
 pub fn directories_are_read_in_pages_in_the_order_of_bytes(engine: &Fixture) {
     numbers(engine);
     let writer = engine.writer();

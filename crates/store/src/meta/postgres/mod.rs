@@ -51,7 +51,7 @@ mod transaction;
 mod tree;
 mod working;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::ops::Range;
 
@@ -337,6 +337,14 @@ impl Meta for PostgresMeta {
         let query = tree::lookup(at, parent, name);
         let entries = self.read("looking up a name", &query, |answer| tree::read_entries(answer, parent))?;
         Ok(entries.into_iter().next().map(|entry| entry.inode))
+    }
+
+    fn lookup_each(&self, names: &[(u64, &[u8])]) -> Result<Vec<Option<Inode>>> {
+        let query = tree::names(names.iter().copied());
+        let found = self.read("looking up names", &query, tree::read_hanging)?.into_iter();
+        let found: HashMap<(u64, Vec<u8>), Inode> =
+            found.map(|Hanging { parent, entry }| ((parent, entry.name), entry.inode)).collect();
+        Ok(names.iter().map(|(parent, name)| found.get(&(*parent, name.to_vec())).cloned()).collect())
     }
 
     fn parent_of(&self, directory: u64) -> Result<Option<u64>> {

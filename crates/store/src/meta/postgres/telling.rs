@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 
 use tokio_postgres::Row;
-use tokio_postgres::types::Type;
 
 use super::connection::{Answer, Query};
 use super::row::stored_columns;
@@ -44,12 +43,12 @@ pub(super) fn tell(
 ) -> Outcome<Told> {
     sessions::require_live(tx, session)?;
     let sequence = take_sequence(tx)?;
-    let (parents, texts): (Vec<i64>, Vec<Vec<u8>>) =
-        names.iter().map(|(parent, name)| (*parent as i64, name.clone())).unzip();
+    let parents: Vec<i64> = names.iter().map(|(parent, _)| *parent as i64).collect();
     let numbers: Vec<i64> = inodes.iter().map(|&inode| inode as i64).collect();
     let directories: HashSet<i64> = parents.iter().chain(&numbers).copied().collect();
+    let names = names.iter().map(|(parent, name)| (*parent, name.as_slice()));
     let answers = tx.run(vec![
-        Query::new(tree::NAMES).ints(parents).with(texts, Type::BYTEA_ARRAY),
+        tree::names(names),
         Query::new(INODES).ints(numbers),
         Query::new(tree::HANGING).ints(directories.into_iter().collect()),
     ])?;

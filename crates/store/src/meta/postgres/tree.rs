@@ -157,8 +157,8 @@ pub(super) const HANGING: &str = concat!(
      WHERE up.inode <> up.parent"
 );
 
-/// The names that `$1` (parents) and `$2` say, each with its inode; for [`read_hanging`], too.
-pub(super) const NAMES: &str = concat!(
+/// The names that `$1` (parents) and `$2` say, each with its inode.
+const NAMES: &str = concat!(
     "SELECT ",
     name_columns!(),
     ", false, ",
@@ -167,7 +167,14 @@ pub(super) const NAMES: &str = concat!(
      JOIN @dentry d ON d.parent = wanted.parent AND d.name = wanted.name JOIN @inode i ON i.number = d.inode"
 );
 
-/// What [`HANGING`] says.
+/// For [`read_hanging`]: of these names those that are there, each with its inode.
+pub(super) fn names<'a>(names: impl Iterator<Item = (u64, &'a [u8])>) -> Query {
+    let (parents, texts): (Vec<i64>, Vec<Vec<u8>>) =
+        names.map(|(parent, name)| (parent as i64, name.to_vec())).unzip();
+    Query::new(NAMES).ints(parents).with(texts, Type::BYTEA_ARRAY)
+}
+
+/// What [`HANGING`] or [`names`] say.
 pub(super) fn read_hanging(answer: &Answer) -> Outcome<Vec<Hanging>> {
     let hanging = |found: &Row| -> Outcome<Hanging> {
         let parent = found.try_get::<_, i64>("parent")? as u64;

@@ -1,0 +1,230 @@
+//! The directories of a path, asked for in one journey.
+//!
+//! The kernel walks a path component by component, and waits for each answer; as it may keep no name, each is a journey to the database. But who opens one file in a
+//! directory mostly opens another one there next. So the mount remembers of each directory which one in it was last gone *through*, and when somebody takes the first step on
+//! such a way, asks for those that will probably follow in the same statement. They are told to whoever takes these steps at once.
+//!
+//! **An answer is never older than the step before it.** What was asked for ahead is told only
+//!
+//! - to the thread that took the first step, for the very next steps, in their order, and not once it has opened a directory;
+//! - for [`COUNTS_FOR`] after it was asked for, which was after the walk had begun;
+//! - while this mount has changed nothing since;
+//! - of directories that are there: for names that are not there, and all that is no directory, the database is asked in its turn.
+//!
+//! So a walk sees directories as they were at one instant after it began, which is what it might have seen without. Only a program that goes on from a directory by a handle,
+//! or by its working directory, within that time, with the path it took last, may be told of directories beneath as they were when it came to that one.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use outrigger_store::meta::Inode;
+
+use super::names::is_directory;
+
+/// For so long after they were asked for, directories may be told of.
+const COUNTS_FOR: Duration = Duration::from_millis(2);
+/// Directories ahead that are asked for at most.
+const AHEAD_MAX: usize = 16;
+/// Threads whose ways are remembered.
+const THREADS_MAX: usize = 1024;
+
+/// A name in a directory.
+pub(super) type Step = (u64, Vec<u8>);
+
+/// The way of a thread.
+struct Way {
+    /// The directory that it is in, and the step that led there.
+    last: Option<(Step, u64)>,
+    /// When the steps ahead were asked for, and how often this mount had changed something.
+    asked: (Instant, u64),
+    /// What was found there.
+    ahead: VecDeque<(Step, Inode)>,
+}
+
+#[derive(Default)]
+struct Remembered {
+    /// The directory that was last gone through, of each directory.
+    through: HashMap<u64, (Vec<u8>, u64)>,
+    /// By threads.
+    ways: HashMap<u32, Way>,
+}
+
+/// What is known of a step.
+pub(super) enum Taken {
+    /// It was asked for ahead.
+    Known(Inode),
+    /// It is to be asked for, with these that will probably follow.
+    Ask(Vec<Step>),
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Paths(Mutex<Remembered>);
+
+impl Paths {
+    /// A thread takes a step, when this mount has changed something so often.
+    pub fn take(&self, thread: u32, parent: u64, name: &[u8], changes: u64) -> Taken {
+        let mut remembered = self.0.lock().expect("no panic while held");
+        let Remembered { through, ways } = &mut *remembered;
+        let mut way = ways.remove(&thread);
+        if let Some(((from, by), into)) = way.as_mut().and_then(|way| way.last.take())
+            && into == parent
+        {
+            through.insert(from, (by, into));
+        }
+        if let Some(mut way) = way
+            && way.asked.1 == changes
+            && way.asked.0.elapsed() < COUNTS_FOR
+            && let Some((step, row)) = way.ahead.pop_front()
+            && (step.0, step.1.as_slice()) == (parent, name)
+        {
+            way.last = Some((step, row.number));
+            ways.insert(thread, way);
+            return Taken::Known(row);
+        }
+        let mut ahead = Vec::new();
+        let mut next = through.get(&parent).filter(|(through, _)| through == name).map(|(_, into)| *into);
+        while let Some((parent, (name, into))) = next.and_then(|parent| Some((parent, through.get(&parent)?)))
+            && ahead.len() < AHEAD_MAX
+        {
+            ahead.push((parent, name.clone()));
+            next = Some(*into);
+        }
+        Taken::Ask(ahead)
+    }
+
+    /// A step led to this, and those ahead to these, as far as they were asked for: at that time, when this mount had changed something so often.
+    pub fn took(
+        &self,
+        thread: u32,
+        step: Step,
+        row: &Inode,
+        ahead: Vec<(Step, Inode)>,
+        asked: (Instant, u64),
+    ) {
+        if !is_directory(row) {
+            return;
+        }
+        let mut remembered = self.0.lock().expect("no panic while held");
+        if remembered.ways.len() >= THREADS_MAX {
+            remembered.ways.clear();
+        }
+        let last = Some((step, row.number));
+        remembered.ways.insert(thread, Way { last, asked, ahead: connected(row.number, ahead) });
+    }
+
+    /// What a thread does next is not the next step.
+    pub fn leave(&self, thread: u32) {
+        self.0.lock().expect("no panic while held").ways.remove(&thread);
+    }
+
+    /// The kernel does not know a directory any more.
+    pub fn forget(&self, number: u64) {
+        self.0.lock().expect("no panic while held").through.remove(&number);
+    }
+}
+
+/// The steps that lead on from one directory to the next.
+fn connected(mut from: u64, ahead: Vec<(Step, Inode)>) -> VecDeque<(Step, Inode)> {
+    let leads_on = |((parent, _), row): &(Step, Inode)| {
+        let leads_on = *parent == from && is_directory(row);
+        from = row.number;
+        leads_on
+    };
+    ahead.into_iter().take_while(leads_on).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use outrigger_format::Root;
+    use outrigger_format::catalogue::{Attributes, FileKind};
+
+    use super::*;
+
+    fn row(number: u64, kind: FileKind) -> Inode {
+        Inode { number, attributes: Attributes::new(kind, 0o755), root: Root::Empty, links: 1, stamp: 0 }
+    }
+
+    fn step(parent: u64, name: &str) -> Step {
+        (parent, name.as_bytes().to_vec())
+    }
+
+    /// A tree of directories 1/2/3/4, whose names are their numbers.
+    fn found(step: &Step) -> Inode {
+        row(std::str::from_utf8(&step.1).unwrap().parse().unwrap(), FileKind::Directory)
+    }
+
+    /// Takes steps 2, 3, 4; for each, how many others were asked for with it, or none where it was known.
+    fn walk(paths: &Paths, thread: u32, changes: u64) -> Vec<Option<usize>> {
+        let steps = [step(1, "2"), step(2, "3"), step(3, "4")];
+        let take = |step: Step| match paths.take(thread, step.0, &step.1, changes) {
+            Taken::Known(row) => {
+                assert_eq!(row, found(&step));
+                None
+            }
+            Taken::Ask(ahead) => {
+                let count = ahead.len();
+                let ahead = ahead.into_iter().map(|step| (step.clone(), found(&step))).collect();
+                paths.took(thread, step.clone(), &found(&step), ahead, (Instant::now(), changes));
+                Some(count)
+            }
+        };
+        steps.map(take).to_vec()
+    }
+
+    fn went_once() -> Paths {
+        let paths = Paths::default();
+        assert_eq!(walk(&paths, 7, 0), [Some(0), Some(0), Some(0)]);
+        // A file there, which is not gone through.
+        assert!(matches!(paths.take(7, 4, b"file", 0), Taken::Ask(ahead) if ahead.is_empty()));
+        paths
+    }
+
+    #[test]
+    fn what_was_gone_through_once_is_asked_for_with_the_first_step() {
+        let paths = went_once();
+        // By another thread, too.
+        assert_eq!(walk(&paths, 8, 0), [Some(2), None, None]);
+        assert!(matches!(paths.take(8, 4, b"other", 0), Taken::Ask(ahead) if ahead.is_empty()));
+        paths.forget(2);
+        assert_eq!(walk(&paths, 8, 0), [Some(1), Some(1), None]);
+    }
+
+    #[test]
+    fn who_goes_another_way_or_late_is_told_nothing_that_was_asked_for_ahead() {
+        let paths = went_once();
+        let begin = |asked, changes| {
+            paths.leave(7);
+            let Taken::Ask(ahead) = paths.take(7, 1, b"2", changes) else { panic!("known") };
+            let ahead = ahead.into_iter().map(|step| (step.clone(), found(&step))).collect();
+            paths.took(7, step(1, "2"), &row(2, FileKind::Directory), ahead, (asked, changes));
+        };
+        let is_known =
+            |thread, name: &[u8], changes| matches!(paths.take(thread, 2, name, changes), Taken::Known(_));
+        let now = Instant::now;
+        begin(now(), 0);
+        assert!(!is_known(8, b"3", 0), "another thread");
+        begin(now(), 0);
+        assert!(!is_known(7, b"other", 0), "another name");
+        assert!(!is_known(7, b"3", 0), "not the next step");
+        begin(now(), 0);
+        assert!(!is_known(7, b"3", 1), "this mount has changed something");
+        begin(now().checked_sub(COUNTS_FOR).unwrap(), 0);
+        assert!(!is_known(7, b"3", 0), "too late");
+        begin(now(), 0);
+        paths.leave(7);
+        assert!(!is_known(7, b"3", 0), "it has opened a directory");
+        begin(now(), 0);
+        assert!(is_known(7, b"3", 0));
+    }
+
+    #[test]
+    fn what_does_not_lead_on_is_left_out() {
+        let directory = |parent, name, number| (step(parent, name), row(number, FileKind::Directory));
+        let ahead = vec![directory(2, "3", 3), directory(3, "4", 9), directory(4, "5", 5)];
+        assert_eq!(connected(2, ahead).len(), 2, "another directory is called 4 by now");
+        let ahead = vec![(step(2, "3"), row(3, FileKind::File)), directory(3, "4", 4)];
+        assert_eq!(connected(2, ahead).len(), 0);
+    }
+}
