@@ -16,7 +16,7 @@ help:
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
 	@echo "make check   formatting, lints, documentation, licences of dependencies"
 	@echo "make bench   against restic, borg and rustic, and against the machine's limits"
-	@echo "make eval    the papers' experiments, short: 20 minutes; eval-full: their sizes, two hours, goes on where it was interrupted; eval-report: docs/evaluation/report.{md,html} from the records"
+	@echo "make eval    the papers' experiments, short: 20 minutes; eval-full: their sizes, two hours and a half, goes on where it was interrupted; eval-report: docs/evaluation/report.{md,html} from the records"
 	@echo "make fuzz    every decoder, $(FUZZ_SECONDS) s each    make docs   the API documentation"
 
 need:

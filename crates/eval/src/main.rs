@@ -28,7 +28,7 @@ enum What {
     Run {
         /// Which, or what they begin with: `ghost`, `storegpu-4`
         ids: Vec<String>,
-        /// tiny (answers only), short (20 minutes in all), full (the papers' sizes, as far as this machine has room: some two hours)
+        /// tiny (answers only), short (20 minutes in all), full (the papers' sizes, as far as this machine has room: two hours and a half)
         #[arg(long, default_value = "short", value_parser = Scale::parse)]
         scale: Scale,
         /// Leave out what has a record of this machine and scale already, of a commit with the same sources: what an interrupted run goes on with
