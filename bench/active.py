@@ -221,21 +221,16 @@ def with_hosts(args, report, parts):
         limited.chmod(0o755)
         for count in counts:
             hosts.take_part(count)
-            for work in [args.dscal, args.aminogen]:
-                if work.name not in parts:
-                    continue
-                for way in WAYS:
-                    for _ in range(args.rounds):
-                        found = measure(hosts, work, way, count)
-                        say(f"{work.name}, {count} hosts, {way}: {found}")
-                        report.setdefault(work.name, {}).setdefault(way, {}).setdefault(str(count), []).append(found)
             # The same rate of all, however many hosts read.
             paced = Work("limited", limited, [f"{args.paced / count:.3f}"], args.numbers)
-            for way in FOLLOWED if "paced" in parts else []:
-                for _ in range(args.rounds):
-                    found = measure(hosts, paced, way, count)
-                    say(f"paced, {count} hosts, {way}: {found}")
-                    report.setdefault("paced", {}).setdefault(way, {}).setdefault(str(count), []).append(found)
+            for part, work, ways in (("dscal", args.dscal, WAYS), ("aminogen", args.aminogen, WAYS), ("paced", paced, FOLLOWED)):
+                if part not in parts:
+                    continue
+                for way in ways:
+                    for _ in range(args.rounds):
+                        found = measure(hosts, work, way, count)
+                        say(f"{part}, {count} hosts, {way}: {found}")
+                        report.setdefault(part, {}).setdefault(way, {}).setdefault(str(count), []).append(found)
             if "scale" in parts:
                 found = scale(hosts, args.dscal, Work("limited", limited, [], None), count, args.rate)
                 say(f"scale, {count} hosts: {found}")
@@ -266,6 +261,12 @@ def figures(report):
     def shown(unit, factor=1, digits=2):
         return lambda value: f"{value * factor:.{digits}f} {unit}"
 
+    def seconds(digits):
+        return lambda all: " / ".join(f"{secs:.{digits}f}" for secs in all) + " s"
+
+    def hosts_of(count):
+        return f"{count} {'host' if count == '1' else 'hosts'}"
+
     part = report["parts"]
     for mode in ("off", "strict"):
         if one := part.get("splits", {}).get(mode):
@@ -291,7 +292,7 @@ def figures(report):
         size, made = one["input_bytes"], one["output_bytes"]
         for count in map(str, hosts["hosts"]):
             of = lambda way, key: middle(one[way].get(count), key)  # noqa: E731
-            label = f"{name}, {count} {'host' if count == '1' else 'hosts'}"
+            label = f"{name}, {hosts_of(count)}"
             for way in ("none", "stream", "path", "beside"):
                 if traffic := of(way, "client_bytes"):
                     limit = {"dscal": "at most 1.05 x the input", "aminogen": "at most 5 MB"}[name] if way != "none" else "input and output"
@@ -301,14 +302,14 @@ def figures(report):
             if name == "dscal":
                 row(f"{label}: client free, beside, over a plain write", "at most 1.10 x", of("beside", "client_s") / of("plain", "client_s"), shown("x"))
             ways = ("none", "stream", "path", "beside")
-            row(f"{label}: client free, {' / '.join(ways)}", "", [of(way, "client_s") for way in ways], lambda all: " / ".join(f"{secs:.2f}" for secs in all) + " s")
-            row(f"{label}: overall, {' / '.join(ways)}", "beside first", [of(way, "overall_s") for way in ways], lambda all: " / ".join(f"{secs:.1f}" for secs in all) + " s")
+            row(f"{label}: client free, {' / '.join(ways)}", "", [of(way, "client_s") for way in ways], seconds(2))
+            row(f"{label}: overall, {' / '.join(ways)}", "beside first", [of(way, "overall_s") for way in ways], seconds(1))
             if of("path", "machine_cpu_s"):
-                row(f"{label}: processor seconds of the machine, {' / '.join(ways)}", "", [of(way, "machine_cpu_s") for way in ways], lambda all: " / ".join(f"{secs:.1f}" for secs in all) + " s")
+                row(f"{label}: processor seconds of the machine, {' / '.join(ways)}", "", [of(way, "machine_cpu_s") for way in ways], seconds(1))
     if paced := hosts.get("paced"):
         for count in paced["path"]:
             path, beside = (middle(paced[way][count], "overall_s") for way in FOLLOWED)
-            row(f"limited programs, {count} {'host' if count == '1' else 'hosts'}: overall, path / beside", "beside first", [path, beside], lambda all: " / ".join(f"{secs:.2f}" for secs in all) + " s")
+            row(f"limited programs, {hosts_of(count)}: overall, path / beside", "beside first", [path, beside], seconds(2))
     for count, one in hosts.get("scale", {}).items():
         row(f"limited programs, {count} hosts: rate of all, over {count} x the limit", "near 1 x", one["bytes_per_s"] / one["limit_bytes_per_s"], shown("x"))
         if one.get("remote_bytes") is not None:

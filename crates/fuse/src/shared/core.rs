@@ -214,13 +214,20 @@ impl Core {
 
     /// What a name stands for now.
     pub fn look(&self, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
-        if let Some(row) = self.look_hidden(parent, name) {
-            return Ok(Some(row));
+        match self.look_hidden(parent, name) {
+            Some(row) => Ok(Some(row)),
+            None => Ok(self.look_each(&[(parent, name)])?.pop().flatten()),
         }
+    }
+
+    /// What each of several names stands for now that others may know.
+    fn look_each(&self, names: &[(u64, &[u8])]) -> Result<Vec<Option<Inode>>> {
         let before = self.changes.load(Ordering::SeqCst);
-        let found = self.fail(self.store.meta.lookup(At::Now, parent, name))?;
-        if let Some(row) = &found {
-            self.remember(row, Some(parent), before);
+        let found = self.fail(self.store.meta.lookup_each(names))?;
+        for ((parent, _), row) in names.iter().zip(&found) {
+            if let Some(row) = row {
+                self.remember(row, Some(*parent), before);
+            }
         }
         Ok(found)
     }
@@ -236,22 +243,15 @@ impl Core {
             Taken::Ask(ahead) => ahead,
         };
         let asked = (Instant::now(), before);
-        let (found, ahead) = if ahead.is_empty() {
-            (self.look(parent, name)?, Vec::new())
-        } else {
-            let mut steps = vec![(parent, name)];
-            steps.extend(ahead.iter().map(|(parent, name)| (*parent, name.as_slice())));
-            let mut found = self.fail(self.store.meta.lookup_each(&steps))?.into_iter();
-            let told =
-                |parent, row: Option<Inode>| row.inspect(|row| self.remember(row, Some(parent), before));
-            let first = told(parent, found.next().flatten());
-            let ahead = ahead.into_iter().zip(found);
-            (first, ahead.filter_map(|(step, row)| told(step.0, row).map(|row| (step, row))).collect())
-        };
-        if let Some(row) = &found {
-            self.paths.took(thread, (parent, name.to_vec()), row, ahead, asked);
+        let mut steps = vec![(parent, name)];
+        steps.extend(ahead.iter().map(|(parent, name)| (*parent, name.as_slice())));
+        let mut found = self.look_each(&steps)?.into_iter();
+        let first = found.next().flatten();
+        if let Some(row) = &first {
+            let ahead = ahead.into_iter().zip(found).filter_map(|(step, row)| Some((step, row?)));
+            self.paths.took(thread, (parent, name), row, ahead, asked);
         }
-        Ok(found)
+        Ok(first)
     }
 
     /// A row that was read when so many changes had been made here.

@@ -4,7 +4,7 @@
 //! directory mostly opens another one there next. So the mount remembers of each directory which one in it was last gone *through*, and when somebody takes the first step on
 //! such a way, asks for those that will probably follow in the same statement. They are told to whoever takes these steps at once.
 //!
-//! **An answer is never older than the step before it.** What was asked for ahead is told only
+//! **No answer is older than the first step of its walk.** What was asked for ahead is told only
 //!
 //! - to the thread that took the first step, for the very next steps, in their order, and not once it has opened a directory;
 //! - for [`COUNTS_FOR`] after it was asked for, which was after the walk had begun;
@@ -35,7 +35,7 @@ pub(super) type Step = (u64, Vec<u8>);
 /// The way of a thread.
 struct Way {
     /// The directory that it is in, and the step that led there.
-    last: Option<(Step, u64)>,
+    last: (Step, u64),
     /// When the steps ahead were asked for, and how often this mount had changed something.
     asked: (Instant, u64),
     /// What was found there.
@@ -67,21 +67,18 @@ impl Paths {
     pub fn take(&self, thread: u32, parent: u64, name: &[u8], changes: u64) -> Taken {
         let mut remembered = self.0.lock().expect("no panic while held");
         let Remembered { through, ways } = &mut *remembered;
-        let mut way = ways.remove(&thread);
-        if let Some(((from, by), into)) = way.as_mut().and_then(|way| way.last.take())
-            && into == parent
-        {
-            through.insert(from, (by, into));
-        }
-        if let Some(mut way) = way
-            && way.asked.1 == changes
-            && way.asked.0.elapsed() < COUNTS_FOR
-            && let Some((step, row)) = way.ahead.pop_front()
-            && (step.0, step.1.as_slice()) == (parent, name)
-        {
-            way.last = Some((step, row.number));
-            ways.insert(thread, way);
-            return Taken::Known(row);
+        if let Some(Way { last: ((from, by), into), asked, mut ahead }) = ways.remove(&thread) {
+            if into == parent {
+                through.insert(from, (by, into));
+            }
+            if asked.1 == changes
+                && asked.0.elapsed() < COUNTS_FOR
+                && let Some((step, row)) = ahead.pop_front()
+                && (step.0, step.1.as_slice()) == (parent, name)
+            {
+                ways.insert(thread, Way { last: (step, row.number), asked, ahead });
+                return Taken::Known(row);
+            }
         }
         let mut ahead = Vec::new();
         let mut next = through.get(&parent).filter(|(through, _)| through == name).map(|(_, into)| *into);
@@ -98,9 +95,9 @@ impl Paths {
     pub fn took(
         &self,
         thread: u32,
-        step: Step,
+        (parent, name): (u64, &[u8]),
         row: &Inode,
-        ahead: Vec<(Step, Inode)>,
+        ahead: impl Iterator<Item = (Step, Inode)>,
         asked: (Instant, u64),
     ) {
         if !is_directory(row) {
@@ -110,7 +107,7 @@ impl Paths {
         if remembered.ways.len() >= THREADS_MAX {
             remembered.ways.clear();
         }
-        let last = Some((step, row.number));
+        let last = ((parent, name.to_vec()), row.number);
         remembered.ways.insert(thread, Way { last, asked, ahead: connected(row.number, ahead) });
     }
 
@@ -126,13 +123,13 @@ impl Paths {
 }
 
 /// The steps that lead on from one directory to the next.
-fn connected(mut from: u64, ahead: Vec<(Step, Inode)>) -> VecDeque<(Step, Inode)> {
+fn connected(mut from: u64, ahead: impl Iterator<Item = (Step, Inode)>) -> VecDeque<(Step, Inode)> {
     let leads_on = |((parent, _), row): &(Step, Inode)| {
         let leads_on = *parent == from && is_directory(row);
         from = row.number;
         leads_on
     };
-    ahead.into_iter().take_while(leads_on).collect()
+    ahead.take_while(leads_on).collect()
 }
 
 #[cfg(test)]
@@ -176,8 +173,8 @@ mod tests {
             }
             Taken::Ask(ahead) => {
                 let count = ahead.len();
-                let ahead = ahead.into_iter().map(|step| (step.clone(), found(&step))).collect();
-                paths.took(thread, step.clone(), &found(&step), ahead, (Instant::now(), changes));
+                let ahead = ahead.into_iter().map(|step| (step.clone(), found(&step)));
+                paths.took(thread, (step.0, &step.1), &found(&step), ahead, (Instant::now(), changes));
                 Some(count)
             }
         };
@@ -210,8 +207,8 @@ mod tests {
         let begin = |asked, changes| {
             paths.leave(7);
             let Taken::Ask(ahead) = paths.take(7, 1, b"2", changes) else { panic!("known") };
-            let ahead = ahead.into_iter().map(|step| (step.clone(), found(&step))).collect();
-            paths.took(7, step(1, "2"), &row(2, FileKind::Directory), ahead, (asked, changes));
+            let ahead = ahead.into_iter().map(|step| (step.clone(), found(&step)));
+            paths.took(7, (1, b"2"), &row(2, FileKind::Directory), ahead, (asked, changes));
         };
         let is_known =
             |thread, name: &[u8], changes| matches!(paths.take(thread, 2, name, changes), Taken::Known(_));
@@ -236,8 +233,8 @@ mod tests {
     fn what_does_not_lead_on_is_left_out() {
         let directory = |parent, name, number| (step(parent, name), row(number, FileKind::Directory));
         let ahead = vec![directory(2, "3", 3), directory(3, "4", 9), directory(4, "5", 5)];
-        assert_eq!(connected(2, ahead).len(), 2, "another directory is called 4 by now");
+        assert_eq!(connected(2, ahead.into_iter()).len(), 2, "another directory is called 4 by now");
         let ahead = vec![(step(2, "3"), row(3, FileKind::File)), directory(3, "4", 4)];
-        assert_eq!(connected(2, ahead).len(), 0);
+        assert_eq!(connected(2, ahead.into_iter()).len(), 0);
     }
 }
