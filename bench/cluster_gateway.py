@@ -157,7 +157,8 @@ def gateway_tree(bench, place):
 
 
 def gateway_writes(bench, place):
-    size = bench.args.size // 8
+    # Long enough that what fio does before its first write, some tenths of a second, is little of it.
+    size = bench.args.size // 2
     source, target = bench.data.stream(300, size), place.mount.dir / "r"
     write(source, target)
     if not isinstance(place, Ours):

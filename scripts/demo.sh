@@ -1,9 +1,9 @@
 #!/bin/sh
 # The main job on real input: store a tree of this machine, store a changed second version, restore both, compare every
 # byte. DATA=path takes another tree; WORK=path another place to work in (about four times the tree's size is needed):
-# a new directory is made there and removed at the end, and nothing else of it is touched.
+# a new directory is made there and removed at the end, and nothing else of it is touched. PROFILE=debug takes what the tests' build made.
 set -eu
-bin=${CARGO_TARGET_DIR:-target}/release
+bin=${CARGO_TARGET_DIR:-target}/${PROFILE:-release}
 outrigger=$bin/outrigger
 workload=$bin/outrigger-workload
 

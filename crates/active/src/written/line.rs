@@ -1,11 +1,10 @@
 //! Who is to be in the path of a file: agents on other hosts than its writer's, if its mount offers its open files, and of them another one for each file.
 //!
-//! Nobody decides it. All that could be know the same agents from the same rows, and put them into the same order by file (the largest hash of both is first, so files spread, and an agent that comes or goes moves few of them); those that find the mount's socket come
+//! Nobody decides it. All that could be know the same agents from the same rows, in the order of their names, and begin with another one for each inode, so that files that are made one after the other spread over all of them; those that find the mount's socket come
 //! last. Each waits for its turn, a moment longer the further behind it is. Who comes first claims the split, as ever; one that is gone, or cannot reach the mount, is passed over by that.
 
 use std::time::{Duration, Instant};
 
-use outrigger_format::checksum;
 use outrigger_fuse::control::place;
 use outrigger_store::meta::jobs::{JobId, SplitState};
 use outrigger_store::{Result, Store};
@@ -39,12 +38,17 @@ pub(crate) fn waits_for(
 
 /// How many of these agents come before one that is called so, and is there.
 fn before(nodes: &[Node], me: Option<(&str, &str)>, inode: u64, mount: &str) -> usize {
-    let score = |name: &str| checksum(&[&inode.to_le_bytes(), name.as_bytes()]);
     let elsewhere = nodes.iter().filter(|node| node.place.as_deref().is_some_and(|place| place != mount));
-    let elsewhere = elsewhere.map(|node| node.name.as_str());
+    let mut elsewhere: Vec<&str> = elsewhere.map(|node| node.name.as_str()).collect();
+    elsewhere.sort_unstable();
+    let count = elsewhere.len();
     match me {
-        Some((me, place)) if place != mount => elsewhere.filter(|other| score(other) > score(me)).count(),
-        _ => elsewhere.count(),
+        Some((me, place)) if place != mount && count > 0 => {
+            let mine = elsewhere.partition_point(|other| *other < me);
+            let first = (inode % count as u64) as usize;
+            (mine + count - first) % count
+        }
+        _ => count,
     }
 }
 

@@ -437,6 +437,9 @@ impl<F: Versioned> Following<F> {
             let range = file.change(|open| {
                 let open = open.as_mut()?;
                 is_asked = open.asks(reader, from);
+                if is_asked {
+                    return Some(from..from);
+                }
                 if from == NOTHING_MORE && open.ahead.take().is_some() {
                     self.bounded.fetch_sub(1, Ordering::Relaxed);
                     self.moved.beat();
@@ -446,6 +449,9 @@ impl<F: Versioned> Following<F> {
                 Some(if is_open { open.prefix.hand_out(from, BLOCK) } else { from..from })
             });
             let Some(range) = range else { return Ok(Followed::Closed) };
+            if is_asked {
+                return Ok(Followed::Asked);
+            }
             if !range.is_empty() {
                 self.moved.beat();
                 let mut bytes = Vec::new();
@@ -459,9 +465,6 @@ impl<F: Versioned> Following<F> {
                 // It was cut since, which spoils what was handed out.
                 return Ok(if bytes.is_empty() { Followed::Nothing } else { Followed::Data(bytes) });
             }
-            if is_asked {
-                return Ok(Followed::Asked);
-            }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(Followed::Nothing);
@@ -471,17 +474,22 @@ impl<F: Versioned> Following<F> {
     }
 
     /// Waits, as long as `goes_on` says when something has moved and how long to wait for that, in one of the threads that may; false, and nobody has waited, if there is none. `threads` serve requests.
-    pub fn wait_while(&self, threads: usize, mut goes_on: impl FnMut() -> Option<Duration>) -> bool {
+    pub fn wait_while(&self, threads: usize, goes_on: impl FnMut() -> Option<Duration>) -> bool {
         let is_free = self.waiting.fetch_add(1, Ordering::Relaxed) < most_waiting(threads);
         if is_free {
-            loop {
-                let seen = self.moved.now();
-                let Some(most) = goes_on() else { break };
-                self.moved.wait(seen, most);
-            }
+            self.wait_here(goes_on);
         }
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         is_free
+    }
+
+    /// As [`Following::wait_while`], in a thread that serves no requests.
+    pub fn wait_here(&self, mut goes_on: impl FnMut() -> Option<Duration>) {
+        loop {
+            let seen = self.moved.now();
+            let Some(most) = goes_on() else { return };
+            self.moved.wait(seen, most);
+        }
     }
 
     /// Waits until a write is not too far ahead of those who read the file. `threads` serve requests; `note` is told when the wait is given up.

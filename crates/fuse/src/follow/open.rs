@@ -53,20 +53,29 @@ pub(crate) struct Open {
 pub(crate) struct Carrier {
     /// Its session.
     pub session: SessionId,
-    /// It is to store what it has, and to say so, once it has all that there is.
-    pub is_asked: bool,
+    /// It is to store what it has, and to say so, once it has so many bytes.
+    pub asked: Option<u64>,
 }
 
 impl Open {
+    /// Agents could have come to store it, and have not.
+    pub fn has_nobody_come(&self) -> bool {
+        self.end == End::Open
+            && self.carrier.is_none()
+            && self.carried_until.is_some_and(|until| Instant::now() >= until)
+    }
+
     /// Whether the mount leaves it to somebody else to store the file while it is written.
     pub fn is_left_to_others(&self) -> bool {
         self.carrier.is_some() || self.carried_until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Whether a reader that has read up to byte `from` is the file's carrier, has all that there is, and is asked for it.
+    /// Whether a reader that has read up to byte `from` is the file's carrier, and is asked for that much.
     pub fn asks(&self, reader: Option<SessionId>, from: u64) -> bool {
-        let is_it = |carrier: &Carrier| carrier.is_asked && Some(carrier.session) == reader;
-        self.end == End::Open && from == self.prefix.end() && self.carrier.as_ref().is_some_and(is_it)
+        let is_it = |carrier: &Carrier| {
+            Some(carrier.session) == reader && carrier.asked.is_some_and(|asked| from >= asked)
+        };
+        self.end == End::Open && from <= self.prefix.end() && self.carrier.as_ref().is_some_and(is_it)
     }
 }
 

@@ -98,6 +98,8 @@ pub(super) struct Core {
     pub early: Earlies,
     /// Agents on other hosts can store files that they read in the path.
     pub has_carriers: AtomicBool,
+    /// None came when one was waited for last.
+    pub nobody_came: AtomicBool,
     pub behind: Behind,
     pub counters: Counters,
 }
@@ -135,6 +137,7 @@ impl Core {
             hidden: Hidden::default(),
             early: Earlies::default(),
             has_carriers: AtomicBool::new(false),
+            nobody_came: AtomicBool::new(false),
             behind: Behind::default(),
             counters: Counters::default(),
         }
@@ -401,7 +404,7 @@ impl Core {
         match self.log.reserve(bytes, Some(PATIENCE)) {
             Err(error) if error.kind() == ErrorKind::Busy => {
                 // What of it could be stored has made room, whatever became of the rest.
-                let stored = self.make_room();
+                let stored = self.make_all_room();
                 match self.log.reserve(bytes, Some(PATIENCE)) {
                     // If there was no error, files that have lost their names fill it: nothing of them can be stored.
                     Err(error) if error.kind() == ErrorKind::Busy => self.fail(stored).and(Err(Errno::NOSPC)),

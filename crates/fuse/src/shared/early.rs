@@ -5,7 +5,7 @@
 //! still what the file begins with and the row is still the one that the file was begun over; else all of it is stored as if there had been no rounds, and what they have stored is found again.
 //! So a round that fails, or was for nothing, costs time and nothing else.
 //!
-//! The same thread makes room in the log when that is half full: whoever writes goes on meanwhile, and waits only where all of it is.
+//! The same thread makes room in the log when that is half full: whoever writes goes on meanwhile, and waits only where all of it is. Of what an agent stores it takes what there is ([`super::carried`]).
 //!
 //! A prefix is let go of when its file is stored, closed or changed, a moment later, by the same thread; never while something is committed that may lie over it.
 //!
@@ -33,11 +33,13 @@ use crate::follow::Prefix;
 /// Bytes of one round, at least, unless told otherwise: some packs.
 pub(super) const ROUND: u64 = 64 << 20;
 /// Of a file that programs wait for rounds are so many times shorter …
-const FOLLOWED: u64 = 4;
+pub(super) const FOLLOWED: u64 = 4;
 /// … and the first ones so many times, so that they begin soon: each is as long as all before it, up to those.
 const FIRST: u64 = 64;
 /// How often it is looked what need not be held any more.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long after there was too little to make room of.
+const AGAIN: Duration = Duration::from_millis(100);
 /// How long after a failure nothing is stored early.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -112,6 +114,12 @@ impl State {
             early.prefix.end().saturating_sub(early.len) >= round
         };
         self.sound_early().is_some_and(is_due)
+    }
+
+    /// How long a part of the file there is of which all is stored, is held, and what is behind it is staged.
+    pub fn stored_early(&self) -> Option<u64> {
+        let early = self.sound_early().filter(|early| early.is_held)?;
+        self.pieces_over(early, u64::MAX).map(|_| early.len)
     }
 
     /// The pieces of the file, and what they lie over if that is not the content of its row.
@@ -286,8 +294,12 @@ impl Earlies {
                 state.looked = Some(now);
                 return Some(Next::Look);
             }
-            let idle = !looks && state.due.is_empty() && !state.is_filling;
-            let pause = if idle { Duration::from_secs(3600) } else { LOOK_EVERY };
+            let waits = !state.due.is_empty() || state.is_filling;
+            let pause = match state.not_before.filter(|_| waits) {
+                Some(at) => at.saturating_duration_since(now).min(LOOK_EVERY),
+                None if looks || waits => LOOK_EVERY,
+                None => Duration::from_secs(3600),
+            };
             state = self.changed.wait_timeout(state, pause).expect("no panic while held").0;
         }
     }
@@ -304,9 +316,16 @@ impl Core {
                 }
                 // There is some still, so nobody has to fail if it cannot be done. What was written while it was made may have said so again.
                 Next::Room => {
-                    if self.is_filling() && self.fail(self.make_room()).is_err() {
-                        self.early.lock().not_before = Some(Instant::now() + RETRY);
+                    if !self.is_filling() {
+                        continue;
                     }
+                    let pause = match self.fail(self.make_some_room()) {
+                        Err(_) => RETRY,
+                        // The rest is for agents, which have not read it yet.
+                        Ok(()) if self.is_filling() => AGAIN,
+                        Ok(()) => continue,
+                    };
+                    self.early.lock().not_before = Some(Instant::now() + pause);
                 }
                 Next::Round(file) => {
                     // Whoever closes the file says what is wrong, if it still is.

@@ -52,6 +52,8 @@ pub(super) struct State {
     pub open: Option<Box<Open>>,
     /// What is stored of it before it is closed.
     pub early: Option<Early>,
+    /// Somebody waits until so many bytes of it are stored, or has, and not only by an agent.
+    pub awaited: u64,
     /// It has a name in this mount only, and the database knows of no such inode.
     pub is_hidden: bool,
     /// It was made without a name and may get one; until then it is as one that was removed.
@@ -96,6 +98,7 @@ impl File {
             pinned: None,
             open: None,
             early: None,
+            awaited: 0,
             is_hidden: false,
             may_be_named: false,
             is_noted: false,

@@ -162,7 +162,8 @@ impl Core {
             self.open.again(file);
             let (prefix, end) = (Prefix::default(), End::Open);
             let carrier = None;
-            let carried_until = if ahead.is_some() { self.waits_for_carriers() } else { None };
+            let may_come = ahead.is_some() && !is_hidden;
+            let carried_until = if may_come { self.waits_for_carriers() } else { None };
             let open =
                 Open { prefix, end, jobs, place, is_hidden, was_there: again, ahead, carrier, carried_until };
             self.following.begin(file, open);

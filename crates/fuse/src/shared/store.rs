@@ -133,6 +133,8 @@ pub(super) struct Cut {
     edits: usize,
     /// Not only attributes were changed.
     pub is_content: bool,
+    /// It is only what the file begins with.
+    is_part: bool,
     /// No name leads to it: see [`State::is_kept`](super::file::State::is_kept).
     pub is_kept: bool,
     keep: bool,
@@ -151,7 +153,7 @@ impl Core {
             drop(self.take_turn()?);
         }
         if !file.is_stored() {
-            self.await_carrier(file);
+            self.await_carried(file);
             self.store_behind();
             stored = self.store_one(file);
         }
@@ -211,12 +213,15 @@ impl Core {
     /// # Errors
     /// The first one; what could not be stored stays staged.
     pub fn store_all(self: &Arc<Self>) -> Result<()> {
-        let files = self.dirty();
-        files.iter().for_each(|file| self.await_carrier(file));
-        // Most of it at once.
+        let (carried, files) = self.dirty_carried();
+        // Most of it at once; what others store alone, when they have: all that is written to it meanwhile would be stored here as well.
         self.will_store(&files);
+        self.store_each(files.iter().chain(&carried))
+    }
+
+    fn store_each<'a>(self: &Arc<Self>, files: impl Iterator<Item = &'a Arc<File>>) -> Result<()> {
         let mut first = Ok(());
-        for file in &files {
+        for file in files {
             let stored = self.store_file(file, false);
             // Without the session nothing can be.
             let goes_on = stored.as_ref().err().is_none_or(|error| error.kind() != ErrorKind::Fenced);
@@ -228,12 +233,35 @@ impl Core {
         first
     }
 
+    /// What there is to be stored: first what others do.
+    fn dirty_carried(&self) -> (Vec<Arc<File>>, Vec<Arc<File>>) {
+        let by_others =
+            |file: &Arc<File>| file.read().open.as_ref().is_some_and(|open| open.is_left_to_others());
+        self.dirty().into_iter().partition(by_others)
+    }
+
+    /// Stores everything that can be without waiting for others: of what they store, what they have.
+    ///
+    /// # Errors
+    /// The first one.
+    pub fn make_some_room(self: &Arc<Self>) -> Result<()> {
+        let (carried, files) = self.dirty_carried();
+        self.will_store(&files);
+        let stored = self.store_each(files.iter());
+        carried.iter().try_for_each(|file| self.store_carried(file)).and(stored)?;
+        self.keep_some()
+    }
+
     /// Stores everything that can be, and only if that was not enough what may never have a name.
     ///
     /// # Errors
     /// The first one.
-    pub fn make_room(self: &Arc<Self>) -> Result<()> {
+    pub fn make_all_room(self: &Arc<Self>) -> Result<()> {
         self.store_all()?;
+        self.keep_some()
+    }
+
+    fn keep_some(self: &Arc<Self>) -> Result<()> {
         if self.is_filling() { self.keep_nameless() } else { Ok(()) }
     }
 
@@ -358,19 +386,30 @@ impl Core {
     /// As [`Core::cut`], of a file whose state is held.
     pub fn cut_in(&self, file: &Arc<File>, state: &State) -> Cut {
         let attributes = state.attributes();
-        let (base, pieces) = state.early_pieces();
+        let (base, mut pieces) = state.early_pieces();
+        let all = state.map.len();
+        let len = state.carried_part().unwrap_or(all);
+        let (mut staged, is_part) = (state.map.staged_bytes(), len < all);
+        if is_part {
+            let behind = pieces.drain(1..).map(|(_, piece)| match piece {
+                Piece::Data(at) => u64::from(at.len),
+                _ => 0,
+            });
+            staged -= behind.sum::<u64>();
+        }
         Cut {
             file: Arc::clone(file),
             // What is written to this file from now on has a later one.
             sequence: self.log.last(),
-            len: state.map.len(),
+            len,
             base,
             pieces,
-            staged: state.map.staged_bytes(),
+            staged,
             was: (state.row.attributes.clone(), state.row.root.clone()),
             attributes,
             edits: state.waiting(),
             is_content: !state.map.is_clean(),
+            is_part,
             is_kept: state.is_kept() || state.is_noted,
             keep: state.is_version && state.row.root != Root::Empty,
             edition: state.edition,
@@ -621,7 +660,10 @@ impl State {
     /// What is in a cut was stored, as a content of `len` bytes.
     pub fn give_up_stored(&mut self, cut: &Cut, len: u64) {
         self.is_committing = false;
-        self.map.settle(cut.sequence, len);
+        match cut.is_part {
+            true => self.map.settle_first(cut.sequence, len),
+            false => self.map.settle(cut.sequence, len),
+        };
         self.early = None;
         self.edition += 1;
         self.edited(cut.edits);

@@ -126,7 +126,10 @@ impl Carrier {
 
 impl Site {
     fn mount_offering(&self, staging_bytes: u64) -> (Host, Remote) {
-        let options = SharedOptions { staging_bytes, early_bytes: 1 << 40, ..SharedOptions::new(2) };
+        self.mount_offering_as(SharedOptions { staging_bytes, early_bytes: 1 << 40, ..SharedOptions::new(2) })
+    }
+
+    fn mount_offering_as(&self, options: SharedOptions) -> (Host, Remote) {
         let host = self.mount_as(options);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = Remote::start(&host.store, &host.volume, listener).unwrap();
@@ -173,6 +176,106 @@ fn what_is_stored_elsewhere_is_taken_over_at_each_sync_and_at_the_close_and_the_
     site.nothing_is_left();
     site.reclaim();
     assert!(two.cat("raw").unwrap() == data);
+    drop((remote, one, two));
+    site.cluster.check();
+}
+
+/// Two files are written at once, and together they are longer than the log: what makes room is what others have stored, and nothing of either is stored here.
+#[test]
+fn room_is_made_of_what_is_stored_elsewhere_and_the_rest_waits_for_that() {
+    let Some(site) = Site::new() else { return };
+    let (one, remote) = site.mount_offering_as(SharedOptions {
+        staging_bytes: 16 << 20,
+        early_bytes: 8 << 20,
+        request_threads: 8,
+        ..SharedOptions::new(2)
+    });
+    let two = site.mount();
+    let (site, one, two) = (&site, &one, &two);
+    let was_partly_stored = std::thread::scope(|scope| {
+        let writers = ["raw1", "raw2"].map(|name| {
+            let open = one.open(name, MAKE).unwrap();
+            let job = site.newest();
+            site.claim(job);
+            scope.spawn(move || {
+                let (number, carrier) = (open.number, Carrier::new(site, one));
+                let (data, begins) = (random(number, 20 << 20), Barrier::new(2));
+                let ((read, taken), is_partly_stored) = std::thread::scope(|scope| {
+                    let carried = scope.spawn(|| carrier.carry(number, Way::Well, 0, &begins));
+                    begins.wait();
+                    for (at, part) in data.chunks(1 << 20).enumerate() {
+                        open.write((at as u64) << 20, part).unwrap();
+                    }
+                    // Nobody has synced it yet: this is what made room.
+                    let stored = two.cat(name).unwrap();
+                    assert!(data.starts_with(&stored));
+                    open.close().unwrap();
+                    (carried.join().unwrap(), !stored.is_empty())
+                });
+                assert!(read == data && taken > 0, "{taken}");
+                wait_closed(one, number);
+                assert!(two.cat(name).unwrap() == data && site.input(job) == data);
+                assert_eq!(site.split(job).attempt, 1, "what was read counts");
+                carrier.let_go(number);
+                is_partly_stored
+            })
+        });
+        writers.map(|writer| writer.join().unwrap())
+    });
+    assert!(was_partly_stored.contains(&true), "the log had no room for both of them");
+    assert!(new_bytes(one) < 64 << 10, "the mount itself has stored no data");
+    site.nothing_is_left();
+    site.reclaim();
+    for name in ["raw1", "raw2"] {
+        assert_eq!(two.cat(name).unwrap().len(), 20 << 20);
+    }
+    drop(remote);
+    site.cluster.check();
+}
+
+#[test]
+fn who_syncs_a_large_file_before_anybody_has_come_waits_for_that_and_once_for_nobody() {
+    let Some(site) = Site::new() else { return };
+    let (one, remote) = site.mount_offering(64 << 20);
+    let two = site.mount();
+    let data = random(5, 9 << 20);
+    let open = one.open("raw-near", MAKE).unwrap();
+    let (number, job) = (open.number, site.newest());
+    site.claim(job);
+    let carrier = Carrier::new(&site, &one);
+    let (begins, syncs) = (Barrier::new(1), Barrier::new(2));
+    std::thread::scope(|scope| {
+        let carried = scope.spawn(|| {
+            syncs.wait();
+            // Whether it waits by then or not.
+            std::thread::sleep(Duration::from_millis(500));
+            carrier.carry(number, Way::Well, 0, &begins)
+        });
+        open.write(0, &data).unwrap();
+        syncs.wait();
+        open.sync().unwrap();
+        assert!(two.cat("raw-near").unwrap() == data, "synced is synced");
+        open.close().unwrap();
+        let (read, taken) = carried.join().unwrap();
+        assert!(read == data && taken == 1, "{taken}");
+    });
+    assert_eq!(new_bytes(&one), 0, "the mount itself has stored nothing");
+    wait_closed(&one, number);
+    carrier.let_go(number);
+    // And nobody comes.
+    for name in ["raw2-near", "raw3-near"] {
+        let open = one.open(name, MAKE).unwrap();
+        let (number, job) = (open.number, site.newest());
+        site.claim(job);
+        open.write(0, &data[1..]).unwrap();
+        open.sync().unwrap();
+        assert!(two.cat(name).unwrap() == data[1..]);
+        open.close().unwrap();
+        wait_closed(&one, number);
+        assert!(site.input(job) == data[1..]);
+    }
+    assert!(new_bytes(&one) > 0, "what nobody came for the mount has stored");
+    site.nothing_is_left();
     drop((remote, one, two));
     site.cluster.check();
 }

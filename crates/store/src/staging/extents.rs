@@ -202,6 +202,28 @@ impl ExtentMap {
         before - self.staged
     }
 
+    /// As [`ExtentMap::settle`], where only the first `committed` bytes of that state are: nothing behind them was
+    /// [`Piece::Committed`] then, and all of it stays.
+    pub fn settle_first(&mut self, sequence: u64, committed: u64) -> u64 {
+        let before = self.staged;
+        let old = self.extents.range(..committed).filter(|(_, extent)| extent.sequence <= sequence);
+        let old: Vec<Range<u64>> = old.map(|(start, extent)| *start..extent.end.min(committed)).collect();
+        old.into_iter().for_each(|range| self.remove(range));
+        let usage = &self.usage;
+        // What was cut behind them says how long the file is.
+        let stays = |cut: &Cut| {
+            let stays = cut.sequence > sequence || cut.len > committed;
+            if !stays {
+                usage.unpin(cut.segment);
+            }
+            stays
+        };
+        self.cuts.retain(stays);
+        self.growth = self.growth.take().filter(stays);
+        self.committed = self.cuts.first().map_or(committed, |cut| cut.len.min(committed));
+        before - self.staged
+    }
+
     /// Somebody else has committed another content, of `committed` bytes: what is staged lies over that from now on. Bytes that were written stay where
     /// they are; with `follows`, and if all of them were written behind the end, they follow the new one. A file that was cut here stays cut.
     pub fn rebase(&mut self, committed: u64, follows: bool) {

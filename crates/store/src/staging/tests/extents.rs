@@ -174,6 +174,39 @@ proptest! {
         prop_assert!((1..=steps.len() as u32).all(|segment| usage.is_dead(segment, 0)));
     }
 
+    /// What was stored is only what a file begins with, as it was some steps ago.
+    #[test]
+    fn what_is_behind_the_part_that_was_stored_stays(steps in prop::collection::vec((step(), prop::option::weighted(0.3, 0u64..100)), 1..30)) {
+        let plain: Vec<Step> = steps.iter().map(|(step, _)| step.clone()).collect();
+        let states = history(0, &plain);
+        let usage = Arc::new(Usage::default());
+        let mut map = ExtentMap::new(Arc::clone(&usage), 0);
+        let (mut seen, mut committed): (Option<(usize, u64)>, _) = (None, Vec::new());
+        for (now, (step, part)) in steps.iter().enumerate() {
+            apply(&mut map, &usage, now as u64 + 1, step);
+            let Some(part) = part else { continue };
+            if let Some((at, len)) = seen.take() {
+                committed = states[at][..len as usize].to_vec();
+                let before = map.staged_bytes();
+                let released = map.settle_first(at as u64, len);
+                prop_assert_eq!(map.staged_bytes() + released, before);
+            }
+            let file = &states[now + 1];
+            prop_assert_eq!(map.len(), file.len() as u64);
+            prop_assert_eq!(&read(&map, &committed, 0..u64::MAX), file);
+            prop_assert!(!map.is_clean() || *file == committed);
+            check_usage(&map, &usage, now as u64 + 1);
+            let len = map.len() * part / 100;
+            if map.pieces(len..u64::MAX).all(|(_, piece)| piece != Piece::Committed) {
+                seen = Some((now + 1, len));
+            }
+        }
+        map.settle(u64::MAX, map.len());
+        prop_assert!(map.is_clean());
+        drop(map);
+        prop_assert!((1..=steps.len() as u32).all(|segment| usage.is_dead(segment, 0)));
+    }
+
     /// The database may be further than the log says: replaying what it has already leads to the same.
     #[test]
     fn replaying_over_any_later_state_converges(base in 0u64..80, steps in prop::collection::vec(step(), 1..25), at in 0usize..25) {
