@@ -31,7 +31,7 @@ use outrigger_store::{Error, ErrorKind, Result};
 
 use super::SharedVolume;
 use super::core::Core;
-use super::early::FOLLOWED;
+use super::early::SHORTER;
 use super::file::{File, State};
 use crate::follow::{Carrier, End, Open, STANDSTILL};
 
@@ -226,7 +226,7 @@ impl Core {
     /// # Errors
     /// Those of the store.
     pub fn store_carried(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        let least = self.options.early_bytes / FOLLOWED;
+        let least = self.options.early_bytes / SHORTER;
         let given = {
             let state = file.read();
             let is_carried = |open: &&Open| open.carrier.is_some();
