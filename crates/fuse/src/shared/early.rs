@@ -32,10 +32,9 @@ use crate::follow::Prefix;
 
 /// Bytes of one round, at least, unless told otherwise: some packs.
 pub(super) const ROUND: u64 = 64 << 20;
-/// Of a file that programs wait for the first round is so many times shorter, so that they begin soon …
+/// Of a file that programs wait for the first round is so many times shorter, so that they begin soon, and each one after it is as long as all before it, up to a whole one: a round ends with a pack that is not full, and a commit, while nothing else of the
+/// file is stored; and a program that is slower than that has enough to read meanwhile.
 const FIRST: u64 = 64;
-/// … and each one after it so many times as long as all before it, up to a whole one. Each ends with a pack that is not full, and a commit, while nothing else of the file is stored; and a program that is slower than that has enough to read meanwhile.
-const GROWS: u64 = 3;
 /// Where a reader is further than what is stored, or others store it, a round is so many times shorter.
 pub(super) const SHORTER: u64 = 4;
 /// How often it is looked what need not be held any more.
@@ -62,7 +61,7 @@ pub(super) struct Early {
 
 /// Bytes of the next round of a file that programs wait for, where `stored` were stored since it was begun.
 fn followed_round(round: u64, stored: u64) -> u64 {
-    (GROWS * stored).clamp(round / FIRST, round)
+    stored.clamp(round / FIRST, round)
 }
 
 /// What a round stores.
@@ -424,12 +423,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_of_a_file_that_programs_wait_for_begin_short_and_grow() {
+    fn rounds_of_a_file_that_programs_wait_for_begin_short_and_double() {
         let (mut stored, mut rounds) = (0, Vec::new());
-        while rounds.len() < 6 {
+        while rounds.len() < 9 {
             rounds.push(followed_round(ROUND, stored) >> 20);
             stored += followed_round(ROUND, stored);
         }
-        assert_eq!(rounds, [1, 3, 12, 48, 64, 64]);
+        assert_eq!(rounds, [1, 1, 2, 4, 8, 16, 32, 64, 64]);
     }
 }
