@@ -102,8 +102,7 @@ impl State {
 
     /// How much of the file is to be stored now, where that is not all of it: what its carrier has stored, if nobody waits for more. So of what is written meanwhile nothing is stored here that the carrier will have as well.
     pub fn carried_part(&self) -> Option<u64> {
-        let is_carried = |open: &Open| open.end == End::Open && open.carrier.is_some();
-        self.open.as_deref().filter(|open| is_carried(open))?;
+        self.open.as_deref().filter(|open| open.end == End::Open && open.carrier.is_some())?;
         self.stored_early().filter(|len| *len >= self.awaited)
     }
 
@@ -226,13 +225,12 @@ impl Core {
     /// # Errors
     /// Those of the store.
     pub fn store_carried(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
-        let least = self.options.early_bytes / SHORTER;
-        let given = {
+        let (given, committed) = {
             let state = file.read();
-            let is_carried = |open: &&Open| open.carrier.is_some();
-            state.open.as_deref().filter(is_carried).map_or(0, |open| open.prefix.consumed())
+            let carried = state.open.as_deref().filter(|open| open.carrier.is_some());
+            (carried.map_or(0, |open| open.prefix.consumed()), state.row.root.len())
         };
-        if given.saturating_sub(file.read().row.root.len()) < least {
+        if given.saturating_sub(committed) < self.options.early_bytes / SHORTER {
             return Ok(());
         }
         let mut asking = Asking::new(file, given);

@@ -189,16 +189,7 @@ impl ExtentMap {
             let extent = self.extents.remove(&start).expect("just seen");
             self.release(start, &extent);
         }
-        let usage = &self.usage;
-        let young = |cut: &Cut| {
-            if cut.sequence <= sequence {
-                usage.unpin(cut.segment);
-            }
-            cut.sequence > sequence
-        };
-        self.cuts.retain(young);
-        self.growth = self.growth.take().filter(young);
-        self.committed = self.cuts.first().map_or(committed, |cut| cut.len.min(committed));
+        self.settle_cuts(committed, |cut| cut.sequence > sequence);
         before - self.staged
     }
 
@@ -209,10 +200,16 @@ impl ExtentMap {
         let old = self.extents.range(..committed).filter(|(_, extent)| extent.sequence <= sequence);
         let old: Vec<Range<u64>> = old.map(|(start, extent)| *start..extent.end.min(committed)).collect();
         old.into_iter().for_each(|range| self.remove(range));
-        let usage = &self.usage;
         // What was cut behind them says how long the file is.
+        self.settle_cuts(committed, |cut| cut.sequence > sequence || cut.len > committed);
+        before - self.staged
+    }
+
+    /// A content of `committed` bytes knows of all truncations but those that stay.
+    fn settle_cuts(&mut self, committed: u64, stays: impl Fn(&Cut) -> bool) {
+        let usage = &self.usage;
         let stays = |cut: &Cut| {
-            let stays = cut.sequence > sequence || cut.len > committed;
+            let stays = stays(cut);
             if !stays {
                 usage.unpin(cut.segment);
             }
@@ -221,7 +218,6 @@ impl ExtentMap {
         self.cuts.retain(stays);
         self.growth = self.growth.take().filter(stays);
         self.committed = self.cuts.first().map_or(committed, |cut| cut.len.min(committed));
-        before - self.staged
     }
 
     /// Somebody else has committed another content, of `committed` bytes: what is staged lies over that from now on. Bytes that were written stay where
