@@ -32,12 +32,14 @@ use crate::follow::Prefix;
 
 /// Bytes of one round, at least, unless told otherwise: some packs.
 pub(super) const ROUND: u64 = 64 << 20;
-/// Of a file that programs wait for the first round is so many times shorter, so that they begin soon, and each one after it is as long as all before it, up to a whole one: a round ends with a pack that is not full, and a commit, while nothing else of the
-/// file is stored; and a program that is slower than that has enough to read meanwhile.
+/// Of a file that programs wait for the first round is so many times shorter, so that they begin soon.
 const FIRST: u64 = 64;
+/// Each one after it is so many times as long as all before it, up to a whole one: a round ends with a pack that is not full, and a commit, while nothing else of the file is stored; and a program that is slower than that has enough to read meanwhile. Of a
+/// writer that is slow, or pauses, what has waited for a look is stored, be it as little as the first one.
+const GROWS: u64 = 3;
 /// Where a reader is further than what is stored, or others store it, a round is so many times shorter.
 pub(super) const SHORTER: u64 = 4;
-/// How often it is looked what need not be held any more.
+/// How often it is looked what need not be held any more, and what has waited.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long after there was too little to make room of.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -57,11 +59,22 @@ pub(super) struct Early {
     began: u64,
     /// There was a round.
     is_held: bool,
+    /// When the last one ended.
+    since: Instant,
+}
+
+/// Why there is a round.
+#[derive(Clone, Copy)]
+pub(super) enum Due {
+    /// Enough was written.
+    Enough,
+    /// What was written has waited for long.
+    Waited,
 }
 
 /// Bytes of the next round of a file that programs wait for, where `stored` were stored since it was begun.
 fn followed_round(round: u64, stored: u64) -> u64 {
-    stored.clamp(round / FIRST, round)
+    (stored * GROWS).clamp(round / FIRST, round)
 }
 
 /// What a round stores.
@@ -87,8 +100,8 @@ impl State {
         let mut prefix = Prefix::default();
         prefix.wrote(0..len);
         prefix.handed_out(len);
-        self.early =
-            Some(Early { prefix, over: self.row.root.clone(), stored, len, began: len, is_held: false });
+        let (over, since) = (self.row.root.clone(), Instant::now());
+        self.early = Some(Early { prefix, over, stored, len, began: len, is_held: false, since });
     }
 
     /// Others do not find it by a name.
@@ -102,15 +115,16 @@ impl State {
         self.early.as_ref().filter(sound).filter(|_| !self.is_only_here())
     }
 
-    /// Enough was written for a round of so many bytes.
-    pub fn is_early_due(&self, round: u64) -> bool {
+    /// It is time for a round, where a whole one has so many bytes.
+    pub fn is_early_due(&self, round: u64, due: Due) -> bool {
         let is_due = |early: &Early| {
-            let round = match &self.open {
-                Some(open) if open.is_left_to_others() => return false,
+            let round = match (&self.open, due) {
+                (Some(open), _) if open.is_left_to_others() => return false,
                 // Who reads it from the log of this mount is further than what is stored, and waits for no round.
-                Some(open) if open.prefix.consumed() > early.len => round / SHORTER,
-                Some(_) => followed_round(round, early.len.saturating_sub(early.began)),
-                None => round,
+                (Some(open), _) if open.prefix.consumed() > early.len => round / SHORTER,
+                (Some(_), Due::Waited) if early.since.elapsed() >= LOOK_EVERY => round / FIRST,
+                (Some(_), _) => followed_round(round, early.len.saturating_sub(early.began)),
+                (None, _) => round,
             };
             early.prefix.end().saturating_sub(early.len) >= round
         };
@@ -147,8 +161,8 @@ impl State {
     }
 
     /// What there is to be stored. From here on it must not change, and whoever follows the file may read it.
-    fn begin_round(&mut self, round: u64) -> Option<Round> {
-        if !self.is_early_due(round) || self.is_committing {
+    fn begin_round(&mut self, round: u64, due: Due) -> Option<Round> {
+        if !self.is_early_due(round, due) || self.is_committing {
             return None;
         }
         let early = self.sound_early()?;
@@ -175,6 +189,7 @@ impl State {
             return false;
         };
         (early.stored, early.len, early.is_held) = (root, round.len, true);
+        early.since = Instant::now();
         true
     }
 
@@ -185,7 +200,8 @@ impl State {
         prefix.wrote(0..self.open.as_ref().map_or(len, |open| open.prefix.end()));
         prefix.handed_out(len);
         let over = self.row.root.clone();
-        self.early = Some(Early { prefix, over, stored: root, len, began: 0, is_held: true });
+        self.early =
+            Some(Early { prefix, over, stored: root, len, began: 0, is_held: true, since: Instant::now() });
         before
     }
 
@@ -220,7 +236,7 @@ struct Waiting {
 enum Next {
     Round(Arc<File>),
     Room,
-    /// At what is held, and at a commit of which nobody knows.
+    /// At what is held, at what has waited, and at a commit of which nobody knows.
     Look,
 }
 
@@ -314,6 +330,7 @@ impl Core {
                 Next::Look => {
                     self.settle_in_time();
                     self.let_go_of_early();
+                    self.store_waiting();
                 }
                 // There is some still, so nobody has to fail if it cannot be done. What was written while it was made may have said so again.
                 Next::Room => {
@@ -330,7 +347,7 @@ impl Core {
                 }
                 Next::Round(file) => {
                     // Whoever closes the file says what is wrong, if it still is.
-                    if self.early_round(&file).is_err() {
+                    if self.early_round(&file, Due::Enough).is_err() {
                         self.early.lock().not_before = Some(Instant::now() + RETRY);
                         if self.open.get(file.number).is_some() {
                             // Perhaps nothing more is written that would say so.
@@ -358,10 +375,29 @@ impl Core {
         }
     }
 
-    fn early_round(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
+    /// Stores what programs have waited for, of files of which there was a round: the first one waits for nothing but the bytes.
+    fn store_waiting(self: &Arc<Self>) {
+        let held: Vec<u64> = {
+            let waiting = self.early.lock();
+            if waiting.not_before.is_some_and(|at| Instant::now() < at) {
+                return;
+            }
+            waiting.held.iter().copied().collect()
+        };
+        let round = self.options.early_bytes;
+        for file in held.into_iter().filter_map(|number| self.open.get(number)) {
+            let is_due = file.read().is_early_due(round, Due::Waited);
+            if is_due && self.early_round(&file, Due::Waited).is_err() {
+                self.early.lock().not_before = Some(Instant::now() + RETRY);
+                return;
+            }
+        }
+    }
+
+    fn early_round(self: &Arc<Self>, file: &Arc<File>, due: Due) -> Result<()> {
         let mut asked = self.take_turn()?;
         let policies = self.policies(&mut asked)?;
-        let Some(round) = file.write().begin_round(self.options.early_bytes) else { return Ok(()) };
+        let Some(round) = file.write().begin_round(self.options.early_bytes, due) else { return Ok(()) };
         self.follow_packs(&mut asked.packs_at)?;
         let number = file.number;
         self.early.will_hold(number);
@@ -377,7 +413,7 @@ impl Core {
         let root = roots.remove(&number).ok_or_else(lost)?;
         let mut state = file.write();
         // More may have come meanwhile.
-        if state.end_round(&round, root) && state.is_early_due(self.options.early_bytes) {
+        if state.end_round(&round, root) && state.is_early_due(self.options.early_bytes, Due::Enough) {
             drop(state);
             self.early.is_due(file);
         }
@@ -423,12 +459,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_of_a_file_that_programs_wait_for_begin_short_and_double() {
+    fn rounds_of_a_file_that_programs_wait_for_begin_short_and_grow() {
         let (mut stored, mut rounds) = (0, Vec::new());
-        while rounds.len() < 9 {
+        while rounds.len() < 6 {
             rounds.push(followed_round(ROUND, stored) >> 20);
             stored += followed_round(ROUND, stored);
         }
-        assert_eq!(rounds, [1, 1, 2, 4, 8, 16, 32, 64, 64]);
+        assert_eq!(rounds, [1, 3, 12, 48, 64, 64]);
     }
 }

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::SharedVolume;
 use super::core::{Core, OpenFile};
+use super::early::Due;
 use super::file::{File, State};
 use crate::follow::{Again, Prefix};
 use crate::fs::{
@@ -186,7 +187,7 @@ impl Core {
             state.drops_rights |= drops;
             let end = at + part.len() as u64;
             self.tell(&mut state, |prefix| prefix.wrote(at..end));
-            let is_due = state.is_early_due(self.options.early_bytes);
+            let is_due = state.is_early_due(self.options.early_bytes, Due::Enough);
             drop(state);
             if is_due {
                 self.early.is_due(&open.file);

@@ -232,22 +232,22 @@ fn what_a_mount_held_that_is_gone_goes_with_the_collectors_next_run() {
 }
 
 #[test]
-fn of_a_file_that_programs_wait_for_the_first_mebibyte_is_stored_and_then_twice_as_much_each_time() {
+fn of_a_file_that_programs_wait_for_steps_grow_and_what_has_waited_is_stored() {
     let Some(site) = Site::new() else { return };
     let one = site.mount_as(SharedOptions::new(2));
-    let data = random(13, 4 << 20);
+    let data = random(13, 17 << 20);
     let open = one.open("raw-long", MAKE).unwrap();
     let (number, job) = (open.number, site.newest());
-    // How much is written, and how much of it is stored then.
-    for (written, stored) in [(1, 1), (2, 2), (3, 2), (4, 4)] {
-        let from = (written - 1) << 20;
-        open.write(from as u64, &data[from..written << 20]).unwrap();
-        assert_eq!(
-            site.wait_for_prefix(number, stored << 20).len(),
-            stored << 20,
-            "{written} MiB are written"
-        );
+    // Up to where it is written, in MiB, and how much of it is stored at once then: without that which would be another step.
+    let mut from = 0;
+    for (to, stored) in [(1, 1), (4, 4), (16, 16)] {
+        open.write(from, &data[from as usize..to << 20]).unwrap();
+        from = (to as u64) << 20;
+        assert_eq!(site.wait_for_prefix(number, stored << 20).len(), stored << 20, "{to} MiB are written");
     }
+    // Much less than the next step, and nothing more is written: it is not left waiting for that.
+    open.write(16 << 20, &data[16 << 20..]).unwrap();
+    assert_eq!(site.wait_for_prefix(number, 17 << 20).len(), 17 << 20);
     open.close().unwrap();
     wait_closed(&one, number);
     assert!(site.input(job) == data);

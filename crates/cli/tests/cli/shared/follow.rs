@@ -180,8 +180,8 @@ fn agents_of_other_hosts_read_what_is_stored_of_a_large_file_while_it_is_written
         let script =
             format!("{{ cat {}; read go; printf 'the end'; }} | tee raw/{name} > /dev/null", from.display());
         let mut writer = Writer::new(&site.one, &script);
-        // The other host's program has much of it (what is stored doubles from a mebibyte on, so half at least), and the file is open.
-        site.until(|| read(&site) >= 8 << 20);
+        // The other host's program has much of it (what waits for a second is stored, all but a mebibyte at most), and the file is open.
+        site.until(|| read(&site) >= 19 << 20);
         assert!(site.is_nowhere(&format!("up/{name}")));
         if spoils {
             let file = OpenOptions::new().write(true).open(site.one.path("raw").join(name)).unwrap();
