@@ -223,11 +223,12 @@ def with_hosts(args, report, parts):
             hosts.take_part(count)
             # The same rate of all, however many hosts read.
             paced = Work("limited", limited, [f"{args.paced / count:.3f}"], args.numbers)
-            for part, work, ways in (("dscal", args.dscal, WAYS), ("aminogen", args.aminogen, WAYS), ("paced", paced, FOLLOWED)):
+            for part, work, ways in (("dscal", args.dscal, WAYS), ("aminogen", args.aminogen, WAYS), ("paced", paced, ["plain", *FOLLOWED])):
                 if part not in parts:
                     continue
-                for way in ways:
-                    for _ in range(args.rounds):
+                # In turns: a machine that is slower for a while is so for all of them.
+                for _ in range(args.rounds):
+                    for way in ways:
                         found = measure(hosts, work, way, count)
                         say(f"{part}, {count} hosts, {way}: {found}")
                         report.setdefault(part, {}).setdefault(way, {}).setdefault(str(count), []).append(found)
@@ -310,6 +311,8 @@ def figures(report):
         for count in paced["path"]:
             path, beside = (middle(paced[way][count], "overall_s") for way in FOLLOWED)
             row(f"limited programs, {hosts_of(count)}: overall, path / beside", "beside first", [path, beside], seconds(2))
+            if plain := middle(paced.get("plain", {}).get(count), "client_s"):
+                row(f"limited programs, {hosts_of(count)}: client free, beside, over a plain write", "at most 1.10 x", middle(paced["beside"][count], "client_s") / plain, shown("x"))
     for count, one in hosts.get("scale", {}).items():
         row(f"limited programs, {count} hosts: rate of all, over {count} x the limit", "near 1 x", one["bytes_per_s"] / one["limit_bytes_per_s"], shown("x"))
         if one.get("remote_bytes") is not None:
