@@ -12,7 +12,7 @@
 //! **Programs that read the file meanwhile** count as having been handed what a round stores, from before it can be seen: if that changes, what they did is void. What was stored of a file before it was
 //! followed is not theirs, and gone before their job is there ([`Core::forget_early`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -131,6 +131,15 @@ impl State {
         self.sound_early().is_some_and(is_due)
     }
 
+    /// Programs wait for the first round of the file, to begin.
+    pub fn begins_early(&self) -> bool {
+        let waits = |early: &Early| {
+            let open = self.open.as_ref().filter(|open| !open.is_left_to_others());
+            !early.is_held && open.is_some_and(|open| open.prefix.consumed() <= early.len)
+        };
+        self.sound_early().is_some_and(waits)
+    }
+
     /// How long a part of the file there is of which all is stored, is held, and what is behind it is staged.
     pub fn stored_early(&self) -> Option<u64> {
         let early = self.sound_early().filter(|early| early.is_held)?;
@@ -166,7 +175,11 @@ impl State {
             return None;
         }
         let early = self.sound_early()?;
-        let len = early.prefix.end();
+        let mut len = early.prefix.end();
+        if self.begins_early() {
+            // However much there is by now: it is all that its program needs to begin.
+            len = len.min(early.len + round / FIRST);
+        }
         let round = Round {
             attributes: self.attributes(),
             over: early.over.clone(),
@@ -221,7 +234,10 @@ pub(super) struct Earlies {
 
 #[derive(Default)]
 struct Waiting {
-    due: Vec<Arc<File>>,
+    /// Those of which programs wait for the first round.
+    begin: Vec<Arc<File>>,
+    /// The others, in turn.
+    due: VecDeque<Arc<File>>,
     held: BTreeSet<u64>,
     not_before: Option<Instant>,
     looked: Option<Instant>,
@@ -234,7 +250,8 @@ struct Waiting {
 
 /// What is next for the thread.
 enum Next {
-    Round(Arc<File>),
+    /// Of one file; the first ones of several together, which are short.
+    Rounds(Vec<Arc<File>>),
     Room,
     /// At what is held, at what has waited, and at a commit of which nobody knows.
     Look,
@@ -270,14 +287,20 @@ impl Earlies {
         self.thread.join();
     }
 
-    /// Enough of a file was written.
-    pub fn is_due(&self, file: &Arc<File>) {
+    /// Enough of a file was written, for a first round that programs wait for or another one.
+    pub fn is_due(&self, file: &Arc<File>, begins: bool) {
         let mut state = self.lock();
-        if !state.due.iter().any(|due| Arc::ptr_eq(due, file)) {
-            state.due.push(Arc::clone(file));
-            drop(state);
-            self.changed.notify_all();
+        let Waiting { begin, due, .. } = &mut *state;
+        if begin.iter().chain(&*due).any(|due| Arc::ptr_eq(due, file)) {
+            return;
         }
+        if begins {
+            begin.push(Arc::clone(file))
+        } else {
+            due.push_back(Arc::clone(file))
+        }
+        drop(state);
+        self.changed.notify_all();
     }
 
     /// The log is half full.
@@ -298,11 +321,15 @@ impl Earlies {
                 return None;
             }
             if state.not_before.is_none_or(|at| now >= at) {
+                // Before there is room made, which takes long: the log is only half full.
+                if !state.begin.is_empty() {
+                    return Some(Next::Rounds(std::mem::take(&mut state.begin)));
+                }
                 if std::mem::take(&mut state.is_filling) {
                     return Some(Next::Room);
                 }
-                if let Some(file) = state.due.pop() {
-                    return Some(Next::Round(file));
+                if let Some(file) = state.due.pop_front() {
+                    return Some(Next::Rounds(vec![file]));
                 }
             }
             let looked = *state.looked.get_or_insert(now);
@@ -311,7 +338,7 @@ impl Earlies {
                 state.looked = Some(now);
                 return Some(Next::Look);
             }
-            let waits = !state.due.is_empty() || state.is_filling;
+            let waits = !state.due.is_empty() || !state.begin.is_empty() || state.is_filling;
             let pause = match state.not_before.filter(|_| waits) {
                 Some(at) => at.saturating_duration_since(now).min(LOOK_EVERY),
                 None if looks || waits => LOOK_EVERY,
@@ -345,14 +372,15 @@ impl Core {
                     };
                     self.early.lock().not_before = Some(Instant::now() + pause);
                 }
-                Next::Round(file) => {
+                Next::Rounds(files) => {
                     // Whoever closes the file says what is wrong, if it still is.
-                    if self.early_round(&file, Due::Enough).is_err() {
+                    if self.early_rounds(&files, Due::Enough).is_err() {
                         self.early.lock().not_before = Some(Instant::now() + RETRY);
-                        if self.open.get(file.number).is_some() {
-                            // Perhaps nothing more is written that would say so.
-                            self.early.is_due(&file);
-                        }
+                        // Perhaps nothing more is written that would say so.
+                        files
+                            .iter()
+                            .filter(|file| self.open.get(file.number).is_some())
+                            .for_each(|file| self.early_is_due(file));
                     }
                 }
             }
@@ -387,37 +415,61 @@ impl Core {
         let round = self.options.early_bytes;
         for file in held.into_iter().filter_map(|number| self.open.get(number)) {
             let is_due = file.read().is_early_due(round, Due::Waited);
-            if is_due && self.early_round(&file, Due::Waited).is_err() {
+            if is_due && self.early_rounds(&[file], Due::Waited).is_err() {
                 self.early.lock().not_before = Some(Instant::now() + RETRY);
                 return;
             }
         }
     }
 
-    fn early_round(self: &Arc<Self>, file: &Arc<File>, due: Due) -> Result<()> {
+    /// A round of each of these of which it is time for one.
+    fn early_rounds(self: &Arc<Self>, files: &[Arc<File>], due: Due) -> Result<()> {
         let mut asked = self.take_turn()?;
         let policies = self.policies(&mut asked)?;
-        let Some(round) = file.write().begin_round(self.options.early_bytes, due) else { return Ok(()) };
+        let begun = |file: &Arc<File>| {
+            let round = file.write().begin_round(self.options.early_bytes, due)?;
+            Some((Arc::clone(file), round))
+        };
+        let rounds: Vec<(Arc<File>, Round)> = files.iter().filter_map(begun).collect();
+        if rounds.is_empty() {
+            return Ok(());
+        }
         self.follow_packs(&mut asked.packs_at)?;
-        let number = file.number;
-        self.early.will_hold(number);
-        let policy = self.policy_of(&policies, self.parent_of(number))?;
-        let to = Target::Orphan { inode: number, holder: holder(number, self.session.id()) };
-        let (base, pieces) = (Arc::clone(&round.base), round.pieces.clone());
-        let item = self.item_of(to, round.attributes.clone(), (base, pieces), policy)?;
-        let stored = self.through_pipeline(vec![item], policies.chunk_max()?);
-        let tried = || Tried::Hold { file: Arc::clone(file), round: round.clone() };
-        let mut roots = stored.inspect_err(|error| self.note_unsettled(error, tried))?;
-        let lost =
-            || Error::new(ErrorKind::Io, format!("the writer does not say what inode {number} became"));
-        let root = roots.remove(&number).ok_or_else(lost)?;
-        let mut state = file.write();
-        // More may have come meanwhile.
-        if state.end_round(&round, root) && state.is_early_due(self.options.early_bytes, Due::Enough) {
-            drop(state);
-            self.early.is_due(file);
+        let mut items = Vec::with_capacity(rounds.len());
+        for (file, round) in &rounds {
+            let number = file.number;
+            self.early.will_hold(number);
+            let policy = self.policy_of(&policies, self.parent_of(number))?;
+            let to = Target::Orphan { inode: number, holder: holder(number, self.session.id()) };
+            let content = (Arc::clone(&round.base), round.pieces.clone());
+            items.push(self.item_of(to, round.attributes.clone(), content, policy)?);
+        }
+        let stored = self.through_pipeline(items, policies.chunk_max()?);
+        let mut roots =
+            stored.inspect_err(|error| self.note_unsettled(error, || Tried::Hold(rounds.clone())))?;
+        for (file, round) in &rounds {
+            let lost = || {
+                let number = file.number;
+                Error::new(ErrorKind::Io, format!("the writer does not say what inode {number} became"))
+            };
+            let root = roots.remove(&file.number).ok_or_else(lost)?;
+            // More may have come meanwhile.
+            if file.write().end_round(round, root) {
+                self.early_is_due(file);
+            }
         }
         Ok(())
+    }
+
+    /// Says so, if it is time for a round.
+    pub fn early_is_due(&self, file: &Arc<File>) {
+        let state = file.read();
+        let is_due = state.is_early_due(self.options.early_bytes, Due::Enough);
+        let begins = is_due && state.begins_early();
+        drop(state);
+        if is_due {
+            self.early.is_due(file, begins);
+        }
     }
 
     /// Lets go of what no file needs any more.
@@ -456,7 +508,48 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
+    use outrigger_format::catalogue::{Attributes, FileKind, Time};
+    use outrigger_store::meta::Inode;
+
     use super::*;
+
+    fn file(number: u64) -> Arc<File> {
+        let attributes = Attributes {
+            kind: FileKind::File,
+            mode: 0o644,
+            uid: 0,
+            gid: 0,
+            mtime: Time::default(),
+            rdev: 0,
+            target: Vec::new(),
+            xattrs: Vec::new(),
+            times: None,
+        };
+        let row = Inode { number, attributes, root: Root::Empty, links: 1, stamp: 0 };
+        Arc::new(File::new(row, &Arc::default(), &Arc::default()))
+    }
+
+    #[test]
+    fn what_programs_wait_for_to_begin_comes_before_room_is_made_and_the_rest_in_turn_after_it() {
+        let (earlies, files) = (Earlies::default(), [1, 2, 3, 4].map(file));
+        earlies.is_due(&files[0], false);
+        earlies.is_due(&files[1], false);
+        earlies.is_filling();
+        earlies.is_due(&files[2], true);
+        earlies.is_due(&files[3], true);
+        // Each once, whatever it is due for by now.
+        earlies.is_due(&files[2], false);
+        earlies.is_due(&files[0], true);
+        let mut said = Vec::new();
+        for _ in 0..4 {
+            said.push(match earlies.next().unwrap() {
+                Next::Rounds(files) => files.iter().map(|file| file.number).collect(),
+                Next::Room => vec![0],
+                Next::Look => panic!("nothing is held"),
+            });
+        }
+        assert_eq!(said, [vec![3, 4], vec![0], vec![1], vec![2]]);
+    }
 
     #[test]
     fn rounds_of_a_file_that_programs_wait_for_begin_short_and_grow() {

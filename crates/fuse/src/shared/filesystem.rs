@@ -5,26 +5,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_format::catalogue::FileKind;
 use outrigger_format::staging::Operation;
-use outrigger_store::ErrorKind;
+use outrigger_store::meta::At;
 use outrigger_store::meta::locks::{Lock, LockMode};
-use outrigger_store::meta::{At, Inode};
-use outrigger_store::staging::Piece;
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::SharedVolume;
-use super::core::{Core, OpenFile};
-use super::early::Due;
-use super::file::{File, State};
-use crate::follow::{Again, Prefix};
+use super::core::Core;
 use crate::fs::{
     Answer, Caller, DirEntry, Effort, Entry, FileSystem, Found, Handle, Keeps, LockRequest, NewNode,
     OpenFlags, Opened, Part, ROOT, Result, Seek, SetAttr, Statfs, TakeEntry, Unlock,
 };
 use crate::live::attributes::sets_more_than_size;
-use crate::live::file::{LEN_MAX, WRITE_MAX, zeroes};
+use crate::live::file::{LEN_MAX, zeroes};
 use crate::live::filesystem::writes;
 use crate::view::directory::StoredDir;
 use crate::view::{ReadVolume, SNAPSHOTS_NAME, hidden, number};
@@ -37,254 +32,6 @@ impl SharedVolume {
 
     fn changeable(&self, number: u64) -> Result<()> {
         if self.other(number).is_some() { Err(Errno::ROFS) } else { Ok(()) }
-    }
-
-    fn opened(&self, file: Arc<File>, flags: OpenFlags) -> Opened {
-        let writes = writes(flags);
-        let keep_cache = {
-            let state = file.read();
-            state.map.is_clean() && self.core.keeps_cache(file.number, state.stored.root())
-        };
-        let appends = flags.contains(OFlags::APPEND);
-        if writes {
-            file.writer_came();
-        }
-        let handle = self.core.files.insert(OpenFile { file, writes, appends });
-        // Of whoever reads, too: it may have locks, which end when it closes the file.
-        Opened { handle, flushes: true, keep_cache }
-    }
-
-    /// Opens a file; its row, if it was just made.
-    pub(super) fn open_file(
-        &self,
-        number: u64,
-        made: Option<Inode>,
-        flags: OpenFlags,
-        caller: Caller,
-    ) -> Result<Opened> {
-        let core = &self.core;
-        let is_new = made.is_some();
-        if writes(flags) {
-            core.reopens(number);
-        }
-        let (file, was_open) = {
-            let _gate = core.open.opening(number);
-            let row = made.map_or_else(|| core.row(number), Ok)?;
-            Core::require_file(&row)?;
-            core.open.open(number, || File::new(row, core.log.usage(), &core.budget))
-        };
-        let truncates = flags.contains(OFlags::TRUNC);
-        let begun = (if was_open { core.row(number).map(drop) } else { Ok(()) })
-            .and_then(|()| if truncates { core.truncate(&file, 0, caller.uid != 0) } else { Ok(()) });
-        if let Err(errno) = begun {
-            core.close_file(&file);
-            return Err(errno);
-        }
-        if writes(flags) {
-            let mut state = file.write();
-            state.writer = Some(caller.pid);
-            state.is_new |= is_new;
-        }
-        Ok(self.opened(file, flags))
-    }
-}
-
-impl SharedVolume {
-    /// Opens a file that is overwritten, and has it followed.
-    fn overwrite(&self, caller: Caller, number: u64, flags: OpenFlags, again: Again<'_>) -> Result<Opened> {
-        let core = &self.core;
-        let Again { place, wanted, alone: _alone } = again;
-        let empties = flags.contains(OFlags::TRUNC);
-        // By when it is followed it has a writer, and is emptied only when its jobs are there.
-        let opened = self.open_file(number, None, flags.difference(OFlags::TRUNC), caller)?;
-        let file = Arc::clone(&core.files.get(opened.handle)?.file);
-        if !empties && !file.read().map.is_empty() {
-            // Another host has written to it since it was cut to nothing.
-            core.note_emptied(number, false);
-            return Ok(opened);
-        }
-        let begun = core.fail(core.begin_following(&file, place, wanted, true));
-        let done =
-            begun.and_then(|_| if empties { core.truncate(&file, 0, caller.uid != 0) } else { Ok(()) });
-        match done {
-            Ok(()) => Ok(Opened { keep_cache: false, ..opened }),
-            Err(errno) => {
-                // If it is followed already, its jobs read what it was.
-                self.release_handle(number, opened.handle);
-                Err(errno)
-            }
-        }
-    }
-
-    /// A file is about to be cut to nothing otherwise than by opening it.
-    fn before_emptied(&self, number: u64) -> Result<()> {
-        let core = &self.core;
-        if !core.following.is_any() {
-            return Ok(());
-        }
-        match core.open.get(number).filter(|file| file.has_writers()) {
-            None => core.note_emptied(number, true),
-            Some(file) => {
-                if let Some(Again { place, wanted, alone: _alone }) = core.wanted_again(number)? {
-                    core.fail(core.begin_following(&file, place, wanted, true))?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives up a handle, whatever became of what was written by it.
-    pub(super) fn release_handle(&self, number: u64, handle: Handle) {
-        let Some(open) = self.core.files.take(handle) else { return };
-        if open.writes {
-            // Pages of a mapping come after the last descriptor was closed. Nobody is there to be told of an error but whoever runs the mount.
-            if !self.core.closes_behind(&open.file) {
-                let _ = self.core.fail(self.core.store_file(&open.file, true));
-            }
-            open.file.writer_left();
-        }
-        self.core.writers_left(&open.file);
-        self.locks.released(number, handle);
-        self.core.close_file(&open.file);
-    }
-}
-
-impl Core {
-    /// Something was written to a file, whose state is held.
-    fn wrote(state: &mut State, time: Time, appended: bool) {
-        state.only_appended = appended;
-        state.written = Some(time);
-    }
-
-    /// Says what was done to a file, whose state is held.
-    fn tell(&self, state: &mut State, tell: impl Fn(&mut Prefix)) {
-        if let Some(early) = &mut state.early {
-            tell(&mut early.prefix);
-        }
-        self.following.tell(state.open.as_deref_mut(), tell);
-    }
-
-    fn write_file(self: &Arc<Self>, open: &OpenFile, offset: u64, data: &[u8], drops: bool) -> Result<()> {
-        if !open.writes {
-            return Err(Errno::BADF);
-        }
-        self.fail(self.session.check())?;
-        let mut at = offset;
-        for part in data.chunks(WRITE_MAX) {
-            let _room = self.room(part.len())?;
-            let mut state = open.file.write();
-            if open.appends {
-                at = state.map.len();
-            }
-            if at.checked_add(part.len() as u64).is_none_or(|end| end > LEN_MAX) {
-                return Err(Errno::FBIG);
-            }
-            let appended = self.append(&Operation::Write { inode: open.file.number, offset: at }, part)?;
-            state.begin_early(at);
-            let follows = open.appends && (state.map.is_clean() || state.only_appended);
-            state.map.write(at, &appended);
-            Self::wrote(&mut state, appended.time, follows);
-            state.drops_rights |= drops;
-            let end = at + part.len() as u64;
-            self.tell(&mut state, |prefix| prefix.wrote(at..end));
-            let is_due = state.is_early_due(self.options.early_bytes, Due::Enough);
-            drop(state);
-            if is_due {
-                self.early.is_due(&open.file);
-            }
-            at = end;
-        }
-        Ok(())
-    }
-
-    fn truncate(self: &Arc<Self>, file: &File, len: u64, drops: bool) -> Result<()> {
-        if len > LEN_MAX {
-            return Err(Errno::FBIG);
-        }
-        self.fail(self.session.check())?;
-        let _room = self.room(0)?;
-        self.truncate_in(file.number, &mut file.write(), len, drops)
-    }
-
-    /// As [`Core::truncate`], of a file whose state is held, with room in the log.
-    fn truncate_in(&self, inode: u64, state: &mut State, len: u64, drops: bool) -> Result<()> {
-        let appended = self.append(&Operation::Truncate { inode, len }, &[])?;
-        state.map.truncate(len, &appended);
-        self.tell(state, |prefix| prefix.cut(len));
-        Self::wrote(state, appended.time, false);
-        state.drops_rights |= drops;
-        Ok(())
-    }
-
-    pub(super) fn read_file(&self, file: &File, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<()> {
-        let begin = out.len();
-        let read = self.read_now(file, offset, len, out);
-        let Err(error) = read else { return Ok(()) };
-        let told = |error| self.reports.errno_at(error, format_args!("inode {}", file.number));
-        if !matches!(error.kind(), ErrorKind::Damaged | ErrorKind::NotFound) {
-            return Err(told(error));
-        }
-        // Another host may have stored another content, and a collector taken this one.
-        let before = file.read().row.root.clone();
-        if self.row(file.number)?.root == before {
-            return Err(told(error));
-        }
-        out.truncate(begin);
-        self.read_now(file, offset, len, out).map_err(told)
-    }
-
-    fn read_now(
-        &self,
-        file: &File,
-        offset: u64,
-        len: usize,
-        out: &mut Vec<u8>,
-    ) -> outrigger_store::Result<()> {
-        let state = file.read();
-        let stored = Arc::clone(&state.stored);
-        if state.map.is_clean() {
-            drop(state);
-            return stored.read(&self.reader(), &self.ahead, offset, len, out);
-        }
-        let end = offset.saturating_add(len as u64);
-        for (range, piece) in state.map.pieces(offset..end) {
-            let len = (range.end - range.start) as usize;
-            let at = out.len();
-            match piece {
-                Piece::Data(location) => {
-                    out.resize(at + len, 0);
-                    self.log.read(location, &mut out[at..])?;
-                }
-                Piece::Committed => stored.read(&self.reader(), &self.ahead, range.start, len, out)?,
-                // Nothing is shared with other files here.
-                Piece::Zero | Piece::Clone(..) => out.resize(at + len, 0),
-            }
-        }
-        Ok(())
-    }
-
-    fn seek_in(&self, file: &File, offset: u64, to: Seek) -> Result<u64> {
-        let state = file.read();
-        let len = state.map.len();
-        if offset >= len {
-            return Err(Errno::NXIO);
-        }
-        for (range, piece) in state.map.pieces(offset..len) {
-            let found = match (piece, to) {
-                (Piece::Zero, Seek::Hole) | (Piece::Data(_) | Piece::Clone(..), Seek::Data) => {
-                    Some(range.start)
-                }
-                (Piece::Committed, _) => {
-                    let found = state.stored.seek(&self.reader(), range.start, to);
-                    self.fail(found)?.filter(|at| *at < range.end)
-                }
-                _ => None,
-            };
-            if let Some(at) = found {
-                return Ok(at.max(offset));
-            }
-        }
-        if to == Seek::Hole { Ok(len) } else { Err(Errno::NXIO) }
     }
 }
 

@@ -41,6 +41,7 @@
 //! | `packer.rs` | what small files have left in the database, into packs |
 //! | `untold.rs` | names and inodes that the catalogue is still to be told of |
 //! | `worker.rs` | a thread of a mount's own |
+//! | `opening.rs`, `bytes.rs` | opening files; what is written to them, and read |
 //! | `filesystem.rs` | the trait [`FileSystem`](crate::fs::FileSystem) in terms of these |
 //!
 //! [`Change::Expect`]: outrigger_store::meta::Change::Expect
@@ -49,6 +50,7 @@
 mod attributes;
 mod awaited;
 mod behind;
+mod bytes;
 mod carried;
 mod core;
 mod early;
@@ -60,6 +62,7 @@ mod locks;
 mod nameless;
 mod names;
 mod noted;
+mod opening;
 mod packer;
 mod paths;
 mod store;

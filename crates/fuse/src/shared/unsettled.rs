@@ -25,8 +25,8 @@ pub(super) enum Tried {
     Store(Vec<Cut>),
     /// Give a file without one its first name, in this directory; with all that was written to it, or with what was stored before.
     Name { cut: Box<Cut>, parent: u64, is_all: bool },
-    /// Hold a file's prefix.
-    Hold { file: Arc<File>, round: Round },
+    /// Hold prefixes of files.
+    Hold(Vec<(Arc<File>, Round)>),
 }
 
 /// See the module.
@@ -67,7 +67,7 @@ impl Core {
         match self.turn.unsettled().as_ref().map(|unsettled| &unsettled.tried) {
             Some(Tried::Store(cuts)) => cuts.iter().any(|cut| cut.file.number == number),
             Some(Tried::Name { cut, .. }) => cut.file.number == number,
-            Some(Tried::Hold { .. }) | None => false,
+            Some(Tried::Hold(_)) | None => false,
         }
     }
 
@@ -94,13 +94,15 @@ impl Core {
                 let row = self.store.meta.inode(At::Now, cut.file.number)?;
                 self.settle_named(cut, *parent, *is_all, row);
             }
-            Tried::Hold { file, round } if has_happened => {
-                let held = self.store.meta.held(&holder(file.number, self.session.id()))?.pop();
-                if let Some(root) = held {
-                    file.write().end_round(round, root);
+            Tried::Hold(rounds) if has_happened => {
+                for (file, round) in rounds {
+                    let held = self.store.meta.held(&holder(file.number, self.session.id()))?.pop();
+                    if let Some(root) = held {
+                        file.write().end_round(round, root);
+                    }
                 }
             }
-            Tried::Name { .. } | Tried::Hold { .. } => {}
+            Tried::Name { .. } | Tried::Hold(_) => {}
         }
         Ok(())
     }

@@ -1,0 +1,128 @@
+//! Opening files, emptying those that programs are to follow, and giving handles up.
+
+use std::sync::Arc;
+
+use outrigger_store::meta::Inode;
+use rustix::fs::OFlags;
+
+use super::SharedVolume;
+use super::core::{Core, OpenFile};
+use super::file::File;
+use crate::follow::Again;
+use crate::fs::{Caller, Handle, OpenFlags, Opened, Result};
+use crate::live::filesystem::writes;
+
+impl SharedVolume {
+    pub(super) fn opened(&self, file: Arc<File>, flags: OpenFlags) -> Opened {
+        let writes = writes(flags);
+        let keep_cache = {
+            let state = file.read();
+            state.map.is_clean() && self.core.keeps_cache(file.number, state.stored.root())
+        };
+        let appends = flags.contains(OFlags::APPEND);
+        if writes {
+            file.writer_came();
+        }
+        let handle = self.core.files.insert(OpenFile { file, writes, appends });
+        // Of whoever reads, too: it may have locks, which end when it closes the file.
+        Opened { handle, flushes: true, keep_cache }
+    }
+
+    /// Opens a file; its row, if it was just made.
+    pub(super) fn open_file(
+        &self,
+        number: u64,
+        made: Option<Inode>,
+        flags: OpenFlags,
+        caller: Caller,
+    ) -> Result<Opened> {
+        let core = &self.core;
+        let is_new = made.is_some();
+        if writes(flags) {
+            core.reopens(number);
+        }
+        let (file, was_open) = {
+            let _gate = core.open.opening(number);
+            let row = made.map_or_else(|| core.row(number), Ok)?;
+            Core::require_file(&row)?;
+            core.open.open(number, || File::new(row, core.log.usage(), &core.budget))
+        };
+        let truncates = flags.contains(OFlags::TRUNC);
+        let begun = (if was_open { core.row(number).map(drop) } else { Ok(()) })
+            .and_then(|()| if truncates { core.truncate(&file, 0, caller.uid != 0) } else { Ok(()) });
+        if let Err(errno) = begun {
+            core.close_file(&file);
+            return Err(errno);
+        }
+        if writes(flags) {
+            let mut state = file.write();
+            state.writer = Some(caller.pid);
+            state.is_new |= is_new;
+        }
+        Ok(self.opened(file, flags))
+    }
+
+    /// Opens a file that is overwritten, and has it followed.
+    pub(super) fn overwrite(
+        &self,
+        caller: Caller,
+        number: u64,
+        flags: OpenFlags,
+        again: Again<'_>,
+    ) -> Result<Opened> {
+        let core = &self.core;
+        let Again { place, wanted, alone: _alone } = again;
+        let empties = flags.contains(OFlags::TRUNC);
+        // By when it is followed it has a writer, and is emptied only when its jobs are there.
+        let opened = self.open_file(number, None, flags.difference(OFlags::TRUNC), caller)?;
+        let file = Arc::clone(&core.files.get(opened.handle)?.file);
+        if !empties && !file.read().map.is_empty() {
+            // Another host has written to it since it was cut to nothing.
+            core.note_emptied(number, false);
+            return Ok(opened);
+        }
+        let begun = core.fail(core.begin_following(&file, place, wanted, true));
+        let done =
+            begun.and_then(|_| if empties { core.truncate(&file, 0, caller.uid != 0) } else { Ok(()) });
+        match done {
+            Ok(()) => Ok(Opened { keep_cache: false, ..opened }),
+            Err(errno) => {
+                // If it is followed already, its jobs read what it was.
+                self.release_handle(number, opened.handle);
+                Err(errno)
+            }
+        }
+    }
+
+    /// A file is about to be cut to nothing otherwise than by opening it.
+    pub(super) fn before_emptied(&self, number: u64) -> Result<()> {
+        let core = &self.core;
+        if !core.following.is_any() {
+            return Ok(());
+        }
+        match core.open.get(number).filter(|file| file.has_writers()) {
+            None => core.note_emptied(number, true),
+            Some(file) => {
+                if let Some(Again { place, wanted, alone: _alone }) = core.wanted_again(number)? {
+                    core.fail(core.begin_following(&file, place, wanted, true))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up a handle, whatever became of what was written by it.
+    pub(super) fn release_handle(&self, number: u64, handle: Handle) {
+        let Some(open) = self.core.files.take(handle) else { return };
+        if open.writes {
+            // Pages of a mapping come after the last descriptor was closed. Nobody is there to be told of an error but whoever runs the mount.
+            if !self.core.closes_behind(&open.file) {
+                let _ = self.core.fail(self.core.store_file(&open.file, true));
+            }
+            open.file.writer_left();
+        }
+        self.core.writers_left(&open.file);
+        self.locks.released(number, handle);
+        self.core.close_file(&open.file);
+    }
+}
