@@ -295,9 +295,9 @@ impl Earlies {
             return;
         }
         if begins {
-            begin.push(Arc::clone(file))
+            begin.push(Arc::clone(file));
         } else {
-            due.push_back(Arc::clone(file))
+            due.push_back(Arc::clone(file));
         }
         drop(state);
         self.changed.notify_all();
