@@ -9,7 +9,6 @@ use outrigger_store::staging::Piece;
 use rustix::io::Errno;
 
 use super::core::{Core, OpenFile};
-use super::early::Due;
 use super::file::{File, State};
 use crate::follow::Prefix;
 use crate::fs::{Result, Seek};
@@ -59,12 +58,7 @@ impl Core {
             state.drops_rights |= drops;
             let end = at + part.len() as u64;
             self.tell(&mut state, |prefix| prefix.wrote(at..end));
-            let is_due = state.is_early_due(self.options.early_bytes, Due::Enough);
-            let begins = is_due && state.begins_early();
-            drop(state);
-            if is_due {
-                self.early.is_due(&open.file, begins);
-            }
+            self.early_is_due(&open.file, state);
             at = end;
         }
         Ok(())

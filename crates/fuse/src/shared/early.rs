@@ -13,7 +13,7 @@
 //! followed is not theirs, and gone before their job is there ([`Core::forget_early`]).
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -65,7 +65,7 @@ pub(super) struct Early {
 
 /// Why there is a round.
 #[derive(Clone, Copy)]
-pub(super) enum Due {
+enum Due {
     /// Enough was written.
     Enough,
     /// What was written has waited for long.
@@ -116,7 +116,7 @@ impl State {
     }
 
     /// It is time for a round, where a whole one has so many bytes.
-    pub fn is_early_due(&self, round: u64, due: Due) -> bool {
+    fn is_early_due(&self, round: u64, due: Due) -> bool {
         let is_due = |early: &Early| {
             let round = match (&self.open, due) {
                 (Some(open), _) if open.is_left_to_others() => return false,
@@ -132,7 +132,7 @@ impl State {
     }
 
     /// Programs wait for the first round of the file, to begin.
-    pub fn begins_early(&self) -> bool {
+    fn begins_early(&self) -> bool {
         let waits = |early: &Early| {
             let open = self.open.as_ref().filter(|open| !open.is_left_to_others());
             !early.is_held && open.is_some_and(|open| open.prefix.consumed() <= early.len)
@@ -288,7 +288,7 @@ impl Earlies {
     }
 
     /// Enough of a file was written, for a first round that programs wait for or another one.
-    pub fn is_due(&self, file: &Arc<File>, begins: bool) {
+    fn is_due(&self, file: &Arc<File>, begins: bool) {
         let mut state = self.lock();
         let Waiting { begin, due, .. } = &mut *state;
         if begin.iter().chain(&*due).any(|due| Arc::ptr_eq(due, file)) {
@@ -380,7 +380,7 @@ impl Core {
                         files
                             .iter()
                             .filter(|file| self.open.get(file.number).is_some())
-                            .for_each(|file| self.early_is_due(file));
+                            .for_each(|file| self.early_is_due(file, file.read()));
                     }
                 }
             }
@@ -454,16 +454,16 @@ impl Core {
             };
             let root = roots.remove(&file.number).ok_or_else(lost)?;
             // More may have come meanwhile.
-            if file.write().end_round(round, root) {
-                self.early_is_due(file);
+            let mut state = file.write();
+            if state.end_round(round, root) {
+                self.early_is_due(file, state);
             }
         }
         Ok(())
     }
 
-    /// Says so, if it is time for a round.
-    pub fn early_is_due(&self, file: &Arc<File>) {
-        let state = file.read();
+    /// Says so, if it is time for a round, by the file's state, which is held until that is known.
+    pub fn early_is_due(&self, file: &Arc<File>, state: impl Deref<Target = State>) {
         let is_due = state.is_early_due(self.options.early_bytes, Due::Enough);
         let begins = is_due && state.begins_early();
         drop(state);
@@ -508,25 +508,13 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use outrigger_format::catalogue::{Attributes, FileKind, Time};
-    use outrigger_store::meta::Inode;
+    use outrigger_format::catalogue::FileKind;
 
     use super::*;
+    use crate::shared::new_row;
 
     fn file(number: u64) -> Arc<File> {
-        let attributes = Attributes {
-            kind: FileKind::File,
-            mode: 0o644,
-            uid: 0,
-            gid: 0,
-            mtime: Time::default(),
-            rdev: 0,
-            target: Vec::new(),
-            xattrs: Vec::new(),
-            times: None,
-        };
-        let row = Inode { number, attributes, root: Root::Empty, links: 1, stamp: 0 };
-        Arc::new(File::new(row, &Arc::default(), &Arc::default()))
+        Arc::new(File::new(new_row(number, FileKind::File), &Arc::default(), &Arc::default()))
     }
 
     #[test]

@@ -327,3 +327,21 @@ impl Watched for SharedVolume {
         crate::measures::database(&*core.store.meta, status);
     }
 }
+
+/// For tests: the row of something that was just made.
+#[cfg(test)]
+fn new_row(number: u64, kind: outrigger_format::catalogue::FileKind) -> outrigger_store::meta::Inode {
+    let attributes = outrigger_format::catalogue::Attributes {
+        kind,
+        mode: 0o755,
+        uid: 0,
+        gid: 0,
+        mtime: outrigger_format::catalogue::Time::default(),
+        rdev: 0,
+        target: Vec::new(),
+        xattrs: Vec::new(),
+        times: None,
+    };
+    let root = outrigger_format::Root::Empty;
+    outrigger_store::meta::Inode { number, attributes, root, links: 1, stamp: 0 }
+}

@@ -134,25 +134,10 @@ fn connected(mut from: u64, ahead: impl Iterator<Item = (Step, Inode)>) -> VecDe
 
 #[cfg(test)]
 mod tests {
-    use outrigger_format::Root;
-    use outrigger_format::catalogue::{Attributes, FileKind, Time};
+    use outrigger_format::catalogue::FileKind;
 
     use super::*;
-
-    fn row(number: u64, kind: FileKind) -> Inode {
-        let attributes = Attributes {
-            kind,
-            mode: 0o755,
-            uid: 0,
-            gid: 0,
-            mtime: Time::default(),
-            rdev: 0,
-            target: Vec::new(),
-            xattrs: Vec::new(),
-            times: None,
-        };
-        Inode { number, attributes, root: Root::Empty, links: 1, stamp: 0 }
-    }
+    use crate::shared::new_row as row;
 
     fn step(parent: u64, name: &str) -> Step {
         (parent, name.as_bytes().to_vec())
