@@ -20,6 +20,7 @@ use super::SharedOptions;
 use super::behind::Behind;
 use super::early::Earlies;
 use super::file::{File, Files, State};
+use super::fresh::Fresh;
 use super::hidden::Hidden;
 use super::packer::Packer;
 use super::paths::{Paths, Taken};
@@ -86,6 +87,7 @@ pub(super) struct Core {
     pub dirs: Handles<StoredDir>,
     known: Mutex<HashMap<u64, Known>>,
     pub paths: Paths,
+    pub fresh: Fresh,
     /// Rises with every change that this mount commits: what was read before it may be older.
     changes: AtomicU64,
     inodes: Mutex<Range<u64>>,
@@ -118,6 +120,7 @@ impl Core {
             store,
             session,
             log,
+            fresh: Fresh::new(options.names_for),
             options,
             reports,
             budget: Arc::default(),
@@ -240,6 +243,10 @@ impl Core {
         if let Some(row) = self.look_hidden(parent, name) {
             return Ok(Some(row));
         }
+        if self.fresh.lacks(parent, name) {
+            self.paths.leave(thread);
+            return Ok(None);
+        }
         let before = self.changes.load(Ordering::SeqCst);
         let ahead = match self.paths.take(thread, parent, name, before) {
             Taken::Known(row) => return Ok(Some(row)),
@@ -334,6 +341,7 @@ impl Core {
     pub fn forget(&self, number: u64) {
         self.places.forget(number);
         self.paths.forget(number);
+        self.fresh.forget(number);
         self.known.lock().expect("no panic while held").remove(&number);
     }
 
@@ -356,6 +364,7 @@ impl Core {
     pub fn commit(&self, changes: Vec<Change>) -> outrigger_store::Result<Option<()>> {
         self.session.check()?;
         let committing = self.packer.begin_commit()?;
+        self.fresh.will_have(&changes);
         let time = outrigger_store::clock::now_nanos();
         let commit = Commit { packs: Vec::new(), changes, time };
         let done = self.store.meta.commit(self.session.id(), &commit);

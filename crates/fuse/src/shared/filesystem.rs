@@ -215,6 +215,8 @@ impl FileSystem for SharedVolume {
         if self.core.row_soon(number)?.attributes.kind != FileKind::Directory {
             return Err(Errno::NOTDIR);
         }
+        // What is listed can be looked for.
+        self.core.fresh.forget(number);
         let handle = self.core.dirs.insert(StoredDir::new(At::Now, number));
         Ok(Opened { handle, flushes: false, keep_cache: false })
     }

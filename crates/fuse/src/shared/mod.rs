@@ -30,6 +30,7 @@
 //! | `file.rs` | an open file: what is committed, and what is staged over it |
 //! | `names.rs`, `attributes.rs` | the operations that are transactions |
 //! | `paths.rs` | directories on a path, asked for before the kernel comes to them |
+//! | `fresh.rs` | directories that this mount has made a moment ago, with all their names |
 //! | `nameless.rs` | files that have no name yet |
 //! | `store.rs` | from the log to the store |
 //! | `unsettled.rs` | commits of which nobody knows whether they have happened |
@@ -57,6 +58,7 @@ mod early;
 mod file;
 mod filesystem;
 mod follow;
+mod fresh;
 mod hidden;
 mod locks;
 mod nameless;
@@ -128,7 +130,7 @@ pub struct SharedOptions {
     pub overrides: Overrides,
     /// A file is stored while it is written whenever so many bytes were added to it.
     pub early_bytes: u64,
-    /// For how long the kernel may take a name for what it was, without asking.
+    /// For how long the kernel may take a name for what it was, without asking; and for how long a name in a directory that this mount has made is not there unless this mount has made it, too.
     pub names_for: Duration,
     /// So much later what was closed may be there for other hosts, if it is small. Zero: who closes waits until it is.
     pub closes_within: Duration,

@@ -568,6 +568,7 @@ impl Core {
         // One that is over is as good: what is its is taken over.
         let owner = self.packer.session();
         let committing = self.packer.begin_commit()?;
+        self.fresh.will_have(&changes);
         let touched = Touched::of(&changes);
         let done = loose::commit(&self.store, &self.session, owner, changes, chunks);
         self.note_committed(committing, &done, touched);

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub const USER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 
 /// The thread that walks a path, as the kernel says.
-fn walker() -> Caller {
+pub fn walker() -> Caller {
     static NEXT: AtomicU32 = AtomicU32::new(USER.pid + 1);
     thread_local!(static NUMBER: u32 = NEXT.fetch_add(1, Ordering::Relaxed));
     Caller { pid: NUMBER.with(|number| *number), ..USER }

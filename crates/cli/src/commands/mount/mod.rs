@@ -96,8 +96,8 @@ pub struct MountArgs {
     /// read is verified
     #[arg(long, value_name = "on|off", value_parser = values::on_off)]
     dedup: Option<bool>,
-    /// Of a store in PostgreSQL: for so long a name is taken for what it was, without asking (0, the default: never). Paths take fewer journeys to the database;
-    /// what other hosts do to names is seen that much later
+    /// Of a store in PostgreSQL: for so long a name is taken for what it was, without asking, and a directory made here has no names but those made here (0, the default:
+    /// never). Paths and new files take fewer journeys to the database; what other hosts do to names is seen that much later
     #[arg(long, value_name = "SECONDS", value_parser = values::moment)]
     names_for: Option<Duration>,
     /// Of a store in PostgreSQL: closing a small file does not wait for the database, which has it within so many seconds (0, the default: at once), and always before
