@@ -39,6 +39,18 @@ fn make(meta: &PostgresMeta, name: &str, number: u64) -> Vec<Change> {
     ]
 }
 
+/// As a mount makes another one within the same tick, when it need not say again that the directory has changed: by a function of its own.
+fn make_soon(meta: &PostgresMeta, name: &str, number: u64) -> Vec<Change> {
+    let mut changes = make(meta, name, number);
+    changes.pop();
+    changes
+}
+
+type Make = fn(&PostgresMeta, &str, u64) -> Vec<Change>;
+
+/// Both ways in which a mount makes a file.
+const WAYS: [Make; 2] = [make, make_soon];
+
 /// As a mount gives a file its content: if it is `was`.
 fn swap(was: &Inode, content: u8) -> Vec<Change> {
     let as_it_was = Box::new((was.attributes.clone(), was.root.clone()));
@@ -75,6 +87,20 @@ impl Path {
         self.left.store(piece, Ordering::SeqCst);
     }
 
+    /// The late piece arrives, and ends its connection.
+    fn arrive(&self, server: &Server, schema: &str) {
+        let of_this_store = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outrigger%' AND query LIKE '%{schema}%'"
+        );
+        let connections = server.sql(&of_this_store);
+        self.proxy.arrive();
+        let waited = (0..1000).find(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            server.sql(&of_this_store) != connections
+        });
+        assert!(waited.is_some(), "the late statement has not come");
+    }
+
     /// Pieces since then.
     fn count(&self, work: impl FnOnce()) -> i64 {
         self.left.store(i64::MAX, Ordering::SeqCst);
@@ -87,7 +113,7 @@ impl Path {
 fn warmed(path: &Path, schema: &str) -> (PostgresMeta, SessionId) {
     let meta = path.open(schema);
     let session = writer(&meta);
-    for number in 100..103 {
+    for (number, make) in (100..104).zip(WAYS.into_iter().cycle()) {
         commit(&meta, session, make(&meta, &format!("warm{number}"), number), 1).unwrap();
         commit(&meta, session, swap(&inode(&meta, number), 9), 2).unwrap();
     }
@@ -100,16 +126,19 @@ fn a_new_file_and_its_content_are_a_journey_each() {
     let (schema, other) = store(server);
     let path = Path::start(server);
     let (meta, session) = warmed(&path, &schema);
-    let changes = make(&meta, "f", 200);
-    let made = path.count(|| drop(commit(&meta, session, changes, 5).unwrap()));
-    let changes = swap(&inode(&meta, 200), 3);
-    let closed = path.count(|| drop(commit(&meta, session, changes, 6).unwrap()));
-    assert_eq!((made, closed), (2, 2), "a statement and its answer");
+    for (number, make) in [200, 201].into_iter().zip(WAYS) {
+        let changes = make(&meta, &format!("f{number}"), number);
+        let made = path.count(|| drop(commit(&meta, session, changes, 5).unwrap()));
+        let changes = swap(&inode(&meta, number), 3);
+        let closed = path.count(|| drop(commit(&meta, session, changes, 6).unwrap()));
+        assert_eq!((made, closed), (2, 2), "a statement and its answer");
+    }
     // It is all there, and what counts what there is agrees.
-    let row = inode(&other, 200);
-    assert_eq!((row.root, row.links), (root(3), 1));
+    let (row, soon) = (inode(&other, 200), inode(&other, 201));
+    assert_eq!((&row.root, row.links), (&root(3), 1));
+    assert_eq!(Inode { number: 200, ..soon }, row);
     assert_eq!(inode(&other, R).attributes.mtime.secs, 200);
-    assert_eq!(other.totals().unwrap().files, 4);
+    assert_eq!(other.totals().unwrap().files, 6);
     assert_eq!(other.check().unwrap(), [""; 0]);
 }
 
@@ -119,12 +148,16 @@ fn a_directory_is_made_at_once_and_can_be_used() {
     let (schema, other) = store(server);
     let path = Path::start(server);
     let (meta, session) = warmed(&path, &schema);
-    let mut changes = make(&meta, "d", 300);
-    changes[2] = meta_support::dir(R, "d", 300);
-    let made = path.count(|| drop(commit(&meta, session, changes, 5).unwrap()));
-    assert_eq!(made, 2);
-    commit(&other, writer(&other), vec![meta_support::file(300, "below", 301, 1)], 6).unwrap();
-    assert!(paths(&meta, At::Now).contains(&"/d/below".to_owned()));
+    for (number, make) in [300, 310].into_iter().zip(WAYS) {
+        let name = format!("d{number}");
+        let mut changes = make(&meta, &name, number);
+        changes[2] = meta_support::dir(R, &name, number);
+        let made = path.count(|| drop(commit(&meta, session, changes, 5).unwrap()));
+        assert_eq!(made, 2);
+        commit(&other, writer(&other), vec![meta_support::file(number, "below", number + 1, 1)], 6).unwrap();
+        assert!(paths(&meta, At::Now).contains(&format!("/{name}/below")));
+    }
+    assert_eq!(other.totals().unwrap().directories, 3);
     assert_eq!(other.check().unwrap(), [""; 0]);
 }
 
@@ -142,24 +175,41 @@ fn what_was_guessed_wrong_is_found_out_and_changes_nothing() {
     assert_eq!(inode(&other, 101).root, root(4));
     commit(&meta, session, swap(&inode(&meta, 101), 5), 8).unwrap();
     assert_eq!(inode(&other, 101).root, root(5));
-    // A name is taken.
-    let late = make(&meta, "f", 400);
-    commit(&other, theirs, make(&other, "f", 401), 9).unwrap();
-    assert_eq!(kind(commit(&meta, session, late, 9)), ErrorKind::Changed);
-    assert_eq!(meta.lookup(At::Now, R, b"f").unwrap().unwrap().number, 401);
-    assert!(meta.inode(At::Now, 400).unwrap().is_none());
-    // What is inherited is something else.
-    let stale = make(&meta, "g", 402);
-    let mut root_row = inode(&other, R);
-    let was = Box::new((root_row.attributes.clone(), root_row.root.clone()));
-    root_row.attributes.mode = 0o2770;
-    let attributes = root_row.attributes.clone();
-    let shut = Change::Swap { inode: R, parent: R, was, attributes, root: root(0), keep: false };
-    commit(&other, theirs, vec![shut], 10).unwrap();
-    assert_eq!(kind(commit(&meta, session, stale, 10)), ErrorKind::Changed);
+    for (ten, make) in [400, 410].into_iter().zip(WAYS) {
+        // A name is taken.
+        let name = format!("f{ten}");
+        let late = make(&meta, &name, ten);
+        commit(&other, theirs, make(&other, &name, ten + 1), 9).unwrap();
+        assert_eq!(kind(commit(&meta, session, late, 9)), ErrorKind::Changed);
+        assert_eq!(meta.lookup(At::Now, R, name.as_bytes()).unwrap().unwrap().number, ten + 1);
+        assert!(meta.inode(At::Now, ten).unwrap().is_none());
+        // What is inherited is something else.
+        let stale = make(&meta, "g", ten + 2);
+        let mut root_row = inode(&other, R);
+        let was = Box::new((root_row.attributes.clone(), root_row.root.clone()));
+        root_row.attributes.mode ^= 0o2070;
+        let attributes = root_row.attributes.clone();
+        let shut = Change::Swap { inode: R, parent: R, was, attributes, root: root(0), keep: false };
+        commit(&other, theirs, vec![shut], 10).unwrap();
+        assert_eq!(kind(commit(&meta, session, stale, 10)), ErrorKind::Changed);
+        // The directory is gone.
+        commit(&other, theirs, vec![meta_support::dir(R, "gone", ten + 3)], 11).unwrap();
+        let mut below = make(&meta, "g", ten + 4);
+        below.truncate(3);
+        let attributes = Box::new(inode(&meta, ten + 3).attributes);
+        below[0] = Change::Expect { parent: ten + 3, name: b"g".to_vec(), inode: None };
+        below[1] = Change::Like { inode: ten + 3, attributes };
+        below[2] = meta_support::file(ten + 3, "g", ten + 4, 1);
+        let remove = Change::Remove { parent: R, name: b"gone".to_vec(), recursive: false };
+        commit(&other, theirs, vec![remove], 12).unwrap();
+        assert_eq!(kind(commit(&meta, session, below, 12)), ErrorKind::NotFound);
+    }
+    assert_eq!(meta.lookup(At::Now, R, b"g").unwrap(), None);
     // The session is over.
     other.fence(session).unwrap();
-    assert_eq!(kind(commit(&meta, session, make(&meta, "h", 403), 11)), ErrorKind::Fenced);
+    for make in WAYS {
+        assert_eq!(kind(commit(&meta, session, make(&meta, "h", 499), 13)), ErrorKind::Fenced);
+    }
     assert_eq!(meta.lookup(At::Now, R, b"h").unwrap(), None);
     assert_eq!(other.check().unwrap(), [""; 0]);
 }
@@ -174,11 +224,18 @@ fn a_snapshot_by_another_client_keeps_what_it_saw() {
     let seen = dump(&other, At::Epoch(snapshot.epoch));
     commit(&meta, session, swap(&inode(&meta, 102), 6), 4).unwrap();
     commit(&meta, session, make(&meta, "new", 500), 5).unwrap();
+    let snapshot_again = other.create_snapshot("again", 3, &[]).unwrap();
+    let seen_again = dump(&other, At::Epoch(snapshot_again.epoch));
+    commit(&meta, session, make_soon(&meta, "new too", 502), 5).unwrap();
+    assert_eq!(dump(&other, At::Epoch(snapshot_again.epoch)), seen_again);
     assert_eq!(dump(&other, At::Epoch(snapshot.epoch)), seen);
     assert_eq!(inode(&other, 102).root, root(6));
     // In the new epoch it goes on as before.
-    let changes = make(&meta, "newer", 501);
-    assert_eq!(path.count(|| drop(commit(&meta, session, changes, 6).unwrap())), 2);
+    for (number, make) in [503, 504].into_iter().zip(WAYS) {
+        commit(&meta, session, make(&meta, &format!("first{number}"), number), 6).unwrap();
+        let changes = make(&meta, &format!("newer{number}"), number + 10);
+        assert_eq!(path.count(|| drop(commit(&meta, session, changes, 6).unwrap())), 2);
+    }
     // A pin is as good as a snapshot.
     let reader = writer(&other);
     let (epoch, _) = other.pin(reader, &PinTarget::Now).unwrap();
@@ -193,25 +250,26 @@ fn a_lost_statement_or_answer_costs_nothing_and_repeats_nothing() {
     let Some(server) = Server::shared() else { return };
     let (schema, other) = store(server);
     let path = Path::start(server);
-    // The statement; its answer.
-    for (number, piece) in [(600, 0), (601, 1)] {
-        let (meta, session) = match number {
-            600 => warmed(&path, &schema),
-            _ => {
-                let meta = path.open(&schema);
-                let session = writer(&meta);
-                for number in 610..613 {
-                    commit(&meta, session, make(&meta, &format!("again{number}"), number), 1).unwrap();
-                }
-                (meta, session)
+    let mut number = 600;
+    for make in WAYS {
+        // The statement; its answer.
+        for piece in [0, 1] {
+            let meta = path.open(&schema);
+            let session = writer(&meta);
+            let mut next = || {
+                number += 1;
+                (make(&meta, &format!("f{number}"), number), number)
+            };
+            for _ in 0..3 {
+                commit(&meta, session, next().0, 1).unwrap();
             }
-        };
-        let changes = make(&meta, &format!("f{number}"), number);
-        path.harm(piece, false);
-        commit(&meta, session, changes, 5).unwrap();
-        assert_eq!(inode(&other, number).links, 1);
+            let (changes, number) = next();
+            path.harm(piece, false);
+            commit(&meta, session, changes, 5).unwrap();
+            assert_eq!(inode(&other, number).links, 1);
+        }
     }
-    assert_eq!(other.totals().unwrap().files, 8);
+    assert_eq!(other.totals().unwrap().files, 16);
     assert_eq!(other.check().unwrap(), [""; 0]);
 }
 
@@ -231,17 +289,39 @@ fn a_statement_that_comes_too_late_changes_nothing() {
     // Back, at the time at which it was so before: not a byte is different.
     commit(&other, writer(&other), swap(&inode(&other, 102), 9), 2).unwrap();
     assert_eq!(server.sql(&row), was);
-    let of_this_store = format!(
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'outrigger%' AND query LIKE '%{schema}%'"
-    );
-    let connections = server.sql(&of_this_store);
-    path.proxy.arrive();
-    // Its connection ends with it.
-    let waited = (0..1000).find(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-        server.sql(&of_this_store) != connections
-    });
-    assert!(waited.is_some(), "the late statement has not come");
+    path.arrive(server, &schema);
     assert_eq!(server.sql(&row), was, "what was given up has happened");
     assert_eq!(other.check().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_name_that_was_made_again_and_removed_does_not_come_back_late() {
+    let Some(server) = Server::shared() else { return };
+    for make in WAYS {
+        let (schema, other) = store(server);
+        let path = Path::start(server);
+        let (meta, session) = warmed(&path, &schema);
+        let root_was = inode(&meta, R);
+        path.harm(0, true);
+        commit(&meta, session, make(&meta, "f", 700), 20).unwrap();
+        assert_eq!(inode(&other, 700).links, 1);
+        let theirs = writer(&other);
+        let remove = Change::Remove { parent: R, name: b"f".to_vec(), recursive: false };
+        commit(&other, theirs, vec![remove], 21).unwrap();
+        // As it was found when the statement was sent.
+        let now = inode(&other, R);
+        let was = Box::new((now.attributes, now.root));
+        let (attributes, root) = (root_was.attributes, root_was.root);
+        commit(
+            &other,
+            theirs,
+            vec![Change::Swap { inode: R, parent: R, was, attributes, root, keep: false }],
+            1,
+        )
+        .unwrap();
+        path.arrive(server, &schema);
+        assert_eq!(other.lookup(At::Now, R, b"f").unwrap(), None);
+        assert!(other.inode(At::Now, 700).unwrap().is_none());
+        assert_eq!(other.check().unwrap(), [""; 0]);
+    }
 }

@@ -1,5 +1,5 @@
 //! A small commit in one journey: the client guesses what it would find, works out what to write, and has one statement look, decide and commit
-//! (`commit_at_once` in `schema_at_once.sql`). docs/decisions/0021-one-journey.md has the reasons.
+//! (`commit_at_once` in `schema_at_once.sql`; one new name and nothing else is `make_at_once` in `schema_make_at_once.sql`, which is the same in fewer steps). docs/decisions/0021-one-journey.md has the reasons.
 //!
 //! **What is guessed**: that a new name and a new number are free, that what is inherited is as the caller says, and that rows are as this process last saw or wrote
 //! them ([`Guesses`]). The statement compares every one of these with what is there, behind the same locks as any commit; where one is wrong it has
@@ -40,6 +40,9 @@ const COMMIT_AT_ONCE: &str = "SELECT @commit_at_once($1, $2, $3, $4, $5, $6, $7,
     $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44, $45, $46, $47, \
     $48, $49, $50, $51, $52, $53, $54, $55, $56, $57, $58, $59, $60, $61, $62, $63, $64, $65, $66, $67, $68, $69, $70, $71, $72, $73, $74, \
     $75, $76, $77, $78)";
+
+const MAKE_AT_ONCE: &str = "SELECT @make_at_once($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, \
+    $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35)";
 
 /// What this process has seen of the database lately. None of it need be so.
 pub(super) struct Guesses {
@@ -147,6 +150,13 @@ impl Likes {
             query = query.with(values, Type::INT4_ARRAY);
         }
         query.with(self.xattrs, Type::BYTEA_ARRAY)
+    }
+
+    /// The only one: number, mode, uid, gid, extended attributes.
+    fn with_only(mut self, query: Query) -> Query {
+        let query = query.int(self.numbers[0]);
+        let query = query.with(self.modes[0], Type::INT4).with(self.uids[0], Type::INT4);
+        query.with(self.gids[0], Type::INT4).with(self.xattrs.pop().flatten(), Type::BYTEA)
     }
 }
 
@@ -286,20 +296,46 @@ impl Attempt {
         Some(())
     }
 
+    /// Whether it makes one name, in the directory that it inherits from, and does nothing else.
+    fn only_makes(&self) -> bool {
+        let makes_one = self.names.len() == 1 && self.made.len() == 1;
+        makes_one
+            && self.likes.numbers == self.parents
+            && self.was.is_empty()
+            && self.changed.is_empty()
+            && self.loose.is_empty()
+    }
+
     /// The statement.
     pub fn query(&mut self, ticket: &Ticket) -> Query {
-        let Self { totals, .. } = self;
-        let mut query = Query::new(COMMIT_AT_ONCE).int(ticket.gate).int(ticket.lane).int(ticket.token);
-        query = query.int(self.session.0 as i64).int(self.epoch).ints(take(&mut self.parents));
-        query = take(&mut self.likes).with_all(query);
-        query = take(&mut self.names).with_all_but_epochs(query);
-        query = take(&mut self.directories).with_all(query);
+        let only_makes = self.only_makes();
+        let query = Query::new(if only_makes { MAKE_AT_ONCE } else { COMMIT_AT_ONCE });
+        let query = query.int(ticket.gate).int(ticket.lane).int(ticket.token);
+        let query = query.int(self.session.0 as i64).int(self.epoch);
+        let with_rows = if only_makes { Self::with_made } else { Self::with_all };
+        let query = with_rows(self, query).with(ticket.slot(), Type::INT4);
+        let TotalsDelta { files, directories, others, bytes } = self.totals;
+        let query = query.int(files).int(directories).int(others).int(bytes);
+        if only_makes { query } else { take(&mut self.loose).with_all(query) }
+    }
+
+    /// What [`MAKE_AT_ONCE`] is told.
+    fn with_made(&mut self, query: Query) -> Query {
+        let query = take(&mut self.likes).with_only(query);
+        let query = take(&mut self.names).with_last(query);
+        let query = take(&mut self.directories).with_last_sum(query);
+        take(&mut self.made).with_only(query)
+    }
+
+    /// What [`COMMIT_AT_ONCE`] is told.
+    fn with_all(&mut self, query: Query) -> Query {
+        let query = take(&mut self.likes).with_all(query.ints(take(&mut self.parents)));
+        let query = take(&mut self.names).with_all_but_epochs(query);
+        let mut query = take(&mut self.directories).with_all(query);
         for columns in [&mut self.was, &mut self.changed, &mut self.made] {
             query = take(columns).with_all(query);
         }
-        query = query.with(ticket.slot(), Type::INT4).int(totals.files).int(totals.directories);
-        query = query.int(totals.others).int(totals.bytes);
-        take(&mut self.loose).with_all(query)
+        query
     }
 
     /// It went through, in this generation.

@@ -28,8 +28,17 @@ impl NameColumns {
         self.names.push(name);
     }
 
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
+    }
+
+    /// Adds the last one to a statement: name, sum.
+    pub fn with_last(mut self, query: Query) -> Query {
+        query.bytes(self.names.pop().unwrap_or_default()).with(self.sums.pop(), Type::INT4)
     }
 
     /// Adds them to a statement: parents, inodes, epochs, sums, names.
@@ -65,6 +74,11 @@ impl DirectoryColumns {
         self.inodes.is_empty()
     }
 
+    /// Adds the last one's sum to a statement, or a NULL.
+    pub fn with_last_sum(mut self, query: Query) -> Query {
+        query.with(self.sums.pop(), Type::INT4)
+    }
+
     /// Adds them to a statement: inodes, parents, sums.
     pub fn with_all(self, query: Query) -> Query {
         query.ints(self.inodes).ints(self.parents).with(self.sums, Type::INT4_ARRAY)
@@ -87,6 +101,10 @@ impl LooseColumns {
         self.sessions.push(owner.0 as i64);
         self.codecs.push(chunk.codec.to_string());
         self.bytes.push(chunk.bytes.clone());
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
     }
 
     /// Whether they are in the order in which rows are locked, and each is there once.

@@ -11,7 +11,7 @@
 //! | `open.rs`, `schema_*.sql` | making the schema, bringing it up to date, refusing what is not ours |
 //! | `row.rs` | rows to values and back, with their checksums |
 //! | `tree.rs` | reading the tree |
-//! | `at_once.rs`, `schema_at_once.sql` | a small commit in one journey |
+//! | `at_once.rs`, `schema_at_once.sql`, `schema_make_at_once.sql` | a small commit in one journey |
 //! | `commit.rs`, `working.rs`, `flush.rs` | one commit; the rows that its changes work on (what they mean is in `meta/change/`); writing them |
 //! | `sessions.rs`, `packs.rs`, `reclaim.rs` | the protocol of docs/decisions/0003-reclaim-protocol.md |
 //! | `jobs/`, `schema_jobs.sql` | jobs |

@@ -18,6 +18,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema_locks.sql"),
     include_str!("schema_at_once.sql"),
     include_str!("schema_changed.sql"),
+    include_str!("schema_make_at_once.sql"),
 ];
 /// The newest one.
 pub(in crate::meta) const VERSION: i32 = MIGRATIONS.len() as i32;

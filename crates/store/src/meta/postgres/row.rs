@@ -305,6 +305,10 @@ impl InodeColumns {
         self.blobs.iter_mut().zip(blobs).for_each(|(column, value)| column.push(value));
     }
 
+    pub fn len(&self) -> usize {
+        self.devices.len()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
@@ -312,6 +316,24 @@ impl InodeColumns {
     /// The statement with all columns as `$1` to `$17`, in the order of `stored_columns`.
     pub fn into_query(self, sql: &'static str) -> Query {
         self.with_all(Query::new(sql))
+    }
+
+    /// A statement with the only row's values as its next parameters, in the order of `stored_columns`.
+    ///
+    /// # Panics
+    /// Without a row.
+    pub fn with_only(self, mut query: Query) -> Query {
+        for column in self.ints {
+            query = query.int(column[0]);
+        }
+        for column in self.smalls {
+            query = query.with(column[0], Type::INT4);
+        }
+        query = query.with(self.devices[0], Type::INT8);
+        for column in self.blobs {
+            query = query.with(column.into_iter().next().flatten(), Type::BYTEA);
+        }
+        query
     }
 
     /// A statement with all columns as its next parameters.
