@@ -281,7 +281,7 @@ fn names_that_count_for_a_while_lead_to_what_is_there_now() {
     let Some(shared) = Shared::new() else { return };
     let one = Host::with(shared.url(), &[], &["--names-for", "2"]);
     let two = shared.mount();
-    fs::create_dir(one.path("d")).unwrap();
+    fs::create_dir(two.path("d")).unwrap();
     one.write("d/moved", "first");
     one.write("d/gone", "first");
     one.must_read("d/moved", "first");
@@ -305,6 +305,21 @@ fn names_that_count_for_a_while_lead_to_what_is_there_now() {
         assert!(Instant::now() < until, "a name was never looked for again");
         std::thread::sleep(Duration::from_millis(50));
     }
+    // Of a directory that it has made itself, a mount believes for as long that it knows all names; but two hosts do not make the same one, and who is told so sees it.
+    fs::create_dir(one.path("own")).unwrap();
+    two.write("own/theirs", "theirs");
+    two.write("own/later", "later");
+    assert_eq!(File::create_new(one.path("own/theirs")).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    let mut theirs = OpenOptions::new().append(true).create(true).open(one.path("own/theirs")).unwrap();
+    theirs.write_all(b" and ours").unwrap();
+    drop(theirs);
+    one.must_read("own/theirs", "theirs and ours");
+    let until = Instant::now() + Duration::from_secs(60);
+    while fs::symlink_metadata(one.path("own/later")).is_err() {
+        assert!(Instant::now() < until, "another host's name was never looked for");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    one.must_read("own/later", "later");
     shared.check(&two);
 }
 
