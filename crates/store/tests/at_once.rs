@@ -1,4 +1,4 @@
-//! Small commits that make one journey to the server: what they guess is compared there, and what becomes of one whose answer is lost is found out.
+//! Small commits that make one journey to the server: what they guess is compared there, and what turns of one whose answer is lost is found out.
 
 mod meta_support;
 
@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
 
 use meta_support::{attributes, commit, dump, kind, paths, root, writer};
-use outrigger_format::catalogue::{FileKind, Time};
+use outrigger_format::Root;
+use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::{
     At, Change, Inode, Location, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, SessionId,
@@ -51,11 +52,15 @@ type Make = fn(&PostgresMeta, &str, u64) -> Vec<Change>;
 /// Both ways in which a mount makes a file.
 const WAYS: [Make; 2] = [make, make_soon];
 
+/// What is as `was` turns this.
+fn turn(was: Inode, attributes: Attributes, root: Root) -> Vec<Change> {
+    let (inode, was) = (was.number, Box::new((was.attributes, was.root)));
+    vec![Change::Swap { inode, parent: R, was, attributes, root, keep: false }]
+}
+
 /// As a mount gives a file its content: if it is `was`.
 fn swap(was: &Inode, content: u8) -> Vec<Change> {
-    let as_it_was = Box::new((was.attributes.clone(), was.root.clone()));
-    let (attributes, root) = (was.attributes.clone(), root(content));
-    vec![Change::Swap { inode: was.number, parent: R, was: as_it_was, attributes, root, keep: false }]
+    turn(was.clone(), was.attributes.clone(), root(content))
 }
 
 /// A proxy that counts pieces, and does one thing to the piece that it is told.
@@ -185,21 +190,19 @@ fn what_was_guessed_wrong_is_found_out_and_changes_nothing() {
         assert!(meta.inode(At::Now, ten).unwrap().is_none());
         // What is inherited is something else.
         let stale = make(&meta, "g", ten + 2);
-        let mut root_row = inode(&other, R);
-        let was = Box::new((root_row.attributes.clone(), root_row.root.clone()));
-        root_row.attributes.mode ^= 0o2070;
-        let attributes = root_row.attributes.clone();
-        let shut = Change::Swap { inode: R, parent: R, was, attributes, root: root(0), keep: false };
-        commit(&other, theirs, vec![shut], 10).unwrap();
+        let now = inode(&other, R);
+        let mut attributes = now.attributes.clone();
+        attributes.mode ^= 0o2070;
+        commit(&other, theirs, turn(now, attributes, root(0)), 10).unwrap();
         assert_eq!(kind(commit(&meta, session, stale, 10)), ErrorKind::Changed);
         // The directory is gone.
         commit(&other, theirs, vec![meta_support::dir(R, "gone", ten + 3)], 11).unwrap();
-        let mut below = make(&meta, "g", ten + 4);
-        below.truncate(3);
         let attributes = Box::new(inode(&meta, ten + 3).attributes);
-        below[0] = Change::Expect { parent: ten + 3, name: b"g".to_vec(), inode: None };
-        below[1] = Change::Like { inode: ten + 3, attributes };
-        below[2] = meta_support::file(ten + 3, "g", ten + 4, 1);
+        let below = vec![
+            Change::Expect { parent: ten + 3, name: b"g".to_vec(), inode: None },
+            Change::Like { inode: ten + 3, attributes },
+            meta_support::file(ten + 3, "g", ten + 4, 1),
+        ];
         let remove = Change::Remove { parent: R, name: b"gone".to_vec(), recursive: false };
         commit(&other, theirs, vec![remove], 12).unwrap();
         assert_eq!(kind(commit(&meta, session, below, 12)), ErrorKind::NotFound);
@@ -309,16 +312,8 @@ fn a_name_that_was_made_again_and_removed_does_not_come_back_late() {
         let remove = Change::Remove { parent: R, name: b"f".to_vec(), recursive: false };
         commit(&other, theirs, vec![remove], 21).unwrap();
         // As it was found when the statement was sent.
-        let now = inode(&other, R);
-        let was = Box::new((now.attributes, now.root));
-        let (attributes, root) = (root_was.attributes, root_was.root);
-        commit(
-            &other,
-            theirs,
-            vec![Change::Swap { inode: R, parent: R, was, attributes, root, keep: false }],
-            1,
-        )
-        .unwrap();
+        let back = turn(inode(&other, R), root_was.attributes, root_was.root);
+        commit(&other, theirs, back, 1).unwrap();
         path.arrive(server, &schema);
         assert_eq!(other.lookup(At::Now, R, b"f").unwrap(), None);
         assert!(other.inode(At::Now, 700).unwrap().is_none());

@@ -296,46 +296,47 @@ impl Attempt {
         Some(())
     }
 
-    /// Whether it makes one name, in the directory that it inherits from, and does nothing else.
+    /// Whether it makes a name, in the directory that it inherits from, and does nothing else. There is one at most: see `suppose`.
     fn only_makes(&self) -> bool {
-        let makes_one = self.names.len() == 1 && self.made.len() == 1;
-        makes_one
+        !self.made.is_empty()
             && self.likes.numbers == self.parents
             && self.was.is_empty()
-            && self.changed.is_empty()
             && self.loose.is_empty()
     }
 
     /// The statement.
     pub fn query(&mut self, ticket: &Ticket) -> Query {
-        let only_makes = self.only_makes();
-        let query = Query::new(if only_makes { MAKE_AT_ONCE } else { COMMIT_AT_ONCE });
-        let query = query.int(ticket.gate).int(ticket.lane).int(ticket.token);
-        let query = query.int(self.session.0 as i64).int(self.epoch);
-        let with_rows = if only_makes { Self::with_made } else { Self::with_all };
-        let query = with_rows(self, query).with(ticket.slot(), Type::INT4);
-        let TotalsDelta { files, directories, others, bytes } = self.totals;
-        let query = query.int(files).int(directories).int(others).int(bytes);
-        if only_makes { query } else { take(&mut self.loose).with_all(query) }
+        if self.only_makes() { self.make(ticket) } else { self.commit(ticket) }
     }
 
-    /// What [`MAKE_AT_ONCE`] is told.
-    fn with_made(&mut self, query: Query) -> Query {
-        let query = take(&mut self.likes).with_only(query);
+    fn make(&mut self, ticket: &Ticket) -> Query {
+        let query = take(&mut self.likes).with_only(self.begin(MAKE_AT_ONCE, ticket));
         let query = take(&mut self.names).with_last(query);
         let query = take(&mut self.directories).with_last_sum(query);
-        take(&mut self.made).with_only(query)
+        let query = take(&mut self.made).with_only(query);
+        self.with_totals(query, ticket)
     }
 
-    /// What [`COMMIT_AT_ONCE`] is told.
-    fn with_all(&mut self, query: Query) -> Query {
-        let query = take(&mut self.likes).with_all(query.ints(take(&mut self.parents)));
+    fn commit(&mut self, ticket: &Ticket) -> Query {
+        let query = self.begin(COMMIT_AT_ONCE, ticket).ints(take(&mut self.parents));
+        let query = take(&mut self.likes).with_all(query);
         let query = take(&mut self.names).with_all_but_epochs(query);
         let mut query = take(&mut self.directories).with_all(query);
         for columns in [&mut self.was, &mut self.changed, &mut self.made] {
             query = take(columns).with_all(query);
         }
-        query
+        take(&mut self.loose).with_all(self.with_totals(query, ticket))
+    }
+
+    fn begin(&self, sql: &'static str, ticket: &Ticket) -> Query {
+        let query = Query::new(sql).int(ticket.gate).int(ticket.lane).int(ticket.token);
+        query.int(self.session.0 as i64).int(self.epoch)
+    }
+
+    fn with_totals(&self, query: Query, ticket: &Ticket) -> Query {
+        let TotalsDelta { files, directories, others, bytes } = self.totals;
+        let query = query.with(ticket.slot(), Type::INT4);
+        query.int(files).int(directories).int(others).int(bytes)
     }
 
     /// It went through, in this generation.

@@ -28,10 +28,6 @@ impl NameColumns {
         self.names.push(name);
     }
 
-    pub fn len(&self) -> usize {
-        self.names.len()
-    }
-
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }

@@ -305,10 +305,6 @@ impl InodeColumns {
         self.blobs.iter_mut().zip(blobs).for_each(|(column, value)| column.push(value));
     }
 
-    pub fn len(&self) -> usize {
-        self.devices.len()
-    }
-
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
