@@ -1,12 +1,12 @@
 #!/bin/sh
 # Builds what `make test-gpu` and `make bench-gpu` run into one folder that can be carried to a machine with a GPU: the
-# test runner, the benchmark, and run.sh to start them. They need glibc and the driver there, nothing else.
+# test runner, the benchmark, the program, and run.sh to start them. They need glibc and the driver there, nothing else.
 #
-#   scripts/gpu.sh build FOLDER
+#   scripts/gpu.sh build FOLDER      NVCOMP=libnvcomp.so.6 takes that library along
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
-[ "${1:-}" = build ] && [ -n "${2:-}" ] || { sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 2; }
+[ "${1:-}" = build ] && [ -n "${2:-}" ] || { sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 2; }
 mkdir -p "$2"
 # The path of the executable that cargo says it made.
 executable() {
@@ -22,19 +22,11 @@ cargo test --release -p outrigger-offload --test gpu --no-run
 cp "$(executable test --release -p outrigger-offload --test gpu --no-run)" "$2/test-gpu"
 cargo bench -p outrigger-offload --bench gpu --no-run
 cp "$(executable bench -p outrigger-offload --bench gpu --no-run)" "$2/bench-gpu"
-cat > "$2/run.sh" <<'RUN'
-#!/bin/sh
-# run.sh test | run.sh bench [--quick] [--json FILE] [--device N]
-set -eu
-here=$(dirname "$0")
-what=${1:-test}
-shift || true
-case $what in
-    # One at a time: each wants the device for itself, and one of them breaks it on purpose.
-    test) exec "$here/test-gpu" --nocapture --test-threads=1 "$@" ;;
-    bench) exec "$here/bench-gpu" "$@" ;;
-    *) sed -n '2s/^# //p' "$0"; exit 2 ;;
-esac
-RUN
-chmod +x "$2/run.sh"
+cargo build --release -p outrigger -p outrigger-workload
+target=${CARGO_TARGET_DIR:-target}
+cp "$target/release/outrigger" "$target/release/outrigger-workload" "$2/"
+strip "$2/outrigger" "$2/test-gpu" "$2/bench-gpu"
+# NVIDIA's compressor is compared with ours where its library is given: https://pypi.org/project/nvidia-libnvcomp-cu12/
+[ -z "${NVCOMP:-}" ] || cp "$NVCOMP" "$2/libnvcomp.so.6"
+cp scripts/gpu-run.sh "$2/run.sh"
 ls -l "$2"

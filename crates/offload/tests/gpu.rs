@@ -46,7 +46,7 @@ fn conforms() {
 
 #[test]
 fn conforms_without_staging_and_reuse() {
-    if let Some(mut device) = device(CudaOptions { streams: 1, staged: false, reuse: false }) {
+    if let Some(mut device) = device(CudaOptions { streams: 1, staged: Some(false), reuse: false }) {
         conformance::check(&mut device);
     }
 }
@@ -177,7 +177,9 @@ fn after_a_reset_buffers_still_serve() {
     }
 }
 
+/// CUDA leaves the whole process without its GPUs then ("any further CUDA work will return the same error": the driver API's manual, `CUDA_ERROR_ILLEGAL_ADDRESS`), so this test has one of its own.
 #[test]
+#[ignore = "leaves its process without a GPU: `run.sh test` runs it alone"]
 fn a_kernel_that_breaks_the_context_loses_tasks_and_nothing_else() {
     let Some(mut device) = device(CudaOptions::default()) else { return };
     let kernel = Kernel {
@@ -195,11 +197,21 @@ fn a_kernel_that_breaks_the_context_loses_tasks_and_nothing_else() {
     let lost = run_all(&mut device, &[work]).pop().expect("one");
     assert!(matches!(lost.result, Err(Fault::Lost(_))), "{:?}", lost.result);
     device.probe().expect_err("the context is broken");
-    device.reset().expect("a new context");
+    // Whether there can be another one is the driver's affair; a device that says so is one.
     let mut out = Vec::new();
     let task = PmdHash { digest: Digest::Md5, data: b"abc", out: &mut out };
-    device.execute(&mut Task::PmdHash(task)).expect("a healthy device");
-    assert_eq!(out, outrigger_offload::reference::pmd_hash(Digest::Md5, b"abc"));
+    match device.reset() {
+        Ok(()) => {
+            device.execute(&mut Task::PmdHash(task)).expect("a healthy device");
+            assert_eq!(out, outrigger_offload::reference::pmd_hash(Digest::Md5, b"abc"));
+        }
+        Err(fault) => {
+            assert!(matches!(fault, Fault::Lost(_)), "{fault:?}");
+            assert!(device.execute(&mut Task::PmdHash(task)).is_err(), "a device that is lost does nothing");
+        }
+    }
+    // What the device was given is whole, and can be given to the processor.
+    assert_eq!(lost.submission.work.data(), [1; 4096]);
 }
 
 /// Stores to an address that is nobody's.

@@ -86,7 +86,9 @@ fn main() {
     for (name, options) in [
         ("no overlap", CudaOptions { streams: 1, ..CudaOptions::default() }),
         ("no reuse", CudaOptions { reuse: false, ..CudaOptions::default() }),
-        ("no staging", CudaOptions { staged: false, ..CudaOptions::default() }),
+        ("staged", CudaOptions { staged: Some(true), ..CudaOptions::default() }),
+        ("not staged", CudaOptions { staged: Some(false), ..CudaOptions::default() }),
+        ("8 streams", CudaOptions { streams: 8, ..CudaOptions::default() }),
     ] {
         let mut device = open(options);
         for class in &classes {

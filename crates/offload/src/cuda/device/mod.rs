@@ -38,15 +38,15 @@ use flight::{Flight, Slot, finish, start};
 pub struct CudaOptions {
     /// Tasks in flight, each on a stream of its own; with 1, nothing overlaps.
     pub streams: usize,
-    /// Kernels stage data through shared memory.
-    pub staged: bool,
+    /// Kernels stage data through shared memory; `None`: where that is the faster way ([`Context::stages`]).
+    pub staged: Option<bool>,
     /// Device memory and page-locked memory are kept from task to task.
     pub reuse: bool,
 }
 
 impl Default for CudaOptions {
     fn default() -> Self {
-        Self { streams: 4, staged: true, reuse: true }
+        Self { streams: 4, staged: None, reuse: true }
     }
 }
 
@@ -101,7 +101,8 @@ impl CudaDevice {
     fn begin(&mut self) -> Result<(), Fault> {
         let context = Context::new(self.ordinal)?;
         let constants: Arc<DeviceMemory> = Arc::new(context.constants()?);
-        let options = Options { staged: self.options.staged, reuse: self.options.reuse };
+        let staged = self.options.staged.unwrap_or(context.stages()?);
+        let options = Options { staged, reuse: self.options.reuse };
         let slot = |_| Ok(Slot { stream: Stream::new(&context, &constants, options)?, flight: None });
         let slots = (0..self.options.streams.max(1)).map(slot).collect::<Result<_, Fault>>()?;
         *self.memory.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&context);

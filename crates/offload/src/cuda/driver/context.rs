@@ -88,6 +88,20 @@ impl Context {
         })
     }
 
+    /// Whether kernels are faster that stage data through shared memory. An H100 (compute capability 9.0) hashes two to four times as fast without: its caches do as much, and a block that stages
+    /// has 32 threads, which leave most of a multiprocessor idle (`docs/evaluation/records/2026-11-27-gpu-h100.md`). Older devices, which have not been measured, stage.
+    pub(crate) fn stages(&self) -> Result<bool, Fault> {
+        const UNSTAGED_FROM: i32 = 9;
+        let _bound = self.bind()?;
+        let major = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR;
+        let mut device = 0;
+        // SAFETY: `device` is where it goes.
+        unsafe { sys::cuCtxGetDevice(&mut device) }.result().map_err(fault)?;
+        // SAFETY: it is the device of the current context.
+        let major = unsafe { result::device::get_attribute(device, major) }.map_err(fault)?;
+        Ok(major < UNSTAGED_FROM)
+    }
+
     /// Makes it the current context of this thread, as all calls want it, until the guard is dropped: the thread may be
     /// one that uses CUDA for something else.
     pub(super) fn bind(&self) -> Result<Bound, Fault> {
