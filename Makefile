@@ -49,9 +49,9 @@ test: need test-cluster
 	$(CARGO) test --workspace --all-features
 
 test-long: need
-	OUTRIGGER_MODEL=long $(CARGO) test --release -p outrigger-store --all-features --test model_reclaim
-	OUTRIGGER_CRASH_STATES=4000 $(CARGO) test --release -p outrigger-store --all-features --test crash -- --nocapture
-	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test kill -- --nocapture
+	OUTRIGGER_MODEL=long $(CARGO) test --release -p outrigger-store --all-features --test it model_reclaim
+	OUTRIGGER_CRASH_STATES=4000 $(CARGO) test --release -p outrigger-store --all-features --test it crash:: -- --nocapture
+	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test it kill:: -- --nocapture
 	OUTRIGGER_KILL_PIECES=all $(CARGO) test --workspace --all-features --test cli killed_at_any_step -- --nocapture
 	OUTRIGGER_SOAK_SECONDS=300 $(CARGO) test --workspace --all-features --test cli soak -- --nocapture
 

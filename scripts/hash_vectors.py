@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Vectors for the primitives of crates/offload, by Python's hashlib and by definition (docs/format.md), bit by bit:
 
-    scripts/hash_vectors.py > crates/offload/tests/vectors.txt
+    scripts/hash_vectors.py > crates/offload/tests/it/vectors.txt
 
 Long outputs stand there as their SHA-256.
 """

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-#[path = "../tests/tensors/model.rs"]
+#[path = "../tests/it/tensors/model.rs"]
 #[allow(dead_code, reason = "its tests use more of it")]
 mod model;
 

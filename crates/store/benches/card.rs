@@ -7,10 +7,10 @@
 //! answers matter, and they are checked: all is read back by the processor.
 
 #[allow(dead_code, unused_imports, reason = "of what tests of devices have in common, some is enough here")]
-#[path = "../../offload/tests/common/mod.rs"]
+#[path = "../../offload/tests/it/common/mod.rs"]
 mod common;
 #[allow(dead_code, reason = "as above")]
-#[path = "../../offload/tests/qat/standin.rs"]
+#[path = "../../offload/tests/it/qat/standin.rs"]
 mod standin;
 mod support;
 

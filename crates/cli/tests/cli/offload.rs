@@ -36,7 +36,7 @@ fn devices_are_listed_and_what_is_missing_is_said() {
 
 /// A library with QATzip's ABI, as the device's own tests use it. Without them, it compresses nothing, and says of everything that it does not fit.
 fn standin(place: &Place) -> PathBuf {
-    let (library, source) = (place.path("libqatzip-standin.so"), "../offload/tests/qat/standin.c");
+    let (library, source) = (place.path("libqatzip-standin.so"), "../offload/tests/it/qat/standin.c");
     let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compiler.args(["-std=gnu11", "-O2", "-shared", "-fPIC", "-pthread", "-o"]);
     compiler.arg(&library).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(source));

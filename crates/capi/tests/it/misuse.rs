@@ -1,0 +1,14 @@
+//! `misuse.c`: what a C program can do wrong, under the sanitizers and without.
+
+use crate::common;
+
+use common::{Link, crate_dir, program, sanitized, stdout};
+
+#[test]
+fn mistakes_are_errors_with_messages() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for link in [Link::Shared, Link::Sanitized] {
+        let program = program(&crate_dir().join("tests/misuse.c"), dir.path(), link);
+        assert_eq!(stdout(&mut sanitized(&program)), "fine\n");
+    }
+}
