@@ -1,5 +1,5 @@
 # One command each; CI calls the same.
-.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster test test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -9,8 +9,9 @@ DESTDIR ?=
 
 help:
 	@echo "make demo    store a real tree twice, restore both, compare (DATA=path for another tree)"
-	@echo "make test    all tests, on a real Ceph too   make test-long  the long ones: kill -9, loss of power, the large model"
-	@echo "make test-cluster   those on a real Ceph alone      make cluster, make cluster-down   that cluster"
+	@echo "make test    the tests that a change should pass: minutes   make test-all  the slow rest, too"
+	@echo "make slowest what took longest in the last run"
+	@echo "make test-slow, test-cluster, test-long, test-sanitized, header-check   parts of test-all      make cluster, make cluster-down   hosts with Ceph"
 	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
@@ -40,20 +41,31 @@ install: release
 header: need
 	scripts/header.sh build
 
+header-check: need
+	scripts/header.sh check
+
 demo: release
 	@scripts/demo.sh
 
-# Those on a real Ceph and PostgreSQL, on hosts of their own, come first, so that the last lines are all others'. They say why, if they cannot be run (root, Debian's packages);
-# OUTRIGGER_CLUSTER_TESTS=no leaves them out, OUTRIGGER_REQUIRE=1 fails where any test would be skipped.
-test: need test-cluster
-	$(CARGO) test --workspace --all-features
+# What a contributor runs: everything that finds faults quickly. OUTRIGGER_REQUIRE=1 fails where a test would be skipped for something that could be installed.
+test: need
+	@scripts/test.py
+
+# The slow rest: experiments, soaks and long models (tests that are marked slow), a real Ceph, kill loops, kernels under sanitizers, the C header.
+test-slow: need
+	@scripts/test.py --slow
+
+test-all: test test-slow test-cluster test-long test-sanitized header-check
+
+slowest:
+	@scripts/test.py --slowest 30
 
 test-long: need
 	OUTRIGGER_MODEL=long $(CARGO) test --release -p outrigger-store --all-features --test it model_reclaim
 	OUTRIGGER_CRASH_STATES=4000 $(CARGO) test --release -p outrigger-store --all-features --test it crash:: -- --nocapture
 	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test it kill:: -- --nocapture
-	OUTRIGGER_KILL_PIECES=all $(CARGO) test --workspace --all-features --test cli killed_at_any_step -- --nocapture
-	OUTRIGGER_SOAK_SECONDS=300 $(CARGO) test --workspace --all-features --test cli soak -- --nocapture
+	OUTRIGGER_KILL_PIECES=all $(CARGO) test --workspace --all-features --test cli killed_at_any_step -- --nocapture --include-ignored
+	OUTRIGGER_SOAK_SECONDS=300 $(CARGO) test --workspace --all-features --test cli soak -- --nocapture --include-ignored
 
 # Ceph and PostgreSQL on hosts that are network namespaces; needs root and Debian's packages, see the script.
 cluster:
@@ -85,7 +97,6 @@ check: need
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --all-features -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --all-features --quiet
-	scripts/header.sh check
 	scripts/licences.sh
 
 bench: release

@@ -17,4 +17,4 @@ export ASAN_OPTIONS="detect_leaks=1:detect_stack_use_after_return=0"
 export UBSAN_OPTIONS="print_stacktrace=1"
 # Fewer cases of each property keep this within minutes.
 export PROPTEST_CASES="${PROPTEST_CASES:-30}"
-cargo test -p outrigger-offload --features grid --test grid "$@"
+cargo test -p outrigger-offload --features grid --test it grid "$@"

@@ -20,5 +20,5 @@ fi
 eval "$environment"
 export OUTRIGGER_TEST_FAULTS=1
 # As `make test` builds them, so that nothing is built twice.
-eval "${CARGO:-cargo} test --all-features -p outrigger-store --test it cluster:: -- --test-threads 1"
-eval "${CARGO:-cargo} test --workspace --all-features --test cli cluster -- --test-threads 1 --nocapture"
+eval "${CARGO:-cargo} test --all-features -p outrigger-store --test it cluster:: -- --test-threads 1 --ignored"
+eval "${CARGO:-cargo} test --workspace --all-features --test cli cluster -- --test-threads 1 --nocapture --ignored"

@@ -21,7 +21,7 @@ fn device(options: CudaOptions) -> Option<CudaDevice> {
     match device_count() {
         Ok(_) => Some(CudaDevice::open_with(0, options).expect("a device that is there opens")),
         Err(why) => {
-            outrigger_workload::skipped!("{why}");
+            outrigger_workload::lacking!("{why}");
             None
         }
     }

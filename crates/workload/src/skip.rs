@@ -1,27 +1,40 @@
-//! Saying that a test was skipped, so that it is read.
+//! Saying that a test was skipped, so that it is read, and so that a run in which nothing may be skipped fails.
 
 use std::fmt::Arguments;
 use std::io::Write as _;
 
-/// Says why a test, or a part of it, is skipped: `skipped!("there is no {program}")`.
+/// Says why a test, or a part of it, is skipped for something that could be installed or allowed: `skipped!("there is no {program}")`.
 ///
-/// What a passing test prints is not shown by its runner. This is: it goes to standard error itself. Where `OUTRIGGER_REQUIRE` is set, nothing may be skipped, and the test fails.
+/// Where `OUTRIGGER_REQUIRE` is set, the test fails. What a passing test prints is not shown by its runner, so this goes to standard error itself, and to the file that
+/// `OUTRIGGER_SKIPPED` names (`scripts/test.py` prints a summary of it).
 ///
 /// # Panics
 /// If nothing may be skipped.
 #[macro_export]
 macro_rules! skipped {
-    ($($why:tt)*) => { $crate::say_skipped(format_args!($($why)*)) };
+    ($($why:tt)*) => { $crate::say_skipped(format_args!($($why)*), true) };
 }
 
-/// See [`skipped!`].
+/// As [`skipped!`], for what no package brings: a device, or a part of the kernel. It is told, and never fails the test.
+#[macro_export]
+macro_rules! lacking {
+    ($($why:tt)*) => { $crate::say_skipped(format_args!($($why)*), false) };
+}
+
+/// See [`skipped!`] and [`lacking!`].
 ///
 /// # Panics
-/// If nothing may be skipped.
-pub fn say_skipped(why: Arguments<'_>) {
-    assert!(std::env::var_os("OUTRIGGER_REQUIRE").is_none(), "nothing may be skipped: {why}");
+/// If nothing may be skipped that could be had, as this could.
+pub fn say_skipped(why: Arguments<'_>, could_be_had: bool) {
+    let required = could_be_had && std::env::var_os("OUTRIGGER_REQUIRE").is_some();
+    assert!(!required, "nothing may be skipped: {why}");
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
-    // Nobody can be told if this fails.
+    // Nobody can be told if these fail.
     let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
+    if let Some(file) = std::env::var_os("OUTRIGGER_SKIPPED") {
+        let line = format!("{test}\t{}\n", why.to_string().replace('\n', " "));
+        let file = std::fs::File::options().append(true).create(true).open(file);
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
 }

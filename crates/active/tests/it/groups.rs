@@ -31,18 +31,18 @@ impl Drop for Above {
 fn groups(name: &str) -> Option<(Above, Arc<Groups>)> {
     // Those of a process that may: what lies above them is where it is.
     let probe = Groups::begin(&Where::Auto, 0, false)
-        .inspect_err(|why| outrigger_workload::skipped!("{why}"))
+        .inspect_err(|why| outrigger_workload::lacking!("{why}"))
         .ok()?;
     let above = probe.path().parent().unwrap().join(format!("test-{}-{name}", std::process::id()));
     if let Err(error) = std::fs::create_dir(&above) {
-        outrigger_workload::skipped!("{}: {error}", above.display());
+        outrigger_workload::lacking!("{}: {error}", above.display());
         return None;
     }
     let above = Above(above);
     match Groups::begin(&Where::At(above.0.clone()), 0, false) {
         Ok(groups) => Some((above, Arc::new(groups))),
         Err(why) => {
-            outrigger_workload::skipped!("{why}");
+            outrigger_workload::lacking!("{why}");
             None
         }
     }
@@ -139,7 +139,7 @@ fn the_kernel_keeps_attempts_within_their_limits() {
         let why = limited("for n in 1 2 3 4 5 6 7 8 9; do sleep 60 & done; wait", "processes=5,time=60s");
         assert!(why.contains("more processes than it may"), "{why}");
     } else {
-        outrigger_workload::skipped!("the controller `pids` is not to be had here");
+        outrigger_workload::lacking!("the controller `pids` is not to be had here");
     }
     if has("memory") {
         let grow = "awk 'BEGIN { s = \"x\"; while (1) s = s s }'";
@@ -148,7 +148,7 @@ fn the_kernel_keeps_attempts_within_their_limits() {
         let report = run(&place, &groups, &job);
         assert_eq!(report.job.state, JobState::Failed);
     } else {
-        outrigger_workload::skipped!("the controller `memory` is not to be had here");
+        outrigger_workload::lacking!("the controller `memory` is not to be had here");
     }
 }
 

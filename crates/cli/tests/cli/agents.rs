@@ -241,7 +241,7 @@ fn an_agent_makes_groups_in_the_one_it_is_in_and_leaves_it_as_it_was() {
     // Alone in its group it makes room there; beside a shell it does without controllers.
     for (name, script) in [("alone", "exec \"$@\""), ("beside", "\"$@\"; exit $?")] {
         let Some(group) = own_group(name) else {
-            outrigger_workload::skipped!("no control group can be made here");
+            outrigger_workload::lacking!("no control group can be made here");
             return;
         };
         let agent = site.command(&["node", "--name", "one"]);

@@ -3,6 +3,7 @@
 use crate::run::{Place, noise};
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn data_lies_on_the_host_that_was_asked_for() {
     let Ok(pool) = std::env::var("OUTRIGGER_TEST_RADOS") else {
         outrigger_workload::skipped!("no cluster with a pool (make test-cluster)");
@@ -62,6 +63,7 @@ fn data_lies_on_the_host_that_was_asked_for() {
 }
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_directory_does_not_say_and_does_not_place() {
     let place = Place::new();
     place.write("f", vec![7; 100_000]);

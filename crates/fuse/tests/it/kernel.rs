@@ -51,9 +51,7 @@ impl Mount {
         };
         let mounted = match mount_by(by, Arc::new(place.volume(at)), &point, &options) {
             Ok(mounted) if mounted.transport() != by => {
-                outrigger_workload::skipped!(
-                    "the kernel does not offer io_uring for FUSE (parameter enable_uring)"
-                );
+                outrigger_workload::lacking!("the kernel does not offer io_uring for FUSE (parameter enable_uring)");
                 drop(mounted);
                 mounts::unmount(&point, true).unwrap();
                 return None;

@@ -54,7 +54,7 @@ fn seen(by: Transport) -> Option<(Vec<String>, Vec<String>)> {
         }
     };
     if mounted.transport() != by {
-        outrigger_workload::skipped!("the kernel does not offer io_uring for FUSE (parameter enable_uring)");
+        outrigger_workload::lacking!("the kernel does not offer io_uring for FUSE (parameter enable_uring)");
         drop(mounted);
         mounts::unmount(&point, true).unwrap();
         return None;

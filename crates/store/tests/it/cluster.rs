@@ -82,6 +82,7 @@ fn osd(number: u32, what: &str) {
 }
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn the_gateway_conforms() {
     let Some(location) = location("OUTRIGGER_TEST_S3") else { return };
     conformance::backend(&*open(&location));
@@ -89,6 +90,7 @@ fn the_gateway_conforms() {
 
 /// In parts, and not over another's.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn the_gateway_takes_large_packs() {
     let Some(location) = location("OUTRIGGER_TEST_S3") else { return };
     let backend = open(&location);
@@ -100,6 +102,7 @@ fn the_gateway_takes_large_packs() {
 }
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_bucket_that_is_not_there_is_no_missing_pack() {
     let Some(Location::S3(mut location)) = location("OUTRIGGER_TEST_S3") else { return };
     location.bucket = "no-such-bucket-at-all".into();
@@ -112,6 +115,7 @@ fn a_bucket_that_is_not_there_is_no_missing_pack() {
 
 /// What docs/packs.md says that a writer and a reader need suffices, and with it the one does no harm elsewhere, and the other none at all.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn the_rights_that_are_documented_suffice_and_are_all() {
     let Some(Location::S3(mut location)) = location("OUTRIGGER_TEST_S3") else { return };
     location.bucket = format!("rights-{}", location.prefix);
@@ -156,12 +160,14 @@ fn the_rights_that_are_documented_suffice_and_are_all() {
 }
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn the_pool_conforms() {
     let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
     conformance::backend(&*open(&location));
 }
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_missing_pool_is_named() {
     let Some(Location::Rados(mut location)) = location("OUTRIGGER_TEST_RADOS") else { return };
     location.pool = "no-such-pool".into();
@@ -172,6 +178,7 @@ fn a_missing_pool_is_named() {
 
 /// CRUSH is asked the same way as Ceph asks itself.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn packs_are_located_where_ceph_says() {
     let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
     let backend = open(&location);
@@ -194,6 +201,7 @@ fn packs_are_located_where_ceph_says() {
 
 /// However many packs are looked for, the monitors are asked once for each placement group and each OSD.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn where_packs_lie_is_asked_once_a_placement_group() {
     let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
     let Location::Rados(rados) = &location else { unreachable!("it is one") };
@@ -212,6 +220,7 @@ fn where_packs_lie_is_asked_once_a_placement_group() {
 
 /// A read of several pieces is all of what was asked for, from anywhere in the pack to anywhere.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn long_reads_are_whole() {
     let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
     let backend = open(&location);
@@ -241,6 +250,7 @@ fn long_reads_are_whole() {
 
 /// Which hosts there are to choose from, and that each of them is the first to hold some ids.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn every_host_of_the_pool_can_be_chosen() {
     let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
     let backend = open(&location);
@@ -256,6 +266,7 @@ fn every_host_of_the_pool_can_be_chosen() {
 
 /// Who may only read, reads, and changes nothing, whatever its program believes.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_reader_of_the_pool_cannot_write() {
     let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
     let as_user = |user: &str| {
@@ -275,6 +286,7 @@ fn a_reader_of_the_pool_cannot_write() {
 
 /// An OSD is killed while packs are written and read, another one hangs, both come back: nothing fails, and all is as it was written.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn osds_come_and_go() {
     let Some(location) = location("OUTRIGGER_TEST_RADOS") else { return };
     if std::env::var_os("OUTRIGGER_TEST_FAULTS").is_none() {
@@ -309,6 +321,7 @@ fn osds_come_and_go() {
 
 /// A pool that takes no more says so, at once, and takes again when there is room.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_full_pool_is_said_to_be_full() {
     let Some(Location::Rados(mut rados)) = location("OUTRIGGER_TEST_RADOS") else { return };
     let pool = format!("small-{}", std::process::id());

@@ -1,5 +1,5 @@
 //! Size and speed of the metadata engine: a small tree by default, for the answers; a million files with
-//! `FILES=1000000 cargo test --release -p outrigger-store --test meta_rates -- --nocapture`, for the rates.
+//! `FILES=1000000 cargo test --release -p outrigger-store --test it meta_rates -- --nocapture`, for the rates.
 #![allow(missing_docs)]
 
 use std::time::Instant;

@@ -8,7 +8,7 @@
 //! (`nothing_is_vacuous`).
 //!
 //! The largest worlds (three minutes of two cores) are explored on request:
-//! `OUTRIGGER_MODEL=long cargo test --release -p outrigger-store --test model_reclaim -- holds_for_large --nocapture`.
+//! `OUTRIGGER_MODEL=long cargo test --release -p outrigger-store --test it model_reclaim -- holds_for_large --nocapture`.
 
 use crate::model;
 

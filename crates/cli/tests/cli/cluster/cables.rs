@@ -16,6 +16,7 @@ const CUT_OFF: Duration = Duration::from_secs(75);
 const GLITCH: Duration = Duration::from_secs(12);
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_host_that_is_cut_off_for_longer_than_its_lease_changes_nothing_when_it_is_back() {
     let Some(cluster) = Cluster::here() else { return };
     let site = cluster.in_pool();
@@ -61,6 +62,7 @@ fn a_host_that_is_cut_off_for_longer_than_its_lease_changes_nothing_when_it_is_b
 }
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_host_that_is_cut_off_for_a_moment_goes_on_where_it_was() {
     let Some(cluster) = Cluster::here() else { return };
     let site = cluster.in_pool();

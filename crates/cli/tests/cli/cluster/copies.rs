@@ -48,6 +48,7 @@ fn about(host: &Host, store: &str) -> String {
 }
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_store_is_copied_to_the_cluster_followed_there_and_copied_back() {
     let Some(cluster) = Cluster::here() else { return };
     let site = Site { database: cluster.database.clone(), schema: Cluster::fresh() };

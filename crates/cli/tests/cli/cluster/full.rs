@@ -62,6 +62,7 @@ fn fill(site: &Site, make_room: impl FnOnce()) {
 }
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_full_pool_is_told_to_who_writes_and_goes_on_when_there_is_room() {
     let Some(cluster) = Cluster::here() else { return };
     let pool = format!("full-{}", std::process::id());
@@ -76,6 +77,7 @@ fn a_full_pool_is_told_to_who_writes_and_goes_on_when_there_is_room() {
 }
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_full_bucket_is_told_to_who_writes_and_goes_on_when_there_is_room() {
     let Some(cluster) = Cluster::here() else { return };
     let bucket = format!("full-{}", std::process::id());

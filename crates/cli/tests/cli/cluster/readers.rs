@@ -9,6 +9,7 @@ use crate::copies::World;
 use crate::readers::{Reader, rows};
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn who_may_only_read_a_bucket_reads_everything_and_changes_nothing() {
     let Ok(bucket) = std::env::var("OUTRIGGER_TEST_S3") else {
         outrigger_workload::skipped!("OUTRIGGER_TEST_S3 names no gateway (make test-cluster)");

@@ -134,6 +134,7 @@ fn write_through(faults: impl FnOnce(&dyn Fn())) {
 
 /// One is killed and comes back; one holds its connections and answers nothing, for longer than it takes to be found out.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn osds_are_killed_and_stopped_while_hosts_write() {
     write_through(|_| {
         script(&["osd", "0", "kill"]);
@@ -149,6 +150,7 @@ fn osds_are_killed_and_stopped_while_hosts_write() {
 
 /// What it held is made anew on the others, from what they have.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn an_osd_is_taken_away_for_good_while_hosts_write() {
     write_through(|_| {
         script(&["osd", "2", "kill"]);
@@ -159,6 +161,7 @@ fn an_osd_is_taken_away_for_good_while_hosts_write() {
 
 /// Whoever asks is told soon; whoever has something to store there waits, and loses nothing; and all that needs no packs goes on.
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn a_pool_that_does_not_answer_is_told_and_waited_for() {
     let Some(cluster) = Cluster::here() else { return };
     healed(3);
@@ -195,6 +198,7 @@ fn a_pool_that_does_not_answer_is_told_and_waited_for() {
 }
 
 #[test]
+#[ignore = "slow: needs a cluster, `make test-cluster`"]
 fn the_database_is_killed_in_the_middle_of_commits_while_hosts_write() {
     write_through(|more| {
         for pause in [0, 1500, 4000] {

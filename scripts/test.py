@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Builds the workspace's tests, runs them, and says in one line how many passed, failed and were skipped.
+
+    test.py [--slow] [FILTER...]     the quick tests (`--slow`: those marked `slow` alone); only names that contain a FILTER
+    test.py --slowest [N]            what took longest in the last run
+
+Cargo runs one executable after the other, each with a thread a processor. Most tests wait (for a server, a lease, a child), so this
+gives each executable several threads a processor, and runs those of crates/*/src beside them. `OUTRIGGER_REQUIRE=1` fails the run where
+a test was skipped for something that could be installed (crates/workload/src/skip.rs). Times and skips are kept in target/tests/.
+"""
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "tests"
+CARGO = ["cargo"]
+THREADS = int(os.environ.get("TEST_THREADS", 3 * (os.cpu_count() or 1)))
+LINE = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored.*?)(?: <([\d.]+)s>)?$")
+
+
+def executables():
+    """What `cargo test` would run: (crate, kind, name, path, folder to run it in)."""
+    build = ["test", "--workspace", "--all-features", "--no-run"]
+    if subprocess.run([*CARGO, *build], cwd=ROOT).returncode:
+        sys.exit("the tests could not be built")
+    told = subprocess.run([*CARGO, *build, "--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    for line in told.stdout.splitlines():
+        message = json.loads(line)
+        if message.get("reason") == "compiler-artifact" and message.get("executable") and message["profile"]["test"]:
+            folder = Path(message["manifest_path"]).parent
+            target = message["target"]
+            yield folder.name, target["kind"][0], target["name"], message["executable"], folder
+
+
+class Run:
+    """All executables of one run, and what became of their tests."""
+
+    def __init__(self, slow, filters):
+        self.arguments = ["-Zunstable-options", "--report-time", f"--test-threads={THREADS}", *filters]
+        if slow:
+            self.arguments.append("--ignored")
+        self.slow, self.filters = slow, filters
+        self.tests, self.broken, self.lock = [], [], threading.Lock()
+        self.skips = KEPT / "skipped"
+        self.skips.write_text("")
+
+    def one(self, crate, kind, name, path, folder):
+        env = dict(os.environ, CARGO_MANIFEST_DIR=str(folder), RUSTC_BOOTSTRAP="1", OUTRIGGER_SKIPPED=str(self.skips))
+        bench = kind == "bench"
+        if bench and (self.slow or self.filters):
+            return
+        began = time.monotonic()
+        command = [path] if bench else [path, *self.arguments]
+        child = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        label = f"{crate} {name}" if kind in ("test", "bench") else f"{crate} src"
+        found = [] if bench else [(f"{label} {m[1]}", m[2], float(m[3] or 0)) for m in map(LINE.match, child.stdout.splitlines()) if m]
+        if bench:
+            found = [(label, "FAILED" if child.returncode else "ok", time.monotonic() - began)]
+        passed = sum(how == "ok" for _, how, _ in found)
+        with self.lock:
+            self.tests += found
+            print(f"{label}: {passed} passed in {time.monotonic() - began:.0f} s", flush=True)
+            if child.returncode:
+                self.broken.append(label)
+                print(child.stdout, flush=True)
+
+    def documentation(self):
+        if self.slow or self.filters:
+            return
+        command = [*CARGO, "test", "--workspace", "--all-features", "--doc", "--quiet"]
+        child = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        passed = sum(int(count) for count in re.findall(r"test result: \w+\. (\d+) passed", child.stdout))
+        with self.lock:
+            self.tests += [("documentation", "ok", 0.0)] * passed
+            print(f"examples of the documentation: {passed} passed", flush=True)
+            if child.returncode:
+                self.broken.append("documentation")
+                print(child.stdout, flush=True)
+
+    def close(self):
+        """Prints what was skipped, and the closing line; says whether all is well."""
+        skipped = {}
+        for line in self.skips.read_text().splitlines():
+            test, why = line.split("\t", 1)
+            skipped.setdefault(why, set()).add(test)
+        failed = [name for name, how, _ in self.tests if how == "FAILED"]
+        for name in failed:
+            print(f"failed: {name}")
+        for label in self.broken:
+            print(f"ended badly: {label}")
+        for why, tests in sorted(skipped.items(), key=lambda one: -len(one[1])):
+            print(f"skipped, in {len(tests)} tests: {why}")
+        KEPT.joinpath("times.json").write_text(json.dumps(self.tests))
+        passed = sum(how == "ok" for _, how, _ in self.tests)
+        count = len(failed) or len(self.broken)
+        print(f"{passed} passed, {count} failed, {len(set().union(*skipped.values()))} skipped", flush=True)
+        return not self.broken and not failed and passed > 0
+
+
+def slowest(count):
+    tests = json.loads(KEPT.joinpath("times.json").read_text())
+    for name, _, seconds in sorted(tests, key=lambda test: -test[2])[:count]:
+        print(f"{seconds:8.2f} s  {name}")
+    print(f"{sum(test[2] for test in tests):8.0f} s  all {len(tests)}, one after the other")
+
+
+def main(arguments):
+    if arguments[:1] == ["--slowest"]:
+        return slowest(int(arguments[1]) if arguments[1:] else 30)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    slow = "--slow" in arguments
+    found = sorted(executables(), key=lambda one: one[1] == "test")
+    run = Run(slow, [argument for argument in arguments if argument != "--slow"])
+    # Executables of crates/*/src are quick: they run beside the large ones of tests/, one after the other.
+    large = [one for one in found if one[1] == "test"]
+    small = [one for one in found if one[1] != "test"]
+    beside = threading.Thread(target=lambda: [run.one(*one) for one in small])
+    beside.start()
+    for one in large:
+        run.one(*one)
+    beside.join()
+    run.documentation()
+    sys.exit(0 if run.close() else 1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
