@@ -49,10 +49,14 @@ static IS_STAGED: AtomicBool = AtomicBool::new(false);
 /// To be called first by a program that runs jobs, with its arguments. If it was started as the stage it does that, and what comes back is why it could not; otherwise nothing comes back,
 /// and jobs may have destinations from then on.
 pub fn begin(arguments: &[OsString]) -> Option<std::io::Error> {
-    let stages: [(&str, fn(&[OsString]) -> std::io::Error); 3] =
-        [(MARK, stage::enter), (scope::MARK, scope::enter), (variables::MARK, variables::enter)];
-    let stage = stages.into_iter().find(|(mark, _)| arguments.get(1).is_some_and(|first| *first == **mark));
-    if let Some((_, enter)) = stage {
+    let enter: Option<fn(&[OsString]) -> std::io::Error> =
+        match arguments.get(1).and_then(|mark| mark.to_str()) {
+            Some(MARK) => Some(stage::enter),
+            Some(scope::MARK) => Some(scope::enter),
+            Some(variables::MARK) => Some(variables::enter),
+            _ => None,
+        };
+    if let Some(enter) = enter {
         let opened = arguments[0].to_str().and_then(|own| own.strip_prefix(OPENED)?.parse().ok());
         // What comes after must not inherit it.
         let closed = opened.map_or(Ok(()), |number| shim::kept(number).map(drop));
