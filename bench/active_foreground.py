@@ -99,7 +99,7 @@ class Mounted:
 
     def job(self, options, client):
         """The job's rate, run by an agent of its own, beside the client if there is one; and what the client says."""
-        agent = subprocess.Popen([self.outrigger, "node", "--name", "fg", *options], env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        agent = subprocess.Popen([self.outrigger, "node", "--allow-root", "--name", "fg", *options], env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             while not json.loads(self("node", "list", "--json"))["nodes"]:
                 time.sleep(0.05)

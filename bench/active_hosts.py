@@ -265,7 +265,7 @@ class Site:
             self("client", "component", "add", work.program)
         if agents:
             for name in self.names:
-                command = hosts.on(name, [hosts.outrigger, "--quiet", "node", "--name", name, "--slots", "1"])
+                command = hosts.on(name, [hosts.outrigger, "--quiet", "node", "--allow-root", "--name", name, "--slots", "1"])
                 self.agents.append(subprocess.Popen(command, env=hosts.env(self.env, name), stdin=subprocess.DEVNULL,
                                                     stdout=self.log, stderr=self.log))
             self.until(lambda: all(name in self("h0", "node", "list") for name in self.names), "the agents")

@@ -10,20 +10,18 @@
 //! Modes and access control lists count as they do for the kernel; root may do everything. A file that is there gets a new content if it may be written, one that is not
 //! there is made if its directory may be.
 //!
-//! Who has submitted a job stands in its row: whoever can write to the store's metadata could write another name there. Of a store in a directory that is its owner: root runs
-//! nothing there as itself, unless that is root as well. Of a store in PostgreSQL it is every role that may write.
+//! A job's row says who has submitted it, and whoever can write to the store's metadata could write another number there. So a row is believed in a number alone: groups are those that this host
+//! knows, a number that it does not know is refused, and an agent runs nothing as root unless it was told to (`node --allow-root`).
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt as _;
 
 use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::local::acl::{self, Tag};
 use outrigger_store::meta::{At, Inode, Meta, ROOT_INODE};
 use outrigger_store::tree::StorePath;
-use outrigger_store::{Error, ErrorKind, Result, Store};
+use outrigger_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::sandbox::Mode;
 use crate::spec::Spec;
 
 const READ: u32 = 4;
@@ -51,6 +49,29 @@ impl Submitter {
             gid: rustix::process::getegid().as_raw(),
             groups: groups.into_iter().map(rustix::process::Gid::as_raw).collect(),
         }
+    }
+
+    /// A user of this host, with the groups that this host says, whatever a job's row says: a row is written by whoever may write to the database.
+    ///
+    /// # Errors
+    /// `Denied` for a number that no user has here.
+    pub fn known_here(uid: u32) -> Result<Self> {
+        let user = uzers::get_user_by_uid(uid).ok_or_else(|| {
+            let why = format!(
+                "it was submitted by uid {uid}, whom this host does not know: its programs run only where that user has an account"
+            );
+            Error::new(ErrorKind::Denied, why)
+        })?;
+        let gid = user.primary_group_id();
+        let groups = uzers::get_user_groups(user.name(), gid).unwrap_or_default();
+        let others = groups.iter().map(uzers::Group::gid).filter(|other| *other != gid).collect();
+        Ok(Self { uid, gid, groups: others })
+    }
+
+    /// The user who owns nothing.
+    pub fn nobody() -> Self {
+        const NOBODY: u32 = 65534;
+        Self { uid: NOBODY, gid: NOBODY, groups: Vec::new() }
     }
 
     /// True for root, whom no mode stops.
@@ -189,40 +210,24 @@ impl<'a> Permissions<'a> {
     }
 }
 
-/// Refuses a job whose programs this process must not run.
+/// Whom this process runs a job's programs as, and whose rights in the store count: the user that its row names, as this host knows him.
 ///
 /// # Errors
-/// `Denied`, saying who could.
-pub fn require_runnable(spec: &Spec) -> Result<()> {
+/// `Denied`, saying who could run it.
+pub fn runnable_as(spec: &Spec) -> Result<Option<Submitter>> {
     let own = rustix::process::geteuid().as_raw();
-    if let Some(who) = spec.submitter.as_ref().filter(|who| own != 0 && who.uid != own) {
+    let Some(who) = &spec.submitter else { return Ok(None) };
+    if own != 0 && who.uid != own {
         let why = format!(
             "it was submitted by uid {}, and this process is of uid {own}: a process of that user runs it, or one of root (`outrigger node`)",
             who.uid
         );
         return Err(Error::new(ErrorKind::Denied, why));
     }
-    Ok(())
-}
-
-/// Refuses a queued job that an agent of root's would run as root, without a sandbox, though somebody else could have queued it: who owns the store.
-///
-/// # Errors
-/// `Denied`, saying what could be done.
-pub fn require_trusted(store: &Store, spec: &Spec) -> Result<()> {
-    let is_root = rustix::process::geteuid().is_root();
-    let as_root = spec.sandbox == Mode::Off && spec.submitter.as_ref().is_none_or(Submitter::is_root);
-    if !is_root || !as_root || store.is_shared() {
-        return Ok(());
+    if own != 0 || who.is_root() {
+        return Ok(Some(who.clone()));
     }
-    let owner = std::fs::metadata(store.dir()).map_or(0, |metadata| metadata.uid());
-    if owner == 0 {
-        return Ok(());
-    }
-    let why = format!(
-        "it would run as root without a sandbox, and uid {owner}, who owns the store, could have put it there: have it run by that user, or with --sandbox strict"
-    );
-    Err(Error::new(ErrorKind::Denied, why))
+    Submitter::known_here(who.uid).map(Some)
 }
 
 #[cfg(test)]

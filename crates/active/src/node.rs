@@ -28,10 +28,11 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::cgroup::Groups;
 use crate::foreground::Busy;
-use crate::identity::{require_runnable, require_trusted};
+use crate::identity::{Submitter, runnable_as};
 use crate::progress::Counters;
 use crate::rules::Watcher;
 use crate::runner::{self, Beside, Report, RunOptions, Stragglers, runner_of};
+use crate::sandbox::Mode;
 use crate::spec::Spec;
 use crate::written::{self, Access, Quiet, Written};
 
@@ -72,6 +73,8 @@ pub struct NodeOptions<'a> {
     pub idle: bool,
     /// See [`RunOptions::groups`].
     pub groups: Option<Arc<Groups>>,
+    /// See [`RunOptions::as_root`].
+    pub allow_root: bool,
 }
 
 /// What an agent tells of its work.
@@ -419,6 +422,7 @@ fn run_job(
         make_way: options.make_way.clone(),
         idle: options.idle,
         groups: options.groups.clone(),
+        as_root: options.allow_root,
     };
     let counters = Arc::new(Counters::default());
     match beside {
@@ -497,10 +501,20 @@ impl Agent<'_, '_> {
 
     /// Whether a job is for an agent of somebody else; that is said, once.
     fn refuses(&mut self, job: JobId, spec: &Spec) -> bool {
-        let refused = require_runnable(spec).and_then(|()| require_trusted(self.store, spec)).err();
+        let refused = runnable_as(spec).and_then(|who| self.require_root_allowed(spec, who)).err();
         let refuses = refused.is_some();
         self.refused.extend(refused.map(|error| (job, error)));
         refuses
+    }
+
+    /// Refuses a job that would run as root, with nothing that keeps it in: whoever may write to the database could have put it there.
+    fn require_root_allowed(&self, spec: &Spec, who: Option<Submitter>) -> Result<()> {
+        let as_root = spec.sandbox == Mode::Off && who.is_none_or(|who| who.is_root());
+        if self.options.allow_root || !as_root || !rustix::process::geteuid().is_root() {
+            return Ok(());
+        }
+        let why = "it would run as root without a sandbox: submit it as another user or with --sandbox strict, or start the agent with --allow-root";
+        Err(Error::new(ErrorKind::Denied, why))
     }
 
     fn begin(&mut self, job: JobId, follows: bool, beside: Option<Beside>) {

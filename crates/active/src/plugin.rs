@@ -21,7 +21,7 @@ use crate::inputs::Found;
 use crate::plan::Making;
 use crate::records::Records;
 use crate::runner::Scratch;
-use crate::sandbox::{Network, Places, Sandbox};
+use crate::sandbox::{Network, Places, Sandbox, Variable};
 use crate::spec::{Spec, is_brought};
 
 /// What a plug-in may print in a line, with its end: more digits than any offset has.
@@ -87,7 +87,7 @@ impl<'a> Plugin<'a> {
         words: &mut [String],
         making: &'a Making,
     ) -> Result<Self> {
-        let sandbox = Sandbox::find(spec.sandbox)?.for_submitter(spec.submitter.as_ref());
+        let sandbox = Sandbox::find(spec.sandbox)?.for_submitter(spec.submitter.as_ref())?;
         let (told, scratch) = (words.join(" "), Scratch::new()?);
         sandbox.hand_over(scratch.path())?;
         let dir = scratch.path().join("component");
@@ -118,11 +118,15 @@ impl<'a> Plugin<'a> {
         self.sandbox.hand_over(work.path())?;
         let places = Places { work: work.path(), inputs: None, component: self.component.as_deref() };
         let limits = bounded(&self.spec.limits, work.path());
-        let (mut command, kept) =
-            self.sandbox.command(&self.words, &places, (&limits, None), Network::Nothing)?;
-        command.env("AS_INPUT", &path).env("AS_LENGTH", len.to_string());
-        command.env("AS_WORK", self.sandbox.work_seen(&places));
-        command.envs(self.spec.env.iter().map(|(name, value)| (name, value)));
+        let own = [
+            ("AS_INPUT".into(), path.clone().into()),
+            ("AS_LENGTH".into(), len.to_string().into()),
+            ("AS_WORK".into(), self.sandbox.work_seen(&places).into()),
+        ];
+        let asked = self.spec.env.iter().map(|(name, value)| (name.into(), value.into()));
+        let variables: Vec<Variable> = own.into_iter().chain(asked).collect();
+        let (command, kept) =
+            self.sandbox.command(&self.words, &places, (&limits, None), Network::Nothing, &variables)?;
         // Attempts say in words why they failed; who asks for a job wants to know what kind of failure it was, too.
         let unread: Arc<Mutex<Option<Error>>> = Arc::default();
         let (store, root) = (Arc::clone(self.store), found.inode.root.clone());
@@ -138,8 +142,7 @@ impl<'a> Plugin<'a> {
         }));
         let (watch, counters) = (self.making.watch(), &self.making.counters);
         let (attempt, stdout) =
-            Attempt::start(command, feed, (&limits, None, work.path()), None, watch, counters)?;
-        drop(kept);
+            Attempt::start(command, feed, (&limits, None, work.path()), kept, watch, counters)?;
         let read = read_starts(BufReader::new(stdout), wanted, len);
         if let Err(error) = &read {
             attempt.kill(&error.to_string());

@@ -41,7 +41,8 @@ pub use watch::Watch;
 use crate::cgroup::{Group, Usage};
 use crate::limits::Limits;
 use crate::progress::Counters;
-use crate::sandbox::net::{Forward, Reach};
+use crate::sandbox::Kept;
+use crate::sandbox::net::Forward;
 use paced::PacedInput;
 use watch::Live;
 
@@ -71,7 +72,7 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// Starts `command`, which goes into `group` if there is one, and whose files lie in `work`, with `feed` on its standard input, and what it may `reach` forwarded. Returns its standard output too.
+    /// Starts `command`, which goes into `group` if there is one, and whose files lie in `work`, with `feed` on its standard input; what it may reach is forwarded. Returns its standard output too.
     ///
     /// # Errors
     /// When the program cannot be started, or not there.
@@ -79,7 +80,7 @@ impl Attempt {
         mut command: std::process::Command,
         feed: Feed,
         (limits, group, work): (&Limits, Option<Group>, &Path),
-        reach: Option<Reach>,
+        mut kept: Kept,
         watch: &Arc<Watch>,
         counters: &Arc<Counters>,
     ) -> Result<(Self, ChildStdout)> {
@@ -87,8 +88,8 @@ impl Attempt {
         command.stdin(if feed.is_nothing() { Stdio::null() } else { Stdio::piped() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let group = group.map(Arc::new);
-        let mut child = command
-            .spawn()
+        let mut child = kept
+            .spawn(&mut command)
             .context(|| format!("cannot start {}", command.get_program().to_string_lossy()))?;
         let stdout = child.stdout.take().expect("it is piped");
         let stderr = child.stderr.take().expect("it is piped");
@@ -101,7 +102,8 @@ impl Attempt {
         let mut attempt =
             Self { child: Some(child), feeder: None, log: Some(log), forward: None, live, watch, group };
         // With it goes this process's copy of what the child was given: who waits for the child to say something sees its end.
-        drop(command);
+        let reach = kept.reach.take();
+        drop(kept);
         let forward = reach.map(Forward::start).transpose();
         attempt.forward = forward.context(|| "forwarding what it may reach".to_string())?;
         attempt.feeder = stdin.map(|stdin| {

@@ -22,7 +22,7 @@ use crate::cuts::Held;
 use crate::limits::Limits;
 use crate::mount::{InputsMount, Joined, Shown};
 use crate::records::Records;
-use crate::sandbox::{Kept, Network, Places, net};
+use crate::sandbox::{Kept, Network, Places, Variable, net};
 use crate::spec::{Output, Spec, is_brought, names_inputs};
 use crate::written;
 
@@ -206,12 +206,9 @@ pub(super) fn begin(shared: &Shared, claimed: &Claimed) -> Result<Begun> {
         let (feed, limits) = (feed.unwrap_or(Feed::Nothing), &bounded(&shared.spec.limits, work.path()));
         // One for each program, as the limits are. Where it cannot be made just now, the watch looks after them.
         let group = shared.groups.as_ref().and_then(|groups| groups.make(limits).ok());
-        let (command, mut kept) = command(shared, claimed, &ranges, (number, limits, group.as_ref()), &work)?;
+        let (command, kept) = command(shared, claimed, &ranges, (number, limits, group.as_ref()), &work)?;
         let limits = (limits, group, work.path());
-        let reach = kept.reach.take();
-        let started = Attempt::start(command, feed, limits, reach, &shared.watch, &shared.counters);
-        drop(kept);
-        let (attempt, stdout) = started?;
+        let (attempt, stdout) = Attempt::start(command, feed, limits, kept, &shared.watch, &shared.counters)?;
         Ok((attempt, stdout, work))
     };
     let mut first = None;
@@ -245,7 +242,7 @@ fn work(shared: &Shared) -> Result<tempfile::TempDir> {
     Ok(work)
 }
 
-/// One of the programs, ready to be started in its group; what comes with it must be kept until it has been.
+/// One of the programs, ready to be started in its group, and what it is to be started with.
 fn command(
     shared: &Shared,
     claimed: &Claimed,
@@ -266,25 +263,25 @@ fn command(
         [] => Network::Nothing,
         to => Network::Only(to, &names),
     };
-    let (mut command, kept) = sandbox.command(&program, &places, (limits, group), network)?;
-    command.envs(environment(shared, claimed, ranges, number));
+    let mut variables = environment(shared, claimed, ranges, number);
     // The library opens it as the component's input, in which it can then be moved.
     if let (true, [file]) =
         (names_inputs(spec.programs().nth(number).unwrap_or_default()), &*in_files(shared, &places, claimed))
     {
-        command.env("AS_INPUT_FILE", file);
+        variables.push(("AS_INPUT_FILE".into(), file.into()));
     }
     let own = |output: &Output| output.program == number && !output.name.is_empty();
     for (_, output) in shared.outputs().filter(|(_, output)| own(output)) {
-        command.env(format!("AS_OUTPUT_{}", output.name), sandbox.work_seen(&places).join(&output.name));
+        let file = sandbox.work_seen(&places).join(&output.name);
+        variables.push((format!("AS_OUTPUT_{}", output.name).into(), file.into()));
     }
-    command.env("AS_WORK", sandbox.work_seen(&places));
+    variables.push(("AS_WORK".into(), sandbox.work_seen(&places).into()));
     if files.is_some() {
-        command.env("AS_IN", sandbox.inputs_seen(&places));
+        variables.push(("AS_IN".into(), sandbox.inputs_seen(&places).into()));
     }
-    command.envs(spec.env.iter().map(|(name, value)| (name, value)));
-    command.envs(spec.own_variables()?);
-    Ok((command, kept))
+    variables.extend(spec.env.iter().map(|(name, value)| (name.into(), value.into())));
+    variables.extend(spec.own_variables()?.into_iter().map(|(name, value)| (name.into(), value)));
+    sandbox.command(&program, &places, (limits, group), network, &variables)
 }
 
 /// Where standard input comes from; nothing, if all programs read their inputs as files.
@@ -418,12 +415,7 @@ fn words(shared: &Shared, places: &Places<'_>, claimed: &Claimed, number: usize)
 }
 
 /// What a component may know of itself.
-fn environment(
-    shared: &Shared,
-    claimed: &Claimed,
-    ranges: &[Range],
-    program: usize,
-) -> Vec<(&'static str, OsString)> {
+fn environment(shared: &Shared, claimed: &Claimed, ranges: &[Range], program: usize) -> Vec<Variable> {
     let mut inputs: Vec<&Arc<str>> = ranges.iter().map(|range| &range.path).collect();
     inputs.dedup();
     let number = |value: u64| OsString::from(value.to_string());
@@ -432,16 +424,16 @@ fn environment(
     if program > 0 {
         task += &format!("-{program}");
     }
-    let mut variables = vec![
-        ("AS_JOB", number(shared.job.0)),
-        ("AS_SPLIT", number(claimed.number)),
-        ("AS_SPLITS", number(shared.counters.view().splits)),
-        ("AS_ATTEMPT", number(claimed.attempt)),
-        ("AS_TASK_ID", task.into()),
-        ("AS_INPUTS", number(inputs.len() as u64)),
+    let mut variables: Vec<Variable> = vec![
+        ("AS_JOB".into(), number(shared.job.0)),
+        ("AS_SPLIT".into(), number(claimed.number)),
+        ("AS_SPLITS".into(), number(shared.counters.view().splits)),
+        ("AS_ATTEMPT".into(), number(claimed.attempt)),
+        ("AS_TASK_ID".into(), task.into()),
+        ("AS_INPUTS".into(), number(inputs.len() as u64)),
     ];
     if let [input] = inputs[..] {
-        variables.push(("AS_INPUT", input.to_string().into()));
+        variables.push(("AS_INPUT".into(), input.to_string().into()));
     }
     // Nobody knows yet where a file ends that is being written.
     if claimed.range.is_open() {
@@ -449,11 +441,11 @@ fn environment(
     }
     // What lies at several places has a length, and no one place.
     if let [range] = ranges {
-        variables.push(("AS_OFFSET", number(range.from)));
+        variables.push(("AS_OFFSET".into(), number(range.from)));
     }
     if ranges.len() == 1 || !shared.spec.by_host.is_empty() {
         let len = ranges.iter().map(|range| range.to - range.from).sum();
-        variables.push(("AS_LENGTH", number(len)));
+        variables.push(("AS_LENGTH".into(), number(len)));
     }
     variables
 }

@@ -38,7 +38,7 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 use crate::attempt::{Feed, Watch};
 use crate::cgroup::Groups;
 use crate::foreground::{Busy, Yielding};
-use crate::identity::require_runnable;
+use crate::identity::runnable_as;
 use crate::mount::Joined;
 use crate::progress::Counters;
 use crate::sandbox::Sandbox;
@@ -78,6 +78,8 @@ pub struct RunOptions<'a> {
     pub idle: bool,
     /// Each attempt runs in a control group of its own, one of these, if there are any.
     pub groups: Option<Arc<Groups>>,
+    /// Root runs programs of root's that are not kept in. An agent does so only where it was told to: what it runs stands in rows, which others may write.
+    pub as_root: bool,
 }
 
 /// How a job ended.
@@ -258,8 +260,8 @@ fn work(
         return report(store, row, None, counters, (Vec::new(), None), false);
     }
     fence_the_dead(store)?;
-    let spec = Spec::decode(&row.spec)?;
-    require_runnable(&spec).map_err(|error| error.context(format!("job {job}")))?;
+    let mut spec = Spec::decode(&row.spec)?;
+    spec.submitter = runnable_as(&spec).map_err(|error| error.context(format!("job {job}")))?;
     let inputs = Arc::new(Inputs::load(store, job, &spec)?);
     if inputs.paths.is_empty() && feed.is_none() {
         let why = "what was written is gone with the process that read it";
@@ -276,7 +278,13 @@ fn work(
         );
         return Err(Error::new(ErrorKind::Busy, why));
     }
-    let sandbox = Sandbox::find_for(&spec)?.for_submitter(spec.submitter.as_ref()).idle(options.idle);
+    let sandbox = Sandbox::find_for(&spec)?.for_submitter(spec.submitter.as_ref())?.idle(options.idle);
+    if sandbox.is_root() && !options.as_root {
+        let why = format!(
+            "job {job} would run as root and is not kept in: submit it as another user or with --sandbox strict, or have an agent run it that may (`node --allow-root`)"
+        );
+        return Err(Error::new(ErrorKind::Denied, why));
+    }
     let set = |counter: &std::sync::atomic::AtomicU64, value: u64| counter.store(value, Ordering::Relaxed);
     set(&counters.bytes_expected, inputs.bytes());
     // Of a stream the program has one; if there is another one, it is the raw file's.

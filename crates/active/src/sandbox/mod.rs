@@ -16,17 +16,15 @@
 pub mod net;
 mod scope;
 mod seccomp;
+mod trials;
+mod variables;
 
-use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -36,6 +34,8 @@ use crate::identity::Submitter;
 use crate::limits::Limits;
 use crate::spec::Spec;
 use net::{Destination, Reach};
+use trials::{can_become, try_out};
+pub use variables::{Kept, Variable};
 
 /// How strictly components are kept in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -64,16 +64,12 @@ impl Mode {
     }
 }
 
-/// Whom a component of root's runs as when root starts it.
-const NOBODY: u32 = 65534;
 /// What is tried besides: that a program with all of the network is kept from abstract sockets …
 const SCOPED: &str = "scoped";
 /// … and that one with single destinations is alone in its network.
 const ALONE: &str = "alone";
 /// Why root cannot run a component as somebody else.
 const NO_SETPRIV: &str = "there is no setpriv that changes users (Debian: util-linux)";
-/// How long what has worked counts as working: trying it takes as long as starting a program does.
-const WORKS_FOR: Duration = Duration::from_secs(60);
 /// Where a component finds what it writes to.
 const WORK: &str = "/work";
 /// Where a component finds its program, if that is not the system's.
@@ -92,7 +88,7 @@ pub struct Sandbox {
     /// Programs with all of the network do not reach the host's abstract sockets with it.
     scoped: bool,
     /// Whom components run as, if not as this process.
-    run_as: Option<(u32, u32)>,
+    run_as: Option<Submitter>,
     /// What is missing, in words.
     pub missing: Vec<String>,
 }
@@ -118,14 +114,6 @@ pub enum Network<'a> {
     Only(&'a [Destination], &'a Path),
 }
 
-/// What must be kept of a command until it was started.
-pub struct Kept {
-    /// The sandbox reads it from here.
-    _filter: Option<File>,
-    /// What has its connections forwarded, if any shall be.
-    pub reach: Option<Reach>,
-}
-
 fn find(program: &str) -> Option<PathBuf> {
     ["/usr/bin", "/bin", "/usr/sbin", "/usr/local/bin"]
         .iter()
@@ -144,7 +132,7 @@ impl Sandbox {
         let mut found = Self {
             bwrap: None,
             prlimit,
-            setpriv: find("setpriv").filter(|setpriv| is_root && can_become(setpriv, (NOBODY, NOBODY))),
+            setpriv: find("setpriv").filter(|setpriv| is_root && can_become(setpriv, &Submitter::nobody())),
             idle: Vec::new(),
             filtered: false,
             scoped: false,
@@ -174,7 +162,7 @@ impl Sandbox {
         if !found.filtered {
             found.missing.push("a filter of system calls: none for this processor".into());
         }
-        found = found.for_submitter(None);
+        found = found.for_submitter(None)?;
         if mode == Mode::Strict && !found.missing.is_empty() {
             let why = format!(
                 "programs cannot be kept in on this machine ({}); use --sandbox best to do what can be done, or --sandbox off for programs that you trust",
@@ -219,14 +207,21 @@ impl Sandbox {
     }
 
     /// Has components run as who submitted them, where root does it; as nobody, if that was root too, but for programs that are not kept in.
-    #[must_use]
-    pub fn for_submitter(mut self, submitter: Option<&Submitter>) -> Self {
+    ///
+    /// # Errors
+    /// Those of [`Submitter::known_here`].
+    pub fn for_submitter(mut self, submitter: Option<&Submitter>) -> Result<Self> {
         self.run_as = match submitter.filter(|submitter| !submitter.is_root()) {
             _ if !rustix::process::geteuid().is_root() => None,
-            Some(submitter) => Some((submitter.uid, submitter.gid)),
-            None => self.is_closed().then_some((NOBODY, NOBODY)),
+            Some(submitter) => Some(Submitter::known_here(submitter.uid)?),
+            None => self.is_closed().then(Submitter::nobody),
         };
-        self
+        Ok(self)
+    }
+
+    /// True when components run with all the rights of root: nothing keeps them in, and they are nobody else's.
+    pub fn is_root(&self) -> bool {
+        self.run_as.is_none() && rustix::process::geteuid().is_root()
     }
 
     /// Has components get only what processor and disk time nobody else wants: as far as the tools for it (Debian: util-linux) are there, and the disk's scheduler minds.
@@ -273,29 +268,32 @@ impl Sandbox {
     /// # Errors
     /// When its owner cannot be changed.
     pub fn hand_over(&self, path: &Path) -> Result<()> {
-        if let Some((uid, gid)) = self.run_as {
-            std::os::unix::fs::chown(path, Some(uid), Some(gid))
+        if let Some(who) = &self.run_as {
+            std::os::unix::fs::chown(path, Some(who.uid), Some(who.gid))
                 .context(|| format!("giving {} to the component", path.display()))?;
         }
         Ok(())
     }
 
-    /// Copies a program of this machine, as far as who submitted it may read it: root must not hand out what only root can read.
+    /// Copies a program of this machine, if who runs it here may run it: root must not hand out what only root can read. Nobody is a user like others.
     ///
     /// # Errors
-    /// When it cannot be read or written.
+    /// When it is no file that this user may execute and read, or it cannot be written.
     pub fn copy_as_submitter(&self, from: &Path, to: &Path) -> std::io::Result<()> {
-        let Some((uid, gid)) = self.run_as.filter(|(uid, _)| *uid != NOBODY) else {
+        const COPY: &str =
+            r#"test -f "$0" && test -x "$0" || { echo not a program; exit 1; } >&2; exec cat -- "$0""#;
+        let Some(who) = &self.run_as else {
             return std::fs::copy(from, to).map(drop);
         };
         let setpriv = self.setpriv.as_ref().ok_or_else(|| std::io::Error::other(NO_SETPRIV))?;
-        let [program, words @ ..] = becoming(setpriv, (uid, gid));
+        let [program, words @ ..] = becoming(setpriv, who);
         let mut command = Command::new(program);
-        command.args(words).args(["/bin/cat", "--"]).arg(from).current_dir("/");
+        command.args(words).args(["/bin/sh", "-c", COPY]).arg(from).env_clear().current_dir("/");
         command.stdin(std::process::Stdio::null());
         let read = command.stdout(File::create(to)?).stderr(std::process::Stdio::piped()).output()?;
         if !read.status.success() {
-            let why = format!("uid {uid} cannot read it: {}", String::from_utf8_lossy(&read.stderr).trim());
+            let said = String::from_utf8_lossy(&read.stderr);
+            let why = format!("uid {} cannot run it: {}", who.uid, said.trim());
             return Err(std::io::Error::new(std::io::ErrorKind::PermissionDenied, why));
         }
         std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o755))
@@ -314,28 +312,21 @@ impl Sandbox {
         places: &Places<'_>,
         (limits, group): (&Limits, Option<&Group>),
         network: Network<'_>,
+        variables: &[Variable],
     ) -> Result<(Command, Kept)> {
-        // bwrap reads it to its end, so each needs one of its own; it is inherited because it is not closed on exec.
-        let filter = if self.filtered {
-            seccomp::filter().context(|| "a filter of system calls".into())?
-        } else {
-            None
-        };
+        let mut kept = Kept::default();
         let mut words: Vec<OsString> = group.map(|group| group.words().into()).unwrap_or_default();
-        if let Some(who) = self.run_as {
+        if let Some(who) = &self.run_as {
             let setpriv = self.setpriv.as_ref().ok_or_else(|| Error::new(ErrorKind::Denied, NO_SETPRIV))?;
             words.extend(becoming(setpriv, who));
         }
-        let (mut reach, mut theirs, mut opened) = (None, None, None);
         if matches!(network, Network::All) && self.scoped {
-            let made = net::scoped().map_err(|why| Error::new(ErrorKind::Denied, why))?;
-            words.extend(made.0);
-            opened = Some(made.1);
+            let (before, opened) = net::scoped().map_err(|why| Error::new(ErrorKind::Denied, why))?;
+            words.extend(before);
+            kept.add(opened);
         }
         if let Network::Only(to, _) = network {
-            let made = Reach::new(to)?;
-            words.extend(made.0);
-            (reach, theirs) = (Some(made.1), Some(made.2));
+            words.extend(Reach::prepare(to, &mut kept)?);
         }
         words.extend(self.idle.iter().cloned());
         if let Some(prlimit) = &self.prlimit {
@@ -356,29 +347,29 @@ impl Sandbox {
             }
             words.push("--".into());
         }
+        let own = [("PATH", "/usr/local/bin:/usr/bin:/bin"), ("HOME", "/tmp"), ("LANG", "C.UTF-8")];
+        let own = own.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let variables = [&own, variables].concat();
         if let Some(bwrap) = &self.bwrap {
             words.push(bwrap.into());
             self.closure(&mut words, places, limits, network);
-            if let Some(filter) = &filter {
-                words.push("--seccomp".into());
-                words.push(filter.as_raw_fd().to_string().into());
+            // bwrap reads it to its end, so each needs one of its own.
+            if let Some(filter) = seccomp::filter().context(|| "a filter of system calls".into())? {
+                words.extend(["--seccomp".into(), kept.add(filter)]);
             }
+            words.extend(variables::for_bwrap(&variables, &mut kept)?);
             words.push("--".into());
+        } else {
+            words.extend(variables::for_program(&variables, &mut kept)?);
         }
         words.extend(program.iter().cloned());
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).env_clear().process_group(0);
-        command.env("PATH", "/usr/local/bin:/usr/bin:/bin").env("HOME", "/tmp").env("LANG", "C.UTF-8");
+        // Of this crate alone: what comes before the program may be root's (`variables.rs`).
+        command.args(&words[1..]).env_clear().envs(own).process_group(0);
         if !self.is_closed() {
             command.current_dir(places.work);
         }
-        if let Some(theirs) = theirs {
-            Reach::ready(&mut command, theirs);
-        }
-        if let Some(opened) = opened {
-            net::keep(&mut command, opened);
-        }
-        Ok((command, Kept { _filter: filter, reach }))
+        Ok((command, kept))
     }
 
     fn closure(&self, words: &mut Vec<OsString>, places: &Places<'_>, limits: &Limits, network: Network<'_>) {
@@ -436,103 +427,12 @@ impl Sandbox {
     }
 }
 
-/// The words before a command that have it run as this user, in this group and no other.
-fn becoming(setpriv: &Path, (uid, gid): (u32, u32)) -> [OsString; 5] {
-    let [reuid, regid] = [format!("--reuid={uid}"), format!("--regid={gid}")];
-    [setpriv.into(), reuid.into(), regid.into(), "--clear-groups".into(), "--".into()]
-}
-
-/// Tries something, unless it has worked just now. What has not is tried again: somebody may have installed or allowed it meanwhile.
-fn tried(
-    what: String,
-    try_it: impl FnOnce() -> std::result::Result<(), String>,
-) -> std::result::Result<(), String> {
-    static WORKED: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
-    let worked = || WORKED.lock().expect("no panic while held");
-    if worked().get(&what).is_some_and(|at| at.elapsed() < WORKS_FOR) {
-        return Ok(());
-    }
-    try_it()?;
-    worked().insert(what, Instant::now());
-    Ok(())
-}
-
-/// Whether this one can do that: others of its name cannot.
-fn can_become(setpriv: &Path, who: (u32, u32)) -> bool {
-    let try_it = || {
-        let [program, words @ ..] = becoming(setpriv, who);
-        let output = Command::new(program).args(words).arg("/bin/true").output();
-        let can = output.is_ok_and(|output| output.status.success());
-        if can { Ok(()) } else { Err(String::new()) }
+/// The words before a command that have it run as this user, in the groups of this user and in no other.
+fn becoming(setpriv: &Path, who: &Submitter) -> [OsString; 5] {
+    let [reuid, regid] = [format!("--reuid={}", who.uid), format!("--regid={}", who.gid)];
+    let groups = match who.groups.as_slice() {
+        [] => "--clear-groups".to_string(),
+        groups => format!("--groups={}", groups.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
     };
-    tried(format!("{} {who:?}", setpriv.display()), try_it).is_ok()
-}
-
-/// Whether bwrap works here, started by these words, which are called so: name spaces may be forbidden. Root tries as nobody, if it can become that.
-fn try_out(
-    bwrap: &Path,
-    setpriv: Option<&Path>,
-    before: Option<(&str, net::Before)>,
-) -> std::result::Result<(), String> {
-    let called = before.as_ref().map_or("", |(called, _)| *called);
-    let what = format!("{} {setpriv:?} {called}", bwrap.display());
-    tried(what, || try_out_now(bwrap, setpriv, before.map(|(_, before)| before)))
-}
-
-fn try_out_now(
-    bwrap: &Path,
-    setpriv: Option<&Path>,
-    before: Option<net::Before>,
-) -> std::result::Result<(), String> {
-    let shares = before.is_some().then_some("--share-net");
-    let mut words: Vec<OsString> =
-        setpriv.map(|setpriv| becoming(setpriv, (NOBODY, NOBODY)).into()).unwrap_or_default();
-    let opened = before.map(|(before, opened)| {
-        words.extend(before);
-        opened
-    });
-    words.push(bwrap.into());
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).args([
-        "--unshare-all",
-        "--unshare-user",
-        "--disable-userns",
-        "--die-with-parent",
-        "--ro-bind",
-        "/usr",
-        "/usr",
-    ]);
-    for name in ["bin", "lib", "lib64"] {
-        if let Ok(target) = std::fs::read_link(Path::new("/").join(name)) {
-            command.arg("--symlink").arg(target).arg(Path::new("/").join(name));
-        }
-    }
-    command.args(shares).args(["--proc", "/proc", "--dev", "/dev", "--", "/usr/bin/true"]);
-    if let Some(opened) = opened {
-        net::keep(&mut command, opened);
-    }
-    match command.output() {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!("bwrap says {}", String::from_utf8_lossy(&output.stderr).trim())),
-        Err(error) => Err(format!("bwrap cannot be run: {error}")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_has_worked_is_not_tried_again_and_what_has_not_is() {
-        let mut tries = 0;
-        let mut attempt = |works: bool| {
-            tried("a means of this test".to_string(), || {
-                tries += 1;
-                if works { Ok(()) } else { Err("forbidden".to_string()) }
-            })
-        };
-        let results = [attempt(false), attempt(false), attempt(true), attempt(true), attempt(false)];
-        assert_eq!(results.map(|result| result.is_ok()), [false, false, true, true, true]);
-        assert_eq!(tries, 3);
-    }
+    [setpriv.into(), reuid.into(), regid.into(), groups.into(), "--".into()]
 }

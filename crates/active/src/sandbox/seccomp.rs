@@ -4,7 +4,8 @@
 //! program is classic BPF, read by bwrap from a file.
 
 use std::fs::File;
-use std::io::{Seek as _, SeekFrom, Write as _};
+
+use super::variables::in_memory;
 
 /// Tracing, loading code into the kernel, keys, other name spaces, mounts, clocks, and what is large, new and rarely needed.
 const REFUSED: &[libc::c_long] = &[
@@ -94,9 +95,5 @@ fn program(architecture: u32, foreign: Option<u32>) -> Vec<u8> {
 /// When the kernel gives no such file.
 pub(super) fn filter() -> std::io::Result<Option<File>> {
     let Some((architecture, foreign)) = architecture() else { return Ok(None) };
-    let file = rustix::fs::memfd_create("seccomp", rustix::fs::MemfdFlags::empty())?;
-    let mut file = File::from(file);
-    file.write_all(&program(architecture, foreign))?;
-    file.seek(SeekFrom::Start(0))?;
-    Ok(Some(file))
+    in_memory("seccomp", &program(architecture, foreign)).map(Some)
 }

@@ -10,7 +10,7 @@ use outrigger_active::identity::Submitter;
 use outrigger_active::pattern::Pattern::{ManyToFile, ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
 use outrigger_active::rules::{self, Trigger, Watcher};
-use outrigger_active::sandbox::Mode;
+use outrigger_active::sandbox::{Mode, Sandbox};
 use outrigger_active::spec::Spec;
 use outrigger_store::local::put::{PutOptions, Source, put};
 use outrigger_store::meta::At;
@@ -20,8 +20,12 @@ use outrigger_store::write::Progress;
 use outrigger_store::{ErrorKind, Result};
 use support::{Place, can_sandbox, spec};
 
-const A: u32 = 41_001;
-const B: u32 = 41_002;
+/// Users of every Debian: `games`, who is in no group but his own, and `www-data`.
+const A: u32 = 5;
+const B: u32 = 33;
+const A_GROUP: u32 = 60;
+/// Nobody has this number.
+const UNKNOWN: u32 = 41_001;
 
 fn is_root() -> bool {
     let is = rustix::process::geteuid().is_root();
@@ -91,7 +95,7 @@ fn refused<T: std::fmt::Debug>(tried: Result<T>, names: &str) {
     let error = tried.unwrap_err();
     let text = error.to_string();
     assert_eq!(error.kind(), ErrorKind::Denied, "{text}");
-    assert!(text.contains(names) && text.contains("EACCES") && text.contains("41001"), "{text}");
+    assert!(text.contains(names) && text.contains("EACCES") && text.contains("uid 5 "), "{text}");
 }
 
 #[test]
@@ -154,8 +158,11 @@ fn outputs_go_where_the_submitter_may_write_and_are_his() {
         refused(place.run(&job("t/new/below"), &["t/all"], Splits::Auto), "`t/new/below`");
         let report = place.run(&job("t/of-a/new/out"), &["t/all"], Splits::Auto).unwrap();
         assert_eq!(report.job.state, JobState::Done, "{:?} {:?}", report.job.why, report.set_aside);
-        assert_eq!(place.text("t/of-a/new/out"), format!("all\n{A}\n{A}\n"), "{mode:?}");
-        assert_eq!((owner(&place, "t/of-a/new"), owner(&place, "t/of-a/new/out")), ((A, A), (A, A)));
+        assert_eq!(place.text("t/of-a/new/out"), format!("all\n{A}\n{A_GROUP}\n"), "{mode:?}");
+        assert_eq!(
+            (owner(&place, "t/of-a/new"), owner(&place, "t/of-a/new/out")),
+            ((A, A_GROUP), (A, A_GROUP))
+        );
         // What is there and may be written gets another content, and stays whose it was.
         place.run(&job("t/of-b/shared"), &["t/all"], Splits::Auto).unwrap();
         assert_eq!(owner(&place, "t/of-b/shared"), (B, B));
@@ -195,7 +202,7 @@ fn a_rule_makes_no_job_of_what_its_owner_may_not_read_and_goes_on() {
     let looked = Watcher::default().look(&place.store).unwrap();
     assert_eq!((looked.made.len(), looked.trouble.len()), (1, 0));
     place.go(looked.made[0].1).unwrap();
-    assert_eq!((place.text("t/of-a/all"), owner(&place, "t/of-a/all")), ("all\n".into(), (A, A)));
+    assert_eq!((place.text("t/of-a/all"), owner(&place, "t/of-a/all")), ("all\n".into(), (A, A_GROUP)));
     let (_, refused) = rules::log(&place.store, "copy", 9).unwrap();
     assert!(refused.len() == 1 && refused[0].why.contains("`t/b`: permission denied"), "{refused:?}");
 }
@@ -216,5 +223,90 @@ fn a_program_that_is_brought_along_must_be_one_that_its_submitter_may_read() {
     assert_eq!(place.text("t/of-a/who"), format!("{A}\n"));
     std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
     let error = place.run(&job, &["t/all"], Splits::Auto).unwrap_err();
-    assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("41001"), "{error}");
+    assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("uid 5 "), "{error}");
+}
+
+#[test]
+fn groups_are_those_of_this_host_and_a_user_it_does_not_know_is_refused() {
+    if !is_root() {
+        return;
+    }
+    let place = place();
+    for forged in [0, 6, 42] {
+        let who = Submitter { uid: A, gid: forged, groups: vec![0, 6, 42] };
+        let job = Spec { submitter: Some(who), ..spec(ReadToFile, &["id", "-G"]) }.output("t/of-a/groups");
+        place.run(&job, &["t/all"], Splits::Auto).unwrap();
+        assert_eq!(place.text("t/of-a/groups"), format!("{A_GROUP}\n"));
+        assert_eq!(owner(&place, "t/of-a/groups"), (A, A_GROUP));
+    }
+    let unknown =
+        place.submit(&by(UNKNOWN, spec(ReadToNothing, &["true"])), &["t/all"], Splits::Auto).unwrap();
+    let error = place.go(unknown).unwrap_err();
+    assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("does not know"), "{error}");
+}
+
+#[test]
+fn what_a_submitter_sets_is_set_for_his_program_alone() {
+    if !is_root() {
+        return;
+    }
+    let place = place();
+    std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (library, told) = (place.dir.path().join("told.so"), place.dir.path().join("told"));
+    let source = format!(
+        r#"#include <stdio.h>
+        #include <unistd.h>
+        __attribute__((constructor)) static void tell(void) {{
+            char name[64] = ""; FILE *comm = fopen("/proc/self/comm", "r"), *to = fopen("{}", "a");
+            if (comm && to && fgets(name, sizeof name, comm)) fprintf(to, "%d %s", geteuid(), name);
+        }}"#,
+        told.display()
+    );
+    std::fs::write(place.dir.path().join("told.c"), source).unwrap();
+    let mut cc = Command::new("cc");
+    let made = cc.args(["-shared", "-fPIC", "-o"]).arg(&library).arg(place.dir.path().join("told.c"));
+    if !made.status().is_ok_and(|status| status.success()) {
+        outrigger_workload::skipped!("no C compiler");
+        return;
+    }
+    std::fs::write(&told, "").unwrap();
+    std::fs::set_permissions(&told, std::fs::Permissions::from_mode(0o666)).unwrap();
+    let names = ["LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV"];
+    let with = |mode| {
+        let mut job = by(A, Spec { sandbox: mode, ..spec(ReadToFile, &["/bin/cat"]) }).output("t/of-a/out");
+        job.env.extend(names.map(|name| (name.to_string(), library.to_str().unwrap().to_string())));
+        let report = place.run(&job, &["t/all"], Splits::Auto).unwrap();
+        assert_eq!(report.job.state, JobState::Done, "{:?}", report.job.why);
+        let lines = std::fs::read_to_string(&told).unwrap();
+        lines.lines().map(str::to_string).collect::<Vec<_>>()
+    };
+    // Not kept in, the program has what its submitter set, as itself; what came before it (`sh`, `setpriv`, `prlimit`) has not.
+    let lines = with(Mode::Off);
+    assert!(!lines.is_empty() && lines.iter().all(|line| *line == format!("{A} cat")), "{lines:?}");
+    if can_sandbox() {
+        // Kept in, it finds no such library; outside nobody looked for it.
+        assert_eq!(with(Mode::Strict), lines);
+    }
+}
+
+#[test]
+fn root_hands_out_no_program_that_its_user_may_not_run() {
+    if !is_root() || !can_sandbox() {
+        return;
+    }
+    let place = place();
+    std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let secret = place.dir.path().join("secret");
+    std::fs::write(&secret, "#!/bin/sh\necho hidden\n").unwrap();
+    // As nobody, too: a job of root's that is kept in runs as that.
+    for (who, mode) in [(0, 0o700), (A, 0o700), (0, 0o644), (A, 0o644)] {
+        std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(mode)).unwrap();
+        let sandbox = Sandbox::find(Mode::Strict).unwrap();
+        let who = Submitter { uid: who, gid: 0, groups: Vec::new() };
+        let copied = sandbox
+            .for_submitter(Some(&who))
+            .unwrap()
+            .copy_as_submitter(&secret, &place.dir.path().join("copy"));
+        assert_eq!(copied.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied, "{who:?} {mode:o}");
+    }
 }

@@ -195,6 +195,7 @@ fn an_agent_that_stands_back_says_so_and_another_runner_takes_its_splits() {
         make_way: Some(Arc::new(move || asked.load(Ordering::SeqCst))),
         idle: false,
         groups: None,
+        allow_root: true,
     };
     let job = spec(ReadToNothing, &["wc", "-c"]);
     let inputs = ["far".to_string(), "near".to_string()];

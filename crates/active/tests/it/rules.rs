@@ -229,6 +229,7 @@ fn of_agents_that_begin_at_once_with_one_name_one_has_it() {
                     make_way: None,
                     idle: false,
                     groups: None,
+                    allow_root: true,
                 };
                 let ran = node::run(&place.store, &options, &stop, &mut |_| ());
                 if let Err(error) = ran {
@@ -255,6 +256,7 @@ fn of_agents_that_begin_at_once_with_one_name_one_has_it() {
         make_way: None,
         idle: false,
         groups: None,
+        allow_root: true,
     };
     node::run(&place.store, &options, &Arc::new(AtomicBool::new(false)), &mut |_| ()).unwrap();
 }

@@ -98,6 +98,7 @@ fn run(place: &Place, job: JobId) -> Report {
         make_way: None,
         idle: false,
         groups: None,
+        as_root: true,
     };
     runner::run(&place.store, job, &options, &Arc::new(Counters::default())).unwrap()
 }

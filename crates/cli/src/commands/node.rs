@@ -36,7 +36,7 @@ Examples:
 
 An agent takes jobs that `run --detach`, rules and others have queued, and helps with those that `run` works on. Several share a store: on one machine, or, when
 its metadata is in PostgreSQL, on many. One that is killed leaves its splits to the others, and what takes one long another does, too. An agent of root runs each
-program as who submitted its job; any other one runs its own user's jobs only.";
+program as who submitted its job, if this host knows that user, and as nobody where that is root and the program is kept in (see --allow-root); any other one runs its own user's jobs only.";
 
 /// Run an agent: a process that works on queued jobs
 #[derive(Args)]
@@ -64,6 +64,9 @@ pub struct NodeArgs {
     /// others wait (--yield-above): auto is in the group that the agent is in, if that is root's or delegated to it; DIR another one; off has none
     #[arg(long, value_name = "auto|off|DIR", default_value = "auto")]
     cgroup: Where,
+    /// Run jobs of root's that asked for no sandbox as root. Whoever may write to the store's database can make such a job
+    #[arg(long)]
+    allow_root: bool,
     /// End when there is nothing to do
     #[arg(long)]
     until_idle: bool,
@@ -127,6 +130,7 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
         make_way,
         idle: args.idle,
         groups: groups.ok().map(Arc::new),
+        allow_root: args.allow_root,
     };
     let noting = Noting::begin(&store);
     say(context, &format!("agent {name}: {} at once, {contained}", counted(slots as u64, "split", "splits")));

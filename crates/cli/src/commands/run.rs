@@ -480,6 +480,7 @@ fn with_options(
         make_way: None,
         idle: false,
         groups,
+        as_root: true,
     };
     let report = run(&options, &counters);
     drop(bar);

@@ -19,7 +19,7 @@ fn queued_jobs_are_done_by_agents_which_end_when_they_are_drained() {
         let text = site.put_numbers(1000);
         let ran = site.place.path("ran");
         let mut agents = [site.agent("one", "1"), site.agent("two", "2")];
-        let twice = Said::from(site.command(&["node", "--name", "one"]).output().unwrap());
+        let twice = Said::from(site.command(&["node", "--allow-root", "--name", "one"]).output().unwrap());
         assert!(twice.code != 0 && twice.err.contains("--name"), "{}", twice.err);
         let job = site.queue("8", &ran, "");
         site.done(&["job", "wait", &job, "--timeout", "60"]);
@@ -89,7 +89,7 @@ fn what_a_killed_client_began_an_agent_ends() {
         site.until(|| begun(&ran).len() > 4);
         client.kill().unwrap();
         client.wait().unwrap();
-        site.done(&["node", "--until-idle", "--slots", "4"]);
+        site.done(&["node", "--allow-root", "--until-idle", "--slots", "4"]);
         assert_eq!(site.done(&["cat", "out"]).text(), text);
         assert_eq!(site.done(&["job", "show", "1", "--json"]).json()["state"].as_str(), Some("done"));
     }
@@ -109,7 +109,7 @@ fn a_drained_agent_finishes_what_it_runs_and_no_more() {
         assert!(finished > 0 && finished < 20, "{finished} of 20");
         assert_eq!((finished, site.splits(&job, "running")), (begun(&ran).len() as u64, 0));
         // Nobody has it now: it waits for whoever comes.
-        let said = site.done(&["node", "--name", "next", "--until-idle"]).text();
+        let said = site.done(&["node", "--allow-root", "--name", "next", "--until-idle"]).text();
         assert!(said.contains(&format!("job {job}: done")), "{said}");
         assert_eq!(site.done(&["cat", "out"]).text(), text);
         assert_eq!(begun(&ran), (0..20).collect::<Vec<_>>(), "what was finished was not done again");
@@ -123,7 +123,8 @@ fn an_agent_and_its_programs_stand_back() {
     let own = std::process::Command::new("nice").output().unwrap().stdout;
     let own: i32 = String::from_utf8(own).unwrap().trim().parse().unwrap();
     for (more, wanted) in [(&[][..], 10), (&["--nice", "3"], 3), (&["--nice", "0"], 0)] {
-        let mut agent = Site::spawn(site.command(&[&["node", "--name", "kind"], more].concat()));
+        let mut agent =
+            Site::spawn(site.command(&[&["node", "--allow-root", "--name", "kind"], more].concat()));
         site.until(|| site.done(&["node", "list"]).text().contains("kind"));
         let args =
             ["run", "--detach", "--sandbox", "off", "--in", "numbers", "--out", "niceness", "--", "nice"];
@@ -141,7 +142,8 @@ fn programs_of_an_agent_get_what_nobody_else_wants_if_it_is_told_so() {
     let site = Site::sqlite();
     site.put_numbers(1);
     for (more, policy, class) in [(&["--idle"][..], "5", "idle"), (&[], "0", "")] {
-        let mut agent = Site::spawn(site.command(&[&["node", "--name", "kind"], more].concat()));
+        let mut agent =
+            Site::spawn(site.command(&[&["node", "--allow-root", "--name", "kind"], more].concat()));
         site.until(|| site.done(&["node", "list"]).text().contains("kind"));
         let says = "cut -d ' ' -f 41 /proc/self/stat; ionice";
         let args = [
@@ -186,7 +188,7 @@ fn what_splits_took_is_shown_beside_what_was_to_be_expected() {
         site.put_numbers(1000);
         let ran = site.place.path("ran");
         let told = |job: &str| site.done(&["job", "show", job, "--json"]).json()["attempts"].clone();
-        let agent = told_by(&site, site.command(&["node", "--name", "one"]));
+        let agent = told_by(&site, site.command(&["node", "--allow-root", "--name", "one"]));
         let job = site.queue("4", &ran, "");
         let said = agent(&job);
         let has_groups = said.contains("each in a control group of its own");
@@ -203,12 +205,14 @@ fn what_splits_took_is_shown_beside_what_was_to_be_expected() {
         let text = site.done(&["job", "show", &job]).text();
         assert!(text.contains("together") && text.contains("; predicted: "), "{text}");
         // Without groups it is only not counted.
-        let agent = told_by(&site, site.command(&["node", "--name", "one", "--cgroup", "off"]));
+        let agent =
+            told_by(&site, site.command(&["node", "--allow-root", "--name", "one", "--cgroup", "off"]));
         let job = site.queue("2", &ran, "");
         let said = agent(&job);
         assert!(said.contains("without control groups: they are turned off"), "{said}");
         assert!(told(&job)[1]["seconds"].is_number() && told(&job)[1]["cpu_seconds"].is_null());
-        let wrong = Said::from(site.command(&["node", "--cgroup", "/nowhere"]).output().unwrap());
+        let wrong =
+            Said::from(site.command(&["node", "--allow-root", "--cgroup", "/nowhere"]).output().unwrap());
         assert!(wrong.code == 1 && wrong.err.contains("--cgroup"), "{}", wrong.err);
         // What a split is expected to take is known before it has ended.
         let mut agent = site.agent("one", "1");
@@ -244,7 +248,7 @@ fn an_agent_makes_groups_in_the_one_it_is_in_and_leaves_it_as_it_was() {
             outrigger_workload::lacking!("no control group can be made here");
             return;
         };
-        let agent = site.command(&["node", "--name", "one"]);
+        let agent = site.command(&["node", "--allow-root", "--name", "one"]);
         let mut command = std::process::Command::new("sh");
         let enter = format!("echo 0 > {}/cgroup.procs; {script}", group.display());
         command.args(["-c", &enter, "sh"]).arg(agent.get_program()).args(agent.get_args());
@@ -271,7 +275,8 @@ fn an_agent_of_another_host_is_given_up_when_its_lease_is_over() {
     let text = site.put_numbers(1000);
     let ran = site.place.path("ran");
     // Its lock files lie in another host's cache directory, so nobody here can see that it is dead.
-    let mut far = Site::spawn(site.command_at("far", &["node", "--name", "far", "--slots", "1"]));
+    let mut far =
+        Site::spawn(site.command_at("far", &["node", "--allow-root", "--name", "far", "--slots", "1"]));
     site.until(|| site.done(&["node", "list"]).text().contains("far"));
     // All but the first split wait, so the far one cannot end the second before it is killed. Its program outlives it, but not this test's directory.
     let go = site.place.path("go");
@@ -316,7 +321,7 @@ fn an_agent_outlives_a_database_that_does_not_answer_it() {
     let Some(site) = Site::postgres() else { return };
     let (server, schema) = site.postgres.as_ref().unwrap();
     let text = site.put_numbers(10);
-    let mut agent = site.command(&["node", "--name", "patient"]);
+    let mut agent = site.command(&["node", "--allow-root", "--name", "patient"]);
     let says = site.place.path("says");
     agent.stdin(Stdio::null()).stdout(Stdio::null()).stderr(std::fs::File::create(&says).unwrap());
     let mut agent = agent.spawn().unwrap();
@@ -418,4 +423,27 @@ fn who_waits_for_a_job_runs_what_takes_an_agent_long() {
     assert_eq!(site.done(&["cat", "out"]).text(), text);
     site.done(&["node", "drain", "other", "--wait"]);
     assert!(agent.wait().unwrap().success());
+}
+
+#[test]
+fn an_agent_of_root_runs_nothing_as_root_unless_it_was_told_to() {
+    if !rustix::process::geteuid().is_root() {
+        outrigger_workload::skipped!("only an agent of root's could");
+        return;
+    }
+    let site = Site::sqlite();
+    site.put_numbers(10);
+    let ran = site.place.path("ran");
+    let mut agent = site.command(&["node", "--name", "careful"]).stderr(Stdio::piped()).spawn().unwrap();
+    site.until(|| site.done(&["node", "list"]).text().contains("careful"));
+    let job = site.queue("1", &ran, "");
+    let mut said = std::io::BufReader::new(agent.stderr.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    assert!(line.contains("as root") && line.contains("--allow-root"), "{line}");
+    assert_eq!((site.splits(&job, "waiting"), begun(&ran)), (1, Vec::new()));
+    site.done(&["node", "drain", "careful", "--wait"]);
+    assert!(agent.wait().unwrap().success());
+    site.done(&["node", "--allow-root", "--until-idle"]);
+    assert_eq!(begun(&ran), [0]);
 }

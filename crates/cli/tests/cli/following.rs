@@ -59,7 +59,7 @@ impl Site {
     }
 
     fn agent(&mut self, name: &str) {
-        let command = self.mounts.place.command(&["node", "--name", name, "--slots", "2"]);
+        let command = self.mounts.place.command(&["node", "--allow-root", "--name", name, "--slots", "2"]);
         self.agents.start(command);
         self.until(|| self.done(&["node", "list"]).text().contains(name));
     }
@@ -280,7 +280,7 @@ fn when_the_agent_is_killed_another_begins_anew() {
     site.done(&["node", "drain", "second", "--wait"]);
     drop(file);
     fs::write(site.path("mnt/raw/c"), "c").unwrap();
-    site.done(&["node", "--until-idle"]);
+    site.done(&["node", "--allow-root", "--until-idle"]);
     assert_eq!(site.done(&["cat", "up/b", "up/c"]).text(), "BC");
 }
 

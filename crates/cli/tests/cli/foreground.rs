@@ -49,7 +49,8 @@ fn an_agent_stands_back_while_somebody_writes_in_a_mount_and_both_come_to_their_
             })
             .collect();
         let mut agents = Agents::default();
-        let mut agent = place.command(&["node", "--name", "one", "--yield-above", "1", "--slots", "1"]);
+        let mut agent =
+            place.command(&["node", "--allow-root", "--name", "one", "--yield-above", "1", "--slots", "1"]);
         agent.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         agents.0.push(agent.spawn().unwrap());
         let said = BufReader::new(agents.0[0].stdout.take().unwrap());

@@ -82,7 +82,7 @@ const RUN: [&str; 10] =
 fn a_job_of_agents_goes_on_when_its_database_is_back() {
     let Some((outage, text)) = Outage::new(5000) else { return };
     let mut agents = Agents::default();
-    agents.start(outage.command(&["node", "--name", "one", "--slots", "2"]));
+    agents.start(outage.command(&["node", "--allow-root", "--name", "one", "--slots", "2"]));
     let script = outage.script();
     let more = ["50", "--splits", "6", "--detach", "--", "sh", "-c", &script];
     let job = outage.done(&[&RUN[..], &more].concat()).text().trim().to_string();

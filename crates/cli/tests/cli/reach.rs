@@ -236,7 +236,7 @@ fn a_rule_grants_its_jobs_what_it_was_made_with() {
         &net,
     ];
     place.done(&[&add[..], &["--", "perl", "-e", &script]].concat());
-    place.done(&["node", "--until-idle", "--quiet"]);
+    place.done(&["node", "--allow-root", "--until-idle", "--quiet"]);
     let logs = place.done(&["job", "logs", "2", "--json"]).json();
     assert_eq!(logs["splits"][0]["log"], "good: x-", "{logs}");
     assert_eq!(none.load(Ordering::SeqCst), 0);

@@ -124,12 +124,12 @@ fn rules_that_make_no_sense_or_set_themselves_off_are_refused() {
     refused(&[&add[..], &["--on", "close", "--out", "x", "--", "cat"]].concat(), "already");
     site.place.write("a", "text\n");
     site.done(&["put", "a", "--to", "in/a.b.c"]);
-    site.done(&["node", "--until-idle"]);
+    site.done(&["node", "--allow-root", "--until-idle"]);
     let log = site.done(&["rule", "log", "r"]).text();
     assert!(log.contains("in/a.b.c") && log.contains("set off the same rule"), "{log}");
     assert_eq!(site.done(&["jobs"]).text(), "");
     // It is said once, and tried again when there is something new.
-    site.done(&["node", "--until-idle"]);
+    site.done(&["node", "--allow-root", "--until-idle"]);
     assert_eq!(site.done(&["rule", "log", "r"]).text(), log);
 }
 
@@ -146,7 +146,7 @@ fn a_component_runs_as_it_was_when_the_job_was_made_wherever_its_agent_is() {
         assert_eq!(names, ["answer", "archive", "index", "scale", "statistics"]);
         let hash = components[0]["hash"].as_str().unwrap().to_string();
         // An agent with nothing of the submitter's: another directory, another cache.
-        let mut agent = site.command_at("far", &["node", "--name", "far"]);
+        let mut agent = site.command_at("far", &["node", "--allow-root", "--name", "far"]);
         agent.current_dir("/");
         let mut agent = Site::spawn(agent);
         site.until(|| site.done(&["node", "list"]).text().contains("far"));

@@ -576,7 +576,7 @@ fn a_file_that_is_read_on_any_host_sets_off_a_rule() {
     one.write("in/a", "text");
     let rule = ["rule", "add", "r", "--quiet", "--on", "read", "--in", "in/*", "--out", "up/{name}"];
     one.done(&[&rule[..], &["--sandbox", "off", "--", "tr", "a-z", "A-Z"]].concat());
-    let agent = || drop(one.done(&["node", "--until-idle", "--name", "agent"]));
+    let agent = || drop(one.done(&["node", "--allow-root", "--until-idle", "--name", "agent"]));
     agent();
     assert!(!two.path("up/a").exists(), "nobody has read it");
     // Mounts look for rules about once a second; whoever tells, an agent anywhere does it.

@@ -65,7 +65,7 @@ impl Site {
 
     /// An agent, once it is registered.
     pub fn agent(&self, name: &str, slots: &str) -> Child {
-        let child = Self::spawn(self.command(&["node", "--name", name, "--slots", slots]));
+        let child = Self::spawn(self.command(&["node", "--allow-root", "--name", name, "--slots", slots]));
         self.until(|| self.done(&["node", "list"]).text().contains(name));
         child
     }

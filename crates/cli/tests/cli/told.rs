@@ -55,7 +55,7 @@ fn a_job_that_cannot_be_run_here_does_not_wait_for_somebody_else() {
     let job = said.text().trim().to_string();
     let said = Said::from(site.command(&["job", "wait", &job, "--timeout", "60"]).output().unwrap());
     assert!(said.code == 1 && said.err.contains("failed: making a directory"), "{}", said.err);
-    site.done(&["node", "--until-idle"]);
+    site.done(&["node", "--allow-root", "--until-idle"]);
     assert!(site.command(&["cat", "out"]).output().unwrap().status.code() != Some(0));
     site.done(&["job", "retry", "1"]);
     assert_eq!(state(&site, "1"), "done");
@@ -259,7 +259,7 @@ fn a_variable_without_a_value_has_that_of_who_runs_the_program_and_is_stored_now
     // By an agent that lacks it, then by one that has it.
     let mut agents = Agents::default();
     let mut agent = |name: &str, secret: Option<&str>| {
-        let mut command = site.command(&["node", "--name", name]);
+        let mut command = site.command(&["node", "--allow-root", "--name", name]);
         command.env_remove("PGPASSWORD").envs(secret.map(|secret| ("PGPASSWORD", secret)));
         agents.start(command);
         site.until(|| site.done(&["node", "list"]).text().contains(name));

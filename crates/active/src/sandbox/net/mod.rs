@@ -14,7 +14,7 @@
 
 mod forward;
 mod link;
-mod shim;
+pub(super) mod shim;
 mod stage;
 
 use std::ffi::OsString;
@@ -23,14 +23,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 
-use super::scope;
+use super::{Kept, scope, variables};
 pub(crate) use forward::Forward;
 
 /// Destinations of a job at most: what one message hands over is bounded.
@@ -50,12 +49,17 @@ static IS_STAGED: AtomicBool = AtomicBool::new(false);
 /// To be called first by a program that runs jobs, with its arguments. If it was started as the stage it does that, and what comes back is why it could not; otherwise nothing comes back,
 /// and jobs may have destinations from then on.
 pub fn begin(arguments: &[OsString]) -> Option<std::io::Error> {
-    let mark = arguments.get(1).filter(|first| *first == MARK || *first == scope::MARK);
-    if let Some(mark) = mark {
+    let enter: Option<fn(&[OsString]) -> std::io::Error> =
+        match arguments.get(1).and_then(|mark| mark.to_str()) {
+            Some(MARK) => Some(stage::enter),
+            Some(scope::MARK) => Some(scope::enter),
+            Some(variables::MARK) => Some(variables::enter),
+            _ => None,
+        };
+    if let Some(enter) = enter {
         let opened = arguments[0].to_str().and_then(|own| own.strip_prefix(OPENED)?.parse().ok());
         // What comes after must not inherit it.
         let closed = opened.map_or(Ok(()), |number| shim::kept(number).map(drop));
-        let enter = if *mark == *MARK { stage::enter } else { scope::enter };
         return Some(closed.err().unwrap_or_else(|| enter(&arguments[2..])));
     }
     IS_STAGED.store(true, Ordering::Relaxed);
@@ -80,15 +84,10 @@ pub(super) fn scoped() -> std::result::Result<Before, String> {
     Ok((vec![program, scope::MARK.into()], opened))
 }
 
-/// Words before a command, and what its child has to keep ([`keep`]).
+/// Words before a command, and what its child has to inherit.
 pub(super) type Before = (Vec<OsString>, OwnedFd);
 
-/// Has the command's child keep what its words mean.
-pub(super) fn keep(command: &mut Command, opened: OwnedFd) {
-    shim::keep(command, opened);
-}
-
-fn staged() -> std::result::Result<(OsString, OwnedFd), String> {
+pub(super) fn staged() -> std::result::Result<(OsString, OwnedFd), String> {
     if !IS_STAGED.load(Ordering::Relaxed) {
         return Err("this program cannot be started as the stage of a sandbox".into());
     }
@@ -244,25 +243,19 @@ pub struct Reach {
     to: Vec<Destination>,
 }
 
-/// The end of the channel that the stage has, and this program, opened.
-pub(super) type Inherited = [OwnedFd; 2];
-
 impl Reach {
-    /// The words that have `destinations` be there for what follows them, and what is to be kept for it; [`Reach::ready`] is to be called for the command that they become.
+    /// The words that have `destinations` be there for what follows them; `kept` is what their command is to be started with, and has what forwards.
     ///
     /// # Errors
     /// When the kernel has no socket to spare.
-    pub(super) fn new(destinations: &[Destination]) -> Result<(Vec<OsString>, Self, Inherited)> {
+    pub(super) fn prepare(destinations: &[Destination], kept: &mut Kept) -> Result<Vec<OsString>> {
         let (channel, theirs) = UnixStream::pair().context(|| "making a network for the program".into())?;
         let (addresses, to): (Vec<_>, Vec<_>) = inside(destinations).0.into_iter().unzip();
         let (program, own) = open_own()?;
-        let words = before(program, &theirs.as_raw_fd().to_string(), &addresses);
-        Ok((words, Self { channel, to }, [theirs.into(), own]))
-    }
-
-    /// Has the command's child keep what the words mean.
-    pub(super) fn ready(command: &mut Command, inherited: Inherited) {
-        inherited.into_iter().for_each(|one| shim::keep(command, one));
+        kept.add(own);
+        let words = before(program, &kept.add(theirs).to_string_lossy(), &addresses);
+        kept.reach = Some(Self { channel, to });
+        Ok(words)
     }
 }
 

@@ -100,6 +100,7 @@ pub fn options(slots: usize) -> RunOptions<'static> {
         make_way: None,
         idle: false,
         groups: None,
+        as_root: true,
     }
 }
 

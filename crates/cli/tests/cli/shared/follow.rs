@@ -44,7 +44,8 @@ impl Site {
 
     fn agent(&mut self, on_one: bool, name: &str) {
         let host = if on_one { &self.one } else { &self.two };
-        let command = command(&host.place, &host.url, &["node", "--name", name, "--slots", "2"]);
+        let command =
+            command(&host.place, &host.url, &["node", "--allow-root", "--name", name, "--slots", "2"]);
         self.agents.start(command);
         self.until(|| self.one.done(&["node", "list"]).text().contains(name));
     }

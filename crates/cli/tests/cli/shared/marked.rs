@@ -20,7 +20,7 @@ fn when_a_marker_is_closed_what_was_closed_before_in_any_mount_is_joined() {
     let two = Host::with(shared.url(), &[], &["--closes-within", "60"]);
     add_rule(&one);
     let mut agents = Agents::default();
-    agents.start(command(&one.place, &one.url, &["node", "--name", "one", "--slots", "2"]));
+    agents.start(command(&one.place, &one.url, &["node", "--allow-root", "--name", "one", "--slots", "2"]));
     for run in 0..3 {
         let dir = format!("runs/{run} [x]");
         fs::create_dir_all(one.path(&dir)).unwrap();

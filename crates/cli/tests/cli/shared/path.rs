@@ -41,7 +41,11 @@ impl Site {
 
     fn agent(&mut self, name: &str) {
         let host = if name.starts_with("two") { &self.two } else { &self.one };
-        self.agents.start(command(&host.place, &host.url, &["node", "--name", name, "--slots", "2"]));
+        self.agents.start(command(
+            &host.place,
+            &host.url,
+            &["node", "--allow-root", "--name", name, "--slots", "2"],
+        ));
         self.until(|| self.one.done(&["node", "list"]).text().contains(name));
     }
 

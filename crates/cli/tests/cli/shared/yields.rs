@@ -68,7 +68,7 @@ fn an_agent_begins_nothing_while_others_wait_in_one_of_its_hosts_mounts() {
     let told = Arc::new(Told { waiting: AtomicU64::new(1), asked: AtomicU64::new(0) });
     told.listen(&host);
     host.write("in", "text");
-    let mut agent = command(&host.place, &host.url, &["node", "--name", "one"]);
+    let mut agent = command(&host.place, &host.url, &["node", "--allow-root", "--name", "one"]);
     let agent = agent.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let _agent = Ends(agent);
     let until = Instant::now() + Duration::from_secs(60);
