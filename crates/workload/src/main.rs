@@ -1,4 +1,5 @@
 //! The generators and the comparison for shell scripts: see `outrigger-workload --help`.
+#![allow(clippy::disallowed_methods, reason = "it measures, and waits, in real time")]
 
 use std::ffi::OsString;
 use std::io::{self, Write};

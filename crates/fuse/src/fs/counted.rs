@@ -4,8 +4,8 @@
 //! programs were told: an error that the file system has mended on the way is none.
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use outrigger_clock::Instant;
 use outrigger_store::meta::locks::Lock;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 

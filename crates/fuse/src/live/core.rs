@@ -10,8 +10,9 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::catalogue::{FileKind, Time};
 use outrigger_format::staging::Operation;
 use outrigger_store::ErrorKind;
@@ -300,7 +301,7 @@ impl Core {
 
 /// The present.
 pub(super) fn now() -> Time {
-    Time::from_nanos(outrigger_store::clock::now_nanos())
+    Time::from_nanos(outrigger_clock::now_nanos())
 }
 
 /// May do what set-id bits and sticky groups keep others from.

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use outrigger_store::meta::{At, Change, Commit, Inode, ROOT_INODE};
@@ -365,7 +366,7 @@ impl Core {
         self.session.check()?;
         let committing = self.packer.begin_commit()?;
         self.fresh.will_have(&changes);
-        let time = outrigger_store::clock::now_nanos();
+        let time = outrigger_clock::now_nanos();
         let commit = Commit { packs: Vec::new(), changes, time };
         let done = self.store.meta.commit(self.session.id(), &commit);
         self.changes.fetch_add(1, Ordering::SeqCst);
@@ -496,5 +497,5 @@ impl Core {
 
 /// The present.
 pub(super) fn now() -> Time {
-    Time::from_nanos(outrigger_store::clock::now_nanos())
+    Time::from_nanos(outrigger_clock::now_nanos())
 }
