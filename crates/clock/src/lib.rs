@@ -12,7 +12,7 @@ mod instant;
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use outrigger_format::catalogue::Time;
 
@@ -105,6 +105,12 @@ pub fn now_nanos() -> u64 {
 pub fn now_coarse() -> Time {
     let now = ask(|clock| clock.wall_coarse());
     Time { secs: now.as_secs() as i64, nanos: now.subsec_nanos() }
+}
+
+/// How long ago a file was stamped with this time; `None` if that is still to come.
+pub fn age(stamp: SystemTime) -> Option<Duration> {
+    let stamp = stamp.duration_since(UNIX_EPOCH).unwrap_or_default();
+    ask(|clock| clock.wall()).checked_sub(stamp)
 }
 
 /// Returns when so much time has passed.

@@ -385,8 +385,7 @@ pub(crate) fn remove_old_locks(meta: &dyn Meta, locks: &Path) {
     let Ok(entries) = std::fs::read_dir(locks) else { return };
     let is_old = |entry: &std::fs::DirEntry| {
         let modified = entry.metadata().and_then(|metadata| metadata.modified()).ok();
-        let modified = modified.and_then(|modified| modified.duration_since(std::time::UNIX_EPOCH).ok());
-        let age = modified.map(|modified| Duration::from_nanos(clock::now_nanos()).saturating_sub(modified));
+        let age = modified.and_then(clock::age);
         age.is_some_and(|age| age >= LOCK_AGE_MIN)
     };
     let mut sessions = None;

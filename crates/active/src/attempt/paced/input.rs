@@ -44,7 +44,7 @@ impl PacedInput {
     /// # Errors
     /// Those of writing; `BrokenPipe` when nobody reads any more.
     pub fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
-        self.write_all_by(bytes, &mut std::thread::sleep)
+        self.write_all_by(bytes, &mut outrigger_clock::sleep)
     }
 
     fn write_all_by(&mut self, mut bytes: &[u8], sleep: &mut dyn FnMut(Duration)) -> Result<()> {
