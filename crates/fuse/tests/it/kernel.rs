@@ -51,7 +51,9 @@ impl Mount {
         };
         let mounted = match mount_by(by, Arc::new(place.volume(at)), &point, &options) {
             Ok(mounted) if mounted.transport() != by => {
-                outrigger_workload::lacking!("the kernel does not offer io_uring for FUSE (parameter enable_uring)");
+                outrigger_workload::lacking!(
+                    "the kernel does not offer io_uring for FUSE (parameter enable_uring)"
+                );
                 drop(mounted);
                 mounts::unmount(&point, true).unwrap();
                 return None;
