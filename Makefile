@@ -11,7 +11,7 @@ help:
 	@echo "make demo    store a real tree twice, restore both, compare (DATA=path for another tree)"
 	@echo "make test    the tests that a change should pass: minutes   make test-all  the slow rest, too"
 	@echo "make slowest what took longest in the last run"
-	@echo "make test-slow, test-cluster, test-long, test-sanitized, header-check   parts of test-all      make cluster, make cluster-down   hosts with Ceph"
+	@echo "make $(SLOW)   the parts of test-all   make cluster, cluster-down   hosts with Ceph"
 	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
@@ -51,11 +51,14 @@ demo: release
 test: need
 	@scripts/test.py
 
-# The slow rest: experiments, soaks and long models (tests that are marked slow), a real Ceph, kill loops, kernels under sanitizers, the C header.
+# The slow rest: experiments, soaks, kill loops and benchmarks at a tiny size (what is marked slow); a real Ceph; long models; kernels under
+# sanitizers; the C header. A suite of its own (of simulation, of POSIX, of histories) is a target and a word here.
+SLOW := test-slow test-cluster test-long test-sanitized header-check
+
 test-slow: need
 	@scripts/test.py --slow
 
-test-all: test test-slow test-cluster test-long test-sanitized header-check
+test-all: test $(SLOW)
 
 slowest:
 	@scripts/test.py --slowest 30
@@ -63,7 +66,7 @@ slowest:
 test-long: need
 	OUTRIGGER_MODEL=long $(CARGO) test --release -p outrigger-store --all-features --test it model_reclaim
 	OUTRIGGER_CRASH_STATES=4000 $(CARGO) test --release -p outrigger-store --all-features --test it crash:: -- --nocapture
-	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test it kill:: -- --nocapture
+	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test it kill:: -- --nocapture --include-ignored
 	OUTRIGGER_KILL_PIECES=all $(CARGO) test --workspace --all-features --test cli killed_at_any_step -- --nocapture --include-ignored
 	OUTRIGGER_SOAK_SECONDS=300 $(CARGO) test --workspace --all-features --test cli soak -- --nocapture --include-ignored
 

@@ -24,9 +24,15 @@ THREADS = int(os.environ.get("TEST_THREADS", 3 * (os.cpu_count() or 1)))
 LINE = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored.*?)(?: <([\d.]+)s>)?$")
 
 
-def executables():
-    """What `cargo test` would run: (crate, kind, name, path, folder to run it in)."""
+# Benchmarks that check their own answers when they are run without arguments.
+BENCHES = ["transport", "live", "index", "stages", "card", "puts", "staging"]
+
+
+def executables(slow):
+    """What is to be run: (crate, kind, name, path, folder to run it in)."""
     build = ["test", "--workspace", "--all-features", "--no-run"]
+    if slow:
+        build += ["--tests", "--examples", *(f"--bench={name}" for name in BENCHES)]
     if subprocess.run([*CARGO, *build], cwd=ROOT).returncode:
         sys.exit("the tests could not be built")
     told = subprocess.run([*CARGO, *build, "--message-format=json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -44,7 +50,8 @@ class Run:
     def __init__(self, slow, filters):
         self.arguments = ["-Zunstable-options", "--report-time", f"--test-threads={THREADS}", *filters]
         if slow:
-            self.arguments.append("--ignored")
+            # Those of a cluster have a script that starts one.
+            self.arguments += ["--ignored", "--skip=cluster"]
         self.slow, self.filters = slow, filters
         self.tests, self.broken, self.lock = [], [], threading.Lock()
         self.skips = KEPT / "skipped"
@@ -53,7 +60,7 @@ class Run:
     def one(self, crate, kind, name, path, folder):
         env = dict(os.environ, CARGO_MANIFEST_DIR=str(folder), RUSTC_BOOTSTRAP="1", OUTRIGGER_SKIPPED=str(self.skips))
         bench = kind == "bench"
-        if bench and (self.slow or self.filters):
+        if bench and self.filters:
             return
         began = time.monotonic()
         command = [path] if bench else [path, *self.arguments]
@@ -85,21 +92,24 @@ class Run:
 
     def close(self):
         """Prints what was skipped, and the closing line; says whether all is well."""
-        skipped = {}
+        skipped = {"could": {}, "cannot": {}}
         for line in self.skips.read_text().splitlines():
-            test, why = line.split("\t", 1)
-            skipped.setdefault(why, set()).add(test)
+            test, kind, why = line.split("\t", 2)
+            skipped[kind].setdefault(why, set()).add(test)
         failed = [name for name, how, _ in self.tests if how == "FAILED"]
         for name in failed:
             print(f"failed: {name}")
         for label in self.broken:
             print(f"ended badly: {label}")
-        for why, tests in sorted(skipped.items(), key=lambda one: -len(one[1])):
-            print(f"skipped, in {len(tests)} tests: {why}")
+        for kind, what in [("cannot", "this machine cannot"), ("could", "skipped")]:
+            for why, tests in sorted(skipped[kind].items(), key=lambda one: -len(one[1])):
+                print(f"{what}, in {len(tests)} tests: {why}")
         KEPT.joinpath("times.json").write_text(json.dumps(self.tests))
         passed = sum(how == "ok" for _, how, _ in self.tests)
         count = len(failed) or len(self.broken)
-        print(f"{passed} passed, {count} failed, {len(set().union(*skipped.values()))} skipped", flush=True)
+        left, beyond = (len(set().union(*skipped[kind].values())) for kind in ("could", "cannot"))
+        cannot = f" ({beyond} of them not wholly: this machine cannot)" if beyond else ""
+        print(f"{passed} passed{cannot}, {count} failed, {left} skipped", flush=True)
         return not self.broken and not failed and passed > 0
 
 
@@ -115,7 +125,7 @@ def main(arguments):
         return slowest(int(arguments[1]) if arguments[1:] else 30)
     KEPT.mkdir(parents=True, exist_ok=True)
     slow = "--slow" in arguments
-    found = sorted(executables(), key=lambda one: one[1] == "test")
+    found = sorted(executables(slow), key=lambda one: one[1] == "test")
     run = Run(slow, [argument for argument in arguments if argument != "--slow"])
     # Executables of crates/*/src are quick: they run beside the large ones of tests/, one after the other.
     large = [one for one in found if one[1] == "test"]

@@ -19,7 +19,8 @@
 //! | "is the copy the same?" | [`compare_trees`] |
 //! | what a file system acknowledged, is it there? | [`ack_write`], [`ack_verify`] |
 //! | several processes in one directory | [`stress_job`] |
-//! | a test that cannot be run here | [`skipped!`] |
+//! | what another thread or process does soon | [`eventually`] |
+//! | a test that cannot be run here | [`skipped!`], [`lacking!`] |
 //!
 //! The binary `outrigger-workload` offers the same to shell scripts.
 //!
@@ -52,6 +53,7 @@ mod stream;
 mod stress;
 mod text;
 mod tree;
+mod wait;
 
 pub use ack::{AckOptions, AckReport, Promise, ack_verify, ack_write};
 pub use compare::{CompareOptions, Difference, Kind, Side, What, compare_trees, compare_trees_with};
@@ -69,6 +71,7 @@ pub use text::text;
 pub use tree::{
     MutateOptions, MutateSummary, TreeOptions, TreeSummary, mutate_tree, small_files, source_tree,
 };
+pub use wait::eventually;
 
 use std::io;
 use std::path::Path;

@@ -6,10 +6,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use outrigger_active::foreground::{Busy, of_mounts};
 use outrigger_fuse::measures::{Status, json};
+use outrigger_workload::eventually;
 
 /// Says that it has gone.
 const GONE: u64 = u64::MAX;
@@ -35,11 +36,7 @@ fn mount(dir: &Path, waiting: &Arc<AtomicU64>) -> thread::JoinHandle<()> {
 
 #[track_caller]
 fn until(busy: &Busy, is: bool) {
-    let end = Instant::now() + Duration::from_secs(60);
-    while busy() != is {
-        assert!(Instant::now() < end, "it was never so");
-        thread::sleep(Duration::from_millis(20));
-    }
+    eventually("mounts are busy, or no more", || busy() == is);
 }
 
 #[test]

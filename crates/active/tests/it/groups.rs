@@ -16,6 +16,7 @@ use outrigger_active::runner::{self, Report, RunOptions, measured};
 use outrigger_active::sandbox::Mode;
 use outrigger_active::spec::Spec;
 use outrigger_store::meta::jobs::JobState;
+use outrigger_workload::eventually;
 use support::{Place, can_sandbox, options, spec};
 
 /// A group of the test's own, to make groups in.
@@ -64,16 +65,6 @@ fn run(place: &Place, groups: &Arc<Groups>, job: &Spec) -> Report {
 fn attempts(groups: &Groups) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(groups.path()).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.is_dir()).collect()
-}
-
-fn until(what: &str, mut is: impl FnMut() -> bool) {
-    for _ in 0..600 {
-        if is() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("{what}");
 }
 
 fn is_frozen(group: &Path) -> bool {
@@ -182,13 +173,13 @@ fn a_program_is_held_still_while_others_wait_but_not_for_ever() {
     };
     std::thread::scope(|scope| {
         let ran = scope.spawn(|| runner::run(&place.store, job, &options, &Arc::new(Counters::default())));
-        until("it begins", || count(&ticks) > 3);
+        eventually("it begins", || count(&ticks) > 3);
         let group = attempts(&groups).remove(0);
         assert!(!is_frozen(&group));
         others_wait.store(true, Ordering::SeqCst);
-        until("it is held still", || is_frozen(&group));
+        eventually("it is held still", || is_frozen(&group));
         // Once it goes on it does for a second: still at both ends is still in between.
-        until("it does nothing while it is held still", || {
+        eventually("it does nothing while it is held still", || {
             let before = count(&ticks);
             std::thread::sleep(Duration::from_millis(200));
             is_frozen(&group) && count(&ticks) == before
@@ -197,15 +188,15 @@ fn a_program_is_held_still_while_others_wait_but_not_for_ever() {
             assert_eq!(std::fs::read_to_string(group.join("cpu.weight")).unwrap().trim(), "1");
         }
         let before = count(&ticks);
-        until("it goes on though others wait", || count(&ticks) > before + 3);
-        until("it is held still again", || is_frozen(&group));
+        eventually("it goes on though others wait", || count(&ticks) > before + 3);
+        eventually("it is held still again", || is_frozen(&group));
         others_wait.store(false, Ordering::SeqCst);
-        until("it goes on when nobody waits", || !is_frozen(&group));
+        eventually("it goes on when nobody waits", || !is_frozen(&group));
         let before = count(&ticks);
-        until("and works", || count(&ticks) > before + 3);
+        eventually("and works", || count(&ticks) > before + 3);
         // One that is held still can be stopped.
         others_wait.store(true, Ordering::SeqCst);
-        until("it is held still for the last time", || is_frozen(&group));
+        eventually("it is held still for the last time", || is_frozen(&group));
         assert!(place.store.jobs().unwrap().end_job(job, JobState::Cancelled, "").unwrap());
         assert_eq!(ran.join().unwrap().unwrap().job.state, JobState::Cancelled);
         assert!(!group.exists());
@@ -235,7 +226,7 @@ fn what_a_killed_process_left_is_ended_by_the_next_and_nothing_else() {
     assert_eq!(other.try_wait().unwrap(), None);
     other.kill().unwrap();
     other.wait().unwrap();
-    until("it is gone", || std::fs::remove_dir(&alien).is_ok());
+    eventually("it is gone", || std::fs::remove_dir(&alien).is_ok());
 }
 
 #[test]

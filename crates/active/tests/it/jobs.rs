@@ -16,6 +16,7 @@ use outrigger_store::meta::SessionKind;
 use outrigger_store::meta::jobs::{JobId, JobState, SplitState};
 use outrigger_store::testing::Wrapped;
 use outrigger_workload::Rng;
+use outrigger_workload::eventually;
 use support::{Place, go, lines, numbered, read, spec};
 
 #[test]
@@ -125,9 +126,8 @@ fn a_cancelled_job_stops_its_programs_and_shows_nothing() {
     let jobs = place.store.jobs().unwrap();
     std::thread::scope(|scope| {
         let running = scope.spawn(|| place.go(job).unwrap());
-        while jobs.job(job).unwrap().unwrap().splits[SplitState::Running as usize] == 0 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let running_splits = || jobs.job(job).unwrap().unwrap().splits[SplitState::Running as usize];
+        eventually("a split runs", || running_splits() > 0);
         assert!(runner_of(&place.store, job).unwrap().is_some());
         assert!(jobs.end_job(job, JobState::Cancelled, "enough").unwrap());
         assert!(!jobs.end_job(job, JobState::Cancelled, "again").unwrap());
@@ -182,9 +182,8 @@ fn a_collector_takes_nothing_that_a_job_needs() {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| place.go(job).unwrap());
         let jobs = place.store.jobs().unwrap();
-        while jobs.job(job).unwrap().unwrap().splits[SplitState::Done as usize] == 0 {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let done_splits = || jobs.job(job).unwrap().unwrap().splits[SplitState::Done as usize];
+        eventually("a split is done", || done_splits() > 0);
         let options = outrigger_store::gc::GcOptions { grace_secs: 0, ..Default::default() };
         outrigger_store::gc::collect(&place.store, &options, &Default::default()).unwrap();
         std::fs::write(&half, "").unwrap();
@@ -328,9 +327,7 @@ fn nothing_is_begun_while_others_wait() {
         let running = scope.spawn(|| {
             outrigger_active::runner::run(&place.store, job, &options, &Arc::default()).unwrap().job.state
         });
-        while asked.load(Ordering::SeqCst) < 4 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        eventually("it was asked four times", || asked.load(Ordering::SeqCst) >= 4);
         let row = place.store.jobs().unwrap().job(job).unwrap().unwrap();
         assert_eq!((row.state, row.splits), (JobState::Waiting, [4, 0, 0, 0]));
         assert!(!ran.exists());

@@ -16,6 +16,7 @@ use outrigger_active::spec::Spec;
 use outrigger_active::through;
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::jobs::JobState;
+use outrigger_workload::eventually;
 use support::{Place, lines, numbered, options, spec};
 
 const ONE: Splits = Splits::Count(1);
@@ -280,13 +281,9 @@ fn the_program_reads_while_the_writer_writes() {
             .spawn(move || through::run(store, job, Box::new(reader), &options(1), &told, &|_| ()).unwrap());
         std::io::Write::write_all(&mut writer, b"first\n").unwrap();
         // The writer goes on only when the program has read what it wrote.
-        while !std::fs::read(&seen).is_ok_and(|line| line == b"first\n") {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        eventually("the first line is read", || std::fs::read(&seen).is_ok_and(|line| line == b"first\n"));
         assert_eq!(place.get("raw"), None, "nothing is visible before the end");
-        while !counters.view().waits_for_writer {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        eventually("it waits for the writer", || counters.view().waits_for_writer);
         std::io::Write::write_all(&mut writer, b"second\n").unwrap();
         drop(writer);
         assert_eq!(running.join().unwrap().job.state, JobState::Done);

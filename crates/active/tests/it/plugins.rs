@@ -14,6 +14,7 @@ use outrigger_active::spec::Spec;
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::testing::Wrapped;
 use outrigger_store::{ErrorKind, Store};
+use outrigger_workload::eventually;
 use support::{Place, can_sandbox, go, read, spec};
 
 /// The example's program.
@@ -186,9 +187,7 @@ fn a_job_that_is_being_made_can_be_stopped() {
         let made = scope.spawn(|| {
             submit_told(&place.store, &job, &["in".into()], &[], Splits::Count(2), &making).unwrap_err()
         });
-        while std::fs::read_to_string(&begun).map_or(true, |pid| pid.is_empty()) {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        eventually("it has begun", || std::fs::read_to_string(&begun).is_ok_and(|pid| !pid.is_empty()));
         making.stop();
         made.join().unwrap()
     });

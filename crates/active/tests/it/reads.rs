@@ -3,7 +3,7 @@
 use crate::support;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use outrigger_active::pattern::Pattern::{ReadToFile, ReadToNothing, WriteToTwo};
 use outrigger_active::plan::Splits;
@@ -18,6 +18,7 @@ use outrigger_store::Store;
 use outrigger_store::meta::At;
 use outrigger_store::meta::jobs::{JobId, JobState, Note};
 use outrigger_store::tree::{StorePath, find};
+use outrigger_workload::eventually;
 use rustix::fs::OFlags;
 use support::{Place, spec};
 
@@ -165,11 +166,7 @@ fn a_mount_tells_what_is_opened_to_be_read_and_nothing_else() {
         open(me(), entry.attr.number, OpenFlags::RDONLY);
     }
     let until = |count: usize| {
-        let end = Instant::now() + Duration::from_secs(60);
-        while notes(&place).len() < count {
-            assert!(Instant::now() < end, "{:?}", notes(&place));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually("there are notes of all", || notes(&place).len() >= count);
     };
     until(2);
     let mut jobs = made(&place);

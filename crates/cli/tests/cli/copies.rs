@@ -3,25 +3,14 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use outrigger_store::testing::s3::{ACCESS_KEY, HttpFault, S3Server};
 use outrigger_workload::compare_trees;
-use outrigger_workload::postgres::{ABSENT, Server};
+use outrigger_workload::postgres::Server;
 
 use crate::run::{Place, Said, noise};
-
-/// One server for these tests; `None`, said aloud, when PostgreSQL is not installed.
-fn postgres() -> Option<&'static Server> {
-    static SERVER: OnceLock<Option<Server>> = OnceLock::new();
-    let server = SERVER.get_or_init(|| Server::start("fsync = off\nsynchronous_commit = on\n"));
-    if server.is_none() {
-        outrigger_workload::skipped!("{ABSENT}");
-    }
-    server.as_ref()
-}
 
 /// A workplace, an object store and a database server that its commands find.
 pub struct World {
@@ -35,7 +24,7 @@ pub struct World {
 impl World {
     pub fn new() -> Option<Self> {
         let keys = [ACCESS_KEY, "secret"].map(str::to_owned);
-        Some(Self { server: postgres()?, place: Place::empty(), s3: S3Server::start(), keys })
+        Some(Self { server: Server::shared()?, place: Place::empty(), s3: S3Server::start(), keys })
     }
 
     /// The URL of a store in a schema that nobody else has.

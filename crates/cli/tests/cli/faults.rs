@@ -67,9 +67,10 @@ impl Executioner {
 /// turns; with `OUTRIGGER_KILL_PIECES=all` (`make test-long`, some minutes) at each one, both ways. What it had acknowledged is there on the other host, what it had not is there
 /// wholly or not at all, and nobody waits for it.
 #[test]
+#[ignore = "slow: a mount is killed many times"]
 fn a_client_killed_at_any_step_of_a_commit_has_done_it_or_not() {
     let Some(shared) = Shared::new() else { return };
-    let executioner = Executioner::new(shared.server);
+    let executioner = Executioner::new(&shared.server);
     let other = shared.mount();
     let (old, new) = (noise(1, 300_000), noise(2, 400_000));
     let mut kills = 0;

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use outrigger_store::testing::s3::HttpFault;
+use outrigger_workload::eventually;
 use outrigger_workload::postgres::{ABSENT, Server};
 use serde_json::Value;
 
@@ -86,9 +87,7 @@ fn a_log_has_what_is_asked_for_in_the_form_that_is_asked_for() {
 
 /// Waits until a log has such an event.
 fn wait_for(log: &Path, event: &str) {
-    while !lines(log).iter().any(|line| line["event"] == event) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually(event, || lines(log).iter().any(|line| line["event"] == event));
 }
 
 #[test]

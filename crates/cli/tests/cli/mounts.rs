@@ -4,9 +4,9 @@ use std::fs::File;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use outrigger_workload::TreeOptions;
+use outrigger_workload::eventually;
 
 use crate::run::{Place, Said};
 
@@ -32,17 +32,6 @@ fn place() -> Option<Mounts> {
     Some(Mounts(place))
 }
 
-/// Waits for something that another process does soon.
-fn soon(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..500 {
-        if done() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("{what}: nothing happened for ten seconds");
-}
-
 fn is_mounted(place: &Place) -> bool {
     place.path("mnt/tree").exists()
 }
@@ -50,7 +39,7 @@ fn is_mounted(place: &Place) -> bool {
 fn foreground(place: &Place) -> Child {
     let mut command = place.command(&["mount", "--read-only", "--foreground", "mnt"]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    soon("mounting", || is_mounted(place));
+    eventually("mounting", || is_mounted(place));
     child
 }
 
@@ -78,7 +67,7 @@ fn in_the_background_until_it_is_unmounted() {
     assert!(!is_mounted(place));
     // Its session ends with it, so nothing of it is left to wait for.
     place.done(&["snapshot", "delete", &name]);
-    soon("reclaiming", || {
+    eventually("reclaiming", || {
         place.done(&["gc"]);
         place.done(&["stats", "--json"]).json()["unique_bytes"].as_u64() == Some(0)
     });
@@ -299,7 +288,7 @@ fn status_says_where_a_store_is_mounted_since_when_and_by_whom() {
         (&["--at", "first"], true, Some(()), ", shows "),
     ] {
         place.done(&[&["mount", "mnt"], options].concat());
-        soon("mounting", || is_mounted(place));
+        eventually("mounting", || is_mounted(place));
         let said = place.done(&["status", "--json"]).json();
         let [mount] = &said["mounts"].as_array().unwrap()[..] else { panic!("{said}") };
         assert_eq!(mount["point"].as_str(), point.to_str());
@@ -316,6 +305,6 @@ fn status_says_where_a_store_is_mounted_since_when_and_by_whom() {
         let line = text.lines().find(|line| line.trim_start().starts_with(point.to_str().unwrap()));
         assert!(format!("{}\n", line.unwrap()).contains(shows) && text.contains("\n1 mount\n"), "{text}");
         place.done(&["unmount", "mnt"]);
-        soon("its end", || mounts().is_empty());
+        eventually("its end", || mounts().is_empty());
     }
 }

@@ -47,7 +47,7 @@ pub fn until(host: &Host, within: u64, log: &[&str], mut is: impl FnMut() -> boo
 
 /// A store, in a schema of its own.
 pub struct Shared {
-    pub server: &'static Server,
+    pub server: Server,
     pub schema: String,
     pub packs: tempfile::TempDir,
 }
@@ -59,8 +59,9 @@ impl Shared {
             outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
             return None;
         }
-        let server = Server::shared()?;
-        let shared = Self { server, schema: server.fresh(), packs: tempfile::tempdir().unwrap() };
+        let server = Server::own_database()?;
+        let schema = server.fresh();
+        let shared = Self { server, schema, packs: tempfile::tempdir().unwrap() };
         let place = Place::empty();
         let packs = format!("file:{}", shared.packs.path().display());
         let init = command(&place, &shared.url(), &["init", "--packs", &packs]).output().unwrap();
@@ -78,13 +79,7 @@ impl Shared {
 
     pub fn check(&self, host: &Host) {
         host.done(&["check", "--read-data"]);
-        // Other tests have theirs on this server; one that was left would stay.
-        let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
-        let until = Instant::now() + Duration::from_secs(30);
-        while self.server.sql(held) != "0" {
-            assert!(Instant::now() < until, "a lock was left");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        outrigger_workload::eventually("no lock is left", || self.server.advisory_locks() == 0);
     }
 }
 

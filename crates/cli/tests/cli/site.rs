@@ -2,8 +2,8 @@
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use outrigger_workload::eventually;
 use outrigger_workload::postgres::Server;
 
 use crate::run::{Place, Said};
@@ -70,12 +70,9 @@ impl Site {
         child
     }
 
-    pub fn until(&self, mut is: impl FnMut() -> bool) {
-        let end = Instant::now() + Duration::from_secs(60);
-        while !is() {
-            assert!(Instant::now() < end, "it never came to be");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    #[track_caller]
+    pub fn until(&self, is: impl FnMut() -> bool) {
+        eventually("what the test waits for", is);
     }
 
     /// A job over `numbers` of so many splits, queued; each split tells `ran` that it has begun.

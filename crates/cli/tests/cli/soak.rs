@@ -213,6 +213,7 @@ fn asked(seconds: u64) -> (u64, u64) {
 }
 
 #[test]
+#[ignore = "slow: a soak"]
 fn hosts_that_do_all_things_at_once_and_die_lose_nothing() {
     let (seed, seconds) = asked(15);
     let Some(ground) = ground(seconds > 60) else { return };

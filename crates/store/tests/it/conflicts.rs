@@ -5,6 +5,7 @@ use crate::meta_support;
 use meta_support::{commit, file, kind, link, paths, remove, writer};
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::{At, Change, Location, Meta, PostgresMeta, ROOT_INODE as R};
+use outrigger_workload::eventually;
 use outrigger_workload::postgres::Server;
 
 fn open(url: &str) -> PostgresMeta {
@@ -68,12 +69,12 @@ fn asked(server: &Server, schema: &str) -> u64 {
 }
 
 fn no_locks(server: &Server) {
-    assert_eq!(server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"), "0");
+    assert_eq!(server.advisory_locks(), 0);
 }
 
 #[test]
 fn a_conflict_at_any_step_is_made_again_and_counts_once() {
-    let Some(server) = Server::start("fsync = off") else { return };
+    let Some(server) = Server::own_database() else { return };
     let (schema, meta) = store(&server);
     let session = writer(&meta);
     let mut steps = 0;
@@ -103,7 +104,7 @@ fn a_conflict_at_any_step_is_made_again_and_counts_once() {
 
 #[test]
 fn conflicts_without_end_are_said_and_change_nothing() {
-    let Some(server) = Server::start("fsync = off") else { return };
+    let Some(server) = Server::own_database() else { return };
     let (schema, meta) = store(&server);
     let session = writer(&meta);
     fail(&server, &schema, When::Between, "40001", 1_000_000);
@@ -118,7 +119,7 @@ fn conflicts_without_end_are_said_and_change_nothing() {
 
 #[test]
 fn what_is_no_conflict_is_not_made_again() {
-    let Some(server) = Server::start("fsync = off") else { return };
+    let Some(server) = Server::own_database() else { return };
     let (schema, meta) = store(&server);
     let session = writer(&meta);
     commit(&meta, session, step(0), 1).unwrap();
@@ -164,11 +165,7 @@ fn a_commit_that_a_deadlock_ends_is_made_again_and_counts_once() {
             commit(&meta, session, changes, 1).unwrap();
             other.join().unwrap();
         });
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while deadlocks().parse::<u64>().unwrap() < count {
-            assert!(std::time::Instant::now() < until, "{} deadlocks", deadlocks());
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
+        eventually("the deadlock is counted", || deadlocks().parse::<u64>().unwrap() >= count);
     }
     assert_eq!(paths(&meta, At::Now), ["/f0000", "/f0001", "/l0000"]);
     assert_eq!(meta.check().unwrap(), [""; 0]);
@@ -191,9 +188,10 @@ fn holds<'s>(scope: &'s std::thread::Scope<'s, '_>, server: &'s Server, take: St
 #[test]
 fn a_snapshot_stays_what_it_was_whatever_isolation_is_the_default() {
     for isolation in ["repeatable read", "serializable"] {
-        let config = format!("fsync = off\ndefault_transaction_isolation = '{isolation}'");
-        let Some(server) = Server::start(&config) else { return };
-        let server = &server;
+        let Some(server) = &Server::own_database() else { return };
+        server.sql(&format!(
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '{isolation}'); END $$"
+        ));
         for (round, pooling) in ["session", "transaction"].into_iter().enumerate() {
             let (schema, other) = store(server);
             let meta = open(&format!("{}&pooling={pooling}", server.url(&schema)));
@@ -204,11 +202,10 @@ fn a_snapshot_stays_what_it_was_whatever_isolation_is_the_default() {
             let [first, second] = [["first0", "second0"], ["first1", "second1"]][round];
             let held = |granted: bool, count: u64| {
                 let locks = format!(
-                    "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted = {granted}"
+                    "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database \
+                     WHERE locktype = 'advisory' AND granted = {granted} AND datname = current_database()"
                 );
-                while server.sql(&locks) != count.to_string() {
-                    std::thread::sleep(std::time::Duration::from_millis(10));
-                }
+                eventually("they wait for the lock", || server.sql(&locks) == count.to_string());
             };
             std::thread::scope(|scope| {
                 holds(scope, server, format!("pg_advisory_xact_lock_shared({gate})"), first);

@@ -207,10 +207,7 @@ fn announced(meta: &PostgresMeta) -> PackId {
 fn the_cost_of_a_look_is_that_of_what_has_changed() {
     const CHANGED: usize = 10;
     let packs: usize = std::env::var("PACKS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
-    let Some(server) = Server::start("fsync = off") else {
-        outrigger_workload::skipped!("{ABSENT}");
-        return;
-    };
+    let Some(server) = Server::own_database() else { return };
     let meta = create(&server.url("s"));
     server.sql(&format!(
         "INSERT INTO s.pack (id, session, bytes, raw_bytes, chunks, generation, dead_since, kind, state) \

@@ -14,6 +14,7 @@ use outrigger_store::read::packs::PackReader;
 use outrigger_store::session::Session;
 use outrigger_store::testing::{Fault, FaultyBackend, Op, Plan};
 use outrigger_store::{ErrorKind, Store, ops};
+use outrigger_workload::eventually;
 
 const MIB: u64 = 1 << 20;
 
@@ -621,9 +622,7 @@ fn after_an_acknowledgement_of_which_nothing_is_known_no_hit_counts_until_the_ne
         let followed = session.follow();
         assert!(faulty.has_failed());
         assert!(!counts(condemned), "after: {after}, followed: {followed:?}");
-        while !counts(live) {
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        eventually("it counts", || counts(live));
         assert!(!counts(condemned));
         assert!(store.meta.all_acknowledged(generation).unwrap());
     }

@@ -35,8 +35,7 @@ fn names(steps: u64) -> Vec<String> {
 }
 
 fn no_locks(server: &Server) {
-    let locks = server.sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'");
-    assert_eq!(locks, "0", "locks are left");
+    assert_eq!(server.advisory_locks(), 0, "locks are left");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::{PORT, Server, USER, as_owner, url_in};
+use super::{DATABASE, PORT, Server, USER, as_owner, url_in};
 
 /// A running PgBouncer, which hands each transaction to any of a few server processes (`pool_mode = transaction`).
 pub struct Pooler {
@@ -84,7 +84,7 @@ impl Pooler {
 
     /// The URL of a store in a schema of the server, through it.
     pub fn url(&self, schema: &str) -> String {
-        format!("{}&pooling=transaction", url_in(&self.dir, USER, schema))
+        format!("{}&pooling=transaction", url_in(&self.dir, USER, DATABASE, schema))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use super::{PORT, Server};
+use super::{PORT, Server, USER, url_in};
 
 /// What becomes of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +25,7 @@ pub enum Piece {
 /// Passes connections on to a server, and asks about each piece, in whatever direction: what is sent at once, mostly one message or a few.
 pub struct Proxy {
     dir: PathBuf,
+    database: String,
     over: Arc<AtomicBool>,
     late: Arc<Late>,
 }
@@ -64,7 +65,7 @@ impl Proxy {
                 }
             }
         });
-        Ok(Self { dir, over, late })
+        Ok(Self { dir, database: server.database.clone(), over, late })
     }
 
     /// Has pieces arrive that are [`Piece::Late`], from now on.
@@ -80,7 +81,7 @@ impl Proxy {
 
     /// The URL of a store in a schema of the server, through here.
     pub fn url(&self, schema: &str) -> String {
-        super::url_in(&self.dir, super::USER, schema)
+        url_in(&self.dir, USER, &self.database, schema)
     }
 }
 

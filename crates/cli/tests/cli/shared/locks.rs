@@ -3,10 +3,10 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::symlink;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use super::{Host, Shared, start};
 use crate::run::Place;
+use outrigger_workload::eventually;
 
 /// Adds one to the number in a file, so many times, behind a lock.
 const COUNT: &str = r#"
@@ -151,11 +151,7 @@ impl Shared {
     #[track_caller]
     fn has(&self, table: &str, rows: u64) {
         let sql = format!("SELECT count(*) FROM {}.{table}", self.schema);
-        let until = Instant::now() + Duration::from_secs(60);
-        while self.server.sql(&sql) != rows.to_string() {
-            assert!(Instant::now() < until, "{} rows in {table}, not {rows}", self.server.sql(&sql));
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        eventually(&format!("{rows} rows in {table}"), || self.server.sql(&sql) == rows.to_string());
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use outrigger_workload::eventually;
 use outrigger_workload::{TreeOptions, compare_trees, source_tree};
 
 use super::{Host, Shared, command, copy};
@@ -40,11 +41,7 @@ fn wait_until_told(shared: &Shared) {
         "SELECT count(*) FROM {}.job_note WHERE kind = 'catalogue' AND name LIKE 'untold/%'",
         shared.schema
     );
-    let until = Instant::now() + Duration::from_secs(60);
-    while shared.server.sql(&untold) != "0" {
-        assert!(Instant::now() < until, "something is never told");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    eventually("mounts tell everything", || shared.server.sql(&untold) == "0");
 }
 
 /// Recovers, without a word of anything that is lost, and mounts what there is then: it is as `before`.

@@ -10,6 +10,7 @@ use outrigger_store::early;
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::SplitState;
 use outrigger_workload::Rng;
+use outrigger_workload::eventually;
 
 use super::follow::{MAKE, Site, follow, wait_closed};
 use super::hosts::{Host, USER};
@@ -44,12 +45,8 @@ impl Site {
 
     #[track_caller]
     pub fn wait_let_go(&self) {
-        let end = Instant::now() + Duration::from_secs(60);
         let is_held = || self.store.meta.holders().unwrap().iter().any(|holder| holder.starts_with("early:"));
-        while is_held() {
-            assert!(Instant::now() < end, "it is held for ever");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        eventually("nothing is held", || !is_held());
     }
 
     fn packed_bytes(&self) -> u64 {

@@ -2,11 +2,12 @@
 
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use outrigger_fuse::fs::{Answer, FileSystem, LockRequest, ROOT, Result, Unlock};
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::locks::{LOCK_END, Lock, LockFamily, LockMode, LockRange};
+use outrigger_workload::eventually;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -70,11 +71,7 @@ impl Cluster {
 
     #[track_caller]
     fn becomes(&self, table: &str, rows: u64) {
-        let until = Instant::now() + LONG;
-        while self.count(table) != rows {
-            assert!(Instant::now() < until, "{} rows in {table}, not {rows}", self.count(table));
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        eventually(&format!("{rows} rows in {table}"), || self.count(table) == rows);
     }
 
     /// The oldest mount's session.
