@@ -9,8 +9,8 @@ mod cell;
 mod queue;
 
 mod sync {
+    use outrigger_clock::Instant;
     pub(super) use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard};
-    use std::time::Instant;
 
     pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().expect("nobody panics with a lock")
