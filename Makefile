@@ -1,5 +1,5 @@
 # One command each; CI calls the same.
-.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster test test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster test test-long test-sanitized test-gpu bench-gpu posix posix-long kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -12,6 +12,7 @@ help:
 	@echo "make test    all tests, on a real Ceph too   make test-long  the long ones: kill -9, loss of power, the large model"
 	@echo "make test-cluster   those on a real Ceph alone      make cluster, make cluster-down   that cluster"
 	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
+	@echo "make posix   pjdfstest, its crate and xfstests on mounts of both kinds, as root   make posix-long   fsx, fsstress, stress-ng"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
 	@echo "make check   formatting, lints, documentation, licences of dependencies"
@@ -76,6 +77,17 @@ test-gpu: need
 bench-gpu: need
 	scripts/gpu.sh build $(TARGET)/gpu
 	$(TARGET)/gpu/run.sh bench --json $(TARGET)/gpu/bench.json
+
+# Suites of others on a mount of a store in a directory and on a shared one, as root; fetched and built first. They leave a record. POSIX has more
+# options for tests/posix/suites.py, `--suites rs` for one.
+posix: release
+	tests/posix/fetch.sh $(TARGET)/posix
+	tests/posix/suites.py --outrigger $(TARGET)/release/outrigger --built $(TARGET)/posix --record docs/evaluation/records $(POSIX)
+
+# A million operations of fsx, and five seconds for each of stress-ng's stressors: an hour or two.
+posix-long: release
+	tests/posix/fetch.sh $(TARGET)/posix
+	tests/posix/suites.py --outrigger $(TARGET)/release/outrigger --built $(TARGET)/posix --suites load $(POSIX)
 
 # The committed PTX, after a change of the sources; see the script for the compiler.
 kernels:

@@ -23,7 +23,8 @@ impl SharedVolume {
         if writes {
             file.writer_came();
         }
-        let handle = self.core.files.insert(OpenFile { file, writes, appends });
+        let _run = self.core.running.opened(file.number, flags);
+        let handle = self.core.files.insert(OpenFile { file, writes, appends, _run });
         // Of whoever reads, too: it may have locks, which end when it closes the file.
         Opened { handle, flushes: true, keep_cache }
     }
