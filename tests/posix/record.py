@@ -64,7 +64,7 @@ def tests(names):
 
 def brief(outcome):
     """Counts, and by name those that did not pass."""
-    return {part: {"revision": found["revision"], "seconds": found["seconds"], "counts": dict(counts(found["tests"])[0]),
+    return {part: {"revision": found["revision"], "again": found["again"], "seconds": found["seconds"], "counts": dict(counts(found["tests"])[0]),
                    "others": {name: result for name, result in found["tests"].items() if result[0] != "passed"}}
             for part, found in outcome.items()}
 
@@ -86,6 +86,11 @@ def write(where, built):
     for part, found in outcome.items():
         (suite, kind), (count, share) = part.split(), counts(found["tests"])
         text.append(f"| {NAMES[suite]} | {kind} | {count['passed']} | {count['failed']} | {count['ours']} | {count['na']} | {share:.2f} % |\n")
+    for part, found in outcome.items():
+        revisions_again = sorted(set(found["again"].values()))
+        for again in revisions_again:
+            names = sorted(name for name, revision in found["again"].items() if revision == again)
+            text.append(f"\n{part}: at revision {found['revision']}; again at {again}, after what they had found was mended: {tests(names)}.\n")
     for title, state in (("Failed", "failed"), ("Our fault, listed", "ours"), ("Not applicable", "na")):
         text.append(f"\n## {title}\n\n{table(outcome, state)}")
     path.write_text("".join(text))

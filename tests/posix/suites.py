@@ -150,8 +150,16 @@ export RESULT_BASE={stores.work}/results
 """)
     left_out = [name for name, (kind, _) in listed("xfstests", stores.kind).items() if kind == "skip"]
     command = ["./check", "-fuse", *(["-e", " ".join(left_out)] if left_out else []), *(options.xfstests.split() or ["-g", "quick"])]
+    results = results_of(lines_of(command, {"HOST_OPTIONS": str(config)}, stores.work / "xfstests.log", suite))
+    for point in points:
+        subprocess.run(["umount", point], stderr=subprocess.DEVNULL, check=False)
+    return results
+
+
+def results_of(lines):
+    """What xfstests' `check` says of each test."""
     results, last = {}, None
-    for line in lines_of(command, {"HOST_OPTIONS": str(config)}, stores.work / "xfstests.log", suite):
+    for line in lines:
         if found := re.match(r"((?:generic|shared|fuse)/\d+)\s+(.*)", line):
             last, rest = found[1], found[2]
             if "[not run]" in rest:
@@ -166,8 +174,6 @@ export RESULT_BASE={stores.work}/results
             results[last] = ("na", "this machine lets not even root raise limits again")
         elif last and line.startswith("    +") and results[last][0] == "failed" and len(results[last][1]) < 400:
             results[last] = (results[last][0], results[last][1] + "; " + line.strip(" +"))
-    for point in points:
-        subprocess.run(["umount", point], stderr=subprocess.DEVNULL, check=False)
     return results
 
 
@@ -199,6 +205,17 @@ def lines_of(command, env, log, cwd="/"):
             copy.flush()
             yield line.rstrip("\n")
     child.wait()
+
+
+def keep(path, part, is_again):
+    """Keeps what came of a suite; of some tests of it that ran again, beside what came of the others."""
+    if is_again:
+        if not path.exists():
+            return
+        new, part = part, json.loads(path.read_text())
+        part["tests"].update(new["tests"])
+        part["again"].update({name: new["revision"] for name in new["tests"]})
+    path.write_text(json.dumps(part))
 
 
 def below(root):
@@ -248,9 +265,8 @@ def main():
             if args.xfstests:
                 may_fail = {name: why for name, why in may_fail.items() if name in results}
             judged = judge(results, may_fail)
-            part = {"revision": record.common.revision(), "seconds": round(time.monotonic() - begin), "tests": judged}
-            if not args.xfstests:
-                (built / "outcome" / f"{suite} {kind}.json").write_text(json.dumps(part))
+            part = {"revision": record.common.revision(), "seconds": round(time.monotonic() - begin), "tests": judged, "again": {}}
+            keep(built / "outcome" / f"{suite} {kind}.json", part, args.xfstests != "")
             wrong |= not judged or any(state == "failed" for state, _ in judged.values())
             say(record.line(judged))
             for name, (state, reason) in judged.items():

@@ -206,10 +206,10 @@ impl Core {
         self.world.fail(self.world.store.meta.inode(At::Now, number))?.map(Seen::Row).ok_or(Errno::STALE)
     }
 
-    /// What a file handle stands for: what has this number and a name, or the directory above it.
+    /// Finds the file of a file handle, if it still has a name, or the directory above it.
     pub fn by_handle(&self, number: u64, above: bool) -> Result<Entry> {
         let number = if above { self.above(number)? } else { number };
-        // What has lost its name may have left memory before the database hears of it.
+        // A file that lost its name may leave memory before the database hears of that.
         let dirty = self.world.dirty.lock().expect("no panic while it is held").get(&number).cloned();
         let seen = dirty.map_or_else(|| self.seen(number), |node| Ok(Seen::Node(node)))?;
         let names = match &seen {

@@ -59,7 +59,7 @@ pub(super) struct OpenFile {
 struct Known {
     /// A directory that it has, or had, a name in.
     parent: u64,
-    /// What the database said last.
+    /// The row that the database told last.
     row: Option<Inode>,
     /// When, unless that may have changed since.
     asked: Option<Instant>,
@@ -222,7 +222,7 @@ impl Core {
         self.row(number)
     }
 
-    /// What a directory was that is removed, and that somebody still has open or works in.
+    /// The last row of a directory that is removed and still open, or a process's working directory.
     pub fn removed_directory(&self, number: u64) -> Result<Inode> {
         let known = self.known.lock().expect("no panic while held");
         let row = known.get(&number).and_then(|known| known.row.clone());
@@ -364,16 +364,6 @@ impl Core {
         self.paths.forget(number);
         self.fresh.forget(number);
         self.known.lock().expect("no panic while held").remove(&number);
-    }
-
-    /// What a file handle stands for: what has this number and a name, or the directory above it.
-    pub fn by_handle(&self, number: u64, above: bool) -> Result<Entry> {
-        let number = match above && number != ROOT_INODE {
-            true => self.fail(self.store.meta.parent_of(number))?.ok_or(Errno::STALE)?,
-            false => number,
-        };
-        let row = self.row(number)?;
-        if row.links == 0 { Err(Errno::STALE) } else { Ok(self.entry(&row)) }
     }
 
     /// A directory that an inode has a name in, as far as is known.
