@@ -23,5 +23,6 @@ pub mod measures;
 pub mod mounts;
 pub mod reads;
 pub mod report;
+pub mod running;
 pub mod shared;
 pub mod view;

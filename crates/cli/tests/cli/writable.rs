@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use outrigger_workload::TreeOptions;
+use rustix::fs::OFlags;
 
 use crate::run::Place;
 
@@ -251,4 +252,25 @@ fn a_snapshot_does_not_grow_with_the_tree() {
         place.done(&["snapshot", "create", &format!("again-{round}")]);
     }
     assert!(database() - before < 64 << 10, "{} bytes more", database() - before);
+}
+
+/// FUSE's atomic `O_TRUNC` has the file emptied before the kernel looks whether it is run.
+#[test]
+fn a_running_program_is_not_emptied() {
+    let Some(mounts) = Mounts::new() else { return };
+    let program = mounts.place.path("mnt/program");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let text = fs::read(&program).unwrap();
+    let mut running = Command::new(&program).arg("100").spawn().unwrap();
+    for (flags, how) in [(OFlags::TRUNC, "to empty it"), (OFlags::WRONLY, "to write it")] {
+        let opened = rustix::fs::open(&program, flags, rustix::fs::Mode::empty());
+        assert_eq!(opened.err(), Some(rustix::io::Errno::TXTBSY), "opened {how}");
+        assert!(fs::read(&program).unwrap() == text);
+    }
+    assert!(running.try_wait().unwrap().is_none(), "it still runs");
+    running.kill().unwrap();
+    running.wait().unwrap();
+    // The kernel tells of its end a moment later.
+    fs::write(&program, b"another").unwrap();
+    assert_eq!(fs::read(&program).unwrap(), b"another");
 }

@@ -75,6 +75,10 @@ impl<F: FileSystem> FileSystem for Counted<F> {
         self.inner.keeps_locks()
     }
 
+    fn is_exportable(&self) -> bool {
+        self.inner.is_exportable()
+    }
+
     fn forget(&self, number: u64, count: u64) {
         self.inner.forget(number, count);
     }
