@@ -19,6 +19,7 @@
 //! | "is the copy the same?" | [`compare_trees`] |
 //! | what a file system acknowledged, is it there? | [`ack_write`], [`ack_verify`] |
 //! | several processes in one directory | [`stress_job`] |
+//! | several hosts in one directory, some of which fail | [`history`] |
 //! | a test that cannot be run here | [`skipped!`] |
 //!
 //! The binary `outrigger-workload` offers the same to shell scripts.
@@ -38,6 +39,7 @@
 
 mod ack;
 mod compare;
+pub mod history;
 mod image;
 mod images;
 mod nasty;
