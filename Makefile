@@ -1,5 +1,5 @@
 # One command each; CI calls the same.
-.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster test test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster histories test test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -11,6 +11,7 @@ help:
 	@echo "make demo    store a real tree twice, restore both, compare (DATA=path for another tree)"
 	@echo "make test    all tests, on a real Ceph too   make test-long  the long ones: kill -9, loss of power, the large model"
 	@echo "make test-cluster   those on a real Ceph alone      make cluster, make cluster-down   that cluster"
+	@echo "make histories   clients on hosts of it that fail: is what they were told right? (SECONDS=60 SEED=number)"
 	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
@@ -64,6 +65,10 @@ cluster-down:
 
 test-cluster: need
 	@CARGO='$(CARGO)' scripts/test-cluster.sh
+
+# Clients on hosts that fail, whose histories are judged: SECONDS=60, and SEED=... for the choices of another run.
+histories: need
+	@OUTRIGGER_HISTORY_SECONDS='$(or $(SECONDS),60)' OUTRIGGER_HISTORY_SEED='$(SEED)' CARGO='$(CARGO)' scripts/test-cluster.sh histories
 
 test-sanitized: need
 	scripts/sanitize.sh

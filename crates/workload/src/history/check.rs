@@ -1,4 +1,4 @@
-//! What a history is judged by. Each key is judged for itself: what is promised of several keys at once is nothing here.
+//! Judges histories. Each key is judged by itself; promises about the order of operations on several keys are not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ const AROUND: u64 = 10_000_000_000;
 /// Something that must not be.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// What it was done to.
+    /// The key whose history is wrong.
     pub key: String,
     /// In words.
     pub why: String,
@@ -122,7 +122,7 @@ fn spans(ops: &[Op]) -> Vec<Span> {
     ops.iter().map(span).collect()
 }
 
-/// What a register must not hold at all, and then whether it is linearizable.
+/// Judges a register: no read is torn, and the operations are linearizable.
 fn register(ops: Vec<Op>, initial: &str) -> Vec<Violation> {
     let torn = |op: &&Op| op.action == Action::Read && op.done() == Some(TORN);
     if let Some(op) = ops.iter().find(torn) {
@@ -151,7 +151,7 @@ fn is_register(ops: &[Op], initial: &str) -> bool {
     let ids: Vec<_> = ops.iter().map(Op::id).collect();
     let by_id: BTreeMap<_, _> = ids.iter().enumerate().map(|(at, id)| (id.as_str(), at)).collect();
     let first = ops.len();
-    // What nobody wrote is no state that can be come to.
+    // No operation leads to the state of a value that nobody wrote.
     let state_of = |value: &str| {
         if value == initial { first } else { by_id.get(value).copied().unwrap_or(usize::MAX) }
     };

@@ -138,7 +138,7 @@ impl Client {
         }
     }
 
-    /// Looks at all keys of a history, when nobody changes anything any more. Whether all looks succeeded.
+    /// Looks at all keys of a history, when nobody changes anything any more. Returns true if all looks succeeded.
     ///
     /// # Errors
     /// The log cannot be written.
@@ -172,7 +172,7 @@ impl Client {
         self.root.is_some()
     }
 
-    /// Does and logs an operation; whether it is done.
+    /// Does and logs an operation. Returns true if it is done.
     fn act(&mut self, key: &str, action: Action, rng: &mut Rng) -> io::Result<bool> {
         self.number += 1;
         let (number, id) = (self.number, format!("{}/{}", self.name, self.number));
@@ -187,13 +187,13 @@ impl Client {
             Err(Failure::After(error)) => format!("unknown {error}"),
         };
         self.log.write_all(format!("< {number} {} {outcome}\n", now()).as_bytes())?;
-        // What failed may have failed for want of the mount.
+        // Perhaps the mount is gone.
         self.root = is_done.then_some(root);
         Ok(is_done)
     }
 }
 
-/// What to do next, to what of the present epoch.
+/// Chooses the next operation and its key, by the time that has passed.
 fn choose(rng: &mut Rng, passed: Duration) -> (String, Action) {
     let epoch = passed.as_nanos() / EPOCH.as_nanos();
     let name = passed.as_nanos() / NAME_EPOCH.as_nanos();

@@ -1,5 +1,5 @@
-//! Whether a history of one object is linearizable: each operation takes effect at one instant between its call and its
-//! return, and what all return follows from that order.
+//! Decides if a history of one object is linearizable: each operation takes effect at one instant between its call and its
+//! return. The order of these instants explains all results.
 //!
 //! The search is that of Wing and Gong, with Lowe's memory of what was tried ("Testing for linearizability", 2016), as
 //! in knossos and porcupine. An operation without a return may take effect at any time after its call, or never.
@@ -20,9 +20,9 @@ pub struct Span {
 struct Entries {
     next: Vec<usize>,
     previous: Vec<usize>,
-    /// Of each entry, its operation, and whether it is the call.
+    /// Each entry's operation, and true if the entry is its call.
     what: Vec<(usize, bool)>,
-    /// Of each operation, the entries of its call and its return; 0 for no return.
+    /// Each operation's entries, its call and its return; 0 for no return.
     of: Vec<(usize, usize)>,
 }
 
@@ -30,7 +30,7 @@ impl Entries {
     fn new(spans: &[Span]) -> Self {
         let mut events: Vec<_> =
             spans.iter().enumerate().map(|(op, span)| (span.called, false, op)).collect();
-        // What returned in the instant of a call was concurrent with it: calls come first.
+        // Calls come first: an operation that returned in the instant of a call was concurrent with it.
         events.extend(spans.iter().enumerate().filter_map(|(op, span)| Some((span.returned?, true, op))));
         events.sort_unstable();
         let count = events.len() + 1;
@@ -76,7 +76,7 @@ impl Entries {
     }
 }
 
-/// Whether there is an order of the operations in which `step` accepts each that has returned. `step` says what becomes of a
+/// Returns true if in some order of the operations `step` accepts each that has returned. `step` says what becomes of a
 /// state when an operation takes effect, or `None` if that contradicts what it returned.
 pub fn is_linearizable<S: Clone + Eq + Hash>(
     spans: &[Span],
@@ -106,7 +106,7 @@ pub fn is_linearizable<S: Clone + Eq + Hash>(
             }
             entry = entries.next[entry];
         } else {
-            // Somebody returned who is not in the order: what was put into it last was wrong.
+            // An operation returned that is not in the order: the last one that was put into it was wrong.
             let Some((op, before)) = stack.pop() else { return false };
             state = before;
             taken[op / 64] &= !(1 << (op % 64));
@@ -128,8 +128,8 @@ fn until(ops: &[Op], instant: u64) -> Vec<Op> {
     ops
 }
 
-/// A small part of a history that still fails: its shortest beginning that does, without each operation of which `may_go` says
-/// that a correct history would stay correct without it.
+/// Returns a small part of a history that still fails. This is its shortest beginning that fails, less what can go: `may_go`
+/// says of an operation that a correct history would stay correct without it.
 pub fn smallest(ops: &[Op], fails: impl Fn(&[Op]) -> bool, may_go: impl Fn(&[Op], usize) -> bool) -> Vec<Op> {
     let mut instants: Vec<_> = ops.iter().map(|op| op.returned).filter(|&at| at < u64::MAX).collect();
     instants.sort_unstable();

@@ -46,7 +46,7 @@ pub enum How {
     Rename,
 }
 
-/// What is done to a key. The name of the operation itself ([`Op::id`]) is the value that it writes.
+/// An operation on a key. The name of the operation itself ([`Op::id`]) is the value that it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Overwrites a file in place: open, write, fsync, close.
@@ -63,7 +63,7 @@ pub enum Action {
     Lines,
     /// [`WON`] or [`EXISTS`].
     Claim(How),
-    /// Who has the name: the winner's operation, `dir`, `empty`, or [`ABSENT`].
+    /// Looks for the owner of the name: the winner's operation, `dir`, `empty`, or [`ABSENT`].
     Find,
     /// Renames the file from one directory to another: [`MOVED`] or [`ABSENT`].
     Move {
@@ -72,15 +72,15 @@ pub enum Action {
         /// The directory where it goes.
         to: u8,
     },
-    /// Whether the file is in a directory: [`HERE`] or [`ABSENT`].
+    /// Looks for the file in a directory: [`HERE`] or [`ABSENT`].
     Stat(u8),
 }
 
 /// The name or the value is not there.
 pub const ABSENT: &str = "absent";
-/// What a register that is written in place holds in the beginning.
+/// The value of a register that is written in place before the first write.
 pub const FIRST: &str = "first";
-/// What was read is no value that was ever written as a whole.
+/// The bytes are no value that was ever written as a whole.
 pub const TORN: &str = "TORN";
 /// The client has made the name.
 pub const WON: &str = "won";
@@ -91,7 +91,7 @@ pub const MOVED: &str = "moved";
 /// The file is in that directory.
 pub const HERE: &str = "here";
 
-/// What the client was told.
+/// The answer that the client got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It returned this.
@@ -102,6 +102,9 @@ pub enum Outcome {
     Unknown(String),
 }
 
+/// Bytes of a result that are shown.
+const SHOWN: usize = 200;
+
 /// An operation of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Op {
@@ -109,7 +112,7 @@ pub struct Op {
     pub client: String,
     /// The client's how-manieth operation.
     pub number: u64,
-    /// What it was done to.
+    /// The name of the file, or of the log.
     pub key: String,
     /// What was done.
     pub action: Action,
@@ -117,7 +120,7 @@ pub struct Op {
     pub called: u64,
     /// When it returned; [`u64::MAX`] if it never did.
     pub returned: u64,
-    /// What the client was told.
+    /// The answer that the client got.
     pub outcome: Outcome,
 }
 
@@ -132,7 +135,7 @@ impl Op {
         self.client.split('.').next().unwrap_or_default()
     }
 
-    /// What it returned, if it is known to have been carried out.
+    /// Its result, if it is known to have been carried out.
     pub fn done(&self) -> Option<&str> {
         match &self.outcome {
             Outcome::Done(value) => Some(value),
@@ -140,7 +143,7 @@ impl Op {
         }
     }
 
-    /// Whether it may have been carried out, now or later, although the client was not told so.
+    /// True if it may have been carried out, now or later, although the client was not told so.
     pub fn is_unknown(&self) -> bool {
         matches!(self.outcome, Outcome::Unknown(_))
     }
@@ -151,6 +154,10 @@ impl fmt::Display for Op {
         let ended = if self.returned == u64::MAX { "never".to_owned() } else { millis(self.returned) };
         write!(f, "{} to {ended}  {}  {} {}: ", millis(self.called), self.id(), self.action, self.key)?;
         match &self.outcome {
+            // All lines of a log are too many.
+            Outcome::Done(value) if value.len() > SHOWN => {
+                write!(f, "{} … {}", &value[..SHOWN / 2], &value[value.len() - SHOWN / 2..])
+            }
             Outcome::Done(value) => f.write_str(value),
             Outcome::Failed(why) => write!(f, "failed ({why})"),
             Outcome::Unknown(why) => write!(f, "unknown ({why})"),

@@ -26,8 +26,11 @@ fn number(op: &Op) -> Option<u64> {
     op.done()?.parse().ok()
 }
 
-/// Each number is read by one acknowledged increment at most; increments grow in the order of time; and what was counted in
-/// the end is no less than what was acknowledged, and no more than what was tried. A [`Action::Read`] looks at the number.
+/// Judges a counter:
+///
+/// - No two acknowledged increments read the same number.
+/// - A number that was read is larger than those of all increments acknowledged before.
+/// - In the end, at least the acknowledged increments were counted, and at most those that were tried.
 pub fn counters(ops: &[Op]) -> Vec<Violation> {
     let mut found = found(ops);
     let mut counts: Vec<_> =
@@ -87,8 +90,11 @@ impl<'a> Largest<'a> for Option<&'a Op> {
     }
 }
 
-/// Of each look at the lines: they are whole, nobody's is there twice, each client's are in its order, none is there that was
-/// not called, and all are there that were acknowledged before, in the order in which they were.
+/// Judges each look at a log:
+///
+/// - Lines are whole. No line is there twice, and none that was not called.
+/// - All lines are there that were acknowledged before the look, in the order of time.
+/// - Each client's lines are in its order.
 pub fn appends(ops: &[Op]) -> Vec<Violation> {
     let mut found = found(ops);
     let appended: BTreeMap<_, _> =
@@ -133,7 +139,7 @@ pub fn appends(ops: &[Op]) -> Vec<Violation> {
     found.violations
 }
 
-/// One winner at most; nobody is refused a name that nobody can have made; and the winner stays.
+/// Judges a name: it has one winner at most, who stays, and nobody is refused it before somebody can have made it.
 pub fn names(ops: &[Op]) -> Vec<Violation> {
     let mut found = found(ops);
     let is_claim = |op: &&Op| matches!(op.action, Action::Claim(_));
@@ -160,7 +166,7 @@ pub fn names(ops: &[Op]) -> Vec<Violation> {
         }
         let is_it = |op: &Op| match (value, op.action) {
             ("dir", Action::Claim(how)) => how == How::Directory,
-            // Of a file that is made by its name, the content comes later.
+            // `O_EXCL` makes the name first, and the content comes later.
             ("empty", Action::Claim(how)) => {
                 how == How::Exclusive && (op.done().is_none() || op.returned >= look.called)
             }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::IntoRawFd;
 
-/// Closes a file. What was written to it is there for others only if this succeeds.
+/// Closes a file. Only if this succeeds, others see the bytes that were written to it.
 ///
 /// # Errors
 /// As of `close`; the file is closed all the same.

@@ -1,4 +1,5 @@
-//! What the checkers accept, and faults that they must not: each is planted into a history that is right without it.
+//! Histories that the checkers must accept, and faults that they must notice: each is planted into a history that is right
+//! without it.
 
 use super::linear::{Span, is_linearizable};
 use super::*;
@@ -70,7 +71,7 @@ fn a_replaced_register_is_linearizable_or_rejected() {
         &["c.1/1", "b.1/3", "a.1/2"],
     );
     rejects(&right.replace("26-30 r0 read c.1/1", "26-30 r0 read nobody/1"), ORDER, &["a.1/2"]);
-    // What failed before anything was changed was not.
+    // A write that failed before it changed anything.
     rejects(&(right.to_owned() + "\nd.1/2 33-34 r0 read d.1/1"), ORDER, &["d.1/2"]);
     let torn = right.to_owned() + "\nd.1/2 26-33 r0 read TORN";
     rejects(&torn, "nobody has written", &["d.1/2"]);
@@ -101,7 +102,7 @@ fn a_write_in_place_is_read_early_on_its_host_alone() {
     accepts(early);
     rejects(&early.replace("a.2/1", "c.1/1"), ORDER, &["a.1/1", "c.1/1", "b.1/1"]);
     rejects(&early.replace("51-60 w0 read a.1/1", "51-60 w0 read first"), ORDER, &["a.1/1", "b.1/2"]);
-    // What may still be stored later is seen on its host all the time.
+    // The host still has the bytes of a write that failed, and may store them later.
     accepts(
         "
         a.1/1 0-5   w0 write ?
