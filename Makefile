@@ -1,5 +1,5 @@
 # One command each; CI calls the same.
-.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long kernels check bench bench-quick fuzz docs clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -12,6 +12,7 @@ help:
 	@echo "make test    the tests that a change should pass: minutes   make test-all  the slow rest, too"
 	@echo "make slowest what took longest in the last run"
 	@echo "make $(SLOW)   the parts of test-all   make cluster, cluster-down   hosts with Ceph"
+	@echo "make histories   clients on hosts of it that fail: is what they were told right? (SECONDS=60 SEED=number)"
 	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
 	@echo "make posix   pjdfstest, its crate and xfstests on mounts of both kinds, as root   make posix-long   fsx, fsstress, stress-ng"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
@@ -80,6 +81,10 @@ cluster-down:
 
 test-cluster: need
 	@CARGO='$(CARGO)' scripts/test-cluster.sh
+
+# Clients on hosts that fail, whose histories are judged: SECONDS=60, and SEED=... for the choices of another run.
+histories: need
+	@OUTRIGGER_HISTORY_SECONDS='$(or $(SECONDS),60)' OUTRIGGER_HISTORY_SEED='$(SEED)' CARGO='$(CARGO)' scripts/test-cluster.sh histories
 
 test-sanitized: need
 	scripts/sanitize.sh

@@ -20,6 +20,7 @@
 //! | what a file system acknowledged, is it there? | [`ack_write`], [`ack_verify`] |
 //! | several processes in one directory | [`stress_job`] |
 //! | what another thread or process does soon | [`eventually`] |
+//! | several hosts in one directory, some of which fail | [`history`] |
 //! | a test that cannot be run here | [`skipped!`], [`lacking!`] |
 //!
 //! The binary `outrigger-workload` offers the same to shell scripts.
@@ -40,6 +41,7 @@
 
 mod ack;
 mod compare;
+pub mod history;
 mod image;
 mod images;
 mod nasty;
