@@ -33,7 +33,7 @@ impl Pair {
             outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
             return None;
         }
-        let Some(primary) = Server::start("") else { return None };
+        let primary = Server::start("")?;
         let standby = primary.standby("");
         primary.wait_for_standbys();
         let (url, packs) = (primary.url_with(&standby, "store"), tempfile::tempdir().unwrap());

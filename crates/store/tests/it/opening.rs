@@ -21,7 +21,7 @@ impl Place {
     /// With so many rows of packs that are dead: they are read like all others, and have no objects.
     fn new(rows: usize) -> Option<Self> {
         let config = "fsync = off\nshared_preload_libraries = 'pg_stat_statements'\npg_stat_statements.track_utility = off\n";
-        let Some(server) = Server::start(config) else { return None };
+        let server = Server::start(config)?;
         let place = Self { server, packs: scratch() };
         let packs = Some(Location::parse(&format!("file:{}", place.packs.path().display())).unwrap());
         let store = Store::init(&place.url(), &StoreConfig { packs, ..small_packs() }).unwrap();

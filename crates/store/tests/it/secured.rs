@@ -46,7 +46,7 @@ impl Secured {
                  hba_file = '{own}/hba'\n"
             ))
         });
-        let Some(server) = server else { return None };
+        let server = server?;
         let (right, wrong) = (right.certificate().to_owned(), wrong.certificate().to_owned());
         Some(Self { server, named, unnamed, right, wrong, _dir: dir })
     }
