@@ -9,8 +9,8 @@ use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{Execute, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::{Output, Request, UserOperation, Work};
 
+use crate::common::strict;
 use crate::runtime::common::Gate;
-use crate::runtime::policy::strict;
 
 /// Gives nothing, at once.
 struct Nothing;

@@ -12,8 +12,8 @@ use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Runtime};
 use outrigger_offload::sim::{Faults, SimControl, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::Work;
 
+use crate::common::{device, impatient, strict};
 use crate::runtime::common::{hash_task, is_right};
-use crate::runtime::policy::{device, impatient, strict};
 
 fn faulty(faults: Faults, policy: Policy) -> (Runtime, SimControl) {
     let sim = SimDevice::new(SimOptions { faults, ..SimOptions::new("sim:0", Speed::INTEGRATED) });
@@ -39,7 +39,7 @@ fn run(runtime: &Runtime, count: u32) {
 
 /// Runs tasks until the device is as it should be.
 fn run_until(runtime: &Runtime, what: &str, is_so: impl Fn(&DeviceMetrics) -> bool) {
-    crate::runtime::policy::run_until(runtime, what, || run(runtime, 4), is_so);
+    crate::common::run_until(runtime, what, || run(runtime, 4), is_so);
 }
 
 #[test]

@@ -6,7 +6,5 @@ mod common;
 mod failures;
 mod large;
 mod order;
-#[path = "../common/policy.rs"]
-mod policy;
 mod soak;
 mod users;

@@ -9,8 +9,8 @@ use outrigger_offload::runtime::{Failure, Priority, Runtime, Shutdown};
 use outrigger_offload::sim::{Faults, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::{Request, UserOperation};
 
+use crate::common::strict;
 use crate::runtime::common::{Gate, hash_task, is_right};
-use crate::runtime::policy::strict;
 
 #[test]
 fn the_urgent_is_done_first() {

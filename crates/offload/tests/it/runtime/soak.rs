@@ -9,8 +9,8 @@ use outrigger_offload::runtime::{Failure, Metrics, Priority, Runtime};
 use outrigger_offload::sim::{Faults, SimDevice, SimOptions, Speed};
 use outrigger_workload::Rng;
 
+use crate::common::impatient;
 use crate::runtime::common::task;
-use crate::runtime::policy::impatient;
 
 fn device(name: &str, speed: Speed, faults: Faults) -> Box<SimDevice> {
     Box::new(SimDevice::new(SimOptions { faults, time_scale: 0.1, ..SimOptions::new(name, speed) }))
