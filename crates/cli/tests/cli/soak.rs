@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 use hosts::{End, Ground, Mount, Shell, read};
 use model::{Found, Model, NAMES, name};
 use outrigger_workload::Rng;
-use outrigger_workload::postgres::ABSENT;
 
 /// A snapshot that was taken between two moments. Who looks at it keeps it from being deleted.
 struct Snapshot {
@@ -196,11 +195,7 @@ fn ground(leases_last: bool) -> Option<Ground> {
         outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
         return None;
     }
-    let ground = Ground::new(leases_last);
-    if ground.is_none() {
-        println!("{ABSENT}");
-    }
-    ground
+    Ground::new(leases_last)
 }
 
 /// The seed and the seconds, as the environment says.

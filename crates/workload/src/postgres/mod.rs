@@ -41,10 +41,15 @@ pub struct Server {
     watchdog: Option<Child>,
 }
 
-/// Why there is no server.
-pub const ABSENT: &str = "skipped: PostgreSQL is not installed (apt-get install postgresql)";
+/// The newest installed server's programs; `None`, said aloud, when there are none.
+fn installed() -> Option<PathBuf> {
+    let found = binaries();
+    if found.is_none() {
+        crate::skipped!("PostgreSQL is not installed (apt-get install postgresql)");
+    }
+    found
+}
 
-/// The newest installed server's programs.
 fn binaries() -> Option<PathBuf> {
     let mut found: Vec<(u32, PathBuf)> = fs::read_dir("/usr/lib/postgresql")
         .ok()?
@@ -85,15 +90,11 @@ impl Server {
     /// When it is installed and does not start.
     pub fn shared() -> Option<&'static Self> {
         static SHARED: OnceLock<Option<Server>> = OnceLock::new();
-        let server = SHARED.get_or_init(|| Self::start("fsync = off\nsynchronous_commit = on\n"));
-        if server.is_none() {
-            crate::skipped!("{ABSENT}");
-        }
-        server.as_ref()
+        installed()?;
+        SHARED.get_or_init(|| Self::start("fsync = off\nsynchronous_commit = on\n")).as_ref()
     }
 
-    /// A new database of the shared server, which goes with the value, for tests that look at locks and connections: whatever else runs there is
-    /// not seen. It takes 30 ms where a server takes a second. A lock that is left in it is a lock of this test.
+    /// A new database of the shared server, which goes with the value, for tests that look at locks: those of other tests are not seen in it.
     ///
     /// # Panics
     /// When it cannot be made.
@@ -105,7 +106,8 @@ impl Server {
         Some(Self { dir, binaries, owner: shared.owner, database, process: Mutex::default(), watchdog: None })
     }
 
-    /// Starts a server with more lines of configuration; `None` when PostgreSQL is not installed.
+    /// Starts a server with more lines of configuration; `None`, said aloud, when PostgreSQL is not installed. It is for tests that end the server or
+    /// set what only a server has; others share one.
     ///
     /// # Panics
     /// When it is installed and does not start.
@@ -118,7 +120,7 @@ impl Server {
     /// # Panics
     /// When it is installed and does not start.
     pub fn start_with(config: impl FnOnce(&Path) -> io::Result<String>) -> Option<Self> {
-        let binaries = binaries()?;
+        let binaries = installed()?;
         match Self::make(binaries, config) {
             Ok(server) => Some(server),
             Err(error) => panic!("PostgreSQL does not start: {error}"),

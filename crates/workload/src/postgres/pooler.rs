@@ -18,7 +18,7 @@ pub struct Pooler {
 }
 
 /// Why there is no pooler.
-pub const NO_POOLER: &str = "skipped: PgBouncer is not installed (apt-get install pgbouncer)";
+pub const NO_POOLER: &str = "PgBouncer is not installed (apt-get install pgbouncer)";
 
 /// Server processes that clients share: fewer than clients at the same time have.
 const PROCESSES: usize = 4;

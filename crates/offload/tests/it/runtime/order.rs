@@ -10,7 +10,7 @@ use outrigger_offload::runtime::{Failure, Priority, Runtime, Shutdown};
 use outrigger_offload::sim::{Faults, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::{Request, UserOperation};
 
-use crate::common::policy::strict;
+use crate::common::strict;
 use crate::runtime::common::{Gate, hash_task, is_right};
 
 #[test]
