@@ -38,9 +38,17 @@ fn without_a_device_opening_one_says_why() {
     }
 }
 
+/// Devices differ in which of the two they take by themselves ([`CudaOptions::staged`]), so both are asked for by name.
 #[test]
-fn conforms() {
-    if let Some(mut device) = device(CudaOptions::default()) {
+fn conforms_with_staging() {
+    if let Some(mut device) = device(CudaOptions { staged: Some(true), ..CudaOptions::default() }) {
+        conformance::check(&mut device);
+    }
+}
+
+#[test]
+fn conforms_without_staging() {
+    if let Some(mut device) = device(CudaOptions { staged: Some(false), ..CudaOptions::default() }) {
         conformance::check(&mut device);
     }
 }

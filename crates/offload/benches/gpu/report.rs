@@ -25,6 +25,8 @@ pub struct Report {
     identity: Identity,
     copies: CopyBandwidth,
     rows: Vec<Row>,
+    /// Where programs read it. It is written after each row, so that a run that is stopped leaves what it has measured.
+    path: Option<String>,
 }
 
 fn size(bytes: usize) -> String {
@@ -32,12 +34,12 @@ fn size(bytes: usize) -> String {
 }
 
 impl Report {
-    pub fn new(identity: Identity, copies: CopyBandwidth) -> Self {
+    pub fn new(identity: Identity, copies: CopyBandwidth, path: Option<String>) -> Self {
         println!(
             "{:<26} {:>5} {:<17} {:>8} {:>7} {:>9} {:>6}  copy in, kernels, copy out: µs",
             "operation", "task", "how", "GB/s", "of bus", "tasks/s", "cores",
         );
-        Self { identity, copies, rows: Vec::new() }
+        Self { identity, copies, rows: Vec::new(), path }
     }
 
     pub fn push(&mut self, row: Row) {
@@ -55,6 +57,9 @@ impl Report {
             rate.cores,
         );
         self.rows.push(row);
+        if let Some(path) = &self.path {
+            std::fs::write(path, self.json()).expect("the file can be written");
+        }
     }
 
     /// For each operation: the processor's best, the device's, and what either costs in cores.
@@ -90,7 +95,7 @@ impl Report {
         }
     }
 
-    pub fn json(&self) -> String {
+    fn json(&self) -> String {
         let rows: Vec<_> = self
             .rows
             .iter()

@@ -88,7 +88,7 @@ impl Context {
         })
     }
 
-    /// Whether kernels are faster that stage data through shared memory. An H100 (compute capability 9.0) hashes two to four times as fast without: its caches do as much, and a block that stages
+    /// Whether kernels are faster that stage data through shared memory. An H100 (compute capability 9.0) hashes chunks three to five times as fast without: its caches do as much, and a block that stages
     /// has 32 threads, which leave most of a multiprocessor idle (`docs/evaluation/records/2026-11-27-gpu-h100.md`). Older devices, which have not been measured, stage.
     pub(crate) fn stages(&self) -> Result<bool, Fault> {
         const UNSTAGED_FROM: i32 = 9;
