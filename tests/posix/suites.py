@@ -140,12 +140,12 @@ def run_xfstests(built, stores, options):
     points = [stores.work / "mnt" / name for name in ("xfs-test", "xfs-scratch")]
     for point in points:
         point.mkdir(parents=True)
-    options = "allow_other,suid,dev"
+    rights = "allow_other,suid,dev"
     config = stores.work / "local.config"
     config.write_text(f"""
 export FSTYP=fuse FUSE_SUBTYP=.outrigger
-export TEST_DEV={test} TEST_DIR={points[0]} TEST_FS_MOUNT_OPTS=-o{options}
-export SCRATCH_DEV={scratch} SCRATCH_MNT={points[1]} MOUNT_OPTIONS=-o{options}
+export TEST_DEV={test} TEST_DIR={points[0]} TEST_FS_MOUNT_OPTS=-o{rights}
+export SCRATCH_DEV={scratch} SCRATCH_MNT={points[1]} MOUNT_OPTIONS=-o{rights}
 export RESULT_BASE={stores.work}/results
 """)
     left_out = [name for name, (kind, _) in listed("xfstests", stores.kind).items() if kind == "skip"]
