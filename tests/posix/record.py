@@ -44,7 +44,7 @@ def grouped(outcome, state):
 
 def generalised(reason):
     """The same reason for stores of either kind."""
-    words = ["STORE" if word.startswith(("/dev/shm", "postgres://")) else word for word in reason.split()]
+    words = ["PATH" if word.startswith(("/", "postgres://")) else word for word in reason.split()]
     return " ".join(words)
 
 
