@@ -6,6 +6,8 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 FUZZ_SECONDS ?= 30
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Suites of others: tests run as other users, who must be able to enter it.
+POSIX_DIR ?= /var/tmp/outrigger-posix
 
 help:
 	@echo "make demo    store a real tree twice, restore both, compare (DATA=path for another tree)"
@@ -101,13 +103,13 @@ bench-gpu: need
 # Suites of others on a mount of a store in a directory and on a shared one, as root; fetched and built first. They leave a record. POSIX has more
 # options for tests/posix/suites.py, `--suites rs` for one.
 posix: release
-	tests/posix/fetch.sh $(TARGET)/posix
-	tests/posix/suites.py --outrigger $(TARGET)/release/outrigger --built $(TARGET)/posix --record docs/evaluation/records $(POSIX)
+	tests/posix/fetch.sh $(POSIX_DIR)
+	tests/posix/suites.py --outrigger $(TARGET)/release/outrigger --built $(POSIX_DIR) --record docs/evaluation/records $(POSIX)
 
 # A million operations of fsx, and five seconds for each of stress-ng's stressors: an hour or two.
 posix-long: release
-	tests/posix/fetch.sh $(TARGET)/posix
-	tests/posix/suites.py --outrigger $(TARGET)/release/outrigger --built $(TARGET)/posix --suites load $(POSIX)
+	tests/posix/fetch.sh $(POSIX_DIR)
+	tests/posix/suites.py --outrigger $(TARGET)/release/outrigger --built $(POSIX_DIR) --suites load $(POSIX)
 
 # The committed PTX, after a change of the sources; see the script for the compiler.
 kernels:

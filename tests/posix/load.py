@@ -13,6 +13,8 @@ def run(built, stores, options):
         "stress-ng": ["stress-ng", "--class", "filesystem", "-x", NOT_OURS, "--sequential", "2", "--timeout", f"{options.seconds}s",
                       "--temp-path", "{point}", "--verify", "--seed", options.seed],
     }
+    sizes = {"fsx": f"{options.operations} operations", "fsstress": f"4 processes, {options.operations // 100} operations each",
+             "stress-ng": f"{options.seconds} s for each stressor"}
     results = {}
     for name, command in commands.items():
         store = stores.make(name.replace("-", ""))
@@ -23,7 +25,7 @@ def run(built, stores, options):
             words = [str(word).format(point=point) for word in command]
             done = subprocess.run(words, cwd=point, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False)
         said = [line for line in log.read_text(errors="replace").splitlines() if "fail" in line.lower() or name == "fsx"]
-        results[name] = ("failed", f"exit code {done.returncode}: {' / '.join(said[-12:])}") if done.returncode else ("passed", "")
+        results[f"{name}, {sizes[name]}"] = ("failed", f"exit code {done.returncode}: {' / '.join(said[-12:])}") if done.returncode else ("passed", "")
         stores.unmount(point)
         found = stores.check(store)
         results[f"{name}, check --read-data"] = ("failed", found) if found else ("passed", "")

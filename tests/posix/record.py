@@ -10,7 +10,8 @@ sys.path.insert(0, str(REPOSITORY / "bench"))
 import common  # noqa: E402  pylint: disable=wrong-import-position
 
 NAMES = {"pjdfstest": "pjdfstest (assertions)", "rs": "pjdfstest, the crate", "xfstests": "xfstests, generic/quick", "load": "fsx, fsstress, stress-ng"}
-HEAD = "| suite | mount | passed | failed | our fault, listed | not applicable | of what applies |\n| --- | --- | ---: | ---: | ---: | ---: | ---: |\n"
+HEAD = ("| suite | mount | passed | failed | our fault, listed | not applicable | of what applies | revision | minutes |\n"
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- | ---: |\n")
 
 
 def counts(tests):
@@ -44,7 +45,7 @@ def grouped(outcome, state):
 
 def generalised(reason):
     """The same reason for stores of either kind."""
-    words = ["STORE" if word.startswith(("/dev/shm", "postgres://")) else word for word in reason.split()]
+    words = ["PATH" if word.startswith(("/", "postgres://")) else word for word in reason.split()]
     return " ".join(words)
 
 
@@ -65,7 +66,7 @@ def tests(names):
 def brief(outcome):
     """Counts, and by name those that did not pass."""
     return {part: {"revision": found["revision"], "again": found["again"], "seconds": found["seconds"], "counts": dict(counts(found["tests"])[0]),
-                   "others": {name: result for name, result in found["tests"].items() if result[0] != "passed"}}
+                   "others": {name: [state, generalised(reason)] for name, (state, reason) in found["tests"].items() if state != "passed"}}
             for part, found in outcome.items()}
 
 
@@ -79,18 +80,21 @@ def write(where, built):
     facts = {"date": time.strftime("%Y-%m-%d"), "revision": common.revision(), "machine": info, "suites": revisions}
     path.with_suffix(".json").write_text(json.dumps(facts | {"outcome": brief(outcome)}, indent=1) + "\n")
     text = [f"# Suites of others on both kinds of mounts, {facts['date']}\n\n",
-            f"`make posix` at revision {facts['revision']}, {info['cpu']}, {info['cpus']} CPUs, Linux {info['kernel']}. ",
+            f"`make posix`, {info['cpu']}, {info['cpus']} CPUs, Linux {info['kernel']}. ",
             f"pjdfstest {revisions['pjdfstest'][:10]}, its crate {revisions['rs']}, xfstests {revisions['xfstests'][:10]}. ",
             "*local*: a store in a directory; *shared*: PostgreSQL on the same machine, packs in a directory. ",
-            "Stores lie in memory (`/dev/shm`).\n\n", HEAD]
+            f"Stores lie in memory (`/dev/shm`). Load of the machine at the end: {info['load'][1]:.0f}.\n\n", HEAD]
     for part, found in outcome.items():
         (suite, kind), (count, share) = part.split(), counts(found["tests"])
-        text.append(f"| {NAMES[suite]} | {kind} | {count['passed']} | {count['failed']} | {count['ours']} | {count['na']} | {share:.2f} % |\n")
+        text.append(f"| {NAMES[suite]} | {kind} | {count['passed']} | {count['failed']} | {count['ours']} | {count['na']} | {share:.2f} % | "
+                    f"{found['revision']} | {found['seconds'] / 60:.0f} |\n")
     for part, found in outcome.items():
         revisions_again = sorted(set(found["again"].values()))
         for again in revisions_again:
             names = sorted(name for name, revision in found["again"].items() if revision == again)
             text.append(f"\n{part}: at revision {found['revision']}; again at {again}, after what they had found was mended: {tests(names)}.\n")
+    for part in (part for part in outcome if part.startswith("load")):
+        text.append(f"\n{part}: {'; '.join(outcome[part]['tests'])}.\n")
     for title, state in (("Failed", "failed"), ("Our fault, listed", "ours"), ("Not applicable", "na")):
         text.append(f"\n## {title}\n\n{table(outcome, state)}")
     path.write_text("".join(text))

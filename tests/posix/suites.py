@@ -140,12 +140,12 @@ def run_xfstests(built, stores, options):
     points = [stores.work / "mnt" / name for name in ("xfs-test", "xfs-scratch")]
     for point in points:
         point.mkdir(parents=True)
-    options = "allow_other,suid,dev"
+    rights = "allow_other,suid,dev"
     config = stores.work / "local.config"
     config.write_text(f"""
 export FSTYP=fuse FUSE_SUBTYP=.outrigger
-export TEST_DEV={test} TEST_DIR={points[0]} TEST_FS_MOUNT_OPTS=-o{options}
-export SCRATCH_DEV={scratch} SCRATCH_MNT={points[1]} MOUNT_OPTIONS=-o{options}
+export TEST_DEV={test} TEST_DIR={points[0]} TEST_FS_MOUNT_OPTS=-o{rights}
+export SCRATCH_DEV={scratch} SCRATCH_MNT={points[1]} MOUNT_OPTIONS=-o{rights}
 export RESULT_BASE={stores.work}/results
 """)
     left_out = [name for name, (kind, _) in listed("xfstests", stores.kind).items() if kind == "skip"]
@@ -238,7 +238,7 @@ def below(root):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--outrigger", required=True, type=Path)
-    parser.add_argument("--built", type=Path, default=Path("target/posix"))
+    parser.add_argument("--built", type=Path, default=Path("/var/tmp/outrigger-posix"))
     parser.add_argument("--mounts", default="local,shared")
     parser.add_argument("--suites", default="pjdfstest,rs,xfstests")
     parser.add_argument("--xfstests", default="", help="tests or groups (-g NAME) in place of all quick ones")
@@ -251,6 +251,8 @@ def main():
     if os.getuid() != 0:
         sys.exit("only root can run them")
     built, wrong = args.built.resolve(), False
+    if closed := [str(above) for above in (built, *built.parents) if not above.stat().st_mode & 0o1]:
+        sys.exit(f"{closed[-1]} is closed to other users, as whom tests run: fetch and build the suites elsewhere (--built)")
     (built / "outcome").mkdir(exist_ok=True)
     for kind in args.mounts.split(","):
         for suite in args.suites.split(","):
