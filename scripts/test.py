@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "tests"
 CARGO = ["cargo"]
-THREADS = int(os.environ.get("TEST_THREADS", 3 * (os.cpu_count() or 1)))
+THREADS = int(os.environ.get("TEST_THREADS", min(24, 3 * (os.cpu_count() or 1))))
 LINE = re.compile(r"^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored.*?)(?: <([\d.]+)s>)?$")
 
 
