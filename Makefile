@@ -1,5 +1,5 @@
 # One command each; CI calls the same.
-.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -12,7 +12,9 @@ help:
 	@echo "make test    the tests that a change should pass: minutes   make test-all  the slow rest, too"
 	@echo "make slowest what took longest in the last run"
 	@echo "make $(SLOW)   the parts of test-all   make cluster, cluster-down   hosts with Ceph"
+	@echo "make histories   clients on hosts of it that fail: is what they were told right? (SECONDS=60 SEED=number)"
 	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
+	@echo "make posix   pjdfstest, its crate and xfstests on mounts of both kinds, as root   make posix-long   fsx, fsstress, stress-ng"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
 	@echo "make check   formatting, lints, documentation, licences of dependencies"
@@ -80,6 +82,10 @@ cluster-down:
 test-cluster: need
 	@CARGO='$(CARGO)' scripts/test-cluster.sh
 
+# Clients on hosts that fail, whose histories are judged: SECONDS=60, and SEED=... for the choices of another run.
+histories: need
+	@OUTRIGGER_HISTORY_SECONDS='$(or $(SECONDS),60)' OUTRIGGER_HISTORY_SEED='$(SEED)' CARGO='$(CARGO)' scripts/test-cluster.sh histories
+
 test-sanitized: need
 	scripts/sanitize.sh
 
@@ -91,6 +97,17 @@ test-gpu: need
 bench-gpu: need
 	scripts/gpu.sh build $(TARGET)/gpu
 	$(TARGET)/gpu/run.sh bench --json $(TARGET)/gpu/bench.json
+
+# Suites of others on a mount of a store in a directory and on a shared one, as root; fetched and built first. They leave a record. POSIX has more
+# options for tests/posix/suites.py, `--suites rs` for one.
+posix: release
+	tests/posix/fetch.sh $(TARGET)/posix
+	tests/posix/suites.py --outrigger $(TARGET)/release/outrigger --built $(TARGET)/posix --record docs/evaluation/records $(POSIX)
+
+# A million operations of fsx, and five seconds for each of stress-ng's stressors: an hour or two.
+posix-long: release
+	tests/posix/fetch.sh $(TARGET)/posix
+	tests/posix/suites.py --outrigger $(TARGET)/release/outrigger --built $(TARGET)/posix --suites load $(POSIX)
 
 # The committed PTX, after a change of the sources; see the script for the compiler.
 kernels:

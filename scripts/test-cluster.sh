@@ -1,5 +1,7 @@
 #!/bin/bash
 # The tests that need a real cluster, on one that is started for them unless one is up. Says plainly when they are skipped.
+#
+#   scripts/test-cluster.sh [histories]      all of them, or those of clients' histories alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [ "${OUTRIGGER_CLUSTER_TESTS:-}" = no ]; then
@@ -20,6 +22,7 @@ fi
 [ -n "$started" ] && trap 'scripts/cluster.sh down' EXIT
 eval "$environment"
 export OUTRIGGER_TEST_FAULTS=1
-# As `make test` builds them, so that nothing is built twice.
-eval "${CARGO:-cargo} test --all-features -p outrigger-store --test it cluster:: -- --test-threads 1 --ignored"
-eval "${CARGO:-cargo} test --workspace --all-features --test cli cluster -- --test-threads 1 --nocapture --ignored"
+# As `make test` builds them, so that nothing is built twice. Cargo does not know that tests start `outrigger-workload`.
+eval "${CARGO:-cargo} build --workspace --all-features --bin outrigger-workload"
+[ -n "${1:-}" ] || eval "${CARGO:-cargo} test --all-features -p outrigger-store --test it cluster:: -- --test-threads 1 --ignored"
+eval "${CARGO:-cargo} test --workspace --all-features --test cli ${1:+cluster::}${1:-cluster} -- --test-threads 1 --nocapture --ignored"

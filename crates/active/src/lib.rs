@@ -14,6 +14,7 @@
 //! Runners share a job's splits: those of one process, and those of agents (`node.rs`) on any number of hosts.
 //!
 //! `docs/active-storage.md` is for users; `docs/decisions/0011-active-storage.md` says why it is so.
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 pub mod attempt;
 pub mod bam;

@@ -18,8 +18,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{Scope, ScopedJoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_fuse::control::place;
 use outrigger_store::meta::jobs::{JobId, JobRow, SplitState};
 use outrigger_store::meta::{SessionKind, SessionRow};

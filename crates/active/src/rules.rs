@@ -20,10 +20,11 @@ mod watch;
 use std::fmt;
 use std::sync::Arc;
 
+use outrigger_clock as clock;
 use outrigger_store::meta::jobs::{JobId, Note, Seen};
 use outrigger_store::meta::{At, Inode};
 use outrigger_store::ops::View;
-use outrigger_store::{Context as _, Error, ErrorKind, Result, Store, clock};
+use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::brought;

@@ -4,6 +4,7 @@
 //! cargo build --release -p outrigger-asfile --example asfile_dscal
 //! outrigger run --in numbers --out scaled --records lines --splits 4 -- target/release/examples/asfile_dscal 2.5
 //! ```
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::io::{self, BufRead as _, Write as _};
 

@@ -4,6 +4,7 @@
 //! cargo build --release -p outrigger-asfile --example asfile_tail
 //! outrigger run --in 'in/*' --out 'tails/{name}' --with ref/table -- target/release/examples/asfile_tail ref/table {in}
 //! ```
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 

@@ -14,7 +14,7 @@
 //! Where a handle is passed, the types say what C cannot: `Option<&T>` may be null and is only read, `Option<Box<T>>` is
 //! given away. What the types cannot say is one contract, at the head of the header: pointers are null or point to what
 //! they are said to point to, for as long as they are said to. `SAFETY` comments call it *C's contract*.
-
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 #![allow(unsafe_code, reason = "every function is called by C")]
 #![allow(non_camel_case_types, reason = "these are C's names")]
 

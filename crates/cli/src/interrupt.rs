@@ -41,7 +41,7 @@ pub fn arm_saying(
         let said = Arc::new(AtomicBool::new(false));
         let is_said = Arc::clone(&said);
         std::thread::spawn(move || {
-            std::thread::sleep(std::time::Duration::from_secs(2));
+            outrigger_clock::sleep(std::time::Duration::from_secs(2));
             if !is_said.load(Ordering::SeqCst) {
                 complain("stopped");
             }

@@ -1,4 +1,5 @@
 //! `outrigger`: the command line. It parses, calls the store, and says what happened; nothing more.
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 mod args;
 mod commands;

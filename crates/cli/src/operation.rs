@@ -7,11 +7,11 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Instant;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use outrigger_store::clock;
+use outrigger_clock as clock;
+use outrigger_clock::Instant;
 use outrigger_store::note::{self, Level, Note};
 use serde_json::Value;
 

@@ -3,9 +3,10 @@
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use outrigger_clock::Instant;
 use outrigger_store::write::{Progress, ProgressView};
 
 use crate::output::{counted, size};

@@ -13,6 +13,7 @@
 //! What executes something is named for what it is: the processor (one core, all cores), a device that is there, or a *model*: a simulated
 //! device ([`outrigger_offload::sim`]) that has the papers' bandwidths and latencies ([`models`]). A model's times are no measurement, and are
 //! drawn differently ([`record::SeriesKind`]).
+#![allow(clippy::disallowed_methods, reason = "it measures, and waits, in real time")]
 
 mod active;
 mod beyond;

@@ -1,4 +1,5 @@
 //! `outrigger-eval`: runs experiments, keeps records, writes the report.
+#![allow(clippy::disallowed_methods, reason = "it measures, and waits, in real time")]
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -2,6 +2,7 @@
 //! time is asserted.
 //!
 //! An experiment whose programs are missing here is skipped, and that is said. Those of [`ON_A_CLUSTER`] need hosts of their own.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use outrigger_eval::record::{Outcome, SCHEMA};
 use outrigger_eval::{Failed, Lab, Machine, Record, Scale, papers, registry, report};

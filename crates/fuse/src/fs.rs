@@ -36,6 +36,9 @@ pub use types::{
 /// Inode number of the root directory.
 pub const ROOT: u64 = 1;
 
+/// With it, an ACL that is set takes the set-group bit away: who sets it is not of the file's group. No program can pass it.
+pub const DROP_SET_GROUP: XattrFlags = XattrFlags::from_bits_retain(1 << 31);
+
 /// See the module.
 ///
 /// # Errors
@@ -56,6 +59,12 @@ pub trait FileSystem: Send + Sync + 'static {
 
     /// True when it keeps the locks of programs (`fcntl`, `flock`), for all who see the same files. Else the kernel does, among the processes of this machine.
     fn keeps_locks(&self) -> bool {
+        false
+    }
+
+    /// True when a number finds its file at any time, in any mount of the same tree: `lookup` of `.` in it gives the file itself, or `ESTALE`, and of
+    /// `..` in a directory the one above. Then file handles work (`open_by_handle_at`, NFS).
+    fn is_exportable(&self) -> bool {
         false
     }
 
@@ -262,7 +271,7 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ROFS)
     }
 
-    /// Sets an extended attribute; `CREATE` and `REPLACE` as `setxattr` has them.
+    /// Sets an extended attribute; `CREATE` and `REPLACE` as `setxattr` has them, and [`DROP_SET_GROUP`].
     fn set_xattr(
         &self,
         caller: Caller,

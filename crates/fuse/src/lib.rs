@@ -11,6 +11,7 @@
 //! transport would need another adapter only. [`view`] implements it for reading, [`live`] for writing to a store of this machine, [`shared`] for one that
 //! other hosts write to, too; [`kernel`] carries it to Linux; [`mounts`] knows
 //! what is mounted, and unmounts; [`measures`] says how a mount fares; [`reads`] tells which files are opened to be read.
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests wait and measure in real time"))]
 
 pub mod asked;
 pub mod control;
@@ -22,5 +23,6 @@ pub mod measures;
 pub mod mounts;
 pub mod reads;
 pub mod report;
+pub mod running;
 pub mod shared;
 pub mod view;

@@ -13,8 +13,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::catalogue::Time;
 use outrigger_store::{Context as _, Error, ErrorKind, Result};
 
@@ -162,7 +163,7 @@ mod tests {
         // Until it has its own environment.
         while !is_of_a_job(caller(child.id())) {
             assert!(child.try_wait().unwrap().is_none());
-            std::thread::sleep(Duration::from_millis(5));
+            outrigger_clock::sleep(Duration::from_millis(5));
         }
         child.kill().unwrap();
         child.wait().unwrap();

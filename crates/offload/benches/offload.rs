@@ -6,6 +6,7 @@
 //!
 //! Figures are GB/s of raw bytes, the best of several runs. `cargo test --benches` runs everything once on little data;
 //! what is timed has been checked by `tests/conformance.rs`, and counts are compared here again.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod primitives;
 

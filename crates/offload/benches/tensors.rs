@@ -6,6 +6,7 @@
 //!
 //! `stored`: of what the encoder makes, within its budget. `zstd alone`: its output, whether that would be worth storing or not. Times are of this thread's
 //! processor time, the least of several rounds in turns.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::time::Duration;
 

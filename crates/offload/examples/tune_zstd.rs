@@ -7,6 +7,7 @@
 //!
 //! Each file is cut into frames, each compressed on its own. Times are the thread's processor time, the best of
 //! several rounds, so that other load disturbs little. `*` marks what nothing else beats in both rate and size.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::time::Duration;
 

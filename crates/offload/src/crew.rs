@@ -15,7 +15,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 use crate::device::{Completion, Fault, StageTimes, Submission};
 
@@ -172,7 +174,7 @@ impl Crew {
         self.desk.changed.notify_all();
         let until = Instant::now() + patience;
         while self.present.load(Ordering::SeqCst) > self.stuck && Instant::now() < until {
-            std::thread::sleep(Duration::from_micros(200));
+            outrigger_clock::sleep(Duration::from_micros(200));
         }
         self.stuck = self.present.load(Ordering::SeqCst);
     }
@@ -295,7 +297,7 @@ mod tests {
         lets.send(()).expect("somebody waits");
         assert_eq!(polled(&crew, 1), [2]);
         let mut late = Vec::new();
-        std::thread::sleep(Duration::from_millis(5));
+        outrigger_clock::sleep(Duration::from_millis(5));
         crew.poll(&mut late);
         assert!(late.is_empty());
     }

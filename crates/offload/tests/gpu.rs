@@ -1,5 +1,6 @@
 //! A CUDA device against the references. Without one, every test says so and passes: `make test-gpu` is for machines that
 //! have one.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::sync::Arc;
 use std::task::Waker;

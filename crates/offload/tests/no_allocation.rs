@@ -1,5 +1,6 @@
 //! In steady state, a task on its way through the runtime allocates nothing: on the processor, also where several threads share a
 //! large one, and on a device; and hashing, scanning and ingesting themselves do not either.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! The outstanding queue and the cell that a submitter waits on, under many schedules: the very files of the runtime,
 //! with locks that a model checker schedules. Waiting until a moment is waiting for good here: nothing may depend on a clock.
-
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 #![allow(dead_code, reason = "the files are the runtime's, and it uses more of them")]
 
 #[path = "../src/runtime/cell.rs"]
@@ -9,8 +9,8 @@ mod cell;
 mod queue;
 
 mod sync {
+    use outrigger_clock::Instant;
     pub(super) use shuttle::sync::{Arc, Condvar, Mutex, MutexGuard};
-    use std::time::Instant;
 
     pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().expect("nobody panics with a lock")

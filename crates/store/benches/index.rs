@@ -3,6 +3,7 @@
 //! `cargo bench -p outrigger-store --bench index -- --keys 10M,100M,300M [--dir DIR]`. Every answer is checked. Without
 //! `--bench` among the arguments (`cargo test`) it runs a tiny size, so that it never rots. Run files are made straight
 //! from a sorted stream: the gaps between n random 64-bit numbers in order are exponential with mean 2^64 / n.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::collections::HashMap;
 use std::error::Error;

@@ -6,6 +6,7 @@
 //!
 //! Every figure is a median of [`ROUNDS`] after one round that warms caches and memory. What the stages allow is the sum of
 //! their times on all threads; one that has a thread to itself (walking, committing) counts with its share of the cores.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::io::{IoSlice, Read};
 use std::path::{Path, PathBuf};

@@ -2,6 +2,7 @@
 //!
 //! `cargo bench -p outrigger-store --bench staging -- [--dir DIR] [--rounds N]`. Each figure is the best of the rounds. What was appended is read back
 //! and compared. Without `--bench` among the arguments (`cargo test`) it runs a tiny size, so that it never rots.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::error::Error;
 use std::io::IoSlice;

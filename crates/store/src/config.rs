@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use outrigger_clock as clock;
 use outrigger_format::{
     ChunkerSpec, CodecChoice, CodecSpec, FingerprintKind, StoreId, checksum, parse_size, print_size,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::backend::{self, Access, Backend, CacheLimits, CachedBackend, LocalBackend, Location};
-use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::remains;
 

@@ -54,6 +54,12 @@ pub struct Error {
 /// A result with the store's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+impl From<outrigger_clock::NoRandom> for Error {
+    fn from(error: outrigger_clock::NoRandom) -> Self {
+        Self::new(ErrorKind::Io, "random bytes").caused_by(error)
+    }
+}
+
 impl Error {
     /// An error of `kind`; `context` is a clause a user can read.
     pub fn new(kind: ErrorKind, context: impl Into<String>) -> Self {

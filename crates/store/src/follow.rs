@@ -4,8 +4,9 @@
 //! that was taken before the first page, or by the next look at all. What is removed from an index never comes back, so nothing may be taken for gone that is only being committed: its row came before the
 //! index knew it, and stays where it is.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::PackId;
 
 use crate::error::Result;

@@ -4,7 +4,9 @@
 
 use std::array;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 /// Upper bounds of a histogram's classes, in milliseconds; what took longer than all of them is in one more.
 pub const BOUNDS: [u64; 11] = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000];

@@ -19,10 +19,10 @@
 
 use std::sync::Arc;
 
+use outrigger_clock as clock;
 use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_format::{ChunkerSpec, Fingerprint};
 
-use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::loose::{Loose, LooseChange, LooseChunk, LooseRow};
 use crate::meta::{Change, Commit, SessionId, SessionKind};

@@ -19,8 +19,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::PackId;
 use serde::Serialize;
 
@@ -350,7 +351,7 @@ impl Run<'_> {
     fn keep_pace(&self, bytes: u64) {
         if self.options.bytes_per_sec > 0 {
             let due = Duration::from_secs_f64(bytes as f64 / self.options.bytes_per_sec as f64);
-            std::thread::sleep(due.saturating_sub(self.began.elapsed()));
+            outrigger_clock::sleep(due.saturating_sub(self.began.elapsed()));
         }
     }
 }

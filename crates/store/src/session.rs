@@ -18,9 +18,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use outrigger_clock as clock;
 use outrigger_format::{PackId, Root};
 
-use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result, Unanswered};
 use crate::meta::{Generation, Meta, PackMark, PackState, PinTarget, SessionId, SessionKind, SessionRow};
 use crate::owner;
@@ -385,7 +385,7 @@ pub(crate) fn remove_old_locks(meta: &dyn Meta, locks: &Path) {
     let Ok(entries) = std::fs::read_dir(locks) else { return };
     let is_old = |entry: &std::fs::DirEntry| {
         let modified = entry.metadata().and_then(|metadata| metadata.modified()).ok();
-        let age = modified.and_then(|modified| std::time::SystemTime::now().duration_since(modified).ok());
+        let age = modified.and_then(clock::age);
         age.is_some_and(|age| age >= LOCK_AGE_MIN)
     };
     let mut sessions = None;

@@ -4,7 +4,9 @@
 //! most; and when it is a minute old in any case.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 use crate::error::Result;
 

@@ -15,10 +15,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use outrigger_clock as clock;
 use outrigger_format::Root;
 use outrigger_format::catalogue::{FileKind, Record};
 
-use crate::clock;
 use crate::error::Result;
 use crate::meta::jobs::Jobs;
 use crate::meta::telling::Told;

@@ -20,6 +20,7 @@
 //! | what a file system acknowledged, is it there? | [`ack_write`], [`ack_verify`] |
 //! | several processes in one directory | [`stress_job`] |
 //! | what another thread or process does soon | [`eventually`] |
+//! | several hosts in one directory, some of which fail | [`history`] |
 //! | a test that cannot be run here | [`skipped!`], [`lacking!`] |
 //!
 //! The binary `outrigger-workload` offers the same to shell scripts.
@@ -36,9 +37,11 @@
 //! # Ok(())
 //! # }
 //! ```
+#![allow(clippy::disallowed_methods, reason = "it measures, and waits, in real time")]
 
 mod ack;
 mod compare;
+pub mod history;
 mod image;
 mod images;
 mod nasty;

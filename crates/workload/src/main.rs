@@ -1,4 +1,5 @@
 //! The generators and the comparison for shell scripts: see `outrigger-workload --help`.
+#![allow(clippy::disallowed_methods, reason = "it measures, and waits, in real time")]
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -7,6 +8,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use outrigger_workload as workload;
+use outrigger_workload::history;
 
 const HELP: &str = "\
 Seeded data for tests and benchmarks, and an exact comparison of two trees.
@@ -29,6 +31,9 @@ Usage: outrigger-workload COMMAND [ARGUMENTS] [OPTIONS]
                      --names     after the kill of a process behind a write-back cache: data since fsync or close may be lost
                      --durable   after a loss of power: all that was not synced may be lost
   stress DIR         several processes in one directory, all that they see checked --seed 1 --jobs 4 --steps 2000
+  client DIR LOGS    random operations in a directory that others share, each logged --name HOST.NUMBER --seed 1 --seconds 10
+                     --start NANOSECONDS of the monotonic clock, the same for all clients
+  judge LOGS         is what the clients were told what a file system may tell? what is not is printed
 
 Numbers may end in k, m or g (powers of 1024). The same seed gives the same data everywhere.
 Exit codes: 0 done or the same, 1 different or failed, 2 usage.
@@ -238,6 +243,19 @@ fn run(mut args: Args) -> Result<ExitCode, Failure> {
                 }
                 Some(Err(_)) => return Err(Failure::Usage("--job: not a number".to_owned())),
             }
+        }
+        "client" => {
+            let (seed, start) = (args.number("seed", 1)?, args.number("start", 0)?);
+            let length = args.seconds()?.unwrap_or(Duration::from_secs(10));
+            let name = args.take("name").ok_or_else(|| Failure::Usage("client needs --name".to_owned()))?;
+            let [dir, logs] = args.paths()?;
+            history::Client::new(&dir, &logs, &name)?.run(seed, start, length)?;
+        }
+        "judge" => {
+            let [logs] = args.paths()?;
+            let report = history::check(&history::load(&logs)?);
+            print!("{}", report.told(&history::faults(&logs)));
+            return Ok(ExitCode::from(u8::from(report.violations().next().is_some())));
         }
         "reads" => {
             let (seed, count) = (args.number("seed", 1)?, args.number("count", 100_000)?);

@@ -1,4 +1,5 @@
 //! Images of a real process: the program runs, and its memory is copied from outside.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 use std::process::Command;
 

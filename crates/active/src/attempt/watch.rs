@@ -18,8 +18,9 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::disk;
@@ -299,7 +300,7 @@ fn run_clock(watch: &Weak<Watch>) {
         watch.all().iter().for_each(|live| live.look());
         watch.replace_stuck();
         drop(watch);
-        std::thread::sleep(EVERY);
+        outrigger_clock::sleep(EVERY);
     }
 }
 
@@ -315,7 +316,7 @@ fn run_disk(watch: &Weak<Watch>) {
         }
         drop(all);
         // Whoever makes many files does not get half of a processor for their being counted.
-        std::thread::sleep(DISK_EVERY.max(begun.elapsed() * 4));
+        outrigger_clock::sleep(DISK_EVERY.max(begun.elapsed() * 4));
     }
 }
 
@@ -352,7 +353,7 @@ fn run_measurer(watch: &Weak<Watch>, number: u64) {
             return;
         }
         drop(all);
-        std::thread::sleep(EVERY);
+        outrigger_clock::sleep(EVERY);
     }
 }
 

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Controllers;
@@ -191,7 +192,7 @@ impl Group {
         self.kill();
         let begun = Instant::now();
         while self.is_populated() && begun.elapsed() < GONE {
-            std::thread::sleep(Duration::from_millis(1));
+            outrigger_clock::sleep(Duration::from_millis(1));
         }
         let used = self.usage();
         remove(&self.dir);
@@ -223,7 +224,7 @@ pub(super) fn remove(dir: &Path) {
         if error.kind() != io::ErrorKind::ResourceBusy || begun.elapsed() > GONE {
             break;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        outrigger_clock::sleep(Duration::from_millis(1));
     }
 }
 

@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use outrigger_clock as clock;
 use outrigger_format::catalogue::Time;
 use outrigger_fuse::reads::Reads;
 use outrigger_store::meta::jobs::{JobId, JobRow, Note, Seen};
-use outrigger_store::{Result, Store, clock};
+use outrigger_store::{Result, Store};
 
 use super::{Rule, Trigger, files, list_known, mark};
 use crate::inputs::{Found, StoreGlob};

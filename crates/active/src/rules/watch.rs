@@ -6,14 +6,16 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock as clock;
+use outrigger_clock::Instant;
 use outrigger_format::catalogue::Time;
 use outrigger_store::meta::jobs::{JobId, JobInput, JobState, Seen};
 use outrigger_store::meta::{At, Inode};
 use outrigger_store::ops::View;
 use outrigger_store::tree::{StorePath, find};
-use outrigger_store::{Error, ErrorKind, Result, Store, clock};
+use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::marked;
 use super::reads::{self, Event};

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::{Entry, PackId, Root};
 use outrigger_store::backend::{is_same_host, place_on};
 use outrigger_store::meta::jobs::JobId;

@@ -172,13 +172,13 @@ impl Shared {
 
     /// Waits while others who use this host wait, but not for ever.
     fn make_way(&self) {
-        let begun = std::time::Instant::now();
+        let begun = outrigger_clock::Instant::now();
         while self.make_way.as_ref().is_some_and(|busy| busy())
             && begun.elapsed() < MAKE_WAY_MAX
             && !self.is_draining()
             && !self.watch.is_stopped()
         {
-            std::thread::sleep(ASK_EVERY);
+            outrigger_clock::sleep(ASK_EVERY);
         }
     }
 
@@ -420,7 +420,7 @@ fn stand_aside(shared: &Shared, done: &AtomicBool) {
         std::thread::park_timeout(ASK_EVERY);
         let others_wait = busy();
         let before = yielding;
-        yielding = yielding.next(others_wait, std::time::Instant::now());
+        yielding = yielding.next(others_wait, outrigger_clock::Instant::now());
         if others_wait || before != yielding {
             // Also those that have begun meanwhile.
             shared.watch.stand_back(others_wait);
@@ -455,7 +455,7 @@ fn finish(
                 break row;
             }
             // Whoever has them finishes the job, unless it ends without a word, or an attempt of its fails.
-            std::thread::sleep(ASK_EVERY);
+            outrigger_clock::sleep(ASK_EVERY);
             if someone && waiting == 0 && row.state == JobState::Running {
                 let longest = *shared.longest.lock().expect("no panic while held");
                 let beside = if fed { None } else { stragglers.find(&shared.store, job, longest)? };

@@ -6,8 +6,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_store::backend::is_same_host;
 use outrigger_store::meta::jobs::{JobId, SplitState};
 use outrigger_store::{Result, Store};
@@ -153,7 +154,7 @@ impl Turn {
                 if row.is_none_or(|row| row.splits[SplitState::Waiting as usize] == 0) {
                     return Ok(Some(Self::Any));
                 }
-                std::thread::sleep(LOOK_EVERY);
+                outrigger_clock::sleep(LOOK_EVERY);
                 Ok(Some(Self::Patient))
             }
             (Self::Patient | Self::Any, _) => Ok(None),

@@ -52,7 +52,7 @@ fn sweep(above: &Path, age_min: Duration) {
     for entry in std::fs::read_dir(above).into_iter().flatten().flatten() {
         // Whoever else may write there may have made a link of that name.
         let Ok(metadata) = entry.metadata() else { continue };
-        let is_old = || metadata.modified().ok()?.elapsed().ok().map(|age| age >= age_min);
+        let is_old = || outrigger_clock::age(metadata.modified().ok()?).map(|age| age >= age_min);
         if !entry.file_name().to_string_lossy().starts_with(PREFIX)
             || !metadata.is_dir()
             || (metadata.uid() != own && own != 0)

@@ -9,8 +9,9 @@ use std::io::Read as _;
 use std::process::ChildStdout;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::local::put::made_now;
 use outrigger_store::meta::jobs::{Claimed, JobChange, Jobs};

@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::{Claimed, JobId, SplitRow, SplitState};
 use outrigger_store::session::is_gone;

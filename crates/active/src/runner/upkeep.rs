@@ -57,7 +57,7 @@ pub fn left_of(store: &Store, mut jobs: Vec<JobId>) -> Result<Vec<JobId>> {
         }
         // Between its last split and the end a runner has no session, for a moment.
         if look > 0 {
-            std::thread::sleep(LOOK_AGAIN);
+            outrigger_clock::sleep(LOOK_AGAIN);
         }
         let sessions = store.meta.sessions()?;
         jobs.retain(|job| {

@@ -5,7 +5,9 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 use super::{Kept, becoming, net};
 use crate::identity::Submitter;

@@ -7,8 +7,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_fuse::control::{Client, is_within_reach, listens_at};
 use outrigger_fuse::live::{Followed, Input, NOTHING_MORE};
 use outrigger_store::meta::jobs::{Claimed, JobId, SplitState};
@@ -139,7 +140,7 @@ impl Follower {
                 Ok(Input::NotYet) => {
                     self.counters.wait_for_writer(true);
                     pipes.look();
-                    std::thread::sleep(ASK_AGAIN);
+                    outrigger_clock::sleep(ASK_AGAIN);
                 }
                 Err(error) => {
                     *mount = None;
@@ -233,7 +234,7 @@ impl Follower {
             let Some(root) = stored.filter(|root| root.len() > at && pipes.are_any()) else {
                 self.counters.wait_for_writer(true);
                 pipes.look();
-                std::thread::sleep(pause);
+                outrigger_clock::sleep(pause);
                 pause = (pause * 2).min(ASK_AGAIN);
                 continue;
             };
@@ -253,7 +254,7 @@ impl Follower {
                         && asked_again < ASK_AGAIN_MAX =>
                 {
                     asked_again += 1;
-                    std::thread::sleep(ASK_AGAIN);
+                    outrigger_clock::sleep(ASK_AGAIN);
                 }
                 Err(error) => return Err(error),
             }
@@ -302,7 +303,7 @@ impl Follower {
                 error
             });
         }
-        std::thread::sleep(pause);
+        outrigger_clock::sleep(pause);
         Ok(true)
     }
 

@@ -3,8 +3,9 @@
 //! Nobody decides it. All that could be know the same agents from the same rows, in the order of their names, and begin with another one for each inode, so that files that are made one after the other spread over all of them; those that find the mount's socket come
 //! last. Each waits for its turn, a moment longer the further behind it is. Who comes first claims the split, as ever; one that is gone, or cannot reach the mount, is passed over by that.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_fuse::control::place;
 use outrigger_store::meta::jobs::{JobId, SplitState};
 use outrigger_store::{Result, Store};
@@ -68,7 +69,7 @@ pub fn leave_to_others(store: &Store, job: JobId, goes_on: &dyn Fn() -> bool) ->
         if split.is_none_or(|split| split.state != SplitState::Waiting || !split.range.is_open()) {
             return Ok(());
         }
-        std::thread::sleep(LOOK_EVERY);
+        outrigger_clock::sleep(LOOK_EVERY);
     }
     Ok(())
 }

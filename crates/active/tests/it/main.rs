@@ -1,4 +1,5 @@
 //! All integration tests of programs over stored data, in one executable.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod components;
 mod foreground;

@@ -2,7 +2,9 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 use super::{Context, State, not, outrigger_callback, outrigger_task};
 use crate::raw::handle;

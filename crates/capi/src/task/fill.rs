@@ -2,8 +2,9 @@
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::Codec;
 use outrigger_offload::runtime::Priority;
 use outrigger_offload::work::{Input, Request};

@@ -15,8 +15,8 @@ mod results;
 
 use std::ffi::c_void;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Instant;
 
+use outrigger_clock::Instant;
 use outrigger_offload::runtime::{Callback, Draft, Failed, Failure, Finished, Runtime, Ticket};
 
 use crate::status::outrigger_status::{

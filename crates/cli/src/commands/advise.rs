@@ -3,9 +3,10 @@
 //! What is there is measured. A device is modelled by StoreGPU's equation 1, its terms fitted to measurements of the
 //! smallest and the largest size; how far it is off in between is said beside it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
+use outrigger_clock::Instant;
 use outrigger_offload::placement::{
     CalibrateOptions, Case, Curve, EquationOne, Line, Point, break_even, builtin_cases, calibrate, sizes,
 };

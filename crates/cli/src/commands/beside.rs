@@ -6,8 +6,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_fuse::control::Client;
 use outrigger_fuse::live::{self, LiveOptions, LiveVolume, Recovered};
 use outrigger_fuse::report::Reports;
@@ -77,7 +78,7 @@ fn ask(dir: &Path, threads: usize, what: &str) -> Result<Option<Client>, Failure
                 Ok(()) => return Ok(None),
             }
         }
-        std::thread::sleep(Duration::from_millis(100));
+        outrigger_clock::sleep(Duration::from_millis(100));
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use clap::Args;
+use outrigger_clock::Instant;
 use outrigger_store::check::{CheckOptions, CheckProgress, CheckReport, Finding, Severity, check};
 
 use super::Context;

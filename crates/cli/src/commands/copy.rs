@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
+use outrigger_clock::Instant;
 use outrigger_store::backend::Location;
 use outrigger_store::copy::{CopyOptions, CopyProgress, CopyReport, copy};
 use outrigger_store::{Error, ErrorKind, Store};
@@ -89,7 +90,7 @@ pub fn run(context: &Context, args: CopyArgs) -> Outcome {
             }
             (Err(failed), _) => return Err(failed.failure),
         }
-        std::thread::sleep(Duration::from_secs(args.follow.unwrap_or_default().max(1)));
+        outrigger_clock::sleep(Duration::from_secs(args.follow.unwrap_or_default().max(1)));
     }
 }
 

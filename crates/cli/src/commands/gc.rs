@@ -1,10 +1,11 @@
 //! `gc`: gives back the space of what nothing refers to any more.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use outrigger_active::runner::forget_ended as forget;
+use outrigger_clock::Instant;
 use outrigger_store::Store;
 use outrigger_store::gc::{GcOptions, GcProgress, GcReport, collect};
 

@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use clap::Args;
+use outrigger_clock::Instant;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::local::get::{GetOptions, restore};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use outrigger_active::component::SHORT;
@@ -11,6 +11,7 @@ use outrigger_active::node::is_served;
 use outrigger_active::runner::{Forecast, Measured, left_of, made, measured, runner_of, set_aside};
 use outrigger_active::spec::{Output, Spec};
 use outrigger_active::written::host_of;
+use outrigger_clock::Instant;
 use outrigger_format::catalogue::Time;
 use outrigger_store::meta::jobs::{JobId, JobInput, JobRow, JobState, SplitRow, SplitState};
 use outrigger_store::tree::show;
@@ -511,7 +512,7 @@ fn wait(context: &Context, args: &JobArgs, timeout: Option<f64>) -> Outcome {
         if timeout.is_some_and(|secs| started.elapsed().as_secs_f64() > secs) {
             return Err(Failure::failed(format!("job {} is still {}", row.id, state_text(row.state))));
         }
-        std::thread::sleep(Duration::from_millis(100));
+        outrigger_clock::sleep(Duration::from_millis(100));
     }
 }
 

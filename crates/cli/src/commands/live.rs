@@ -5,12 +5,13 @@
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
+use outrigger_clock::now_nanos;
 use outrigger_fuse::control::{Client, mounts_of};
 use outrigger_fuse::measures::{FIELDS, HISTOGRAMS, Kind, Spread, Status, Unit};
 use outrigger_fuse::shared::dir_of_mount;
-use outrigger_store::clock::now_nanos;
 use outrigger_store::meta::SessionId;
 use outrigger_store::{Store, shared};
 use serde_json::{Map, Value};

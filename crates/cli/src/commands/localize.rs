@@ -2,9 +2,9 @@
 
 use std::ffi::OsString;
 use std::sync::Arc;
-use std::time::Instant;
 
 use clap::Args;
+use outrigger_clock::Instant;
 use outrigger_store::gc::{GcOptions, GcProgress, Localize, LocalizeReport, localize};
 
 use super::{Context, gc, whereabouts};

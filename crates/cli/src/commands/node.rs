@@ -2,12 +2,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use outrigger_active::cgroup::{Groups, Where};
 use outrigger_active::foreground::{Busy, of_mounts};
 use outrigger_active::node::{self, Event, Node, NodeOptions};
+use outrigger_clock::Instant;
 use outrigger_fuse::control::dirs_of;
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::ops::errors::{self, Noting};
@@ -265,7 +266,7 @@ fn drain(context: &Context, name: &str, wait: bool) -> Outcome {
         other => other?,
     }
     while wait && node::nodes(&store)?.iter().any(|node| node.name == name) {
-        std::thread::sleep(Duration::from_millis(100));
+        outrigger_clock::sleep(Duration::from_millis(100));
     }
     Ok(Exit::Done)
 }

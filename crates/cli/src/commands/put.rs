@@ -5,9 +5,9 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use clap::Args;
+use outrigger_clock::Instant;
 use outrigger_format::ChunkerSpec;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use clap::Args;
+use outrigger_clock::Instant;
 use outrigger_store::rebalance::{RebalanceOptions, RebalanceProgress, RebalanceReport, rebalance};
 
 use super::Context;

@@ -1,9 +1,9 @@
 //! `recompress`: brings old data to the codec that is asked for by now.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use clap::Args;
+use outrigger_clock::Instant;
 use outrigger_format::CodecChoice;
 use outrigger_store::gc::{GcOptions, GcProgress, Recompress, RecompressReport, recompress};
 

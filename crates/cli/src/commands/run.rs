@@ -4,7 +4,6 @@ use std::any::Any;
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
 
 use clap::{Args, Parser};
 use outrigger_active::cgroup::{Groups, Where};
@@ -21,6 +20,7 @@ use outrigger_active::sandbox::{Mode, Sandbox};
 use outrigger_active::spec::Spec;
 use outrigger_active::through::keep_raw;
 use outrigger_active::written::{Attach, leave_to_others};
+use outrigger_clock::Instant;
 use outrigger_fuse::control::{Client, mounts_of};
 use outrigger_store::Store;
 use outrigger_store::meta::jobs::JobId;

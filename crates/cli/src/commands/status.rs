@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use clap::Args;
+use outrigger_clock as clock;
 use outrigger_format::catalogue::Time;
 use outrigger_fuse::control::Client;
 use outrigger_fuse::{live, measures};
@@ -12,7 +13,7 @@ use outrigger_store::meta::SessionKind;
 use outrigger_store::ops::errors::{ErrorsStatus, Met};
 use outrigger_store::ops::mounts::MountStatus;
 use outrigger_store::ops::status::{SessionStatus, Standing, Status, TierStatus, status};
-use outrigger_store::{Store, clock, shared};
+use outrigger_store::{Store, shared};
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

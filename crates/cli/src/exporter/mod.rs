@@ -12,7 +12,9 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 pub use self::address::Address;
 
@@ -147,7 +149,7 @@ fn accept<C: Connection>(
     let places = Arc::new(());
     loop {
         let Ok(connection) = next() else {
-            std::thread::sleep(RETRY);
+            outrigger_clock::sleep(RETRY);
             continue;
         };
         // Whoever comes while all places are taken is hung up on, and comes again.

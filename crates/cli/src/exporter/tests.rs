@@ -62,7 +62,7 @@ fn whoever_says_nothing_keeps_few_places_and_not_for_long() {
     let deadline = Instant::now() + PATIENCE;
     while !ask(TcpStream::connect(address).unwrap(), request).ends_with("a 1\n") {
         assert!(Instant::now() < deadline);
-        std::thread::sleep(RETRY);
+        outrigger_clock::sleep(RETRY);
     }
 }
 

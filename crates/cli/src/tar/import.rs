@@ -247,7 +247,7 @@ impl Importer<'_> {
                 Err(TrySendError::Full(back)) => part = back,
                 Err(TrySendError::Disconnected(_)) => break,
             }
-            std::thread::sleep(Duration::from_millis(1));
+            outrigger_clock::sleep(Duration::from_millis(1));
         }
         if self.writer.has_stopped() {
             return Err(Error::new(ErrorKind::Cancelled, "the write pipeline has stopped").into());

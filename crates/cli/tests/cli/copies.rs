@@ -418,7 +418,7 @@ fn a_follower_has_what_is_new_and_says_how_old_it_is() {
     assert!(next()["packs_copied"].as_u64().unwrap() > 4);
     world.place.write("second/new", noise(8, 400_000));
     world.done(&["-s", "a", "put", "second", "--to", "/tree"]);
-    let after = outrigger_store::clock::now_nanos();
+    let after = outrigger_clock::now_nanos();
     // The first round that began after the put has it.
     let report = std::iter::repeat_with(&mut next).find(|round| round["as_of"].as_u64().unwrap() > after);
     let report = report.unwrap();
@@ -432,7 +432,7 @@ fn a_follower_has_what_is_new_and_says_how_old_it_is() {
     assert!(said.is_some(), "it has ended");
     world.place.write("later", noise(6, 200_000));
     world.done(&["-s", "a", "put", "later"]);
-    let after = outrigger_store::clock::now_nanos();
+    let after = outrigger_clock::now_nanos();
     world.s3.heal();
     std::iter::repeat_with(&mut next).find(|round| round["as_of"].as_u64().unwrap() > after);
     drop(follower);

@@ -1,4 +1,5 @@
 //! Drives the real binary: what is promised on the command line, in exit codes and in sentences.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod active;
 mod agents;

@@ -4,9 +4,10 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use outrigger_workload::TreeOptions;
+use outrigger_workload::eventually;
+use rustix::fs::OFlags;
 
 use crate::run::Place;
 
@@ -32,14 +33,11 @@ fn mount_with(place: &Place, options: &[&str]) -> Child {
     let mut command = place.command(&[&["mount", "--foreground"], options, &["mnt"]].concat());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let parent = fs::metadata(place.path("src")).unwrap().dev();
-    for _ in 0..500 {
-        if fs::metadata(place.path("mnt")).is_ok_and(|mounted| mounted.dev() != parent) {
-            return child;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let _ = child.kill();
-    panic!("nothing was mounted for ten seconds: {:?}", child.wait());
+    eventually("it is mounted", || {
+        assert!(child.try_wait().unwrap().is_none(), "the mount ended");
+        fs::metadata(place.path("mnt")).is_ok_and(|mounted| mounted.dev() != parent)
+    });
+    child
 }
 
 impl Mounts {
@@ -251,4 +249,25 @@ fn a_snapshot_does_not_grow_with_the_tree() {
         place.done(&["snapshot", "create", &format!("again-{round}")]);
     }
     assert!(database() - before < 64 << 10, "{} bytes more", database() - before);
+}
+
+/// FUSE's atomic `O_TRUNC` has the file emptied before the kernel looks whether it is run.
+#[test]
+fn a_running_program_is_not_emptied() {
+    let Some(mounts) = Mounts::new() else { return };
+    let program = mounts.place.path("mnt/program");
+    fs::copy("/bin/sleep", &program).unwrap();
+    let text = fs::read(&program).unwrap();
+    let mut running = Command::new(&program).arg("100").spawn().unwrap();
+    for (flags, how) in [(OFlags::TRUNC, "to empty it"), (OFlags::WRONLY, "to write it")] {
+        let opened = rustix::fs::open(&program, flags, rustix::fs::Mode::empty());
+        assert_eq!(opened.err(), Some(rustix::io::Errno::TXTBSY), "opened {how}");
+        assert!(fs::read(&program).unwrap() == text);
+    }
+    assert!(running.try_wait().unwrap().is_none(), "it still runs");
+    running.kill().unwrap();
+    running.wait().unwrap();
+    // The kernel tells of its end a moment later.
+    fs::write(&program, b"another").unwrap();
+    assert_eq!(fs::read(&program).unwrap(), b"another");
 }

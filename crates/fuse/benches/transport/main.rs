@@ -6,6 +6,7 @@
 //!
 //! Operations per second, the median of several rounds in turns, with one and with two programs' threads. Needs the right to mount.
 //! `cargo test --benches` runs everything once, for a moment. What comes back is checked.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod client;
 mod memory;

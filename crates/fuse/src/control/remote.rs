@@ -23,11 +23,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use outrigger_clock as clock;
 use outrigger_format::checksum;
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
 use outrigger_store::session::lives;
-use outrigger_store::{Context as _, Error, ErrorKind, Result, Store, clock};
+use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use rustix::net::sockopt;
 
 use super::line::read_line;
@@ -216,7 +217,7 @@ fn accept(serving: &Arc<Serving>, listener: &TcpListener) {
         }
         let Ok(stream) = stream else {
             // No more files can be open just now.
-            std::thread::sleep(FOLLOW_WAIT);
+            outrigger_clock::sleep(FOLLOW_WAIT);
             continue;
         };
         if serving.clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {

@@ -7,9 +7,11 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use outrigger_store::{Error, ErrorKind, Result, clock};
+use outrigger_clock as clock;
+use outrigger_clock::Instant;
+use outrigger_store::{Error, ErrorKind, Result};
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls13_signature_with_raw_key};

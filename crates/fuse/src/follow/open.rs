@@ -8,8 +8,8 @@
 //! other. A block is counted as handed out before it is read: whoever writes to it from then on spoils it, whichever bytes were read.
 
 use std::ops::Range;
-use std::time::Instant;
 
+use outrigger_clock::Instant;
 use outrigger_store::meta::SessionId;
 use outrigger_store::meta::jobs::JobId;
 

@@ -4,8 +4,8 @@
 //! programs were told: an error that the file system has mended on the way is none.
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use outrigger_clock::Instant;
 use outrigger_store::meta::locks::Lock;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
 
@@ -73,6 +73,10 @@ impl<F: FileSystem> FileSystem for Counted<F> {
 
     fn keeps_locks(&self) -> bool {
         self.inner.keeps_locks()
+    }
+
+    fn is_exportable(&self) -> bool {
+        self.inner.is_exportable()
     }
 
     fn forget(&self, number: u64, count: u64) {

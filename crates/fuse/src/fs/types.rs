@@ -64,9 +64,11 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Attributes that hold as long as the name that led to them.
+    /// Attributes that hold as long as the name that led to them. Those of a file with set-id bits do not: a write takes the bits away,
+    /// and a kernel that was told of the bits for longer would go on to honour them.
     pub fn new(attr: Attr, valid: Duration) -> Self {
-        Self { attr, valid, name_valid: valid }
+        let has_set_id = attr.kind == FileKind::File && attr.mode & 0o6000 != 0;
+        Self { valid: if has_set_id { Duration::ZERO } else { valid }, attr, name_valid: valid }
     }
 }
 

@@ -106,8 +106,9 @@ pub fn mount_by<F: FileSystem>(
         rings = if may { Rings::prepare(&fs).ok() } else { None };
         rings.is_some()
     };
-    let (others, locks) = (fs.changes_elsewhere(), fs.keeps_locks());
-    device::shake_hands(&device, options.check_permissions, others, locks, accept).inspect_err(|_| {
+    let (others, locks, exports) = (fs.changes_elsewhere(), fs.keeps_locks(), fs.is_exportable());
+    let checks = options.check_permissions;
+    device::shake_hands(&device, checks, others, locks, exports, accept).inspect_err(|_| {
         // Nobody else would: what cannot be spoken to must not stay.
         let _ = mounts::unmount(point, true);
     })?;

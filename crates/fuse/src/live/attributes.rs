@@ -11,7 +11,7 @@ use super::acl;
 use super::core::{Core, is_privileged, now};
 use super::node::{Node, State};
 use super::world::Seen;
-use crate::fs::{Caller, Result, SetAttr, SetTime};
+use crate::fs::{Caller, DROP_SET_GROUP, Result, SetAttr, SetTime};
 
 const SET_USER: u32 = 0o4000;
 const SET_GROUP: u32 = 0o2000;
@@ -192,6 +192,9 @@ pub(crate) fn set_xattr(
     let (mut mode, mut kept) = (attributes.mode, Some(value.to_vec()));
     if name == acl::ACCESS {
         (mode, kept) = acl::set_access(value, mode)?;
+        if flags.contains(DROP_SET_GROUP) {
+            mode &= !SET_GROUP;
+        }
     } else if name == acl::DEFAULT {
         if attributes.kind != FileKind::Directory {
             return Err(Errno::ACCESS);

@@ -10,8 +10,9 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::catalogue::{FileKind, Time};
 use outrigger_format::staging::Operation;
 use outrigger_store::ErrorKind;
@@ -32,6 +33,7 @@ use crate::follow::{Following, Places};
 use crate::fs::{Attr, Caller, Entry, Result, Statfs};
 use crate::measures::Histogram;
 use crate::reads::Opens;
+use crate::running::{Run, Running};
 use crate::view::ahead::ReadAhead;
 use crate::view::handles::Handles;
 use crate::view::{FOREVER, attr, space};
@@ -48,6 +50,7 @@ pub(super) struct OpenFile {
     pub node: Arc<Node>,
     pub writes: bool,
     pub appends: bool,
+    pub _run: Option<Run>,
 }
 
 /// See the module.
@@ -69,6 +72,7 @@ pub(super) struct Core {
     pub following: Following<Node>,
     pub places: Places,
     pub opens: Arc<Opens>,
+    pub running: Running,
     pub counters: Counters,
 }
 
@@ -127,6 +131,7 @@ impl Core {
             following: Following::default(),
             places: Places::default(),
             opens: Arc::default(),
+            running: Running::default(),
             counters: Counters::default(),
         }
     }
@@ -200,6 +205,19 @@ impl Core {
             return Ok(Seen::Node(Arc::clone(node)));
         }
         self.world.fail(self.world.store.meta.inode(At::Now, number))?.map(Seen::Row).ok_or(Errno::STALE)
+    }
+
+    /// Finds the file of a file handle, if it still has a name, or the directory above it.
+    pub fn by_handle(&self, number: u64, above: bool) -> Result<Entry> {
+        let number = if above { self.above(number)? } else { number };
+        // A file that lost its name may leave memory before the database hears of that.
+        let dirty = self.world.dirty.lock().expect("no panic while it is held").get(&number).cloned();
+        let seen = dirty.map_or_else(|| self.seen(number), |node| Ok(Seen::Node(node)))?;
+        let names = match &seen {
+            Seen::Node(node) => node.read().links_shown(),
+            Seen::Row(row) => row.links,
+        };
+        if names == 0 { Err(Errno::STALE) } else { Ok(self.entry(&seen)) }
     }
 
     /// The node of a number, brought into memory.
@@ -300,7 +318,7 @@ impl Core {
 
 /// The present.
 pub(super) fn now() -> Time {
-    Time::from_nanos(outrigger_store::clock::now_nanos())
+    Time::from_nanos(outrigger_clock::now_nanos())
 }
 
 /// May do what set-id bits and sticky groups keep others from.

@@ -18,8 +18,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
+use outrigger_clock::Instant;
 use outrigger_format::catalogue::FileKind;
 use outrigger_format::{ChunkerSpec, Root};
 use outrigger_store::meta::{Change, ROOT_INODE, orphan_holder};

@@ -6,8 +6,9 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::staging::Fill;
 use outrigger_store::{Error, Result};
@@ -145,7 +146,7 @@ impl Core {
                 return;
             }
             if asked.1.is_some_and(|(_, at)| at.elapsed() < RETRY) {
-                std::thread::sleep(TICK);
+                outrigger_clock::sleep(TICK);
                 continue;
             }
             let Some(select) = self.due() else { continue };

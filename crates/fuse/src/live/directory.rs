@@ -2,7 +2,8 @@
 //!
 //! Offsets are ordinals, as those of a read-only view (`view/directory.rs`). A page is what the directory held when it was loaded; the next one begins
 //! behind its last name, wherever that is by then. So an entry that stays is met exactly once, whatever comes and goes around it:
-//! `rm -r` removes while it reads. Offset 0 begins afresh.
+//! `rm -r` removes while it reads. Offset 0 begins afresh. A page that is loaded again ends where it ended before, also if names have
+//! moved from the log to the database since: ordinals behind it stay what they were.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,8 @@ pub(super) struct LiveDir {
 struct State {
     /// Ordinal and preceding name of every page seen, rising.
     marks: Vec<(u64, Option<Vec<u8>>)>,
-    first: u64,
+    /// Mark of the page.
+    current: usize,
     page: Vec<Item>,
     /// Nothing comes after the page.
     is_last: bool,
@@ -67,12 +69,12 @@ impl LiveDir {
         let mut ordinal = offset.max(FIRST);
         loop {
             state.find(core, self.inode, ordinal)?;
-            let skip = usize::try_from(ordinal - state.first).unwrap_or(usize::MAX);
-            let Some(rest) = state.page.get(skip..).filter(|rest| !rest.is_empty()) else { return Ok(()) };
-            for item in rest {
+            let (first, end) = state.ordinals();
+            let skip = usize::try_from(ordinal - first).unwrap_or(usize::MAX);
+            for item in state.page.get(skip..).unwrap_or_default() {
                 let Item { name, number, kind, .. } = item;
                 let entry = attributes.then(|| item.entry(core, state.batches)).flatten();
-                ordinal += 1;
+                ordinal = (ordinal + 1).min(end);
                 // It is gone since the page was loaded, and the kernel would be told of a node that is not there.
                 if attributes && entry.is_none() {
                     continue;
@@ -84,6 +86,10 @@ impl LiveDir {
                     return Ok(());
                 }
             }
+            if state.is_last {
+                return Ok(());
+            }
+            ordinal = end;
         }
     }
 }
@@ -112,40 +118,46 @@ impl Item {
 }
 
 impl State {
+    /// Where the page begins, and where the one after it does.
+    fn ordinals(&self) -> (u64, u64) {
+        let next = self.marks.get(self.current + 1);
+        (self.marks[self.current].0, next.map_or(u64::MAX, |(first, _)| *first))
+    }
+
     /// Makes the page current that holds `ordinal`, or the last one if there is none so far on.
     fn find(&mut self, core: &Core, inode: u64, ordinal: u64) -> Result<()> {
-        let held = self.first..self.first + self.page.len() as u64;
-        if !held.contains(&ordinal) && ordinal < self.first {
+        let (first, end) = self.ordinals();
+        if ordinal < first || ordinal >= end {
             let known = self.marks.partition_point(|(first, _)| *first <= ordinal).max(1) - 1;
             self.load(core, inode, known)?;
         }
-        while ordinal >= self.first + self.page.len() as u64 && !self.is_last {
-            let known = self.marks.partition_point(|(first, _)| *first <= self.first);
-            self.load(core, inode, known)?;
+        while ordinal >= self.ordinals().1 {
+            self.load(core, inode, self.current + 1)?;
         }
         Ok(())
     }
 
     /// Loads the page of a mark, and marks where the one after it begins.
     fn load(&mut self, core: &Core, inode: u64, mark: usize) -> Result<()> {
-        let (first, after) = self.marks[mark].clone();
+        let (first, after) = &self.marks[mark];
+        let until = self.marks.get(mark + 1).and_then(|(_, name)| name.as_deref());
         self.batches = core.counters.batches.load(Ordering::Relaxed);
-        (self.page, self.is_last) = page(core, inode, after.as_deref())?;
-        self.first = first;
-        let last = self.page.last().map(|item| item.name.clone());
-        if !self.is_last && mark + 1 == self.marks.len() {
-            self.marks.push((first + self.page.len() as u64, last));
+        (self.page, self.is_last) = page(core, inode, after.as_deref(), until)?;
+        if let Some(last) = self.page.last().filter(|_| !self.is_last && until.is_none()) {
+            self.marks.push((first + self.page.len() as u64, Some(last.name.clone())));
         }
+        self.current = mark;
         Ok(())
     }
 }
 
-/// Entries after a name: what is staged, laid over what the database has. `true`: there are no more.
-fn page(core: &Core, inode: u64, after: Option<&[u8]>) -> Result<(Vec<Item>, bool)> {
+/// Entries after a name, as far as `until` if that is known: what is staged, laid over what the database has. `true`: there are no more.
+fn page(core: &Core, inode: u64, after: Option<&[u8]>, until: Option<&[u8]>) -> Result<(Vec<Item>, bool)> {
     // Held over both, so that a commit does not take a name from one to the other in between.
     let tree = core.tree();
     let is_new = tree.nodes.get(&inode).is_some_and(|node| !node.read().in_database);
     let mut after = after.map(<[u8]>::to_vec);
+    let mut items = Vec::new();
     loop {
         let rows = match is_new {
             true => Vec::new(),
@@ -155,16 +167,16 @@ fn page(core: &Core, inode: u64, after: Option<&[u8]>) -> Result<(Vec<Item>, boo
         };
         // Names beyond the last row belong to later pages, unless there are no more rows.
         let bound = (rows.len() == PAGE).then(|| rows[PAGE - 1].name.clone());
-        let within = |name: &[u8]| bound.as_deref().is_none_or(|bound| name <= bound);
+        let limit = bound.as_deref().into_iter().chain(until).min();
+        let within = |name: &[u8]| limit.is_none_or(|limit| name <= limit);
         let staged = tree.staged_after(inode, after.as_deref()).take_while(|(name, _)| within(name));
         let mut staged = staged.peekable();
-        let mut items = Vec::with_capacity(rows.len());
         let push_staged = |items: &mut Vec<Item>, name: &Vec<u8>, target: Option<(u64, FileKind)>| {
             if let Some((number, kind)) = target {
                 items.push(Item { name: name.clone(), number, kind, row: None });
             }
         };
-        for row in rows {
+        for row in rows.into_iter().take_while(|row| within(&row.name)) {
             while let Some((name, known)) = staged.next_if(|(name, _)| **name < row.name) {
                 push_staged(&mut items, name, known.target);
             }
@@ -178,17 +190,21 @@ fn page(core: &Core, inode: u64, after: Option<&[u8]>) -> Result<(Vec<Item>, boo
         let mut full = false;
         for (name, known) in staged {
             // A directory with nothing in the database may have any number of staged names.
-            if items.len() >= 2 * PAGE {
+            if until.is_none() && items.len() >= 2 * PAGE {
                 full = true;
                 break;
             }
             push_staged(&mut items, name, known.target);
         }
-        let is_last = bound.is_none() && !full;
-        if !items.is_empty() || is_last {
+        let is_last = bound.is_none() && !full && until.is_none();
+        let is_whole = match until {
+            Some(until) => bound.as_deref().is_none_or(|bound| bound >= until),
+            // All of the page may have been removed.
+            None => !items.is_empty() || is_last,
+        };
+        if is_whole {
             return Ok((items, is_last));
         }
-        // All of the page was removed.
         after = bound;
     }
 }

@@ -259,7 +259,7 @@ impl Core {
         if data.is_empty() {
             return Ok(len);
         }
-        let target = OpenFile { node: Arc::clone(&to.node), writes: true, appends: false };
+        let target = OpenFile { node: Arc::clone(&to.node), writes: true, appends: false, _run: None };
         self.write_file(&target, offset, &data, false)?;
         Ok(data.len() as u64)
     }

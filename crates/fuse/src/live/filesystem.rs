@@ -49,7 +49,8 @@ impl LiveVolume {
         }
         let keep_cache = self.core.keeps_cache(node.number);
         let appends = flags.contains(OFlags::APPEND);
-        let handle = self.core.files.insert(OpenFile { node, writes, appends });
+        let _run = self.core.running.opened(node.number, flags);
+        let handle = self.core.files.insert(OpenFile { node, writes, appends, _run });
         // What was written was acknowledged: there is nothing to report when it is closed.
         Ok(Opened { handle, flushes: false, keep_cache })
     }
@@ -152,9 +153,16 @@ impl FileSystem for LiveVolume {
         }
     }
 
+    fn is_exportable(&self) -> bool {
+        true
+    }
+
     fn lookup(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<Found> {
         if let Some(other) = self.other(parent) {
             return other.lookup(caller, parent, name);
+        }
+        if name == b"." || name == b".." {
+            return self.core.by_handle(parent, name == b"..").map(Found::Entry);
         }
         if name.len() > outrigger_store::tree::NAME_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -231,6 +239,7 @@ impl FileSystem for LiveVolume {
         if let Some(other) = self.other(number) {
             return other.open(caller, number, flags);
         }
+        self.core.running.check(number, flags)?;
         let node = self.core.node(number)?;
         match node.kind {
             FileKind::File => {}

@@ -3,6 +3,7 @@
 use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::meta::{At, ROOT_INODE};
 use outrigger_store::{Context as _, Result};
+use rustix::io::Errno;
 
 use super::core::Core;
 use super::node::Node;
@@ -35,6 +36,15 @@ impl Core {
         let staged = Staged { world: &self.world, tree: &self.tree() };
         let parent = node.read().parent;
         self.places.place_of_file(&staged, node.number, parent)
+    }
+
+    /// The directory above one; the root's is itself.
+    pub fn above(&self, directory: u64) -> crate::fs::Result<u64> {
+        if directory == ROOT_INODE {
+            return Ok(directory);
+        }
+        let staged = Staged { world: &self.world, tree: &self.tree() };
+        self.world.fail(staged.parent_of(directory))?.ok_or(Errno::STALE)
     }
 
     /// The attributes of a directory and of those above it, from the root on.

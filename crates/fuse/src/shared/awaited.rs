@@ -10,11 +10,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock as clock;
+use outrigger_clock::Instant;
 use outrigger_store::meta::{SessionId, SessionRow};
 use outrigger_store::session::lives;
-use outrigger_store::{Error, ErrorKind, Result, Store, clock};
+use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use super::core::Core;
 
@@ -64,7 +66,7 @@ pub fn await_closed(store: &Store, most: Duration) -> Result<()> {
         if Instant::now() >= until {
             break waits;
         }
-        std::thread::sleep(ASK_EVERY);
+        outrigger_clock::sleep(ASK_EVERY);
     };
     waited.iter().try_for_each(|(_, name)| jobs.set_note(WAITS, name, None))?;
     let host = |id: &str| {

@@ -18,8 +18,9 @@
 //! Files that are large, that programs read while they are written, or that have no name do not wait here.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_store::Result;
 use outrigger_store::loose::NEW_BYTES_MAX;
 use outrigger_store::meta::Change;

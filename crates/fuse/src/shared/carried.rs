@@ -19,8 +19,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::Root;
 use outrigger_store::early::{carried_by, holder};
 use outrigger_store::loose::NEW_BYTES_MAX;

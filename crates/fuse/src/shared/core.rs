@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use outrigger_store::meta::{At, Change, Commit, Inode, ROOT_INODE};
@@ -29,6 +30,7 @@ use super::untold::Committing;
 use crate::follow::{Following, Places};
 use crate::fs::{Attr, Entry, Result, Statfs};
 use crate::report::Reports;
+use crate::running::{Run, Running};
 use crate::view::ahead::ReadAhead;
 use crate::view::content::Budget;
 use crate::view::directory::StoredDir;
@@ -51,14 +53,17 @@ pub(super) struct OpenFile {
     pub file: Arc<File>,
     pub writes: bool,
     pub appends: bool,
+    pub _run: Option<Run>,
 }
 
 /// What is remembered of an inode that the kernel knows. None of it need be so.
 struct Known {
     /// A directory that it has, or had, a name in.
     parent: u64,
-    /// What the database said.
-    row: Option<(Instant, Inode)>,
+    /// The row that the database told last.
+    row: Option<Inode>,
+    /// When, unless that may have changed since.
+    asked: Option<Instant>,
     /// The content that the kernel's cache holds bytes of.
     cached: Option<Root>,
     /// Of a directory: a time that its times are not before, by a commit of this mount.
@@ -69,7 +74,14 @@ struct Known {
 
 impl Known {
     fn new() -> Self {
-        Self { parent: ROOT_INODE, row: None, cached: None, touched: Time::default(), emptied: false }
+        Self {
+            parent: ROOT_INODE,
+            row: None,
+            asked: None,
+            cached: None,
+            touched: Time::default(),
+            emptied: false,
+        }
     }
 }
 
@@ -97,6 +109,7 @@ pub(super) struct Core {
     pub following: Following<File>,
     pub places: Places,
     pub hidden: Hidden,
+    pub running: Running,
     pub early: Earlies,
     /// Agents on other hosts can store files that they read in the path.
     pub has_carriers: AtomicBool,
@@ -138,6 +151,7 @@ impl Core {
             following: Following::default(),
             places: Places::default(),
             hidden: Hidden::default(),
+            running: Running::default(),
             early: Earlies::default(),
             has_carriers: AtomicBool::new(false),
             nobody_came: AtomicBool::new(false),
@@ -200,13 +214,21 @@ impl Core {
     /// As [`Core::row`], if that was asked a moment ago.
     pub fn row_soon(&self, number: u64) -> Result<Inode> {
         let known = self.known.lock().expect("no panic while held");
-        if let Some((at, row)) = known.get(&number).and_then(|known| known.row.as_ref())
-            && at.elapsed() < A_MOMENT
+        if let Some(Known { row: Some(row), asked: Some(asked), .. }) = known.get(&number)
+            && asked.elapsed() < A_MOMENT
         {
             return Ok(row.clone());
         }
         drop(known);
         self.row(number)
+    }
+
+    /// The last row of a directory that is removed and still open, or a process's working directory.
+    pub fn removed_directory(&self, number: u64) -> Result<Inode> {
+        let known = self.known.lock().expect("no panic while held");
+        let row = known.get(&number).and_then(|known| known.row.clone());
+        let row = row.filter(|row| row.attributes.kind == FileKind::Directory).ok_or(Errno::STALE)?;
+        Ok(Inode { links: 0, ..row })
     }
 
     /// The attributes in [`Core::row_soon`], with what goes with the close.
@@ -271,7 +293,7 @@ impl Core {
         known.parent = parent.unwrap_or(known.parent);
         // Else a change of ours may be younger.
         if self.changes.load(Ordering::SeqCst) == before {
-            known.row = Some((Instant::now(), row.clone()));
+            (known.row, known.asked) = (Some(row.clone()), Some(Instant::now()));
         }
     }
 
@@ -293,7 +315,7 @@ impl Core {
     pub fn forget_row(&self, number: u64) {
         self.changes.fetch_add(1, Ordering::SeqCst);
         if let Some(known) = self.known.lock().expect("no panic while held").get_mut(&number) {
-            known.row = None;
+            known.asked = None;
         }
     }
 
@@ -314,7 +336,7 @@ impl Core {
     /// How long what is remembered of an inode's row counts.
     fn counts_for(&self, number: u64) -> Duration {
         let known = self.known.lock().expect("no panic while held");
-        let at = known.get(&number).and_then(|known| known.row.as_ref()).map(|(at, _)| *at);
+        let at = known.get(&number).and_then(|known| known.asked);
         at.map_or(Duration::ZERO, |at| A_MOMENT.saturating_sub(at.elapsed()))
     }
 
@@ -365,7 +387,7 @@ impl Core {
         self.session.check()?;
         let committing = self.packer.begin_commit()?;
         self.fresh.will_have(&changes);
-        let time = outrigger_store::clock::now_nanos();
+        let time = outrigger_clock::now_nanos();
         let commit = Commit { packs: Vec::new(), changes, time };
         let done = self.store.meta.commit(self.session.id(), &commit);
         self.changes.fetch_add(1, Ordering::SeqCst);
@@ -496,5 +518,5 @@ impl Core {
 
 /// The present.
 pub(super) fn now() -> Time {
-    Time::from_nanos(outrigger_store::clock::now_nanos())
+    Time::from_nanos(outrigger_clock::now_nanos())
 }

@@ -15,8 +15,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::{Deref, Range};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
 use outrigger_store::early::holder;

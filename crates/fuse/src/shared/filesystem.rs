@@ -52,9 +52,16 @@ impl FileSystem for SharedVolume {
         true
     }
 
+    fn is_exportable(&self) -> bool {
+        true
+    }
+
     fn lookup(&self, caller: Caller, parent: u64, name: &[u8]) -> Result<Found> {
         if let Some(other) = self.other(parent) {
             return other.lookup(caller, parent, name);
+        }
+        if name == b"." || name == b".." {
+            return self.core.by_handle(parent, name == b"..").map(Found::Entry);
         }
         if name.len() > outrigger_store::tree::NAME_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -80,7 +87,11 @@ impl FileSystem for SharedVolume {
             return other.attributes(caller, number, handle);
         }
         // Of the root no lookup comes before.
-        let row = if number == ROOT { self.core.row(number)? } else { self.core.row_soon(number)? };
+        let row = if number == ROOT { self.core.row(number) } else { self.core.row_soon(number) };
+        let row = match row {
+            Err(Errno::STALE) => self.core.removed_directory(number)?,
+            row => row?,
+        };
         Ok(self.core.entry(&row))
     }
 
@@ -119,6 +130,7 @@ impl FileSystem for SharedVolume {
         if let Some(other) = self.other(number) {
             return other.open(caller, number, flags);
         }
+        self.core.running.check(number, flags)?;
         let overwrites = writes(flags) && (flags.contains(OFlags::TRUNC) || self.core.was_emptied(number));
         if overwrites && let Some(again) = self.core.wanted_again(number)? {
             return self.overwrite(caller, number, flags, again);

@@ -7,8 +7,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::meta::Change;
 
@@ -178,7 +179,7 @@ mod tests {
     fn it_counts_for_a_while_and_where_it_is_wanted() {
         assert!(!made(Duration::ZERO).lacks(7, b"f"));
         let fresh = made(Duration::from_millis(1));
-        std::thread::sleep(Duration::from_millis(2));
+        outrigger_clock::sleep(Duration::from_millis(2));
         assert!(!fresh.lacks(7, b"f"));
         assert!(fresh.lock().directories.is_empty());
     }

@@ -1,15 +1,16 @@
-//! Opening files, emptying those that programs are to follow, and giving handles up.
+//! Opening files, by name or by file handle, emptying those that programs are to follow, and giving handles up.
 
 use std::sync::Arc;
 
-use outrigger_store::meta::Inode;
+use outrigger_store::meta::{Inode, ROOT_INODE};
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use super::SharedVolume;
 use super::core::{Core, OpenFile};
 use super::file::File;
 use crate::follow::Again;
-use crate::fs::{Caller, Handle, OpenFlags, Opened, Result};
+use crate::fs::{Caller, Entry, Handle, OpenFlags, Opened, Result};
 use crate::live::filesystem::writes;
 
 impl SharedVolume {
@@ -23,7 +24,8 @@ impl SharedVolume {
         if writes {
             file.writer_came();
         }
-        let handle = self.core.files.insert(OpenFile { file, writes, appends });
+        let _run = self.core.running.opened(file.number, flags);
+        let handle = self.core.files.insert(OpenFile { file, writes, appends, _run });
         // Of whoever reads, too: it may have locks, which end when it closes the file.
         Opened { handle, flushes: true, keep_cache }
     }
@@ -124,5 +126,17 @@ impl SharedVolume {
         self.core.writers_left(&open.file);
         self.locks.released(number, handle);
         self.core.close_file(&open.file);
+    }
+}
+
+impl Core {
+    /// Finds the file of a file handle, if it still has a name, or the directory above it.
+    pub(super) fn by_handle(&self, number: u64, above: bool) -> Result<Entry> {
+        let number = match above && number != ROOT_INODE {
+            true => self.fail(self.store.meta.parent_of(number))?.ok_or(Errno::STALE)?,
+            false => number,
+        };
+        let row = self.row(number)?;
+        if row.links == 0 { Err(Errno::STALE) } else { Ok(self.entry(&row)) }
     }
 }

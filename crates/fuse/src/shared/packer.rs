@@ -7,8 +7,9 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_store::meta::{SessionId, SessionKind};
 use outrigger_store::session::Session;
 use outrigger_store::tell::Touched;

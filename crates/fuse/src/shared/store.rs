@@ -19,8 +19,9 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::Root;
 use outrigger_format::catalogue::Attributes;
 use outrigger_store::loose::{self, NEW_BYTES_MAX};
@@ -176,7 +177,7 @@ impl Core {
         self.turn.waiting().push(Arc::clone(file));
         for tries in 0..TRIES {
             // Who comes between has the turn, and this one is not in its way.
-            std::thread::sleep(PAUSE * tries.saturating_sub(1).min(PAUSES_MAX));
+            outrigger_clock::sleep(PAUSE * tries.saturating_sub(1).min(PAUSES_MAX));
             let mut turn = self.take_turn()?;
             if file.is_stored() {
                 self.turn.waiting().retain(|other| !Arc::ptr_eq(other, file));

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use outrigger_format::catalogue::FileKind;
-use outrigger_fuse::fs::{Caller, FileSystem, NewNode, OpenFlags, ROOT};
+use outrigger_fuse::fs::{Caller, DROP_SET_GROUP, FileSystem, Found, NewNode, OpenFlags, ROOT, SetAttr};
 use outrigger_fuse::live::{LiveOptions, LiveVolume, staging_dir};
 use outrigger_fuse::measures::{Status, Watched as _};
 use outrigger_fuse::report::Reports;
+use outrigger_fuse::running::EXEC;
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
 use outrigger_store::meta::At;
 use outrigger_store::ops::View;
@@ -89,6 +90,121 @@ fn what_was_looked_up_can_be_opened_though_its_name_went_meanwhile() {
     write(&volume, file, 0, b"brief");
     close(&volume, file);
     volume.unlink(ROOT_USER, ROOT, b"brief").unwrap();
+    volume.close().unwrap();
+}
+
+#[test]
+fn a_running_program_is_not_emptied_by_who_opens_it_to_read() {
+    let place = Place::new();
+    let volume = mount(&place, options());
+    let (number, handle) = create(&volume, ROOT, b"program");
+    write(&volume, (number, handle), 0, b"text");
+    let runs = [EXEC, EXEC].map(|flags| volume.open(ROOT_USER, number, flags).unwrap().handle);
+    for program in runs {
+        assert_eq!(volume.open(ROOT_USER, number, OFlags::TRUNC).err(), Some(Errno::TXTBSY));
+        assert_eq!(read(&volume, (number, handle), 10), b"text");
+        close(&volume, (number, program));
+    }
+    let emptied = volume.open(ROOT_USER, number, OFlags::TRUNC).unwrap().handle;
+    close(&volume, (number, emptied));
+    assert_eq!(read(&volume, (number, handle), 10), b"");
+    close(&volume, (number, handle));
+    volume.close().unwrap();
+}
+
+/// Names of a directory from an offset on, each with the offset behind it.
+fn names_from(volume: &LiveVolume, handle: u64, offset: u64) -> Vec<(Vec<u8>, u64)> {
+    let mut names = Vec::new();
+    volume
+        .read_dir(ROOT, handle, offset, false, &mut |entry| {
+            names.push((entry.name.to_vec(), entry.next));
+            true
+        })
+        .unwrap();
+    names
+}
+
+#[test]
+fn offsets_of_a_directory_stay_good_when_its_names_are_stored_meanwhile() {
+    let place = Place::new();
+    let volume = mount(&place, options());
+    for number in 0..5000 {
+        let file = create(&volume, ROOT, format!("name{number:04}").as_bytes());
+        close(&volume, file);
+    }
+    let handle = volume.open_dir(ROOT_USER, ROOT).unwrap().handle;
+    let all = names_from(&volume, handle, 0);
+    assert_eq!(all.len(), 5002, "with . and ..");
+    volume.destage_all().unwrap();
+    for at in [4000, 1500, 3, 2047, 2048, 1023, 4999] {
+        assert_eq!(names_from(&volume, handle, all[at].1), all[at + 1..], "from entry {at} on");
+    }
+    // Of names that go and come, those that stay are met once.
+    volume.unlink(ROOT_USER, ROOT, b"name0100").unwrap();
+    close(&volume, create(&volume, ROOT, b"name0100a"));
+    close(&volume, create(&volume, ROOT, b"name0100b"));
+    let again = names_from(&volume, handle, all[2].1);
+    for (name, _) in all[3..].iter().filter(|(name, _)| name != b"name0100") {
+        assert_eq!(again.iter().filter(|(other, _)| other == name).count(), 1, "{}", name.escape_ascii());
+    }
+    volume.release_dir(ROOT, handle);
+    volume.close().unwrap();
+}
+
+#[test]
+fn a_file_handle_finds_its_file_and_the_directory_above() {
+    let place = Place::new();
+    let volume = mount(&place, options());
+    let new = NewNode { kind: FileKind::Directory, mode: 0o755, umask: 0, rdev: 0 };
+    let directory = volume.make(ROOT_USER, ROOT, b"directory", new).unwrap().attr.number;
+    let file = create(&volume, directory, b"file");
+    write(&volume, file, 0, b"text");
+    close(&volume, file);
+    let at = |volume: &LiveVolume, number, name: &[u8]| match volume.lookup(ROOT_USER, number, name) {
+        Ok(Found::Entry(entry)) => Ok(entry.attr.number),
+        Ok(Found::Missing { .. }) => panic!("a handle's file is there or stale"),
+        Err(errno) => Err(errno),
+    };
+    let found = |volume: &LiveVolume| {
+        assert_eq!(at(volume, file.0, b"."), Ok(file.0));
+        assert_eq!(at(volume, directory, b".."), Ok(ROOT));
+        assert_eq!(at(volume, ROOT, b".."), Ok(ROOT));
+        assert_eq!(at(volume, 1 << 30, b"."), Err(Errno::STALE));
+    };
+    found(&volume);
+    volume.close().unwrap();
+    drop(volume);
+    let volume = mount(&place, options());
+    found(&volume);
+    volume.unlink(ROOT_USER, directory, b"file").unwrap();
+    assert_eq!(at(&volume, file.0, b"."), Err(Errno::STALE));
+    volume.forget(file.0, 1);
+    assert_eq!(at(&volume, file.0, b"."), Err(Errno::STALE), "the database does not know it yet");
+    volume.destage_all().unwrap();
+    assert_eq!(at(&volume, file.0, b"."), Err(Errno::STALE));
+    volume.close().unwrap();
+}
+
+#[test]
+fn an_acl_takes_the_set_group_bit_where_the_kernel_says_so() {
+    let place = Place::new();
+    let volume = mount(&place, options());
+    let (number, handle) = create(&volume, ROOT, b"file");
+    let mode = |mode| SetAttr { mode: Some(mode), ..SetAttr::default() };
+    // Version 2; then tag, permissions and id of owner, group and others: what a mode says, too.
+    let acl: Vec<u8> = [2u32.to_le_bytes().to_vec()]
+        .into_iter()
+        .chain([1u16, 4, 32].map(|tag| [tag.to_le_bytes(), 7u16.to_le_bytes(), [255; 2], [255; 2]].concat()))
+        .flatten()
+        .collect();
+    for (flags, after) in [(XattrFlags::empty(), 0o2777), (DROP_SET_GROUP, 0o777)] {
+        volume.set_attributes(ROOT_USER, number, &mode(0o2755)).unwrap();
+        volume.set_xattr(ROOT_USER, number, b"system.posix_acl_access", &acl, flags).unwrap();
+        let entry = volume.attributes(ROOT_USER, number, None).unwrap();
+        assert_eq!(entry.attr.mode, after);
+        assert_eq!(entry.valid.is_zero(), after & 0o6000 != 0, "set-id bits may go by any write");
+    }
+    close(&volume, (number, handle));
     volume.close().unwrap();
 }
 

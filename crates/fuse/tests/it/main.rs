@@ -1,4 +1,5 @@
 //! All integration tests of mounts without the kernel, and through it, in one executable.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod devices;
 mod follow;

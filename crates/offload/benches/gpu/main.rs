@@ -6,6 +6,7 @@
 //! 256 MiB, several in flight, over inputs that take turns; results are compared with the processor's before anything is
 //! timed. Then what reuse, overlap and staging are worth, each left out in turn. Beside it the processor: the plain scalar
 //! code on one core, and the best it has on all. Where there is no GPU, it says so and ends.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod measure;
 mod report;

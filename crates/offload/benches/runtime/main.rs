@@ -6,6 +6,7 @@
 //!
 //! `auto` and `ablation` run on simulated devices (`outrigger_offload::sim`): their times are a model's, the processor's
 //! and the runtime's own are this machine's. `cargo test --benches` runs everything once on little data.
+#![allow(clippy::disallowed_methods, reason = "tests wait and measure in real time")]
 
 mod split;
 

@@ -15,8 +15,9 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::{Codec, CodecDevice, Encoding, Filter, Reason};
 
 use super::encoder::{Encoder, FramePlan, Planned, Wanted};

@@ -8,8 +8,9 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::{Codec, CodecSpec};
 
 use super::library::{Batch, Library, check};

@@ -1,8 +1,9 @@
 //! Calibration on purpose: every operation, on every device, at one size a decade, one task at a time.
 
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::boundary::GearMasks;
 use outrigger_format::{ChunkerSpec, CodecSpec, Fingerprint, FingerprintKind};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
+use outrigger_clock::Instant;
 use outrigger_format::{Codec, CodecSpec};
 
 use super::library::{Library, Session, Setup};

@@ -1,8 +1,8 @@
 //! Known answers: small tasks whose results the processor has computed, for a device that was just re-initialised.
 
 use std::sync::Arc;
-use std::time::Instant;
 
+use outrigger_clock::Instant;
 use outrigger_format::boundary::GearMasks;
 use outrigger_format::{Codec, CodecSpec, FingerprintKind};
 

@@ -11,7 +11,9 @@
 //!
 //! Open: nothing is sent. Half-open: one task at a time, each checked. It decides; its clock is the caller's.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 use crate::device::Fault;
 use crate::placement::Policy;

@@ -13,7 +13,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 use super::shared::Shared;
 use super::sync::{Condvar, Mutex, lock, wait};

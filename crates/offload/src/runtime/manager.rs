@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 use super::answers::KnownAnswers;
 use super::lane::{Lane, Running, add};

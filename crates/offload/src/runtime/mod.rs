@@ -47,12 +47,13 @@ pub use ticket::Ticket;
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::device::Fault;
 use crate::placement::{Calibration, Model, Policy};
 use crate::pool::Pool;
 use crate::work::{Class, Work};
+use outrigger_clock::Instant;
 use queue::Refusal;
 use shared::Shared;
 
@@ -242,7 +243,7 @@ impl Runtime {
         let until = Instant::now() + GRACE;
         for thread in self.managers.drain(..) {
             while !thread.is_finished() && Instant::now() < until {
-                std::thread::sleep(Duration::from_millis(1));
+                outrigger_clock::sleep(Duration::from_millis(1));
             }
             if thread.is_finished() {
                 let _ = thread.join();

@@ -3,7 +3,9 @@
 
 use std::sync::PoisonError;
 pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 /// So long a thread looks before it sleeps: less than going to sleep and being woken takes.
 const GLANCE: Duration = Duration::from_micros(10);

@@ -6,7 +6,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::time::Instant;
+
+use outrigger_clock::Instant;
 
 use super::lane::Running;
 use super::shared::Shared;

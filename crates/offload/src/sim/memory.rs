@@ -20,7 +20,7 @@ impl SimMemory {
 
 impl HostMemory for SimMemory {
     fn allocate(&self, bytes: usize) -> Option<Box<dyn HostRegion>> {
-        std::thread::sleep(self.once + Duration::from_secs_f64(bytes as f64 * self.seconds_a_byte));
+        outrigger_clock::sleep(self.once + Duration::from_secs_f64(bytes as f64 * self.seconds_a_byte));
         Some(allocate_plain(bytes))
     }
 }

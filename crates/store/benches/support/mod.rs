@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use outrigger_clock::process_time;
 use outrigger_format::CodecChoice;
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
-use outrigger_store::clock::process_time;
 use outrigger_store::local::put;
 use outrigger_store::tree::StorePath;
 use outrigger_store::write::Progress;

@@ -7,8 +7,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::{Fingerprint, PackId};
 
 use super::manifests::{self, Followed};
@@ -120,7 +121,7 @@ fn wait_for_sessions(store: &Store, generation: u64) -> Result<()> {
             let why = "a session does not answer; end it, or wait until its lease is over, and repair again";
             return Err(Error::new(ErrorKind::Busy, why));
         }
-        std::thread::sleep(Duration::from_millis(50));
+        outrigger_clock::sleep(Duration::from_millis(50));
     }
     Ok(())
 }

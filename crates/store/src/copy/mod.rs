@@ -23,11 +23,11 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use outrigger_clock as clock;
 use outrigger_format::PackId;
 use serde::Serialize;
 
 use crate::backend::Location;
-use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{Meta as _, PackRow};
 use crate::note::{Level, note};

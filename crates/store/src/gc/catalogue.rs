@@ -60,8 +60,11 @@ pub(super) fn compact_if_grown(
     let survey = read_blocks(store)?;
     report.catalogue_bytes = survey.bytes;
     let due = Due::read(store)?;
-    let has_grown =
-        || Ok(survey.bytes > options.catalogue_min && survey.bytes > GROWTH * size_anew(store, &survey)?);
+    let has_grown = || {
+        Ok::<_, Error>(
+            survey.bytes > options.catalogue_min && survey.bytes > GROWTH * size_anew(store, &survey)?,
+        )
+    };
     if due.is_empty() && !misses_some(store, &survey)? && !has_grown()? {
         return Ok(survey.superseded);
     }

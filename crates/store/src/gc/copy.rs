@@ -16,8 +16,9 @@
 //! then there twice, which a later run clears up.
 
 use std::sync::mpsc::sync_channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::{
     ChunkKind, Codec, CodecChoice, CodecSpec, Encoding, Fingerprint, Footer, PackId, PackKind, Reason,
 };
@@ -161,7 +162,7 @@ impl<'a> Copier<'a> {
         let (began, done) = &mut self.pace;
         *done += raw;
         let due = Duration::from_secs_f64(*done as f64 / rate as f64);
-        std::thread::sleep(due.saturating_sub(began.elapsed()));
+        outrigger_clock::sleep(due.saturating_sub(began.elapsed()));
     }
 
     fn frame_limit(&self, kind: PackKind) -> usize {

@@ -35,8 +35,9 @@ mod walk;
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::PackId;
 
 pub(crate) use self::catalogue::compact as write_catalogue_anew;
@@ -307,7 +308,7 @@ impl Run<'_> {
                     ),
                 ));
             }
-            std::thread::sleep(POLL);
+            outrigger_clock::sleep(POLL);
         }
     }
 

@@ -42,8 +42,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
+use outrigger_clock::Instant;
 use outrigger_format::{Footer, PackId, Place, StoreId};
 
 use crate::error::{ErrorKind, Result};

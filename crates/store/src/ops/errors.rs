@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use outrigger_clock as clock;
 use serde::{Deserialize, Serialize};
 
 use super::mounts::{is_of_process, own_name};
 use super::status::SessionStatus;
-use crate::clock;
 use crate::error::{ErrorKind, Result};
 use crate::meta::Meta;
 use crate::note;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use outrigger_clock as clock;
 use outrigger_format::catalogue::Record;
 
-use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{SessionKind, SnapshotRow};
 use crate::session::Session;

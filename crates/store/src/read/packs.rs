@@ -11,12 +11,12 @@ use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
+use outrigger_clock::thread_time;
 use outrigger_format::{Fingerprint, FingerprintKind, Footer, FrameHeader, PackId, StoreId};
 use outrigger_offload::pool::Buffer;
 use outrigger_offload::{Decoded, FrameDecoder, FrameDevices};
 
 use crate::backend::{Backend, CacheCounts};
-use crate::clock::thread_time;
 use crate::error::{Context, Error, Result};
 use crate::latency;
 use crate::verified::Verified;

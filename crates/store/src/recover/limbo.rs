@@ -7,10 +7,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use outrigger_clock as clock;
 use outrigger_format::catalogue::FileKind;
 
 use super::strays::{commit, directory, place_of};
-use crate::clock;
 use crate::error::Result;
 use crate::meta::{At, Change, ROOT_INODE};
 use crate::session::Session;

@@ -28,12 +28,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use outrigger_clock as clock;
 use outrigger_format::PackId;
 use serde::Serialize;
 
 use crate::backend::{self, Access, Backend, Location};
 use crate::check::salvage;
-use crate::clock;
 use crate::config::{CONFIG_FILE, StoreConfig};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow::Census;

@@ -2,11 +2,11 @@
 //! hang (`write/places.rs`), or the block that told it is lost. Nobody knows their names any more. Each is made as `directory-N`, N being its number, in a directory of its own
 //! at the top, for root or whoever recovers alone; what is told of it later brings it to its place.
 
+use outrigger_clock as clock;
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
 
 use super::RecoverReport;
-use crate::clock;
 use crate::error::Result;
 use crate::local::put::made_now;
 use crate::meta::{At, Change, Commit, Meta, ROOT_INODE};

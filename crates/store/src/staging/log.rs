@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::Duration;
 
+use outrigger_clock as clock;
 use outrigger_format::StoreId;
 use outrigger_format::catalogue::Time;
 use outrigger_format::staging::{
@@ -31,7 +32,6 @@ use super::replay::{self, Replayed, Report};
 use super::space::{Fill, Reservation, Space};
 use super::sync::GroupCommit;
 use super::usage::Usage;
-use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
 
 const HEADER: u64 = SEGMENT_HEADER_LEN as u64;

@@ -10,7 +10,9 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 use crate::error::{Error, ErrorKind, Result};
 

@@ -24,8 +24,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::{Fingerprint, PackId, StoreId};
 use outrigger_offload::runtime::Runtime;
 use outrigger_offload::table::{Hot, HotOptions, HotTable, HotView, PackPlace, Whereabouts};
@@ -230,7 +231,7 @@ impl TableCache {
     /// Waits until there is a table of what was counted so far, for tests and experiments: refreshes in idle moments else.
     pub fn refresh_now(&self) {
         while self.shared.refresh().is_none() && !self.shared.stopping.load(Ordering::Relaxed) {
-            std::thread::sleep(Duration::from_millis(1));
+            outrigger_clock::sleep(Duration::from_millis(1));
         }
     }
 }

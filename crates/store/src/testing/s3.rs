@@ -145,7 +145,7 @@ impl S3Server {
             Some(HttpFault::DoneButStatus(status)) => {
                 return reply(stream, &request, Answer::error(status, "OnPurpose"), None);
             }
-            Some(HttpFault::Late(millis)) => std::thread::sleep(Duration::from_millis(millis)),
+            Some(HttpFault::Late(millis)) => outrigger_clock::sleep(Duration::from_millis(millis)),
             _ => {}
         }
         reply(stream, &request, answer, fault)
@@ -377,7 +377,7 @@ fn reply(mut stream: &TcpStream, request: &Request, answer: Answer, fault: Optio
             for piece in answer.body.chunks(answer.body.len().div_ceil(5).max(1)) {
                 stream.write_all(piece).ok()?;
                 stream.flush().ok()?;
-                std::thread::sleep(Duration::from_millis(20));
+                outrigger_clock::sleep(Duration::from_millis(20));
             }
         }
         _ => stream.write_all(&answer.body).ok()?,

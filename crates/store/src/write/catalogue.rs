@@ -1,11 +1,11 @@
 //! Catalogue blocks for what is committed outside the pipeline: snapshots, kept versions, a compacted catalogue, names that mounts have changed.
 
+use outrigger_clock as clock;
 use outrigger_format::catalogue::{BlockBuilder, Record};
 use outrigger_format::{ChunkKind, Codec, CodecSpec, Encoding, PackKind};
 use outrigger_offload::Compressor;
 
 use super::packer::{OpenPack, PackSink, StoredFrame};
-use crate::clock;
 use crate::error::Result;
 use crate::meta::Commit;
 use crate::session::Session;

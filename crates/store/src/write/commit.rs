@@ -7,8 +7,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock as clock;
+use outrigger_clock::Instant;
 use outrigger_format::catalogue::{BlockBuilder, Record};
 use outrigger_format::{PackId, Root};
 
@@ -19,7 +21,6 @@ use super::meta_frames::MetaFrames;
 use super::packer::SealingPack;
 use super::places::Places;
 use super::progress::Progress;
-use crate::clock;
 use crate::error::Result;
 use crate::index::Index;
 use crate::meta::{Change, Commit, Meta};

@@ -12,12 +12,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use outrigger_clock::thread_time;
 use outrigger_format::{Codec, Encoding, Reason};
 use outrigger_offload::{Auto, Encoder, FrameDevices, Made, Planned, Wanted};
 
 use super::framer::RawFrame;
 use super::queue::Queue;
-use crate::clock::thread_time;
 
 /// A frame that a device has compressed.
 pub(super) struct Compressed {

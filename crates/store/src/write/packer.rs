@@ -8,13 +8,13 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
+use outrigger_clock as clock;
 use outrigger_format::{
     ChunkKind, Encoding, Fingerprint, FingerprintKind, Footer, FooterBuilder, FrameHeader, PACK_HEADER_LEN,
     PackHeader, PackId, PackKind, StoreId, checksum,
 };
 
 use crate::backend::{Backend, PackWriter};
-use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::latency;
 use crate::meta::{Meta, PackRow, PackState, SessionId};

@@ -2,7 +2,9 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock::Instant;
 
 /// Something that could not be read, and why; the rest was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +109,7 @@ impl Progress {
         self.cancelled.store(true, Ordering::SeqCst);
         let until = Instant::now() + patience;
         while self.unfinished.load(Ordering::SeqCst) > 0 && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
+            outrigger_clock::sleep(Duration::from_millis(1));
         }
     }
 

@@ -2,8 +2,9 @@
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::{Instant, wanted_time};
 use outrigger_format::{ChunkKind, Codec, Encoding, FingerprintKind, Reason};
 use outrigger_offload::{Auto, Encoder, FrameDevices};
 
@@ -18,7 +19,6 @@ use super::packer::{PackSink, StoredFrame};
 use super::progress::Progress;
 use super::queue::{Queue, Task};
 use super::sequence::{Sequenced, Sequencer};
-use crate::clock::wanted_time;
 use crate::error::Result;
 
 /// What the workers share.

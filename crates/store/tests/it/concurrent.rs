@@ -20,7 +20,7 @@ use outrigger_workload::Rng;
 /// The seed of a random test: from `OUTRIGGER_SEED`, or new; printed, so that a failure can be repeated.
 fn seed() -> u64 {
     let given = std::env::var("OUTRIGGER_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = given.unwrap_or_else(|| outrigger_store::clock::now_nanos() % 1_000_000);
+    let seed = given.unwrap_or_else(|| outrigger_clock::now_nanos() % 1_000_000);
     println!("OUTRIGGER_SEED={seed}");
     seed
 }

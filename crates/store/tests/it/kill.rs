@@ -196,7 +196,7 @@ impl Runner {
 fn killed_at_any_moment_nothing_is_lost() {
     let rounds = std::env::var("OUTRIGGER_KILL_ROUNDS").ok().and_then(|text| text.parse().ok()).unwrap_or(24);
     let given = std::env::var("OUTRIGGER_SEED").ok().and_then(|text| text.parse().ok());
-    let seed: u64 = given.unwrap_or_else(|| outrigger_store::clock::now_nanos() % 1_000_000);
+    let seed: u64 = given.unwrap_or_else(|| outrigger_clock::now_nanos() % 1_000_000);
     println!("OUTRIGGER_SEED={seed}, {rounds} rounds");
     let mut rng = Rng::new(seed);
     let dir = scratch();

@@ -44,7 +44,7 @@ impl PacedInput {
     /// # Errors
     /// Those of writing; `BrokenPipe` when nobody reads any more.
     pub fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
-        self.write_all_by(bytes, &mut std::thread::sleep)
+        self.write_all_by(bytes, &mut outrigger_clock::sleep)
     }
 
     fn write_all_by(&mut self, mut bytes: &[u8], sleep: &mut dyn FnMut(Duration)) -> Result<()> {
@@ -167,7 +167,7 @@ mod tests {
         let reader = std::thread::spawn(move || {
             begins.recv().unwrap();
             // Time enough for many waits that are none.
-            std::thread::sleep(Duration::from_millis(50));
+            outrigger_clock::sleep(Duration::from_millis(50));
             begun.store(true, Ordering::SeqCst);
             let mut got = Vec::new();
             program.read_to_end(&mut got).unwrap();
@@ -198,7 +198,7 @@ mod tests {
         let (mut input, program) = pipe();
         input.idle = IDLE_NAPS;
         let closes = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(20));
+            outrigger_clock::sleep(Duration::from_millis(20));
             drop(program);
         });
         let error =

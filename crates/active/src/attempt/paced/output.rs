@@ -54,7 +54,7 @@ impl PacedOutput {
 
 impl Read for PacedOutput {
     fn read(&mut self, room: &mut [u8]) -> Result<usize> {
-        self.read_by(room, &mut std::thread::sleep)
+        self.read_by(room, &mut outrigger_clock::sleep)
     }
 }
 

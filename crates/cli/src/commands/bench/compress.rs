@@ -9,13 +9,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
+use outrigger_clock::Instant;
+use outrigger_clock::process_time;
 use outrigger_format::{Codec, CodecChoice, CodecDevice, Encoding, Listed, print_size};
 use outrigger_offload::pool::{Buffer, Pool};
 use outrigger_offload::{Auto, Encoder, FrameDecoder, FrameDevices, Missing, Planned, Wanted};
-use outrigger_store::clock::process_time;
 use serde_json::Value;
 
 use super::data;

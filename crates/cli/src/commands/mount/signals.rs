@@ -25,7 +25,7 @@ pub fn unmount_on_signal(point: &Path, last: impl FnOnce() + Send + 'static) {
             return;
         }
         let _ = mounts::unmount(&point, true);
-        std::thread::sleep(LINGER);
+        outrigger_clock::sleep(LINGER);
         last();
         std::process::exit(0);
     });

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
-use outrigger_store::clock;
+use outrigger_clock as clock;
 use outrigger_workload::{TreeOptions, compare_trees, source_tree};
 
 use super::{Cluster, Host, Site};

@@ -6,6 +6,7 @@
 mod cables;
 mod copies;
 mod full;
+mod histories;
 mod readers;
 mod servers;
 
@@ -151,9 +152,14 @@ impl Host {
     }
 
     fn mount(&mut self) {
+        self.mount_with(&[]);
+    }
+
+    /// The same with options.
+    fn mount_with(&mut self, options: &[&str]) {
         fs::create_dir_all(self.place.path("mnt")).unwrap();
         let said = File::options().create(true).append(true).open(self.place.path("said")).unwrap();
-        let mut command = self.command(&["mount", "--foreground", "mnt"]);
+        let mut command = self.command(&[&["mount", "--foreground", "mnt"], options].concat());
         let mut child = command.stdout(Stdio::null()).stderr(said).spawn().unwrap();
         let is_mounted = || {
             let mounted =

@@ -9,7 +9,7 @@ use super::{Cluster, Host, ceph, limited, wait_until};
 use crate::run::noise;
 
 /// A part of `scripts/cluster.sh`, for no longer than it may take: a database that was killed in the middle of much has to read its log first.
-fn script(args: &[&str]) {
+pub fn script(args: &[&str]) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/cluster.sh");
     let output = limited(180, script, args).output().unwrap();
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));

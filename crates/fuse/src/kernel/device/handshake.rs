@@ -29,6 +29,7 @@ mod flag {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
     pub const FLOCK_LOCKS: u64 = 1 << 10;
@@ -41,11 +42,12 @@ mod flag {
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const SETXATTR_EXT: u64 = 1 << 29;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// Waits for the kernel's `INIT` and answers it. `changes_elsewhere`, `keeps_locks`: see [`FileSystem`](crate::fs::FileSystem). `rings` is asked, if the kernel offers to use them, whether to accept.
+/// Waits for the kernel's `INIT` and answers it. `changes_elsewhere`, `keeps_locks`, `is_exportable`: see [`FileSystem`](crate::fs::FileSystem). `rings` is asked, if the kernel offers to use them, whether to accept.
 ///
 /// # Errors
 /// When the kernel is too old, or the mount is gone.
@@ -54,6 +56,7 @@ pub fn shake_hands(
     check_permissions: bool,
     changes_elsewhere: bool,
     keeps_locks: bool,
+    is_exportable: bool,
     rings: impl FnOnce() -> bool,
 ) -> io::Result<()> {
     let mut room = vec![0; REQUEST_BYTES as usize + PAGE as usize];
@@ -93,6 +96,7 @@ pub fn shake_hands(
             | flag::MAX_PAGES
             | flag::CACHE_SYMLINKS
             | flag::HANDLE_KILLPRIV_V2
+            | flag::SETXATTR_EXT
             | flag::INIT_EXT;
         // With ACLs the kernel checks permissions whether it was asked to or not.
         if check_permissions {
@@ -103,6 +107,9 @@ pub fn shake_hands(
         }
         if keeps_locks {
             wanted |= flag::POSIX_LOCKS | flag::FLOCK_LOCKS;
+        }
+        if is_exportable {
+            wanted |= flag::EXPORT_SUPPORT;
         }
         if offer.flags & flag::OVER_IO_URING != 0 && rings() {
             wanted |= flag::OVER_IO_URING;

@@ -10,12 +10,16 @@ use super::decode::{Fields, Request};
 use super::encode::Encode as _;
 use super::lock::{Asked, in_the_way};
 use super::opcode::*;
-use crate::fs::{Effort, FileSystem, Found, NewNode, OpenFlags, Part, Result, Seek, SetAttr, SetTime};
+use crate::fs::{
+    DROP_SET_GROUP, Effort, FileSystem, Found, NewNode, OpenFlags, Part, Result, Seek, SetAttr, SetTime,
+};
 
 /// `GETATTR` comes with a handle.
 const GETATTR_FH: u32 = 1;
 /// `WRITE` ends what the set-id bits allowed.
 const WRITE_KILL_SUIDGID: u32 = 4;
+/// `SETXATTR` of an ACL ends what the set-group bit allowed.
+const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// `FSYNC` is `fdatasync`.
 const FSYNC_DATA: u32 = 1;
 
@@ -85,8 +89,11 @@ fn carry_out<F: FileSystem>(fs: &F, request: &Request<'_>, out: &mut Vec<u8>) ->
         }
         SETXATTR => {
             let (len, flags) = (head.u32()?, head.u32()?);
+            let kills_group = head.u32().unwrap_or(0) & SETXATTR_ACL_KILL_SGID != 0;
             let (name, value) = (rest.name()?, rest.bytes(len as usize)?);
-            fs.set_xattr(caller, number, name, value, XattrFlags::from_bits_retain(flags))?;
+            let mut flags = XattrFlags::from_bits_retain(flags);
+            flags.set(DROP_SET_GROUP, kills_group);
+            fs.set_xattr(caller, number, name, value, flags)?;
         }
         GETXATTR => value(head.u32()?, fs.xattr(caller, number, rest.name()?)?, out)?,
         LISTXATTR => {

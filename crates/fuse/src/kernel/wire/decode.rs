@@ -50,10 +50,27 @@ impl<'a> Request<'a> {
         let (header, body) = message.split_at_checked(HEADER_BYTES).ok_or(Errno::IO)?;
         let mut request = Self::new(header, &[], body)?;
         // An older kernel's `INIT` is shorter.
-        let len = fields_len(request.opcode).unwrap_or(0).min(body.len());
+        let len = match request.opcode {
+            opcode::SETXATTR => setxattr_len(body),
+            _ => fields_len(request.opcode).unwrap_or(0).min(body.len()),
+        };
         (request.fields, request.rest) = (Fields(&body[..len]), Fields(&body[len..]));
         Ok(request)
     }
+}
+
+/// Bytes of the fixed fields of `SETXATTR`: twice as many since Linux 5.14. A name, which is not empty, and a value of the length that is told
+/// fill the rest of the request, so one of the two fits.
+fn setxattr_len(body: &[u8]) -> usize {
+    let old = fields_len(opcode::SETXATTR).unwrap_or(0);
+    let mut rest = Fields(body);
+    let mut fits = || {
+        let (len, _flags) = (rest.u32().ok()?, rest.u32().ok()?);
+        let name = rest.name().ok()?;
+        (!name.is_empty() && rest.0.len() == len as usize).then_some(())
+    };
+    let len = if fits().is_some() { old } else { 2 * old };
+    len.min(body.len())
 }
 
 /// Bytes that are read from the front. The kernel does not send too few; were it to, the request fails with `EIO`.
@@ -90,5 +107,30 @@ impl<'a> Fields<'a> {
         let name = self.bytes(len)?;
         self.bytes(1)?;
         Ok(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_found_behind_either_length_of_fields() {
+        for (value, flags) in
+            [(b"".as_slice(), 0u32), (b"v", 1), (b"\0\0\0\0\0\0\0\0", 0), (b"a\0value of some length", 1)]
+        {
+            let (len, nothing) = ((value.len() as u32).to_ne_bytes(), 0u32.to_ne_bytes());
+            let old = [len, nothing].concat();
+            let new = [len, nothing, flags.to_ne_bytes(), nothing].concat();
+            for fields in [old, new] {
+                let body = [&fields, b"user.n\0".as_slice(), value].concat();
+                let message = [[0; 4], opcode::SETXATTR.to_ne_bytes()].concat();
+                let message = [&message, [0; HEADER_BYTES - 8].as_slice(), &body].concat();
+                let mut request = Request::from_device(&message).unwrap();
+                assert_eq!(request.fields.0.len(), fields.len());
+                assert_eq!(request.rest.name(), Ok(b"user.n".as_slice()));
+                assert_eq!(request.rest.0, value);
+            }
+        }
     }
 }

@@ -20,7 +20,8 @@ use std::time::Duration;
 
 use hosts::{Cluster, USER};
 use outrigger_format::catalogue::Time;
-use outrigger_fuse::fs::{Caller, FileSystem, OpenFlags, ROOT, SetAttr, SetTime};
+use outrigger_fuse::fs::{Caller, FileSystem, Found, OpenFlags, ROOT, SetAttr, SetTime};
+use outrigger_fuse::running::EXEC;
 use outrigger_fuse::shared::SharedOptions;
 use outrigger_store::gc::{GcOptions, GcProgress, collect};
 use outrigger_workload::Rng;
@@ -59,6 +60,57 @@ fn close_and_fsync_make_visible_and_nothing_else_does() {
     assert_eq!(two.cat("f").unwrap(), random(1, 300_000));
     assert_eq!(reader.read().unwrap(), random(1, 300_000));
     reader.close().unwrap();
+    cluster.check();
+}
+
+#[test]
+fn a_running_program_is_not_emptied_by_who_opens_it_to_read() {
+    let Some(cluster) = Cluster::new() else { return };
+    let host = cluster.mount();
+    host.put("program", b"text").unwrap();
+    let runs = host.open("program", EXEC).unwrap();
+    assert_eq!(host.open("program", OFlags::TRUNC).err(), Some(Errno::TXTBSY));
+    assert_eq!(host.cat("program").unwrap(), b"text");
+    runs.close().unwrap();
+    host.open("program", OFlags::TRUNC).unwrap().close().unwrap();
+    assert_eq!(host.cat("program").unwrap(), b"");
+    cluster.check();
+}
+
+#[test]
+fn a_directory_that_is_removed_while_it_is_open_has_attributes() {
+    let Some(cluster) = Cluster::new() else { return };
+    let (one, two) = (cluster.mount(), cluster.mount());
+    for by in [&one, &two] {
+        one.mkdir("d").unwrap();
+        let number = one.find("d").unwrap();
+        let handle = one.volume.open_dir(USER, number).unwrap().handle;
+        by.rmdir("d").unwrap();
+        std::thread::sleep(Duration::from_millis(1100));
+        assert_eq!(one.volume.attributes(USER, number, None).unwrap().attr.links, 0);
+        assert_eq!(one.find("d").err(), Some(Errno::NOENT));
+        one.volume.release_dir(number, handle);
+        one.volume.forget(number, 1);
+        assert_eq!(one.volume.attributes(USER, number, None).err(), Some(Errno::STALE));
+    }
+    cluster.check();
+}
+
+#[test]
+fn a_file_handle_finds_its_file_on_every_host() {
+    let Some(cluster) = Cluster::new() else { return };
+    let (one, two) = (cluster.mount(), cluster.mount());
+    one.mkdir("d").unwrap();
+    one.put("d/f", b"text").unwrap();
+    let (directory, file) = (one.find("d").unwrap(), one.find("d/f").unwrap());
+    let at = |number, name: &[u8]| match two.volume.lookup(USER, number, name) {
+        Ok(Found::Entry(entry)) => Ok(entry.attr.number),
+        Ok(Found::Missing { .. }) => panic!("a handle's file is there or stale"),
+        Err(errno) => Err(errno),
+    };
+    assert_eq!([at(file, b"."), at(directory, b".."), at(ROOT, b"..")], [Ok(file), Ok(ROOT), Ok(ROOT)]);
+    one.unlink("d/f").unwrap();
+    assert_eq!(at(file, b"."), Err(Errno::STALE));
     cluster.check();
 }
 

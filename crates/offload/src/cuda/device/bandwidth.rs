@@ -38,13 +38,13 @@ impl CudaDevice {
         let mut one = Stream::new(&state.context, &constants, options)?;
         let mut other = Stream::new(&state.context, &constants, options)?;
         let mut run = |input: bool, output: bool| -> Result<f64, Fault> {
-            let mut begin = std::time::Instant::now();
+            let mut begin = outrigger_clock::Instant::now();
             // The first round warms up.
             for round in 0..=rounds {
                 if round == 1 {
                     one.wait()?;
                     other.wait()?;
-                    begin = std::time::Instant::now();
+                    begin = outrigger_clock::Instant::now();
                 }
                 if input {
                     // SAFETY: `from` is not touched, and lives until both streams were waited for, here or by their drop.

@@ -13,11 +13,11 @@ mod lanes;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 use super::sync::{Condvar, Mutex, MutexGuard, glance, lock, wait, wait_until};
 
 use lanes::{Item, Lane, State};
+use outrigger_clock::Instant;
 
 /// Priorities, the most urgent first.
 pub(super) const PRIORITIES: usize = 3;

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
+
+use outrigger_clock::Instant;
 
 use super::{Callback, Ended, Priority, Report};
 use crate::runtime::cell::Cell;

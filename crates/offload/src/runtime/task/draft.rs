@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Instant;
 
+use outrigger_clock::Instant;
 use outrigger_format::FingerprintKind;
 
 use super::{Callback, Loan, Priority};

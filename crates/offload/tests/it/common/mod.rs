@@ -1,7 +1,7 @@
 //! What tests of devices that compress have in common.
 
 mod frames;
-mod policy;
+pub mod policy;
 mod standin;
 
 pub use frames::{assert_right, compression, data, decompression, noise, spec};

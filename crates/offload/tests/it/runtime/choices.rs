@@ -9,7 +9,7 @@ use outrigger_offload::runtime::Runtime;
 use outrigger_offload::sim::{Execute, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::{Output, Request, UserOperation, Work};
 
-use crate::common::strict;
+use crate::common::policy::strict;
 use crate::runtime::common::Gate;
 
 /// Gives nothing, at once.

@@ -12,7 +12,7 @@ use outrigger_offload::runtime::{BreakerState, DeviceMetrics, Runtime};
 use outrigger_offload::sim::{Faults, SimControl, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::Work;
 
-use crate::common::{device, impatient, strict};
+use crate::common::policy::{device, impatient, strict};
 use crate::runtime::common::{hash_task, is_right};
 
 fn faulty(faults: Faults, policy: Policy) -> (Runtime, SimControl) {
@@ -39,7 +39,7 @@ fn run(runtime: &Runtime, count: u32) {
 
 /// Runs tasks until the device is as it should be.
 fn run_until(runtime: &Runtime, what: &str, is_so: impl Fn(&DeviceMetrics) -> bool) {
-    crate::common::run_until(runtime, what, || run(runtime, 4), is_so);
+    crate::common::policy::run_until(runtime, what, || run(runtime, 4), is_so);
 }
 
 #[test]

@@ -2,14 +2,15 @@
 
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_offload::placement::Policy;
 use outrigger_offload::runtime::{Failure, Priority, Runtime, Shutdown};
 use outrigger_offload::sim::{Faults, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::{Request, UserOperation};
 
-use crate::common::strict;
+use crate::common::policy::strict;
 use crate::runtime::common::{Gate, hash_task, is_right};
 
 #[test]

@@ -9,7 +9,7 @@ use outrigger_offload::runtime::{Failure, Metrics, Priority, Runtime};
 use outrigger_offload::sim::{Faults, SimDevice, SimOptions, Speed};
 use outrigger_workload::Rng;
 
-use crate::common::impatient;
+use crate::common::policy::impatient;
 use crate::runtime::common::task;
 
 fn device(name: &str, speed: Speed, faults: Faults) -> Box<SimDevice> {

@@ -11,7 +11,7 @@ use outrigger_offload::sim::{Execute, SimDevice, SimOptions, Speed};
 use outrigger_offload::work::{Class, Kernel, KernelCode, Output, Request, UserOperation, Work};
 use outrigger_workload::Rng;
 
-use crate::common::strict;
+use crate::common::policy::strict;
 use crate::runtime::common::{bytes, reverse};
 
 /// Stands for the user's kernel: other code than the processor's function, for the same bytes.

@@ -21,8 +21,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
+use outrigger_clock::Instant;
 use outrigger_format::{PACK_HEADER_LEN, PackId};
 
 use super::{Backend, PackWriter};

@@ -5,10 +5,12 @@
 //! a writer from running ahead of a store that does not answer.
 
 use std::future::Future;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use outrigger_clock as clock;
+use outrigger_clock::Instant;
 
 use super::client::{Patience, Verdict, judge};
-use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::health::Health;
 use crate::note;

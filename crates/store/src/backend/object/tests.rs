@@ -82,7 +82,7 @@ fn large_packs_go_up_in_parts() {
         if server.uploads() == 0 {
             break;
         }
-        std::thread::sleep(Duration::from_millis(10));
+        outrigger_clock::sleep(Duration::from_millis(10));
     }
     assert_eq!(server.uploads(), 0);
     assert!(backend.len(PackId(2)).unwrap().is_some_and(|len| len < 100));
@@ -178,7 +178,7 @@ fn a_store_that_is_gone_comes_back() {
     let waiting = open(&server, PATIENCE);
     std::thread::scope(|scope| {
         let late = scope.spawn(|| write(&waiting, 3, b"patient"));
-        std::thread::sleep(Duration::from_millis(200));
+        outrigger_clock::sleep(Duration::from_millis(200));
         server.heal();
         late.join().unwrap().unwrap();
     });
@@ -229,7 +229,7 @@ fn appending_waits_for_a_slow_store() {
             fifth.append(&[IoSlice::new(&part)]).unwrap();
             fifth.seal().unwrap();
         });
-        std::thread::sleep(Duration::from_millis(300));
+        outrigger_clock::sleep(Duration::from_millis(300));
         assert!(!appending.is_finished(), "64 MiB wait already");
         server.heal();
         sealing.into_iter().for_each(|writer| writer.seal().unwrap());

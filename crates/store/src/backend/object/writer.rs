@@ -20,13 +20,13 @@ use std::sync::{Arc, Condvar, Mutex};
 use object_store::multipart::{MultipartStore as _, PartId};
 use object_store::path::Path;
 use object_store::{GetRange, PutPayload};
+use outrigger_clock as clock;
 use outrigger_format::{PackId, checksum};
 use tokio::task::JoinHandle;
 
 use super::Shared;
 use super::retry::attempt;
 use crate::backend::PackWriter;
-use crate::clock;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Bytes of a part.

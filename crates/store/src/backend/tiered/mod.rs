@@ -24,8 +24,9 @@ mod writer;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use outrigger_format::PackId;
 
 use super::{Backend, CacheCounts, PackWriter};
@@ -146,7 +147,7 @@ impl TieredBackend {
         }
         for pass in 0..PASSES {
             // The first two at once: what is moved down while this goes down is missed once. Later ones find what was moved down and up again, or the other way round.
-            std::thread::sleep(PAUSE * pass.saturating_sub(1));
+            outrigger_clock::sleep(PAUSE * pass.saturating_sub(1));
             for (at, place) in self.places.iter().enumerate() {
                 if let Some(said) = ask(&*place.backend)? {
                     let mut known = self.known();

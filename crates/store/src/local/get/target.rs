@@ -129,7 +129,7 @@ impl<'a> Restorer<'a> {
     ) -> Result<(OwnedFd, Option<Vec<u8>>), String> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         loop {
-            let (now, next) = (crate::clock::now_nanos(), NEXT.fetch_add(1, Ordering::Relaxed));
+            let (now, next) = (outrigger_clock::now_nanos(), NEXT.fetch_add(1, Ordering::Relaxed));
             let name = format!(".outrigger-{now:x}-{next:x}.tmp").into_bytes();
             match open(&name) {
                 Ok(fd) => return Ok((fd, Some(name))),

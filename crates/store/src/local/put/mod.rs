@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use outrigger_clock as clock;
 use outrigger_format::Root;
 use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use rustix::fs::Stat;
@@ -22,7 +23,6 @@ use self::entry::directory_attributes;
 pub use self::exclude::Exclude;
 use self::level::{Existing, Level};
 use super::kind_of;
-use crate::clock;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
 use crate::store::Store;

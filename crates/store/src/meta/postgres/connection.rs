@@ -161,7 +161,7 @@ impl Connection {
         };
         let (client, driver) = greeting.map_err(silent)?.map_err(|error| refused(location, error))?;
         runtime.spawn(driver);
-        let lane = i64::from_le_bytes(crate::clock::random()?);
+        let lane = i64::from_le_bytes(outrigger_clock::random()?);
         let mut connection = Self {
             runtime,
             client,

@@ -158,7 +158,7 @@ impl Unfinished {
             transactions.on_connection(&what, |connection| Ok(connection.script(&script)?))?;
         }
         let meta = PostgresMeta::create(there.clone(), &config.to_text())?;
-        let first = (crate::clock::now_nanos() / 1000).max(found.next_session.unwrap_or(0) as u64);
+        let first = (outrigger_clock::now_nanos() / 1000).max(found.next_session.unwrap_or(0) as u64);
         meta.write("raising counters", Gate::Alone, |tx| counters::raise(tx, &[("next_session", first)]))?;
         let what = format!("making {there}");
         let schema =
@@ -210,7 +210,7 @@ impl Unfinished {
 
 /// A name that no schema has, for one that is set aside.
 fn free_name(connection: &mut Connection, schema: &str) -> Outcome<String> {
-    let now = crate::clock::now_nanos() / 1_000_000_000;
+    let now = outrigger_clock::now_nanos() / 1_000_000_000;
     for number in now.. {
         let name = beside(schema, &format!("damaged_{number}"));
         if schema_of(connection, &name)?.is_none() {

@@ -12,8 +12,9 @@
 //! happening later. Only if it was not committed is it made again. If the server does not come back in time, the error says which transaction it is ([`Unanswered`]), so that it can be asked later.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use tokio_postgres::Error as SqlError;
 
 use super::connection::{Answer, BEGIN, Connection, Query, SETTINGS};
@@ -224,7 +225,7 @@ impl Transactions {
                 {
                     note::again("connecting to the database", tries, &error.to_string());
                     tries += 1;
-                    std::thread::sleep(pause);
+                    outrigger_clock::sleep(pause);
                     pause = (pause * 2).min(Duration::from_secs(1));
                 }
                 Err(error) => return Err(error),
@@ -242,7 +243,7 @@ impl Transactions {
             Gate::Shared => first = format!("{first}; SELECT pg_advisory_xact_lock_shared({})", self.gate),
             Gate::Alone => first = format!("{first}; SELECT pg_advisory_xact_lock({})", self.gate),
         }
-        let token = i64::from_le_bytes(crate::clock::random()?);
+        let token = i64::from_le_bytes(outrigger_clock::random()?);
         let mark = Query::new("UPDATE @lane SET token = $2, used = now() WHERE id = $1");
         let mark = mark.int(connection.lane).int(token);
         let alone = gate == Gate::Alone;
@@ -309,7 +310,7 @@ impl Transactions {
                 // The others have most likely been lost with it.
                 self.pool.forget_idle();
                 if tries > 1 {
-                    std::thread::sleep(Duration::from_millis(50));
+                    outrigger_clock::sleep(Duration::from_millis(50));
                 }
             }
             match remedy {
@@ -336,7 +337,7 @@ impl Transactions {
         if connection.pooled || connection.ensure_lane().is_err() {
             return Ok(Once::Nothing);
         }
-        let token = i64::from_le_bytes(crate::clock::random()?);
+        let token = i64::from_le_bytes(outrigger_clock::random()?);
         let ticket = Ticket { gate: self.gate, lane: connection.lane, token };
         let began = Instant::now();
         let until = Instant::now() + self.patience();
@@ -392,7 +393,7 @@ impl Transactions {
                 Err(_) if Instant::now() < until => {
                     connection.discard();
                     self.pool.forget_idle();
-                    std::thread::sleep(Duration::from_millis(100));
+                    outrigger_clock::sleep(Duration::from_millis(100));
                 }
                 Err(error) => {
                     return Err(Fault::from(error)).explain("reading a lane").map_err(unknown);
@@ -431,7 +432,7 @@ impl Transactions {
                 return Err(fault).explain(what);
             }
             note::again(what, 1, &fault.why());
-            std::thread::sleep(Duration::from_millis(50));
+            outrigger_clock::sleep(Duration::from_millis(50));
         }
     }
 

@@ -87,7 +87,7 @@ impl SqliteMeta {
     /// # Errors
     /// `Exists` (creating), `NotFound`, `Denied`, `Invalid` or `Damaged` (not such a database), `Newer`, `Io`.
     pub fn open(path: &Path, mode: OpenMode) -> Result<Self> {
-        Self::open_with_clock(path, mode, Arc::new(crate::clock::now_nanos))
+        Self::open_with_clock(path, mode, Arc::new(outrigger_clock::now_nanos))
     }
 
     /// As [`SqliteMeta::open`], with another clock to judge leases by.

@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use outrigger_clock::Instant;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
@@ -126,7 +127,7 @@ fn wait_for_others(times: i32) -> bool {
     if next > BUSY {
         return false;
     }
-    std::thread::sleep(next - waited);
+    outrigger_clock::sleep(next - waited);
     true
 }
 
@@ -156,7 +157,7 @@ fn switch_to_log(connection: &Connection) -> rusqlite::Result<String> {
             Err(error)
                 if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy) && Instant::now() < until =>
             {
-                std::thread::sleep(Duration::from_millis(2));
+                outrigger_clock::sleep(Duration::from_millis(2));
             }
             other => return other,
         }

@@ -269,7 +269,7 @@ fn threads_append_sync_read_and_remove() {
         let remover = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 removed.fetch_add(log.remove_dead(u64::MAX).unwrap() as u64, Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(1));
+                outrigger_clock::sleep(Duration::from_millis(1));
             }
         });
         // Those that are done keep what they wrote last, and with it all segments after that.

@@ -152,7 +152,7 @@ impl SegmentFile for Segment {
 
     fn sync(&self) -> io::Result<()> {
         let takes = self.memory.disk().sync_takes;
-        std::thread::sleep(takes);
+        outrigger_clock::sleep(takes);
         let mut disk = self.memory.disk();
         if disk.fail_sync {
             return Err(io::Error::other("syncing failed on purpose"));

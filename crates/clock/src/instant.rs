@@ -1,0 +1,80 @@
+//! A moment by a [`Clock`](crate::Clock)'s monotonic time: what `std::time::Instant` is to the system's.
+
+use std::ops::{Add, AddAssign, Sub};
+use std::time::Duration;
+
+use crate::ask;
+
+/// Moments are counted from so long before the clock's own beginning, so that what was an hour ago can be said of a host that has run for a minute.
+const BEFORE: Duration = Duration::from_secs(1 << 40);
+
+/// A moment. Those of one host can be compared, and of one clock.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Instant(Duration);
+
+impl Instant {
+    /// This moment.
+    pub fn now() -> Self {
+        Self(BEFORE + ask(|clock| clock.monotonic()))
+    }
+
+    /// The time from then until now.
+    pub fn elapsed(&self) -> Duration {
+        Self::now().saturating_duration_since(*self)
+    }
+
+    /// The time from `earlier` until then; nothing if that was not earlier.
+    pub fn duration_since(&self, earlier: Self) -> Duration {
+        self.saturating_duration_since(earlier)
+    }
+
+    /// The time from `earlier` until then; nothing if that was not earlier.
+    pub fn saturating_duration_since(&self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The time from `earlier` until then; `None` if that was not earlier.
+    pub fn checked_duration_since(&self, earlier: Self) -> Option<Duration> {
+        self.0.checked_sub(earlier.0)
+    }
+
+    /// So much later; `None` where no clock comes.
+    pub fn checked_add(&self, time: Duration) -> Option<Self> {
+        self.0.checked_add(time).map(Self)
+    }
+
+    /// So much earlier; `None` if that is before the clock's own beginning.
+    pub fn checked_sub(&self, time: Duration) -> Option<Self> {
+        self.0.checked_sub(time).map(Self)
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self(self.0 + time)
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, time: Duration) {
+        self.0 += time;
+    }
+}
+
+impl Sub<Duration> for Instant {
+    type Output = Self;
+
+    fn sub(self, time: Duration) -> Self {
+        Self(self.0 - time)
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+
+    fn sub(self, earlier: Self) -> Duration {
+        self.saturating_duration_since(earlier)
+    }
+}

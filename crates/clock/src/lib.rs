@@ -1,0 +1,193 @@
+//! The only place that asks the system for the time, sleeps, or draws random bytes.
+//!
+//! Everything else asks here, so that a test can put another clock in the system's place: leases, retention, retries and write-back then pass hours in a moment, and a run is
+//! repeated from its seed. A clock belongs to a thread ([`with`]) and, by [`inherited`], to the threads that it starts; without one, a thread has the system's. `clippy.toml` denies
+//! the ways around this crate.
+//!
+//! What waits elsewhere keeps the system's time: timeouts of condition variables, sockets and child processes, and tokio's, at the edges towards object stores and PostgreSQL.
+
+mod cpu;
+mod instant;
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use outrigger_format::catalogue::Time;
+
+pub use cpu::{process_time, thread_time, wanted_time};
+pub use instant::Instant;
+
+/// A source of time and of random bytes.
+pub trait Clock: Send + Sync {
+    /// The time since a moment of the clock's own. It never goes back.
+    fn monotonic(&self) -> Duration;
+
+    /// The time since 1970, as this host believes.
+    fn wall(&self) -> Duration;
+
+    /// The clock that stamps files: a file stamped with a time before this cannot be stamped with it again.
+    fn wall_coarse(&self) -> Duration {
+        self.wall()
+    }
+
+    /// Returns when so much time has passed.
+    fn sleep(&self, time: Duration);
+
+    /// Fills `bytes` with random ones.
+    ///
+    /// # Errors
+    /// When the system has none.
+    fn random(&self, bytes: &mut [u8]) -> Result<(), NoRandom>;
+}
+
+/// The system has no random bytes, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NoRandom(String);
+
+impl NoRandom {
+    /// With the reason, in words.
+    pub fn new(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
+
+impl fmt::Display for NoRandom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the system has no random bytes: {}", self.0)
+    }
+}
+
+impl std::error::Error for NoRandom {}
+
+thread_local! {
+    /// The clock of this thread, if it is not the system's.
+    static CURRENT: RefCell<Option<Arc<dyn Clock>>> = const { RefCell::new(None) };
+}
+
+/// Calls `f` with the clock of this thread.
+fn ask<T>(f: impl FnOnce(&dyn Clock) -> T) -> T {
+    // Not borrowed while it is asked: a clock that sleeps may run other code on this thread.
+    match CURRENT.with_borrow(Clone::clone) {
+        Some(clock) => f(&*clock),
+        None => f(&cpu::System),
+    }
+}
+
+/// Runs `f` on this thread with another clock. Threads that `f` starts have it if they are started with what [`inherited`] returns.
+pub fn with<T>(clock: Arc<dyn Clock>, f: impl FnOnce() -> T) -> T {
+    struct Back(Option<Arc<dyn Clock>>);
+    impl Drop for Back {
+        fn drop(&mut self) {
+            CURRENT.set(self.0.take());
+        }
+    }
+    let _back = Back(CURRENT.replace(Some(clock)));
+    f()
+}
+
+/// What a thread is to run so that it has the clock of the thread that starts it.
+pub fn inherited<T>(f: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let clock = CURRENT.with_borrow(Clone::clone);
+    move || match clock {
+        Some(clock) => with(clock, f),
+        None => f(),
+    }
+}
+
+/// Nanoseconds since 1970.
+pub fn now_nanos() -> u64 {
+    ask(|clock| clock.wall().as_nanos() as u64)
+}
+
+/// See [`Clock::wall_coarse`].
+pub fn now_coarse() -> Time {
+    let now = ask(|clock| clock.wall_coarse());
+    Time { secs: now.as_secs() as i64, nanos: now.subsec_nanos() }
+}
+
+/// How long ago a file was stamped with this time; `None` if that is still to come.
+pub fn age(stamp: SystemTime) -> Option<Duration> {
+    let stamp = stamp.duration_since(UNIX_EPOCH).unwrap_or_default();
+    ask(|clock| clock.wall()).checked_sub(stamp)
+}
+
+/// Returns when so much time has passed.
+pub fn sleep(time: Duration) {
+    ask(|clock| clock.sleep(time));
+}
+
+/// Random bytes.
+///
+/// # Errors
+/// When the system has none.
+pub fn random<const N: usize>() -> Result<[u8; N], NoRandom> {
+    let mut bytes = [0; N];
+    ask(|clock| clock.random(&mut bytes)).map(|()| bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// A clock that stands still but for those who sleep.
+    #[derive(Default)]
+    struct Still(Mutex<Duration>);
+
+    impl Clock for Still {
+        fn monotonic(&self) -> Duration {
+            *self.0.lock().unwrap()
+        }
+
+        fn wall(&self) -> Duration {
+            Duration::from_secs(1_000_000_000) + self.monotonic()
+        }
+
+        fn sleep(&self, time: Duration) {
+            *self.0.lock().unwrap() += time;
+        }
+
+        fn random(&self, bytes: &mut [u8]) -> Result<(), NoRandom> {
+            bytes.fill(7);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn another_clock_passes_hours_in_a_moment() {
+        let clock: Arc<Still> = Arc::default();
+        let (slept, wall) = with(Arc::clone(&clock) as Arc<dyn Clock>, || {
+            let began = Instant::now();
+            sleep(Duration::from_secs(3600));
+            assert_eq!(random::<3>(), Ok([7; 3]));
+            (began.elapsed(), now_nanos())
+        });
+        assert_eq!((slept, wall), (Duration::from_secs(3600), 1_000_003_600 * 1_000_000_000));
+        assert_eq!(
+            now_coarse().secs.cmp(&1_600_000_000),
+            std::cmp::Ordering::Greater,
+            "and afterwards it is the system's"
+        );
+    }
+
+    #[test]
+    fn a_thread_has_the_clock_of_who_starts_it_if_it_is_told_so() {
+        with(Arc::new(Still::default()), || {
+            let told = std::thread::spawn(inherited(now_nanos)).join().unwrap();
+            let other = std::thread::spawn(now_nanos).join().unwrap();
+            assert_eq!(told, 1_000_000_000 * 1_000_000_000);
+            assert!(other > told);
+        });
+    }
+
+    #[test]
+    fn the_system_has_time_and_random_bytes() {
+        let (began, wall) = (Instant::now(), now_nanos());
+        sleep(Duration::from_millis(2));
+        assert!(began.elapsed() >= Duration::from_millis(2) && now_nanos() > wall);
+        assert_ne!(random::<16>().unwrap(), random::<16>().unwrap());
+    }
+}

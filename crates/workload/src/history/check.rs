@@ -1,0 +1,209 @@
+//! Judges histories. Each key is judged by itself; promises about the order of operations on several keys are not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use super::linear::{Span, is_linearizable, smallest};
+use super::sequences::{appends, counters, names};
+use super::{ABSENT, Action, FIRST, MOVED, Op, Outcome, TORN};
+
+/// Faults are shown that happened so many nanoseconds before or after what is wrong.
+const AROUND: u64 = 10_000_000_000;
+
+/// Something that must not be.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// The key whose history is wrong.
+    pub key: String,
+    /// In words.
+    pub why: String,
+    /// The operations that show it, and no others if that is known.
+    pub ops: Vec<Op>,
+}
+
+/// How many operations there were of a kind, and what was wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// By checker: operations, those done, failed and unknown, and its violations.
+    pub checkers: BTreeMap<&'static str, ([u64; 4], Vec<Violation>)>,
+}
+
+/// The checker of a key, and what it does.
+type Checker = (&'static str, &'static str, fn(&[Op]) -> Vec<Violation>);
+
+/// By the beginnings of keys' names; the longest come first.
+const CHECKERS: [Checker; 7] = [
+    ("flock", "counters behind flock", counters),
+    ("fcntl", "counters behind fcntl", counters),
+    ("log", "appended lines", appends),
+    ("w", "registers written in place", written),
+    ("r", "registers replaced by rename", replaced),
+    ("n", "exclusive names", names),
+    ("m", "moved files", moved),
+];
+
+/// Judges a history, whose operations are in the order of their calls.
+pub fn check(ops: &[Op]) -> Report {
+    let mut keys: BTreeMap<&str, Vec<Op>> = BTreeMap::new();
+    for op in ops {
+        keys.entry(&op.key).or_default().push(op.clone());
+    }
+    let mut report = Report::default();
+    for (key, ops) in keys {
+        let Some((_, name, checker)) = CHECKERS.iter().find(|(begin, ..)| key.starts_with(begin)) else {
+            continue;
+        };
+        let (counts, violations) = report.checkers.entry(name).or_default();
+        for op in &ops {
+            counts[0] += 1;
+            let outcome = match op.outcome {
+                Outcome::Done(_) => 1,
+                Outcome::Failed(_) => 2,
+                Outcome::Unknown(_) => 3,
+            };
+            counts[outcome] += 1;
+        }
+        violations.extend(checker(&ops));
+    }
+    report
+}
+
+impl Report {
+    /// Everything that is wrong.
+    pub fn violations(&self) -> impl Iterator<Item = &Violation> {
+        self.checkers.values().flat_map(|(_, violations)| violations)
+    }
+
+    /// How much there was, and of each key whose history is wrong, why, with the operations that show it and the faults
+    /// (instants, and what happened then) around them.
+    pub fn told(&self, faults: &[(u64, String)]) -> String {
+        let mut text = format!(
+            "{:<30} {:>8} {:>8} {:>8} {:>8}  verdict\n",
+            "checker", "ops", "done", "failed", "unknown"
+        );
+        for (name, ([all, done, failed, unknown], violations)) in &self.checkers {
+            let verdict = match violations.len() {
+                0 => "nothing wrong".to_owned(),
+                count => format!("{count} VIOLATIONS"),
+            };
+            let _ = writeln!(text, "{name:<30} {all:>8} {done:>8} {failed:>8} {unknown:>8}  {verdict}");
+        }
+        let mut shown = BTreeSet::new();
+        for violation in self.violations().filter(|violation| shown.insert(&violation.key)) {
+            let _ = writeln!(text, "\n{}: {}", violation.key, violation.why);
+            let first = violation.ops.iter().map(|op| op.called).min().unwrap_or(0);
+            let last = violation.ops.iter().map(|op| op.called).max().unwrap_or(0);
+            let mut lines: Vec<_> = violation.ops.iter().map(|op| (op.called, op.to_string())).collect();
+            let about = first.saturating_sub(AROUND)..last.saturating_add(AROUND);
+            let faults = faults.iter().filter(|(at, _)| about.contains(at));
+            lines.extend(faults.map(|(at, what)| (*at, format!("{}  {what}", super::millis(*at)))));
+            lines.sort();
+            for (_, line) in lines {
+                let _ = writeln!(text, "  {line}");
+            }
+        }
+        text
+    }
+}
+
+/// Operations that say something: those that failed changed nothing, and reads that did not return tell nothing.
+fn telling(ops: &[Op]) -> Vec<Op> {
+    let is_look = |op: &Op| matches!(op.action, Action::Read | Action::Stat(_));
+    let tells = |op: &&Op| match op.outcome {
+        Outcome::Done(_) => true,
+        Outcome::Failed(_) => false,
+        Outcome::Unknown(_) => !is_look(op),
+    };
+    ops.iter().filter(tells).cloned().collect()
+}
+
+fn spans(ops: &[Op]) -> Vec<Span> {
+    let span = |op: &Op| Span { called: op.called, returned: op.done().map(|_| op.returned) };
+    ops.iter().map(span).collect()
+}
+
+/// Judges a register: no read is torn, and the operations are linearizable.
+fn register(ops: Vec<Op>, initial: &str) -> Vec<Violation> {
+    let torn = |op: &&Op| op.action == Action::Read && op.done() == Some(TORN);
+    if let Some(op) = ops.iter().find(torn) {
+        let why = "a read returned what nobody has written as a whole".into();
+        return vec![Violation { key: op.key.clone(), why, ops: vec![op.clone()] }];
+    }
+    // Of writes whose outcome is unknown only those matter that somebody has read.
+    let read: BTreeSet<_> = ops.iter().filter(|op| op.action == Action::Read).filter_map(Op::done).collect();
+    let matters = |op: &Op| !op.is_unknown() || read.contains(op.id().as_str());
+    let ops: Vec<_> = ops.iter().filter(|op| matters(op)).cloned().collect();
+    let fails = |ops: &[Op]| !is_register(ops, initial);
+    if !fails(&ops) {
+        return Vec::new();
+    }
+    let ops = smallest(&ops, fails, |rest, at| {
+        let op = &rest[at];
+        let is_read =
+            |id: &str| rest.iter().any(|other| other.action == Action::Read && other.done() == Some(id));
+        op.action == Action::Read || !is_read(&op.id())
+    });
+    let why = "no order of these operations explains what was read".into();
+    vec![Violation { key: ops[0].key.clone(), why, ops }]
+}
+
+fn is_register(ops: &[Op], initial: &str) -> bool {
+    let ids: Vec<_> = ops.iter().map(Op::id).collect();
+    let by_id: BTreeMap<_, _> = ids.iter().enumerate().map(|(at, id)| (id.as_str(), at)).collect();
+    let first = ops.len();
+    // No operation leads to the state of a value that nobody wrote.
+    let state_of = |value: &str| {
+        if value == initial { first } else { by_id.get(value).copied().unwrap_or(usize::MAX) }
+    };
+    let reads: Vec<_> = ops.iter().map(|op| op.done().map(state_of)).collect();
+    is_linearizable(&spans(ops), first, |&state, at| match (ops[at].action, reads[at]) {
+        (Action::Read, Some(read)) => (read == state).then_some(state),
+        // A read that had not returned.
+        (Action::Read, None) => Some(state),
+        _ => Some(at),
+    })
+}
+
+/// Names are linearizable, and with a name comes all that was closed before it was given.
+fn replaced(ops: &[Op]) -> Vec<Violation> {
+    register(telling(ops), ABSENT)
+}
+
+/// Contents are linearizable from the write's sync or close on. On its own host a write may be read before, and a write whose
+/// outcome is unknown for ever.
+fn written(ops: &[Op]) -> Vec<Violation> {
+    let ops = telling(ops);
+    let writes: BTreeMap<_, _> =
+        ops.iter().filter(|op| op.action == Action::Write).map(|op| (op.id(), op)).collect();
+    let is_early = |read: &Op| {
+        let write = read.done().and_then(|value| writes.get(value));
+        read.action == Action::Read
+            && write.is_some_and(|write| {
+                let is_stored = write.done().is_some() && write.returned <= read.called;
+                write.host() == read.host() && write.called <= read.returned && !is_stored
+            })
+    };
+    register(ops.iter().filter(|op| !is_early(op)).cloned().collect(), FIRST)
+}
+
+/// A file that is moved is in one directory at any time, and begins in the first.
+fn moved(ops: &[Op]) -> Vec<Violation> {
+    let ops = telling(ops);
+    let fails = |ops: &[Op]| {
+        !is_linearizable(&spans(ops), 0u8, |&state, at| match (ops[at].action, ops[at].done()) {
+            (Action::Move { from, to }, Some(MOVED) | None) => (state == from).then_some(to),
+            (Action::Move { from, .. }, Some(_)) => (state != from).then_some(state),
+            (Action::Stat(dir), Some(found)) => ((found == ABSENT) == (state != dir)).then_some(state),
+            _ => Some(state),
+        })
+    };
+    if !fails(&ops) {
+        return Vec::new();
+    }
+    let ops = smallest(&ops, fails, |rest, at| {
+        let op = &rest[at];
+        matches!(op.action, Action::Stat(_)) || op.done() == Some(ABSENT)
+    });
+    let why = "no order of these operations explains where the file was found".into();
+    vec![Violation { key: ops[0].key.clone(), why, ops }]
+}

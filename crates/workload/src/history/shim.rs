@@ -1,0 +1,16 @@
+//! `close` that says whether it worked, which `File` does not.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::IntoRawFd;
+
+/// Closes a file. Only if this succeeds, others see the bytes that were written to it.
+///
+/// # Errors
+/// As of `close`; the file is closed all the same.
+pub fn close(file: File) -> io::Result<()> {
+    // SAFETY: the file owned the descriptor, and gives it up here.
+    let closed = unsafe { libc::close(file.into_raw_fd()) };
+    if closed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
