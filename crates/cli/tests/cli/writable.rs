@@ -4,9 +4,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use outrigger_workload::TreeOptions;
+use outrigger_workload::eventually;
 use rustix::fs::OFlags;
 
 use crate::run::Place;
@@ -33,14 +33,11 @@ fn mount_with(place: &Place, options: &[&str]) -> Child {
     let mut command = place.command(&[&["mount", "--foreground"], options, &["mnt"]].concat());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let parent = fs::metadata(place.path("src")).unwrap().dev();
-    for _ in 0..500 {
-        if fs::metadata(place.path("mnt")).is_ok_and(|mounted| mounted.dev() != parent) {
-            return child;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let _ = child.kill();
-    panic!("nothing was mounted for ten seconds: {:?}", child.wait());
+    eventually("it is mounted", || {
+        assert!(child.try_wait().unwrap().is_none(), "the mount ended");
+        fs::metadata(place.path("mnt")).is_ok_and(|mounted| mounted.dev() != parent)
+    });
+    child
 }
 
 impl Mounts {

@@ -178,7 +178,7 @@ impl Server {
     /// Adds to its configuration; what was said before of the same counts no more.
     fn configure(&self, config: &str) -> io::Result<()> {
         let settings = format!(
-            "\nlisten_addresses = ''\nport = {PORT}\nunix_socket_directories = '{}'\nmax_connections = 200\n\
+            "\nlisten_addresses = ''\nport = {PORT}\nunix_socket_directories = '{}'\nmax_connections = 1000\n\
              shared_buffers = 128MB\nmax_wal_size = 1GB\nlogging_collector = off\n{config}\n",
             self.dir.display()
         );

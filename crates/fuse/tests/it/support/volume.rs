@@ -7,8 +7,9 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::fs::{FileSystem, Handle, NewNode, OpenFlags};
 use outrigger_fuse::live::{LiveOptions, LiveVolume};
 use outrigger_fuse::report::Reports;
+use outrigger_store::ErrorKind;
 use outrigger_store::gc::{GcOptions, GcProgress, collect};
-use outrigger_workload::Rng;
+use outrigger_workload::{Rng, eventually};
 use rustix::fs::OFlags;
 
 use super::{Place, ROOT_USER};
@@ -24,9 +25,19 @@ pub fn options() -> LiveOptions {
 }
 
 pub fn mount(place: &Place, options: LiveOptions) -> LiveVolume {
-    let said = Arc::clone(&place.said);
-    let reports = Reports::new(move |text| said.lock().unwrap().push(text.to_string()));
-    LiveVolume::open(Arc::new(place.open()), options, reports).unwrap()
+    let reports = || {
+        let said = Arc::clone(&place.said);
+        Reports::new(move |text| said.lock().unwrap().push(text.to_string()))
+    };
+    let mut mounted = None;
+    // A child that another test starts has the lock of a volume that was here, too, until it runs its program.
+    eventually("no other mount has the staging directory", || {
+        let opened = LiveVolume::open(Arc::new(place.open()), options.clone(), reports());
+        let is_busy = opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
+        mounted = Some(opened);
+        !is_busy
+    });
+    mounted.expect("it was tried").unwrap()
 }
 
 pub fn create(volume: &LiveVolume, parent: u64, name: &[u8]) -> (u64, Handle) {
