@@ -146,6 +146,13 @@ fn lines_are_there_once_whole_and_in_order() {
     rejects(&with("b.1/1,a.1/1"), "is not there", &["a.1/3", "c.1/2"]);
     rejects(&with("b.1/1,a.1/1,a.1/3,b.1/1"), "twice", &["b.1/1", "c.1/2"]);
     rejects(&with("b.1/1,TORN,a.1/1,a.1/3"), "torn", &["c.1/2"]);
+    accepts(&(with("b.1/1,a.1/1,a.1/3,TORN") + "\nc.2/1 42-60 log0 append ok"));
+    rejects(&(with("b.1/1,a.1/1,a.1/3,TORN") + "\nd.1/1 42-60 log0 append ok"), "torn", &["c.1/2"]);
+    rejects(
+        &(with("b.1/1,a.1/1,TORN") + "\nc.2/1 42-60 log0 append ok"),
+        "is not there",
+        &["a.1/3", "c.1/2"],
+    );
     rejects(&with("b.1/1,a.1/1,a.1/3,c.1/1"), "nobody can have", &["c.1/2"]);
     rejects(&with("a.1/1,a.1/3,b.1/1"), "before one that had been", &["b.1/1", "a.1/3", "c.1/2"]);
     rejects(&with("b.1/1,a.1/3,a.1/1"), "its order", &["a.1/1", "a.1/3", "c.1/2"]);
