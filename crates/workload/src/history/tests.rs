@@ -191,6 +191,10 @@ fn a_file_that_moves_is_found_once() {
     rejects(&right.replace("move:0:2 absent", "move:0:2 moved"), ORDER, &["a.1/1", "b.1/1"]);
     rejects(&right.replace("stat:2 here", "stat:2 absent"), ORDER, &["a.1/1", "c.1/1", "b.1/3", "b.1/4"]);
     rejects(&right.replace("stat:2 here", "stat:0 here"), ORDER, &["a.1/1", "c.1/1", "b.1/4"]);
+    // Two move it to the same place: the second may find it there already, unless the first had returned before.
+    let twice = "a.1/1 0-10 m1 move:0:1 moved\n b.1/1 5-20 m1 move:0:1 moved\n b.1/2 21-30 m1 stat:1 here";
+    accepts(twice);
+    rejects(&twice.replace("5-20", "11-20"), ORDER, &["a.1/1", "b.1/1"]);
     // It was carried out, asked for again, and then refused.
     rejects(&right.replace("move:0:1 moved", "move:0:1 absent"), ORDER, &["b.1/1"]);
 }
