@@ -13,6 +13,25 @@ use crate::follow::Again;
 use crate::fs::{Caller, Entry, Handle, OpenFlags, Opened, Result};
 use crate::live::filesystem::writes;
 
+impl Core {
+    /// Reads the row of an open file again, and takes over what other hosts have stored until now. A flush of the file that is in
+    /// flight here may lie over an older content: then this waits until it has ended.
+    fn catch_up(&self, file: &Arc<File>) -> Result<()> {
+        let row = self.row(file.number)?;
+        let is_known = {
+            let state = file.read();
+            state.row.root == row.root || state.is_removed || state.is_hidden || state.may_be_named
+        };
+        if is_known {
+            return Ok(());
+        }
+        let turn = self.fail(self.take_turn())?;
+        let refreshed = self.refresh(file);
+        drop(turn);
+        self.fail(refreshed)
+    }
+}
+
 impl SharedVolume {
     pub(super) fn opened(&self, file: Arc<File>, flags: OpenFlags) -> Opened {
         let writes = writes(flags);
@@ -50,7 +69,7 @@ impl SharedVolume {
             core.open.open(number, || File::new(row, core.log.usage(), &core.budget))
         };
         let truncates = flags.contains(OFlags::TRUNC);
-        let begun = (if was_open { core.row(number).map(drop) } else { Ok(()) })
+        let begun = (if was_open { core.catch_up(&file) } else { Ok(()) })
             .and_then(|()| if truncates { core.truncate(&file, 0, caller.uid != 0) } else { Ok(()) });
         if let Err(errno) = begun {
             core.close_file(&file);

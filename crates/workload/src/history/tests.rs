@@ -146,6 +146,13 @@ fn lines_are_there_once_whole_and_in_order() {
     rejects(&with("b.1/1,a.1/1"), "is not there", &["a.1/3", "c.1/2"]);
     rejects(&with("b.1/1,a.1/1,a.1/3,b.1/1"), "twice", &["b.1/1", "c.1/2"]);
     rejects(&with("b.1/1,TORN,a.1/1,a.1/3"), "torn", &["c.1/2"]);
+    accepts(&(with("b.1/1,a.1/1,a.1/3,TORN") + "\nc.2/1 42-60 log0 append ok"));
+    rejects(&(with("b.1/1,a.1/1,a.1/3,TORN") + "\nd.1/1 42-60 log0 append ok"), "torn", &["c.1/2"]);
+    rejects(
+        &(with("b.1/1,a.1/1,TORN") + "\nc.2/1 42-60 log0 append ok"),
+        "is not there",
+        &["a.1/3", "c.1/2"],
+    );
     rejects(&with("b.1/1,a.1/1,a.1/3,c.1/1"), "nobody can have", &["c.1/2"]);
     rejects(&with("a.1/1,a.1/3,b.1/1"), "before one that had been", &["b.1/1", "a.1/3", "c.1/2"]);
     rejects(&with("b.1/1,a.1/3,a.1/1"), "its order", &["a.1/1", "a.1/3", "c.1/2"]);
@@ -184,6 +191,10 @@ fn a_file_that_moves_is_found_once() {
     rejects(&right.replace("move:0:2 absent", "move:0:2 moved"), ORDER, &["a.1/1", "b.1/1"]);
     rejects(&right.replace("stat:2 here", "stat:2 absent"), ORDER, &["a.1/1", "c.1/1", "b.1/3", "b.1/4"]);
     rejects(&right.replace("stat:2 here", "stat:0 here"), ORDER, &["a.1/1", "c.1/1", "b.1/4"]);
+    // Two move it to the same place: the second may find it there already, unless the first had returned before.
+    let twice = "a.1/1 0-10 m1 move:0:1 moved\n b.1/1 5-20 m1 move:0:1 moved\n b.1/2 21-30 m1 stat:1 here";
+    accepts(twice);
+    rejects(&twice.replace("5-20", "11-20"), ORDER, &["a.1/1", "b.1/1"]);
     // It was carried out, asked for again, and then refused.
     rejects(&right.replace("move:0:1 moved", "move:0:1 absent"), ORDER, &["b.1/1"]);
 }

@@ -227,3 +227,32 @@ fn a_log_is_removed_when_its_session_is_over_and_not_before() {
     drop(cluster.mount());
     assert!(!dir.exists());
 }
+
+/// A flush of this host's bytes may be in flight that lies over an older content. A program that opens the file here reads what
+/// another host has stored all the same.
+#[test]
+fn bytes_that_another_host_has_stored_are_read_while_flushes_are_in_flight_here() {
+    let Some(cluster) = Cluster::new() else { return };
+    let (one, two) = (cluster.mount(), cluster.mount());
+    one.put("f", b"").unwrap();
+    let over = AtomicBool::new(false);
+    let missing = std::thread::scope(|scope| {
+        let appends = scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                one.append("f", b"of one\n")?;
+            }
+            Ok(())
+        });
+        let is_missing = |number: u32| {
+            let line = format!("of two: {number}\n");
+            two.append("f", line.as_bytes())?;
+            let read = String::from_utf8(one.cat("f")?).unwrap();
+            Ok(!read.contains(&line))
+        };
+        let missing: Result<Vec<bool>, Errno> = (0..100).map(is_missing).collect();
+        over.store(true, Ordering::Relaxed);
+        appends.join().unwrap().and(missing)
+    });
+    assert_eq!(missing.unwrap().into_iter().filter(|&is_missing| is_missing).count(), 0);
+    cluster.check();
+}
