@@ -92,7 +92,7 @@ def write(where, built):
         revisions_again = sorted(set(found["again"].values()))
         for again in revisions_again:
             names = sorted(name for name, revision in found["again"].items() if revision == again)
-            text.append(f"\n{part}: at revision {found['revision']}; again at {again}, after what they had found was mended: {tests(names)}.\n")
+            text.append(f"\n{part}: at revision {found['revision']}; of these at {again}, after changes: {tests(names)}.\n")
     for part in (part for part in outcome if part.startswith("load")):
         text.append(f"\n{part}: {'; '.join(outcome[part]['tests'])}.\n")
     for title, state in (("Failed", "failed"), ("Our fault, listed", "ours"), ("Not applicable", "na")):
