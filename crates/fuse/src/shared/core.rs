@@ -475,7 +475,7 @@ impl Core {
             Some(state) if state.is_dirty() || state.is_committing || state.is_removed => self.attr(&state),
             _ => attr::attr(row.number, row, attr::allocated(&self.reader(), &row.root)),
         };
-        // Until a flush of ours has ended, this may show less than another host has stored.
+        // A flush in flight may hide what another host has stored.
         let is_behind = open.as_ref().is_some_and(|file| file.read().row.root != row.root);
         let valid = if is_behind { Duration::ZERO } else { self.counts_for(row.number) };
         // Unless told otherwise, whoever looks for the name next is told what it stands for then. One that programs follow may go when it is closed.

@@ -96,7 +96,7 @@ impl Clients {
     }
 }
 
-/// Who brings about faults, and ends them.
+/// The nemesis brings about faults, and ends them.
 struct Nemesis<'a> {
     site: &'a Site,
     hosts: &'a mut [Host],
