@@ -1,5 +1,5 @@
 # One command each; CI calls the same.
-.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu kernels check bench bench-quick fuzz docs clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu simulate bench-gpu kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -12,6 +12,7 @@ help:
 	@echo "make test    the tests that a change should pass: minutes   make test-all  the slow rest, too"
 	@echo "make slowest what took longest in the last run"
 	@echo "make $(SLOW)   the parts of test-all   make cluster, cluster-down   hosts with Ceph"
+	@echo "make simulate   hosts on virtual time in one process, repeated by seed: SEED=1 SEEDS=20 HOURS=1"
 	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
 	@echo "make release target/release/outrigger      make install   it, its manual, the C library (PREFIX=/usr/local)"
@@ -69,6 +70,14 @@ test-long: need
 	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test it kill:: -- --nocapture --include-ignored
 	OUTRIGGER_KILL_PIECES=all $(CARGO) test --workspace --all-features --test cli killed_at_any_step -- --nocapture --include-ignored
 	OUTRIGGER_SOAK_SECONDS=300 $(CARGO) test --workspace --all-features --test cli soak -- --nocapture --include-ignored
+
+# Hosts on virtual time in one process: docs/simulation.md.
+SEED ?= 1
+SEEDS ?= 20
+HOURS ?= 1
+HOSTS ?= 4
+simulate: need
+	$(CARGO) run --release -p outrigger-sim -- $(SEED) $(SEEDS) $(HOURS) $(HOSTS)
 
 # Ceph and PostgreSQL on hosts that are network namespaces; needs root and Debian's packages, see the script.
 cluster:
