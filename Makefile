@@ -1,5 +1,5 @@
 # One command each; CI calls the same.
-.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories kernels check bench bench-quick fuzz docs clean
+.PHONY: help need release install header demo eval eval-full eval-report cluster cluster-down test-cluster header-check test test-slow test-all slowest test-long test-sanitized test-gpu bench-gpu posix posix-long histories simulate kernels check bench bench-quick fuzz docs clean
 
 CARGO ?= PATH="$$HOME/.cargo/bin:$$PATH" cargo
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
@@ -15,6 +15,7 @@ help:
 	@echo "make slowest what took longest in the last run"
 	@echo "make $(SLOW)   the parts of test-all   make cluster, cluster-down   hosts with Ceph"
 	@echo "make histories   clients on hosts of it that fail: is what they were told right? (SECONDS=60 SEED=number)"
+	@echo "make simulate   hosts on virtual time in one process, repeated by seed: SEED=1 SEEDS=20 HOURS=1"
 	@echo "make test-gpu, make bench-gpu   on a machine with a GPU; they say so where there is none"
 	@echo "make posix   pjdfstest, its crate and xfstests on mounts of both kinds, as root   make posix-long   fsx, fsstress, stress-ng"
 	@echo "make test-sanitized   the kernels on the host, under address and undefined-behaviour sanitizers"
@@ -73,6 +74,14 @@ test-long: need
 	OUTRIGGER_KILL_ROUNDS=500 $(CARGO) test --release -p outrigger-store --all-features --test it kill:: -- --nocapture --include-ignored
 	OUTRIGGER_KILL_PIECES=all $(CARGO) test --workspace --all-features --test cli killed_at_any_step -- --nocapture --include-ignored
 	OUTRIGGER_SOAK_SECONDS=300 $(CARGO) test --workspace --all-features --test cli soak -- --nocapture --include-ignored
+
+# Hosts on virtual time in one process: docs/simulation.md.
+SEED ?= 1
+SEEDS ?= 20
+HOURS ?= 1
+HOSTS ?= 4
+simulate: need
+	$(CARGO) run --release -p outrigger-sim -- $(SEED) $(SEEDS) $(HOURS) $(HOSTS)
 
 # Ceph and PostgreSQL on hosts that are network namespaces; needs root and Debian's packages, see the script.
 cluster:

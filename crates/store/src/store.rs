@@ -43,6 +43,8 @@ pub struct Store {
     name: PathBuf,
     /// The database, if it is not in the directory.
     postgres: Option<Arc<PostgresMeta>>,
+    /// Other hosts may use it at the same time.
+    is_shared: bool,
     read_only: bool,
     /// What the store is.
     pub config: StoreConfig,
@@ -227,6 +229,7 @@ impl Store {
         let mut store = Self::assemble(&dir, config, database, backend, read_only, others, &mut census)?;
         store.name = PathBuf::from(url);
         store.postgres = Some(meta);
+        store.is_shared = true;
         Ok((store, census))
     }
 
@@ -256,6 +259,7 @@ impl Store {
             dir: dir.to_path_buf(),
             name: dir.to_path_buf(),
             postgres: None,
+            is_shared: false,
             read_only,
             config,
             backend,
@@ -267,6 +271,26 @@ impl Store {
             stored: StoredBytes::default(),
         };
         Ok(store)
+    }
+
+    /// A store that hosts of one process share, by a database that they all have: for tests. `dir` is one host's own directory.
+    ///
+    /// # Errors
+    /// When the directory cannot be made, or the database cannot be read.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn open_together(
+        dir: &Path,
+        config: &StoreConfig,
+        meta: Arc<dyn Meta>,
+        backend: Arc<dyn Backend>,
+    ) -> Result<Self> {
+        create_store_dirs(dir)?;
+        write_durably(dir, CONFIG_FILE, config.to_text().as_bytes())?;
+        let mut census = Census::of(&*meta)?;
+        let mut store =
+            Self::assemble(dir, config.clone(), meta, backend, false, Others::Trust, &mut census)?;
+        store.is_shared = true;
+        store.indexed(census)
     }
 
     /// With an index that knows every committed pack.
@@ -333,7 +357,7 @@ impl Store {
 
     /// True when other hosts may use it at the same time.
     pub fn is_shared(&self) -> bool {
-        self.postgres.is_some()
+        self.is_shared
     }
 
     /// What the store says now that it is.

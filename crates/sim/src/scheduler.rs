@@ -1,0 +1,414 @@
+//! One thread runs at a time, chosen by the seed; time passes only where all wait.
+//!
+//! Threads are real ones. Each has a *baton*, a word that it waits on; whoever holds the run gives it on at its next *point*: where it would wait for a lock, a channel, a thread or
+//! the time. The scheduler then draws the next thread among those that can run. If none can, virtual time jumps to the earliest deadline; if there is none, too, the run
+//! has deadlocked. Only the thread that has the baton touches the scheduler's state, so that needs no lock.
+//!
+//! A thread belongs to a *host*, and gives that to the threads it starts. A host that is paused gets no baton; one that is killed never again, and nothing of it is dropped, as
+//! with a process that is killed.
+
+use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use crate::shim;
+
+/// A machine of the simulation. The first one is the world itself, which arranges everything.
+pub type HostId = usize;
+
+/// When the simulation begins: nanoseconds since 1970.
+const BEGINS: u64 = 1_800_000_000_000_000_000;
+/// How long the processor takes from one point to the next.
+const STEP_NANOS: u64 = 1_000;
+
+/// What a thread waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Ready,
+    /// For the word at an address to be woken, or a deadline.
+    Word(usize, Option<u64>),
+    Until(u64),
+    Thread(usize),
+    Done,
+}
+
+struct Thread {
+    host: HostId,
+    state: State,
+    /// It did not wait in vain: it was woken before its deadline.
+    woken: bool,
+    handle: libc::pthread_t,
+    baton: Box<AtomicU32>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Host {
+    paused: bool,
+    dead: bool,
+    skew: i64,
+}
+
+struct Simulation {
+    now: u64,
+    random: u64,
+    trace: u64,
+    points: u64,
+    threads: Vec<Thread>,
+    hosts: Vec<Host>,
+}
+
+struct Place(UnsafeCell<Option<Simulation>>);
+
+// SAFETY: only the thread that has the baton looks into it.
+#[expect(unsafe_code, reason = "the baton is the lock")]
+unsafe impl Sync for Place {}
+
+static PLACE: Place = Place(UnsafeCell::new(None));
+
+thread_local! {
+    /// The number of this thread in the simulation, from 1; 0 outside.
+    static ME: Cell<usize> = const { Cell::new(0) };
+    /// Not to be interrupted: what runs is one step of a simulated server.
+    static WHOLE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What a run was, to compare with another of the same seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ran {
+    /// A digest of who ran when.
+    pub trace: u64,
+    /// Points at which a thread was chosen.
+    pub points: u64,
+    /// Virtual time that passed.
+    pub time: Duration,
+}
+
+#[expect(unsafe_code, reason = "the baton is the lock")]
+fn state<T>(f: impl FnOnce(&mut Simulation) -> T) -> T {
+    debug_assert!(is_simulated());
+    // SAFETY: the caller has the baton, and `f` calls nothing that comes here.
+    let simulation = unsafe { &mut *PLACE.0.get() };
+    f(simulation.as_mut().expect("a simulation runs"))
+}
+
+/// True in a thread of a simulation.
+pub fn is_simulated() -> bool {
+    ME.get() != 0
+}
+
+impl Simulation {
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn runs(&self, thread: &Thread) -> bool {
+        let host = self.hosts[thread.host];
+        !host.paused && !host.dead && thread.state != State::Done
+    }
+
+    /// The next thread to have the baton.
+    fn choose(&mut self) -> usize {
+        loop {
+            let (mut ready, mut earliest) = (Vec::new(), None::<u64>);
+            for (number, thread) in self.threads.iter().enumerate().filter(|(_, thread)| self.runs(thread)) {
+                match thread.state {
+                    State::Ready => ready.push(number),
+                    State::Thread(other) if self.threads[other].state == State::Done => ready.push(number),
+                    State::Word(_, Some(until)) | State::Until(until) if until <= self.now => {
+                        ready.push(number);
+                    }
+                    State::Word(_, Some(until)) | State::Until(until) => {
+                        earliest = Some(earliest.map_or(until, |earliest| earliest.min(until)));
+                    }
+                    _ => {}
+                }
+            }
+            if !ready.is_empty() {
+                let drawn = self.draw();
+                return ready[(drawn % ready.len() as u64) as usize];
+            }
+            match earliest {
+                Some(until) => self.now = until,
+                None => self.deadlock(),
+            }
+        }
+    }
+
+    fn deadlock(&self) -> ! {
+        eprintln!(
+            "deadlock at {:?}: nobody can run, and nobody waits for a time",
+            Duration::from_nanos(self.now)
+        );
+        for (number, thread) in self.threads.iter().enumerate().filter(|(_, thread)| self.runs(thread)) {
+            eprintln!("  thread {number} of host {} waits: {:?}", thread.host, thread.state);
+        }
+        std::process::exit(3);
+    }
+}
+
+/// This thread waits; another one runs. True when it was woken, false when its time had come.
+fn wait(waits: State) -> bool {
+    let me = ME.get() - 1;
+    let (next, baton) = state(|simulation| {
+        let thread = &mut simulation.threads[me];
+        (thread.state, thread.woken) = (waits, false);
+        simulation.now += STEP_NANOS;
+        let next = simulation.choose();
+        let kind = match waits {
+            State::Ready => 1,
+            State::Word(..) => 2,
+            State::Until(_) => 3,
+            State::Thread(_) => 4,
+            State::Done => 5,
+        };
+        for value in [simulation.now, next as u64, kind] {
+            simulation.trace = (simulation.trace ^ value).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(5);
+        }
+        simulation.points += 1;
+        simulation.threads[next].state = State::Ready;
+        (next, std::ptr::from_ref(&*simulation.threads[next].baton))
+    });
+    if next != me {
+        let own = state(|simulation| std::ptr::from_ref(&*simulation.threads[me].baton));
+        shim::give(baton);
+        if waits == State::Done {
+            return true;
+        }
+        shim::take(own);
+    }
+    state(|simulation| simulation.threads[me].woken)
+}
+
+/// Another thread may run now.
+pub fn point() {
+    if is_simulated() && !WHOLE.get() {
+        wait(State::Ready);
+    }
+}
+
+/// Another thread may run now, once in a while.
+fn seldom() {
+    if !WHOLE.get() && state(|simulation| simulation.draw()) % 16 == 0 {
+        wait(State::Ready);
+    } else {
+        // So that who asks for the time until it is later does not ask for ever.
+        state(|simulation| simulation.now += STEP_NANOS);
+    }
+}
+
+/// Runs `f` without a point in it: as a server does that serves one request after the other.
+pub fn whole<T>(f: impl FnOnce() -> T) -> T {
+    let before = WHOLE.replace(true);
+    let value = f();
+    WHOLE.set(before);
+    value
+}
+
+/// A number that the seed chooses, below `end`.
+pub fn below(end: u64) -> u64 {
+    state(|simulation| simulation.draw()) % end.max(1)
+}
+
+/// Virtual time since the beginning.
+pub fn elapsed() -> Duration {
+    Duration::from_nanos(state(|simulation| simulation.now))
+}
+
+/// Points that were passed, and the digest of them so far.
+pub fn ran() -> Ran {
+    state(|simulation| Ran {
+        trace: simulation.trace,
+        points: simulation.points,
+        time: Duration::from_nanos(simulation.now),
+    })
+}
+
+/// Adds a host.
+pub fn add_host() -> HostId {
+    state(|simulation| {
+        simulation.hosts.push(Host::default());
+        simulation.hosts.len() - 1
+    })
+}
+
+/// Its threads stand still, or go on.
+pub fn pause(host: HostId, paused: bool) {
+    state(|simulation| simulation.hosts[host].paused = paused);
+}
+
+/// Its threads stand still for ever. What they have in memory stays, and nobody looks at it again.
+pub fn kill(host: HostId) {
+    state(|simulation| simulation.hosts[host].dead = true);
+}
+
+/// Its wall clock is so many nanoseconds ahead.
+pub fn skew(host: HostId, nanos: i64) {
+    state(|simulation| simulation.hosts[host].skew = nanos);
+}
+
+/// Starts a thread on another host.
+pub fn spawn_on<T: Send + 'static>(
+    host: HostId,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> std::thread::JoinHandle<T> {
+    let me = ME.get() - 1;
+    let own = state(|simulation| std::mem::replace(&mut simulation.threads[me].host, host));
+    // No point is in it.
+    let handle = whole(|| std::thread::spawn(f));
+    state(|simulation| simulation.threads[me].host = own);
+    handle
+}
+
+/// Runs `f` as the world of a simulation. One at a time in a process; threads that `f` leaves behind stand still for ever.
+///
+/// # Panics
+/// When `f` does, or another simulation runs.
+pub fn run<T: Send>(seed: u64, f: impl FnOnce() -> T + Send) -> T {
+    assert!(!is_simulated(), "a simulation in a simulation");
+    // A new thread each time: what a thread keeps for itself, as the keys of its hash maps, is the same then.
+    let world = std::thread::scope(|scope| scope.spawn(|| be_world(seed, f)).join());
+    world.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+#[expect(unsafe_code, reason = "the baton is the lock")]
+fn be_world<T>(seed: u64, f: impl FnOnce() -> T) -> T {
+    let world = Thread {
+        host: 0,
+        state: State::Ready,
+        woken: false,
+        handle: shim::own_handle(),
+        baton: Box::default(),
+    };
+    let simulation = Simulation {
+        now: 0,
+        random: seed,
+        trace: 0,
+        points: 0,
+        threads: vec![world],
+        hosts: vec![Host::default()],
+    };
+    // SAFETY: no simulation runs: this thread makes it and has its baton. What an earlier one left stays, for its threads that stand still refer to it.
+    unsafe { std::mem::forget((*PLACE.0.get()).replace(simulation)) };
+    ME.set(1);
+    let value = outrigger_clock::with(std::sync::Arc::new(shim::Virtual), f);
+    ME.set(0);
+    value
+}
+
+// ---- what the shim calls ------------------------------------------------------------------------------------------
+
+pub(crate) fn monotonic() -> u64 {
+    seldom();
+    state(|simulation| simulation.now)
+}
+
+pub(crate) fn wall() -> u64 {
+    seldom();
+    let me = ME.get() - 1;
+    state(|simulation| {
+        let skew = simulation.hosts[simulation.threads[me].host].skew;
+        (BEGINS + simulation.now).saturating_add_signed(skew)
+    })
+}
+
+/// The wall clock of the simulated database.
+pub fn database_time() -> u64 {
+    state(|simulation| BEGINS + simulation.now)
+}
+
+pub(crate) fn sleep(nanos: u64) {
+    let until = state(|simulation| simulation.now.saturating_add(nanos));
+    wait(State::Until(until));
+}
+
+/// Waits for a word, whose value has been looked at. False: in vain.
+pub(crate) fn wait_for_word(address: usize, until: Option<u64>) -> bool {
+    assert!(!WHOLE.get(), "a step of a simulated server waits");
+    wait(State::Word(address, until))
+}
+
+/// Wakes so many threads that wait for a word, in an order that the seed chooses.
+pub(crate) fn wake_word(address: usize, most: usize) -> usize {
+    let woken = state(|simulation| {
+        let mut waiting: Vec<usize> = (0..simulation.threads.len())
+            .filter(|&number| matches!(simulation.threads[number].state, State::Word(at, _) if at == address))
+            .filter(|&number| !simulation.hosts[simulation.threads[number].host].dead)
+            .collect();
+        let mut count = 0;
+        while count < most && !waiting.is_empty() {
+            let drawn = simulation.draw() % waiting.len() as u64;
+            let thread = waiting.swap_remove(drawn as usize);
+            (simulation.threads[thread].state, simulation.threads[thread].woken) = (State::Ready, true);
+            count += 1;
+        }
+        count
+    });
+    if woken > 0 {
+        point();
+    }
+    woken
+}
+
+/// A thread that this one is about to start.
+pub(crate) fn begin_thread() -> usize {
+    let me = ME.get() - 1;
+    state(|simulation| {
+        let host = simulation.threads[me].host;
+        let thread = Thread { host, state: State::Ready, woken: false, handle: 0, baton: Box::default() };
+        simulation.threads.push(thread);
+        simulation.threads.len()
+    })
+}
+
+/// It was started, or not.
+pub(crate) fn started(number: usize, handle: Option<libc::pthread_t>) {
+    state(|simulation| match handle {
+        Some(handle) => simulation.threads[number - 1].handle = handle,
+        None => simulation.threads[number - 1].state = State::Done,
+    });
+    point();
+}
+
+/// The first thing that a new thread does.
+pub(crate) fn enter_thread(number: usize, baton: *const AtomicU32) {
+    shim::take(baton);
+    ME.set(number);
+}
+
+/// The baton of a new thread.
+pub(crate) fn baton_of(number: usize) -> *const AtomicU32 {
+    state(|simulation| std::ptr::from_ref(&*simulation.threads[number - 1].baton))
+}
+
+/// The last thing that a thread does.
+pub(crate) fn leave_thread() {
+    if is_simulated() {
+        wait(State::Done);
+        ME.set(0);
+    }
+}
+
+/// Waits until another thread has left.
+pub(crate) fn join(handle: libc::pthread_t) {
+    let found = state(|simulation| simulation.threads.iter().rposition(|thread| thread.handle == handle));
+    if let Some(number) = found {
+        while state(|simulation| simulation.threads[number].state != State::Done) {
+            wait(State::Thread(number));
+        }
+    }
+}
+
+pub(crate) fn random(bytes: &mut [u8]) {
+    for chunk in bytes.chunks_mut(8) {
+        let drawn = state(|simulation| simulation.draw()).to_le_bytes();
+        chunk.copy_from_slice(&drawn[..chunk.len()]);
+    }
+}
+
+/// The deadline of a wait, from so long from now.
+pub(crate) fn after(nanos: u64) -> u64 {
+    state(|simulation| simulation.now.saturating_add(nanos))
+}

@@ -1,0 +1,322 @@
+//! The C library's functions by which the standard library waits, starts threads, and asks for the time, in front of the C library's own.
+//!
+//! `std::sync` and `std::thread` come down to a few of them (`syscall` for futexes, `pthread_create`, `pthread_join`, `nanosleep`, `clock_gettime`, `getrandom`). The program that links this
+//! crate has these here, which ask the [scheduler](crate::scheduler) in a thread of a simulation and the C library in all others. So what is simulated is the code that is shipped: nothing in it knows.
+#![expect(unsafe_code, reason = "this is the one place that meets the C library")]
+#![expect(clippy::disallowed_methods, reason = "it stands in for what may not be called")]
+
+use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use libc::{clockid_t, pthread_attr_t, pthread_t, size_t, ssize_t, timespec};
+use outrigger_clock::{Clock, NoRandom};
+
+use crate::scheduler;
+
+/// The time of a simulation.
+pub(crate) struct Virtual;
+
+impl Clock for Virtual {
+    fn monotonic(&self) -> Duration {
+        Duration::from_nanos(scheduler::monotonic())
+    }
+
+    fn wall(&self) -> Duration {
+        Duration::from_nanos(scheduler::wall())
+    }
+
+    fn sleep(&self, time: Duration) {
+        scheduler::sleep(time.as_nanos() as u64);
+    }
+
+    fn random(&self, bytes: &mut [u8]) -> Result<(), NoRandom> {
+        scheduler::random(bytes);
+        Ok(())
+    }
+}
+
+/// A function of the C library, which the one here stands in front of; of type `F`.
+struct Real<F> {
+    name: &'static CStr,
+    found: AtomicUsize,
+    function: PhantomData<F>,
+}
+
+impl<F> Real<F> {
+    const fn new(name: &'static CStr) -> Self {
+        assert!(size_of::<F>() == size_of::<usize>());
+        Self { name, found: AtomicUsize::new(0), function: PhantomData }
+    }
+
+    fn get(&self) -> F {
+        let mut found = self.found.load(Ordering::Relaxed);
+        if found == 0 {
+            // SAFETY: the name is a C string.
+            found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) } as usize;
+            if found == 0 {
+                // SAFETY: it ends the process.
+                unsafe { libc::abort() }
+            }
+            self.found.store(found, Ordering::Relaxed);
+        }
+        // SAFETY: `F` is the type of the function of this name, and as large as an address.
+        unsafe { std::mem::transmute_copy::<usize, F>(&found) }
+    }
+}
+
+type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
+type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+type Create = unsafe extern "C" fn(*mut pthread_t, *const pthread_attr_t, Start, *mut c_void) -> c_int;
+type Join = unsafe extern "C" fn(pthread_t, *mut *mut c_void) -> c_int;
+type Sleep = unsafe extern "C" fn(*const timespec, *mut timespec) -> c_int;
+type SleepBy = unsafe extern "C" fn(clockid_t, c_int, *const timespec, *mut timespec) -> c_int;
+type Time = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
+type Yield = unsafe extern "C" fn() -> c_int;
+type Random = unsafe extern "C" fn(*mut c_void, size_t, c_uint) -> ssize_t;
+
+static SYSCALL: Real<Syscall> = Real::new(c"syscall");
+static CREATE: Real<Create> = Real::new(c"pthread_create");
+static JOIN: Real<Join> = Real::new(c"pthread_join");
+static SLEEP: Real<Sleep> = Real::new(c"nanosleep");
+static SLEEP_BY: Real<SleepBy> = Real::new(c"clock_nanosleep");
+static TIME: Real<Time> = Real::new(c"clock_gettime");
+static YIELD: Real<Yield> = Real::new(c"sched_yield");
+static RANDOM: Real<Random> = Real::new(c"getrandom");
+
+fn nanos(time: timespec) -> u64 {
+    (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
+}
+
+fn fail(errno: c_int) -> c_long {
+    // SAFETY: it is this thread's own.
+    unsafe { *libc::__errno_location() = errno };
+    -1
+}
+
+/// # Safety
+/// As of the C library's. Of the arguments that a call does not have the values do not matter.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    if !scheduler::is_simulated() {
+        // SAFETY: as of the caller's.
+        return unsafe { SYSCALL.get()(number, a, b, c, d, e, f) };
+    }
+    if number == libc::SYS_getrandom {
+        // SAFETY: the caller has a buffer of this length.
+        return unsafe { getrandom(a as *mut c_void, b, c as c_uint) as c_long };
+    }
+    if number != libc::SYS_futex {
+        // SAFETY: as of the caller's.
+        return unsafe { SYSCALL.get()(number, a, b, c, d, e, f) };
+    }
+    let command = b as c_int & !(libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME);
+    match command {
+        libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => {
+            // SAFETY: the word is there, as the caller waits for it.
+            let word = unsafe { &*(a as *const AtomicU32) };
+            if word.load(Ordering::SeqCst) != c as u32 {
+                return fail(libc::EAGAIN);
+            }
+            // SAFETY: a time, or none.
+            let time = unsafe { (d as *const timespec).as_ref() }.map(|time| nanos(*time));
+            let is_span = command == libc::FUTEX_WAIT;
+            let until = time.map(|time| if is_span { scheduler::after(time) } else { time });
+            if scheduler::wait_for_word(a, until) { 0 } else { fail(libc::ETIMEDOUT) }
+        }
+        libc::FUTEX_WAKE | libc::FUTEX_WAKE_BITSET => {
+            scheduler::wake_word(a, (c as c_int).max(0) as usize) as c_long
+        }
+        _ => fail(libc::ENOSYS),
+    }
+}
+
+/// Gives a baton to the thread that waits for it.
+pub(crate) fn give(baton: *const AtomicU32) {
+    // SAFETY: batons are kept for as long as the process runs.
+    let word = unsafe { &*baton };
+    word.store(1, Ordering::Release);
+    let (command, most) = (libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, 1);
+    // SAFETY: the word is there.
+    unsafe { SYSCALL.get()(libc::SYS_futex, baton as usize, command as usize, most, 0, 0, 0) };
+}
+
+/// Waits for this thread's baton.
+pub(crate) fn take(baton: *const AtomicU32) {
+    // SAFETY: batons are kept for as long as the process runs.
+    let word = unsafe { &*baton };
+    let command = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    while word.swap(0, Ordering::Acquire) == 0 {
+        // SAFETY: the word is there.
+        unsafe { SYSCALL.get()(libc::SYS_futex, baton as usize, command as usize, 0, 0, 0, 0) };
+    }
+}
+
+/// This thread.
+pub(crate) fn own_handle() -> pthread_t {
+    // SAFETY: it cannot fail.
+    unsafe { libc::pthread_self() }
+}
+
+/// What a new thread of a simulation is to run.
+struct Begin {
+    number: usize,
+    baton: *const AtomicU32,
+    start: Start,
+    argument: *mut c_void,
+}
+
+/// The key whose destructor is the last thing that a thread runs: after those of all thread-local variables.
+fn last_key() -> libc::pthread_key_t {
+    static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
+    extern "C" fn leave(_: *mut c_void) {
+        scheduler::leave_thread();
+    }
+    if KEY.load(Ordering::Relaxed) == u32::MAX {
+        let mut key = 0;
+        // SAFETY: the key is written, and the function is there. Only the thread that has the baton comes here.
+        unsafe { libc::pthread_key_create(&raw mut key, Some(leave)) };
+        KEY.store(key, Ordering::Relaxed);
+    }
+    KEY.load(Ordering::Relaxed)
+}
+
+extern "C" fn begin(argument: *mut c_void) -> *mut c_void {
+    // SAFETY: `pthread_create` below made it, for this thread alone.
+    let begin = unsafe { Box::from_raw(argument.cast::<Begin>()) };
+    scheduler::enter_thread(begin.number, begin.baton);
+    // SAFETY: the key is there; the value only has to be something.
+    unsafe { libc::pthread_setspecific(last_key(), std::ptr::dangling::<u8>().cast()) };
+    let Begin { start, argument, .. } = *begin;
+    outrigger_clock::with(Arc::new(Virtual), || start(argument))
+}
+
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_create(
+    thread: *mut pthread_t,
+    attributes: *const pthread_attr_t,
+    start: Start,
+    argument: *mut c_void,
+) -> c_int {
+    let create = CREATE.get();
+    if !scheduler::is_simulated() {
+        // SAFETY: as of the caller's.
+        return unsafe { create(thread, attributes, start, argument) };
+    }
+    let number = scheduler::begin_thread();
+    let baton = scheduler::baton_of(number);
+    let argument = Box::into_raw(Box::new(Begin { number, baton, start, argument }));
+    // SAFETY: as of the caller's; `begin` takes the box.
+    let failed = unsafe { create(thread, attributes, begin, argument.cast()) };
+    // SAFETY: it has been written if the thread was started.
+    scheduler::started(number, (failed == 0).then(|| unsafe { *thread }));
+    failed
+}
+
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_join(thread: pthread_t, value: *mut *mut c_void) -> c_int {
+    if scheduler::is_simulated() {
+        scheduler::join(thread);
+    }
+    // SAFETY: as of the caller's.
+    unsafe { JOIN.get()(thread, value) }
+}
+
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int {
+    if !scheduler::is_simulated() {
+        // SAFETY: as of the caller's.
+        return unsafe { SLEEP.get()(time, left) };
+    }
+    // SAFETY: the caller has a time there.
+    scheduler::sleep(nanos(unsafe { *time }));
+    0
+}
+
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_nanosleep(
+    clock: clockid_t,
+    flags: c_int,
+    time: *const timespec,
+    left: *mut timespec,
+) -> c_int {
+    if !scheduler::is_simulated() {
+        // SAFETY: as of the caller's.
+        return unsafe { SLEEP_BY.get()(clock, flags, time, left) };
+    }
+    // SAFETY: the caller has a time there.
+    let time = nanos(unsafe { *time });
+    let begun = if flags & libc::TIMER_ABSTIME == 0 { 0 } else { scheduler::monotonic() };
+    scheduler::sleep(time.saturating_sub(begun));
+    0
+}
+
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
+    let now = match clock {
+        libc::CLOCK_MONOTONIC if scheduler::is_simulated() => scheduler::monotonic(),
+        libc::CLOCK_REALTIME if scheduler::is_simulated() => scheduler::wall(),
+        // SAFETY: as of the caller's.
+        _ => return unsafe { TIME.get()(clock, time) },
+    };
+    let now = timespec { tv_sec: (now / 1_000_000_000) as i64, tv_nsec: (now % 1_000_000_000) as i64 };
+    // SAFETY: the caller has room for a time there.
+    unsafe { time.write(now) };
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn sched_yield() -> c_int {
+    if !scheduler::is_simulated() {
+        // SAFETY: it takes nothing.
+        return unsafe { YIELD.get()() };
+    }
+    scheduler::point();
+    0
+}
+
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn getrandom(bytes: *mut c_void, len: size_t, flags: c_uint) -> ssize_t {
+    if !scheduler::is_simulated() {
+        // SAFETY: as of the caller's.
+        return unsafe { RANDOM.get()(bytes, len, flags) };
+    }
+    // SAFETY: the caller has a buffer of this length there.
+    scheduler::random(unsafe { std::slice::from_raw_parts_mut(bytes.cast(), len) });
+    len as ssize_t
+}
+
+/// Closes the files below a directory, as the system does with those of a process that is killed. The threads that had them never run again.
+pub(crate) fn close_below(directory: &std::path::Path) {
+    let open: Vec<_> = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten().collect();
+    for entry in open {
+        let leads = std::fs::read_link(entry.path()).is_ok_and(|target| target.starts_with(directory));
+        let number = entry.file_name().to_str().and_then(|name| name.parse::<c_int>().ok());
+        if let Some(number) = number.filter(|_| leads) {
+            // SAFETY: no thread that can run refers to it.
+            unsafe { libc::close(number) };
+        }
+    }
+}
