@@ -160,7 +160,7 @@ fn fill_up(disk: &Path) {
     let backend = LocalBackend::open(disk, true, false).unwrap();
     let mut writer = backend.create(PackId(1)).unwrap();
     let part = vec![1; 1 << 20];
-    let error = (0..20).find_map(|_| writer.append(&[IoSlice::new(&part)]).err()).expect("the disk is small");
+    let error = (0..64).find_map(|_| writer.append(&[IoSlice::new(&part)]).err()).expect("the disk is small");
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     assert!(error.to_string().contains("0000000000000001.pack"), "{error}");
     assert!(writer.append(&[IoSlice::new(&part)]).is_err(), "and stays unusable");

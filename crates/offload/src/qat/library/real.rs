@@ -22,7 +22,7 @@ fn real() -> Option<(Arc<Library>, MutexGuard<'static, ()>)> {
     match Library::open(named.as_deref()) {
         Ok(library) => Some((library, guard)),
         Err(why) if why.starts_with("no QATzip") => {
-            outrigger_workload::skipped!("{why}");
+            outrigger_workload::lacking!("{why}");
             None
         }
         // It is there, and is not what it is taken for.
@@ -40,7 +40,7 @@ fn text() -> Vec<u8> {
 fn without_a_card_it_says_so() {
     let Some((library, _guard)) = real() else { return };
     if library.start().is_ok() {
-        outrigger_workload::skipped!("there is a card");
+        outrigger_workload::lacking!("there is a card");
         return;
     }
     for fault in
