@@ -5,7 +5,7 @@
     test.py --slowest [N]            what took longest in the last run
 
 Cargo runs one executable after the other, each with a thread a processor. Most tests wait (for a server, a lease, a child), so this
-gives each executable several threads a processor, and runs those of crates/*/src beside them. `OUTRIGGER_REQUIRE=1` fails the run where
+gives each executable several threads a processor, and runs the program's tests beside those of all crates. `OUTRIGGER_REQUIRE=1` fails the run where
 a test was skipped for something that could be installed (crates/workload/src/skip.rs). Times and skips are kept in target/tests/.
 """
 import json
@@ -128,14 +128,15 @@ def main(arguments):
     slow = "--slow" in arguments
     found = sorted(executables(slow), key=lambda one: one[1] == "test")
     run = Run(slow, [argument for argument in arguments if argument != "--slow"])
-    # Executables of crates/*/src are quick: they run beside the large ones of tests/, one after the other.
-    large = [one for one in found if one[1] == "test"]
-    small = [one for one in found if one[1] != "test"]
-    beside = threading.Thread(target=lambda: [run.one(*one) for one in small])
-    beside.start()
-    for one in large:
-        run.one(*one)
-    beside.join()
+    # The largest, which mostly waits for processes, runs beside all others.
+    lanes = [[], []]
+    for one in found:
+        lanes[one[0] == "cli"].append(one)
+    threads = [threading.Thread(target=lambda lane=lane: [run.one(*one) for one in lane]) for lane in lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     run.documentation()
     sys.exit(0 if run.close() else 1)
 

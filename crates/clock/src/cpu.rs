@@ -1,6 +1,7 @@
 //! The system's clocks, and what processors have done.
 
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -16,25 +17,27 @@ fn read(id: ClockId) -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), time.tv_nsec as u32)
 }
 
+/// By the C library, not by the kernel: what stands in front of it (libfaketime, the simulation) is asked.
+#[expect(clippy::disallowed_methods, reason = "this is the one place")]
 impl Clock for System {
     fn monotonic(&self) -> Duration {
-        read(ClockId::Monotonic)
+        // A moment of the standard library's is nothing but a difference to another one.
+        static FIRST: LazyLock<Instant> = LazyLock::new(Instant::now);
+        Instant::now().saturating_duration_since(*FIRST)
     }
 
     fn wall(&self) -> Duration {
-        read(ClockId::Realtime)
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
     fn wall_coarse(&self) -> Duration {
         read(ClockId::RealtimeCoarse)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     fn sleep(&self, time: Duration) {
         std::thread::sleep(time);
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the one place")]
     fn random(&self, bytes: &mut [u8]) -> Result<(), NoRandom> {
         getrandom::fill(bytes).map_err(|error| NoRandom::new(error.to_string()))
     }

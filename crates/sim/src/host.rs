@@ -1,6 +1,6 @@
 //! A host: a mount of the simulated store, without a kernel, and what programs do in it.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ impl Host {
     ///
     /// # Errors
     /// The store's.
-    pub fn mount(servers: &Servers, dir: &PathBuf, condition: &Arc<Condition>) -> Result<Self> {
+    pub fn mount(servers: &Servers, dir: &Path, condition: &Arc<Condition>) -> Result<Self> {
         let store = Arc::new(servers.store(dir, condition)?);
         let mut options = SharedOptions::new(1);
         (options.snapshots, options.staging_bytes) = (false, 4 << 20);

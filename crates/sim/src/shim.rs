@@ -3,7 +3,6 @@
 //! `std::sync` and `std::thread` come down to a few of them (`syscall` for futexes, `pthread_create`, `pthread_join`, `nanosleep`, `clock_gettime`, `getrandom`). The program that links this
 //! crate has these here, which ask the [scheduler](crate::scheduler) in a thread of a simulation and the C library in all others. So what is simulated is the code that is shipped: nothing in it knows.
 #![expect(unsafe_code, reason = "this is the one place that meets the C library")]
-#![expect(clippy::disallowed_methods, reason = "it stands in for what may not be called")]
 
 use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
 use std::marker::PhantomData;
