@@ -170,7 +170,7 @@ mod tests {
     fn a_file_is_inherited_by_its_own_child_and_by_no_other() {
         let mut kept = Kept::default();
         let number = kept.add(in_memory("test", b"said").unwrap());
-        let script = format!("cat <&{}", number.to_str().unwrap());
+        let script = format!("cat /proc/self/fd/{}", number.to_str().unwrap());
         let read = |child: IoResult<Child>| child.unwrap().wait_with_output().unwrap();
         let command = || {
             let mut command = Command::new("sh");
