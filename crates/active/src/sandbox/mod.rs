@@ -290,7 +290,10 @@ impl Sandbox {
         let mut command = Command::new(program);
         command.args(words).args(["/bin/sh", "-c", COPY]).arg(from).env_clear().current_dir("/");
         command.stdin(std::process::Stdio::null());
-        let read = command.stdout(File::create(to)?).stderr(std::process::Stdio::piped()).output()?;
+        command.stdout(File::create(to)?).stderr(std::process::Stdio::piped());
+        let read = Kept::default().spawn(&mut command)?.wait_with_output()?;
+        // With it goes this process's copy of what was written to: a program that is open to be written cannot be run.
+        drop(command);
         if !read.status.success() {
             let said = String::from_utf8_lossy(&read.stderr);
             let why = format!("uid {} cannot run it: {}", who.uid, said.trim());

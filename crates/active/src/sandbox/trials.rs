@@ -34,8 +34,10 @@ fn tried(
 pub(super) fn can_become(setpriv: &Path, who: &Submitter) -> bool {
     let try_it = || {
         let [program, words @ ..] = becoming(setpriv, who);
-        let output = Command::new(program).args(words).arg("/bin/true").output();
-        let can = output.is_ok_and(|output| output.status.success());
+        let mut command = Command::new(program);
+        command.args(words).arg("/bin/true").stdout(Stdio::null()).stderr(Stdio::null());
+        let status = Kept::default().spawn(&mut command).and_then(|mut child| child.wait());
+        let can = status.is_ok_and(|status| status.success());
         if can { Ok(()) } else { Err(String::new()) }
     };
     tried(format!("{} {who:?}", setpriv.display()), try_it).is_ok()

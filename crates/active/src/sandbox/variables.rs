@@ -51,7 +51,8 @@ impl Kept {
     /// # Errors
     /// Those of [`Command::spawn`].
     pub fn spawn(&self, command: &mut Command) -> IoResult<Child> {
-        // What one child is to inherit another one that is started at the same moment would inherit as well. (To have the child itself keep them, between `fork` and `exec`, costs a `fork`, which is slow
+        // A child has what this process has open until it has become its program. So children are started one at a time: one that was started at the same moment would inherit what this one is to
+        // inherit, and could have a program open that was just copied here, which the kernel then refuses to run (ETXTBSY). (To have the child itself keep them, between `fork` and `exec`, costs a `fork`, which is slow
         // in a large process.)
         static STARTING: Mutex<()> = Mutex::new(());
         let _alone = STARTING.lock().expect("no panic while held");
