@@ -38,7 +38,7 @@ use flight::{Flight, Slot, finish, start};
 pub struct CudaOptions {
     /// Tasks in flight, each on a stream of its own; with 1, nothing overlaps.
     pub streams: usize,
-    /// Kernels stage data through shared memory; `None`: where that is the faster way ([`Context::stages`]).
+    /// Kernels stage data through shared memory; `None`: where that is the faster way on the device.
     pub staged: Option<bool>,
     /// Device memory and page-locked memory are kept from task to task.
     pub reuse: bool,
