@@ -48,7 +48,7 @@ class Run:
     """All executables of one run, and what became of their tests."""
 
     def __init__(self, slow, filters):
-        self.arguments = ["-Zunstable-options", "--report-time", *filters]
+        self.arguments = ["-Zunstable-options", "--report-time", f"--test-threads={THREADS}", *filters]
         if slow:
             # Those of a cluster have a script that starts one.
             self.arguments += ["--ignored", "--skip=cluster"]
@@ -63,9 +63,7 @@ class Run:
         if bench and self.filters:
             return
         began = time.monotonic()
-        # The program's tests wait for processes nearly all the time.
-        threads = THREADS * 2 if crate == "cli" else THREADS
-        command = [path] if bench else [path, *self.arguments, f"--test-threads={threads}"]
+        command = [path] if bench else [path, *self.arguments]
         child = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         label = f"{crate} {name}" if kind in ("test", "bench") else f"{crate} src"
         found = [] if bench else [(f"{label} {m[1]}", m[2], float(m[3] or 0)) for m in map(LINE.match, child.stdout.splitlines()) if m]
