@@ -58,7 +58,7 @@ test: need
 
 # The slow rest: experiments, soaks, kill loops and benchmarks at a tiny size (what is marked slow); a real Ceph; long models; kernels under
 # sanitizers; the C header. A suite of its own (of simulation, of POSIX, of histories) is a target and a word here.
-SLOW := test-slow test-cluster test-long test-sanitized header-check
+SLOW := test-slow test-cluster histories test-long test-sanitized header-check
 
 test-slow: need
 	@scripts/test.py --slow
