@@ -34,7 +34,7 @@ impl Servers {
     ///
     /// # Errors
     /// The store's.
-    pub fn store(&self, dir: &std::path::Path, condition: &Arc<Condition>) -> Result<Store> {
+    pub fn store(&self, dir: &Path, condition: &Arc<Condition>) -> Result<Store> {
         let link = Link::new(Arc::clone(&self.database), Arc::clone(condition));
         let packs = Packs::new(self.packs.clone(), Arc::clone(condition));
         Store::open_together(dir, &self.config, Arc::new(link), Arc::new(packs))

@@ -31,6 +31,14 @@ pub struct Condition {
     pub away_until: AtomicU64,
 }
 
+impl Condition {
+    /// A message is on its way, to the database or to the packs.
+    pub fn travel(&self) {
+        let most = self.delay_micros.load(Relaxed);
+        outrigger_clock::sleep(Duration::from_micros(20 + scheduler::below(most)));
+    }
+}
+
 /// See the module.
 pub struct Link {
     database: Arc<SqliteMeta>,
@@ -47,14 +55,9 @@ impl Link {
         Self { database, condition }
     }
 
-    fn travel(&self) {
-        let most = self.condition.delay_micros.load(Relaxed);
-        outrigger_clock::sleep(Duration::from_micros(20 + scheduler::below(most)));
-    }
-
     /// A request arrives, or not.
     fn send(&self, what: &str) -> Result<()> {
-        self.travel();
+        self.condition.travel();
         if u128::from(self.condition.away_until.load(Relaxed)) > scheduler::elapsed().as_nanos() {
             // As long as a client waits for a server that does not answer.
             outrigger_clock::sleep(Duration::from_secs(5));
@@ -69,22 +72,8 @@ impl Link {
     fn call<T>(&self, what: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
         self.send(what)?;
         let answer = scheduler::whole(call);
-        self.travel();
+        self.condition.travel();
         answer
-    }
-
-    fn commit_over(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
-        self.send("commit")?;
-        if planted::is(Planted::AcknowledgedBeforeCommit) && scheduler::below(8) == 0 {
-            return Ok(Committed::default());
-        }
-        let changed = planted::change_commit(commit);
-        let done = scheduler::whole(|| self.database.commit(session, &changed));
-        self.travel();
-        if planted::is(Planted::UnknownIsFailed) && scheduler::below(8) == 0 {
-            return Err(away("commit"));
-        }
-        done
     }
 }
 
@@ -98,17 +87,27 @@ macro_rules! pass_on {
 
 impl Meta for Link {
     fn jobs(&self) -> Option<&dyn jobs::Jobs> {
-        self.travel();
+        self.condition.travel();
         self.database.jobs()
     }
 
     fn loose(&self) -> Option<&dyn loose::Loose> {
-        self.travel();
+        self.condition.travel();
         self.database.loose()
     }
 
     fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
-        self.commit_over(session, commit)
+        self.send("commit")?;
+        if planted::is(Planted::AcknowledgedBeforeCommit) && scheduler::below(8) == 0 {
+            return Ok(Committed::default());
+        }
+        let changed = planted::change_commit(commit);
+        let done = scheduler::whole(|| self.database.commit(session, &changed));
+        self.condition.travel();
+        if planted::is(Planted::UnknownIsFailed) && scheduler::below(8) == 0 {
+            return Err(away("commit"));
+        }
+        done
     }
 
     fn has_happened(&self, unanswered: Unanswered) -> Result<bool> {

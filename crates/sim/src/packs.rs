@@ -3,7 +3,6 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use outrigger_format::PackId;
 use outrigger_store::backend::{Backend, MemoryBackend, PackWriter};
@@ -25,9 +24,7 @@ struct Writer {
 }
 
 fn travel(condition: &Condition, what: &str) -> Result<()> {
-    outrigger_clock::sleep(Duration::from_micros(
-        20 + scheduler::below(condition.delay_micros.load(Relaxed)),
-    ));
+    condition.travel();
     if scheduler::below(1000) < condition.packs_fail.load(Relaxed) {
         return Err(Error::new(ErrorKind::Io, format!("{what}: the simulated pack store cannot be reached")));
     }

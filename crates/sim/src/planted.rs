@@ -26,16 +26,6 @@ pub enum Planted {
 
 static NOW: AtomicU8 = AtomicU8::new(0);
 
-/// All of them.
-pub const ALL: [Planted; 6] = [
-    Planted::LostExpectation,
-    Planted::LostComparison,
-    Planted::AcknowledgedBeforeCommit,
-    Planted::UnknownIsFailed,
-    Planted::LostPack,
-    Planted::WrongBytes,
-];
-
 /// Plants it in place of the one before.
 pub fn plant(fault: Planted) {
     NOW.store(fault as u8, Relaxed);
