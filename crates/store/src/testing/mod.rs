@@ -7,6 +7,7 @@ pub mod crash;
 pub mod damage;
 pub mod faulty;
 pub mod gateway;
+mod meta_calls;
 pub mod s3;
 pub mod wrapped;
 
