@@ -210,6 +210,12 @@ impl<'a> Permissions<'a> {
     }
 }
 
+/// Refuses a job that would run as root with nothing that keeps it in: whoever may write to the database could have put it there.
+pub(crate) fn refused_as_root() -> Error {
+    let why = "it would run as root and is not kept in: submit it as another user or with --sandbox strict, or have an agent run it that was started with --allow-root";
+    Error::new(ErrorKind::Denied, why)
+}
+
 /// Whom this process runs a job's programs as, and whose rights in the store count: the user that its row names, as this host knows him.
 ///
 /// # Errors

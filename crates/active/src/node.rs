@@ -29,7 +29,7 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::cgroup::Groups;
 use crate::foreground::Busy;
-use crate::identity::{Submitter, runnable_as};
+use crate::identity::{Submitter, refused_as_root, runnable_as};
 use crate::progress::Counters;
 use crate::rules::Watcher;
 use crate::runner::{self, Beside, Report, RunOptions, Stragglers, runner_of};
@@ -508,14 +508,13 @@ impl Agent<'_, '_> {
         refuses
     }
 
-    /// Refuses a job that would run as root, with nothing that keeps it in: whoever may write to the database could have put it there.
+    /// What the runner would refuse, as far as the row tells it: such a job is not begun here again and again.
     fn require_root_allowed(&self, spec: &Spec, who: Option<Submitter>) -> Result<()> {
         let as_root = spec.sandbox == Mode::Off && who.is_none_or(|who| who.is_root());
         if self.options.allow_root || !as_root || !rustix::process::geteuid().is_root() {
             return Ok(());
         }
-        let why = "it would run as root without a sandbox: submit it as another user or with --sandbox strict, or start the agent with --allow-root";
-        Err(Error::new(ErrorKind::Denied, why))
+        Err(refused_as_root())
     }
 
     fn begin(&mut self, job: JobId, follows: bool, beside: Option<Beside>) {

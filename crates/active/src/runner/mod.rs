@@ -38,7 +38,7 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 use crate::attempt::{Feed, Watch};
 use crate::cgroup::Groups;
 use crate::foreground::{Busy, Yielding};
-use crate::identity::runnable_as;
+use crate::identity::{refused_as_root, runnable_as};
 use crate::mount::Joined;
 use crate::progress::Counters;
 use crate::sandbox::Sandbox;
@@ -280,10 +280,7 @@ fn work(
     }
     let sandbox = Sandbox::find_for(&spec)?.for_submitter(spec.submitter.as_ref())?.idle(options.idle);
     if sandbox.is_root() && !options.as_root {
-        let why = format!(
-            "job {job} would run as root and is not kept in: submit it as another user or with --sandbox strict, or have an agent run it that may (`node --allow-root`)"
-        );
-        return Err(Error::new(ErrorKind::Denied, why));
+        return Err(refused_as_root().context(format!("job {job}")));
     }
     let set = |counter: &std::sync::atomic::AtomicU64, value: u64| counter.store(value, Ordering::Relaxed);
     set(&counters.bytes_expected, inputs.bytes());
