@@ -154,6 +154,13 @@ pub enum Record {
         /// Its tags.
         tags: Vec<Vec<u8>>,
     },
+    /// A snapshot has these tags, in place of those that it had.
+    Tags {
+        /// Its name.
+        name: Vec<u8>,
+        /// Its tags.
+        tags: Vec<Vec<u8>>,
+    },
     /// A snapshot was deleted.
     Forget {
         /// Its name.
@@ -226,6 +233,20 @@ fn zigzag(value: i64) -> u64 {
 
 fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
+}
+
+fn put_strings(out: &mut Vec<u8>, strings: &[Vec<u8>]) {
+    out.put_varint(strings.len() as u64);
+    strings.iter().for_each(|string| out.put_bytes(string));
+}
+
+fn get_strings(cursor: &mut Cursor<'_>) -> Result<Vec<Vec<u8>>, FormatError> {
+    let count = cursor.varint()?;
+    let mut strings = Vec::new();
+    for _ in 0..count {
+        strings.push(cursor.bytes()?.to_vec());
+    }
+    Ok(strings)
 }
 
 fn put_time(out: &mut Vec<u8>, time: Time) {
@@ -345,8 +366,12 @@ impl Record {
                 out.push(4);
                 out.put_bytes(name);
                 out.put_varint(*time);
-                out.put_varint(tags.len() as u64);
-                tags.iter().for_each(|tag| out.put_bytes(tag));
+                put_strings(out, tags);
+            }
+            Self::Tags { name, tags } => {
+                out.push(15);
+                out.put_bytes(name);
+                put_strings(out, tags);
             }
             Self::Forget { name } => {
                 out.push(5);
@@ -407,14 +432,12 @@ impl Record {
                 new_parent: cursor.varint()?,
                 new_name: cursor.bytes()?.to_vec(),
             },
-            4 => {
-                let (name, time, count) = (cursor.bytes()?.to_vec(), cursor.varint()?, cursor.varint()?);
-                let mut tags = Vec::new();
-                for _ in 0..count {
-                    tags.push(cursor.bytes()?.to_vec());
-                }
-                Self::Snapshot { name, time, tags }
-            }
+            4 => Self::Snapshot {
+                name: cursor.bytes()?.to_vec(),
+                time: cursor.varint()?,
+                tags: get_strings(cursor)?,
+            },
+            15 => Self::Tags { name: cursor.bytes()?.to_vec(), tags: get_strings(cursor)? },
             5 => Self::Forget { name: cursor.bytes()?.to_vec() },
             6 => Self::Reset,
             7 => Self::Version {
@@ -549,6 +572,7 @@ mod tests {
             Record::Unlink { parent: 1, name: b"a\nb".to_vec() },
             Record::Rename { parent: 1, name: b"x".to_vec(), new_parent: 300, new_name: b"y".to_vec() },
             Record::Snapshot { name: b"s".to_vec(), time: 1 << 60, tags: vec![b"t".to_vec()] },
+            Record::Tags { name: b"s".to_vec(), tags: vec![b"t".to_vec(), b"u".to_vec()] },
             Record::Forget { name: b"s".to_vec() },
             Record::Version { inode: 5, number: 2, time: 3, mtime: Time::default(), root: root.clone() },
         ];

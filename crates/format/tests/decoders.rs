@@ -42,6 +42,7 @@ fn records(root: &Root) -> Vec<Record> {
         Record::Unlink { parent: 1, name: name.clone() },
         Record::Rename { parent: 1, name: name.clone(), new_parent: 2, new_name: b"n".to_vec() },
         Record::Snapshot { name: name.clone(), time: 5, tags: vec![b"t".to_vec()] },
+        Record::Tags { name: name.clone(), tags: vec![b"t".to_vec()] },
         Record::Forget { name: name.clone() },
         Record::Name { parent: 1, name: name.clone(), inode: Some(9) },
         Record::Name { parent: 1, name, inode: None },

@@ -13,6 +13,7 @@ mod error;
 mod follow;
 pub mod gc;
 mod health;
+pub mod host;
 pub mod index;
 pub mod latency;
 pub mod local;

@@ -14,7 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ use outrigger_format::{PackId, Root};
 
 use crate::error::{Context, Error, ErrorKind, Result, Unanswered};
 use crate::meta::{Generation, Meta, PackMark, PackState, PinTarget, SessionId, SessionKind, SessionRow};
-use crate::owner;
+use crate::write::BeforeSnapshot;
+use crate::{host, owner};
 
 /// How long a session is believed alive without a word, seconds. A process of this host that is killed is noticed at once by its
 /// lock file.
@@ -73,6 +74,7 @@ pub struct Session {
     shared: Arc<Shared>,
     renewer: Option<JoinHandle<()>>,
     lock_path: Option<PathBuf>,
+    before: OnceLock<Arc<BeforeSnapshot>>,
     _lock: Option<File>,
 }
 
@@ -97,7 +99,7 @@ impl Session {
                 .context(|| format!("cannot lock {}", path.display()))?;
             (lock, lock_path) = (Some(file), Some(path));
         }
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host = host::name();
         let description = format!("{name} {host} {} {what}", std::process::id());
         let (id, generation) = meta.open_session(kind, &description, LEASE_SECS)?;
         let shared = Arc::new(Shared {
@@ -113,7 +115,18 @@ impl Session {
         });
         let renewing = Arc::clone(&shared);
         let renewer = std::thread::spawn(move || renewing.renew());
-        Ok(Arc::new(Self { shared, renewer: Some(renewer), lock_path, _lock: lock }))
+        let before = OnceLock::new();
+        Ok(Arc::new(Self { shared, renewer: Some(renewer), lock_path, before, _lock: lock }))
+    }
+
+    /// Has writers of this session take `before` in front of their first transaction, as that says. The first call counts.
+    pub fn take_before(&self, before: &Arc<BeforeSnapshot>) {
+        let _ = self.before.set(Arc::clone(before));
+    }
+
+    /// What [`Session::take_before`] was given.
+    pub(crate) fn before_snapshot(&self) -> Option<&BeforeSnapshot> {
+        self.before.get().map(|before| &**before)
     }
 
     /// Its number.

@@ -7,7 +7,9 @@ use outrigger_format::{ChunkerSpec, CodecChoice};
 use outrigger_offload::{Budget, Compression};
 
 use crate::error::{Context, Error, ErrorKind, Result};
+use crate::local::put::{Origin, SOURCE};
 use crate::meta::{At, Inode, Meta, ROOT_INODE};
+use crate::ops::retention::{AUTOMATIC, parse_age};
 use crate::store::Store;
 
 /// A path within a store: its components. Absolute and relative paths mean the same.
@@ -148,6 +150,7 @@ impl Overrides {
 /// All policies of a store, for looking up what holds in a directory.
 pub struct Policies {
     by_inode: BTreeMap<u64, BTreeMap<String, String>>,
+    sources: BTreeMap<u64, String>,
     default: WritePolicy,
     overrides: Overrides,
 }
@@ -160,7 +163,18 @@ impl Policies {
     pub fn load(store: &Store) -> Result<Self> {
         let config = &store.config;
         let default = WritePolicy { chunker: config.chunker, codec: config.codec.into(), dedup: true };
-        Ok(Self { by_inode: store.meta.all_policies()?, default, overrides: Overrides::default() })
+        let (mut by_inode, mut sources) = (store.meta.all_policies()?, BTreeMap::new());
+        by_inode.retain(|inode, policies| {
+            sources.extend(policies.remove(SOURCE).map(|source| (*inode, source)));
+            policies.remove(AUTOMATIC);
+            !policies.is_empty()
+        });
+        Ok(Self { by_inode, sources, default, overrides: Overrides::default() })
+    }
+
+    /// Directory → the source that it mirrors, as text.
+    pub(crate) fn sources(&self) -> &BTreeMap<u64, String> {
+        &self.sources
     }
 
     /// The same, with `overrides` over every one of them, and over the store's defaults.
@@ -241,6 +255,9 @@ pub fn check_policy(key: &str, value: &str) -> Result<()> {
         "chunker" => ChunkerSpec::parse(value).map(|_| ()).context(|| "policy chunker".to_string()),
         "dedup" | "filters" if value == "on" || value == "off" => Ok(()),
         "dedup" | "filters" => invalid(format!("{key}={value}: use on or off")),
+        SOURCE if Origin::parse(value).is_some() => Ok(()),
+        AUTOMATIC if parse_age(value).is_some() => Ok(()),
+        AUTOMATIC => invalid(format!("{key}={value}: use a number of days, as 30d, or forever")),
         "budget" if parse_budget(value).is_some() => Ok(()),
         "budget" => invalid(format!("budget={value}: use a share of the source from 1 to 99 (per cent)")),
         _ => invalid(format!(

@@ -14,7 +14,8 @@ use crate::operation::LogFlags;
 pub use helper::command_line;
 pub use mount_options::MountFlags;
 pub use values::{
-    chunker, codec, fingerprint, oracle, policy, profile, size, small_size, store_path, store_paths, threads,
+    age, check_store, chunker, codec, fingerprint, oracle, policy, profile, size, small_size, store_path,
+    store_paths, threads,
 };
 
 const EXAMPLES: &str = "\
@@ -73,6 +74,7 @@ pub enum Command {
     Rm(c::edit::RmArgs),
     Mv(c::edit::MvArgs),
     Cp(c::edit::CpArgs),
+    Undo(c::before::UndoArgs),
     #[command(subcommand)]
     Snapshot(c::snapshot::SnapshotCommand),
     Keep(c::keep::KeepArgs),

@@ -3,15 +3,64 @@
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, parse_size};
 use outrigger_store::Profile;
+use outrigger_store::local::put::SOURCE;
+use outrigger_store::meta::is_postgres_url;
+use outrigger_store::ops::retention::{AUTOMATIC, parse_age};
 use outrigger_store::tree::{StorePath, check_policy};
 use outrigger_store::write::OracleMode;
 
 use crate::exit::Failure;
+
+/// Refuses what is meant to be something else than a directory, and would become one of that name.
+///
+/// # Errors
+/// A usage failure that names the command that does what was meant.
+pub fn check_store(dir: &Path) -> Result<(), Failure> {
+    let Some(text) = dir.to_str() else { return Ok(()) };
+    if is_postgres_url(text) {
+        return Ok(());
+    }
+    if text == "~" || text.starts_with("~/") {
+        return Err(Failure::usage(format!(
+            "the shell has left `{text}` as it is, so it would become a directory named `~` here; write \"$HOME{}\"",
+            &text[1..]
+        )));
+    }
+    let Some((scheme, _)) = text.split_once(':') else { return Ok(()) };
+    let is_scheme =
+        !scheme.is_empty() && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    let is_url = is_scheme && text[scheme.len()..].starts_with("://");
+    // As other backup programs write them.
+    let is_known = ["s3", "sftp", "rclone", "rest", "b2", "azure", "gs", "swift"].contains(&scheme);
+    if !is_url && !is_known {
+        return Ok(());
+    }
+    Err(Failure::usage(match scheme {
+        "s3" | "rados" => format!(
+            "`{text}` can hold a store's packs, but not its names: `outrigger -s ./store init --packs '{}'` makes one with its names in \
+             ./store (or -s postgres://… for several hosts)",
+            if is_url { text } else { "s3://BUCKET/PREFIX?endpoint=URL" }
+        ),
+        "file" => format!(
+            "a store is named by its directory: `outrigger -s {} …`",
+            text.trim_start_matches("file:").trim_start_matches("//")
+        ),
+        "rclone" | "sftp" => format!(
+            "`{text}` is no store: mount it first (`{}`), and give that directory",
+            if scheme == "sftp" { "sshfs USER@HOST:DIR /mnt" } else { "rclone mount REMOTE:DIR /mnt" }
+        ),
+        _ => format!(
+            "`{text}` is no store: give a directory, or postgres://user@host/database; packs can lie in s3://, rados:// or file:/ \
+             (`outrigger init --help`)"
+        ),
+    }))
+}
 
 /// `zstd:3`, `gzip:6`, `lz4`, `none`, `auto`.
 pub fn codec(text: &str) -> Result<CodecChoice, String> {
@@ -95,8 +144,22 @@ pub fn small_size(text: &str) -> Result<u32, String> {
 pub fn policy(text: &str) -> Result<(String, String), String> {
     let (key, value) =
         text.split_once('=').ok_or_else(|| format!("`{text}` is not KEY=VALUE, such as versions=5"))?;
+    if [SOURCE, AUTOMATIC].contains(&key) {
+        return Err(format!(
+            "`{key}` is set by `outrigger {}`",
+            if key == SOURCE { "put" } else { "keep --automatic" }
+        ));
+    }
     check_policy(key, value).map_err(|error| error.to_string())?;
     Ok((key.to_string(), value.to_string()))
+}
+
+/// `30d`, `12h`, `forever`.
+pub fn age(text: &str) -> Result<String, String> {
+    let known = parse_age(text).is_some();
+    known
+        .then(|| text.to_string())
+        .ok_or_else(|| format!("`{text}`: use days as 30d, hours as 12h, or forever"))
 }
 
 /// 1 to 1024.

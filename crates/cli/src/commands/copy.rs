@@ -12,6 +12,7 @@ use outrigger_store::copy::{CopyOptions, CopyProgress, CopyReport, copy};
 use outrigger_store::{Error, ErrorKind, Store};
 
 use super::{Context, beside};
+use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
 use crate::operation;
@@ -77,6 +78,8 @@ impl From<Failure> for Failed {
 }
 
 pub fn run(context: &Context, args: CopyArgs) -> Outcome {
+    args::check_store(&args.source)?;
+    args::check_store(&args.destination)?;
     let packs = args.packs.as_deref().map(Location::parse).transpose()?;
     let options = CopyOptions { to: args.destination, packs, threads: context.threads, verify: args.verify };
     let mut round = 0u64;

@@ -7,10 +7,12 @@ use clap::Args;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::meta::At;
-use outrigger_store::ops::edit::{EditReport, copy, remove, rename};
+use outrigger_store::ops::edit::{EditReport, copy, remove, rename, targets};
 use outrigger_store::tree::{StorePath, find};
+use outrigger_store::write::BeforeSnapshot;
 
 use super::Context;
+use super::before::{self, Before};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, counted, print_json, print_text, size};
@@ -20,7 +22,8 @@ const RM_EXAMPLES: &str = "\
 Examples:
   outrigger rm notes.txt
   outrigger rm -r tree old
-  outrigger rm -r tree && outrigger gc      also gives back the space";
+  outrigger rm -r tree && outrigger undo    takes it back
+  outrigger rm -r --no-snapshot tree && outrigger gc    cannot be taken back, and gives back the space";
 
 const MV_EXAMPLES: &str = "\
 Examples:
@@ -34,7 +37,7 @@ Examples:
 
 /// Remove files and trees
 ///
-/// Earlier versions of a file go with its last name. Snapshots keep what they have. The space comes back with `outrigger gc`.
+/// A snapshot is taken first, which `outrigger undo` goes back to; once it is old enough, or deleted, the space comes back with `outrigger gc`. Earlier versions of a file go with its last name.
 #[derive(Args)]
 #[command(after_help = RM_EXAMPLES)]
 pub struct RmArgs {
@@ -44,17 +47,21 @@ pub struct RmArgs {
     /// Directories too, with all that is in them
     #[arg(short, long)]
     recursive: bool,
+    #[command(flatten)]
+    before: Before,
 }
 
 /// Move or rename
 ///
-/// A file that is in the way is replaced, and its earlier versions go with it; `put` and `cp` over it keep them.
+/// A file that is in the way is replaced, and its earlier versions go with it; `put` and `cp` over it keep them. A snapshot is taken before, which `outrigger undo` goes back to.
 #[derive(Args)]
 #[command(after_help = MV_EXAMPLES)]
 pub struct MvArgs {
     /// Paths in the store, then the new name, or a directory to move them into
     #[arg(required = true, value_name = "PATH> <NEW")]
     paths: Vec<OsString>,
+    #[command(flatten)]
+    before: Before,
 }
 
 /// Copy within the store, without copying data
@@ -69,6 +76,8 @@ pub struct CpArgs {
     recursive: bool,
     #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
     at: Option<String>,
+    #[command(flatten)]
+    before: Before,
 }
 
 /// Takes the last of at least two paths.
@@ -96,7 +105,9 @@ fn check_slash(store: &Store, given: Option<&OsString>, to: &StorePath) -> Resul
 pub fn rm(context: &Context, args: RmArgs) -> Outcome {
     let paths = args::store_paths(&args.paths)?;
     let store = context.open_for_changes()?;
-    let report = remove(&store, &paths, args.recursive)?;
+    let before = args.before.snapshot(&store, "rm", Vec::new(), &paths)?;
+    let report = remove(&store, &paths, args.recursive, before.as_ref())?;
+    let before = before::settle(&store, before.as_deref(), report.counts);
     context.settle(&store);
     let EditReport { entries, files, directories, .. } = report;
     if context.json {
@@ -105,7 +116,8 @@ pub fn rm(context: &Context, args: RmArgs) -> Outcome {
                 .with("removed", entries)
                 .with("files", files)
                 .with("directories", directories)
-                .with("bytes", 0),
+                .with("bytes", 0)
+                .with("snapshot_before", before),
         )?;
     } else if !context.quiet {
         let files = counted(files, "file", "files");
@@ -113,7 +125,7 @@ pub fn rm(context: &Context, args: RmArgs) -> Outcome {
             0 => String::new(),
             some => format!(" and {}", counted(some, "directory", "directories")),
         };
-        print_text(&format!("removed {files}{directories}\n"))?;
+        print_text(&format!("removed {files}{directories}{}\n", before::hint(before.as_deref())))?;
     }
     Ok(Exit::Done)
 }
@@ -123,7 +135,10 @@ pub fn mv(context: &Context, args: MvArgs) -> Outcome {
     let to = last(&mut paths, "where to? Give at least one path, then its new name")?;
     let store = context.open_for_changes()?;
     check_slash(&store, args.paths.last(), &to)?;
-    done(context, &store, "moved", rename(&store, &paths, &to)?)
+    let worked_on = targets(&*store.meta, &paths, &to)?.into_iter().flat_map(|(from, to)| [from, to]);
+    let before = args.before.snapshot(&store, "mv", Vec::new(), &worked_on.collect::<Vec<_>>())?;
+    let report = rename(&store, &paths, &to, before.as_ref())?;
+    done(context, &store, "moved", report, before.as_deref())
 }
 
 pub fn cp(context: &Context, args: CpArgs) -> Outcome {
@@ -133,13 +148,28 @@ pub fn cp(context: &Context, args: CpArgs) -> Outcome {
     check_slash(&store, args.paths.last(), &to)?;
     let snapshot = args.at.as_deref().map(|at| when::resolve(&store, at)).transpose()?;
     let snapshot = snapshot.as_ref().map(|snapshot| snapshot.name.as_str());
-    done(context, &store, "copied", copy(&store, snapshot, &paths, &to, args.recursive)?)
+    let worked_on = targets(&*store.meta, &paths, &to)?.into_iter().map(|(_, to)| to);
+    let before = args.before.snapshot(&store, "cp", Vec::new(), &worked_on.collect::<Vec<_>>())?;
+    let report = copy(&store, snapshot, &paths, &to, args.recursive, before.as_ref())?;
+    done(context, &store, "copied", report, before.as_deref())
 }
 
-fn done(context: &Context, store: &Store, what: &str, report: EditReport) -> Outcome {
+fn done(
+    context: &Context,
+    store: &Store,
+    what: &str,
+    report: EditReport,
+    before: Option<&BeforeSnapshot>,
+) -> Outcome {
+    let before = before::settle(store, before, report.counts);
     context.settle(store);
     if context.json {
-        print_json(Object::new().with(what, report.entries).with("bytes", report.bytes))?;
+        print_json(
+            Object::new()
+                .with(what, report.entries)
+                .with("bytes", report.bytes)
+                .with("snapshot_before", before),
+        )?;
     } else if !context.quiet {
         let entries = counted(report.entries, "entry", "entries");
         let bytes = if report.bytes > 0 {
@@ -147,7 +177,7 @@ fn done(context: &Context, store: &Store, what: &str, report: EditReport) -> Out
         } else {
             String::new()
         };
-        print_text(&format!("{what} {entries}{bytes}\n"))?;
+        print_text(&format!("{what} {entries}{bytes}{}\n", before::hint(before.as_deref())))?;
     }
     Ok(Exit::Done)
 }

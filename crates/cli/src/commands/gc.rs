@@ -8,6 +8,8 @@ use outrigger_active::runner::forget_ended as forget;
 use outrigger_clock::Instant;
 use outrigger_store::Store;
 use outrigger_store::gc::{GcOptions, GcProgress, GcReport, collect};
+use outrigger_store::ops::facts::{Facts, Kind};
+use outrigger_store::ops::snapshots;
 
 use super::Context;
 use crate::exit::{Exit, Failure, Outcome};
@@ -20,6 +22,9 @@ Examples:
   outrigger gc --dry-run
   outrigger gc
   outrigger gc --grace 86400      packs stay another day: for databases restored from yesterday's copy
+
+Automatic snapshots that are old enough are deleted first (`outrigger keep --automatic` says how old). What other snapshots see stays,
+and is said.
 
 It may run beside puts and gets: nothing waits for it, and nothing that is needed goes.";
 
@@ -47,6 +52,15 @@ pub fn run(context: &Context, args: GcArgs) -> Outcome {
         let jobs = counted(forgotten, "job", "jobs");
         print_text(&format!("forgot {jobs} that had failed or been cancelled\n"))?;
     }
+    let expired = snapshots::expired(&store, None)?;
+    if !args.dry_run {
+        snapshots::delete(&store, &expired)?;
+    }
+    if !expired.is_empty() && !context.quiet && !context.json {
+        let what = if args.dry_run { "would delete" } else { "deleted" };
+        let many = counted(expired.len() as u64, "automatic snapshot", "automatic snapshots");
+        print_text(&format!("{what} {many} older than {}\n", snapshots::automatic_age(&store)?))?;
+    }
     let progress = Arc::new(GcProgress::default());
     let bar = shown(context, &progress);
     let options = GcOptions {
@@ -65,9 +79,34 @@ pub fn run(context: &Context, args: GcArgs) -> Outcome {
     if context.json {
         print_report(&report)?;
     } else if !context.quiet {
-        print_text(&describe(&report, started.elapsed().as_secs_f64()))?;
+        print_text(&(describe(&report, started.elapsed().as_secs_f64()) + &holders(&store)?))?;
     }
     Ok(left_alone(&report.unreadable))
+}
+
+/// Says which snapshots keep what is not in the tree any more, so that nobody looks elsewhere for the space.
+fn holders(store: &Store) -> Result<String, Failure> {
+    let facts: Vec<_> = store.meta.snapshots()?.into_iter().map(|row| (Facts::of(&row), row.name)).collect();
+    let of = |kind: Kind| facts.iter().filter(move |(facts, _)| facts.kind == kind);
+    let mut parts = Vec::new();
+    for (kind, how) in [
+        (Kind::Automatic, format!("each for {}", snapshots::automatic_age(store)?)),
+        (Kind::Dated, "until `outrigger keep` deletes them".to_string()),
+        (Kind::Named, "until they are deleted by name".to_string()),
+    ] {
+        let names: Vec<&str> = of(kind).map(|(_, name)| name.as_str()).collect();
+        if !names.is_empty() {
+            let shown = if names.len() > 3 { String::new() } else { format!(" ({})", names.join(", ")) };
+            parts.push(format!("{} {}{shown} {how}", count(names.len() as u64), kind.name()));
+        }
+    }
+    if parts.is_empty() {
+        return Ok(String::new());
+    }
+    Ok(format!(
+        "what was removed or replaced stays as long as a snapshot sees it: {}; `outrigger snapshot list` shows them\n",
+        parts.join(", ")
+    ))
 }
 
 fn forget_ended(store: &Store, days: u64) -> Result<u64, Failure> {

@@ -3,14 +3,18 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use outrigger_clock::Instant;
+use outrigger_store::ops::facts::Counts;
 use outrigger_store::ops::snapshots;
+use outrigger_store::write::CommitTotals;
 
+use super::before::{self, Before};
 use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
@@ -25,7 +29,8 @@ Examples:
   xzcat linux.tar.xz | outrigger import - --to linux
   tar c --xattrs src | outrigger import - --to src --tag nightly
 
-Entries are added to what is at PATH already, as `tar x` would. A leading slash is dropped; entries with `..` in their name are skipped and named
+Entries are added to what is at PATH already, as `tar x` would; a snapshot is taken before something is replaced, which
+`outrigger undo` goes back to. A leading slash is dropped; entries with `..` in their name are skipped and named
 (exit code 4).";
 
 /// Store what a tar archive holds
@@ -40,6 +45,8 @@ pub struct ImportArgs {
     /// Take a snapshot afterwards, with this tag
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
+    #[command(flatten)]
+    before: Before,
     #[command(flatten)]
     offload: Offload,
 }
@@ -67,15 +74,19 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again");
     let bar = Bar::start_reading(&progress, context.quiet, len, read);
-    let imported = import(&store, archive, first, &to, context.threads, &progress);
+    let sources = if args.file == "-" { Vec::new() } else { vec![args.file.as_bytes().to_vec()] };
+    let before = args.before.snapshot(&store, "import", sources, std::slice::from_ref(&to))?;
+    let imported = import(&store, archive, first, &to, context.threads, &progress, before.as_ref());
     drop(bar);
     let Imported { summary, entries, broken } = imported?;
+    let CommitTotals { created, changed, removed, .. } = summary.totals;
+    let before = before::settle(&store, before.as_deref(), Counts { created, changed, removed });
     let broken = broken.map(|error| broken_archive(&args.file, &error));
     // A snapshot says that all of it is there.
     let snapshot = if args.tag.is_empty() || broken.is_some() {
         None
     } else {
-        Some(snapshots::create(&store, None, &snapshot::name_now(), &args.tag)?)
+        Some(snapshot::tagged(&store, &args.tag, "import", vec![args.file.as_bytes().to_vec()])?)
     };
     context.settle(&store);
     offload::remember(&store);
@@ -91,18 +102,20 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
             .with("bytes_stored", view.bytes_stored)
             .with("seconds", secs)
             .with("snapshot", snapshot.map(|snapshot| snapshot.name))
+            .with("snapshot_before", before)
             .with("skipped", skipped_json(&progress))
             .with("devices", offload::json(&store))
             .with("table_cache", offload::json_of_table_cache(&store));
         print_json(object)?;
     } else if !context.quiet {
         print_text(&format!(
-            "{}, {} in {}: {} new, {} stored\n",
+            "{}, {} in {}: {} new, {} stored{}\n",
             counted(entries, "entry", "entries"),
             size(view.bytes_done),
             duration(secs),
             size(view.bytes_new),
-            size(view.bytes_stored)
+            size(view.bytes_stored),
+            before::hint(before.as_deref()),
         ))?;
         print_text(&offload::told(&store))?;
     }

@@ -3,6 +3,7 @@
 use clap::Args;
 use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, print_size};
 use outrigger_store::backend::Location;
+use outrigger_store::ops::retention::AUTOMATIC_DEFAULT;
 use outrigger_store::{Profile, Store, StoreConfig};
 
 use super::Context;
@@ -99,11 +100,13 @@ pub fn run(context: &Context, args: InitArgs) -> Outcome {
             .with("frame_size", config.frame_size)
             .with("pack_size", config.pack_size)
             .with("packs", config.packs.as_ref().map(Location::to_string))
-            .with("experiment", config.experiment);
+            .with("experiment", config.experiment)
+            .with("automatic", AUTOMATIC_DEFAULT);
         print_json(object)?;
     } else if !context.quiet {
         print_text(&format!(
-            "made a store {}in {}: {}, {}, {}, frames of {}, packs of {}{}\n",
+            "made a store {}in {}: {}, {}, {}, frames of {}, packs of {}{}\nwhat commands remove or replace can be taken back for {AUTOMATIC_DEFAULT} \
+             (`outrigger undo`; `outrigger keep --automatic AGE` sets how long)\n",
             if config.experiment { "for experiments " } else { "" },
             dir.display(),
             config.chunker,

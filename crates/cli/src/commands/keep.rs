@@ -4,12 +4,16 @@ use clap::Args;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use outrigger_format::catalogue::Time;
-use outrigger_store::meta::SnapshotRow;
-use outrigger_store::ops::retention::{Candidate, Retention};
+use outrigger_store::Store;
+use outrigger_store::meta::{ROOT_INODE, SessionKind, SnapshotRow};
+use outrigger_store::ops::facts::{Facts, Kind};
+use outrigger_store::ops::retention::{AUTOMATIC, Candidate, Retention};
 use outrigger_store::ops::snapshots;
+use outrigger_store::policy::set_policy;
 use serde_json::Value;
 
 use super::{Context, snapshot};
+use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, counted, local, print_json, print_text};
 
@@ -17,14 +21,19 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger keep --last 10 --daily 7 --weekly 4 --monthly 12 --dry-run
   outrigger keep --daily 7 --tag release && outrigger gc
+  outrigger keep --automatic 7d                from now on, automatic snapshots stay for a week
   outrigger keep --of nightly --last 30        only those tagged nightly are looked at
+
+Named snapshots stay, whatever the rules say, and so do those that are held; the rules are for dated ones, as `put --tag` and
+timers take them. Automatic ones, which commands take before they remove or replace something, go when they are old
+enough: --automatic says how old, for good, and `gc` deletes them too.
 
 Rules add up: a snapshot is kept when any of them says so. Of each hour, day, ISO week, month or year (in the machine's
 time zone) the newest snapshot counts; periods without snapshots are not counted.";
 
 /// Keep snapshots by rules, and delete the others
 ///
-/// Without any rule nothing is deleted; nor when a tag to keep is on no snapshot at all, nor when all would go, unless --delete-all is given. The space comes back with `outrigger gc`.
+/// Only dated snapshots are looked at, and automatic ones that are old enough go; named ones stay. Without any rule nothing is deleted; nor when a tag to keep is on no snapshot at all, nor when all would go, unless --delete-all is given. The space comes back with `outrigger gc`.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct KeepArgs {
@@ -52,6 +61,9 @@ pub struct KeepArgs {
     /// Look at snapshots with this tag only, and leave all others alone
     #[arg(long, value_name = "TAG")]
     of: Option<String>,
+    /// How long automatic snapshots stay from now on: days (30d, as it is at first), hours (12h) or forever
+    #[arg(long, value_name = "AGE", value_parser = args::age)]
+    automatic: Option<String>,
     /// Allow that no rule keeps any of the snapshots that are looked at, and all of them go
     #[arg(long)]
     delete_all: bool,
@@ -60,56 +72,60 @@ pub struct KeepArgs {
     dry_run: bool,
 }
 
+/// Why a snapshot stays; none for one that goes.
+type Reasons = Vec<&'static str>;
+
 pub fn run(context: &Context, args: KeepArgs) -> Outcome {
     let retention = Retention {
         last: args.last,
         periods: [args.hourly, args.daily, args.weekly, args.monthly, args.yearly],
-        tags: args.tag,
+        tags: args.tag.clone(),
     };
-    if retention.is_empty() {
+    if retention.is_empty() && args.automatic.is_none() {
         return Err(Failure::usage(
             "no rule says what to keep; give at least one, such as --last 10 or --daily 7",
         ));
     }
     let store = if args.dry_run { context.open()? } else { context.open_for_upkeep()? };
-    let mut rows = store.meta.snapshots()?;
-    // A mistyped tag keeps nothing, and what it was meant to keep would go.
-    if let Some(tag) = retention.tags.iter().find(|tag| !rows.iter().any(|row| row.tags.contains(tag))) {
-        return Err(Failure::usage(format!(
-            "no snapshot has the tag `{tag}`, nothing was deleted; `outrigger snapshot list` shows the tags that there are"
-        )));
+    if let Some(age) = args.automatic.as_ref().filter(|_| !args.dry_run) {
+        let session = store.session(SessionKind::Writer, "keep")?;
+        set_policy(&store, &session, ROOT_INODE, AUTOMATIC, Some(age))?;
     }
-    if let Some(of) = &args.of {
-        rows.retain(|row| row.tags.contains(of));
-    }
-    rows.sort_by_key(|row| row.time);
-    let zone = TimeZone::system();
-    let candidates: Vec<Candidate<'_>> =
-        rows.iter().map(|row| Candidate { tags: &row.tags, keys: keys(row.time, &zone) }).collect();
-    let reasons = retention.decide(&candidates);
+    let rows = looked_at(&store, &retention, args.of.as_deref())?;
+    let expired = snapshots::expired(&store, args.automatic.as_deref())?;
+    let reasons = reasons(&rows, &retention, &expired);
     let gone: Vec<String> = rows
         .iter()
         .zip(&reasons)
         .filter(|(_, reasons)| reasons.is_empty())
-        .map(|(row, _)| row.name.clone())
+        .map(|((row, _), _)| row.name.clone())
         .collect();
-    if !gone.is_empty() && gone.len() == rows.len() && !args.delete_all {
+    let dated = |row: &(SnapshotRow, Facts)| row.1.kind == Kind::Dated;
+    let (all, left) = (
+        rows.iter().filter(|row| dated(row)).count(),
+        rows.iter().zip(&reasons).filter(|(row, reasons)| dated(row) && !reasons.is_empty()).count(),
+    );
+    if !retention.is_empty() && all > 0 && left == 0 && !args.delete_all {
         return Err(Failure::usage(format!(
             "the rules keep none of {}, nothing was deleted; if all of them shall go, say --delete-all",
-            counted(rows.len() as u64, "snapshot", "snapshots")
+            counted(all as u64, "dated snapshot", "dated snapshots")
         )));
     }
-    if !args.dry_run && !gone.is_empty() {
+    if !args.dry_run {
         snapshots::delete(&store, &gone)?;
         context.settle(&store);
     }
     if context.json {
-        let facts = |(row, reasons): (&SnapshotRow, &Vec<&str>)| -> Value {
+        let facts = |((row, _), reasons): (&(SnapshotRow, Facts), &Reasons)| -> Value {
             snapshot::json(row).with("kept", !reasons.is_empty()).with("rules", reasons.clone()).into()
         };
         let list: Vec<Value> = rows.iter().zip(&reasons).map(facts).collect();
         print_json(
-            Object::new().with("dry_run", args.dry_run).with("deleted", gone).with("snapshots", list),
+            Object::new()
+                .with("dry_run", args.dry_run)
+                .with("automatic", snapshots::automatic_age(&store)?)
+                .with("deleted", gone)
+                .with("snapshots", list),
         )?;
     } else if !context.quiet {
         print_text(&describe(&rows, &reasons, args.dry_run))?;
@@ -117,10 +133,58 @@ pub fn run(context: &Context, args: KeepArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-fn describe(rows: &[SnapshotRow], reasons: &[Vec<&str>], dry_run: bool) -> String {
-    let width = rows.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
+/// The snapshots that the rules are asked about, oldest first.
+fn looked_at(
+    store: &Store,
+    retention: &Retention,
+    of: Option<&str>,
+) -> Result<Vec<(SnapshotRow, Facts)>, Failure> {
+    let mut rows: Vec<_> = store.meta.snapshots()?.into_iter().map(|row| (Facts::of(&row), row)).collect();
+    let has = |facts: &Facts, tag: &str| facts.tags.iter().any(|own| own == tag);
+    // A mistyped tag keeps nothing, and what it was meant to keep would go.
+    if let Some(tag) = retention.tags.iter().find(|tag| !rows.iter().any(|(facts, _)| has(facts, tag))) {
+        return Err(Failure::usage(format!(
+            "no snapshot has the tag `{tag}`, nothing was deleted; `outrigger snapshot list` shows the tags that there are"
+        )));
+    }
+    if let Some(of) = of {
+        rows.retain(|(facts, _)| has(facts, of));
+    }
+    rows.sort_by_key(|(_, row)| row.time);
+    Ok(rows.into_iter().map(|(facts, row)| (row, facts)).collect())
+}
+
+/// For each snapshot, why it stays. Rules are asked about dated ones only: an automatic one of the same day does not take the place of a
+/// nightly one.
+fn reasons(rows: &[(SnapshotRow, Facts)], retention: &Retention, expired: &[String]) -> Vec<Reasons> {
+    let zone = TimeZone::system();
+    let dated = rows.iter().filter(|(_, facts)| facts.kind == Kind::Dated);
+    let candidates: Vec<Candidate<'_>> =
+        dated.map(|(row, facts)| Candidate { tags: &facts.tags, keys: keys(row.time, &zone) }).collect();
+    // Only --automatic: nothing is said about dated ones.
+    let decided = match retention.is_empty() {
+        true => vec![vec!["no rule"]; candidates.len()],
+        false => retention.decide(&candidates),
+    };
+    let mut decided = decided.into_iter();
+    rows.iter()
+        .map(|(row, facts)| {
+            let mut reasons = match facts.kind {
+                Kind::Named => vec!["named"],
+                Kind::Automatic if expired.contains(&row.name) => Vec::new(),
+                Kind::Automatic => vec!["age"],
+                Kind::Dated => decided.next().unwrap_or_default(),
+            };
+            reasons.extend(facts.held.then_some("held"));
+            reasons
+        })
+        .collect()
+}
+
+fn describe(rows: &[(SnapshotRow, Facts)], reasons: &[Reasons], dry_run: bool) -> String {
+    let width = rows.iter().map(|(row, _)| row.name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
-    for (row, reasons) in rows.iter().zip(reasons) {
+    for ((row, _), reasons) in rows.iter().zip(reasons) {
         let verdict = match (reasons.is_empty(), dry_run) {
             (false, _) => format!("keep ({})", reasons.join(", ")),
             (true, true) => "would delete".to_string(),

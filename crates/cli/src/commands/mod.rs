@@ -2,6 +2,7 @@
 
 pub mod advise;
 mod advise_text;
+pub mod before;
 pub mod bench;
 pub mod beside;
 pub mod calibrate;
@@ -57,7 +58,7 @@ use outrigger_store::Store;
 use outrigger_store::ops::View;
 use outrigger_store::write::{Progress, Skipped};
 
-use crate::args::{Cli, Command, Globals};
+use crate::args::{self, Cli, Command, Globals};
 use crate::exit::{Exit, Failure, Outcome, without_numbers};
 use crate::operation::{self, LogFlags};
 use crate::output::{Object, complain};
@@ -109,6 +110,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Rm(args) => edit::rm(context, args),
         Command::Mv(args) => edit::mv(context, args),
         Command::Cp(args) => edit::cp(context, args),
+        Command::Undo(args) => before::undo(context, &args),
         Command::Snapshot(args) => snapshot::run(context, args),
         Command::Keep(args) => keep::run(context, args),
         Command::Stats(args) => stats::run(context, args),
@@ -146,7 +148,10 @@ impl Context {
     /// A usage failure when none was named.
     pub fn store_dir(&self) -> Result<&Path, Failure> {
         let none = "no store was named; give one with --store DIR, or set OUTRIGGER_STORE";
-        self.store.as_deref().filter(|dir| !dir.as_os_str().is_empty()).ok_or_else(|| Failure::usage(none))
+        let dir = self.store.as_deref().filter(|dir| !dir.as_os_str().is_empty());
+        let dir = dir.ok_or_else(|| Failure::usage(none))?;
+        args::check_store(dir)?;
+        Ok(dir)
     }
 
     /// Opens the store for reading; it is still registered as a reader where the store can be written. What a mount has staged is stored first.

@@ -1,12 +1,15 @@
 //! `policy`: how files below a directory are cut, compressed and kept.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use clap::{Args, Subcommand};
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
+use outrigger_store::local::put::SOURCE;
 use outrigger_store::meta::{At, ROOT_INODE, SessionKind};
 use outrigger_store::ops::listing;
+use outrigger_store::ops::retention::AUTOMATIC;
 use outrigger_store::policy::set_policy;
 use outrigger_store::tree::{Policies, StorePath, require};
 use serde_json::Value;
@@ -123,8 +126,15 @@ fn set(context: &Context, args: &SetArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// Leaves out what commands note of a directory.
+fn forget_notes(policies: &mut BTreeMap<String, String>) {
+    policies.remove(SOURCE);
+    policies.remove(AUTOMATIC);
+}
+
 fn own(store: &Store, inode: u64) -> Result<Object, Failure> {
-    let policies = store.meta.policies(inode)?;
+    let mut policies = store.meta.policies(inode)?;
+    forget_notes(&mut policies);
     Ok(policies.into_iter().fold(Object::new(), |object, (key, value)| object.with(&key, value)))
 }
 
@@ -181,7 +191,11 @@ fn get(context: &Context, args: &GetArgs) -> Outcome {
 
 fn list(context: &Context) -> Outcome {
     let store = context.open()?;
-    let all = store.meta.all_policies()?;
+    let mut all = store.meta.all_policies()?;
+    all.retain(|_, policies| {
+        forget_notes(policies);
+        !policies.is_empty()
+    });
     let mut found = Vec::new();
     if all.contains_key(&ROOT_INODE) {
         found.push((b"/".to_vec(), ROOT_INODE));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,12 +12,14 @@ use outrigger_format::ChunkerSpec;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::backend::place_on;
-use outrigger_store::local::put::{Exclude, PutOptions, PutReport, Source, put};
+use outrigger_store::local::put::{Exclude, MirrorRules, Plan, PutOptions, PutReport, Source, put};
 use outrigger_store::meta::{At, SnapshotRow};
+use outrigger_store::ops::facts::Counts;
 use outrigger_store::ops::snapshots;
 use outrigger_store::tree::{Overrides, StorePath, find};
-use outrigger_store::write::{OracleMode, Progress};
+use outrigger_store::write::{CommitTotals, OracleMode, Progress};
 
+use super::before::{self, Before};
 use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
@@ -32,6 +34,7 @@ Examples:
   outrigger put src                        the same, at src
   outrigger put notes.txt                  one file, at notes.txt
   outrigger put a b c --to backup          several, at backup/a, backup/b, backup/c
+  outrigger put ~/src --to src -n          what that would store, replace and remove, without changing anything
   outrigger put ~/src --to src --exclude target --exclude '*.o' --tag nightly
   outrigger put ~/src --exclude /target     ~/src/target, and no other target
   pg_dump db | outrigger put - --to dumps/db.sql
@@ -40,8 +43,10 @@ Examples:
   outrigger put data --oracle record:oracle   for experiments: compute and write down …
   outrigger put data --to again --oracle replay:oracle   … and then hash at no cost
 
-What the source does not have any more is removed from the store too, unless --keep-missing is given;
-snapshots keep it. What has not changed since the last put (size, mtime, ctime, inode) is not read again.";
+A directory is mirrored: what the source does not have any more is removed from PATH too, unless --keep-missing is
+given; `put -n` says what would go. A put that removes or replaces something takes a snapshot first, and `outrigger undo`
+takes the put back. PATH remembers the host, path and file system of its source, and no other replaces it unless
+--replace-source is given. What has not changed since the last put (size, mtime, ctime, inode) is not read again.";
 
 /// Store files, trees, or standard input
 #[derive(Args)]
@@ -67,6 +72,17 @@ pub struct PutArgs {
     /// Do not remove what the source does not have
     #[arg(long)]
     keep_missing: bool,
+    /// Only say what would be stored, replaced and removed
+    #[arg(long, short = 'n', conflicts_with_all = ["tag", "oracle"])]
+    dry_run: bool,
+    /// Put it although PATH holds what came from another directory, host or file system, or PATH is the root; PATH mirrors this source from now on
+    #[arg(long)]
+    replace_source: bool,
+    /// Put an empty directory over one that is not empty
+    #[arg(long)]
+    allow_empty: bool,
+    #[command(flatten)]
+    before: Before,
     /// Do not enter other file systems
     #[arg(long)]
     one_file_system: bool,
@@ -104,10 +120,19 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
         oracle: args.oracle,
         overrides: Overrides { chunker: args.chunker, dedup: args.no_dedup.then_some(false) },
         host: None,
+        mirror: Some(MirrorRules { replace_source: args.replace_source, allow_empty: args.allow_empty }),
+        dry_run: args.dry_run,
+        before: None,
     };
+    if args.to.as_ref().is_some_and(|to| to.is_empty()) {
+        return Err(Failure::usage(
+            "--to is empty, as of a variable that is not set; name a directory, or say --to / --replace-source if it is meant to become the \
+             whole store",
+        ));
+    }
     let to = args.to.as_deref().map(args::store_path).transpose()?;
     let targets = targets(&args.sources, to.as_ref())?;
-    let store = context.open_for_changes()?;
+    let store = if args.dry_run { context.open()? } else { context.open_for_changes()? };
     if let Some(host) = &args.place {
         options.host = Some(place_on(&*store.backend, host)?.into());
     }
@@ -118,6 +143,11 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
         Source::Path(path) => Some(path.clone()),
         Source::Stream(_) => None,
     });
+    let origins: Vec<Vec<u8>> = paths.clone().map(|path| origin(&path)).collect();
+    if !args.dry_run {
+        let targets: Vec<StorePath> = sources.iter().map(|(_, target)| target.clone()).collect();
+        options.before = args.before.snapshot(&store, "put", origins.clone(), &targets)?;
+    }
     let total = Total::default();
     let bar = Bar::start(&progress, context.quiet, Arc::clone(&total), true);
     if bar.is_some() && paths.clone().count() == sources.len() {
@@ -126,19 +156,21 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     let report = put(&store, sources, &options, context.threads, &progress);
     drop(bar);
     let report = report?;
-    let snapshot = if args.tag.is_empty() {
-        None
-    } else {
-        Some(snapshots::create(&store, None, &snapshot::name_now(), &args.tag)?)
-    };
+    if let Some(plan) = &report.plan {
+        return planned(context, plan, &progress);
+    }
+    let before = before::settle(&store, options.before.as_deref(), counts(&report));
+    let snapshot =
+        if args.tag.is_empty() { None } else { Some(snapshot::tagged(&store, &args.tag, "put", origins)?) };
     context.settle(&store);
     offload::remember(&store);
     offload::complain_of_devices(&store, &progress);
     super::complain_of_packs(&store);
     let secs = started.elapsed().as_secs_f64();
-    operation::step("done", &summary(&report, snapshot.as_ref(), secs));
+    let said = summary(&report, snapshot.as_ref(), before.as_deref(), secs);
+    operation::step("done", &said);
     if context.json {
-        let object = json(&report, snapshot.as_ref(), secs, &progress);
+        let object = json(&report, snapshot.as_ref(), secs, &progress).with("snapshot_before", before);
         print_json(
             object
                 .with("devices", offload::json(&store))
@@ -146,7 +178,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
                 .with("verified", super::verified_json(&store)),
         )?;
     } else if !context.quiet {
-        print_text(&(summary(&report, snapshot.as_ref(), secs) + &offload::told(&store)))?;
+        print_text(&(said + &offload::told(&store)))?;
     }
     Ok(report_skipped(&progress))
 }
@@ -261,7 +293,51 @@ fn file_target(store: &Store, source: &OsStr, target: StorePath) -> Result<Store
     Ok(target)
 }
 
-fn summary(report: &PutReport, snapshot: Option<&SnapshotRow>, secs: f64) -> String {
+/// Where a source lies, for who asks later.
+fn origin(path: &Path) -> Vec<u8> {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).into_os_string().into_vec()
+}
+
+fn counts(report: &PutReport) -> Counts {
+    let CommitTotals { created, changed, removed, .. } = report.write.totals;
+    Counts { created, changed, removed }
+}
+
+/// Removed paths that are listed one by one.
+const LISTED: usize = 20;
+
+/// Says what a put would do.
+fn planned(context: &Context, plan: &Plan, progress: &Progress) -> Outcome {
+    let removed: Vec<String> = plan.removed.iter().map(StorePath::to_string).collect();
+    if context.json {
+        print_json(
+            Object::new()
+                .with("dry_run", true)
+                .with("entries_created", plan.created)
+                .with("entries_changed", plan.changed)
+                .with("bytes", plan.bytes)
+                .with("entries_removed", plan.entries_removed)
+                .with("removed", removed)
+                .with("skipped", skipped_json(progress)),
+        )?;
+    } else if !context.quiet {
+        let mut text: String =
+            removed.iter().take(LISTED).map(|path| format!("would remove {path}\n")).collect();
+        if removed.len() > LISTED {
+            text += &format!("would remove {} more\n", count((removed.len() - LISTED) as u64));
+        }
+        print_text(&format!(
+            "{text}would store {} and replace {}, {} in all; would remove {}; nothing was changed\n",
+            counted(plan.created, "new entry", "new entries"),
+            count(plan.changed),
+            size(plan.bytes),
+            counted(plan.entries_removed, "entry", "entries"),
+        ))?;
+    }
+    Ok(report_skipped(progress))
+}
+
+fn summary(report: &PutReport, snapshot: Option<&SnapshotRow>, before: Option<&str>, secs: f64) -> String {
     let view = &report.write.progress;
     let (files, bytes) = (view.files_done + view.files_unchanged, view.bytes_done + view.bytes_unchanged);
     let mut text = format!("{}, {} in {}", counted(files, "file", "files"), size(bytes), duration(secs));
@@ -282,6 +358,13 @@ fn summary(report: &PutReport, snapshot: Option<&SnapshotRow>, secs: f64) -> Str
     }
     if report.walk.removed > 0 {
         text += &format!("; {} removed", count(report.walk.removed));
+        let entries = report.write.totals.removed;
+        if entries > report.walk.removed {
+            text += &format!(" ({} with all in them)", count(entries));
+        }
+    }
+    if let Some(before) = before {
+        text += &format!("; `outrigger undo` takes it back (snapshot {before})");
     }
     if let Some(snapshot) = snapshot {
         text += &format!("; snapshot {}", snapshot.name);

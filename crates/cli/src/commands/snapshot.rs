@@ -3,13 +3,17 @@
 use clap::{Args, Subcommand};
 use jiff::Zoned;
 use outrigger_format::catalogue::Time;
+use outrigger_store::Store;
+use outrigger_store::host::Identity;
 use outrigger_store::meta::SnapshotRow;
+use outrigger_store::ops::facts::{Counts, Facts, Kind};
 use outrigger_store::ops::snapshots;
+use outrigger_store::tree::{StorePath, show};
 use serde_json::Value;
 
 use super::Context;
-use crate::exit::{Exit, Outcome};
-use crate::output::{Object, counted, local, print_json, print_text, rfc3339_nanos};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Object, count, counted, local, print_json, print_text, rfc3339_nanos};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +21,13 @@ Examples:
   outrigger snapshot create --tag weekly
   outrigger snapshot list
   outrigger ls --at before-upgrade
+  outrigger snapshot hold before-upgrade
   outrigger snapshot delete before-upgrade";
+
+const HOLD_EXAMPLES: &str = "\
+Examples:
+  outrigger snapshot hold before-put-20261127-121500.123     stays, however old it gets
+  outrigger snapshot release before-put-20261127-121500.123";
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -36,7 +46,8 @@ Examples:
 
 /// Create, list and delete snapshots: named moments of the whole tree
 ///
-/// A snapshot costs nothing but what later changes would have freed. `put --tag` makes one too; `keep` deletes old ones.
+/// A snapshot costs nothing but what later changes would have freed. There are three kinds. Named ones have a name that somebody gave them, and stay until they are deleted by that name. Dated ones are
+/// named by their time, as by `put --tag`; `keep` deletes old ones by its rules. Automatic ones are taken by commands before they remove or replace something, for `undo`, and go by their age.
 #[derive(Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub enum SnapshotCommand {
@@ -47,8 +58,14 @@ pub enum SnapshotCommand {
     #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
     /// Delete snapshots; what only they had goes with the next `gc`
-    #[command(after_help = DELETE_EXAMPLES)]
-    Delete(DeleteArgs),
+    #[command(after_help = DELETE_EXAMPLES, visible_alias = "rm")]
+    Delete(NamesArgs),
+    /// Hold snapshots of any kind: neither age nor rules nor `delete` remove them
+    #[command(after_help = HOLD_EXAMPLES)]
+    Hold(NamesArgs),
+    /// Let snapshots go again that are held
+    #[command(after_help = HOLD_EXAMPLES)]
+    Release(NamesArgs),
 }
 
 #[derive(Args)]
@@ -68,7 +85,7 @@ pub struct ListArgs {
 }
 
 #[derive(Args)]
-pub struct DeleteArgs {
+pub struct NamesArgs {
     /// Their names
     #[arg(required = true, value_name = "NAME")]
     names: Vec<String>,
@@ -79,6 +96,8 @@ pub fn run(context: &Context, command: SnapshotCommand) -> Outcome {
         SnapshotCommand::Create(args) => create(context, &args),
         SnapshotCommand::List(args) => list(context, &args),
         SnapshotCommand::Delete(args) => delete(context, &args),
+        SnapshotCommand::Hold(args) => hold(context, &args, true),
+        SnapshotCommand::Release(args) => hold(context, &args, false),
     }
 }
 
@@ -87,17 +106,74 @@ pub fn name_now() -> String {
     Zoned::now().strftime("%Y%m%d-%H%M%S.%3f").to_string()
 }
 
+/// A snapshot that a command takes afterwards, with these tags.
+pub fn tagged(
+    store: &Store,
+    tags: &[String],
+    command: &str,
+    sources: Vec<Vec<u8>>,
+) -> Result<SnapshotRow, Failure> {
+    let facts = Facts { command: Some(command.to_string()), sources, ..facts_now(tags) };
+    Ok(snapshots::create_with(store, None, &name_now(), facts)?)
+}
+
+fn facts_now(tags: &[String]) -> Facts {
+    Facts { host: Some(Identity::this().name), tags: tags.to_vec(), ..Facts::default() }
+}
+
 /// A snapshot's facts.
 pub fn json(snapshot: &SnapshotRow) -> Object {
+    let facts = Facts::of(snapshot);
+    let changes = facts.counts.map(|Counts { created, changed, removed }| {
+        Value::from(Object::new().with("created", created).with("changed", changed).with("removed", removed))
+    });
+    let sources: Vec<String> = facts.sources.iter().map(|source| show(source)).collect();
+    let targets: Vec<String> = facts.targets.iter().map(StorePath::to_string).collect();
     Object::new()
         .with("name", snapshot.name.as_str())
         .with("time", rfc3339_nanos(snapshot.time))
-        .with("tags", snapshot.tags.clone())
+        .with("kind", facts.kind.name())
+        .with("held", facts.held)
+        .with("host", facts.host)
+        .with("command", facts.command)
+        .with("sources", sources)
+        .with("targets", targets)
+        .with("changes", changes)
+        .with("tags", facts.tags)
+}
+
+/// What a command worked on, shortly.
+pub fn targets(facts: &Facts) -> String {
+    match &facts.targets[..] {
+        [] => String::new(),
+        [one] => one.to_string(),
+        [one, more @ ..] => format!("{one} and {}", counted(more.len() as u64, "other path", "other paths")),
+    }
+}
+
+/// What a snapshot is about: its tags, its host, and the command that took it with what that did.
+fn about(facts: &Facts) -> String {
+    let mut parts = Vec::new();
+    parts.extend((!facts.tags.is_empty()).then(|| facts.tags.join(",")));
+    parts.extend(facts.host.as_ref().map(|host| format!("on {}", show(host.as_bytes()))));
+    if let Some(command) = &facts.command {
+        let sources: Vec<String> = facts.sources.iter().take(3).map(|source| show(source)).collect();
+        let more = if facts.sources.len() > 3 { " …" } else { "" };
+        let before = if facts.kind == Kind::Automatic { "before " } else { "" };
+        let at = if facts.targets.is_empty() { String::new() } else { format!(" at {}", targets(facts)) };
+        let from = if sources.is_empty() { String::new() } else { format!(" {}{more}", sources.join(" ")) };
+        parts.push(format!("{before}{command}{from}{at}"));
+    }
+    parts.extend(facts.counts.map(|Counts { created, changed, removed }| {
+        format!("{} new, {} changed, {} removed", count(created), count(changed), count(removed))
+    }));
+    parts.join("  ")
 }
 
 fn create(context: &Context, args: &CreateArgs) -> Outcome {
     let store = context.open_for_snapshot()?;
-    let snapshot = snapshots::create(&store, args.name.as_deref(), &name_now(), &args.tag)?;
+    let facts = facts_now(&args.tag);
+    let snapshot = snapshots::create_with(&store, args.name.as_deref(), &name_now(), facts)?;
     context.settle(&store);
     if context.json {
         print_json(json(&snapshot))?;
@@ -120,8 +196,11 @@ fn list(context: &Context, args: &ListArgs) -> Outcome {
     }
     let width = snapshots.iter().map(|snapshot| snapshot.name.chars().count()).max().unwrap_or(0);
     let mut text = String::new();
-    for SnapshotRow { name, time, tags, .. } in &snapshots {
-        let line = format!("{name:width$}  {}  {}", local(Time::from_nanos(*time)), tags.join(","));
+    for row in &snapshots {
+        let (SnapshotRow { name, time, .. }, facts) = (row, Facts::of(row));
+        let kind =
+            if facts.held { format!("{}, held", facts.kind.name()) } else { facts.kind.name().to_string() };
+        let line = format!("{name:width$}  {}  {kind:9}  {}", local(Time::from_nanos(*time)), about(&facts));
         text += line.trim_end();
         text.push('\n');
     }
@@ -129,7 +208,20 @@ fn list(context: &Context, args: &ListArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-fn delete(context: &Context, args: &DeleteArgs) -> Outcome {
+fn hold(context: &Context, args: &NamesArgs, held: bool) -> Outcome {
+    let store = context.open_for_upkeep()?;
+    snapshots::hold(&store, &args.names, held)?;
+    context.settle(&store);
+    let what = if held { "held" } else { "released" };
+    if context.json {
+        print_json(Object::new().with(what, args.names.clone()))?;
+    } else if !context.quiet {
+        print_text(&format!("{what} {}\n", counted(args.names.len() as u64, "snapshot", "snapshots")))?;
+    }
+    Ok(Exit::Done)
+}
+
+fn delete(context: &Context, args: &NamesArgs) -> Outcome {
     let store = context.open_for_upkeep()?;
     let mut names = args.names.clone();
     names.sort();

@@ -14,7 +14,8 @@ use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::meta::{At, Change, Inode, Meta, ROOT_INODE, SessionKind};
 use outrigger_store::tree::{Policies, StorePath, WritePolicy, show};
 use outrigger_store::write::{
-    CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions, WriteSummary, Writer,
+    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions,
+    WriteSummary, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Store};
 
@@ -43,8 +44,15 @@ pub fn import<R: Read>(
     to: &StorePath,
     threads: usize,
     progress: &Arc<Progress>,
+    before: Option<&Arc<BeforeSnapshot>>,
 ) -> Result<Imported, Failure> {
     let session = store.session(SessionKind::Writer, "import")?;
+    if let Some(before) = before {
+        session.take_before(before);
+        if to.components.is_empty() {
+            before.may_destroy();
+        }
+    }
     let policies = Policies::load(store)?;
     let options = WriteOptions { threads, chunk_max: policies.chunk_max()?, commit: CommitWhen::AsItComes };
     let writer = Writer::start(store, &session, &options, progress);
@@ -53,6 +61,7 @@ pub fn import<R: Read>(
         policies,
         writer,
         progress,
+        before: before.map(|before| &**before),
         dirs: HashMap::new(),
         made: HashMap::new(),
         inodes: 0..0,
@@ -108,6 +117,7 @@ struct Importer<'a> {
     policies: Policies,
     writer: Writer,
     progress: &'a Progress,
+    before: Option<&'a BeforeSnapshot>,
     /// Directories that are known: those of the archive, and those on the way.
     dirs: HashMap<Place, Dir>,
     /// Other names that this import made → their inode, which is what hard links refer to.
@@ -175,6 +185,9 @@ impl Importer<'_> {
         let (name, parent) = (name.to_vec(), self.dir(above(&path))?);
         let place = (parent.inode, name.clone());
         let existing = self.existing(&parent, &place)?;
+        if let Some(before) = self.before.filter(|_| existing.is_some()) {
+            before.destroys();
+        }
         // Something that is no directory takes a directory's name: what was known below it is gone.
         self.dirs.remove(&place);
         let inode = self.next_inode()?;
@@ -270,6 +283,7 @@ impl Importer<'_> {
         let is_made = self.made.contains_key(&place) || self.dirs.contains_key(&place);
         if is_made || self.existing(&parent, &place)?.is_some() {
             let (parent, name) = (parent.inode, name.clone());
+            self.before.into_iter().for_each(BeforeSnapshot::destroys);
             self.submit(Change::Remove { parent, name, recursive: true })?;
         }
         self.dirs.remove(&place);
@@ -305,10 +319,19 @@ impl Importer<'_> {
 
     /// What the store had under this name before the import, if that is still so.
     fn existing(&self, parent: &Dir, place: &Place) -> Result<Option<Inode>, Error> {
-        if parent.existed && !self.made.contains_key(place) {
-            return self.meta.lookup(At::Now, place.0, &place.1);
+        if !parent.existed || self.made.contains_key(place) {
+            return Ok(None);
         }
-        Ok(None)
+        let existing = self.meta.lookup(At::Now, place.0, &place.1)?;
+        if let Some(before) = self.before.filter(|_| existing.is_some()) {
+            before.may_destroy();
+            // What is asked for is about to be replaced, unless it is a directory that an entry goes into.
+            let is_kept = existing.as_ref().is_none_or(|inode| inode.attributes.kind == FileKind::Directory);
+            if !is_kept {
+                before.destroys();
+            }
+        }
+        Ok(existing)
     }
 
     /// The directory at `path`, made with everything on the way if it is not there. What is there and is no directory gives way.

@@ -383,7 +383,7 @@ pub struct SnapshotRow {
     pub epoch: u64,
     /// When it was taken, nanoseconds since 1970.
     pub time: u64,
-    /// Its tags.
+    /// Its tags, and what the program notes about it in the same list: see [`Facts`](crate::ops::snapshots::Facts).
     pub tags: Vec<String>,
 }
 
@@ -534,6 +534,8 @@ pub trait Meta: Send + Sync {
     fn versions(&self, inode: u64) -> Result<Vec<VersionRow>>;
     /// Names the current epoch and raises it; `Exists` when the name is taken.
     fn create_snapshot(&self, name: &str, time: u64, tags: &[String]) -> Result<SnapshotRow>;
+    /// Gives a snapshot these tags, in place of those that it has; `NotFound` when there is none of that name.
+    fn set_snapshot_tags(&self, name: &str, tags: &[String]) -> Result<()>;
     /// All snapshots, oldest first.
     fn snapshots(&self) -> Result<Vec<SnapshotRow>>;
     /// Forgets a snapshot; rows only it could see go with the next [`Meta::purge_history`].

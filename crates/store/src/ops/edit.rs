@@ -8,13 +8,16 @@ use std::sync::Arc;
 use outrigger_format::Root;
 use outrigger_format::catalogue::FileKind;
 
+use super::facts::Counts;
 use super::listing;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, Change, Inode, Meta, PinTarget, ROOT_INODE, SessionKind};
 use crate::session::Session;
 use crate::store::Store;
 use crate::tree::{StorePath, find, require};
-use crate::write::{CommitWhen, Item, Progress, WriteOptions, Writer};
+use crate::write::{
+    BeforeSnapshot, CommitTotals, CommitWhen, Item, Progress, WriteOptions, WriteSummary, Writer,
+};
 
 /// What an edit did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,17 +30,22 @@ pub struct EditReport {
     pub files: u64,
     /// Sum of the lengths of copied files, bytes; no data was copied.
     pub bytes: u64,
+    /// What was committed.
+    pub counts: Counts,
 }
 
 /// A session with a writer for changes only.
-struct Editor {
-    session: Arc<Session>,
+pub(super) struct Editor {
+    pub session: Arc<Session>,
     writer: Writer,
 }
 
 impl Editor {
-    fn open(store: &Store, what: &str) -> Result<Self> {
+    pub fn open(store: &Store, what: &str, before: Option<&Arc<BeforeSnapshot>>) -> Result<Self> {
         let session = store.session(SessionKind::Writer, what)?;
+        if let Some(before) = before {
+            session.take_before(before);
+        }
         let options = WriteOptions {
             threads: 1,
             chunk_max: store.config.chunker.max_len(),
@@ -47,14 +55,16 @@ impl Editor {
         Ok(Self { session, writer })
     }
 
-    fn change(&mut self, change: Change) -> Result<()> {
+    pub fn change(&mut self, change: Change) -> Result<()> {
         self.writer.submit(Item::Change(change))
     }
 
     /// Commits; when submitting failed the committer knows why.
-    fn finish(self, submitted: Result<EditReport>) -> Result<EditReport> {
+    pub fn finish(self, submitted: Result<EditReport>) -> Result<EditReport> {
         match self.writer.finish() {
-            Ok(_) => submitted,
+            Ok(WriteSummary { totals: CommitTotals { created, changed, removed, .. }, .. }) => {
+                submitted.map(|report| EditReport { counts: Counts { created, changed, removed }, ..report })
+            }
             Err(error) => match submitted {
                 Err(refused) if refused.kind() != ErrorKind::Cancelled => Err(refused),
                 _ => Err(error),
@@ -82,7 +92,12 @@ fn require_directory(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode>
 ///
 /// # Errors
 /// `NotFound`, `Invalid` for the root and for directories without `recursive`.
-pub fn remove(store: &Store, paths: &[StorePath], recursive: bool) -> Result<EditReport> {
+pub fn remove(
+    store: &Store,
+    paths: &[StorePath],
+    recursive: bool,
+    before: Option<&Arc<BeforeSnapshot>>,
+) -> Result<EditReport> {
     let meta = &*store.meta;
     let (mut changes, mut files, mut directories) = (Vec::new(), 0, 0);
     let mut count = |inode: &Inode| match inode.attributes.kind {
@@ -115,7 +130,10 @@ pub fn remove(store: &Store, paths: &[StorePath], recursive: bool) -> Result<Edi
         }
         changes.push(Change::Remove { parent, name, recursive });
     }
-    let report = commit(store, "rm", changes)?;
+    if let Some(before) = before {
+        before.destroys();
+    }
+    let report = commit(store, "rm", changes, before)?;
     Ok(EditReport { files, directories, ..report })
 }
 
@@ -123,7 +141,12 @@ pub fn remove(store: &Store, paths: &[StorePath], recursive: bool) -> Result<Edi
 ///
 /// # Errors
 /// `NotFound`, `Exists` for a directory in the way that is not empty, `Invalid`.
-pub fn rename(store: &Store, from: &[StorePath], to: &StorePath) -> Result<EditReport> {
+pub fn rename(
+    store: &Store,
+    from: &[StorePath],
+    to: &StorePath,
+    before: Option<&Arc<BeforeSnapshot>>,
+) -> Result<EditReport> {
     let meta = &*store.meta;
     let mut changes = Vec::new();
     for (path, target) in targets(meta, from, to)? {
@@ -135,20 +158,33 @@ pub fn rename(store: &Store, from: &[StorePath], to: &StorePath) -> Result<EditR
         }
         let parent = require_directory(meta, At::Now, &parent)?.number;
         let new_parent = require_directory(meta, At::Now, &new_parent)?.number;
+        if let Some(before) = before
+            && meta.lookup(At::Now, new_parent, &new_name)?.is_some()
+        {
+            before.destroys();
+        }
         changes.push(Change::Rename { parent, name, new_parent, new_name });
     }
-    commit(store, "mv", changes)
+    commit(store, "mv", changes, before)
 }
 
-fn commit(store: &Store, what: &str, changes: Vec<Change>) -> Result<EditReport> {
+fn commit(
+    store: &Store,
+    what: &str,
+    changes: Vec<Change>,
+    before: Option<&Arc<BeforeSnapshot>>,
+) -> Result<EditReport> {
     let report = EditReport { entries: changes.len() as u64, ..EditReport::default() };
-    let mut editor = Editor::open(store, what)?;
+    let mut editor = Editor::open(store, what, before)?;
     let submitted = changes.into_iter().try_for_each(|change| editor.change(change)).map(|()| report);
     editor.finish(submitted)
 }
 
 /// Where each source goes: to `to`, or below it when that is a directory (it must be one for several sources).
-fn targets(meta: &dyn Meta, from: &[StorePath], to: &StorePath) -> Result<Vec<(StorePath, StorePath)>> {
+///
+/// # Errors
+/// `Invalid`.
+pub fn targets(meta: &dyn Meta, from: &[StorePath], to: &StorePath) -> Result<Vec<(StorePath, StorePath)>> {
     let existing = find(meta, At::Now, to)?;
     let into = existing.is_some_and(|inode| inode.attributes.kind == FileKind::Directory);
     if from.len() > 1 && !into {
@@ -179,8 +215,9 @@ pub fn copy(
     from: &[StorePath],
     to: &StorePath,
     recursive: bool,
+    before: Option<&Arc<BeforeSnapshot>>,
 ) -> Result<EditReport> {
-    let editor = Editor::open(store, "cp")?;
+    let editor = Editor::open(store, "cp", before)?;
     // The pin keeps every root that is copied from being reclaimed before its copy is committed.
     let target = snapshot.map_or(PinTarget::Now, |name| PinTarget::Snapshot(name.to_string()));
     let (epoch, _) = editor.session.pin(&target)?;
@@ -188,6 +225,7 @@ pub fn copy(
         store,
         at: At::Epoch(epoch),
         editor,
+        before,
         inodes: 0..0,
         copies: HashMap::new(),
         report: EditReport::default(),
@@ -201,6 +239,7 @@ struct Copier<'a> {
     store: &'a Store,
     at: At,
     editor: Editor,
+    before: Option<&'a Arc<BeforeSnapshot>>,
     inodes: std::ops::Range<u64>,
     /// Inode → its copy, for directories and files with several names.
     copies: HashMap<u64, u64>,
@@ -226,7 +265,13 @@ impl Copier<'_> {
                 return Err(Error::new(ErrorKind::Invalid, format!("`{path}` and its copy are the same")));
             }
             let (parent, name) = not_the_root(&target)?;
-            planned.push((inode, require_directory(meta, At::Now, &parent)?.number, name));
+            let parent = require_directory(meta, At::Now, &parent)?.number;
+            if let Some(before) = self.before
+                && meta.lookup(At::Now, parent, &name)?.is_some()
+            {
+                before.destroys();
+            }
+            planned.push((inode, parent, name));
         }
         for (inode, parent, name) in planned {
             self.copies.clear();

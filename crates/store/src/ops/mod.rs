@@ -5,8 +5,10 @@
 pub mod diff;
 pub mod edit;
 pub mod errors;
+pub mod facts;
 pub mod listing;
 pub mod mounts;
+pub mod restore;
 pub mod retention;
 pub mod snapshots;
 pub mod stats;

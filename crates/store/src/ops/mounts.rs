@@ -94,5 +94,5 @@ pub(super) fn is_of_process(session: &SessionStatus, name: &str) -> bool {
 }
 
 pub(super) fn own_name() -> String {
-    format!("{} {}", rustix::system::uname().nodename().to_string_lossy(), std::process::id())
+    format!("{} {}", crate::host::name(), std::process::id())
 }

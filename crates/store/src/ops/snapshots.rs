@@ -5,8 +5,10 @@ use std::sync::Arc;
 use outrigger_clock as clock;
 use outrigger_format::catalogue::Record;
 
+use super::facts::{Facts, Kind};
+use super::retention::{AUTOMATIC, AUTOMATIC_DEFAULT, parse_age};
 use crate::error::{Error, ErrorKind, Result};
-use crate::meta::{SessionKind, SnapshotRow};
+use crate::meta::{ROOT_INODE, SessionKind, SnapshotRow};
 use crate::session::Session;
 use crate::store::Store;
 use crate::tell;
@@ -35,12 +37,22 @@ pub fn check_name(what: &str, name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, format!("the {what} `{}` {why}", show(name.as_bytes()))))
 }
 
+/// As [`create_with`], with nothing known but the tags.
+///
+/// # Errors
+/// Those of [`create_with`].
+pub fn create(store: &Store, name: Option<&str>, fallback: &str, tags: &[String]) -> Result<SnapshotRow> {
+    create_with(store, name, fallback, Facts { tags: tags.to_vec(), ..Facts::default() })
+}
+
 /// Takes a snapshot of the tree as it is now. Without a name it is named by `fallback`, with a number added while that is taken.
 ///
 /// # Errors
 /// `Exists` when the name is taken, `Invalid`.
-pub fn create(store: &Store, name: Option<&str>, fallback: &str, tags: &[String]) -> Result<SnapshotRow> {
-    tags.iter().try_for_each(|tag| check_name("tag", tag))?;
+pub fn create_with(store: &Store, name: Option<&str>, fallback: &str, facts: Facts) -> Result<SnapshotRow> {
+    facts.tags.iter().try_for_each(|tag| check_name("tag", tag))?;
+    let kind = if name.is_some() { Kind::Named } else { Kind::Dated };
+    let tags = Facts { kind, ..facts }.to_tags();
     let session = store.session(SessionKind::Writer, "snapshot")?;
     let mut chosen = name.unwrap_or(fallback).to_string();
     check_name("snapshot name", &chosen)?;
@@ -48,7 +60,7 @@ pub fn create(store: &Store, name: Option<&str>, fallback: &str, tags: &[String]
     loop {
         let taken = store.meta.snapshots()?.iter().any(|snapshot| snapshot.name == chosen);
         let created =
-            if taken { Err(exists(&chosen)) } else { append_and_create(store, &session, &chosen, tags) };
+            if taken { Err(exists(&chosen)) } else { append_and_create(store, &session, &chosen, &tags) };
         match created {
             // Taken by another process since it was asked for, perhaps.
             Err(error) if error.kind() == ErrorKind::Exists && name.is_none() => {
@@ -68,8 +80,7 @@ fn exists(name: &str) -> Error {
 fn append_and_create(store: &Store, session: &Session, name: &str, tags: &[String]) -> Result<SnapshotRow> {
     let time = clock::now_nanos();
     let bytes = |text: &str| text.as_bytes().to_vec();
-    let record =
-        Record::Snapshot { name: bytes(name), time, tags: tags.iter().map(|tag| bytes(tag)).collect() };
+    let record = Record::Snapshot { name: bytes(name), time, tags: as_bytes(tags) };
     // What mounts have not told yet comes behind this record, though the snapshot has it: only a catalogue that is written anew says what was in it.
     let was_untold = tell::is_untold(&*store.meta)?;
     let sequence = append_records(store, session, std::iter::once(Ok(record)))?;
@@ -81,21 +92,76 @@ fn append_and_create(store: &Store, session: &Session, name: &str, tags: &[Strin
     Ok(row)
 }
 
+fn as_bytes(tags: &[String]) -> Vec<Vec<u8>> {
+    tags.iter().map(|tag| tag.as_bytes().to_vec()).collect()
+}
+
+/// The snapshots of these names.
+fn require(store: &Store, names: &[String]) -> Result<Vec<SnapshotRow>> {
+    let known = store.meta.snapshots()?;
+    let row = |name: &String| {
+        known.iter().find(|row| row.name == *name).cloned().ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("there is no snapshot `{}`", show(name.as_bytes())))
+        })
+    };
+    names.iter().map(row).collect()
+}
+
+/// Holds snapshots, so that nothing deletes them, or releases them.
+///
+/// # Errors
+/// `NotFound`; then nothing was changed.
+pub fn hold(store: &Store, names: &[String], held: bool) -> Result<()> {
+    let rows = require(store, names)?;
+    let session = store.session(SessionKind::Writer, "snapshot")?;
+    for row in rows {
+        let tags = Facts { held, ..Facts::of(&row) }.to_tags();
+        let record = Record::Tags { name: row.name.as_bytes().to_vec(), tags: as_bytes(&tags) };
+        let sequence = append_records(store, &session, std::iter::once(Ok(record)))?;
+        store.meta.set_snapshot_tags(&row.name, &tags)?;
+        tell::settle(&*store.meta, sequence, "snapshot")?;
+    }
+    Ok(())
+}
+
+/// How long automatic snapshots stay, as it was set or by default.
+///
+/// # Errors
+/// When the database cannot be read.
+pub fn automatic_age(store: &Store) -> Result<String> {
+    let set = store.meta.policies(ROOT_INODE)?.remove(AUTOMATIC);
+    Ok(set.filter(|age| parse_age(age).is_some()).unwrap_or_else(|| AUTOMATIC_DEFAULT.to_string()))
+}
+
+/// Automatic snapshots that are older than `age`, or than they are to become, and that nobody holds.
+///
+/// # Errors
+/// When the database cannot be read.
+pub fn expired(store: &Store, age: Option<&str>) -> Result<Vec<String>> {
+    let age = age.map_or_else(|| automatic_age(store), |age| Ok(age.to_string()))?;
+    let Some(age) = parse_age(&age).flatten() else { return Ok(Vec::new()) };
+    let until = store.meta.now()?.saturating_sub(age.as_nanos().min(u64::MAX.into()) as u64);
+    let is_over = |row: &SnapshotRow| {
+        let facts = Facts::of(row);
+        facts.kind == Kind::Automatic && !facts.held && row.time <= until
+    };
+    Ok(store.meta.snapshots()?.into_iter().filter(is_over).map(|row| row.name).collect())
+}
+
 /// Forgets snapshots. What only they could see goes with the next reclaiming.
 ///
 /// # Errors
-/// `NotFound`; then nothing was deleted.
+/// `NotFound`, `Invalid` for one that is held; then nothing was deleted.
 pub fn delete(store: &Store, names: &[String]) -> Result<()> {
     if names.is_empty() {
         return store.require_writable();
     }
     let session: Arc<Session> = store.session(SessionKind::Writer, "snapshot")?;
-    let known = store.meta.snapshots()?;
-    for name in names {
-        if !known.iter().any(|snapshot| snapshot.name == *name) {
-            let why = format!("there is no snapshot `{}`", show(name.as_bytes()));
-            return Err(Error::new(ErrorKind::NotFound, why));
-        }
+    if let Some(held) = require(store, names)?.iter().find(|row| Facts::of(row).held) {
+        let name = show(held.name.as_bytes());
+        let why =
+            format!("snapshot `{name}` is held; `outrigger snapshot release {name}` lets it be deleted");
+        return Err(Error::new(ErrorKind::Invalid, why));
     }
     // The other way round than when one is made: one that is forgotten in the catalogue alone would be missing after `recover`.
     for name in names {

@@ -231,12 +231,13 @@ impl Replay<'_> {
     fn other(&mut self, record: Record) -> Result<()> {
         self.flush()?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let texts = |tags: &[Vec<u8>]| tags.iter().map(|tag| text(tag)).collect::<Vec<_>>();
         let meta = &self.store.meta;
         let done = match &record {
             Record::Snapshot { name, time, tags } => {
-                let tags: Vec<String> = tags.iter().map(|tag| text(tag)).collect();
-                meta.create_snapshot(&text(name), *time, &tags).map(drop)
+                meta.create_snapshot(&text(name), *time, &texts(tags)).map(drop)
             }
+            Record::Tags { name, tags } => meta.set_snapshot_tags(&text(name), &texts(tags)),
             Record::Forget { name } => meta.delete_snapshot(&text(name)),
             Record::Version { inode, number, time, mtime, root } => {
                 let row = VersionRow { number: *number, time: *time, mtime: *mtime, root: root.clone() };
@@ -249,7 +250,7 @@ impl Replay<'_> {
             }
             _ => Ok(()),
         };
-        let is_gone = matches!(record, Record::Forget { .. }) && is_missing(&done);
+        let is_gone = matches!(record, Record::Forget { .. } | Record::Tags { .. }) && is_missing(&done);
         if is_gone && self.store.meta.telling().is_some() {
             // A catalogue that was written anew while it was being deleted.
             return Ok(());

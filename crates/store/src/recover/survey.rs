@@ -84,7 +84,11 @@ fn highest_inode(record: &Record) -> u64 {
         Record::Node { inode, parent, .. } => *inode.max(parent),
         Record::Rename { parent, new_parent, .. } => *parent.max(new_parent),
         Record::Version { inode, .. } | Record::Policy { inode, .. } => *inode,
-        Record::Snapshot { .. } | Record::Forget { .. } | Record::Reset | Record::ResetEnd => 0,
+        Record::Snapshot { .. }
+        | Record::Tags { .. }
+        | Record::Forget { .. }
+        | Record::Reset
+        | Record::ResetEnd => 0,
     }
 }
 

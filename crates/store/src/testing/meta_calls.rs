@@ -30,6 +30,7 @@ macro_rules! meta_calls {
             fn totals() -> TreeTotals;
             fn versions(inode: u64) -> Vec<VersionRow>;
             fn create_snapshot(name: &str, time: u64, tags: &[String]) -> SnapshotRow;
+            fn set_snapshot_tags(name: &str, tags: &[String]) -> ();
             fn snapshots() -> Vec<SnapshotRow>;
             fn delete_snapshot(name: &str) -> ();
             fn pin(session: SessionId, target: &PinTarget) -> (u64, Option<Root>);

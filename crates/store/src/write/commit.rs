@@ -132,6 +132,8 @@ pub struct CommitTotals {
     pub created: u64,
     /// Entries that changed.
     pub changed: u64,
+    /// Entries that were removed, those in removed directories among them.
+    pub removed: u64,
 }
 
 pub(super) struct Committer {
@@ -191,7 +193,7 @@ impl Committer {
                     while !self.sealing.is_empty() {
                         self.seal_oldest()?;
                     }
-                    self.commit()?;
+                    self.commit(true)?;
                     return Ok(self.ended);
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -207,7 +209,7 @@ impl Committer {
     fn commit_if_due(&mut self, last: &mut Instant) -> Result<()> {
         let due = last.elapsed() >= COMMIT_EVERY || self.commits.waiting() > WAITING_MAX;
         if due && self.when == CommitWhen::AsItComes {
-            self.commit()?;
+            self.commit(false)?;
             *last = Instant::now();
         }
         Ok(())
@@ -234,7 +236,8 @@ impl Committer {
         Ok(())
     }
 
-    fn commit(&mut self) -> Result<()> {
+    /// Commits what can be; `is_last`: nothing will be submitted any more.
+    fn commit(&mut self, is_last: bool) -> Result<()> {
         loop {
             let limit = match self.when {
                 CommitWhen::AsItComes => CHANGES_MAX,
@@ -245,25 +248,33 @@ impl Committer {
                 return Ok(());
             }
             changes.iter_mut().for_each(|change| resolve_aliases(change, &self.aliases));
-            self.commit_batch(changes)?;
+            self.commit_batch(changes, is_last)?;
         }
     }
 
-    fn commit_batch(&mut self, changes: Vec<Change>) -> Result<()> {
+    fn commit_batch(&mut self, changes: Vec<Change>, is_last: bool) -> Result<()> {
+        let before = match self.session.before_snapshot() {
+            Some(before) => before.take(&*self.meta, is_last)?,
+            None => None,
+        };
         let time = clock::now_nanos();
         let sequence = self.meta.next_sequence()?;
         let above = match &mut self.places {
             Some(places) => places.records(&*self.meta, &changes)?,
             None => Vec::new(),
         };
-        let blocks = blocks_of(above.into_iter().chain(changes.iter().filter_map(record_of)), sequence, time);
-        self.seal_blocks(&blocks)?;
+        let snapshot = before.as_ref().map(|taken| taken.record.clone());
+        let records = snapshot.into_iter().chain(above).chain(changes.iter().filter_map(record_of));
+        self.seal_blocks(&blocks_of(records, sequence, time))?;
         let commit = Commit { packs: std::mem::take(&mut self.sealed), changes, time };
         self.done += commit.changes.len() as u64;
         let committed =
             self.session.commit(self.done, &commit.packs, || self.meta.commit(self.session.id(), &commit))?;
         self.aliases.extend(committed.aliases);
         self.tell_again(sequence, &commit.changes)?;
+        if let Some(taken) = before {
+            taken.settle(&*self.meta, sequence)?;
+        }
         note(Level::Info, "commit", || {
             let counts = [
                 ("packs", commit.packs.len() as u64),
@@ -277,6 +288,7 @@ impl Committer {
         totals.commits += 1;
         totals.created += committed.created;
         totals.changed += committed.changed;
+        totals.removed += committed.removed;
         if self.when == CommitWhen::AtTheEnd {
             nodes.extend(commit.changes.into_iter().filter_map(|change| match change {
                 Change::Node { inode, root, .. }

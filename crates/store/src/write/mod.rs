@@ -34,6 +34,7 @@
 //! too: what was committed stays. Packs that were sealed until then still belong to the session, count in its lookups, and become live with the first commit
 //! of its next writer.
 
+mod before;
 mod bytes;
 mod catalogue;
 mod commit;
@@ -58,6 +59,7 @@ mod queue;
 mod sequence;
 mod worker;
 
+pub use before::BeforeSnapshot;
 pub(crate) use catalogue::META_CODEC;
 pub(crate) use catalogue::append_at;
 pub use catalogue::append_records;

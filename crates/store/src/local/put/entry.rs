@@ -38,6 +38,7 @@ impl Putter<'_> {
         {
             return self.put_link(level.inode, name, inode, existing);
         }
+        let over = existing.is_some();
         let existing = existing.filter(|existing| existing.attributes.kind != FileKind::Directory);
         // An inode of the store with several names goes on being one only for the names that the source links too.
         let torn = existing.is_some_and(|existing| {
@@ -81,7 +82,7 @@ impl Putter<'_> {
             {
                 return Ok(());
             }
-            return self.submit_plain(level.inode, name, inode, attributes, torn);
+            return self.submit_plain(level.inode, name, inode, attributes, torn, over);
         }
         let within = join(&level.relative, source_name);
         let oracle = self.oracle(&within, level.policy, Some(source_stat.size))?;
@@ -92,7 +93,7 @@ impl Putter<'_> {
             stat: source_stat,
             scan_start: self.scan_start,
         });
-        self.writer.submit(Item::File(FileItem {
+        let item = Item::File(FileItem {
             to: Target::Put { parent: level.inode, name: name.to_vec(), inode, replace: torn },
             attributes,
             content,
@@ -101,7 +102,8 @@ impl Putter<'_> {
             dedup: level.policy.dedup,
             frame: None,
             oracle,
-        }))
+        });
+        self.submit(item, over)
     }
 
     /// Makes `name` another name of `inode`, in place of what it stands for now.
@@ -117,9 +119,10 @@ impl Putter<'_> {
                 return Ok(());
             }
             let name = name.to_vec();
-            self.writer.submit(Item::Change(Change::Remove { parent, name, recursive: true }))?;
+            self.submit(Item::Change(Change::Remove { parent, name, recursive: true }), true)?;
         }
-        self.writer.submit(Item::Change(Change::Link { parent, name: name.to_vec(), inode }))
+        let link = Change::Link { parent, name: name.to_vec(), inode };
+        self.submit(Item::Change(link), false)
     }
 }
 

@@ -90,7 +90,7 @@ impl Putter<'_> {
             // What sorts before this entry in the store is not in the source any more.
             while let Some(gone) = level.existing.next_if(self.meta, |existing| existing < &*name)? {
                 let (parent, relative) = (level.inode, join(&level.relative, &gone.name));
-                self.remove(parent, &gone.name, &relative)?;
+                self.remove(parent, &gone, &relative)?;
             }
             let existing = level.existing.next_if(self.meta, |existing| existing == &*name)?;
             let existing = existing.map(|entry| entry.inode);
@@ -170,13 +170,15 @@ impl Putter<'_> {
                 return Ok(None);
             }
         };
+        let was_there = existing.is_some();
         let kept = existing.filter(|existing| existing.attributes.kind == FileKind::Directory);
         let inode = match &kept {
             Some(kept) => kept.number,
             None => self.next_inode()?,
         };
         if kept.as_ref().is_none_or(|kept| kept.attributes != attributes) {
-            self.submit_plain(level.inode, name, inode, attributes, false)?;
+            let over = was_there && kept.is_none();
+            self.submit_plain(level.inode, name, inode, attributes, false, over)?;
         }
         let policy = self.policies.below(level.policy, inode)?;
         self.enter(dir, display, join(&level.relative, name), inode, level.device, kept.is_some(), policy)
@@ -184,18 +186,22 @@ impl Putter<'_> {
 
     pub(super) fn remove_rest(&mut self, mut level: Level) -> Result<()> {
         while let Some(gone) = level.existing.next_if(self.meta, |_| true)? {
-            self.remove(level.inode, &gone.name, &join(&level.relative, &gone.name))?;
+            self.remove(level.inode, &gone, &join(&level.relative, &gone.name))?;
         }
         Ok(())
     }
 
-    pub(super) fn remove(&mut self, parent: u64, name: &[u8], relative: &[u8]) -> Result<()> {
+    pub(super) fn remove(&mut self, parent: u64, gone: &DirEntry, relative: &[u8]) -> Result<()> {
+        let name = &gone.name;
         if self.options.keep_missing || self.options.exclude.matches(name, relative) {
             return Ok(());
         }
         self.summary.removed += 1;
-        let name = name.to_vec();
-        self.writer.submit(Item::Change(Change::Remove { parent, name, recursive: true }))
+        if self.writer.is_none() {
+            self.plan.remove(self.meta, &self.top, relative, &gone.inode)?;
+        }
+        let name = name.clone();
+        self.submit(Item::Change(Change::Remove { parent, name, recursive: true }), true)
     }
 }
 

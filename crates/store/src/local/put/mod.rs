@@ -6,6 +6,9 @@
 mod entry;
 mod exclude;
 mod level;
+mod mirror;
+mod origin;
+mod plan;
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -22,14 +25,20 @@ use rustix::fs::Stat;
 use self::entry::directory_attributes;
 pub use self::exclude::Exclude;
 use self::level::{Existing, Level};
+use self::mirror::Mirror;
+pub use self::mirror::MirrorRules;
+pub use self::mirror::SOURCE;
+pub use self::origin::Origin;
+pub use self::plan::Plan;
 use super::kind_of;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{At, Change, Meta, ROOT_INODE, SessionKind};
+use crate::policy::set_policy;
 use crate::store::Store;
-use crate::tree::{Overrides, Policies, StorePath, WritePolicy};
+use crate::tree::{Overrides, Policies, StorePath, WritePolicy, find};
 use crate::write::{
-    CommitWhen, Content, FileItem, Item, Oracle, OracleMode, OracleRecord, Progress, Target, WriteOptions,
-    WriteSummary, Writer,
+    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Oracle, OracleMode, OracleRecord, Progress, Target,
+    WriteOptions, WriteSummary, Writer,
 };
 
 /// What to do besides storing.
@@ -50,6 +59,12 @@ pub struct PutOptions {
     pub oracle: Option<OracleMode>,
     /// The host that is to hold the data, by the name that the packs' engine has for it ([`crate::backend::place_on`]).
     pub host: Option<Arc<str>>,
+    /// For who mirrors directories: what is refused.
+    pub mirror: Option<MirrorRules>,
+    /// Change nothing, and say in [`PutReport::plan`] what would be.
+    pub dry_run: bool,
+    /// The snapshot to take before something is removed or replaced.
+    pub before: Option<Arc<BeforeSnapshot>>,
 }
 
 /// One thing to put.
@@ -77,6 +92,8 @@ pub struct PutReport {
     pub write: WriteSummary,
     /// The walker's.
     pub walk: PutSummary,
+    /// What a dry run would do.
+    pub plan: Option<Plan>,
 }
 
 /// Puts sources at their targets, in a session of its own, and waits until all is durable and visible.
@@ -90,12 +107,20 @@ pub fn put(
     threads: usize,
     progress: &Arc<Progress>,
 ) -> Result<PutReport> {
-    let oracle = options.oracle.as_ref().map(|mode| OracleRecord::open(store, mode)).transpose()?;
-    let session = store.session(SessionKind::Writer, "put")?;
     let policies = Policies::load(store)?.with(options.overrides);
+    let remembered = check(store, &policies, &sources, options)?;
+    if options.dry_run {
+        return plan::plan(store, policies, sources, options, progress);
+    }
+    let oracle = options.oracle.as_ref().map(|mode| OracleRecord::open(store, mode)).transpose()?;
+    let late = remember(store, remembered, options, progress)?;
+    let session = store.session(SessionKind::Writer, "put")?;
+    if let Some(before) = &options.before {
+        session.take_before(before);
+    }
     let write = WriteOptions { threads, chunk_max: policies.chunk_max()?, commit: CommitWhen::AsItComes };
     let mut writer = Writer::start_on(store, &session, &write, options.host.as_ref(), progress);
-    let mut putter = Putter::new(store, policies, &mut writer, progress, options, oracle.as_ref())?;
+    let mut putter = Putter::new(store, policies, Some(&mut writer), progress, options, oracle.as_ref());
     let mut walked = Ok(());
     for (source, target) in sources {
         walked = putter.put(source, &target);
@@ -103,7 +128,7 @@ pub fn put(
             break;
         }
     }
-    let walk = putter.summary();
+    let walk = putter.summary;
     // What was submitted before a failure is finished too; and a pipeline that stopped knows why better than the walker
     // that noticed.
     let write = writer.finish()?;
@@ -111,13 +136,76 @@ pub fn put(
     if let Some(oracle) = oracle {
         oracle.finish()?;
     }
-    Ok(PutReport { write, walk })
+    remember(store, late, options, progress)?;
+    Ok(PutReport { write, walk, plan: None })
+}
+
+/// Refuses sources that would replace what others have put; returns what targets are to remember.
+fn check(
+    store: &Store,
+    policies: &Policies,
+    sources: &[(Source, StorePath)],
+    options: &PutOptions,
+) -> Result<Vec<(StorePath, String)>> {
+    let mut remembered = Vec::new();
+    let Some(rules) = options.mirror.filter(|_| !options.keep_missing) else { return Ok(remembered) };
+    for (source, target) in sources {
+        let Source::Path(source) = source else { continue };
+        let is_directory = match std::fs::symlink_metadata(source) {
+            // As in [`Putter::put`].
+            Ok(found) if found.is_symlink() => target_is_followed(source) && source.is_dir(),
+            found => found.is_ok_and(|found| found.is_dir()),
+        };
+        if is_directory {
+            let (meta, exclude) = (&*store.meta, &options.exclude);
+            let mirror = Mirror { meta, sources: policies.sources(), exclude, source, target };
+            remembered.extend(mirror.check(rules)?.map(|text| (target.clone(), text)));
+        }
+    }
+    Ok(remembered)
+}
+
+/// Makes the targets, and has them remember. Before anything is put, so that the same command can go on from where it was interrupted; those
+/// that are no directories yet come back, to be asked for again when they are.
+fn remember(
+    store: &Store,
+    remembered: Vec<(StorePath, String)>,
+    options: &PutOptions,
+    progress: &Arc<Progress>,
+) -> Result<Vec<(StorePath, String)>> {
+    let mut late = Vec::new();
+    if remembered.is_empty() {
+        return Ok(late);
+    }
+    let session = store.session(SessionKind::Writer, "put")?;
+    for (target, text) in remembered {
+        let mut found = find(&*store.meta, At::Now, &target)?;
+        if found.is_none() {
+            let policies = Policies::load(store)?;
+            let write =
+                WriteOptions { threads: 1, chunk_max: policies.chunk_max()?, commit: CommitWhen::AsItComes };
+            let mut writer = Writer::start(store, &session, &write, progress);
+            let mut putter = Putter::new(store, policies, Some(&mut writer), progress, options, None);
+            let made = putter.make_target_dir(&target, None);
+            writer.finish()?;
+            made?;
+            found = find(&*store.meta, At::Now, &target)?;
+        }
+        match found {
+            Some(found) if found.attributes.kind == FileKind::Directory => {
+                set_policy(store, &session, found.number, SOURCE, Some(&text))?;
+            }
+            _ => late.push((target, text)),
+        }
+    }
+    Ok(late)
 }
 
 /// Walks sources into a [`Writer`].
 struct Putter<'a> {
     meta: &'a dyn Meta,
-    writer: &'a mut Writer,
+    /// None in a dry run.
+    writer: Option<&'a mut Writer>,
     progress: &'a Progress,
     options: &'a PutOptions,
     oracle: Option<&'a OracleRecord>,
@@ -131,25 +219,27 @@ struct Putter<'a> {
     /// The store's own directory, which is never put into itself.
     own: Option<(u64, u64)>,
     summary: PutSummary,
+    plan: Plan,
+    /// Where what is put now goes.
+    top: StorePath,
 }
 
 const INODES_AT_ONCE: u64 = 8192;
+/// The number of all that a dry run would make.
+const NO_INODE: u64 = u64::MAX >> 1;
 
 impl<'a> Putter<'a> {
     /// A walker into `writer`.
-    ///
-    /// # Errors
-    /// When policies cannot be read.
     fn new(
         store: &'a Store,
         policies: Policies,
-        writer: &'a mut Writer,
+        writer: Option<&'a mut Writer>,
         progress: &'a Progress,
         options: &'a PutOptions,
         oracle: Option<&'a OracleRecord>,
-    ) -> Result<Self> {
+    ) -> Self {
         let own = rustix::fs::stat(store.dir()).ok().map(|stat| (stat.st_dev, stat.st_ino));
-        Ok(Self {
+        Self {
             meta: &*store.meta,
             writer,
             progress,
@@ -162,12 +252,23 @@ impl<'a> Putter<'a> {
             claimed: HashMap::new(),
             own,
             summary: PutSummary::default(),
-        })
+            plan: Plan::default(),
+            top: StorePath::default(),
+        }
     }
 
-    /// What was seen.
-    fn summary(&self) -> PutSummary {
-        self.summary
+    /// Hands something to the pipeline; `over`: there is something of this name already, which is replaced or changed.
+    fn submit(&mut self, item: Item, over: bool) -> Result<()> {
+        if let Some(before) = self.options.before.as_ref().filter(|_| over) {
+            before.destroys();
+        }
+        match &mut self.writer {
+            Some(writer) => writer.submit(item),
+            None => {
+                self.plan.count(&item, over);
+                Ok(())
+            }
+        }
     }
 
     /// What the oracle, if there is one, says of the file that is `name` within the source.
@@ -176,6 +277,9 @@ impl<'a> Putter<'a> {
     }
 
     fn next_inode(&mut self) -> Result<u64> {
+        if self.writer.is_none() {
+            return Ok(NO_INODE);
+        }
         if self.inodes.is_empty() {
             self.inodes = self.meta.reserve_inodes(INODES_AT_ONCE)?;
         }
@@ -189,6 +293,7 @@ impl<'a> Putter<'a> {
     /// # Errors
     /// `Invalid` when the target cannot hold it, and failures of the store; what cannot be read is skipped and reported.
     fn put(&mut self, source: Source, target: &StorePath) -> Result<()> {
+        self.top = target.clone();
         let path = match source {
             Source::Stream(reader) => return self.put_stream(reader, target),
             Source::Path(path) => path,
@@ -242,7 +347,8 @@ impl<'a> Putter<'a> {
             _ => self.next_inode()?,
         };
         let attributes = made_now(FileKind::File, 0o644);
-        self.writer.submit(Item::File(FileItem {
+        let oracle = self.oracle(b"-", policy, None)?;
+        let item = Item::File(FileItem {
             to: Target::Put { parent, name: name.to_vec(), inode, replace: false },
             attributes,
             content: Content::Stream(reader),
@@ -250,8 +356,9 @@ impl<'a> Putter<'a> {
             codec: policy.codec,
             dedup: policy.dedup,
             frame: None,
-            oracle: self.oracle(b"-", policy, None)?,
-        }))
+            oracle,
+        });
+        self.submit(item, existing.is_some())
     }
 
     /// The directory at `target`, made if it is not there, with the attributes of a source directory if one is given.
@@ -262,6 +369,7 @@ impl<'a> Putter<'a> {
         like: Option<(&OwnedFd, &Stat)>,
     ) -> Result<(u64, bool)> {
         let (mut parent, mut existed) = (ROOT_INODE, true);
+        let is_root = target.components.is_empty();
         let last = target.components.len().wrapping_sub(1);
         for (depth, name) in target.components.iter().enumerate() {
             let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
@@ -277,6 +385,7 @@ impl<'a> Putter<'a> {
                 }
                 (None, None) => Some(new_directory()),
             };
+            let was_there = existing.is_some();
             let kept = existing.filter(|existing| existing.attributes.kind == FileKind::Directory);
             let inode = match &kept {
                 Some(kept) => kept.number,
@@ -285,10 +394,14 @@ impl<'a> Putter<'a> {
             if let Some(attributes) = attributes
                 && kept.as_ref().is_none_or(|kept| kept.attributes != attributes)
             {
-                self.submit_plain(parent, name, inode, attributes, false)?;
+                let over = was_there && kept.is_none();
+                self.submit_plain(parent, name, inode, attributes, false, over)?;
             }
             existed = kept.is_some();
             parent = inode;
+        }
+        if let Some(before) = self.options.before.as_ref().filter(|_| existed || is_root) {
+            before.may_destroy();
         }
         Ok((parent, existed))
     }
@@ -300,17 +413,11 @@ impl<'a> Putter<'a> {
         inode: u64,
         attributes: Attributes,
         replace: bool,
+        over: bool,
     ) -> Result<()> {
         let (name, root) = (name.to_vec(), Root::Empty);
-        self.writer.submit(Item::Change(Change::Put {
-            parent,
-            name,
-            inode,
-            attributes,
-            root,
-            stamp: 0,
-            replace,
-        }))
+        let change = Change::Put { parent, name, inode, attributes, root, stamp: 0, replace };
+        self.submit(Item::Change(change), over)
     }
 }
 

@@ -404,6 +404,10 @@ impl Meta for PostgresMeta {
         self.write("taking a snapshot", Gate::Alone, |tx| snapshots::create(tx, name, time, tags))
     }
 
+    fn set_snapshot_tags(&self, name: &str, tags: &[String]) -> Result<()> {
+        self.write("changing a snapshot", Gate::Shared, |tx| snapshots::set_tags(tx, name, tags))
+    }
+
     fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
         self.list("listing snapshots", snapshots::ALL, snapshots::read)
     }

@@ -27,6 +27,14 @@ pub(super) fn create(tx: &mut Tx<'_>, name: &str, time: u64, tags: &[String]) ->
     Ok(SnapshotRow { name: name.to_owned(), epoch: epoch as u64, time, tags: tags.to_vec() })
 }
 
+/// Replaces a snapshot's tags.
+pub(super) fn set_tags(tx: &mut Tx<'_>, name: &str, tags: &[String]) -> Outcome<()> {
+    let epoch = required_epoch(tx, name)?;
+    let query = Query::new("UPDATE @snapshot SET tags = $2 WHERE epoch = $1").int(epoch);
+    tx.later(query.with(tags.to_vec(), Type::TEXT_ARRAY));
+    Ok(())
+}
+
 /// Locked, so that it stays until the transaction has ended.
 fn epoch_of(tx: &mut Tx<'_>, name: &str) -> Outcome<Option<i64>> {
     let answer =

@@ -165,10 +165,7 @@ impl<'c> Filler<'c> {
             let epoch = snapshot.epoch as i64;
             let values = (epoch, &snapshot.name, snapshot.time as i64);
             self.db.prepare_cached("INSERT INTO snapshot VALUES (?1, ?2, ?3)")?.execute(values)?;
-            let mut insert = self.db.prepare_cached("INSERT INTO snapshot_tag VALUES (?1, ?2, ?3)")?;
-            for (position, tag) in (0i64..).zip(&snapshot.tags) {
-                insert.execute((epoch, position, tag))?;
-            }
+            snapshots::insert_tags(self.db, epoch, &snapshot.tags)?;
         }
         if rest.last_job > 0 {
             if !jobs::exist(self.db)? {

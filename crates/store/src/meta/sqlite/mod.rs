@@ -320,6 +320,10 @@ impl Meta for SqliteMeta {
         self.write("taking a snapshot", |db| snapshots::create(db, name, time, tags))
     }
 
+    fn set_snapshot_tags(&self, name: &str, tags: &[String]) -> Result<()> {
+        self.write("changing a snapshot", |db| snapshots::set_tags(db, name, tags))
+    }
+
     fn snapshots(&self) -> Result<Vec<SnapshotRow>> {
         self.read("listing snapshots", snapshots::all)
     }

@@ -29,11 +29,24 @@ pub(super) fn create(
         name,
         time as i64,
     ))?;
-    let mut insert = connection.prepare_cached("INSERT INTO snapshot_tag VALUES (?1, ?2, ?3)")?;
-    for (position, tag) in tags.iter().enumerate() {
-        insert.execute((epoch as i64, position as i64, tag))?;
-    }
+    insert_tags(connection, epoch as i64, tags)?;
     Ok(SnapshotRow { name: name.to_owned(), epoch, time, tags: tags.to_vec() })
+}
+
+/// Writes a snapshot's tags.
+pub(super) fn insert_tags(connection: &Connection, epoch: i64, tags: &[String]) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare_cached("INSERT INTO snapshot_tag VALUES (?1, ?2, ?3)")?;
+    for (position, tag) in (0i64..).zip(tags) {
+        insert.execute((epoch, position, tag))?;
+    }
+    Ok(())
+}
+
+/// Replaces a snapshot's tags.
+pub(super) fn set_tags(connection: &Connection, name: &str, tags: &[String]) -> Outcome<()> {
+    let epoch = required_epoch(connection, name)?;
+    connection.prepare_cached("DELETE FROM snapshot_tag WHERE epoch = ?1")?.execute([epoch])?;
+    Ok(insert_tags(connection, epoch, tags)?)
 }
 
 fn epoch_of(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {

@@ -347,6 +347,13 @@ pub fn snapshots_are_exact_and_named_once(engine: &Fixture) {
     assert_eq!(paths(meta, At::Now), ["/l", "/n", "/n/x"]);
     let row = SnapshotRow { name: "one".to_owned(), epoch: one.epoch, time: 5, tags: tags.to_vec() };
     assert_eq!(meta.snapshots().unwrap(), [row, two.clone()]);
+    // Other tags change nothing else.
+    let retagged = ["kind:named".to_owned()];
+    meta.set_snapshot_tags("one", &retagged).unwrap();
+    assert_eq!(kind(meta.set_snapshot_tags("none", &retagged)), ErrorKind::NotFound);
+    let found = meta.snapshots().unwrap();
+    assert_eq!((&found[0].tags[..], found[0].epoch, &found[1]), (&retagged[..], one.epoch, &two));
+    assert_eq!(dump(meta, At::Epoch(one.epoch)), before);
     // What only the first one saw goes; the second one stays exact.
     assert_eq!(meta.purge_history().unwrap(), 0);
     meta.delete_snapshot("one").unwrap();

@@ -1,0 +1,168 @@
+//! The snapshot that commands take before they remove or replace something, and `undo`, which goes back to it.
+
+use std::sync::Arc;
+
+use clap::Args;
+use outrigger_store::host::Identity;
+use outrigger_store::meta::{At, SessionKind, SnapshotRow};
+use outrigger_store::ops::facts::{Counts, Facts, Kind};
+use outrigger_store::ops::restore::restore;
+use outrigger_store::policy::set_policy;
+use outrigger_store::tree::{StorePath, find};
+use outrigger_store::write::BeforeSnapshot;
+use outrigger_store::{Store, local::put::SOURCE};
+
+use super::{Context, snapshot};
+use crate::exit::{Exit, Failure, Outcome};
+use crate::output::{Object, complain, counted, local, print_json, print_text};
+
+const UNDO_EXAMPLES: &str = "\
+Examples:
+  outrigger undo                                 takes back the last command of this host that removed or replaced something
+  outrigger undo                                 once more: takes the undo back
+  outrigger undo before-rm-20261127-121500.123   goes back to before that command, where it worked
+
+What is taken back: `put`, `import`, `rm`, `mv`, `cp` and `undo`, as `outrigger snapshot list` shows them. Only the paths that the
+command worked on change: names, contents and attributes are again what they were before it.";
+
+/// What every command understands that can remove or replace content.
+#[derive(Args)]
+pub struct Before {
+    /// Take no snapshot before something is removed or replaced; `outrigger undo` cannot take it back then
+    #[arg(long)]
+    no_snapshot: bool,
+}
+
+impl Before {
+    /// The snapshot to take, for a command that works on `targets`.
+    pub fn snapshot(
+        &self,
+        store: &Store,
+        command: &str,
+        sources: Vec<Vec<u8>>,
+        targets: &[StorePath],
+    ) -> Result<Option<Arc<BeforeSnapshot>>, Failure> {
+        if self.no_snapshot {
+            return Ok(None);
+        }
+        Ok(Some(before(store, command, sources, targets)?))
+    }
+}
+
+fn before(
+    store: &Store,
+    command: &str,
+    sources: Vec<Vec<u8>>,
+    targets: &[StorePath],
+) -> Result<Arc<BeforeSnapshot>, Failure> {
+    let mut mirrored = Vec::new();
+    for target in targets {
+        let inode = find(&*store.meta, At::Now, target)?;
+        let policies = inode.map(|inode| store.meta.policies(inode.number)).transpose()?;
+        mirrored.extend(policies.and_then(|mut own| own.remove(SOURCE)).map(|text| (target.clone(), text)));
+    }
+    let facts = Facts {
+        host: Some(Identity::this().name),
+        command: Some(command.to_string()),
+        sources,
+        targets: targets.to_vec(),
+        mirrored,
+        ..Facts::default()
+    };
+    Ok(Arc::new(BeforeSnapshot::new(format!("before-{command}-{}", snapshot::name_now()), facts)))
+}
+
+/// After the command; returns the snapshot's name, if one stays. The command is done whatever becomes of this.
+pub fn settle(store: &Store, before: Option<&BeforeSnapshot>, counts: Counts) -> Option<String> {
+    let before = before?;
+    before.settle(store, counts).unwrap_or_else(|error| {
+        complain(&format!("the snapshot from before the command does not say what it did: {error}"));
+        before.taken()
+    })
+}
+
+/// What to add to a command's summary.
+pub fn hint(before: Option<&str>) -> String {
+    before.map_or_else(String::new, |name| format!("; `outrigger undo` takes it back (snapshot {name})"))
+}
+
+/// Take back the last command that removed or replaced something
+#[derive(Args)]
+#[command(after_help = UNDO_EXAMPLES)]
+pub struct UndoArgs {
+    /// The automatic snapshot to go back to; by default the newest that this host took
+    name: Option<String>,
+}
+
+pub fn undo(context: &Context, args: &UndoArgs) -> Outcome {
+    let store = context.open_for_changes()?;
+    let row = wanted(&store.meta.snapshots()?, args.name.as_deref())?;
+    let facts = Facts::of(&row);
+    let own = before(&store, "undo", facts.sources.clone(), &facts.targets)?;
+    let report = restore(&store, &row.name, &facts.targets, Some(&own))?;
+    remember(&store, &facts)?;
+    let kept = settle(&store, Some(&own), report.counts);
+    context.settle(&store);
+    let command = facts.command.as_deref().unwrap_or("a command");
+    if context.json {
+        let targets: Vec<String> = facts.targets.iter().map(StorePath::to_string).collect();
+        print_json(
+            Object::new()
+                .with("undone", row.name.as_str())
+                .with("command", command)
+                .with("targets", targets)
+                .with("entries_created", report.counts.created)
+                .with("entries_changed", report.counts.changed)
+                .with("entries_removed", report.counts.removed)
+                .with("snapshot_before", kept),
+        )?;
+    } else if !context.quiet {
+        let Counts { created, changed, removed } = report.counts;
+        print_text(&format!(
+            "took back `{command}` of {} on {}: {} back, {changed} changed back, {removed} removed; `outrigger undo` again takes that back\n",
+            local(outrigger_format::catalogue::Time::from_nanos(row.time)),
+            snapshot::targets(&facts),
+            counted(created, "entry", "entries"),
+        ))?;
+    }
+    Ok(Exit::Done)
+}
+
+/// Targets remember again what they mirrored.
+fn remember(store: &Store, facts: &Facts) -> Result<(), Failure> {
+    for (target, text) in &facts.mirrored {
+        let Some(inode) = find(&*store.meta, At::Now, target)? else { continue };
+        if store.meta.policies(inode.number)?.get(SOURCE) != Some(text) {
+            let session = store.session(SessionKind::Writer, "undo")?;
+            set_policy(store, &session, inode.number, SOURCE, Some(text))?;
+        }
+    }
+    Ok(())
+}
+
+fn wanted(rows: &[SnapshotRow], name: Option<&str>) -> Result<SnapshotRow, Failure> {
+    let is_undoable = |row: &&SnapshotRow| {
+        let facts = Facts::of(row);
+        facts.kind == Kind::Automatic && !facts.targets.is_empty()
+    };
+    if let Some(name) = name {
+        let row = rows.iter().find(|row| row.name == name);
+        return row.filter(is_undoable).cloned().ok_or_else(|| {
+            Failure::failed(format!(
+                "`{name}` is no snapshot that a command took before it changed something; `outrigger snapshot list` shows those that there \
+                 are, and `outrigger cp --at NAME` brings things back from any snapshot"
+            ))
+        });
+    }
+    let host = Identity::this().name;
+    let own = |row: &&SnapshotRow| is_undoable(row) && Facts::of(row).host.as_deref() == Some(&host);
+    rows.iter().rev().find(own).cloned().ok_or_else(|| {
+        let others = match rows.iter().rev().find(is_undoable) {
+            Some(other) => format!("; another host's last one is `outrigger undo {}`", other.name),
+            None => String::new(),
+        };
+        Failure::failed(format!(
+            "there is nothing to undo: no command of this host has removed or replaced anything{others}"
+        ))
+    })
+}

@@ -1,0 +1,197 @@
+//! What is known about a snapshot besides its name and time.
+//!
+//! It is kept in the list of the snapshot's tags, as `KEY:VALUE`: no tag that a person gives has a colon ([`super::snapshots::check_name`]). So every engine,
+//! the catalogue and copies of a store have it without knowing of it.
+
+use crate::meta::SnapshotRow;
+use crate::tree::StorePath;
+
+/// Why a snapshot is there, which says who may delete it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Kind {
+    /// A person gave it its name: only who names it again deletes it.
+    #[default]
+    Named,
+    /// Named by its time, as timers and `put --tag` do: `keep` deletes it by its rules.
+    Dated,
+    /// Taken by a command before it removed or replaced something: goes when it is old enough.
+    Automatic,
+}
+
+impl Kind {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Named => "named",
+            Self::Dated => "dated",
+            Self::Automatic => "automatic",
+        }
+    }
+}
+
+/// What a command did after its snapshot was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Entries that were new.
+    pub created: u64,
+    /// Entries that were changed, replaced or moved.
+    pub changed: u64,
+    /// Entries that were removed, those in removed directories among them.
+    pub removed: u64,
+}
+
+/// What a snapshot's tags say.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Facts {
+    /// Why it is there.
+    pub kind: Kind,
+    /// Nothing deletes it until it is released.
+    pub held: bool,
+    /// The host on which it was taken.
+    pub host: Option<String>,
+    /// The command that took it.
+    pub command: Option<String>,
+    /// What was put: paths of the host.
+    pub sources: Vec<Vec<u8>>,
+    /// What the command could change: paths in the store.
+    pub targets: Vec<StorePath>,
+    /// The source that a target mirrored before the command.
+    pub mirrored: Vec<(StorePath, String)>,
+    /// What the command did, once it was done.
+    pub counts: Option<Counts>,
+    /// The tags that people gave it.
+    pub tags: Vec<String>,
+}
+
+impl Facts {
+    /// What a snapshot's tags say.
+    pub fn of(row: &SnapshotRow) -> Self {
+        let mut facts = Self::default();
+        for tag in &row.tags {
+            let Some((key, value)) = tag.split_once(':') else {
+                facts.tags.push(tag.clone());
+                continue;
+            };
+            let path = |value: &str| StorePath::parse(&unescape(value)).ok();
+            match key {
+                "kind" if value == "automatic" => facts.kind = Kind::Automatic,
+                "kind" if value == "dated" => facts.kind = Kind::Dated,
+                "held" => facts.held = true,
+                "host" => facts.host = Some(String::from_utf8_lossy(&unescape(value)).into_owned()),
+                "command" => facts.command = Some(value.to_string()),
+                "source" => facts.sources.push(unescape(value)),
+                "target" => facts.targets.extend(path(value)),
+                "mirrored" => {
+                    let both =
+                        value.split_once(' ').and_then(|(at, from)| Some((path(at)?, from.to_string())));
+                    facts.mirrored.extend(both);
+                }
+                "changes" => facts.counts = parse_counts(value),
+                // A later version's.
+                _ => {}
+            }
+        }
+        facts
+    }
+
+    /// The list that says all of it.
+    pub fn to_tags(&self) -> Vec<String> {
+        let mut tags = self.tags.clone();
+        if self.kind != Kind::Named {
+            tags.push(format!("kind:{}", self.kind.name()));
+        }
+        if self.held {
+            tags.push("held:yes".to_string());
+        }
+        tags.extend(self.host.iter().map(|host| format!("host:{}", escape(host.as_bytes()))));
+        tags.extend(self.command.iter().map(|command| format!("command:{command}")));
+        tags.extend(self.sources.iter().map(|source| format!("source:{}", escape(source))));
+        tags.extend(self.targets.iter().map(|target| format!("target:{}", escape(&target.to_bytes()))));
+        let mirrored =
+            |(at, from): &(StorePath, String)| format!("mirrored:{} {from}", escape(&at.to_bytes()));
+        tags.extend(self.mirrored.iter().map(mirrored));
+        if let Some(Counts { created, changed, removed }) = self.counts {
+            tags.push(format!("changes:{created},{changed},{removed}"));
+        }
+        tags
+    }
+}
+
+fn parse_counts(value: &str) -> Option<Counts> {
+    let mut numbers = value.split(',').map(|number| number.parse().ok());
+    let mut next = || numbers.next().flatten();
+    Some(Counts { created: next()?, changed: next()?, removed: next()? })
+}
+
+/// Bytes as text without blanks and control characters: those, `%`, and what is not UTF-8 become `%` and two digits.
+pub fn escape(bytes: &[u8]) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    let escaped = |out: &mut String, bytes: &[u8]| {
+        bytes.iter().for_each(|byte| out.push_str(&format!("%{byte:02x}")));
+    };
+    for part in bytes.utf8_chunks() {
+        for c in part.valid().chars() {
+            if c == '%' || c.is_control() || c.is_whitespace() {
+                escaped(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes());
+            } else {
+                out.push(c);
+            }
+        }
+        escaped(&mut out, part.invalid());
+    }
+    out
+}
+
+/// The bytes that [`escape`] made a text of.
+pub fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let digits =
+            after.get(..2).filter(|_| first == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
+        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(tags: Vec<String>) -> SnapshotRow {
+        SnapshotRow { name: "s".to_string(), epoch: 1, time: 2, tags }
+    }
+
+    #[test]
+    fn facts_come_back_as_they_were() {
+        let target = StorePath::parse(b"a b/\xff%41\n\xc3\xa9").unwrap();
+        let facts = Facts {
+            kind: Kind::Automatic,
+            held: true,
+            host: Some("the host".to_string()),
+            command: Some("put".to_string()),
+            sources: vec![b"/home/\xfe x".to_vec(), b"/b".to_vec()],
+            targets: vec![StorePath::default(), target.clone()],
+            mirrored: vec![(target, "h m ef53:1 /a%20b".to_string())],
+            counts: Some(Counts { created: 1, changed: 2, removed: 3 }),
+            tags: vec!["nightly".to_string()],
+        };
+        assert_eq!(Facts::of(&row(facts.to_tags())), facts);
+    }
+
+    #[test]
+    fn tags_alone_are_those_of_a_named_snapshot() {
+        let tags = vec!["daily".to_string(), "later:fact".to_string()];
+        let facts = Facts::of(&row(tags));
+        assert_eq!((facts.kind, facts.tags), (Kind::Named, vec!["daily".to_string()]));
+    }
+}

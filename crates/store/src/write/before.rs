@@ -1,0 +1,118 @@
+//! The snapshot that a command takes before it removes or replaces something.
+//!
+//! The committer takes it in front of the first transaction of the command, so that it has the tree as it was before the command. It is taken when something
+//! was submitted that removes or replaces what is stored, or when that may still come. [`BeforeSnapshot::settle`] deletes it if
+//! it never came. A command that fails after the snapshot leaves it: it has what the command's transactions took away.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use outrigger_clock as clock;
+use outrigger_format::catalogue::Record;
+
+use crate::error::{ErrorKind, Result};
+use crate::meta::Meta;
+use crate::ops::facts::{Counts, Facts, Kind};
+use crate::ops::snapshots;
+use crate::store::Store;
+use crate::tell;
+
+/// A snapshot that is taken when it is needed.
+#[derive(Debug)]
+pub struct BeforeSnapshot {
+    name: String,
+    facts: Facts,
+    may_destroy: AtomicBool,
+    destroys: AtomicBool,
+    taken: Mutex<Option<String>>,
+}
+
+/// One that was just taken: what the catalogue is to say of it.
+pub(super) struct Taken {
+    pub record: Record,
+    /// Mounts had changed what they have not told yet.
+    was_untold: bool,
+}
+
+impl BeforeSnapshot {
+    /// One that will be named `name`, with these facts.
+    pub fn new(name: String, facts: Facts) -> Self {
+        Self {
+            name,
+            facts: Facts { kind: Kind::Automatic, ..facts },
+            may_destroy: AtomicBool::new(false),
+            destroys: AtomicBool::new(false),
+            taken: Mutex::new(None),
+        }
+    }
+
+    /// What the command works on exists already: it may remove or replace something.
+    pub fn may_destroy(&self) {
+        self.may_destroy.store(true, Ordering::Relaxed);
+    }
+
+    /// What is submitted next removes or replaces something.
+    pub fn destroys(&self) {
+        self.may_destroy();
+        self.destroys.store(true, Ordering::Relaxed);
+    }
+
+    /// The name of the snapshot, if it was taken and still stands.
+    pub fn taken(&self) -> Option<String> {
+        self.taken.lock().expect("no panic while held").clone()
+    }
+
+    /// Takes the snapshot, if that is due before a transaction; `is_last`: nothing will be submitted any more.
+    pub(super) fn take(&self, meta: &dyn Meta, is_last: bool) -> Result<Option<Taken>> {
+        let due = if is_last { &self.destroys } else { &self.may_destroy };
+        let mut taken = self.taken.lock().expect("no panic while held");
+        if taken.is_some() || !due.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let (tags, time) = (self.facts.to_tags(), clock::now_nanos());
+        let was_untold = tell::is_untold(meta)?;
+        let (mut name, mut number) = (self.name.clone(), 2);
+        loop {
+            match meta.create_snapshot(&name, time, &tags) {
+                Err(error) if error.kind() == ErrorKind::Exists => {
+                    name = format!("{}-{number}", self.name);
+                    number += 1;
+                }
+                created => {
+                    created?;
+                    break;
+                }
+            }
+        }
+        *taken = Some(name.clone());
+        let tags = tags.into_iter().map(String::into_bytes).collect();
+        Ok(Some(Taken { record: Record::Snapshot { name: name.into_bytes(), time, tags }, was_untold }))
+    }
+
+    /// After the command: the snapshot says what was done, or goes if nothing was removed or replaced. Returns its name if it stays.
+    ///
+    /// # Errors
+    /// Those of the store; the snapshot stays then.
+    pub fn settle(&self, store: &Store, counts: Counts) -> Result<Option<String>> {
+        let Some(name) = self.taken() else { return Ok(None) };
+        if !self.destroys.load(Ordering::Relaxed) {
+            snapshots::delete(store, std::slice::from_ref(&name))?;
+            *self.taken.lock().expect("no panic while held") = None;
+            return Ok(None);
+        }
+        // Not in the catalogue: that costs a pack, and a store made anew from its packs does without.
+        let facts = Facts { counts: Some(counts), ..self.facts.clone() };
+        store.meta.set_snapshot_tags(&name, &facts.to_tags())?;
+        Ok(Some(name))
+    }
+}
+
+impl Taken {
+    /// After the transaction whose catalogue block has this sequence: sees to it that the catalogue is written anew where the record in it says too much.
+    pub fn settle(&self, meta: &dyn Meta, sequence: u64) -> Result<()> {
+        if self.was_untold || tell::is_untold(meta)? {
+            tell::note_due(meta, "snapshot")?;
+        }
+        tell::settle(meta, sequence, "snapshot")
+    }
+}
