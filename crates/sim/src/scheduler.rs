@@ -8,13 +8,16 @@
 //! with a process that is killed.
 
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::shim;
 
 /// A machine of the simulation. The first one is the world itself, which arranges everything.
 pub type HostId = usize;
+
+/// The world's number.
+pub const WORLD: HostId = 0;
 
 /// When the simulation begins: nanoseconds since 1970.
 const BEGINS: u64 = 1_800_000_000_000_000_000;
@@ -239,6 +242,21 @@ pub fn pause(host: HostId, paused: bool) {
     state(|simulation| simulation.hosts[host].paused = paused);
 }
 
+/// Its threads stand still for so long.
+pub fn pause_for(host: HostId, time: Duration) {
+    pause(host, true);
+    spawn_on(WORLD, move || {
+        outrigger_clock::sleep(time);
+        pause(host, false);
+    });
+}
+
+/// The host of this thread.
+pub fn own_host() -> HostId {
+    let me = ME.get() - 1;
+    state(|simulation| simulation.threads[me].host)
+}
+
 /// Its threads stand still for ever. What they have in memory stays, and nobody looks at it again.
 pub fn kill(host: HostId) {
     state(|simulation| simulation.hosts[host].dead = true);
@@ -261,6 +279,14 @@ pub fn spawn_on<T: Send + 'static>(
     state(|simulation| simulation.threads[me].host = own);
     handle
 }
+
+/// The processor that this process's simulations run on from now on, counted among those that it may run on. As one thread
+/// runs at a time, handing over is cheapest on one processor.
+pub fn run_on(processor: usize) {
+    PROCESSOR.store(processor, Relaxed);
+}
+
+static PROCESSOR: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Runs `f` as the world of a simulation. One at a time in a process; threads that `f` leaves behind stand still for ever.
 ///
@@ -290,6 +316,7 @@ fn be_world<T>(seed: u64, f: impl FnOnce() -> T) -> T {
         threads: vec![world],
         hosts: vec![Host::default()],
     };
+    shim::stay_on(PROCESSOR.load(Relaxed));
     // SAFETY: no simulation runs: this thread makes it and has its baton. What an earlier one left stays, for its threads that stand still refer to it.
     unsafe { std::mem::forget((*PLACE.0.get()).replace(simulation)) };
     ME.set(1);

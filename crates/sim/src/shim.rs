@@ -167,6 +167,25 @@ pub(crate) fn own_handle() -> pthread_t {
     unsafe { libc::pthread_self() }
 }
 
+/// From here on this thread, and those that it starts, stay on one of the processors that they may run on: of this number,
+/// or the one where they are.
+pub(crate) fn stay_on(number: usize) {
+    // SAFETY: a set of processors is plain data, and the calls fill it or read it.
+    unsafe {
+        let mut may: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of_val(&may), &raw mut may) != 0 {
+            return;
+        }
+        let allowed: Vec<usize> =
+            (0..libc::CPU_SETSIZE as usize).filter(|&cpu| libc::CPU_ISSET(cpu, &may)).collect();
+        let here = libc::sched_getcpu() as usize;
+        let chosen = if number == usize::MAX { here } else { allowed[number % allowed.len()] };
+        let mut only: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(chosen, &mut only);
+        libc::sched_setaffinity(0, size_of_val(&only), &raw const only);
+    }
+}
+
 /// What a new thread of a simulation is to run.
 struct Begin {
     number: usize,
