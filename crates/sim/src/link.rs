@@ -59,15 +59,31 @@ fn await_back(until: &AtomicU64) -> bool {
 }
 
 impl Condition {
-    /// A message is on its way, to the database or to the packs.
+    /// A request is on its way, to the database or to the packs.
     pub fn travel(&self) {
-        let most = if is_before(&self.bad_until) { self.delay_micros.load(Relaxed) } else { 0 };
+        let most = if is_before(&self.bad_until) { self.delay_micros.load(Relaxed) } else { 100 };
         outrigger_clock::sleep(Duration::from_micros(20 + scheduler::below(most)));
+    }
+
+    /// An answer is on its way. It takes no time while all is well: what differs is the order in which requests arrive.
+    fn travel_back(&self) {
+        if is_before(&self.bad_until) {
+            self.travel();
+        }
+    }
+
+    fn is_bad(&self) -> bool {
+        is_before(&self.bad_until) || is_before(&self.away_until)
     }
 
     /// Draws whether something happens that happens so often in a thousand times.
     pub fn draws(&self, often: &AtomicU64) -> bool {
         is_before(&self.bad_until) && scheduler::below(1000) < often.load(Relaxed)
+    }
+
+    /// Draws whether a commit's answer is lost: more often than others', as it is what matters most.
+    fn loses_commit(&self) -> bool {
+        is_before(&self.bad_until) && scheduler::below(1000) < 5 * self.lost.load(Relaxed)
     }
 
     /// Waits for the pack store. Returns false if that takes too long.
@@ -124,7 +140,10 @@ impl Link {
     fn call<T>(&self, what: &str, call: impl FnOnce(&Servers) -> Result<T>) -> Result<T> {
         self.send(what)?;
         let answer = scheduler::whole(|| call(&self.servers));
-        self.condition.travel();
+        if what == "condemn" {
+            self.servers.forget_generation();
+        }
+        self.condition.travel_back();
         if self.condition.draws(&self.condition.lost) {
             outrigger_clock::sleep(PATIENCE);
             return Err(away(what));
@@ -193,7 +212,7 @@ impl Link {
             self.servers.note_outcome(token, done.is_ok());
             outrigger_clock::sleep(Duration::from_secs(1));
             // A client asks first by itself, and gets the answer late.
-            if scheduler::below(2) == 0 && await_back(&self.condition.away_until) {
+            if scheduler::below(4) == 0 && await_back(&self.condition.away_until) {
                 return done;
             }
         }
@@ -225,7 +244,6 @@ macro_rules! pass_on {
 
 impl Meta for Link {
     fn jobs(&self) -> Option<&dyn jobs::Jobs> {
-        self.condition.travel();
         self.servers.database.jobs()
     }
 
@@ -245,11 +263,11 @@ impl Meta for Link {
             self.condition.stall.store(0, Relaxed);
             return self.commit_stalled(session, commit, stall);
         }
-        if self.condition.draws(&self.condition.lost) {
+        if self.condition.loses_commit() {
             return self.commit_unanswered(session, commit);
         }
         let done = scheduler::whole(|| self.servers.commit(session, commit));
-        self.condition.travel();
+        self.condition.travel_back();
         done
     }
 
@@ -259,6 +277,11 @@ impl Meta for Link {
     }
 
     fn renew(&self, session: SessionId, _: u32) -> Result<u64> {
+        if !self.condition.is_bad()
+            && let Some(generation) = scheduler::whole(|| self.servers.renewed(session))
+        {
+            return Ok(generation);
+        }
         self.call("renew", |servers| servers.renew(session))
     }
 

@@ -97,7 +97,7 @@ const CYCLE: u64 = 300;
 /// Seconds of a cycle in which something is done.
 const BUSY: u64 = 60;
 /// Operations of a program in a cycle.
-const OPS: u64 = 12;
+const OPS: u64 = 10;
 /// Cycles in which programs use the same names.
 const EPOCH: u64 = 2;
 
@@ -130,7 +130,7 @@ pub fn draw(seed: u64, hosts: usize, time: Duration) -> Vec<Step> {
 
 fn draw_op(rng: &mut Rng, epoch: u64, id: u64) -> Op {
     let register = |rng: &mut Rng| format!("r{}-{epoch}", rng.below(2));
-    let len = |rng: &mut Rng| [100, 9000, 40_000, 200_000, 600_000][rng.index(5)];
+    let len = |rng: &mut Rng| [100, 100, 9000, 40_000, 150_000, 300_000][rng.index(6)];
     let written = |rng: &mut Rng| {
         let number = rng.index(LENGTHS.len());
         (format!("w{number}"), LENGTHS[number])
@@ -155,7 +155,8 @@ fn draw_op(rng: &mut Rng, epoch: u64, id: u64) -> Op {
         26..35 => act(register(rng), Action::Replace, len(rng)),
         35..38 => act(register(rng), Action::Remove, 0),
         38..46 => act(register(rng), Action::Read, 0),
-        46..49 => Op::Hold(register(rng), len(rng)),
+        46..48 => Op::Hold(register(rng), len(rng)),
+        48 => Op::Collect,
         49..54 => act("flock0".into(), Action::Count, rng.index(20)),
         54..59 => act("fcntl0".into(), Action::Count, rng.index(20)),
         59..66 => act(format!("log{epoch}"), Action::Append, rng.index(200)),
@@ -176,7 +177,7 @@ fn draw_op(rng: &mut Rng, epoch: u64, id: u64) -> Op {
         }
         96 => Op::List,
         97 => Op::Snapshot(id),
-        _ => Op::Collect,
+        _ => act(format!("log{epoch}"), Action::Append, 30),
     }
 }
 

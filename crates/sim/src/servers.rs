@@ -33,13 +33,35 @@ pub struct Servers {
     /// happens.
     outcomes: Mutex<HashMap<i64, bool>>,
     renewed: Mutex<HashMap<SessionId, Duration>>,
+    /// The generation, as long as nothing is condemned.
+    generation: Mutex<Option<u64>>,
 }
 
 impl Servers {
     /// Of a new store.
     pub fn new(database: SqliteMeta, config: StoreConfig) -> Self {
         let (packs, locks) = (MemoryBackend::new(), Mutex::default());
-        Self { database, packs, config, locks, outcomes: Mutex::default(), renewed: Mutex::default() }
+        let (outcomes, renewed, generation) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { database, packs, config, locks, outcomes, renewed, generation }
+    }
+
+    /// The generation, if a lease was extended a moment ago.
+    pub fn renewed(&self, session: SessionId) -> Option<u64> {
+        let renewed = self.renewed.lock().expect("no panic while held");
+        let last = *renewed.get(&session)?;
+        if scheduler::elapsed() - last >= RENEWED_EVERY {
+            return None;
+        }
+        let mut generation = self.generation.lock().expect("no panic while held");
+        if generation.is_none() {
+            *generation = self.database.generation().ok();
+        }
+        *generation
+    }
+
+    /// Something is condemned.
+    pub fn forget_generation(&self) {
+        *self.generation.lock().expect("no panic while held") = None;
     }
 
     /// Extends a lease.
@@ -47,13 +69,11 @@ impl Servers {
     /// # Errors
     /// The database's.
     pub fn renew(&self, session: SessionId) -> Result<u64> {
-        let now = scheduler::elapsed();
-        let last = self.renewed.lock().expect("no panic while held").get(&session).copied();
-        if last.is_some_and(|last| now - last < RENEWED_EVERY) {
-            return self.database.generation();
+        if let Some(generation) = self.renewed(session) {
+            return Ok(generation);
         }
         let generation = self.database.renew(session, LEASE_SECS)?;
-        self.renewed.lock().expect("no panic while held").insert(session, now);
+        self.renewed.lock().expect("no panic while held").insert(session, scheduler::elapsed());
         Ok(generation)
     }
 
