@@ -102,7 +102,7 @@ fn rules(network: bool) -> Result<BTreeMap<i64, Vec<SeccompRule>>> {
     rules.insert(libc::SYS_socketpair, vec![none_of(&local)?]);
     let makes = |flag: &libc::c_int| rule([(0, MaskedEq(*flag as u64), *flag as u64)]);
     rules.insert(libc::SYS_clone, NAME_SPACES.iter().map(makes).collect::<Result<_>>()?);
-    let types = |request: libc::Ioctl| rule([(1, Eq, request as u64)]);
+    let types = |request: libc::Ioctl| rule([(1, Eq, request)]);
     rules.insert(libc::SYS_ioctl, vec![types(libc::TIOCSTI)?, types(libc::TIOCLINUX)?]);
     Ok(rules)
 }
