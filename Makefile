@@ -41,6 +41,8 @@ install: release
 	$(TARGET)/release/outrigger man $(DESTDIR)$(PREFIX)/share/man/man1
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in systemd/*; do sed 's|/usr/local/bin|$(PREFIX)/bin|' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/}; done
+	install -d $(DESTDIR)$(PREFIX)/lib/sysusers.d
+	install -m 644 scripts/sysusers.conf $(DESTDIR)$(PREFIX)/lib/sysusers.d/outrigger.conf
 
 # The C header, after a change of crates/capi.
 header: need

@@ -5,7 +5,8 @@
     test.py --slowest [N]            what took longest in the last run
 
 Cargo runs one executable after the other, each with a thread a processor. Most tests wait (for a server, a lease, a child), so this
-gives each executable several threads a processor, and runs the program's tests beside those of all crates. `OUTRIGGER_REQUIRE=1` fails the run where
+gives each executable several threads a processor, and runs the program's tests, those of all crates, and the documentation's examples
+beside each other. `OUTRIGGER_REQUIRE=1` fails the run where
 a test was skipped for something that could be installed (crates/workload/src/skip.rs). Times and skips are kept in target/tests/.
 """
 import json
@@ -133,11 +134,11 @@ def main(arguments):
     for one in found:
         lanes[one[0] == "cli"].append(one)
     threads = [threading.Thread(target=lambda lane=lane: [run.one(*one) for one in lane]) for lane in lanes]
+    threads.append(threading.Thread(target=run.documentation))
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    run.documentation()
     sys.exit(0 if run.close() else 1)
 
 

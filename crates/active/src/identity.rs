@@ -5,13 +5,12 @@
 //! | a job is made, by `run` or by a rule | that its submitter may read every input, through the directories above it, and write every output |
 //! | a file is made in a mount that a rule follows | that whose rule it is may read it then; else it is not followed for this rule |
 //! | it is published | that he may still write every output; new files and directories are his |
-//! | it is run | that whoever runs it may: root runs programs as their submitter, everybody else only those that he submitted himself |
+//! | it is run | that whoever runs it may (`trust.rs`): root runs programs as their submitter, everybody else only those that he submitted himself |
 //!
 //! Modes and access control lists count as they do for the kernel; root may do everything. A file that is there gets a new content if it may be written, one that is not
 //! there is made if its directory may be.
 //!
-//! A job's row says who has submitted it, and whoever can write to the store's metadata could write another number there. So a row is believed in a number alone: groups are those that this host
-//! knows, a number that it does not know is refused, and an agent runs nothing as root unless it was told to (`node --allow-root`).
+//! Whether a job's row is believed in whom it names: `trust.rs`.
 
 use std::collections::BTreeSet;
 
@@ -21,8 +20,6 @@ use outrigger_store::meta::{At, Inode, Meta, ROOT_INODE};
 use outrigger_store::tree::StorePath;
 use outrigger_store::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
-
-use crate::spec::Spec;
 
 const READ: u32 = 4;
 const WRITE: u32 = 2;
@@ -66,6 +63,26 @@ impl Submitter {
         let groups = uzers::get_user_groups(user.name(), gid).unwrap_or_default();
         let others = groups.iter().map(uzers::Group::gid).filter(|other| *other != gid).collect();
         Ok(Self { uid, gid, groups: others })
+    }
+
+    /// A user of this host, by name or number, with the groups that this host says.
+    ///
+    /// # Errors
+    /// `Invalid` when there is none.
+    pub fn named(user: &str) -> Result<Self> {
+        let uid = uzers::get_user_by_name(user).map(|user| user.uid()).or_else(|| user.parse().ok());
+        let known = uid.and_then(|uid| Self::known_here(uid).ok());
+        known.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("there is no user `{user}` here")))
+    }
+
+    /// Root, in root's group only: it needs no other.
+    pub fn root() -> Self {
+        Self { uid: 0, gid: 0, groups: Vec::new() }
+    }
+
+    /// A user of whose groups nothing is known.
+    pub(crate) fn alone(uid: u32) -> Self {
+        Self { uid, ..Self::nobody() }
     }
 
     /// The user who owns nothing.
@@ -208,32 +225,6 @@ impl<'a> Permissions<'a> {
         }
         if who.may(&inode.attributes, WRITE) { Ok(()) } else { Err(who.refused(path, "write it")) }
     }
-}
-
-/// Refuses a job that would run as root with nothing that keeps it in: whoever may write to the database could have put it there.
-pub(crate) fn refused_as_root() -> Error {
-    let why = "it would run as root and is not kept in: submit it as another user or with --sandbox strict, or have an agent run it that was started with --allow-root";
-    Error::new(ErrorKind::Denied, why)
-}
-
-/// Whom this process runs a job's programs as, and whose rights in the store count: the user that its row names, as this host knows him.
-///
-/// # Errors
-/// `Denied`, saying who could run it.
-pub fn runnable_as(spec: &Spec) -> Result<Option<Submitter>> {
-    let own = rustix::process::geteuid().as_raw();
-    let Some(who) = &spec.submitter else { return Ok(None) };
-    if own != 0 && who.uid != own {
-        let why = format!(
-            "it was submitted by uid {}, and this process is of uid {own}: a process of that user runs it, or one of root (`outrigger node`)",
-            who.uid
-        );
-        return Err(Error::new(ErrorKind::Denied, why));
-    }
-    if own != 0 || who.is_root() {
-        return Ok(Some(who.clone()));
-    }
-    Submitter::known_here(who.uid).map(Some)
 }
 
 #[cfg(test)]

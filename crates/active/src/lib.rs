@@ -39,4 +39,5 @@ pub mod sandbox;
 pub mod spec;
 pub mod template;
 pub mod through;
+pub mod trust;
 pub mod written;

@@ -29,12 +29,11 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 
 use crate::cgroup::Groups;
 use crate::foreground::Busy;
-use crate::identity::{Submitter, refused_as_root, runnable_as};
 use crate::progress::Counters;
 use crate::rules::Watcher;
 use crate::runner::{self, Beside, Report, RunOptions, Stragglers, runner_of};
-use crate::sandbox::Mode;
 use crate::spec::Spec;
+use crate::trust::Trust;
 use crate::written::{self, Access, Quiet, Written};
 
 /// What the description of an agent's session has before its name.
@@ -74,8 +73,8 @@ pub struct NodeOptions<'a> {
     pub idle: bool,
     /// See [`RunOptions::groups`].
     pub groups: Option<Arc<Groups>>,
-    /// See [`RunOptions::as_root`].
-    pub allow_root: bool,
+    /// See [`RunOptions::trust`].
+    pub trust: Arc<Trust>,
 }
 
 /// What an agent tells of its work.
@@ -220,8 +219,8 @@ pub fn run(
     store.jobs()?.set_note(DRAIN, &options.name, None)?;
     store.jobs()?.set_note(STANDS_BACK, &options.name, None)?;
     let make_way = options.make_way.clone().map(|busy| noting(store, &options.name, busy));
-    let options =
-        &NodeOptions { name: options.name.clone(), make_way, groups: options.groups.clone(), ..*options };
+    let (groups, trust) = (options.groups.clone(), Arc::clone(&options.trust));
+    let options = &NodeOptions { name: options.name.clone(), make_way, groups, trust, ..*options };
     let (name, done) = (options.name.as_str(), AtomicBool::new(false));
     let worked = std::thread::scope(|scope| {
         let asker = scope.spawn(|| ask_for_drain(store, name, stop, &done));
@@ -423,7 +422,7 @@ fn run_job(
         make_way: options.make_way.clone(),
         idle: options.idle,
         groups: options.groups.clone(),
-        as_root: options.allow_root,
+        trust: Arc::clone(&options.trust),
     };
     let counters = Arc::new(Counters::default());
     match beside {
@@ -500,21 +499,12 @@ impl Agent<'_, '_> {
         Ok(None)
     }
 
-    /// Whether a job is for an agent of somebody else; that is said, once.
-    fn refuses(&mut self, job: JobId, spec: &Spec) -> bool {
-        let refused = runnable_as(spec).and_then(|who| self.require_root_allowed(spec, who)).err();
+    /// Whether a job is none of this agent's, as far as the row tells it; that is said, once.
+    fn refuses(&mut self, row: &JobRow, spec: &Spec) -> bool {
+        let refused = self.options.trust.admit(self.store, row.by.as_ref(), &mut spec.clone()).err();
         let refuses = refused.is_some();
-        self.refused.extend(refused.map(|error| (job, error)));
+        self.refused.extend(refused.map(|error| (row.id, error)));
         refuses
-    }
-
-    /// What the runner would refuse, as far as the row tells it: such a job is not begun here again and again.
-    fn require_root_allowed(&self, spec: &Spec, who: Option<Submitter>) -> Result<()> {
-        let as_root = spec.sandbox == Mode::Off && who.is_none_or(|who| who.is_root());
-        if self.options.allow_root || !as_root || !rustix::process::geteuid().is_root() {
-            return Ok(());
-        }
-        Err(refused_as_root())
     }
 
     fn begin(&mut self, job: JobId, follows: bool, beside: Option<Beside>) {
@@ -571,7 +561,7 @@ impl Agent<'_, '_> {
                     Some(spec) if self.store.jobs()?.inputs(row.id)?.len() <= spec.inputs_besides() => {
                         Fits::No
                     }
-                    Some(spec) if self.refuses(row.id, &spec) => Fits::No,
+                    Some(spec) if self.refuses(row, &spec) => Fits::No,
                     Some(spec) => match spec.written {
                         Some(written) => Fits::Follows(written, Arc::new(spec)),
                         None => Fits::Runs,

@@ -161,10 +161,14 @@ pub fn for_next_files(globs: &[String], with: Vec<String>, mut spec: Spec) -> Re
 }
 
 fn decode(note: &Note) -> Result<Rule> {
-    serde_json::from_str(&note.value).map_err(|error| {
+    let mut rule: Rule = serde_json::from_str(&note.value).map_err(|error| {
         let why = format!("rule `{}` was made by another version of this program", note.name);
         Error::new(ErrorKind::Newer, why).caused_by(error)
-    })
+    })?;
+    // Whose it is the row says, whatever the rule does. Of one whose role is not known an empty name, which no role has.
+    let others = note.by.as_ref().filter(|by| by.role.as_ref() != Some(&by.asks));
+    rule.spec.on_behalf = others.map(|by| by.role.clone().unwrap_or_default());
+    Ok(rule)
 }
 
 /// Who holds the content of a rule's component: that of its first program, or of another one.

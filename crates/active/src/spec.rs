@@ -97,6 +97,9 @@ pub struct Spec {
     /// The rule that made it.
     #[serde(default)]
     pub rule: Option<String>,
+    /// The database's role that has made this rule, if it is another one than has made the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_behalf: Option<String>,
     /// The file that it reads while it is written, if it does.
     #[serde(default)]
     pub written: Option<Written>,
@@ -165,6 +168,7 @@ impl Spec {
             host: None,
             component: None,
             submitter: None,
+            on_behalf: None,
             rule: None,
             written: None,
             together: false,

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use outrigger_fuse::report::Report;
 use outrigger_store::ErrorKind;
 use outrigger_store::note::Level;
+use outrigger_store::tree::show;
 
 use crate::operation;
 use crate::output::{Object, complain};
@@ -78,9 +79,14 @@ fn object(report: &Report) -> Object {
     object
 }
 
+/// In one line, with nothing in it that a terminal would obey which shows the log.
+fn message(report: &Report) -> String {
+    show(report.message.replace('\n', " ").as_bytes())
+}
+
 /// As the journal takes them: a field a line, so none may have one in it.
 fn fields(report: &Report) -> String {
-    let message = report.message.replace('\n', " ");
+    let message = message(report);
     let mut fields = format!("PRIORITY={}\nSYSLOG_IDENTIFIER=outrigger\nMESSAGE={message}\n", level(report));
     if let Some(kind) = kind(report) {
         fields += &format!("OUTRIGGER_KIND={kind}\n");
@@ -97,7 +103,7 @@ fn fields(report: &Report) -> String {
 /// As syslog daemons take it (RFC 3164).
 fn line(report: &Report) -> String {
     let head =
-        format!("<{}>outrigger[{}]: {}", DAEMON << 3 | level(report), std::process::id(), report.message);
+        format!("<{}>outrigger[{}]: {}", DAEMON << 3 | level(report), std::process::id(), message(report));
     match report.asked {
         None => head,
         Some(asked) => format!(

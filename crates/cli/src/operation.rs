@@ -13,6 +13,7 @@ use clap::{Args, ValueEnum};
 use outrigger_clock as clock;
 use outrigger_clock::Instant;
 use outrigger_store::note::{self, Level, Note};
+use outrigger_store::tree::show;
 use serde_json::Value;
 
 use crate::exit::{Exit, Failure};
@@ -160,11 +161,11 @@ pub fn line(level_word: &str, level: Level, event: &str, message: &str, fields: 
                 "{time} {level_word} {} [{}] {event}: {}",
                 operation.command,
                 operation.id,
-                message.replace('\n', " ")
+                show(message.replace('\n', " ").as_bytes())
             );
             if let Value::Object(fields) = Value::from(fields) {
                 for (name, value) in fields.iter().filter(|(name, _)| *name != "what" && *name != "why") {
-                    text += &format!(" {name}={value}");
+                    text += &show(format!(" {name}={value}").as_bytes());
                 }
             }
             text + "\n"

@@ -2,12 +2,15 @@
 //!
 //! With `--json` a command prints one object on one line. Sizes are numbers of bytes, times RFC 3339 in UTC. A name is a string; one that is not
 //! UTF-8 is a string with `\xNN` escapes, and its bytes in hex stand beside it under the same key with `_hex` added.
+//!
+//! Programs of others, and whoever writes to the database, have a say in much of this text. So all of it is escaped here, and not where it is made: nothing of theirs reaches a terminal that the
+//! terminal would obey.
 
 use std::io::{self, BufWriter, IsTerminal, StdoutLock, Write};
 
 use jiff::Timestamp;
 use outrigger_format::catalogue::Time;
-use outrigger_store::tree::show;
+use outrigger_store::tree::{is_obeyed, show, show_but};
 use serde_json::{Map, Value};
 
 use crate::exit::Failure;
@@ -23,7 +26,27 @@ pub fn complain(message: &str) {
 /// The same, of what the log says otherwise.
 pub fn shout(message: &str) {
     // In one write, so that a line does not mix with another process's. There is nobody to tell when this fails.
-    let _ = io::stderr().write_all(format!("outrigger: {message}\n").as_bytes());
+    let _ = io::stderr().write_all(format!("outrigger: {}\n", further(message)).as_bytes());
+}
+
+/// What a message says, where a further line of it cannot be taken for another message.
+fn further(message: &str) -> String {
+    lines(message).replace('\n', "\n  ")
+}
+
+/// A text of several lines, escaped.
+fn lines(text: &str) -> String {
+    show_but(text.as_bytes(), "\n\t")
+}
+
+/// JSON in which even a terminal finds nothing to obey: `serde_json` escapes what JSON must not have, and that is less.
+fn json_text(value: &Value) -> String {
+    let text = value.to_string();
+    if !text.chars().any(is_obeyed) {
+        return text;
+    }
+    let escaped = |c: char| if is_obeyed(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() };
+    text.chars().map(escaped).collect()
 }
 
 /// Standard output; knows whether a person reads it.
@@ -50,15 +73,21 @@ impl Out {
         if self.terminal { self.bytes(show(name).as_bytes()) } else { self.bytes(name) }
     }
 
-    /// Writes a line.
+    /// Writes what a program of somebody else's has said: escaped for a terminal, else as it is.
+    pub fn said(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if self.terminal { self.bytes(show_but(bytes, "\n\t").as_bytes()) } else { self.bytes(bytes) }
+    }
+
+    /// Writes a line, escaped.
     pub fn line(&mut self, text: &str) -> Result<(), Failure> {
-        self.bytes(text.as_bytes())?;
+        self.bytes(show(text.as_bytes()).as_bytes())?;
         self.bytes(b"\n")
     }
 
     /// Writes a JSON object on a line.
-    pub fn json(&mut self, object: Object) -> Result<(), Failure> {
-        self.line(&Value::Object(object.0).to_string())
+    pub fn json(&mut self, object: impl Into<Value>) -> Result<(), Failure> {
+        self.bytes(json_text(&object.into()).as_bytes())?;
+        self.bytes(b"\n")
     }
 
     /// Writes out what is buffered.
@@ -74,6 +103,10 @@ impl Out {
 
 /// Prints one object and is done.
 pub fn print_json(object: Object) -> Result<(), Failure> {
+    print_value(object.into())
+}
+
+fn print_value(object: Value) -> Result<(), Failure> {
     let mut out = Out::new();
     out.json(object)?;
     out.finish()
@@ -82,13 +115,13 @@ pub fn print_json(object: Object) -> Result<(), Failure> {
 /// Prints a report of the store, field by field, and is done.
 pub fn print_report(report: &impl serde::Serialize) -> Result<(), Failure> {
     let value = serde_json::to_value(report).map_err(|error| Failure::failed(error.to_string()))?;
-    print_text(&format!("{value}\n"))
+    print_value(value)
 }
 
-/// Prints lines and is done.
+/// Prints lines, escaped, and is done.
 pub fn print_text(text: &str) -> Result<(), Failure> {
     let mut out = Out::new();
-    out.bytes(text.as_bytes())?;
+    out.bytes(lines(text).as_bytes())?;
     out.finish()
 }
 
@@ -144,7 +177,7 @@ pub struct JsonList {
 impl JsonList {
     /// Begins `{HEAD..., "KEY": [`.
     pub fn begin(out: &mut Out, head: Object, key: &str) -> Result<Self, Failure> {
-        let mut text = Value::Object(head.0).to_string();
+        let mut text = json_text(&Value::Object(head.0));
         text.pop();
         if text.len() > 1 {
             text.push(',');
@@ -158,7 +191,7 @@ impl JsonList {
         let comma: &[u8] = if self.first { b"" } else { b"," };
         self.first = false;
         out.bytes(comma)?;
-        out.bytes(Value::Object(object.0).to_string().as_bytes())
+        out.bytes(json_text(&Value::Object(object.0)).as_bytes())
     }
 
     /// Ends the list and the object.
@@ -249,6 +282,17 @@ mod tests {
         let object = Object::new().with_name("name", b"a\xff").with_name("path", "\u{e9}\n".as_bytes());
         let text = Value::from(object).to_string();
         assert_eq!(text, r#"{"name":"a\\xff","name_hex":"61ff","path":"é\n"}"#);
+    }
+
+    #[test]
+    fn what_others_say_is_shown_and_not_obeyed() {
+        let theirs = "\u{1b}]0;title\u{7}\u{9b}2J\u{202e}evil\u{2066}\r\nbad";
+        let shown = r"\u{1b}]0;title\u{7}\u{9b}2J\u{202e}evil\u{2066}\r";
+        assert_eq!(further(theirs), format!("{shown}\n  bad"));
+        assert_eq!(show_but(b"a\tb\xff\x1b[0m\n", "\n\t"), "a\tb\\xff\\u{1b}[0m\n");
+        let json = json_text(&Object::new().with("why", theirs).into());
+        assert!(!json.chars().any(is_obeyed), "{json}");
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["why"], theirs);
     }
 
     #[test]

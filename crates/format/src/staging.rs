@@ -202,12 +202,26 @@ impl<'a> Record<'a> {
             return Err(FormatError::Checksum { what: RECORD });
         }
         let operation = Operation::decode(header.kind, fields)?;
-        if data.is_empty() == matches!(operation, Operation::Write { .. }) {
+        let makes_sense = match operation {
+            Operation::Write { offset, .. } => {
+                !data.is_empty() && offset.checked_add(data.len() as u64).is_some()
+            }
+            _ => data.is_empty(),
+        };
+        if !makes_sense {
             return Err(cursor.range("length of the data", data.len() as u64));
         }
         let head_len = RECORD_HEADER_LEN + fields.len();
         let RecordHeader { sequence, durable, time, .. } = header;
         Ok(Self { sequence, durable, time, operation, data, head_len })
+    }
+
+    /// True when both checksums vouch for the record at the beginning of `bytes`, whether or not it makes sense: no power failure has torn it.
+    pub fn is_whole(bytes: &[u8]) -> bool {
+        let Ok(header) = RecordHeader::decode(bytes) else { return false };
+        let Some(payload) = bytes.get(RECORD_HEADER_LEN..header.record_len()) else { return false };
+        let (fields, data) = payload.split_at(header.fields_len as usize);
+        record_sum(fields, data) == header.payload_sum
     }
 
     /// Bytes of the whole record.

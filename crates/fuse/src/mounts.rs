@@ -23,6 +23,8 @@ pub struct MountRow {
     pub source: PathBuf,
     /// `major:minor` of the device number that its files have.
     pub device: String,
+    /// Nothing can be written to it.
+    pub read_only: bool,
 }
 
 /// A path with symlinks resolved except in its last component, which is not looked at: the server of what is mounted there may be dead.
@@ -44,8 +46,26 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
 /// # Errors
 /// When `/proc` cannot be read.
 pub fn at(point: &Path) -> io::Result<Option<MountRow>> {
+    Ok(all()?.into_iter().rfind(|row| row.point == point))
+}
+
+/// Where this store is mounted to be written, by a process that lives.
+///
+/// # Errors
+/// When `/proc` cannot be read.
+pub fn for_writing(store: &Path) -> io::Result<Option<PathBuf>> {
+    let is_it = |row: &MountRow| row.kind == FS_TYPE && row.source == store && !row.read_only;
+    Ok(all()?.into_iter().find(|row| is_it(row) && !is_dead(&row.point)).map(|row| row.point))
+}
+
+fn all() -> io::Result<Vec<MountRow>> {
     let text = std::fs::read("/proc/self/mountinfo")?;
-    Ok(text.split(|&byte| byte == b'\n').filter_map(parse).rfind(|row| row.point == point))
+    Ok(text.split(|&byte| byte == b'\n').filter_map(parse).collect())
+}
+
+/// Whether the process that served what is mounted at `point` has ended.
+pub fn is_dead(point: &Path) -> bool {
+    matches!(rustix::fs::stat(point), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// One line: `id parent major:minor root point options [optional…] - type source options`.
@@ -53,9 +73,10 @@ fn parse(line: &[u8]) -> Option<MountRow> {
     let mut fields = line.split(|&byte| byte == b' ');
     let device = String::from_utf8(fields.nth(2)?.to_vec()).ok()?;
     let point = unescape(fields.nth(1)?);
+    let read_only = fields.next()?.split(|&byte| byte == b',').any(|option| option == b"ro");
     fields.by_ref().find(|field| *field == b"-")?;
     let kind = String::from_utf8(fields.next()?.to_vec()).ok()?;
-    Some(MountRow { point: point.into(), kind, source: unescape(fields.next()?).into(), device })
+    Some(MountRow { point: point.into(), kind, source: unescape(fields.next()?).into(), device, read_only })
 }
 
 /// Blanks and backslashes are written as three octal digits after a backslash.
@@ -111,7 +132,9 @@ mod tests {
         let row = parse(line).unwrap();
         assert_eq!(row.point, Path::new("/mnt/two words\\x"));
         assert_eq!((row.kind.as_str(), row.source.as_path()), (FS_TYPE, Path::new("/a b")));
-        assert_eq!(row.device, "0:44");
+        assert_eq!((row.device.as_str(), row.read_only), ("0:44", false));
+        let line = br"37 35 0:45 / /mnt ro,nosuid - fuse.outrigger /a rw,user_id=0";
+        assert!(parse(line).unwrap().read_only);
         assert_eq!(parse(b""), None);
     }
 

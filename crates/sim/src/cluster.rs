@@ -1,22 +1,23 @@
-//! A run: hosts that do what a script says, and what is looked at afterwards.
+//! A run: hosts that do what a script says, what goes wrong meanwhile, and what is looked at in the end.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use outrigger_store::backend::MemoryBackend;
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
 use outrigger_store::gc::{GcOptions, GcProgress, collect};
 use outrigger_store::meta::{OpenMode, SqliteMeta};
 use outrigger_store::{Error, ErrorKind, Profile};
-use rustix::io::Errno;
 
-use crate::history::{Did, Event, Held, violations};
-use crate::host::{Host, Servers, content, id_of};
+use crate::history::History;
+use crate::host::Host;
+use crate::life::{Life, final_looks};
 use crate::link::Condition;
-use crate::scheduler::{self, HostId, Ran};
-use crate::script::{Op, Step, Trouble, What};
+use crate::program;
+use crate::scheduler::{self, Ran};
+use crate::script::{Op, PROGRAMS, Step, Trouble, What};
+use crate::servers::Servers;
 use crate::shim;
 
 /// No operation of a program may take longer.
@@ -33,30 +34,31 @@ pub struct Outcome {
     pub done: (usize, usize),
 }
 
-/// One machine, and what is the same over its lives.
-struct Machine {
-    id: AtomicUsize,
-    dir: PathBuf,
-    condition: Arc<Condition>,
-    ops: Vec<(Duration, Op)>,
+/// One program of a machine, over the machine's lives.
+#[derive(Default)]
+pub(crate) struct Line {
+    /// When each operation begins, and what it is.
+    pub ops: Vec<(Duration, Op)>,
     /// The next operation.
-    next: AtomicUsize,
+    pub next: AtomicUsize,
     /// Since when one is under way: virtual microseconds, 0: none is.
-    since: AtomicUsize,
+    pub since: AtomicUsize,
     finished: AtomicBool,
 }
 
-#[derive(Default)]
-struct Seen {
-    events: Vec<Event>,
-    found: Vec<String>,
-    done: (usize, usize),
+/// One machine, and what is the same over its lives.
+pub(crate) struct Machine {
+    id: AtomicUsize,
+    pub dir: PathBuf,
+    pub condition: Arc<Condition>,
+    pub lines: [Line; PROGRAMS],
+    lives: AtomicUsize,
 }
 
-struct Cluster {
-    servers: Servers,
-    machines: Vec<Machine>,
-    seen: Mutex<Seen>,
+pub(crate) struct Cluster {
+    pub servers: Arc<Servers>,
+    pub machines: Vec<Machine>,
+    history: Mutex<History>,
 }
 
 /// Runs a script as a seed says.
@@ -83,74 +85,91 @@ fn simulate(dir: PathBuf, hosts: usize, script: &[Step]) -> Outcome {
     let database = SqliteMeta::open_with_clock(&path, OpenMode::Create, Arc::new(scheduler::database_time));
     let mut config = Profile::Default.config().expect("a profile of ours");
     config.packs = None;
-    let servers =
-        Servers { database: Arc::new(database.expect("a database")), packs: MemoryBackend::new(), config };
     let machines = (0..hosts).map(|host| Machine {
         id: AtomicUsize::new(scheduler::add_host()),
         dir: dir.join(format!("host{host}")),
         condition: Arc::default(),
-        ops: ops_of(script, host),
-        next: AtomicUsize::new(0),
-        since: AtomicUsize::new(0),
-        finished: AtomicBool::new(false),
+        lines: std::array::from_fn(|program| Line { ops: ops_of(script, host, program), ..Line::default() }),
+        lives: AtomicUsize::new(0),
     });
-    let cluster = Arc::new(Cluster { servers, machines: machines.collect(), seen: Mutex::default() });
+    let cluster = Arc::new(Cluster {
+        servers: Arc::new(Servers::new(database.expect("a database"), config)),
+        machines: machines.collect(),
+        history: Mutex::default(),
+    });
+    let world =
+        Host::mount(&cluster.servers, &dir.join("world"), &Arc::default()).expect("nothing fails yet");
+    program::prepare(&world).expect("nothing fails yet");
+    world.volume.close(|| ()).expect("nothing fails yet");
+    drop(world);
     for host in 0..hosts {
         start(&cluster, host);
     }
+    let began = scheduler::elapsed();
     for step in script {
         if let What::Trouble(trouble) = &step.what {
-            outrigger_clock::sleep(step.after);
+            outrigger_clock::sleep((began + step.at).saturating_sub(scheduler::elapsed()));
             make(&cluster, step.host, trouble);
         }
     }
-    let stuck = await_all(&cluster);
-    if let Some(stuck) = stuck {
-        cluster.seen().found.push(stuck);
+    if let Some(stuck) = await_all(&cluster) {
+        cluster.history().found.push(stuck);
     } else {
         look_at_the_end(&cluster, dir.join("end"));
     }
-    let mut seen = std::mem::take(&mut *cluster.seen());
-    seen.found.extend(violations(&seen.events));
-    Outcome { ran: scheduler::ran(), found: seen.found, done: seen.done }
+    let history = std::mem::take(&mut *cluster.history());
+    let (ran, done) = (scheduler::ran(), history.done);
+    Outcome { ran, found: history.violations(), done }
 }
 
-fn ops_of(script: &[Step], host: usize) -> Vec<(Duration, Op)> {
+fn ops_of(script: &[Step], host: usize, program: usize) -> Vec<(Duration, Op)> {
     let own = script.iter().filter(|step| step.host == host);
     own.filter_map(|step| match &step.what {
-        What::Op(op) => Some((step.after, op.clone())),
-        What::Trouble(_) => None,
+        What::Op(number, op) if *number == program => Some((step.at, op.clone())),
+        _ => None,
     })
     .collect()
 }
 
-/// Starts the program of a host, which mounts first.
+/// Starts the programs of a host. The first one that needs a mount makes it.
 fn start(cluster: &Arc<Cluster>, host: usize) {
-    let id: HostId = cluster.machines[host].id.load(Relaxed);
-    let cluster = Arc::clone(cluster);
-    scheduler::spawn_on(id, move || cluster.work(host));
+    let machine = &cluster.machines[host];
+    let id = machine.id.load(Relaxed);
+    let life = Arc::new(Life::new(Arc::clone(cluster), host, machine.lives.fetch_add(1, Relaxed)));
+    for program in 0..PROGRAMS {
+        let (life, cluster) = (Arc::clone(&life), Arc::clone(cluster));
+        scheduler::spawn_on(id, move || {
+            life.work(program);
+            cluster.machines[host].lines[program].finished.store(true, Relaxed);
+        });
+    }
+}
+
+fn until(secs: u64) -> u64 {
+    (scheduler::elapsed() + Duration::from_secs(secs)).as_nanos() as u64
 }
 
 /// Something goes wrong.
 fn make(cluster: &Arc<Cluster>, host: usize, trouble: &Trouble) {
     let machine = &cluster.machines[host];
-    let id = machine.id.load(Relaxed);
-    let condition = &machine.condition;
+    let (id, condition) = (machine.id.load(Relaxed), &machine.condition);
     match *trouble {
-        Trouble::Link { delay_micros, refused, packs_fail } => {
+        Trouble::Link { secs, delay_micros, refused, lost, packs_fail } => {
             condition.delay_micros.store(delay_micros, Relaxed);
             condition.refused.store(refused, Relaxed);
+            condition.lost.store(lost, Relaxed);
             condition.packs_fail.store(packs_fail, Relaxed);
+            condition.bad_until.store(until(secs), Relaxed);
         }
-        Trouble::Away(secs) => {
-            let until = scheduler::elapsed() + Duration::from_secs(secs);
-            condition.away_until.store(until.as_nanos() as u64, Relaxed);
+        Trouble::Away(secs) => condition.away_until.store(until(secs), Relaxed),
+        Trouble::AllAway(secs) => {
+            for machine in &cluster.machines {
+                machine.condition.away_until.store(until(secs), Relaxed);
+            }
         }
-        Trouble::Pause(secs) => {
-            scheduler::pause(id, true);
-            outrigger_clock::sleep(Duration::from_secs(secs));
-            scheduler::pause(id, false);
-        }
+        Trouble::PacksAway(secs) => condition.packs_away_until.store(until(secs), Relaxed),
+        Trouble::Pause(secs) => scheduler::pause_for(id, Duration::from_secs(secs)),
+        Trouble::Stall(secs) => condition.stall.store(secs, Relaxed),
         Trouble::Kill => restart(cluster, host),
         Trouble::Skew(secs) => scheduler::skew(id, secs * 1_000_000_000),
     }
@@ -161,31 +180,25 @@ fn restart(cluster: &Arc<Cluster>, host: usize) {
     scheduler::kill(machine.id.load(Relaxed));
     shim::close_below(&machine.dir);
     machine.id.store(scheduler::add_host(), Relaxed);
-    machine.since.store(0, Relaxed);
+    machine.lines.iter().for_each(|line| line.since.store(0, Relaxed));
     start(cluster, host);
 }
 
 /// Waits until all hosts have done what they had to, with everything well again. Says which one never gets there.
 fn await_all(cluster: &Cluster) -> Option<String> {
-    for machine in &cluster.machines {
-        let Condition { delay_micros, refused, packs_fail, away_until } = &*machine.condition;
-        for value in [delay_micros, refused, packs_fail, away_until] {
-            value.store(0, Relaxed);
-        }
-    }
+    cluster.machines.iter().for_each(|machine| machine.condition.heal());
     loop {
         outrigger_clock::sleep(Duration::from_secs(10));
-        let left: Vec<&Machine> =
-            cluster.machines.iter().filter(|machine| !machine.finished.load(Relaxed)).collect();
+        let lines = cluster.machines.iter().flat_map(|machine| &machine.lines);
+        let left: Vec<&Line> = lines.filter(|line| !line.finished.load(Relaxed)).collect();
         if left.is_empty() {
             return None;
         }
-        for machine in left {
-            let since = Duration::from_micros(machine.since.load(Relaxed) as u64);
+        for line in left {
+            let since = Duration::from_micros(line.since.load(Relaxed) as u64);
             if !since.is_zero() && scheduler::elapsed().saturating_sub(since) > BOUND {
-                let next = machine.next.load(Relaxed);
-                let op = machine.ops.get(next.wrapping_sub(1));
-                return Some(format!("an operation has waited since {since:?}: {op:?} of {:?}", machine.dir));
+                let op = line.ops.get(line.next.load(Relaxed).wrapping_sub(1));
+                return Some(format!("an operation has waited since {since:?}: {op:?}"));
             }
         }
     }
@@ -193,16 +206,9 @@ fn await_all(cluster: &Cluster) -> Option<String> {
 
 /// All that was ever published is read by a host that was not there before, and everything is checked.
 fn look_at_the_end(cluster: &Cluster, dir: PathBuf) {
-    let condition = Arc::default();
-    let looked = Host::mount(&cluster.servers, &dir, &condition).map_err(|error| error.to_string());
+    let looked = Host::mount(&cluster.servers, &dir, &Arc::default()).map_err(|error| error.to_string());
     let looked = looked.and_then(|host| {
-        let mut names: Vec<String> = cluster.seen().events.iter().map(|event| event.name.clone()).collect();
-        names.sort_unstable();
-        names.dedup();
-        for name in names {
-            let read = cluster.read(usize::MAX, &host, &name);
-            read.map_err(|errno| format!("{name} cannot be read: {errno}"))?;
-        }
+        final_looks(cluster, &host)?;
         let options = GcOptions { live_ratio: 1.0, threads: 1, grace_secs: 0, ..GcOptions::default() };
         let told = |error: Error| error.to_string();
         collect(&host.store, &options, &GcProgress::default()).map_err(told)?;
@@ -213,135 +219,24 @@ fn look_at_the_end(cluster: &Cluster, dir: PathBuf) {
         if findings.is_empty() { Ok(()) } else { Err(format!("check finds: {findings:?}")) }
     });
     if let Err(why) = looked {
-        cluster.seen().found.push(format!("at the end: {why}"));
+        cluster.history().found.push(format!("at the end: {why}"));
     }
 }
 
 impl Cluster {
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen.lock().expect("no panic while held")
+    pub fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().expect("no panic while held")
     }
+}
 
-    /// A host's program: one operation after the other, on a mount that is made anew once it is of no use any more.
-    fn work(&self, host: usize) {
-        let machine = &self.machines[host];
-        let mut mounted = None;
-        while let Some((after, op)) = machine.ops.get(machine.next.fetch_add(1, Relaxed)) {
-            outrigger_clock::sleep(*after);
-            if mounted.is_none() {
-                mounted = Some(self.mount(host));
-            }
-            let Some(mount) = &mounted else { continue };
-            machine.since.store(scheduler::elapsed().as_micros() as usize, Relaxed);
-            let done = self.operate(host, mount, op);
-            machine.since.store(0, Relaxed);
-            match done {
-                Ok(()) => self.seen().done.0 += 1,
-                Err(errno) => {
-                    self.seen().done.1 += 1;
-                    if errno == Errno::STALE {
-                        // Its session is over: what it had not acknowledged is lost.
-                        drop(mounted.take());
-                    }
-                }
-            }
-        }
-        if let Some(mount) = mounted {
-            // What could not be stored was not acknowledged.
-            let _ = mount.volume.close(|| ());
-        }
-        machine.finished.store(true, Relaxed);
+/// Reclaims what nothing refers to. Damage that it meets is remembered.
+pub(crate) fn reclaim(cluster: &Cluster, host: &Host) -> Result<(), ErrorKind> {
+    let options = GcOptions { live_ratio: 0.9, threads: 1, grace_secs: 0, ..GcOptions::default() };
+    let done = collect(&host.store, &options, &GcProgress::default());
+    if let Err(error) = &done
+        && error.kind() == ErrorKind::Damaged
+    {
+        cluster.history().found.push(format!("gc says: {error}"));
     }
-
-    /// Tries until there is a mount.
-    fn mount(&self, host: usize) -> Host {
-        let machine = &self.machines[host];
-        loop {
-            match Host::mount(&self.servers, &machine.dir, &machine.condition) {
-                Ok(mount) => return mount,
-                Err(_) => outrigger_clock::sleep(Duration::from_secs(7)),
-            }
-        }
-    }
-
-    fn operate(&self, host: usize, mount: &Host, op: &Op) -> Result<(), Errno> {
-        match *op {
-            Op::Publish(name, id) => {
-                let own = format!("new{id}");
-                mount.create(&own, &content(id))?;
-                self.write(host, &format!("f{name}"), Some(id), |name| mount.rename(&own, name))
-            }
-            Op::Unlink(name) => {
-                self.write(host, &format!("f{name}"), None, |name| match mount.unlink(name) {
-                    Err(Errno::NOENT) => Ok(()),
-                    done => done,
-                })
-            }
-            Op::Claim(name, id) => {
-                self.write(host, &format!("c{name}"), Some(id), |name| mount.create(name, &content(id)))
-            }
-            Op::Read(name) => self.read(host, mount, &format!("f{name}")),
-            Op::ReadClaim(name) => self.read(host, mount, &format!("c{name}")),
-            Op::List => mount.list().map(drop),
-            Op::Snapshot(id) => {
-                let time = outrigger_clock::now_nanos();
-                let taken = mount.store.meta.create_snapshot(&format!("s{id}"), time, &[]);
-                taken.map(drop).map_err(|_| Errno::IO)
-            }
-            Op::Collect => {
-                let options =
-                    GcOptions { live_ratio: 0.9, threads: 1, grace_secs: 0, ..GcOptions::default() };
-                match collect(&mount.store, &options, &GcProgress::default()) {
-                    Err(error) if error.kind() == ErrorKind::Damaged => {
-                        self.seen().found.push(format!("gc says: {error}"));
-                        Err(Errno::IO)
-                    }
-                    done => done.map(drop).map_err(|_| Errno::IO),
-                }
-            }
-        }
-    }
-
-    /// Writes a name, and remembers that from before it begins.
-    fn write(
-        &self,
-        host: usize,
-        name: &str,
-        held: Held,
-        write: impl FnOnce(&str) -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
-        let begun = scheduler::elapsed();
-        let number = {
-            let mut seen = self.seen();
-            let did = Did::Wrote(held);
-            seen.events.push(Event { name: name.to_owned(), host, did, begun, ended: None });
-            seen.events.len() - 1
-        };
-        let done = write(name);
-        if done.is_ok() {
-            let ended = scheduler::elapsed();
-            self.seen().events[number].ended = Some(ended);
-        }
-        done
-    }
-
-    fn read(&self, host: usize, mount: &Host, name: &str) -> Result<(), Errno> {
-        let begun = scheduler::elapsed();
-        let held = match mount.read(name) {
-            // A claim whose maker has not closed it yet.
-            Ok(bytes) if name.starts_with('c') && bytes.is_empty() => return Ok(()),
-            Ok(bytes) => match id_of(&bytes) {
-                Ok(id) => Some(id),
-                Err(what) => {
-                    self.seen().found.push(format!("host {host} read {what} in {name}"));
-                    return Ok(());
-                }
-            },
-            Err(Errno::NOENT) => None,
-            Err(errno) => return Err(errno),
-        };
-        let ended = Some(scheduler::elapsed());
-        self.seen().events.push(Event { name: name.to_owned(), host, did: Did::Saw(held), begun, ended });
-        Ok(())
-    }
+    done.map(drop).map_err(|error| error.kind())
 }

@@ -1,74 +1,95 @@
-//! What programs did and saw, and whether that can be.
-//!
-//! A name is a register: each publication and each removal writes it, reads and what is seen in the end read it. A read may return a write that began before the read ended, unless another write that
-//! succeeded began after that one had ended and ended before the read began. What failed may have happened or not, at any time after it began.
+//! What programs did and were told, for the checkers of real clusters' histories (`workload/src/history/`).
 
-use std::collections::BTreeMap;
-use std::time::Duration;
+use outrigger_workload::history::{Action, Op, Outcome, check};
 
-/// What a name held: a content by its id, or nothing.
-pub type Held = Option<u32>;
+use crate::scheduler;
 
-/// What was done to a name.
+/// How far an operation came before it failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Did {
-    /// It was made to hold this.
-    Wrote(Held),
-    /// It held this.
-    Saw(Held),
+pub enum Failure {
+    /// Nothing was changed.
+    Before(rustix::io::Errno),
+    /// Something may have been.
+    After(rustix::io::Errno),
 }
 
-/// One event.
-#[derive(Clone, Debug)]
-pub struct Event {
-    /// The name.
-    pub name: String,
-    /// By which host.
-    pub host: usize,
-    /// What.
-    pub did: Did,
-    /// From when.
-    pub begun: Duration,
-    /// Until when it was acknowledged; `None`: it was not.
-    pub ended: Option<Duration>,
-}
-
-impl Event {
-    fn ends(&self) -> Duration {
-        self.ended.unwrap_or(Duration::MAX)
-    }
-}
-
-/// What cannot be, in words.
-pub fn violations(events: &[Event]) -> Vec<String> {
-    let mut names: BTreeMap<&str, Vec<&Event>> = BTreeMap::new();
-    for event in events {
-        names.entry(&event.name).or_default().push(event);
-    }
-    let mut found = Vec::new();
-    for (name, events) in names {
-        let writes: Vec<&&Event> = events.iter().filter(|event| matches!(event.did, Did::Wrote(_))).collect();
-        if name.starts_with('c') && writes.iter().filter(|write| write.ended.is_some()).count() > 1 {
-            found.push(format!("{name} was made more than once: {writes:?}"));
-        }
-        for read in events.iter().filter(|event| event.ended.is_some()) {
-            let Did::Saw(held) = read.did else { continue };
-            let overwritten = |since: Option<Duration>| {
-                writes.iter().find(|write| {
-                    write.ended.is_some_and(|ended| ended < read.begun)
-                        && since.is_none_or(|since| write.begun > since)
-                        && write.did != Did::Wrote(held)
-                })
-            };
-            let may_be = writes
-                .iter()
-                .filter(|write| write.did == Did::Wrote(held) && write.begun < read.ends())
-                .any(|write| overwritten(Some(write.ends())).is_none());
-            let never_written = held.is_none() && overwritten(None).is_none();
-            if !may_be && !never_written {
-                found.push(format!("{read:?} cannot be; writes: {writes:?}"));
-            }
+impl Failure {
+    /// The error.
+    pub fn errno(self) -> rustix::io::Errno {
+        match self {
+            Self::Before(errno) | Self::After(errno) => errno,
         }
     }
-    found
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct History {
+    ops: Vec<Op>,
+    /// What must not be, in words.
+    pub found: Vec<String>,
+    /// Damage that mounts have reported.
+    pub damage: Vec<String>,
+    /// Files that were open when another host took their name, or when the session ended: of these nothing is promised.
+    gone: Vec<u64>,
+    /// Operations that succeeded, and that failed.
+    pub done: (usize, usize),
+}
+
+fn now() -> u64 {
+    scheduler::elapsed().as_nanos() as u64
+}
+
+impl History {
+    /// A program calls; returns the number of the call.
+    pub fn begin(&mut self, client: &str, number: u64, key: &str, action: Action) -> usize {
+        let outcome = Outcome::Unknown("never returned".into());
+        let (client, key) = (client.to_owned(), key.to_owned());
+        self.ops.push(Op { client, number, key, action, called: now(), returned: u64::MAX, outcome });
+        self.ops.len() - 1
+    }
+
+    /// The call returns.
+    pub fn end(&mut self, call: usize, done: &Result<String, Failure>) {
+        let op = &mut self.ops[call];
+        op.returned = now();
+        op.outcome = match done {
+            Ok(value) => Outcome::Done(value.clone()),
+            Err(Failure::Before(errno)) => Outcome::Failed(errno.to_string()),
+            Err(Failure::After(errno)) => Outcome::Unknown(errno.to_string()),
+        };
+    }
+
+    /// All keys.
+    pub fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<_> = self.ops.iter().map(|op| op.key.clone()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        keys
+    }
+
+    /// True if since then somebody on another host may have changed a key.
+    pub fn others_changed(&self, host: &str, key: &str, since: usize) -> bool {
+        let changes = |op: &&Op| matches!(op.action, Action::Replace | Action::Remove);
+        let began = self.ops[since].called;
+        let others = self.ops.iter().filter(|op| op.key == key && op.host() != host).filter(changes);
+        others.into_iter().any(|op| op.is_unknown() || op.returned >= began)
+    }
+
+    /// A file was open when another host took its name, or when the session ended.
+    pub fn is_gone(&mut self, inode: u64) {
+        self.gone.push(inode);
+    }
+
+    /// All that must not be.
+    pub fn violations(mut self) -> Vec<String> {
+        let is_gone = |what: &String| self.gone.iter().any(|inode| what.contains(&format!("inode {inode}:")));
+        self.found.extend(self.damage.iter().filter(|what| !is_gone(what)).cloned());
+        let report = check(&self.ops);
+        self.found.extend(report.violations().map(|violation| {
+            let ops: Vec<_> = violation.ops.iter().map(|op| format!("\n    {op}")).collect();
+            format!("{}: {}{}", violation.key, violation.why, ops.concat())
+        }));
+        self.found
+    }
 }

@@ -1,45 +1,27 @@
 //! A host: a mount of the simulated store, without a kernel, and what programs do in it.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use outrigger_format::catalogue::FileKind;
-use outrigger_fuse::fs::{Caller, FileSystem, Found, NewNode, OpenFlags, ROOT};
+use outrigger_fuse::fs::{
+    Answer, Attr, Caller, FileSystem, Found, Handle, LockRequest, NewNode, ROOT, Unlock,
+};
 use outrigger_fuse::report::Reports;
 use outrigger_fuse::shared::{SharedOptions, SharedVolume};
-use outrigger_store::backend::MemoryBackend;
-use outrigger_store::meta::SqliteMeta;
-use outrigger_store::{Result, Store, StoreConfig};
+use outrigger_store::meta::locks::{Lock, LockFamily, LockMode, LockRange};
+use outrigger_store::{ErrorKind, Result, Store};
 use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::link::{Condition, Link};
 use crate::packs::Packs;
+use crate::planted::{self, Planted};
+use crate::scheduler;
+use crate::servers::Servers;
 
 const USER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
-
-/// What all hosts have.
-pub struct Servers {
-    /// The database.
-    pub database: Arc<SqliteMeta>,
-    /// The packs.
-    pub packs: MemoryBackend,
-    /// What the store is.
-    pub config: StoreConfig,
-}
-
-impl Servers {
-    /// A host's view of the store. `dir` is its own directory.
-    ///
-    /// # Errors
-    /// The store's.
-    pub fn store(&self, dir: &Path, condition: &Arc<Condition>) -> Result<Store> {
-        let link = Link::new(Arc::clone(&self.database), Arc::clone(condition));
-        let packs = Packs::new(self.packs.clone(), Arc::clone(condition));
-        Store::open_together(dir, &self.config, Arc::new(link), Arc::new(packs))
-    }
-}
 
 /// See the module.
 pub struct Host {
@@ -47,22 +29,30 @@ pub struct Host {
     pub store: Arc<Store>,
     /// Its mount.
     pub volume: SharedVolume,
+    /// What the mount says of damage.
+    pub damage: Arc<Mutex<Vec<String>>>,
+    servers: Arc<Servers>,
 }
 
-type Done<T> = std::result::Result<T, Errno>;
-
-/// The bytes of the content with this id: longer than what lies in a database, for some.
-pub fn content(id: u32) -> Vec<u8> {
-    let len = 20 + (id as usize * 7919) % 40_000;
-    format!("{id};").bytes().cycle().take(len).collect()
+/// An open file.
+pub struct Open<'a> {
+    host: &'a Host,
+    /// Its inode.
+    pub number: u64,
+    handle: Handle,
 }
 
-/// Whose bytes these are; `Err` if they were never written.
-pub fn id_of(bytes: &[u8]) -> std::result::Result<u32, String> {
-    let text: String =
-        bytes.iter().take(12).take_while(|&&byte| byte != b';').map(|&byte| char::from(byte)).collect();
-    let id = text.parse().map_err(|_| format!("{} bytes that begin with {text:?}", bytes.len()))?;
-    if content(id) == bytes { Ok(id) } else { Err(format!("{} bytes, some of them of {id}", bytes.len())) }
+/// What an operation returns.
+pub type Done<T> = std::result::Result<T, Errno>;
+
+/// A host's view of the store. `dir` is its own directory.
+///
+/// # Errors
+/// The store's.
+pub fn store(servers: &Arc<Servers>, dir: &Path, condition: &Arc<Condition>) -> Result<Store> {
+    let link = Link::new(Arc::clone(servers), Arc::clone(condition));
+    let packs = Packs::new(servers.packs.clone(), Arc::clone(condition));
+    Store::open_together(dir, &servers.config, Arc::new(link), Arc::new(packs))
 }
 
 impl Host {
@@ -70,85 +60,207 @@ impl Host {
     ///
     /// # Errors
     /// The store's.
-    pub fn mount(servers: &Servers, dir: &Path, condition: &Arc<Condition>) -> Result<Self> {
-        let store = Arc::new(servers.store(dir, condition)?);
+    pub fn mount(servers: &Arc<Servers>, dir: &Path, condition: &Arc<Condition>) -> Result<Self> {
+        let store = Arc::new(store(servers, dir, condition)?);
         let mut options = SharedOptions::new(1);
-        (options.snapshots, options.staging_bytes) = (false, 4 << 20);
-        options.closes_within = Duration::ZERO;
+        (options.snapshots, options.staging_bytes, options.early_bytes) = (false, 4 << 20, 256 << 10);
         let verbose = std::env::var_os("SIM_VERBOSE").is_some();
+        let damage = Arc::<Mutex<Vec<String>>>::default();
+        let told = Arc::clone(&damage);
         let reports = Reports::new(move |report| {
             if verbose {
-                eprintln!("    {report}");
+                eprintln!("    {:?}: {report}", scheduler::elapsed());
+            }
+            if report.kind == Some(ErrorKind::Damaged) {
+                told.lock().expect("no panic while held").push(report.message.clone());
             }
         });
         let volume = SharedVolume::open(Arc::clone(&store), options, reports)?;
-        Ok(Self { store, volume })
+        Ok(Self { store, volume, damage, servers: Arc::clone(servers) })
     }
 
-    fn find(&self, name: &str) -> Done<u64> {
-        match self.volume.lookup(USER, ROOT, name.as_bytes())? {
-            Found::Entry(entry) => Ok(entry.attr.number),
+    /// True if its session is, as the database knows.
+    pub fn is_live(&self) -> bool {
+        scheduler::whole(|| self.servers.is_live(self.volume.session_id())).unwrap_or(false)
+    }
+
+    /// What a path stands for.
+    ///
+    /// # Errors
+    /// `ENOENT` and the mount's.
+    pub fn stat(&self, path: &str) -> Done<Attr> {
+        let (parent, name) = self.split(path)?;
+        match self.volume.lookup(USER, parent, name)? {
+            Found::Entry(entry) => Ok(entry.attr),
             Found::Missing { .. } => Err(Errno::NOENT),
         }
     }
 
-    /// Makes a file, which must not be there.
+    /// The directory and the name of a path.
+    fn split<'p>(&self, path: &'p str) -> Done<(u64, &'p [u8])> {
+        match path.rsplit_once('/') {
+            Some((above, name)) => Ok((self.stat(above)?.number, name.as_bytes())),
+            None => Ok((ROOT, path.as_bytes())),
+        }
+    }
+
+    /// Opens a file, and makes it if the flags say so.
+    ///
+    /// # Errors
+    /// `ENOENT`, `EEXIST` and the mount's.
+    pub fn open(&self, path: &str, flags: OFlags) -> Done<Open<'_>> {
+        let found = if flags.contains(OFlags::EXCL) { Err(Errno::NOENT) } else { self.stat(path) };
+        let (number, handle) = match found {
+            Ok(attr) => (attr.number, self.volume.open(USER, attr.number, flags)?.handle),
+            Err(Errno::NOENT) if flags.contains(OFlags::CREATE) => {
+                let (parent, name) = self.split(path)?;
+                let new = NewNode { kind: FileKind::File, mode: 0o644, umask: 0, rdev: 0 };
+                let (entry, opened) = self.volume.create(USER, parent, name, new, flags)?;
+                (entry.attr.number, opened.handle)
+            }
+            Err(errno) => return Err(errno),
+        };
+        Ok(Open { host: self, number, handle })
+    }
+
+    /// Makes a directory.
     ///
     /// # Errors
     /// `EEXIST` and the mount's.
-    pub fn create(&self, name: &str, bytes: &[u8]) -> Done<()> {
-        let new = NewNode { kind: FileKind::File, mode: 0o644, umask: 0, rdev: 0 };
-        let flags = OpenFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
-        let (entry, opened) = self.volume.create(USER, ROOT, name.as_bytes(), new, flags)?;
-        let number = entry.attr.number;
-        let done = self.volume.write(USER, number, opened.handle, 0, bytes, false);
-        let done = done.and_then(|()| self.volume.flush(USER, number, opened.handle));
-        self.volume.release(number, opened.handle);
-        done
+    pub fn mkdir(&self, path: &str) -> Done<()> {
+        let (parent, name) = self.split(path)?;
+        let new = NewNode { kind: FileKind::Directory, mode: 0o755, umask: 0, rdev: 0 };
+        self.volume.make(USER, parent, name, new).map(drop)
     }
 
-    /// Reads a file.
+    /// Removes an empty directory.
     ///
     /// # Errors
     /// `ENOENT` and the mount's.
-    pub fn read(&self, name: &str) -> Done<Vec<u8>> {
-        let number = self.find(name)?;
-        let opened = self.volume.open(USER, number, OpenFlags::RDONLY)?;
-        let mut bytes = Vec::new();
-        let done = self.volume.read(number, opened.handle, 0, 1 << 30, &mut bytes);
-        let _ = self.volume.flush(USER, number, opened.handle);
-        self.volume.release(number, opened.handle);
-        done.map(|()| bytes)
+    pub fn rmdir(&self, path: &str) -> Done<()> {
+        let (parent, name) = self.split(path)?;
+        self.volume.remove_dir(USER, parent, name)
     }
 
-    /// Puts a file in another's place.
+    /// Gives a file another name.
     ///
     /// # Errors
-    /// The mount's.
-    pub fn rename(&self, from: &str, to: &str) -> Done<()> {
-        self.volume.rename(USER, (ROOT, from.as_bytes()), (ROOT, to.as_bytes()), RenameFlags::empty())
+    /// `EEXIST` and the mount's.
+    pub fn link(&self, from: &str, to: &str) -> Done<()> {
+        let (number, (parent, name)) = (self.stat(from)?.number, self.split(to)?);
+        self.volume.link(USER, number, parent, name).map(drop)
+    }
+
+    /// Moves a file, in another's place unless the flags say no.
+    ///
+    /// # Errors
+    /// `ENOENT` and the mount's.
+    pub fn rename(&self, from: &str, to: &str, flags: RenameFlags) -> Done<()> {
+        let (from, to) = (self.split(from)?, self.split(to)?);
+        self.volume.rename(USER, from, to, flags)
     }
 
     /// Removes a file.
     ///
     /// # Errors
     /// `ENOENT` and the mount's.
-    pub fn unlink(&self, name: &str) -> Done<()> {
-        self.volume.unlink(USER, ROOT, name.as_bytes())
+    pub fn unlink(&self, path: &str) -> Done<()> {
+        let (parent, name) = self.split(path)?;
+        self.volume.unlink(USER, parent, name)
     }
 
-    /// The names in the root.
+    /// The names in a directory.
     ///
     /// # Errors
     /// The mount's.
-    pub fn list(&self) -> Done<Vec<String>> {
-        let handle = self.volume.open_dir(USER, ROOT)?.handle;
+    pub fn list(&self, path: &str) -> Done<Vec<String>> {
+        let number = if path.is_empty() { ROOT } else { self.stat(path)?.number };
+        let handle = self.volume.open_dir(USER, number)?.handle;
         let mut names = Vec::new();
-        let done = self.volume.read_dir(ROOT, handle, 0, true, &mut |entry| {
+        let done = self.volume.read_dir(number, handle, 0, true, &mut |entry| {
             names.push(String::from_utf8_lossy(entry.name).into_owned());
             true
         });
-        self.volume.release_dir(ROOT, handle);
+        self.volume.release_dir(number, handle);
         done.map(|()| names)
     }
 }
+
+impl Open<'_> {
+    /// Writes all of `bytes`.
+    ///
+    /// # Errors
+    /// The mount's.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Done<()> {
+        self.host.volume.write(USER, self.number, self.handle, offset, bytes, false)
+    }
+
+    /// Reads the file, or a part of it.
+    ///
+    /// # Errors
+    /// The mount's.
+    pub fn read(&self, offset: u64, len: usize) -> Done<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.host.volume.read(self.number, self.handle, offset, len, &mut bytes).map(|()| bytes)
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// The mount's.
+    pub fn sync(&self) -> Done<()> {
+        if planted::is(Planted::ForgottenSync) {
+            return Ok(());
+        }
+        self.host.volume.fsync(self.number, self.handle, false)
+    }
+
+    /// A lock on the whole file, of the open file (`flock`) or of a process (`fcntl`).
+    fn whole_lock(&self, process: Option<u64>) -> Lock {
+        let (family, owner) = match process {
+            Some(process) => (LockFamily::Ranges, process),
+            None => (LockFamily::Whole, self.handle),
+        };
+        Lock { family, owner, range: LockRange::ALL, mode: LockMode::Exclusive, process: 1 }
+    }
+
+    /// Waits for a lock on the whole file.
+    ///
+    /// # Errors
+    /// The mount's.
+    pub fn lock(&self, process: Option<u64>) -> Done<()> {
+        let (tell, told) = mpsc::channel();
+        let answer = Answer::new(move |done| {
+            let _ = tell.send(done);
+        });
+        let lock = self.whole_lock(process);
+        let asked = LockRequest { handle: self.handle, request: self.handle, lock, waits: true };
+        self.host.volume.lock(self.number, &asked, answer);
+        told.recv().unwrap_or(Err(Errno::IO))
+    }
+
+    /// Gives it up.
+    ///
+    /// # Errors
+    /// The mount's: then it is held still.
+    pub fn unlock(&self, process: Option<u64>) -> Done<()> {
+        let Lock { family, owner, range, .. } = self.whole_lock(process);
+        self.host.volume.unlock(self.number, &Unlock { family, owner, range })
+    }
+
+    /// Closes the file. Only if that succeeds others see what was written.
+    ///
+    /// # Errors
+    /// The mount's. The file is closed all the same.
+    pub fn close(self, process: Option<u64>) -> Done<()> {
+        let done = self.host.volume.flush(USER, self.number, self.handle);
+        if let Some(process) = process {
+            self.host.volume.closed_by(self.number, process);
+        }
+        self.host.volume.release(self.number, self.handle);
+        done
+    }
+}
+
+/// For so long nothing is tried again.
+pub const PAUSE: Duration = Duration::from_secs(1);

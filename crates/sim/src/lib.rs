@@ -3,9 +3,13 @@
 pub mod cluster;
 pub mod history;
 pub mod host;
+mod life;
 pub mod link;
+pub mod locks;
 pub mod packs;
 pub mod planted;
+mod program;
 pub mod scheduler;
 pub mod script;
+pub mod servers;
 mod shim;

@@ -1,122 +1,333 @@
-//! A host's way to the simulated database: every call takes its time, and may be refused, or find nobody.
-//!
-//! The database is one SQLite engine that all hosts have. It runs one call after the other, in the order in which they arrive, which the seed chooses by how long each is on its way.
+//! A host's way to the simulated database: every call takes its time, is refused, is lost, or finds nobody.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outrigger_format::{PackId, PackKind, Root};
+use outrigger_store::meta::locks::{Blocker, FileLocks, Lock, LockFamily, LockRange, Taken, Wait};
 use outrigger_store::meta::{
     At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
-    SessionId, SessionKind, SessionRow, SnapshotRow, SqliteMeta, TreeTotals, VersionRow, jobs, loose,
+    SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow, jobs, loose,
 };
+use outrigger_store::testing::lost_answer;
 use outrigger_store::{Error, ErrorKind, Result, Unanswered, meta_calls};
 
 use crate::planted::{self, Planted};
 use crate::scheduler;
+use crate::servers::Servers;
 
-/// How a link behaves; the script changes it.
+/// For so long a client waits for a server that does not answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// For so long a planted fault tells what was.
+const STALE: Duration = Duration::from_secs(30);
+
+/// How a host's links behave. The script changes it.
 #[derive(Default)]
 pub struct Condition {
-    /// Most microseconds that a call is on its way.
+    /// Until when the first four hold: virtual nanoseconds.
+    pub bad_until: AtomicU64,
+    /// Most microseconds that a message is on its way.
     pub delay_micros: AtomicU64,
     /// Calls in a thousand that are refused before anything is done.
     pub refused: AtomicU64,
+    /// Answers in a thousand that are lost.
+    pub lost: AtomicU64,
     /// Calls of the pack store in a thousand that fail.
     pub packs_fail: AtomicU64,
-    /// Nothing arrives until then: virtual nanoseconds.
+    /// Seconds that the host stands still once it commits something with a lock held; 0: it does not.
+    pub stall: AtomicU64,
+    /// No message arrives at the database until then: virtual nanoseconds.
     pub away_until: AtomicU64,
+    /// Nor at the pack store.
+    pub packs_away_until: AtomicU64,
+}
+
+fn is_before(until: &AtomicU64) -> bool {
+    u128::from(until.load(Relaxed)) > scheduler::elapsed().as_nanos()
+}
+
+/// Waits until something is back. Returns false if that takes too long.
+fn await_back(until: &AtomicU64) -> bool {
+    if is_before(until) {
+        let until = Duration::from_nanos(until.load(Relaxed));
+        outrigger_clock::sleep(until.saturating_sub(scheduler::elapsed()).min(PATIENCE));
+    }
+    !is_before(until)
 }
 
 impl Condition {
-    /// A message is on its way, to the database or to the packs.
+    /// A request is on its way, to the database or to the packs.
     pub fn travel(&self) {
-        let most = self.delay_micros.load(Relaxed);
+        let most = if is_before(&self.bad_until) { self.delay_micros.load(Relaxed) } else { 100 };
         outrigger_clock::sleep(Duration::from_micros(20 + scheduler::below(most)));
+    }
+
+    /// An answer is on its way. It takes no time while all is well: what differs is the order in which requests arrive.
+    fn travel_back(&self) {
+        if is_before(&self.bad_until) {
+            self.travel();
+        }
+    }
+
+    fn is_bad(&self) -> bool {
+        is_before(&self.bad_until) || is_before(&self.away_until)
+    }
+
+    /// Draws whether something happens that happens so often in a thousand times.
+    pub fn draws(&self, often: &AtomicU64) -> bool {
+        is_before(&self.bad_until) && scheduler::below(1000) < often.load(Relaxed)
+    }
+
+    /// Draws whether a commit's answer is lost: more often than others', as it is what matters most.
+    fn loses_commit(&self) -> bool {
+        is_before(&self.bad_until) && scheduler::below(1000) < 5 * self.lost.load(Relaxed)
+    }
+
+    /// Waits for the pack store. Returns false if that takes too long.
+    pub fn await_packs(&self) -> bool {
+        await_back(&self.packs_away_until)
+    }
+
+    /// Nothing goes wrong any more.
+    pub fn heal(&self) {
+        for until in [&self.bad_until, &self.stall, &self.away_until, &self.packs_away_until] {
+            until.store(0, Relaxed);
+        }
     }
 }
 
+/// Rows as they were told before, and when.
+type Told = HashMap<(u64, Vec<u8>), (Duration, Option<Inode>)>;
+
 /// See the module.
 pub struct Link {
-    database: Arc<SqliteMeta>,
+    servers: Arc<Servers>,
     condition: Arc<Condition>,
+    told: Mutex<Told>,
 }
 
 fn away(what: &str) -> Error {
     Error::new(ErrorKind::Io, format!("{what}: the simulated database cannot be reached"))
 }
 
+/// A number for a commit whose answer is lost.
+fn next_token() -> i64 {
+    static TOKENS: AtomicI64 = AtomicI64::new(1);
+    TOKENS.fetch_add(1, Relaxed)
+}
+
 impl Link {
     /// A link in good condition.
-    pub fn new(database: Arc<SqliteMeta>, condition: Arc<Condition>) -> Self {
-        Self { database, condition }
+    pub fn new(servers: Arc<Servers>, condition: Arc<Condition>) -> Self {
+        Self { servers, condition, told: Mutex::default() }
     }
 
     /// A request arrives, or not.
     fn send(&self, what: &str) -> Result<()> {
         self.condition.travel();
-        if u128::from(self.condition.away_until.load(Relaxed)) > scheduler::elapsed().as_nanos() {
-            // As long as a client waits for a server that does not answer.
-            outrigger_clock::sleep(Duration::from_secs(5));
+        if !await_back(&self.condition.away_until) {
             return Err(away(what));
         }
-        if scheduler::below(1000) < self.condition.refused.load(Relaxed) {
+        if self.condition.draws(&self.condition.refused) {
             return Err(Error::new(ErrorKind::Busy, format!("{what}: the simulated database is busy")));
         }
         Ok(())
     }
 
-    fn call<T>(&self, what: &str, call: impl FnOnce() -> Result<T>) -> Result<T> {
+    fn call<T>(&self, what: &str, call: impl FnOnce(&Servers) -> Result<T>) -> Result<T> {
         self.send(what)?;
-        let answer = scheduler::whole(call);
-        self.condition.travel();
+        let answer = scheduler::whole(|| call(&self.servers));
+        if what == "condemn" {
+            self.servers.forget_generation();
+        }
+        self.condition.travel_back();
+        if self.condition.draws(&self.condition.lost) {
+            outrigger_clock::sleep(PATIENCE);
+            return Err(away(what));
+        }
         answer
+    }
+
+    /// A row as the database tells it, or as it was, if that is planted.
+    fn row(
+        &self,
+        fault: Planted,
+        key: (u64, &[u8]),
+        read: impl FnOnce() -> Result<Option<Inode>>,
+    ) -> Result<Option<Inode>> {
+        let row = read()?;
+        if !planted::is(fault) {
+            return Ok(row);
+        }
+        let (now, mut told) = (scheduler::elapsed(), self.told.lock().expect("no panic while held"));
+        let told = told.entry((key.0, key.1.to_vec())).or_insert_with(|| (now, row.clone()));
+        if now - told.0 > STALE {
+            *told = (now, row);
+        }
+        Ok(told.1.clone())
+    }
+
+    fn lookup_row(&self, at: At, parent: u64, name: &[u8]) -> Result<Option<Inode>> {
+        let read = || self.call("lookup", |servers| servers.database.lookup(at, parent, name));
+        let row = self.row(Planted::StaleNames, (parent, name), read)?;
+        match row {
+            Some(row) => self.row(Planted::StaleContents, (row.number, b""), || Ok(Some(row))),
+            None => Ok(None),
+        }
+    }
+
+    fn inode_row(&self, at: At, number: u64) -> Result<Option<Inode>> {
+        let read = || self.call("inode", |servers| servers.database.inode(at, number));
+        self.row(Planted::StaleContents, (number, b""), read)
+    }
+
+    /// A commit is on its way for long, and the host stands still meanwhile.
+    fn commit_stalled(&self, session: SessionId, commit: &Commit, secs: u64) -> Result<Committed> {
+        let token = next_token();
+        self.arrives_late(token, session, commit, Duration::from_secs(secs));
+        scheduler::pause_for(scheduler::own_host(), Duration::from_secs(secs + 5));
+        outrigger_clock::sleep(PATIENCE);
+        Err(lost_answer(away("commit"), token))
+    }
+
+    fn arrives_late(&self, token: i64, session: SessionId, commit: &Commit, late: Duration) {
+        let (servers, commit) = (Arc::clone(&self.servers), commit.clone());
+        scheduler::spawn_on(scheduler::WORLD, move || {
+            outrigger_clock::sleep(late);
+            scheduler::whole(|| servers.commit_late(token, session, &commit));
+        });
+    }
+
+    /// A commit whose answer does not come, nor may the commit itself for long.
+    fn commit_unanswered(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
+        let token = next_token();
+        if scheduler::below(3) == 0 {
+            let late = [1, 15, 100][scheduler::below(3) as usize];
+            self.arrives_late(token, session, commit, Duration::from_secs(late));
+        } else {
+            let done = scheduler::whole(|| self.servers.commit(session, commit));
+            self.servers.note_outcome(token, done.is_ok());
+            outrigger_clock::sleep(Duration::from_secs(1));
+            // A client asks first by itself, and gets the answer late.
+            if scheduler::below(4) == 0 && await_back(&self.condition.away_until) {
+                return done;
+            }
+        }
+        outrigger_clock::sleep(PATIENCE);
+        Err(lost_answer(away("commit"), token))
     }
 }
 
 macro_rules! pass_on {
+    (@one inode($at:ident: $at_type:ty, $number:ident: $number_type:ty) -> $out:ty) => {
+        fn inode(&self, $at: $at_type, $number: $number_type) -> Result<$out> {
+            self.inode_row($at, $number)
+        }
+    };
+    (@one lookup($at:ident: $at_type:ty, $parent:ident: $parent_type:ty, $name:ident: $name_type:ty) -> $out:ty) => {
+        fn lookup(&self, $at: $at_type, $parent: $parent_type, $name: $name_type) -> Result<$out> {
+            self.lookup_row($at, $parent, $name)
+        }
+    };
+    (@one $name:ident($($argument:ident: $type:ty),*) -> $out:ty) => {
+        fn $name(&self, $($argument: $type),*) -> Result<$out> {
+            self.call(stringify!($name), |servers| servers.database.$name($($argument),*))
+        }
+    };
     ($(fn $name:ident($($argument:ident: $type:ty),*) -> $out:ty;)*) => {
-        $(fn $name(&self, $($argument: $type),*) -> Result<$out> {
-            self.call(stringify!($name), || self.database.$name($($argument),*))
-        })*
+        $(pass_on! { @one $name($($argument: $type),*) -> $out })*
     };
 }
 
 impl Meta for Link {
     fn jobs(&self) -> Option<&dyn jobs::Jobs> {
-        self.condition.travel();
-        self.database.jobs()
+        self.servers.database.jobs()
     }
 
     fn loose(&self) -> Option<&dyn loose::Loose> {
         self.condition.travel();
-        self.database.loose()
+        self.servers.database.loose()
+    }
+
+    fn file_locks(&self) -> Option<&dyn FileLocks> {
+        Some(self)
     }
 
     fn commit(&self, session: SessionId, commit: &Commit) -> Result<Committed> {
         self.send("commit")?;
-        if planted::is(Planted::AcknowledgedBeforeCommit) && scheduler::below(8) == 0 {
-            return Ok(Committed::default());
+        let stall = self.condition.stall.load(Relaxed);
+        if stall > 0 && scheduler::whole(|| self.servers.holds_locks(session)) {
+            self.condition.stall.store(0, Relaxed);
+            return self.commit_stalled(session, commit, stall);
         }
-        let changed = planted::change_commit(commit);
-        let done = scheduler::whole(|| self.database.commit(session, &changed));
-        self.condition.travel();
-        if planted::is(Planted::UnknownIsFailed) && scheduler::below(8) == 0 {
-            return Err(away("commit"));
+        if self.condition.loses_commit() {
+            return self.commit_unanswered(session, commit);
         }
+        let done = scheduler::whole(|| self.servers.commit(session, commit));
+        self.condition.travel_back();
         done
     }
 
     fn has_happened(&self, unanswered: Unanswered) -> Result<bool> {
-        self.call("has_happened", || self.database.has_happened(unanswered))
+        let token = outrigger_store::testing::token_of(unanswered);
+        self.call("has_happened", |servers| Ok(servers.has_happened(token)))
     }
 
-    fn renew(&self, session: SessionId, lease_secs: u32) -> Result<u64> {
-        self.call("renew", || self.database.renew(session, lease_secs))
+    fn renew(&self, session: SessionId, _: u32) -> Result<u64> {
+        if !self.condition.is_bad()
+            && let Some(generation) = scheduler::whole(|| self.servers.renewed(session))
+        {
+            return Ok(generation);
+        }
+        self.call("renew", |servers| servers.renew(session))
     }
 
     meta_calls!(pass_on);
+}
+
+impl FileLocks for Link {
+    fn take_lock(&self, session: SessionId, inode: u64, lock: &Lock, wait: Option<Wait>) -> Result<Taken> {
+        self.call("take_lock", |servers| servers.take_lock(session, inode, lock, wait))
+    }
+
+    fn lock_blockers(
+        &self,
+        session: SessionId,
+        inode: u64,
+        lock: &Lock,
+        wait: Option<Wait>,
+    ) -> Result<Vec<Blocker>> {
+        self.call("lock_blockers", |servers| {
+            let (locks, sessions) = servers.locks()?;
+            Ok(locks.blockers(&sessions, session, inode, lock, wait))
+        })
+    }
+
+    fn release_lock(
+        &self,
+        session: SessionId,
+        inode: u64,
+        family: LockFamily,
+        owner: u64,
+        range: LockRange,
+    ) -> Result<bool> {
+        self.call("release_lock", |servers| {
+            servers.require_live(session)?;
+            Ok(servers.locks()?.0.release(session, inode, family, owner, range))
+        })
+    }
+
+    fn stop_waiting(&self, session: SessionId, ticket: u64) -> Result<()> {
+        self.call("stop_waiting", |servers| {
+            servers.locks()?.0.stop_waiting(session, ticket);
+            Ok(())
+        })
+    }
+
+    fn lock_counts(&self) -> Result<Vec<(SessionId, u64)>> {
+        self.call("lock_counts", |servers| Ok(servers.locks()?.0.counts()))
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use outrigger_format::PackId;
 use outrigger_store::backend::{Backend, MemoryBackend, PackWriter};
@@ -20,12 +19,14 @@ pub struct Packs {
 
 struct Writer {
     inner: Box<dyn PackWriter>,
+    packs: MemoryBackend,
+    id: PackId,
     condition: Arc<Condition>,
 }
 
 fn travel(condition: &Condition, what: &str) -> Result<()> {
     condition.travel();
-    if scheduler::below(1000) < condition.packs_fail.load(Relaxed) {
+    if !condition.await_packs() || condition.draws(&condition.packs_fail) {
         return Err(Error::new(ErrorKind::Io, format!("{what}: the simulated pack store cannot be reached")));
     }
     Ok(())
@@ -42,7 +43,8 @@ impl Backend for Packs {
     fn create(&self, id: PackId) -> Result<Box<dyn PackWriter>> {
         travel(&self.condition, "create")?;
         let inner = self.packs.create(id)?;
-        Ok(Box::new(Writer { inner, condition: Arc::clone(&self.condition) }))
+        let (packs, condition) = (self.packs.clone(), Arc::clone(&self.condition));
+        Ok(Box::new(Writer { inner, packs, id, condition }))
     }
 
     fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
@@ -90,9 +92,19 @@ impl PackWriter for Writer {
 
     fn seal(self: Box<Self>) -> Result<()> {
         travel(&self.condition, "seal")?;
-        if planted::is(Planted::LostPack) && scheduler::below(4) == 0 {
-            return Ok(());
+        self.inner.seal()?;
+        let is_lost = planted::is(Planted::LostPack) || planted::is(Planted::TornPack);
+        if is_lost && scheduler::below(4) == 0 {
+            let len = self.packs.len(self.id)?.unwrap_or(0);
+            let mut half = vec![0; (len / 2) as usize];
+            self.packs.read_at(self.id, 0, &mut half)?;
+            self.packs.remove(self.id)?;
+            if planted::is(Planted::TornPack) {
+                let mut torn = self.packs.create(self.id)?;
+                torn.append(&[IoSlice::new(&half)])?;
+                return torn.seal();
+            }
         }
-        self.inner.seal()
+        Ok(())
     }
 }

@@ -1,8 +1,9 @@
-//! Faults that are planted on purpose, to show that the simulation finds them: in the simulated database and pack store, not in what is shipped.
+//! Faults that are planted on purpose, to show that the simulation finds them: in the simulated servers and in the
+//! host, not in what is shipped.
 
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-use outrigger_store::meta::{Change, Commit};
+use outrigger_store::meta::{At, Change, Commit, Meta, SqliteMeta};
 
 /// A fault. One at most is planted in a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,19 +11,53 @@ use outrigger_store::meta::{Change, Commit};
 pub enum Planted {
     /// None.
     Nothing,
-    /// A commit's expectations of names are not looked at.
-    LostExpectation,
-    /// A file's content is replaced whatever it was.
+    /// The database ignores what a commit expects of names.
+    LostPrecondition,
+    /// The database replaces a file's content whatever it was.
     LostComparison,
-    /// A commit is acknowledged and not made, once in a while.
+    /// The database forgets what a commit pins or holds.
+    ForgottenPin,
+    /// The database acknowledges a commit and does not make it, once in a while.
     AcknowledgedBeforeCommit,
-    /// A commit without an answer is taken for one that failed.
+    /// The database says of a commit whose answer was lost that it has not happened, although it has.
     UnknownIsFailed,
-    /// A pack is acknowledged, and not kept, once in a while.
+    /// The database makes a rename twice, and answers the second time, once in a while.
+    RenamedTwice,
+    /// The database accepts commits of sessions that are over.
+    FencedAccepted,
+    /// A host is told names as they were up to half a minute ago.
+    StaleNames,
+    /// A host is told contents as they were up to half a minute ago.
+    StaleContents,
+    /// The database grants a lock that somebody else has, once in a while.
+    LockTwice,
+    /// The pack store acknowledges a pack and does not keep it, once in a while.
     LostPack,
-    /// A pack has another's bytes, or none, and nobody says so.
+    /// The pack store keeps only the first half of a pack, once in a while.
+    TornPack,
+    /// The pack store returns other bytes than it was given, once in a while.
     WrongBytes,
+    /// A host acknowledges a sync, and stores nothing.
+    ForgottenSync,
 }
+
+/// All of them.
+pub const ALL: [Planted; 14] = [
+    Planted::LostPrecondition,
+    Planted::LostComparison,
+    Planted::ForgottenPin,
+    Planted::AcknowledgedBeforeCommit,
+    Planted::UnknownIsFailed,
+    Planted::RenamedTwice,
+    Planted::FencedAccepted,
+    Planted::StaleNames,
+    Planted::StaleContents,
+    Planted::LockTwice,
+    Planted::LostPack,
+    Planted::TornPack,
+    Planted::WrongBytes,
+    Planted::ForgottenSync,
+];
 
 static NOW: AtomicU8 = AtomicU8::new(0);
 
@@ -31,24 +66,34 @@ pub fn plant(fault: Planted) {
     NOW.store(fault as u8, Relaxed);
 }
 
+/// Plants the one of this name. Returns false if there is none.
+pub fn plant_by_name(name: &str) -> bool {
+    let found = ALL.into_iter().find(|fault| format!("{fault:?}") == name);
+    found.inspect(|&fault| plant(fault)).is_some()
+}
+
 /// True when it is planted.
 pub fn is(fault: Planted) -> bool {
     NOW.load(Relaxed) == fault as u8
 }
 
 /// A commit as the database gets it.
-pub fn change_commit(commit: &Commit) -> Commit {
+pub fn change_commit(commit: &Commit, database: &SqliteMeta) -> Commit {
     let mut commit = commit.clone();
     if is(Planted::LostComparison) {
         for change in &mut commit.changes {
-            if let Change::Swap { inode, parent, attributes, root, keep, .. } = change {
-                let (attributes, root) = (attributes.clone(), root.clone());
-                *change = Change::Node { inode: *inode, parent: *parent, attributes, root, keep: *keep };
+            if let Change::Swap { inode, was, .. } = change
+                && let Ok(Some(row)) = database.inode(At::Now, *inode)
+            {
+                **was = (row.attributes, row.root);
             }
         }
     }
-    if is(Planted::LostExpectation) {
+    if is(Planted::LostPrecondition) {
         commit.changes.retain(|change| !matches!(change, Change::Expect { .. } | Change::Like { .. }));
+    }
+    if is(Planted::ForgottenPin) {
+        commit.changes.retain(|change| !matches!(change, Change::Pin { .. } | Change::Orphan { .. }));
     }
     commit
 }

@@ -8,13 +8,17 @@
 //! with a process that is killed.
 
 use std::cell::{Cell, UnsafeCell};
-use std::sync::atomic::AtomicU32;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::shim;
 
 /// A machine of the simulation. The first one is the world itself, which arranges everything.
 pub type HostId = usize;
+
+/// The world's number.
+pub const WORLD: HostId = 0;
 
 /// When the simulation begins: nanoseconds since 1970.
 const BEGINS: u64 = 1_800_000_000_000_000_000;
@@ -55,6 +59,14 @@ struct Simulation {
     points: u64,
     threads: Vec<Thread>,
     hosts: Vec<Host>,
+    /// Threads that can run, those of hosts that are paused among them.
+    ready: Vec<usize>,
+    /// Deadlines of threads that wait.
+    deadlines: BTreeSet<(u64, usize)>,
+    /// Threads that wait for a word, by its address.
+    waiting: BTreeMap<usize, Vec<usize>>,
+    /// Threads that wait for another one.
+    joining: Vec<usize>,
 }
 
 struct Place(UnsafeCell<Option<Simulation>>);
@@ -104,37 +116,79 @@ impl Simulation {
         mixed ^ (mixed >> 31)
     }
 
-    fn runs(&self, thread: &Thread) -> bool {
-        let host = self.hosts[thread.host];
-        !host.paused && !host.dead && thread.state != State::Done
+    fn runs(&self, number: usize) -> bool {
+        let host = self.hosts[self.threads[number].host];
+        !host.paused && !host.dead
+    }
+
+    /// A thread waits from here on, or can run.
+    fn put(&mut self, number: usize, state: State) {
+        let thread = &mut self.threads[number];
+        (thread.state, thread.woken) = (state, false);
+        match state {
+            State::Ready => self.ready.push(number),
+            State::Word(address, until) => {
+                self.waiting.entry(address).or_default().push(number);
+                self.deadlines.extend(until.map(|until| (until, number)));
+            }
+            State::Until(until) => drop(self.deadlines.insert((until, number))),
+            State::Thread(_) => self.joining.push(number),
+            State::Done => {
+                let joins = |&other: &usize| self.threads[other].state == State::Thread(number);
+                let (joined, left) = self.joining.iter().partition(|other| joins(other));
+                let joined: Vec<usize> = joined;
+                self.joining = left;
+                joined.into_iter().for_each(|other| self.put(other, State::Ready));
+            }
+        }
+    }
+
+    /// A thread waits no longer: it was woken, or its time has come.
+    fn wake(&mut self, number: usize, woken: bool) {
+        let state = self.threads[number].state;
+        if let State::Word(address, _) = state
+            && let Some(waiting) = self.waiting.get_mut(&address)
+        {
+            waiting.retain(|&other| other != number);
+            if waiting.is_empty() {
+                self.waiting.remove(&address);
+            }
+        }
+        if let State::Word(_, Some(until)) | State::Until(until) = state {
+            self.deadlines.remove(&(until, number));
+        }
+        self.put(number, State::Ready);
+        self.threads[number].woken = woken;
     }
 
     /// The next thread to have the baton.
     fn choose(&mut self) -> usize {
+        let is_paused = self.hosts.iter().any(|host| host.paused && !host.dead);
         loop {
-            let (mut ready, mut earliest) = (Vec::new(), None::<u64>);
-            for (number, thread) in self.threads.iter().enumerate().filter(|(_, thread)| self.runs(thread)) {
-                match thread.state {
-                    State::Ready => ready.push(number),
-                    State::Thread(other) if self.threads[other].state == State::Done => ready.push(number),
-                    State::Word(_, Some(until)) | State::Until(until) if until <= self.now => {
-                        ready.push(number);
-                    }
-                    State::Word(_, Some(until)) | State::Until(until) => {
-                        earliest = Some(earliest.map_or(until, |earliest| earliest.min(until)));
-                    }
-                    _ => {}
-                }
+            while let Some(due) = self.due().filter(|&(until, _)| until <= self.now) {
+                self.wake(due.1, false);
             }
-            if !ready.is_empty() {
-                let drawn = self.draw();
-                return ready[(drawn % ready.len() as u64) as usize];
+            let count = if is_paused {
+                self.ready.iter().filter(|&&number| self.runs(number)).count()
+            } else {
+                self.ready.len()
+            };
+            if count > 0 {
+                let drawn = (self.draw() % count as u64) as usize;
+                let mut can = (0..self.ready.len()).filter(|&at| !is_paused || self.runs(self.ready[at]));
+                let at = can.nth(drawn).expect("so many can run");
+                return self.ready.swap_remove(at);
             }
-            match earliest {
-                Some(until) => self.now = until,
+            match self.due() {
+                Some((until, _)) => self.now = until,
                 None => self.deadlock(),
             }
         }
+    }
+
+    /// The earliest deadline.
+    fn due(&self) -> Option<(u64, usize)> {
+        self.deadlines.iter().find(|(_, number)| self.runs(*number)).copied()
     }
 
     fn deadlock(&self) -> ! {
@@ -142,7 +196,8 @@ impl Simulation {
             "deadlock at {:?}: nobody can run, and nobody waits for a time",
             Duration::from_nanos(self.now)
         );
-        for (number, thread) in self.threads.iter().enumerate().filter(|(_, thread)| self.runs(thread)) {
+        let left = self.threads.iter().enumerate().filter(|(number, _)| self.runs(*number));
+        for (number, thread) in left.filter(|(_, thread)| thread.state != State::Done) {
             eprintln!("  thread {number} of host {} waits: {:?}", thread.host, thread.state);
         }
         std::process::exit(3);
@@ -153,8 +208,7 @@ impl Simulation {
 fn wait(waits: State) -> bool {
     let me = ME.get() - 1;
     let (next, baton) = state(|simulation| {
-        let thread = &mut simulation.threads[me];
-        (thread.state, thread.woken) = (waits, false);
+        simulation.put(me, waits);
         simulation.now += STEP_NANOS;
         let next = simulation.choose();
         let kind = match waits {
@@ -239,9 +293,33 @@ pub fn pause(host: HostId, paused: bool) {
     state(|simulation| simulation.hosts[host].paused = paused);
 }
 
+/// Its threads stand still for so long.
+pub fn pause_for(host: HostId, time: Duration) {
+    pause(host, true);
+    spawn_on(WORLD, move || {
+        outrigger_clock::sleep(time);
+        pause(host, false);
+    });
+}
+
+/// The host of this thread.
+pub fn own_host() -> HostId {
+    let me = ME.get() - 1;
+    state(|simulation| simulation.threads[me].host)
+}
+
 /// Its threads stand still for ever. What they have in memory stays, and nobody looks at it again.
 pub fn kill(host: HostId) {
-    state(|simulation| simulation.hosts[host].dead = true);
+    state(|simulation| {
+        simulation.hosts[host].dead = true;
+        let Simulation { threads, ready, deadlines, waiting, joining, .. } = simulation;
+        let lives = |number: &usize| threads[*number].host != host;
+        ready.retain(lives);
+        joining.retain(lives);
+        deadlines.retain(|(_, number)| lives(number));
+        waiting.values_mut().for_each(|numbers| numbers.retain(lives));
+        waiting.retain(|_, numbers| !numbers.is_empty());
+    });
 }
 
 /// Its wall clock is so many nanoseconds ahead.
@@ -261,6 +339,14 @@ pub fn spawn_on<T: Send + 'static>(
     state(|simulation| simulation.threads[me].host = own);
     handle
 }
+
+/// The processor that this process's simulations run on from now on, counted among those that it may run on. As one thread
+/// runs at a time, handing over is cheapest on one processor.
+pub fn run_on(processor: usize) {
+    PROCESSOR.store(processor, Relaxed);
+}
+
+static PROCESSOR: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 /// Runs `f` as the world of a simulation. One at a time in a process; threads that `f` leaves behind stand still for ever.
 ///
@@ -289,7 +375,12 @@ fn be_world<T>(seed: u64, f: impl FnOnce() -> T) -> T {
         points: 0,
         threads: vec![world],
         hosts: vec![Host::default()],
+        ready: Vec::new(),
+        deadlines: BTreeSet::new(),
+        waiting: BTreeMap::new(),
+        joining: Vec::new(),
     };
+    shim::stay_on(PROCESSOR.load(Relaxed));
     // SAFETY: no simulation runs: this thread makes it and has its baton. What an earlier one left stays, for its threads that stand still refer to it.
     unsafe { std::mem::forget((*PLACE.0.get()).replace(simulation)) };
     ME.set(1);
@@ -333,20 +424,15 @@ pub(crate) fn wait_for_word(address: usize, until: Option<u64>) -> bool {
 /// Wakes so many threads that wait for a word, in an order that the seed chooses.
 pub(crate) fn wake_word(address: usize, most: usize) -> usize {
     let woken = state(|simulation| {
-        let mut waiting: Vec<usize> = (0..simulation.threads.len())
-            .filter(|&number| matches!(simulation.threads[number].state, State::Word(at, _) if at == address))
-            .filter(|&number| !simulation.hosts[simulation.threads[number].host].dead)
-            .collect();
-        let mut count = 0;
-        while count < most && !waiting.is_empty() {
-            let drawn = simulation.draw() % waiting.len() as u64;
-            let thread = waiting.swap_remove(drawn as usize);
-            (simulation.threads[thread].state, simulation.threads[thread].woken) = (State::Ready, true);
-            count += 1;
+        for count in 0..most {
+            let Some(waiting) = simulation.waiting.get(&address).map(Vec::len) else { return count };
+            let drawn = (simulation.draw() % waiting as u64) as usize;
+            simulation.wake(simulation.waiting[&address][drawn], true);
         }
-        count
+        most
     });
-    if woken > 0 {
+    // Mostly whoever wakes others goes on, as on a machine with several processors.
+    if woken > 0 && state(|simulation| simulation.draw()) % 3 == 0 {
         point();
     }
     woken
@@ -359,7 +445,9 @@ pub(crate) fn begin_thread() -> usize {
         let host = simulation.threads[me].host;
         let thread = Thread { host, state: State::Ready, woken: false, handle: 0, baton: Box::default() };
         simulation.threads.push(thread);
-        simulation.threads.len()
+        let number = simulation.threads.len();
+        simulation.ready.push(number - 1);
+        number
     })
 }
 
@@ -367,7 +455,10 @@ pub(crate) fn begin_thread() -> usize {
 pub(crate) fn started(number: usize, handle: Option<libc::pthread_t>) {
     state(|simulation| match handle {
         Some(handle) => simulation.threads[number - 1].handle = handle,
-        None => simulation.threads[number - 1].state = State::Done,
+        None => {
+            simulation.ready.retain(|&ready| ready != number - 1);
+            simulation.threads[number - 1].state = State::Done;
+        }
     });
     point();
 }

@@ -1,24 +1,27 @@
-//! What happens in a run, drawn up front from the seed, so that parts of it can be left out to find the shortest run that fails.
+//! What happens in a run. It is drawn up front from the seed, so that parts of it can be left out to find the shortest
+//! run that fails.
+//!
+//! Time passes in cycles. In the first part of each the programs do one thing after the other, often at the same moment
+//! as another host. In the rest they do nothing, which costs little.
 
 use std::time::Duration;
 
-/// What one host's program does.
+use outrigger_workload::Rng;
+use outrigger_workload::history::{Action, How};
+
+/// What a program does.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Writes a file of its own and renames it over the name.
-    Publish(u8, u32),
-    /// Reads the name.
-    Read(u8),
-    /// Removes the name.
-    Unlink(u8),
-    /// Makes the name, which must not be there, and writes to it.
-    Claim(u8, u32),
-    /// Reads what another has claimed.
-    ReadClaim(u8),
+    /// An operation on a key, as histories know it; of what is written, this length. A lock is held for so many seconds.
+    Do(String, Action, usize),
+    /// Overwrites the key in place, syncs it, and has it open for so many seconds longer.
+    Sync(String, usize, u64),
+    /// Opens the key, replaces it, reclaims what nothing refers to, and reads what it has open.
+    Hold(String, usize),
     /// Lists the root.
     List,
     /// Takes a snapshot.
-    Snapshot(u32),
+    Snapshot(u64),
     /// Reclaims what nothing refers to.
     Collect,
 }
@@ -26,19 +29,29 @@ pub enum Op {
 /// What goes wrong.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Trouble {
-    /// The host's link is so slow, and refuses so many of a thousand calls.
+    /// The host's links are so bad, for so many seconds.
     Link {
-        /// Most that a call is on its way.
+        /// For so long.
+        secs: u64,
+        /// Most that a message is on its way.
         delay_micros: u64,
         /// Of a thousand calls of the database.
         refused: u64,
+        /// Of a thousand answers of the database.
+        lost: u64,
         /// Of a thousand calls of the pack store.
         packs_fail: u64,
     },
-    /// The database is away for so many seconds.
+    /// The host does not reach the database for so many seconds.
     Away(u64),
+    /// Nobody reaches the database for so many seconds.
+    AllAway(u64),
+    /// The host does not reach the pack store for so many seconds.
+    PacksAway(u64),
     /// The host stands still for so many seconds.
     Pause(u64),
+    /// As soon as the host commits something with a lock held, it stands still, and the commit arrives so many seconds later.
+    Stall(u64),
     /// The host is killed, and starts again.
     Kill,
     /// Its clock is wrong by so many seconds.
@@ -48,9 +61,9 @@ pub enum Trouble {
 /// One thing that happens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
-    /// A program does something, and this long after what it did before.
-    Op(Op),
-    /// Something goes wrong, this long after what went wrong before.
+    /// This program of the host does something.
+    Op(usize, Op),
+    /// Something goes wrong.
     Trouble(Trouble),
 }
 
@@ -59,74 +72,130 @@ pub enum What {
 pub struct Step {
     /// The host, from 0.
     pub host: usize,
-    /// How long after the one before.
-    pub after: Duration,
+    /// When it begins, or as soon as what comes before it has ended.
+    pub at: Duration,
     /// What.
     pub what: What,
 }
 
-/// Names that all hosts publish to.
-pub const NAMES: u8 = 4;
+/// Programs of a host.
+pub const PROGRAMS: usize = 2;
+/// Directories that files are moved between.
+pub const DIRS: u8 = 3;
+/// Files that are moved.
+pub const MOVING: u64 = 24;
+/// Lengths of registers that are written in place.
+pub const LENGTHS: [usize; 4] = [100, 1700, 4096, 40_000];
+/// Files of which each part is a register, the parts of each, and their length.
+pub const PARTED: u64 = 2;
+/// See [`PARTED`].
+pub const PARTS: u64 = 4;
+/// See [`PARTED`].
+pub const PART_LEN: usize = 3000;
 
-/// Draws numbers.
-struct Draw(u64);
-
-impl Draw {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end.max(1)
-    }
-}
+const CYCLE: u64 = 300;
+/// Seconds of a cycle in which something is done.
+const BUSY: u64 = 60;
+/// Operations of a program in a cycle.
+const OPS: u64 = 10;
+/// Cycles in which programs use the same names.
+const EPOCH: u64 = 2;
 
 /// The script of a seed: so many hosts for about so long.
 pub fn draw(seed: u64, hosts: usize, time: Duration) -> Vec<Step> {
-    let mut draw = Draw(seed ^ 0x5c12_11b7);
+    let mut rng = Rng::part(seed, 1);
     let mut steps = Vec::new();
-    let mut id = 0;
-    // A quarter of a minute between what a host does, on average.
-    let each = time.as_secs() / 15;
-    for host in 0..hosts {
-        for _ in 0..each {
-            id += 1;
-            let name = draw.below(NAMES.into()) as u8;
-            let op = match draw.below(100) {
-                0..35 => Op::Publish(name, id),
-                35..65 => Op::Read(name),
-                65..73 => Op::Unlink(name),
-                73..83 => Op::Claim(draw.below(each / 2) as u8, id),
-                83..93 => Op::ReadClaim(draw.below(each / 2) as u8),
-                93..96 => Op::List,
-                96..98 => Op::Snapshot(id),
-                _ => Op::Collect,
-            };
-            // Often at nearly the same moment as another host.
-            let after = match draw.below(3) {
-                0 => Duration::from_secs(draw.below(45)),
-                _ => Duration::from_secs(15),
-            };
-            steps.push(Step { host, after, what: What::Op(op) });
+    for cycle in 0..time.as_secs().div_ceil(CYCLE) {
+        let begins = cycle * CYCLE;
+        for host in 0..hosts {
+            for program in 0..PROGRAMS {
+                for number in 0..OPS {
+                    let op = draw_op(&mut rng, cycle / EPOCH, steps.len() as u64);
+                    // Often at the same moment as another.
+                    let spread = if rng.below(3) == 0 { rng.below(5000) } else { rng.below(4) };
+                    let at = Duration::from_millis((begins * 1000) + number * BUSY * 1000 / OPS + spread);
+                    steps.push(Step { host, at, what: What::Op(program, op) });
+                }
+            }
+        }
+        for _ in 0..rng.below(4) {
+            let host = rng.index(hosts);
+            let at = Duration::from_millis(begins * 1000 + rng.below(BUSY * 1000));
+            steps.push(Step { host, at, what: What::Trouble(draw_trouble(&mut rng)) });
         }
     }
-    for _ in 0..time.as_secs() / 300 {
-        let host = draw.below(hosts as u64) as usize;
-        let trouble = match draw.below(10) {
-            0..4 => Trouble::Link {
-                delay_micros: 1 << draw.below(22),
-                refused: draw.below(40),
-                packs_fail: draw.below(3) * draw.below(30),
-            },
-            4 | 5 => Trouble::Away([3, 30, 200][draw.below(3) as usize]),
-            6 | 7 => Trouble::Pause([5, 60, 400][draw.below(3) as usize]),
-            8 => Trouble::Kill,
-            _ => Trouble::Skew(draw.below(7200) as i64 - 3600),
-        };
-        steps.push(Step {
-            host,
-            after: Duration::from_secs(60 + draw.below(480)),
-            what: What::Trouble(trouble),
-        });
-    }
+    steps.sort_by_key(|step| step.at);
     steps
+}
+
+fn draw_op(rng: &mut Rng, epoch: u64, id: u64) -> Op {
+    let register = |rng: &mut Rng| format!("r{}-{epoch}", rng.below(2));
+    let len = |rng: &mut Rng| [100, 100, 9000, 40_000, 150_000, 300_000][rng.index(6)];
+    let written = |rng: &mut Rng| {
+        let number = rng.index(LENGTHS.len());
+        (format!("w{number}"), LENGTHS[number])
+    };
+    let part = |rng: &mut Rng| (format!("wp{}:{}", rng.below(PARTED), rng.below(PARTS)), PART_LEN);
+    let act = |key: String, action, len| Op::Do(key, action, len);
+    match rng.below(100) {
+        0..5 => {
+            let (key, len) = written(rng);
+            act(key, Action::Write, len)
+        }
+        5..11 => {
+            let (key, len) = part(rng);
+            act(key, Action::Write, len)
+        }
+        11..15 => {
+            let (key, len) = written(rng);
+            Op::Sync(key, len, rng.below(20))
+        }
+        15..21 => act(written(rng).0, Action::Read, 0),
+        21..26 => act(part(rng).0, Action::Read, 0),
+        26..35 => act(register(rng), Action::Replace, len(rng)),
+        35..38 => act(register(rng), Action::Remove, 0),
+        38..46 => act(register(rng), Action::Read, 0),
+        46..48 => Op::Hold(register(rng), len(rng)),
+        48 => Op::Collect,
+        49..54 => act("flock0".into(), Action::Count, rng.index(20)),
+        54..59 => act("fcntl0".into(), Action::Count, rng.index(20)),
+        59..66 => act(format!("log{epoch}"), Action::Append, rng.index(200)),
+        66..70 => act(format!("log{epoch}"), Action::Lines, 0),
+        70..75 => {
+            let ways = [How::Exclusive, How::Directory, How::Link, How::Rename];
+            act(format!("n{}-{epoch}", rng.below(8)), Action::Claim(ways[rng.index(4)]), 200)
+        }
+        75..78 => act(format!("n{}-{epoch}", rng.below(8)), Action::Find, 0),
+        78..81 => act(format!("d-{epoch}"), Action::Claim(How::Directory), 0),
+        81..84 => act(format!("d-{epoch}"), Action::Remove, 0),
+        84 => act(format!("d-{epoch}"), Action::Find, 0),
+        85..96 => {
+            let key = format!("m{}", (epoch * 2 + rng.below(2)) % MOVING);
+            let from = rng.below(DIRS.into()) as u8;
+            let to = (from + 1 + rng.below(u64::from(DIRS) - 1) as u8) % DIRS;
+            act(key, if rng.below(3) > 0 { Action::Move { from, to } } else { Action::Stat(from) }, 0)
+        }
+        96 => Op::List,
+        97 => Op::Snapshot(id),
+        _ => act(format!("log{epoch}"), Action::Append, 30),
+    }
+}
+
+fn draw_trouble(rng: &mut Rng) -> Trouble {
+    match rng.below(23) {
+        0..8 => Trouble::Link {
+            secs: 10 + rng.below(120),
+            delay_micros: 1 << rng.below(22),
+            refused: rng.below(40),
+            lost: rng.below(3) * rng.below(80),
+            packs_fail: rng.below(3) * rng.below(100),
+        },
+        8 | 9 => Trouble::Away([3, 30, 200][rng.index(3)]),
+        10 => Trouble::AllAway([3, 30, 200][rng.index(3)]),
+        11 => Trouble::PacksAway([3, 30, 200][rng.index(3)]),
+        12..15 => Trouble::Pause([5, 70, 400][rng.index(3)]),
+        15..18 => Trouble::Kill,
+        18..21 => Trouble::Stall(55 + rng.below(30)),
+        _ => Trouble::Skew(rng.below(7200) as i64 - 3600),
+    }
 }

@@ -74,6 +74,7 @@ type Sleep = unsafe extern "C" fn(*const timespec, *mut timespec) -> c_int;
 type SleepBy = unsafe extern "C" fn(clockid_t, c_int, *const timespec, *mut timespec) -> c_int;
 type Time = unsafe extern "C" fn(clockid_t, *mut timespec) -> c_int;
 type Yield = unsafe extern "C" fn() -> c_int;
+type Control = unsafe extern "C" fn(c_int, c_int, usize) -> c_int;
 type Random = unsafe extern "C" fn(*mut c_void, size_t, c_uint) -> ssize_t;
 
 static SYSCALL: Real<Syscall> = Real::new(c"syscall");
@@ -83,6 +84,7 @@ static SLEEP: Real<Sleep> = Real::new(c"nanosleep");
 static SLEEP_BY: Real<SleepBy> = Real::new(c"clock_nanosleep");
 static TIME: Real<Time> = Real::new(c"clock_gettime");
 static YIELD: Real<Yield> = Real::new(c"sched_yield");
+static CONTROL: Real<Control> = Real::new(c"fcntl64");
 static RANDOM: Real<Random> = Real::new(c"getrandom");
 
 fn nanos(time: timespec) -> u64 {
@@ -165,6 +167,28 @@ pub(crate) fn take(baton: *const AtomicU32) {
 pub(crate) fn own_handle() -> pthread_t {
     // SAFETY: it cannot fail.
     unsafe { libc::pthread_self() }
+}
+
+/// From here on this thread, and those that it starts, stay on one of the processors that they may run on: of this number,
+/// or the one where they are.
+pub(crate) fn stay_on(number: usize) {
+    // SAFETY: a set of processors and a policy's parameters are plain data, and the calls fill or read them.
+    unsafe {
+        let mut may: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of_val(&may), &raw mut may) != 0 {
+            return;
+        }
+        let allowed: Vec<usize> =
+            (0..libc::CPU_SETSIZE as usize).filter(|&cpu| libc::CPU_ISSET(cpu, &may)).collect();
+        let here = libc::sched_getcpu() as usize;
+        let chosen = if number == usize::MAX { here } else { allowed[number % allowed.len()] };
+        let mut only: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(chosen, &mut only);
+        libc::sched_setaffinity(0, size_of_val(&only), &raw const only);
+        // Who is given the baton begins when its giver waits, not before: that is one switch and not three.
+        let parameters: libc::sched_param = std::mem::zeroed();
+        libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters);
+    }
 }
 
 /// What a new thread of a simulation is to run.
@@ -305,6 +329,20 @@ unsafe extern "C" fn getrandom(bytes: *mut c_void, len: size_t, flags: c_uint) -
     // SAFETY: the caller has a buffer of this length there.
     scheduler::random(unsafe { std::slice::from_raw_parts_mut(bytes.cast(), len) });
     len as ssize_t
+}
+
+/// Locks between processes on the database's file, of which a simulation has one: they cost more calls of the system than
+/// all else. The library's function takes any number of arguments, and this one the three that are ever given.
+///
+/// # Safety
+/// As of the C library's.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl64(file: c_int, command: c_int, argument: usize) -> c_int {
+    if command == libc::F_SETLK && scheduler::is_simulated() {
+        return 0;
+    }
+    // SAFETY: as of the caller's.
+    unsafe { CONTROL.get()(file, command, argument) }
 }
 
 /// Closes the files below a directory, as the system does with those of a process that is killed. The threads that had them never run again.

@@ -37,12 +37,27 @@ pub fn check_name(name: &[u8]) -> Result<()> {
     Err(Error::new(ErrorKind::Invalid, format!("`{}` {why}", show(name))))
 }
 
-/// A name or path as text; what is not UTF-8 or not printable is escaped.
+/// What a terminal obeys and does not show: controls, and marks that turn the direction of what follows (Unicode's Bidi_Control).
+pub fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A name, a path or another text of others, in one line: what is not UTF-8, and what a terminal would obey, is escaped.
 pub fn show(bytes: &[u8]) -> String {
+    show_but(bytes, "")
+}
+
+/// As [`show`], where these characters stay what they are.
+pub fn show_but(bytes: &[u8], stay: &str) -> String {
     let mut out = String::new();
     for part in bytes.utf8_chunks() {
         for c in part.valid().chars() {
-            if c.is_control() { out.extend(c.escape_default()) } else { out.push(c) }
+            if is_obeyed(c) && !stay.contains(c) {
+                out.extend(c.escape_default());
+            } else {
+                out.push(c);
+            }
         }
         part.invalid().iter().for_each(|byte| out.push_str(&format!("\\x{byte:02x}")));
     }

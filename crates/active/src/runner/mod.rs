@@ -38,12 +38,12 @@ use outrigger_store::{Error, ErrorKind, Result, Store};
 use crate::attempt::{Feed, Watch};
 use crate::cgroup::Groups;
 use crate::foreground::{Busy, Yielding};
-use crate::identity::{refused_as_root, runnable_as};
 use crate::mount::Joined;
 use crate::progress::Counters;
 use crate::sandbox::Sandbox;
 use crate::spec::{Output, Spec};
 use crate::through::RAW;
+use crate::trust::{Trust, refused_as_root};
 use crate::written::{self, Quiet};
 
 use launch::Inputs;
@@ -78,8 +78,8 @@ pub struct RunOptions<'a> {
     pub idle: bool,
     /// Each attempt runs in a control group of its own, one of these, if there are any.
     pub groups: Option<Arc<Groups>>,
-    /// Root runs programs of root's that are not kept in. An agent does so only where it was told to: what it runs stands in rows, which others may write.
-    pub as_root: bool,
+    /// Whose jobs are run, and as whom: they stand in rows, which others may write.
+    pub trust: Arc<Trust>,
 }
 
 /// How a job ended.
@@ -261,7 +261,9 @@ fn work(
     }
     fence_the_dead(store)?;
     let mut spec = Spec::decode(&row.spec)?;
-    spec.submitter = runnable_as(&spec).map_err(|error| error.context(format!("job {job}")))?;
+    let admitted = options.trust.admit(store, row.by.as_ref(), &mut spec);
+    let admitted = admitted.map_err(|error| error.context(format!("job {job}")))?;
+    spec.submitter = admitted.submitter;
     let inputs = Arc::new(Inputs::load(store, job, &spec)?);
     if inputs.paths.is_empty() && feed.is_none() {
         let why = "what was written is gone with the process that read it";
@@ -278,8 +280,8 @@ fn work(
         );
         return Err(Error::new(ErrorKind::Busy, why));
     }
-    let sandbox = Sandbox::find_for(&spec)?.for_submitter(spec.submitter.as_ref())?.idle(options.idle);
-    if sandbox.is_root() && !options.as_root {
+    let sandbox = Sandbox::find_for(&spec)?.for_submitter(admitted.runs_as.as_ref())?.idle(options.idle);
+    if sandbox.is_root() && !options.trust.allow_root {
         return Err(refused_as_root().context(format!("job {job}")));
     }
     let set = |counter: &std::sync::atomic::AtomicU64, value: u64| counter.store(value, Ordering::Relaxed);

@@ -37,8 +37,8 @@ use net::{Destination, Reach};
 use trials::{can_become, try_out};
 pub use variables::{Kept, Variable};
 
-/// How strictly components are kept in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+/// How strictly components are kept in; the least strict one first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub enum Mode {
     /// Not at all, but for limits: for programs that are trusted.
     Off,
@@ -155,7 +155,7 @@ impl Sandbox {
                 Err(why) => found.missing.push(format!("name spaces: {why}")),
             },
         }
-        match seccomp::filter() {
+        match seccomp::filter(false) {
             Ok(filter) => found.filtered = filter.is_some(),
             Err(error) => found.missing.push(format!("a filter of system calls: {error}")),
         }
@@ -357,7 +357,10 @@ impl Sandbox {
             words.push(bwrap.into());
             self.closure(&mut words, places, limits, network);
             // bwrap reads it to its end, so each needs one of its own.
-            if let Some(filter) = seccomp::filter().context(|| "a filter of system calls".into())? {
+            let has_network = !matches!(network, Network::Nothing);
+            if let Some(filter) =
+                seccomp::filter(has_network).context(|| "a filter of system calls".into())?
+            {
                 words.extend(["--seccomp".into(), kept.add(filter)]);
             }
             words.extend(variables::for_bwrap(&variables, &mut kept)?);

@@ -10,15 +10,17 @@ use outrigger_active::identity::Submitter;
 use outrigger_active::pattern::Pattern::{ManyToFile, ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
 use outrigger_active::rules::{self, Trigger, Watcher};
+use outrigger_active::runner::{self, Report, RunOptions};
 use outrigger_active::sandbox::{Mode, Sandbox};
 use outrigger_active::spec::Spec;
+use outrigger_active::trust::Trust;
 use outrigger_store::local::put::{PutOptions, Source, put};
 use outrigger_store::meta::At;
-use outrigger_store::meta::jobs::JobState;
+use outrigger_store::meta::jobs::{JobId, JobState};
 use outrigger_store::tree::{StorePath, find};
 use outrigger_store::write::Progress;
 use outrigger_store::{ErrorKind, Result};
-use support::{Place, can_sandbox, spec};
+use support::{Place, can_sandbox, options, spec};
 
 /// Users of every Debian: `games`, who is in no group but his own, and `www-data`.
 const A: u32 = 5;
@@ -308,5 +310,82 @@ fn root_hands_out_no_program_that_its_user_may_not_run() {
             .unwrap()
             .copy_as_submitter(&secret, &place.dir.path().join("copy"));
         assert_eq!(copied.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied, "{who:?} {mode:o}");
+    }
+}
+
+/// As an agent runs it.
+fn as_agent(place: &Place, job: JobId, trust: Trust) -> Result<Report> {
+    let options = RunOptions { trust: Arc::new(trust), ..options(2) };
+    runner::run(&place.store, job, &options, &Arc::default())
+}
+
+fn own(path: &std::path::Path, uid: u32, mode: u32) {
+    std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn who_owns_the_directory_of_a_store_is_who_submits() {
+    if !is_root() {
+        return;
+    }
+    let place = place();
+    let ran = place.dir.path().join("ran");
+    let (dir, who) = (place.store.dir().to_path_buf(), spec(ReadToFile, &["id", "-u"]).output("t/of-a/who"));
+    let submit = |uid| place.submit(&by(uid, who.clone()), &["t/all"], Splits::Auto).unwrap();
+    let denied = |uid, says: &str| {
+        // What an agent is told it may do does not make it believe more.
+        let trust = Trust { allow_root: true, ..Trust::default() };
+        let job = by(uid, spec(ReadToNothing, &["touch", ran.to_str().unwrap()]));
+        let job = place.submit(&job, &["t/all"], Splits::Auto).unwrap();
+        let error = as_agent(&place, job, trust).unwrap_err();
+        assert!(error.kind() == ErrorKind::Denied && error.to_string().contains(says), "{error}");
+        assert!(!ran.exists());
+    };
+    // A's directory, in which A names others, and root.
+    own(&dir, A, 0o755);
+    denied(B, "who owns the directory");
+    denied(0, "who owns the directory");
+    // Everybody's.
+    own(&dir, 0, 0o777);
+    denied(A, "everybody may write");
+    own(&dir, A, 0o755);
+    as_agent(&place, submit(A), Trust::default()).unwrap();
+    assert_eq!(place.text("t/of-a/who"), format!("{A}\n"));
+    // Root's: nobody else can have written it.
+    own(&dir, 0, 0o755);
+    as_agent(&place, submit(A), Trust::default()).unwrap();
+}
+
+#[test]
+fn an_agent_runs_programs_as_it_was_told_whatever_their_rows_say() {
+    if !is_root() {
+        return;
+    }
+    let place = place();
+    let told = |trust: Trust, uid, job: &Spec| {
+        as_agent(&place, place.submit(&by(uid, job.clone()), &["t/all"], Splits::Auto).unwrap(), trust)
+    };
+    let who = spec(ReadToFile, &["id", "-u"]).output("t/of-a/who");
+    let as_b = || Trust { run_as: Some(Submitter::named(&B.to_string()).unwrap()), ..Trust::default() };
+    // As one user; what it makes is its submitter's all the same. Root's job needs no leave then: it is not run as root.
+    for uid in [A, 0] {
+        told(as_b(), uid, &who).unwrap();
+        assert_eq!(place.text("t/of-a/who"), format!("{B}\n"));
+    }
+    assert_eq!(owner(&place, "t/of-a/who"), (A, A_GROUP));
+    // Of some users only.
+    let only = Trust { users: Some([B].into()), ..Trust::default() };
+    let error = told(only.clone(), A, &who).unwrap_err();
+    assert!(error.kind() == ErrorKind::Denied && error.to_string().contains("--users"), "{error}");
+    told(only, B, &spec(ReadToNothing, &["true"])).unwrap();
+    // A floor under what rows say of the sandbox.
+    if can_sandbox() {
+        let sees =
+            spec(ReadToFile, &["sh", "-c", "test ! -e /etc/passwd && echo kept in"]).output("t/of-a/sees");
+        let strict = Trust { sandbox: Mode::Strict, ..Trust::default() };
+        assert_eq!(told(strict, A, &sees).unwrap().job.state, JobState::Done);
+        assert_eq!(place.text("t/of-a/sees"), "kept in\n");
+        assert_eq!(told(Trust::default(), A, &sees).unwrap().job.state, JobState::Failed);
     }
 }

@@ -11,6 +11,7 @@ use outrigger_active::plan::Splits;
 use outrigger_active::progress::Counters;
 use outrigger_active::runner::{self, Measured, Nearby, nearby};
 use outrigger_active::spec::Spec;
+use outrigger_active::trust::Trust;
 use outrigger_store::Store;
 use outrigger_store::meta::jobs::JobState;
 use outrigger_store::meta::{At, SessionKind};
@@ -195,7 +196,7 @@ fn an_agent_that_stands_back_says_so_and_another_runner_takes_its_splits() {
         make_way: Some(Arc::new(move || asked.load(Ordering::SeqCst))),
         idle: false,
         groups: None,
-        allow_root: true,
+        trust: Arc::new(Trust { allow_root: true, ..Trust::default() }),
     };
     let job = spec(ReadToNothing, &["wc", "-c"]);
     let inputs = ["far".to_string(), "near".to_string()];

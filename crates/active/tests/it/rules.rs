@@ -12,6 +12,7 @@ use outrigger_active::pattern::Pattern::{ReadToFile, ReadToNothing};
 use outrigger_active::plan::Splits;
 use outrigger_active::rules::{self, Looked, Rule, Trigger, Watcher};
 use outrigger_active::spec::Spec;
+use outrigger_active::trust::Trust;
 use outrigger_store::ErrorKind;
 use outrigger_store::gc::{self, GcOptions};
 use outrigger_store::meta::At;
@@ -229,7 +230,7 @@ fn of_agents_that_begin_at_once_with_one_name_one_has_it() {
                     make_way: None,
                     idle: false,
                     groups: None,
-                    allow_root: true,
+                    trust: Arc::new(Trust { allow_root: true, ..Trust::default() }),
                 };
                 let ran = node::run(&place.store, &options, &stop, &mut |_| ());
                 if let Err(error) = ran {
@@ -256,7 +257,7 @@ fn of_agents_that_begin_at_once_with_one_name_one_has_it() {
         make_way: None,
         idle: false,
         groups: None,
-        allow_root: true,
+        trust: Arc::new(Trust { allow_root: true, ..Trust::default() }),
     };
     node::run(&place.store, &options, &Arc::new(AtomicBool::new(false)), &mut |_| ()).unwrap();
 }

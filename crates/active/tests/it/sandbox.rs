@@ -162,6 +162,63 @@ fn it_has_no_rights_that_its_submitter_has() {
     assert_eq!(place.text("out"), "CapEff:0000000000000000\nNoNewPrivs:1\nSeccomp:2\n");
 }
 
+/// Tries calls by their numbers, and says which of them were not refused. (`ENOSYS` is a refusal, too.)
+const CALLS: &str = r#"
+import ctypes, errno, socket, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def told(name, result):
+    if result >= 0 or ctypes.get_errno() not in (errno.EPERM, errno.ENOSYS):
+        print(name, result, ctypes.get_errno())
+def call(name, number, *arguments):
+    ctypes.set_errno(0)
+    told(name, libc.syscall(number, *[ctypes.c_long(a) for a in arguments]))
+SOCKET, SOCKETPAIR, CLONE = {"x86_64": (41, 53, 56), "aarch64": (198, 199, 220)}[os.uname().machine]
+for family in range(1, 64):
+    if family not in map(int, sys.argv[1].split(",")):
+        for kind in (1, 2, 3, 5):
+            call("socket %d" % family, SOCKET, family, kind, 0)
+            call("high bits", SOCKET, family | 1 << 32, kind, 0)
+            pair = (ctypes.c_int * 2)()
+            told("socketpair %d" % family, libc.socketpair(family, kind, 0, pair))
+for family in map(int, sys.argv[1].split(",")):
+    socket.socket(family, 1).close()
+call("io_uring_setup", 425, 1, 0)
+call("io_uring_enter", 426, 3, 0, 0, 0, 0, 0)
+call("clone3", 435, 0, 0)
+for flag in (0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000):
+    pid = libc.syscall(CLONE, ctypes.c_long(flag | 17), ctypes.c_long(0), ctypes.c_long(0), ctypes.c_long(0), ctypes.c_long(0))
+    if pid == 0:
+        os._exit(0)
+    told("clone %x" % flag, pid)
+told("unshare", libc.unshare(0x10000000))
+if os.uname().machine == "x86_64":
+    for name, number in (("ptrace", 101), ("add_key", 248), ("request_key", 249), ("keyctl", 250), ("bpf", 321),
+                         ("perf_event_open", 298), ("userfaultfd", 323), ("setns", 308), ("mount", 165)):
+        call(name, number, 0, 0, 0, 0, 0)
+for name, request in (("TIOCSTI", 0x5412), ("TIOCLINUX", 0x541c)):
+    ctypes.set_errno(0)
+    told(name, libc.ioctl(0, ctypes.c_ulong(request), b"x"))
+    told(name, libc.ioctl(0, ctypes.c_ulong(request | 1 << 32), b"x"))
+"#;
+
+#[test]
+fn no_call_leads_out_of_it() {
+    if !can_sandbox() {
+        return;
+    }
+    let place = place();
+    let tries = |net: bool, families: &str| {
+        let mut job = spec(ReadToFile, &["python3", "-c", CALLS, families]).output("out");
+        (job.sandbox, job.net) = (Mode::Strict, net);
+        let report = place.run(&job, &["in"], Splits::Auto).unwrap();
+        assert_eq!(report.job.state, JobState::Done, "{}", report.job.why);
+        assert_eq!(place.text("out"), "", "network: {net}");
+    };
+    // Unix sockets; with a network IPv4 and IPv6 as well.
+    tries(false, "1");
+    tries(true, "1,2,10");
+}
+
 #[test]
 fn a_fork_bomb_is_stopped() {
     if !can_sandbox() {

@@ -14,6 +14,7 @@ use outrigger_active::progress::Counters;
 use outrigger_active::rules::{self, Trigger};
 use outrigger_active::runner::{self, Report, RunOptions};
 use outrigger_active::spec::Spec;
+use outrigger_active::trust::Trust;
 use outrigger_active::written::{Attach, Maker};
 use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::control::{Client, Server};
@@ -98,7 +99,7 @@ fn run(place: &Place, job: JobId) -> Report {
         make_way: None,
         idle: false,
         groups: None,
-        as_root: true,
+        trust: Arc::new(Trust::own()),
     };
     runner::run(&place.store, job, &options, &Arc::new(Counters::default())).unwrap()
 }

@@ -10,6 +10,7 @@ use outrigger_active::cuts::Held;
 use outrigger_active::node::is_served;
 use outrigger_active::runner::{Forecast, Measured, left_of, made, measured, runner_of, set_aside};
 use outrigger_active::spec::{Output, Spec};
+use outrigger_active::trust::Trust;
 use outrigger_active::written::host_of;
 use outrigger_clock::Instant;
 use outrigger_format::catalogue::Time;
@@ -19,6 +20,7 @@ use outrigger_store::{Error, ErrorKind, Store};
 
 use super::job_hosts::Hosts;
 use super::nearby::{describe_nearby, nearby_json, nearby_of};
+use super::trust::TrustArgs;
 use super::{Context, run};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, Out, complain, count, local, print_json, print_text, rfc3339_nanos, size};
@@ -75,6 +77,11 @@ pub enum JobCommand {
         /// The job ends if it cannot be run here: for who runs it in the background
         #[arg(long, hide = true)]
         ends: bool,
+        /// The process that starts this one has made the job
+        #[arg(long, hide = true)]
+        own: bool,
+        #[command(flatten)]
+        trust: TrustArgs,
     },
     /// Forget a job that has ended, and what it finished without becoming visible
     #[command(after_help = "Examples:\n  outrigger job forget 7")]
@@ -165,7 +172,9 @@ pub fn job(context: &Context, command: JobCommand) -> Outcome {
         JobCommand::Logs { job, split } => logs(context, &job, split),
         JobCommand::Wait { job, timeout } => wait(context, &job, timeout),
         JobCommand::Cancel(job) => cancel(context, &job),
-        JobCommand::Retry { job, slots, detach, ends } => retry(context, &job, slots, (detach, ends)),
+        JobCommand::Retry { job, slots, detach, ends, own, trust } => {
+            retry(context, &job, slots, (detach, ends), (&trust, own))
+        }
         JobCommand::Forget(job) => {
             let store = writable(context)?;
             store.jobs()?.forget_job(job.id())?;
@@ -335,14 +344,15 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
         text += &format!(" ({})", left_text(&store, &row));
     }
     if !row.why.is_empty() {
-        text += &format!(": {}", row.why);
+        text += &format!(": {}", show(row.why.as_bytes()));
     }
     text += &format!("\n  made      {}\n", local(Time::from_nanos(row.created)));
     if let Ok(spec) = Spec::decode(&row.spec) {
-        text += &format!("  pattern   {}\n  program   {}\n", spec.pattern, spec.told());
+        text += &format!("  pattern   {}\n  program   {}\n", spec.pattern, show(spec.told().as_bytes()));
         for output in &spec.outputs {
             let name = if output.name.is_empty() { "standard output" } else { &output.name };
-            text += &format!("  output    {name} to {}\n", output.template);
+            text += &show(format!("  output    {name} to {}", output.template).as_bytes());
+            text += "\n";
         }
         for to in &spec.reach {
             text += &format!("  reaches   {to}\n");
@@ -353,7 +363,7 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
             text += &format!("  keeps     {}:{}\n", kept.name, &kept.hash[..SHORT.min(kept.hash.len())]);
         }
         for name in &spec.env_here {
-            text += &format!("  has       {name} of who runs it\n");
+            text += &format!("  has       {} of who runs it\n", show(name.as_bytes()));
         }
     }
     text += &format!("  inputs    {}", count(inputs.len() as u64));
@@ -372,7 +382,8 @@ fn show_job(context: &Context, args: &JobArgs) -> Outcome {
         &format!("  splits    {done} done, {running} running, {waiting} waiting, {set_aside} set aside\n");
     for aside in aside {
         let held = aside.held_by.map_or(String::new(), |host| format!(" (what {host} held)"));
-        text += &format!("            split {}{held}: {}\n", aside.split, aside.why);
+        text += &show(format!("            split {}{held}: {}", aside.split, aside.why).as_bytes());
+        text += "\n";
     }
     if let Some(nearby) = &nearby {
         text += &format!("            {}\n", describe_nearby(nearby));
@@ -464,7 +475,7 @@ fn logs(context: &Context, args: &JobArgs, only: Option<u64>) -> Outcome {
             split.attempt,
             split_text(split.state)
         ))?;
-        out.bytes(&split.log)?;
+        out.said(&split.log)?;
         if !split.log.is_empty() && !split.log.ends_with(b"\n") {
             out.bytes(b"\n")?;
         }
@@ -535,10 +546,14 @@ fn retry(
     args: &JobArgs,
     slots: Option<usize>,
     (detach, mut ends): (bool, bool),
+    (trust, own): (&TrustArgs, bool),
 ) -> Outcome {
     let started = Instant::now();
+    let mut believed = if own { Trust::own() } else { trust.trust()? };
     let store = Arc::new(context.open()?);
     store.require_writable()?;
+    // In a directory nobody else can name root: its owner submits.
+    believed.allow_root |= !store.is_shared();
     let row = args.row(&store)?;
     match row.state {
         // It was cancelled before the process began that was to run it in the background.
@@ -557,9 +572,9 @@ fn retry(
     if detach {
         let served = has_agent(&store, &row);
         if !served {
-            run::spawn_runner(context, row.id, slots)?;
+            run::spawn_runner(context, row.id, slots, &trust.words())?;
         }
         return Ok(Exit::Done);
     }
-    run::go(context, &store, row.id, slots, started, ends)
+    run::go(context, &store, (row.id, slots, believed), started, ends)
 }

@@ -13,6 +13,7 @@ use outrigger_fuse::control::{Client, mounts_of};
 use outrigger_fuse::measures::{FIELDS, HISTOGRAMS, Kind, Spread, Status, Unit};
 use outrigger_fuse::shared::dir_of_mount;
 use outrigger_store::meta::SessionId;
+use outrigger_store::tree::show_but;
 use outrigger_store::{Store, shared};
 use serde_json::{Map, Value};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -50,9 +51,9 @@ pub fn run(context: &Context, watch: &Watch) -> Outcome {
         let rates = Rates::between(before.as_ref(), &status);
         let mut out = Out::new();
         if context.json {
-            out.line(&sample(answer, &rates).to_string())?;
+            out.json(sample(answer, &rates))?;
         } else if terminal {
-            let text = block(&status, &rates);
+            let text = show_but(block(&status, &rates).as_bytes(), "\n");
             if drawn > 0 {
                 // To where it began, and everything from there on is gone.
                 out.bytes(format!("\x1b[{drawn}F\x1b[J").as_bytes())?;

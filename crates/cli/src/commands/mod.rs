@@ -43,6 +43,7 @@ pub mod snapshot;
 pub mod stats;
 pub mod status;
 mod status_text;
+mod trust;
 pub mod unmount;
 pub mod versions;
 pub mod whereabouts;

@@ -17,6 +17,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::job::{state_text, writable};
+use super::trust::TrustArgs;
 use super::{Context, run::holder};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
@@ -29,6 +30,8 @@ Examples:
   outrigger node --name big --slots 32    with another name than the host's, and more splits at once
   outrigger node --idle --yield-above 5   stands back as far as it can
   outrigger node --cgroup /sys/fs/cgroup/jobs    makes the control groups of its programs there
+  outrigger node --run-as jobs --sandbox strict    every program as this user, and kept in, whatever its job says
+  outrigger node --map /etc/outrigger/roles --users ann,bob    their jobs alone, told from others' by the database's roles
   systemd-run --scope --property Delegate=yes outrigger node    has a group delegated to make them in (users: --user)
   outrigger node --until-idle             does what is queued, and ends
   outrigger run --detach … ; outrigger job wait 7
@@ -37,7 +40,8 @@ Examples:
 
 An agent takes jobs that `run --detach`, rules and others have queued, and helps with those that `run` works on. Several share a store: on one machine, or, when
 its metadata is in PostgreSQL, on many. One that is killed leaves its splits to the others, and what takes one long another does, too. An agent of root runs each
-program as who submitted its job, if this host knows that user, and as nobody where that is root and the program is kept in (see --allow-root); any other one runs its own user's jobs only.";
+program as who submitted its job, if this host knows that user, and as nobody where that is root and the program is kept in (see --allow-root); any other one runs its own user's jobs only.
+Who submitted a job the database says, by the role that made its row (see --map); of a store in a directory it is the directory's owner.";
 
 /// Run an agent: a process that works on queued jobs
 #[derive(Args)]
@@ -65,9 +69,8 @@ pub struct NodeArgs {
     /// others wait (--yield-above): auto is in the group that the agent is in, if that is root's or delegated to it; DIR another one; off has none
     #[arg(long, value_name = "auto|off|DIR", default_value = "auto")]
     cgroup: Where,
-    /// Run jobs of root's that asked for no sandbox as root. Whoever may write to the store's database can make such a job
-    #[arg(long)]
-    allow_root: bool,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// End when there is nothing to do
     #[arg(long)]
     until_idle: bool,
@@ -98,6 +101,7 @@ pub fn run(context: &Context, args: NodeArgs) -> Outcome {
 }
 
 fn agent(context: &Context, args: NodeArgs) -> Outcome {
+    let trust = Arc::new(args.trust.trust()?);
     let store = Arc::new(context.open()?);
     store.require_writable()?;
     let name = match args.name {
@@ -131,7 +135,7 @@ fn agent(context: &Context, args: NodeArgs) -> Outcome {
         make_way,
         idle: args.idle,
         groups: groups.ok().map(Arc::new),
-        allow_root: args.allow_root,
+        trust,
     };
     let noting = Noting::begin(&store);
     say(context, &format!("agent {name}: {} at once, {contained}", counted(slots as u64, "split", "splits")));

@@ -19,6 +19,7 @@ use outrigger_active::sandbox::net::Destination;
 use outrigger_active::sandbox::{Mode, Sandbox};
 use outrigger_active::spec::Spec;
 use outrigger_active::through::keep_raw;
+use outrigger_active::trust::Trust;
 use outrigger_active::written::{Attach, leave_to_others};
 use outrigger_clock::Instant;
 use outrigger_fuse::control::{Client, mounts_of};
@@ -278,7 +279,7 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
     if args.detach {
         return detach(context, job, args.slots, served);
     }
-    go_armed(context, &store, (job, args.slots, machine.groups()), started, true)
+    go_armed(context, &store, (job, args.slots, machine.groups(), Trust::own()), started, true)
 }
 
 /// What makes no sense with a stream, which is there once, and is read by one program from its beginning to its end.
@@ -360,7 +361,7 @@ fn follow(context: &Context, args: &RunArgs, spec: Spec) -> Outcome {
     }
     // Who is to be in the path of the file, if anybody is, has it before this process.
     leave_to_others(&store, job, &|| true)?;
-    go(context, &store, job, Some(1), started, true)
+    go(context, &store, (job, Some(1), Trust::own()), started, true)
 }
 
 /// The job of the first file that is made in one of these mounts which the rule wants; the others are asked no more. When all of them await it, it is said.
@@ -406,36 +407,41 @@ fn through(context: &Context, store: &Arc<Store>, spec: Spec, machine: Machine, 
     let stdin = Box::new(std::io::stdin());
     let job = Arc::new(OnceLock::new());
     interrupt::arm_saying(store, stopped_stream(store, &job), || ());
-    with_options(context, store, (Some(1), None, machine.groups()), started, |options, counters| {
-        let begun = |made: JobId| {
-            let _ = job.set(made);
-        };
-        let ran = outrigger_active::through::run(store, spec, stdin, options, counters, &begun);
-        ran.map_err(|error| match job.get() {
-            Some(job) => not_run(store, *job, true, error),
-            None => error.into(),
-        })
-    })
+    with_options(
+        context,
+        store,
+        (Some(1), None, machine.groups(), Trust::own()),
+        started,
+        |options, counters| {
+            let begun = |made: JobId| {
+                let _ = job.set(made);
+            };
+            let ran = outrigger_active::through::run(store, spec, stdin, options, counters, &begun);
+            ran.map_err(|error| match job.get() {
+                Some(job) => not_run(store, *job, true, error),
+                None => error.into(),
+            })
+        },
+    )
 }
 
 /// Runs a job in this process, and says how it went. If that fails for a reason of the process, the job `ends` as well.
 pub fn go(
     context: &Context,
     store: &Arc<Store>,
-    job: JobId,
-    slots: Option<usize>,
+    (job, slots, trust): (JobId, Option<usize>, Trust),
     started: Instant,
     ends: bool,
 ) -> Outcome {
     interrupt::arm_saying(store, stopped(store, job), || ());
-    go_armed(context, store, (job, slots, Groups::begin(&Where::Auto, 0, false)), started, ends)
+    go_armed(context, store, (job, slots, Groups::begin(&Where::Auto, 0, false), trust), started, ends)
 }
 
 /// As [`go`], where signals are waited for already.
 fn go_armed(
     context: &Context,
     store: &Arc<Store>,
-    (job, slots, groups): (JobId, Option<usize>, Result<Groups, String>),
+    (job, slots, groups, trust): (JobId, Option<usize>, Result<Groups, String>, Trust),
     started: Instant,
     ends: bool,
 ) -> Outcome {
@@ -443,7 +449,7 @@ fn go_armed(
     if let Some(nearby) = nearby.as_ref().filter(|_| !context.quiet && !context.json) {
         complain(&describe_nearby(nearby));
     }
-    with_options(context, store, (slots, nearby, groups), started, |options, counters| {
+    with_options(context, store, (slots, nearby, groups, trust), started, |options, counters| {
         runner::run(store, job, options, counters).map_err(|error| not_run(store, job, ends, error))
     })
 }
@@ -451,7 +457,7 @@ fn go_armed(
 fn with_options(
     context: &Context,
     store: &Arc<Store>,
-    (slots, nearby, groups): (Option<usize>, Option<Nearby>, Result<Groups, String>),
+    (slots, nearby, groups, trust): (Option<usize>, Option<Nearby>, Result<Groups, String>, Trust),
     started: Instant,
     run: impl FnOnce(&RunOptions<'_>, &Arc<Counters>) -> Result<Report, Failure>,
 ) -> Outcome {
@@ -480,7 +486,7 @@ fn with_options(
         make_way: None,
         idle: false,
         groups,
-        as_root: true,
+        trust: Arc::new(trust),
     };
     let report = run(&options, &counters);
     drop(bar);
@@ -516,7 +522,8 @@ impl Drop for Released {
 /// Leaves the job to agents, or, if there are none, has another process of this program run it.
 fn detach(context: &Context, job: JobId, slots: Option<usize>, served: bool) -> Outcome {
     if !served {
-        spawn_runner(context, job, slots)?;
+        // It has just been made by this process.
+        spawn_runner(context, job, slots, &["--own".into()])?;
     }
     if context.json {
         print_json(Object::new().with("job", job.0))?;
@@ -526,13 +533,18 @@ fn detach(context: &Context, job: JobId, slots: Option<usize>, served: bool) -> 
     Ok(Exit::Done)
 }
 
-/// Starts `job retry JOB` in the background.
-pub fn spawn_runner(context: &Context, job: JobId, slots: Option<usize>) -> Result<(), Failure> {
+/// Starts `job retry JOB` in the background, with these options.
+pub fn spawn_runner(
+    context: &Context,
+    job: JobId,
+    slots: Option<usize>,
+    options: &[OsString],
+) -> Result<(), Failure> {
     use std::os::unix::process::CommandExt as _;
     let at = |error: std::io::Error| Failure::io("cannot start a process for the job", &error);
     let mut command = Command::new(std::env::current_exe().map_err(at)?);
     command.arg("--store").arg(context.store_dir()?).arg("--quiet");
-    command.args(["job", "retry", &job.to_string(), "--ends"]);
+    command.args(["job", "retry", &job.to_string(), "--ends"]).args(options);
     if let Some(slots) = slots {
         command.args(["--slots", &slots.to_string()]);
     }

@@ -37,15 +37,20 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
             "{shown} is not a mounted store; `findmnt` lists what is mounted"
         )));
     }
-    // The mount has stored everything when it hangs up. Its source is the store's directory.
-    let source = mounts::at(&point).ok().flatten().map(|row| row.source);
-    let mount = source.and_then(|store| Client::connect(&store).ok().flatten());
+    // The mount has stored everything when it hangs up. Its source is the store's directory. Only a mount for writing listens there.
+    let row = mounts::at(&point).ok().flatten().filter(|row| !row.read_only);
+    let mount = row.and_then(|row| Client::connect(&row.source).ok().flatten());
     match mounts::unmount(&point, args.lazy) {
         Ok(()) => {
             if let (Some(mount), false) = (mount, args.lazy) {
                 mount.wait_for_end();
             }
             Ok(Exit::Done)
+        }
+        Err(error) if error.kind() == ErrorKind::ResourceBusy && mounts::is_dead(&point) => {
+            Err(Failure::failed(format!(
+                "the process of the mount at {shown} has ended, and files in it are still open (`fuser -vm` names who has); `unmount --lazy` takes it away. What was acknowledged is in the store, or its next mount brings it there"
+            )))
         }
         Err(error) if error.kind() == ErrorKind::ResourceBusy => Err(Failure::failed(format!(
             "{shown} is in use; close what is open in it (`fuser -vm` names who has), or give --lazy"

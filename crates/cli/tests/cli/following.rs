@@ -200,7 +200,7 @@ fn a_program_that_fails_or_a_writer_that_gives_up_leaves_no_output() {
     assert_eq!(site.done(&["cat", "raw/a"]).text(), "text", "the file stays");
     // What failed can be tried again, over what was written.
     fs::remove_file(site.path("fail")).unwrap();
-    site.done(&["job", "retry", "1"]);
+    site.done(&["job", "retry", "--allow-root", "1"]);
     assert_eq!(site.done(&["cat", "up/a"]).text(), "TEXT");
     let mut file = site.create("b");
     file.write_all(b"more text").unwrap();
@@ -319,7 +319,7 @@ fn what_is_processed_in_its_place_is_never_seen_raw() {
     assert!(!site.is_there("raw/c") && !site.path("mnt/raw/c").exists());
     site.done(&["gc"]);
     fs::remove_file(site.path("fail")).unwrap();
-    site.done(&["job", "retry", "3"]);
+    site.done(&["job", "retry", "--allow-root", "3"]);
     assert_eq!(site.done(&["cat", "raw/c"]).text(), "KEPT");
     // The mount is killed: nothing was ever there, and the job says why.
     let mut file = site.create("d");

@@ -42,5 +42,6 @@ mod takeover;
 mod tars;
 mod told;
 mod trees;
+mod trust;
 mod units;
 mod writable;

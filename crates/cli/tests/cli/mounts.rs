@@ -108,6 +108,19 @@ fn what_cannot_be_mounted_says_why() {
 }
 
 #[test]
+fn a_view_is_unmounted_while_the_store_is_mounted_to_be_written() {
+    let Some(Mounts(place)) = &place() else { return };
+    place.done(&["mount", "mnt"]);
+    std::fs::create_dir(place.path("view")).unwrap();
+    let said = place.code(1, &["mount", "view"]);
+    assert!(said.err.contains(place.path("mnt").to_str().unwrap()), "{}", said.err);
+    place.done(&["mount", "--read-only", "view"]);
+    assert!(place.path("view/tree").exists());
+    place.done(&["unmount", "view"]);
+    place.done(&["unmount", "mnt"]);
+}
+
+#[test]
 fn what_is_open_keeps_it_mounted_unless_it_is_lazy() {
     let Some(Mounts(place)) = &place() else { return };
     place.done(&["mount", "--read-only", "mnt"]);
@@ -129,12 +142,18 @@ fn a_signal_unmounts_and_a_kill_leaves_the_store_well() {
     assert!(!is_mounted(place));
 
     let mut child = foreground(place);
+    let open = File::open(place.path("mnt/tree")).unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     // The second is what a request gets that the kernel was just about to hand over.
     let expected = [std::io::ErrorKind::NotConnected, std::io::ErrorKind::ConnectionAborted];
     let error = std::fs::read_dir(place.path("mnt")).unwrap_err();
     assert!(expected.contains(&error.kind()), "{error:?}");
+    for command in ["mount", "unmount"] {
+        let said = place.code(1, &[command, "mnt"]);
+        assert!(said.err.contains("has ended") && said.err.contains("--lazy"), "{}", said.err);
+    }
+    drop(open);
     place.done(&["unmount", "mnt"]);
     place.done(&["rm", "-r", "tree"]);
     place.done(&["gc"]);

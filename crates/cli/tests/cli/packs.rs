@@ -162,6 +162,22 @@ fn an_object_store_that_goes_away_loses_nothing() {
     remote.done(&["check", "--read-data"]);
 }
 
+/// Nothing is asked of a cloud's metadata service unless that is wanted: outside a cloud it does not answer.
+#[test]
+fn missing_credentials_are_said_to_be_before_anything_is_sent() {
+    let remote = Remote::new();
+    let mut command = remote.command(&["stats"]);
+    command.env_remove("AWS_ACCESS_KEY_ID").env("HOME", "/nowhere");
+    let said: Said = command.output().unwrap().into();
+    assert_eq!(said.code, 1, "{}", said.err);
+    assert!(said.err.contains("AWS_ACCESS_KEY_ID") && said.err.contains("credentials"), "{}", said.err);
+    // Whoever asks for it has it asked.
+    let server = &remote.server.endpoint;
+    command.env("AWS_METADATA_ENDPOINT", server).env("OUTRIGGER_PATIENCE_SECS", "1");
+    let said: Said = command.output().unwrap().into();
+    assert!(!said.err.contains("no credentials for S3"), "{}", said.err);
+}
+
 #[test]
 fn the_wrong_place_is_said_to_be() {
     let remote = Remote::new();

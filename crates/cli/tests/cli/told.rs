@@ -57,9 +57,9 @@ fn a_job_that_cannot_be_run_here_does_not_wait_for_somebody_else() {
     assert!(said.code == 1 && said.err.contains("failed: making a directory"), "{}", said.err);
     site.done(&["node", "--allow-root", "--until-idle"]);
     assert!(site.command(&["cat", "out"]).output().unwrap().status.code() != Some(0));
-    site.done(&["job", "retry", "1"]);
+    site.done(&["job", "retry", "--allow-root", "1"]);
     assert_eq!(state(&site, "1"), "done");
-    let mut retry = site.command(&["job", "retry", &job]);
+    let mut retry = site.command(&["job", "retry", "--allow-root", &job]);
     let said = Said::from(retry.env("TMPDIR", "/nowhere").output().unwrap());
     assert!(said.code == 1 && said.err.contains(&format!("job {job} failed")), "{}", said.err);
     assert_eq!(state(&site, &job), "failed");
@@ -167,7 +167,7 @@ fn a_job_whose_process_was_killed_is_not_taken_for_one_that_runs() {
         let said = Said::from(site.command(&["job", "wait", "1", "--timeout", "60"]).output().unwrap());
         assert!(said.code == 1 && said.err.contains(words), "{}", said.err);
         site.place.write("go", "");
-        site.done(&["job", "retry", "1"]);
+        site.done(&["job", "retry", "--allow-root", "1"]);
         site.done(&["job", "wait", "1"]);
         assert!(shown().starts_with("job 1: done: 1 file\n"), "{}", shown());
     }
@@ -342,7 +342,7 @@ fn a_program_that_is_brought_along_is_run_by_agents_who_do_not_find_its_file() {
         assert!(told.contains("keeps     mine:"), "{told}");
         let mut agents = Agents::default();
         agents.0.push(site.agent("one", "1"));
-        site.done(&["job", "retry", "1", "--detach"]);
+        site.done(&["job", "retry", "--allow-root", "1", "--detach"]);
         site.done(&["job", "wait", "1", "--timeout", "60"]);
         assert_eq!(site.done(&["cat", "out"]).text(), wanted);
         // What was held for a moment is held no more; what the job needed, until it was done.

@@ -153,7 +153,8 @@ fn units_say_what_the_program_understands() {
             let mut command = vec![*plain.next().unwrap()];
             let help_of = |command: &[&str]| place.done(&[command, &["--help"]].concat()).text();
             let mut help = help_of(&command);
-            if let (true, Some(word)) = (help.contains("<COMMAND>"), plain.next()) {
+            let is_command = |word: &&&str| help.contains(&format!("\n  {word} "));
+            if let (true, Some(word)) = (help.contains("<COMMAND>"), plain.next().filter(is_command)) {
                 command.push(word);
                 help = help_of(&command);
             }

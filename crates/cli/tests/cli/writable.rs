@@ -3,6 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 
 use outrigger_workload::TreeOptions;
@@ -169,6 +170,36 @@ fn commands_beside_a_mount_see_what_it_has_and_it_sees_what_they_did() {
     assert_eq!(place.read("mnt/dir/moved"), b"third");
     let versions = place.lines(&["versions", "dir/moved"]);
     assert!(versions.len() >= 2, "closed contents are versions: {versions:?}");
+}
+
+#[test]
+fn the_control_socket_outlives_what_its_clients_do() {
+    let Some(mounts) = Mounts::new() else { return };
+    let place = &mounts.place;
+    let asks = || place.done(&["stats", "--live", "--count", "1", "--json"]);
+    asks();
+    let connect = || UnixStream::connect(place.path("store/mount.sock")).unwrap();
+    // A line without an end is refused before it takes much memory.
+    let mut endless = connect();
+    let block = vec![b'x'; 1 << 20];
+    assert!((0..64).any(|_| endless.write_all(&block).is_err()), "64 MiB of a line are taken");
+    asks();
+    // More clients than the mount can have open files.
+    let pid = mounts.child.id().to_string();
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64;
+    let limit = |most: u64| {
+        let limit = format!("--nofile={most}:");
+        Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success()
+    };
+    assert!(limit(open + 4));
+    let clients: Vec<UnixStream> = (0..50).map(|_| connect()).collect();
+    let is_full = || fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count() as u64 >= open + 3;
+    eventually("the mount has no more files to open", is_full);
+    drop(clients);
+    assert!(limit(1024));
+    asks();
+    place.write("mnt/file", "and goes on");
+    assert_eq!(place.done(&["cat", "file"]).text(), "and goes on");
 }
 
 #[test]

@@ -71,9 +71,14 @@ impl Write for Line {
 
 /// The next line without its end, empty at the end of the conversation.
 pub(super) fn read_line(from: &mut impl BufRead) -> io::Result<String> {
+    read_line_of(from, LINE_MAX)
+}
+
+/// As [`read_line`], of `most` bytes at most.
+pub(super) fn read_line_of(from: &mut impl BufRead, most: u64) -> io::Result<String> {
     let mut line = String::new();
-    from.take(LINE_MAX).read_line(&mut line)?;
-    if line.len() as u64 == LINE_MAX && !line.ends_with('\n') {
+    from.take(most).read_line(&mut line)?;
+    if line.len() as u64 == most && !line.ends_with('\n') {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a line is too long"));
     }
     line.truncate(line.trim_end().len());

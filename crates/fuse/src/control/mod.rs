@@ -22,7 +22,7 @@ mod line;
 mod remote;
 mod sealed;
 
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -37,6 +37,7 @@ use outrigger_store::{Context as _, Error, ErrorKind, Result, Store};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use client::Client;
+use line::read_line_of;
 pub use remote::{Offer, Remote, offer_of, place, sweep_offers};
 pub use sealed::{PublicKey, Sealed};
 
@@ -49,6 +50,10 @@ use crate::shared::{SharedVolume, dir_of_mount, dirs_of_mounts};
 const SOCKET: &str = "mount.sock";
 /// How long a follower waits for bytes before it is asked whether it still wants them.
 const FOLLOW_WAIT: Duration = Duration::from_millis(500);
+/// How long nobody is heard after somebody could not be.
+const REFUSED_FOR: Duration = Duration::from_millis(100);
+/// Bytes of a line of a client on this host at most: a rule with its program's arguments is one.
+const ASKED_MAX: u64 = 4 << 20;
 /// How often it is looked whether who waits for a file is still there.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -213,10 +218,17 @@ impl Server {
         let volume = Arc::downgrade(volume);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let (Ok(stream), Some(volume)) = (stream, volume.upgrade()) else { return };
+                let Some(volume) = volume.upgrade() else { return };
                 let forget = Arc::clone(&forget);
                 // Ends with its client, who may vanish at any moment.
-                std::thread::spawn(move || drop(serve(&volume, stream, &*forget)));
+                let thread = std::thread::Builder::new().name("control".to_string());
+                let talks = stream.and_then(|stream| {
+                    thread.spawn(move || drop(serve(&volume, stream, &*forget))).map(drop)
+                });
+                if talks.is_err() {
+                    // There can be no more open files or threads just now. The next client is heard all the same.
+                    outrigger_clock::sleep(REFUSED_FOR);
+                }
             }
         });
         Ok(Self { path })
@@ -229,11 +241,20 @@ impl Drop for Server {
     }
 }
 
+/// What a client says, line by line; `None` when it has gone.
+struct Lines(BufReader<UnixStream>);
+
+impl Lines {
+    fn next(&mut self) -> io::Result<Option<String>> {
+        Ok(Some(read_line_of(&mut self.0, ASKED_MAX)?).filter(|line| !line.is_empty()))
+    }
+}
+
 fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forget) -> io::Result<()> {
     let volume = counted.inner();
     let mut answers = stream.try_clone()?;
-    let mut lines = BufReader::new(stream).lines();
-    while let Some(line) = lines.next().transpose()? {
+    let mut lines = Lines(BufReader::new(stream));
+    while let Some(line) = lines.next()? {
         match line.as_str() {
             "stored" => answer(&mut answers, volume.stored().map(|()| "ok".to_string()))?,
             "closed" => answer(&mut answers, volume.closed().map(|()| "ok".to_string()))?,
@@ -242,7 +263,7 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
                 Err(error) => answer(&mut answers, Err(error))?,
                 Ok(paused) => {
                     answer(&mut answers, Ok("ok".to_string()))?;
-                    let released = lines.next().transpose()?;
+                    let released = lines.next()?;
                     drop(paused);
                     if released.is_some() {
                         answer(&mut answers, Ok("ok".to_string()))?;
@@ -259,7 +280,7 @@ fn serve<V: Controlled>(counted: &Counted<V>, stream: UnixStream, forget: &Forge
                 };
                 let told = answer(&mut answers, Ok("ok".to_string()));
                 // Until it is done, says anything, or is gone.
-                let released = told.is_ok() && matches!(lines.next(), Some(Ok(_)));
+                let released = told.is_ok() && matches!(lines.next(), Ok(Some(_)));
                 let stale = held.release();
                 if let Ok(stale) = &stale {
                     forget(stale);

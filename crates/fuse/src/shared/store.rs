@@ -176,9 +176,14 @@ impl Core {
     pub fn store_one(self: &Arc<Self>, file: &Arc<File>) -> Result<()> {
         self.turn.waiting().push(Arc::clone(file));
         for tries in 0..TRIES {
-            // Who comes between has the turn, and this one is not in its way.
-            outrigger_clock::sleep(PAUSE * tries.saturating_sub(1).min(PAUSES_MAX));
+            // Others store their files during the pause.
+            let pauses = tries.saturating_sub(1).min(PAUSES_MAX);
+            outrigger_clock::sleep(PAUSE * pauses);
             let mut turn = self.take_turn()?;
+            // During the pause another host may have stored the file again. A host that writes without a pause would win each time.
+            if pauses > 0 {
+                self.refresh(file)?;
+            }
             if file.is_stored() {
                 self.turn.waiting().retain(|other| !Arc::ptr_eq(other, file));
                 return Ok(());

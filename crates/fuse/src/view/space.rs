@@ -7,7 +7,8 @@ use crate::fs::Statfs;
 const BLOCK_BYTES: u32 = 4096;
 
 /// Used is what the store's packs take on the disk, free is what that disk has free: so `df` shows what deduplication and compression
-/// left, and `du` what the files would take without. `files`: inodes in the tree, 0 when that is not known.
+/// left, and `du` what the files would take without. `files`: inodes in the tree, 0 when that is not known. As many more as there are free
+/// blocks can be made.
 ///
 /// # Errors
 /// When the database or the disk cannot be asked.
@@ -22,8 +23,8 @@ pub fn statfs(store: &Store, files: u64) -> Result<Statfs> {
         blocks: used.div_ceil(BLOCK_BYTES.into()).saturating_add(free),
         blocks_free: free,
         blocks_available: blocks(disk.f_bavail),
-        files,
-        files_free: 0,
+        files: files.saturating_add(free),
+        files_free: free,
         name_max: outrigger_store::tree::NAME_MAX as u32,
     })
 }

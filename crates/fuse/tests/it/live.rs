@@ -19,7 +19,7 @@ use outrigger_workload::Rng;
 use rustix::fs::{OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
-use support::volume::{close, create, mount, options, random, read, reclaim, write};
+use support::volume::{close, create, mount, mount_again, options, random, read, reclaim, write};
 use support::{Place, ROOT_USER, find, read_part, read_whole};
 
 #[test]
@@ -441,7 +441,7 @@ fn a_full_disk_is_an_error_to_the_writer_and_nothing_is_lost() {
     volume.unlink(ROOT_USER, ROOT, &gone).unwrap();
     // It ends there; the next mount has it all, and goes on when there is room.
     drop(volume);
-    let volume = LiveVolume::open(open(), options(), Reports::new(|_| {})).unwrap();
+    let volume = mount_again(|| LiveVolume::open(open(), options(), Reports::new(|_| {})));
     compare(&volume, &kept);
     disk.grow(128 << 20);
     volume.destage_all().unwrap();

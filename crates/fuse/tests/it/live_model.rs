@@ -6,7 +6,6 @@
 use crate::support;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use outrigger_format::catalogue::FileKind;
@@ -14,7 +13,6 @@ use outrigger_fuse::fs::{
     Caller, Entry, FileSystem, Found, Handle, NewNode, OpenFlags, Part, ROOT, Seek, SetAttr,
 };
 use outrigger_fuse::live::{LiveOptions, LiveVolume};
-use outrigger_fuse::report::Reports;
 use outrigger_store::check::{CheckOptions, CheckProgress, check};
 use outrigger_workload::Rng;
 use rustix::fs::{FallocateFlags, RenameFlags, XattrFlags};
@@ -41,7 +39,6 @@ struct Run {
     /// Open files: handle and node, which may have no name any more.
     open: Vec<(Handle, u64)>,
     rng: Rng,
-    said: Arc<Mutex<Vec<String>>>,
     /// Destage while operations go on; then a run is not repeatable.
     beside: bool,
 }
@@ -57,7 +54,6 @@ impl Run {
             nodes: BTreeMap::from([(ROOT, root)]),
             open: Vec::new(),
             rng: Rng::new(seed),
-            said: Arc::default(),
             beside,
         };
         run.mount();
@@ -72,9 +68,7 @@ impl Run {
             idle: if self.beside { Duration::ZERO } else { Duration::from_secs(3600) },
             ..LiveOptions::new(2)
         };
-        let said = Arc::clone(&self.said);
-        let reports = Reports::new(move |text| said.lock().unwrap().push(text.to_string()));
-        self.volume = Some(LiveVolume::open(Arc::new(self.place.open()), options, reports).unwrap());
+        self.volume = Some(support::volume::mount(&self.place, options));
     }
 
     fn volume(&self) -> &LiveVolume {
@@ -525,7 +519,7 @@ impl Run {
         let root = self.volume().attributes(ROOT_USER, ROOT, None).unwrap();
         self.compare_node(&root, &mut seen);
         assert_eq!(seen.len(), self.nodes.values().filter(|node| node.links > 0).count());
-        assert_eq!(*self.said.lock().unwrap(), Vec::<String>::new(), "nothing was wrong");
+        assert_eq!(*self.place.said.lock().unwrap(), Vec::<String>::new(), "nothing was wrong");
     }
 
     fn compare_node(&self, entry: &Entry, seen: &mut BTreeSet<u64>) {

@@ -4,7 +4,7 @@
 //! its rows (`postgres/carry.rs`); out of it, PostgreSQL takes them. A row is a list of SQLite's values, in PostgreSQL's columns: the two engines'
 //! tables differ in how they keep attributes and checksums, and in nothing else that is carried.
 //!
-//! Not carried: sessions, their pins, and what connections remember; a copy has none. Snapshots, counters and totals are [`Rest`].
+//! Not carried: sessions, their pins, what connections remember, and which roles have made jobs and rules; a copy has none. Snapshots, counters and totals are [`Rest`].
 
 use rusqlite::types::Value;
 
@@ -335,13 +335,14 @@ mod tests {
             include_str!("postgres/schema_at_once.sql"),
             include_str!("postgres/schema_changed.sql"),
             include_str!("postgres/schema_make_at_once.sql"),
+            include_str!("postgres/schema_roles.sql"),
             include_str!("sqlite/loose.sql"),
             include_str!("sqlite/schema.sql"),
             include_str!("sqlite/jobs.sql"),
             include_str!("sqlite/notes.sql"),
         ];
         let versions = super::super::postgres::SCHEMAS;
-        assert_eq!(versions, 7, "a new schema: is what it makes carried by `copy`? Name it here, too");
+        assert_eq!(versions, 9, "a new schema: is what it makes carried by `copy`? Name it here, too");
         for name in schemas.into_iter().flat_map(made) {
             let is_carried = TABLES.iter().any(|table| table.name == name);
             assert!(is_carried != OTHERS.contains(&name), "table {name}");

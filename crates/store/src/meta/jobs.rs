@@ -137,6 +137,15 @@ pub struct Seen {
     pub mark: String,
 }
 
+/// Which role of the database has made a row, as the server has authenticated it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MadeBy {
+    /// Its name; `None`: the row is of an earlier version, or came with a copy.
+    pub role: Option<String>,
+    /// The role that asks.
+    pub asks: String,
+}
+
 /// What runners keep beside jobs, in their own words.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Note {
@@ -146,6 +155,8 @@ pub struct Note {
     pub value: String,
     /// When it was set, nanoseconds since 1970.
     pub changed: u64,
+    /// Who has made it, if it is a rule and the database has roles.
+    pub by: Option<MadeBy>,
 }
 
 /// An input of a job: a file's content at the moment the job was made.
@@ -192,6 +203,8 @@ pub struct JobRow {
     pub changed: u64,
     /// Splits by [`SplitState`].
     pub splits: [u64; 4],
+    /// Who has made it, if the database has roles.
+    pub by: Option<MadeBy>,
 }
 
 /// A split as the database knows it.

@@ -45,7 +45,7 @@ pub struct LooseRow {
 /// A change that a commit makes of loose chunks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LooseChange {
-    /// The chunk is there from here on, if it is not already: whoever's it is then.
+    /// The chunk is there from here on, if it is not already: whoever's it is then. A row that has other bytes under its name gets these.
     Add {
         /// The chunk.
         chunk: LooseChunk,

@@ -74,7 +74,7 @@ pub fn ended(store: &Store) -> Result<()> {
 /// Mounts whose sessions are among these, and live.
 pub(super) fn mounts(meta: &dyn Meta, sessions: &[SessionStatus]) -> Result<Vec<MountStatus>> {
     let Some(jobs) = meta.jobs() else { return Ok(Vec::new()) };
-    let mount = |Note { name, value, changed }: Note| {
+    let mount = |Note { name, value, changed, .. }: Note| {
         let session = sessions.iter().find(|session| is_of(session, &name))?;
         // One of a later program that this one does not understand counts as none.
         let note = serde_json::from_str(&value).ok()?;

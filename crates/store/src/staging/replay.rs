@@ -6,6 +6,8 @@
 //! appended. If one says so of the broken record, that was durable, and is damaged; nothing is changed, and the error names what is
 //! lost. Otherwise nothing from the broken record on was promised to survive, and it is cut off.
 //!
+//! A record whose checksums are right and whose fields make no sense is damage, wherever it is.
+//!
 //! Broken records that were durable and have nothing behind them cannot be told from a torn tail.
 
 use std::sync::Arc;
@@ -204,6 +206,12 @@ fn record(
     let record = match wrong(Record::decode(&bytes[offset..]), place)? {
         Ok(record) if record.sequence == scanned.next => record,
         Ok(record) => return Ok(Err(format!("its sequence is {}, not {}", record.sequence, scanned.next))),
+        // Its checksums say that somebody wrote it so.
+        Err(why) if Record::is_whole(&bytes[offset..]) => {
+            let text =
+                format!("{place} at offset {offset}: a record that is whole and makes no sense ({why})");
+            return Err(Error::damaged(text));
+        }
         Err(why) => return Ok(Err(why)),
     };
     let len = record.encoded_len();

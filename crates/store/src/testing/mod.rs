@@ -24,3 +24,14 @@ pub fn database(path: &std::path::Path) -> rusqlite::Result<rusqlite::Connection
     crate::meta::register_functions(&connection)?;
     Ok(connection)
 }
+
+/// An error of a commit that may have happened all the same; `token` is the engine's own number for it.
+#[must_use]
+pub fn lost_answer(error: crate::Error, token: i64) -> crate::Error {
+    error.without_answer(crate::Unanswered { lane: 0, token })
+}
+
+/// The number that [`lost_answer`] was given.
+pub fn token_of(unanswered: crate::Unanswered) -> i64 {
+    unanswered.token
+}

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::linear::{Span, is_linearizable, smallest};
 use super::sequences::{appends, counters, names};
-use super::{ABSENT, Action, FIRST, MOVED, Op, Outcome, TORN};
+use super::{ABSENT, Action, EXISTS, FIRST, MOVED, Op, Outcome, REMOVED, TORN, WON};
 
 /// Faults are shown that happened so many nanoseconds before or after what is wrong.
 const AROUND: u64 = 10_000_000_000;
@@ -32,13 +32,14 @@ pub struct Report {
 type Checker = (&'static str, &'static str, fn(&[Op]) -> Vec<Violation>);
 
 /// By the beginnings of keys' names; the longest come first.
-const CHECKERS: [Checker; 7] = [
+const CHECKERS: [Checker; 8] = [
     ("flock", "counters behind flock", counters),
     ("fcntl", "counters behind fcntl", counters),
     ("log", "appended lines", appends),
     ("w", "registers written in place", written),
     ("r", "registers replaced by rename", replaced),
     ("n", "exclusive names", names),
+    ("d", "directories made and removed", directories),
     ("m", "moved files", moved),
 ];
 
@@ -108,7 +109,7 @@ impl Report {
 
 /// Operations that say something: those that failed changed nothing, and reads that did not return tell nothing.
 fn telling(ops: &[Op]) -> Vec<Op> {
-    let is_look = |op: &Op| matches!(op.action, Action::Read | Action::Stat(_));
+    let is_look = |op: &Op| matches!(op.action, Action::Read | Action::Find | Action::Stat(_));
     let tells = |op: &&Op| match op.outcome {
         Outcome::Done(_) => true,
         Outcome::Failed(_) => false,
@@ -122,6 +123,11 @@ fn spans(ops: &[Op]) -> Vec<Span> {
     ops.iter().map(span).collect()
 }
 
+/// What a register holds after an operation that was carried out.
+fn value(op: &Op) -> String {
+    if op.action == Action::Remove { ABSENT.into() } else { op.id() }
+}
+
 /// Judges a register: no read is torn, and the operations are linearizable.
 fn register(ops: Vec<Op>, initial: &str) -> Vec<Violation> {
     let torn = |op: &&Op| op.action == Action::Read && op.done() == Some(TORN);
@@ -130,8 +136,9 @@ fn register(ops: Vec<Op>, initial: &str) -> Vec<Violation> {
         return vec![Violation { key: op.key.clone(), why, ops: vec![op.clone()] }];
     }
     // Of writes whose outcome is unknown only those matter that somebody has read.
-    let read: BTreeSet<_> = ops.iter().filter(|op| op.action == Action::Read).filter_map(Op::done).collect();
-    let matters = |op: &Op| !op.is_unknown() || read.contains(op.id().as_str());
+    let looks = ops.iter().filter(|op| matches!(op.action, Action::Read | Action::Remove));
+    let read: BTreeSet<_> = looks.filter_map(Op::done).collect();
+    let matters = |op: &Op| !op.is_unknown() || read.contains(value(op).as_str());
     let ops: Vec<_> = ops.iter().filter(|op| matters(op)).cloned().collect();
     let fails = |ops: &[Op]| !is_register(ops, initial);
     if !fails(&ops) {
@@ -139,9 +146,14 @@ fn register(ops: Vec<Op>, initial: &str) -> Vec<Violation> {
     }
     let ops = smallest(&ops, fails, |rest, at| {
         let op = &rest[at];
-        let is_read =
-            |id: &str| rest.iter().any(|other| other.action == Action::Read && other.done() == Some(id));
-        op.action == Action::Read || !is_read(&op.id())
+        // What says that the value was there, or that something was.
+        let shows = |other: &Op| match other.action {
+            Action::Read => other.done() == Some(&value(op)),
+            Action::Remove => matches!(other.done(), Some(found) if found == value(op) || found == REMOVED),
+            _ => false,
+        };
+        let is_look = op.action == Action::Read || op.done() == Some(ABSENT);
+        is_look || !rest.iter().enumerate().any(|(number, other)| number != at && shows(other))
     });
     let why = "no order of these operations explains what was read".into();
     vec![Violation { key: ops[0].key.clone(), why, ops }]
@@ -160,6 +172,9 @@ fn is_register(ops: &[Op], initial: &str) -> bool {
         (Action::Read, Some(read)) => (read == state).then_some(state),
         // A read that had not returned.
         (Action::Read, None) => Some(state),
+        // Nothing was there to be removed.
+        (Action::Remove, _) if ops[at].done() == Some(ABSENT) => (state == first).then_some(state),
+        (Action::Remove, _) => (ops[at].is_unknown() || state != first).then_some(first),
         _ => Some(at),
     })
 }
@@ -197,6 +212,31 @@ fn may_do_nothing(ops: &[Op], at: usize) -> bool {
     let meets =
         |other: &Op| other.called < op.returned && op.called < other.returned && goes(other) == goes(op);
     ops.iter().enumerate().any(|(number, other)| number != at && meets(other))
+}
+
+/// A directory is there or not. Who makes it is refused if it is there, and who removes it if it is not.
+fn directories(ops: &[Op]) -> Vec<Violation> {
+    let ops = telling(ops);
+    let fails = |ops: &[Op]| {
+        !is_linearizable(&spans(ops), false, |&is_there, at| match (ops[at].action, ops[at].done()) {
+            (Action::Claim(_), None) => Some(true),
+            (Action::Remove, None) => Some(false),
+            (Action::Claim(_), Some(WON)) => (!is_there).then_some(true),
+            (Action::Remove, Some(REMOVED)) => is_there.then_some(false),
+            (_, Some(ABSENT)) => (!is_there).then_some(false),
+            (_, Some(EXISTS | "dir")) => is_there.then_some(true),
+            (_, Some(_)) => None,
+            (_, None) => Some(is_there),
+        })
+    };
+    if !fails(&ops) {
+        return Vec::new();
+    }
+    let ops = smallest(&ops, fails, |rest, at| {
+        rest[at].action == Action::Find || matches!(rest[at].done(), Some(ABSENT | EXISTS))
+    });
+    let why = "no order of these operations explains when the directory was there".into();
+    vec![Violation { key: ops[0].key.clone(), why, ops }]
 }
 
 /// A file that is moved is in one directory at any time, and begins in the first.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use super::{ABSENT, Action, EXISTS, FIRST, HERE, How, MOVED, Op, TORN, WON};
+use super::{ABSENT, Action, EXISTS, FIRST, HERE, How, MOVED, Op, REMOVED, TORN, WON};
 use crate::Rng;
 
 /// Registers of each kind, and lengths of those that are written in place: a page at most, so that a read of one is one
@@ -36,7 +36,7 @@ pub fn now() -> u64 {
 }
 
 /// A value as a file holds it: its name, and bytes that follow from that.
-fn content(value: &str, len: usize) -> Vec<u8> {
+pub fn content(value: &str, len: usize) -> Vec<u8> {
     let mut bytes = format!("{value} {len}\n").into_bytes();
     let seed = value.bytes().fold(7, |seed: u64, byte| seed.wrapping_mul(31) + u64::from(byte));
     let mut more = vec![0; len.saturating_sub(bytes.len())];
@@ -46,7 +46,7 @@ fn content(value: &str, len: usize) -> Vec<u8> {
 }
 
 /// The value whose content this is, whole.
-fn value_of(bytes: &[u8]) -> Option<String> {
+pub fn value_of(bytes: &[u8]) -> Option<String> {
     let head = bytes.split(|&byte| byte == b'\n').next()?;
     let (value, len) = std::str::from_utf8(head).ok()?.split_once(' ')?;
     (content(value, len.parse().ok()?) == bytes).then(|| value.to_owned())
@@ -201,7 +201,8 @@ fn choose(rng: &mut Rng, passed: Duration) -> (String, Action) {
         0..10 => (format!("w{}", rng.below(REGISTERS)), Action::Write),
         10..24 => (format!("w{}", rng.below(REGISTERS)), Action::Read),
         24..32 => (format!("r{}", rng.below(REGISTERS)), Action::Replace),
-        32..46 => (format!("r{}", rng.below(REGISTERS)), Action::Read),
+        32..45 => (format!("r{}", rng.below(REGISTERS)), Action::Read),
+        45 => (format!("r{}", rng.below(REGISTERS)), Action::Remove),
         46..51 => ("flock0".into(), Action::Count),
         51..56 => ("fcntl0".into(), Action::Count),
         56..66 => (format!("log{epoch}"), Action::Append),
@@ -238,6 +239,11 @@ impl Files<'_> {
             Action::Lines => self.lines(key),
             Action::Claim(how) => self.claim(key, how),
             Action::Find => self.find(key),
+            Action::Remove => match rustix::fs::unlinkat(self.root, key, AtFlags::empty()) {
+                Ok(()) => Ok(REMOVED.into()),
+                Err(Errno::NOENT) => Ok(ABSENT.into()),
+                Err(error) => Err(after(error)),
+            },
             Action::Move { from, to } => {
                 let [from, to] = [from, to].map(|dir| format!("d{dir}/{key}"));
                 match rustix::fs::renameat(self.root, from, self.root, to) {

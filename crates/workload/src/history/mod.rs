@@ -5,11 +5,12 @@
 //!
 //! | keys | operations | what must hold |
 //! | --- | --- | --- |
-//! | `r…` registers | [`Action::Replace`] (write a new file, rename it), [`Action::Read`] | linearizable |
+//! | `r…` registers | [`Action::Replace`] (write a new file, rename it), [`Action::Remove`], [`Action::Read`] | linearizable |
 //! | `w…` registers | [`Action::Write`] (in place, fsync, close), [`Action::Read`] | linearizable, except what a read sees early on the writer's host |
 //! | `flock…`, `fcntl…` | [`Action::Count`] (under a lock) | no acknowledged increment is lost |
 //! | `log…` | [`Action::Append`], [`Action::Lines`] | each acknowledged line once, whole, in order |
 //! | `n…` names | [`Action::Claim`], [`Action::Find`] | at most one winner, who stays |
+//! | `d…` directories | [`Action::Claim`] (`mkdir`), [`Action::Remove`] (`rmdir`), [`Action::Find`] | linearizable |
 //! | `m…` files that move | [`Action::Move`], [`Action::Stat`] | linearizable: found exactly once |
 //!
 //! An operation that fails may have been carried out: its outcome is [`Outcome::Unknown`]. It may take effect at any later
@@ -31,7 +32,7 @@ use std::io;
 use std::path::Path;
 
 pub use check::{Report, Violation, check};
-pub use client::{Client, now, prepare};
+pub use client::{Client, content, now, prepare, value_of};
 
 /// How a client tries to be the first to make a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,8 @@ pub enum Action {
     Claim(How),
     /// Looks for the owner of the name: the winner's operation, `dir`, `empty`, or [`ABSENT`].
     Find,
+    /// Removes the name: [`REMOVED`] or [`ABSENT`].
+    Remove,
     /// Renames the file from one directory to another: [`MOVED`] or [`ABSENT`].
     Move {
         /// The directory where it is expected.
@@ -88,6 +91,8 @@ pub const WON: &str = "won";
 pub const EXISTS: &str = "exists";
 /// The file was renamed.
 pub const MOVED: &str = "moved";
+/// The name was removed.
+pub const REMOVED: &str = "removed";
 /// The file is in that directory.
 pub const HERE: &str = "here";
 
@@ -183,6 +188,7 @@ impl fmt::Display for Action {
             Self::Claim(How::Link) => "link",
             Self::Claim(How::Rename) => "noreplace",
             Self::Find => "find",
+            Self::Remove => "remove",
             Self::Move { from, to } => return write!(f, "move:{from}:{to}"),
             Self::Stat(dir) => return write!(f, "stat:{dir}"),
         };
@@ -207,6 +213,7 @@ impl Action {
             "link" => Self::Claim(How::Link),
             "noreplace" => Self::Claim(How::Rename),
             "find" => Self::Find,
+            "remove" => Self::Remove,
             "move" => Self::Move { from: number()?, to: number()? },
             "stat" => Self::Stat(number()?),
             _ => return None,

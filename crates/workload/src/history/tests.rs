@@ -78,6 +78,50 @@ fn a_replaced_register_is_linearizable_or_rejected() {
 }
 
 #[test]
+fn what_was_removed_is_not_there() {
+    let right = "
+        a.1/1 0-10  r0 replace ok
+        b.1/1 5-15  r0 remove removed
+        c.1/1 11-14 r0 read a.1/1
+        c.1/2 16-20 r0 read absent
+        b.1/2 21-25 r0 remove absent";
+    accepts(right);
+    rejects(
+        &right
+            .replace("remove absent", "remove removed")
+            .replace("16-20 r0 read absent", "16-20 r0 read a.1/1"),
+        ORDER,
+        &["a.1/1", "b.1/1", "c.1/2"],
+    );
+    rejects("a.1/1 0-10 r0 replace ok\n b.1/1 11-12 r0 remove absent", ORDER, &["a.1/1", "b.1/1"]);
+    accepts("a.1/1 0-10 r0 replace ok\n b.1/1 11-12 r0 remove ?\n b.1/2 13-15 r0 remove absent");
+}
+
+#[test]
+fn a_directory_is_made_and_removed_in_turn() {
+    let right = "
+        a.1/1 0-10  d0 mkdir won
+        b.1/1 5-12  d0 mkdir exists
+        b.1/2 13-20 d0 remove removed
+        a.1/2 21-30 d0 find absent
+        c.1/1 31-40 d0 mkdir ?
+        a.1/3 41-50 d0 find dir
+        a.1/4 51-60 d0 remove removed";
+    accepts(right);
+    rejects(
+        &right.replace("b.1/1 5-12  d0 mkdir exists", "b.1/1 5-12  d0 mkdir won"),
+        ORDER,
+        &["a.1/1", "b.1/1"],
+    );
+    rejects(&right.replace("find absent", "find dir"), ORDER, &["a.1/1", "b.1/2", "a.1/2"]);
+    rejects(
+        &(right.to_owned() + "\na.1/5 61-70 d0 find dir"),
+        ORDER,
+        &["a.1/1", "b.1/2", "c.1/1", "a.1/4", "a.1/5"],
+    );
+}
+
+#[test]
 fn an_unknown_write_happens_once_at_any_time_or_never() {
     let right = "
         a.1/1 0-10  r0 replace ok

@@ -12,6 +12,7 @@ use outrigger_active::records::Records;
 use outrigger_active::runner::{self, Report, RunOptions};
 use outrigger_active::sandbox::{Mode, Sandbox};
 use outrigger_active::spec::Spec;
+use outrigger_active::trust::Trust;
 use outrigger_store::local::put::{PutOptions, Source};
 use outrigger_store::meta::At;
 use outrigger_store::meta::jobs::JobId;
@@ -100,7 +101,7 @@ pub fn options(slots: usize) -> RunOptions<'static> {
         make_way: None,
         idle: false,
         groups: None,
-        as_root: true,
+        trust: Arc::new(Trust::own()),
     }
 }
 

@@ -200,6 +200,11 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
     let resolved =
         mounts::resolve(dir).map_err(|error| Failure::io(format!("cannot mount on {shown}"), &error))?;
     if unmount::is_ours(&resolved)? {
+        if mounts::is_dead(&resolved) {
+            return Err(Failure::failed(format!(
+                "the process of the mount at {shown} has ended: `outrigger unmount {shown}` takes it away (with --lazy, if files in it are open)"
+            )));
+        }
         return Err(Failure::failed(format!("a store is mounted on {shown} already; unmount it first")));
     }
     let point = dir.canonicalize().map_err(|error| {
@@ -218,6 +223,14 @@ fn check(context: &Context, dir: &Path, flags: MountFlags, offload: Offload) -> 
     if store.starts_with(&point) {
         let why = "the store lies in it, and would be hidden; give another";
         return Err(Failure::usage(format!("cannot mount on {shown}: {why}")));
+    }
+    let writes = !is_shared && !flags.read_only;
+    if writes && let Ok(Some(other)) = mounts::for_writing(&store) {
+        return Err(Failure::failed(format!(
+            "{} is mounted at {} to be written already; use that, or give --read-only",
+            store.display(),
+            other.display()
+        )));
     }
     Ok(Plan { store, point, flags, offload })
 }

@@ -127,7 +127,8 @@ fn agents_of_a_mounts_host_read_what_is_written_there_and_others_leave_it_to_the
     assert!(site.one.done(&["job", "show", "1"]).text().contains(&format!("written on {host}")));
     // Nor can who asks for it there; then the job waits as before.
     site.one.done(&["job", "cancel", "1"]);
-    let retried = command(&site.two.place, &site.two.url, &["job", "retry", "1"]).output().unwrap();
+    let retried =
+        command(&site.two.place, &site.two.url, &["job", "retry", "--allow-root", "1"]).output().unwrap();
     let said = Said::from(retried);
     assert!(said.code == 1 && said.err.contains(&format!("in a mount on {host}")), "{}", said.err);
     site.agent(true, "one");
@@ -229,7 +230,7 @@ fn what_was_read_and_changed_is_run_again_and_who_fails_or_gives_up_leaves_no_ou
     assert!(site.is_nowhere("up/c"));
     site.two.must_read("raw/c", "text");
     fs::remove_file(site.one.place.path("fail")).unwrap();
-    site.one.done(&["job", "retry", "3"]);
+    site.one.done(&["job", "retry", "--allow-root", "3"]);
     site.two.must_read("up/c", "TEXT");
     // The writer gives up; another host may say so, too.
     for (job, name, on_one) in [("4", "d", true), ("5", "e", false)] {
@@ -264,7 +265,7 @@ fn when_the_mount_is_killed_the_job_fails_and_what_was_synced_can_be_run_over() 
     assert!(said.code == 1 && said.err.contains(why), "{}", said.err);
     site.two.must_read("raw/a", "synced");
     assert!(site.is_nowhere("up/a"));
-    site.one.done(&["job", "retry", "1"]);
+    site.one.done(&["job", "retry", "--allow-root", "1"]);
     site.two.must_read("up/a", "SYNCED");
     // The new mount goes on with the rule. What it hides is seen by nobody, and is kept with the job as far as it was synced.
     site.one.done(&["rule", "remove", "r"]);
@@ -278,7 +279,7 @@ fn when_the_mount_is_killed_the_job_fails_and_what_was_synced_can_be_run_over() 
     assert!(said.code == 1 && said.err.contains(why), "{}", said.err);
     assert!(site.is_nowhere("raw/b"));
     site.one.done(&["gc"]);
-    site.one.done(&["job", "retry", "2"]);
+    site.one.done(&["job", "retry", "--allow-root", "2"]);
     site.two.must_read("raw/b", "HIDDEN");
     let writer = Writer::new(&site.one, "exec > raw/c; printf 'all of it'");
     site.until_read("all of it");
@@ -354,7 +355,7 @@ fn what_is_processed_in_its_place_is_never_seen_raw_on_any_host() {
     assert!(site.is_nowhere("raw/c"));
     site.one.done(&["gc"]);
     fs::remove_file(site.one.place.path("fail")).unwrap();
-    site.one.done(&["job", "retry", "3"]);
+    site.one.done(&["job", "retry", "--allow-root", "3"]);
     site.two.must_read("raw/c", "KEPT");
     site.one.done(&["node", "drain", "one", "--wait"]);
     site.shared.check(&site.one);
@@ -546,7 +547,7 @@ fn several_files_that_are_written_in_one_mount_are_read_into_one() {
     assert!(said.code == 1 && said.err.contains(why), "{} {}", said.code, said.err);
     assert!(site.is_nowhere("left"));
     let job = site.one.done(&["jobs", "--json"]).json()["jobs"][0]["job"].to_string();
-    site.one.done(&["job", "retry", &job]);
+    site.one.done(&["job", "retry", "--allow-root", &job]);
     site.two.must_read("left", "CLOSED, SYNCED");
     site.shared.check(&site.two);
 }

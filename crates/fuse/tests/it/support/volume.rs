@@ -29,10 +29,14 @@ pub fn mount(place: &Place, options: LiveOptions) -> LiveVolume {
         let said = Arc::clone(&place.said);
         Reports::new(move |text| said.lock().unwrap().push(text.to_string()))
     };
+    mount_again(|| LiveVolume::open(Arc::new(place.open()), options.clone(), reports()))
+}
+
+/// Mounts where a volume was before. A child that another test starts has the lock of that one, too, until it runs its program.
+pub fn mount_again(open: impl Fn() -> outrigger_store::Result<LiveVolume>) -> LiveVolume {
     let mut mounted = None;
-    // A child that another test starts has the lock of a volume that was here, too, until it runs its program.
     eventually("no other mount has the staging directory", || {
-        let opened = LiveVolume::open(Arc::new(place.open()), options.clone(), reports());
+        let opened = open();
         let is_busy = opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::Busy);
         mounted = Some(opened);
         !is_busy

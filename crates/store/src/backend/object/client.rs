@@ -1,8 +1,8 @@
 //! The client of an S3-compatible store: where it is, who we are, how long is waited.
 //!
 //! Credentials, the first that are there: `AWS_ACCESS_KEY_ID` and `AWS_SECRET_ACCESS_KEY` (and `AWS_SESSION_TOKEN`); the profile
-//! `AWS_PROFILE`, or `default`, of the file `AWS_SHARED_CREDENTIALS_FILE`, or `~/.aws/credentials`; the platform's chain (web identity,
-//! container, instance). They are in no error: what an object store says is reduced to its code and message.
+//! `AWS_PROFILE`, or `default`, of the file `AWS_SHARED_CREDENTIALS_FILE`, or `~/.aws/credentials`; what the platform's variables
+//! lead to (web identity, container), and the metadata service of a cloud's machine where it is asked for. They are in no error: what an object store says is reduced to its code and message.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -92,6 +92,9 @@ pub(super) fn build(location: &S3Location, patience: &Patience, keys: Option<Key
         None if !has_keys(&builder) => from_file()?,
         keys => keys,
     };
+    if keys.is_none() && !has_keys(&builder) && !asks_platform(&builder) {
+        return Err(Error::new(ErrorKind::Denied, NO_KEYS));
+    }
     if let Some(keys) = keys {
         note::secret(&keys.secret);
         keys.token.iter().for_each(|token| note::secret(token));
@@ -110,6 +113,23 @@ pub(super) fn build(location: &S3Location, patience: &Patience, keys: Option<Key
         .with_disable_bulk_delete(true)
         .build()
         .map_err(|error| Error::new(ErrorKind::Invalid, format!("S3: {error}")))
+}
+
+/// Said before anything is sent. The metadata service is an address that does not answer outside a cloud.
+const NO_KEYS: &str = "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or add the profile (AWS_PROFILE, or `default`) to ~/.aws/credentials or the file AWS_SHARED_CREDENTIALS_FILE; on a cloud's machine, AWS_EC2_METADATA_DISABLED=false asks its metadata service";
+
+/// Whether the environment says that the platform has credentials, or that none are needed.
+fn asks_platform(builder: &AmazonS3Builder) -> bool {
+    use AmazonS3ConfigKey as Key;
+    let leads = [
+        Key::WebIdentityTokenFile,
+        Key::ContainerCredentialsRelativeUri,
+        Key::ContainerCredentialsFullUri,
+        Key::MetadataEndpoint,
+    ];
+    leads.iter().any(|key| builder.get_config_value(key).is_some())
+        || builder.get_config_value(&Key::SkipSignature).is_some_and(|skips| skips == "true")
+        || std::env::var("AWS_EC2_METADATA_DISABLED").is_ok_and(|value| value == "false")
 }
 
 /// Who we are, for those who embed the store and know it themselves. Not printable.

@@ -3,6 +3,8 @@
 //! **Beside each other.** Of two commits that add the same chunk the second one waits for the first. One that finds the chunk there relies on its row for as long as the transaction
 //! lasts, without locking it: if the row's owner packs it meanwhile, the pack is live when the row is gone; and no collector can choose what it looks at between the two, as both hold the gate.
 //! Rows are added in the order of their names, so that commits do not wait for each other in a circle.
+//!
+//! **A row that lies.** Who adds a chunk has its bytes, and relies on no others: a row that has other bytes under the chunk's name, by a flipped bit or on purpose, is given the right ones.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -62,8 +64,11 @@ pub(super) fn apply(tx: &mut Tx<'_>, session: SessionId, changes: &[Change]) -> 
     // In order of the fingerprints, as the map has them: rows are locked in it.
     let mut columns = LooseColumns::default();
     added.into_values().for_each(|(chunk, owner)| columns.push(chunk, owner));
-    let sql = "INSERT INTO @loose (fingerprint, session, codec, bytes) \
-               SELECT * FROM unnest($1::bytea[], $2::int8[], $3::text[], $4::bytea[]) ON CONFLICT DO NOTHING";
+    let sql = "WITH added (fingerprint, session, codec, bytes) AS \
+               (SELECT * FROM unnest($1::bytea[], $2::int8[], $3::text[], $4::bytea[])), \
+               wrong AS (UPDATE @loose l SET codec = a.codec, bytes = a.bytes FROM added a \
+               WHERE l.fingerprint = a.fingerprint AND l.bytes <> a.bytes) \
+               INSERT INTO @loose (fingerprint, session, codec, bytes) SELECT * FROM added ON CONFLICT DO NOTHING";
     tx.later(columns.with_all(Query::new(sql)));
     Ok(())
 }

@@ -19,6 +19,9 @@ const MIGRATIONS: &[&str] = &[
     include_str!("schema_at_once.sql"),
     include_str!("schema_changed.sql"),
     include_str!("schema_make_at_once.sql"),
+    include_str!("schema_roles.sql"),
+    // Its function compares chunks that are there with those that come.
+    include_str!("schema_at_once.sql"),
 ];
 /// The newest one.
 pub(in crate::meta) const VERSION: i32 = MIGRATIONS.len() as i32;

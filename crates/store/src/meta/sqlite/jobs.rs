@@ -108,7 +108,7 @@ fn job_row(db: &Connection, found: (i64, i64, String, String, i64, i64)) -> Outc
     }
     let state = job_state(state)?;
     let (created, changed) = (created as u64, changed as u64);
-    Ok(JobRow { id: JobId(id as u64), state, spec, why, created, changed, splits })
+    Ok(JobRow { id: JobId(id as u64), state, spec, why, created, changed, splits, by: None })
 }
 
 fn job_briefly(db: &Connection, job: JobId) -> Outcome<Option<JobRow>> {

@@ -31,7 +31,8 @@ pub(super) fn apply(db: &Connection, session: SessionId, change: &LooseChange) -
                 db.execute_batch(SCHEMA)?;
             }
             let sql = "INSERT INTO loose (fingerprint, session, codec, bytes) VALUES (?1, ?2, ?3, ?4) \
-                       ON CONFLICT DO NOTHING";
+                       ON CONFLICT (fingerprint) DO UPDATE SET codec = excluded.codec, bytes = excluded.bytes \
+                       WHERE bytes <> excluded.bytes";
             db.prepare_cached(sql)?.execute((fingerprint.0, owner.0 as i64, codec.to_string(), bytes))?;
             Ok(())
         }

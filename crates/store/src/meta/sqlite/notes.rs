@@ -30,7 +30,8 @@ pub(super) fn notes(db: &Connection, kind: &str) -> Outcome<Vec<Note>> {
     let sql = "SELECT name, value, changed FROM job_note WHERE kind = ?1 ORDER BY name";
     let mut statement = db.prepare_cached(sql)?;
     let notes = statement.query_map([kind], |row| {
-        Ok(Note { name: row.get(0)?, value: row.get(1)?, changed: row.get::<_, i64>(2)? as u64 })
+        let changed: i64 = row.get(2)?;
+        Ok(Note { name: row.get(0)?, value: row.get(1)?, changed: changed as u64, by: None })
     })?;
     Ok(notes.collect::<rusqlite::Result<_>>()?)
 }

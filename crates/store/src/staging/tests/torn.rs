@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use outrigger_format::staging::{Operation, Prepared};
+
 use super::memory::Memory;
 use super::{append, assert_samples, open};
 use crate::error::ErrorKind;
@@ -151,4 +153,27 @@ fn a_copy_of_the_log_as_data_is_no_evidence() {
     drop(disk);
     let (_, report, replayed) = open(&memory).unwrap();
     assert!(report.torn.is_some() && replayed.len() >= 16);
+}
+
+#[test]
+fn a_record_that_is_whole_and_makes_no_sense_is_damage() {
+    let write = |offset| Operation::Write { inode: 7, offset };
+    for (operation, data) in [
+        // Its end lies beyond all offsets.
+        (write(u64::MAX - 2), &b"data"[..]),
+        (write(0), b""),
+        (Operation::Truncate { inode: 7, len: 9 }, b"data"),
+    ] {
+        let memory = Memory::default();
+        let (log, ..) = open(&memory).unwrap();
+        append(&log, 1).unwrap();
+        log.sync().unwrap();
+        drop(log);
+        let mut record = Prepared::new(&operation, data).head(2, 1, 3);
+        record.extend_from_slice(data);
+        memory.disk().segments.get_mut(&1).unwrap().extend_from_slice(&record);
+        let error = open(&memory).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Damaged, "{operation:?}: {error}");
+        assert!(error.to_string().contains("makes no sense"), "{error}");
+    }
 }

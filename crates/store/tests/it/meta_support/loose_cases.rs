@@ -61,6 +61,13 @@ pub fn loose_chunks_come_with_the_commit_that_needs_them(engine: &Fixture) {
     for seed in [1, 2] {
         assert_eq!(loose(engine).loose_chunk(&name(seed)).unwrap(), Some(chunk(seed).bytes));
     }
+    // A row that lies, by a flipped bit or on purpose, does not stand in for the bytes of who has them.
+    let mut lies = chunk(1);
+    lies.bytes[3] ^= 1;
+    engine.commit(two, vec![Change::Loose(LooseChange::Add { chunk: lies, owner: two })]).unwrap();
+    assert_ne!(loose(engine).loose_chunk(&name(1)).unwrap(), Some(chunk(1).bytes));
+    engine.commit(two, vec![add(1, two)]).unwrap();
+    assert_eq!(loose(engine).loose_chunk(&name(1)).unwrap(), Some(chunk(1).bytes));
     // One that is there stays whose it is, and what it is.
     engine.commit(two, vec![add(1, two), add(3, two)]).unwrap();
     assert_eq!((of(engine, one), of(engine, two)), (vec![name(1)], vec![name(2), name(3)]));

@@ -11,16 +11,27 @@ use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
 use crate::meta::jobs::{Note, Seen};
 
-pub(super) const ALL: &str = "SELECT name, value, changed FROM @job_note WHERE kind = $1 ORDER BY name";
+macro_rules! notes {
+    ($which:literal) => {
+        concat!(
+            "SELECT n.name, n.value, n.changed, n.role, session_user::text FROM ",
+            super::read::before_roles!(),
+            "(SELECT name, value, changed, role FROM @job_note WHERE kind = $1",
+            $which,
+            ") n ORDER BY n.name"
+        )
+    };
+}
+pub(super) const ALL: &str = notes!("");
 /// Notes whose names begin so.
-pub(super) const BELOW: &str =
-    "SELECT name, value, changed FROM @job_note WHERE kind = $1 AND starts_with(name, $2)";
+pub(super) const BELOW: &str = notes!(" AND starts_with(name, $2)");
 pub(super) const SEEN: &str = "SELECT inode, mark FROM @job_seen WHERE rule = $1";
 
 pub(super) fn read(answer: &Answer) -> Outcome<Vec<Note>> {
     let note = |row: &tokio_postgres::Row| {
         let changed: i64 = row.try_get(2)?;
-        Ok(Note { name: row.try_get(0)?, value: row.try_get(1)?, changed: changed as u64 })
+        let by = Some(super::read::made_by(row, 3)?);
+        Ok(Note { name: row.try_get(0)?, value: row.try_get(1)?, changed: changed as u64, by })
     };
     answer.rows.iter().map(note).collect()
 }

@@ -7,7 +7,17 @@ use super::super::row::{self, require};
 use crate::error::ErrorKind;
 use crate::meta::SessionId;
 use crate::meta::fault::{Fault, Outcome, refuse};
-use crate::meta::jobs::{JobId, JobInput, JobRow, JobState, NewSplit, OutputRow, SplitRow, SplitState};
+use crate::meta::jobs::{
+    JobId, JobInput, JobRow, JobState, MadeBy, NewSplit, OutputRow, SplitRow, SplitState,
+};
+
+/// What a table of an earlier schema, which a reader meets, has instead of a column `role`: the name is looked for outside where there is none inside.
+macro_rules! before_roles {
+    () => {
+        "(SELECT NULL::text AS role) earlier CROSS JOIN LATERAL "
+    };
+}
+pub(super) use before_roles;
 
 macro_rules! job_columns {
     ($which:literal) => {
@@ -17,7 +27,9 @@ macro_rules! job_columns {
         concat!(
             "SELECT j.id, j.state, ",
             $spec,
-            ", j.why, j.created, j.changed, c.waiting, c.running, c.done, c.aside FROM (",
+            ", j.why, j.created, j.changed, c.waiting, c.running, c.done, c.aside, j.role, session_user::text FROM ",
+            before_roles!(),
+            "(SELECT id, state, spec, why, created, changed, role FROM @job ",
             $which,
             ") j CROSS JOIN LATERAL (SELECT count(*) FILTER (WHERE s.state = 0) AS waiting, \
              count(*) FILTER (WHERE s.state = 1) AS running, count(*) FILTER (WHERE s.state = 2) AS done, \
@@ -25,11 +37,11 @@ macro_rules! job_columns {
         )
     };
 }
-pub(super) const JOB: &str = job_columns!("SELECT * FROM @job WHERE id = $1");
+pub(super) const JOB: &str = job_columns!("WHERE id = $1");
 /// As that, with an empty spec.
-pub(super) const JOB_BRIEFLY: &str = job_columns!("''", "SELECT * FROM @job WHERE id = $1");
-pub(super) const NEWEST: &str = job_columns!("SELECT * FROM @job ORDER BY id DESC LIMIT $1");
-pub(super) const OPEN: &str = job_columns!("SELECT * FROM @job WHERE state < 2");
+pub(super) const JOB_BRIEFLY: &str = job_columns!("''", "WHERE id = $1");
+pub(super) const NEWEST: &str = job_columns!("ORDER BY id DESC LIMIT $1");
+pub(super) const OPEN: &str = job_columns!("WHERE state < 2");
 
 pub(super) const INPUTS: &str =
     "SELECT number, path, root, sum FROM @job_input WHERE job = $1 ORDER BY number";
@@ -65,6 +77,11 @@ fn number(row: &Row, column: usize) -> Outcome<u64> {
     Ok(row.try_get::<_, i64>(column)? as u64)
 }
 
+/// The role that made a row, and the one that asks: two columns from `first` on.
+pub(super) fn made_by(row: &Row, first: usize) -> Outcome<MadeBy> {
+    Ok(MadeBy { role: row.try_get(first)?, asks: row.try_get(first + 1)? })
+}
+
 pub(super) fn jobs(answer: &Answer) -> Outcome<Vec<JobRow>> {
     let read = |row: &Row| {
         Ok(JobRow {
@@ -75,6 +92,7 @@ pub(super) fn jobs(answer: &Answer) -> Outcome<Vec<JobRow>> {
             created: number(row, 4)?,
             changed: number(row, 5)?,
             splits: [number(row, 6)?, number(row, 7)?, number(row, 8)?, number(row, 9)?],
+            by: Some(made_by(row, 10)?),
         })
     };
     answer.rows.iter().map(read).collect()

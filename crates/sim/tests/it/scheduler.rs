@@ -6,11 +6,8 @@ use std::time::Duration;
 
 use outrigger_sim::scheduler::{self, Ran};
 
-/// Simulations of one process take turns.
-static TURN: Mutex<()> = Mutex::new(());
-
 fn simulate<T: Send>(seed: u64, f: impl FnOnce() -> T + Send) -> (T, Ran) {
-    let _turn = TURN.lock().unwrap();
+    let _turn = crate::turn();
     scheduler::run(seed, || {
         let value = f();
         (value, scheduler::ran())

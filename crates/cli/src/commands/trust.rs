@@ -1,0 +1,88 @@
+//! Options of `node` and `job retry` that say which jobs are run, and as which user.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use outrigger_active::identity::Submitter;
+use outrigger_active::sandbox::Mode;
+use outrigger_active::trust::{Roles, Trust};
+
+use crate::exit::Failure;
+
+/// See the module.
+#[derive(Args)]
+pub struct TrustArgs {
+    /// Which roles of the database are which users of this host: lines `ROLE USER`, or `ROLE *` for a role that speaks for others (mounts, other agents). Without a line only jobs of the role
+    /// that this process uses itself are run. Of a store in a directory its owner submits
+    #[arg(long, value_name = "FILE")]
+    map: Option<PathBuf>,
+    /// Run all programs as this user, whoever has submitted them (as root)
+    #[arg(long, value_name = "USER")]
+    run_as: Option<String>,
+    /// Run jobs of these users only, by names or numbers
+    #[arg(long, value_name = "USER,…", value_delimiter = ',')]
+    users: Option<Vec<String>>,
+    /// Keep every program in at least so strictly, whatever its job says
+    #[arg(long, default_value = "off", value_parser = sandbox)]
+    sandbox: Mode,
+    /// Run jobs of root's that asked for no sandbox as root. Whoever may write to the store's database can make such a job
+    #[arg(long)]
+    allow_root: bool,
+}
+
+fn user(option: &str, name: &str) -> Result<Submitter, Failure> {
+    Submitter::named(name).map_err(|error| Failure::usage(format!("{option}: {error}")))
+}
+
+fn sandbox(text: &str) -> Result<Mode, String> {
+    Mode::parse(text).map_err(|error| error.to_string())
+}
+
+impl TrustArgs {
+    /// What they say.
+    pub fn trust(&self) -> Result<Trust, Failure> {
+        let run_as = self.run_as.as_deref().map(|name| user("--run-as", name)).transpose()?;
+        if run_as.as_ref().is_some_and(Submitter::is_root) {
+            return Err(Failure::usage("--run-as: root is no user to run the programs of others as"));
+        }
+        if run_as.is_some() && !rustix::process::geteuid().is_root() {
+            return Err(Failure::usage("--run-as: only root can run programs as another user"));
+        }
+        let uid = |name: &String| user("--users", name).map(|who| who.uid);
+        let users = self.users.as_ref().map(|users| users.iter().map(uid).collect()).transpose()?;
+        let roles = match &self.map {
+            None => Roles::default(),
+            Some(path) => {
+                let at =
+                    |why: &dyn std::fmt::Display| Failure::usage(format!("--map {}: {why}", path.display()));
+                let text = std::fs::read_to_string(path).map_err(|error| at(&error))?;
+                Roles::parse(&text).map_err(|error| at(&error))?
+            }
+        };
+        Ok(Trust { is_own: false, allow_root: self.allow_root, run_as, users, roles, sandbox: self.sandbox })
+    }
+
+    /// The same for another process.
+    pub fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        let mut add = |option: &str, value: OsString| words.extend([option.into(), value]);
+        if let Some(map) = &self.map {
+            add("--map", std::path::absolute(map).unwrap_or_else(|_| map.clone()).into());
+        }
+        if let Some(who) = &self.run_as {
+            add("--run-as", who.into());
+        }
+        if let Some(users) = &self.users {
+            add("--users", users.join(",").into());
+        }
+        let mode = match self.sandbox {
+            Mode::Off => "off",
+            Mode::Best => "best",
+            Mode::Strict => "strict",
+        };
+        add("--sandbox", mode.into());
+        words.extend(self.allow_root.then(|| "--allow-root".into()));
+        words
+    }
+}

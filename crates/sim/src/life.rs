@@ -1,0 +1,226 @@
+//! The life of a host, from its start until it is killed: its programs, and the mount that they share.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use outrigger_workload::history::Action;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::cluster::{Cluster, Machine, reclaim};
+use crate::history::Failure;
+use crate::host::{Done, Host};
+use crate::program::Program;
+use crate::scheduler;
+use crate::script::{DIRS, Op};
+
+/// So often something is tried again that fails while nothing is wrong any more.
+const TRIES: u32 = 40;
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// See the module.
+pub(crate) struct Life {
+    cluster: Arc<Cluster>,
+    host: usize,
+    number: usize,
+    mount: Mutex<Option<Arc<Host>>>,
+    /// Programs that have something left to do.
+    left: Mutex<usize>,
+}
+
+/// A program that does an operation.
+struct Doing<'a> {
+    life: &'a Life,
+    mount: &'a Host,
+    program: usize,
+    number: u64,
+}
+
+impl Life {
+    pub fn new(cluster: Arc<Cluster>, host: usize, number: usize) -> Self {
+        let left = cluster.machines[host].lines.len();
+        Self { cluster, host, number, mount: Mutex::default(), left: Mutex::new(left) }
+    }
+
+    fn machine(&self) -> &Machine {
+        &self.cluster.machines[self.host]
+    }
+
+    /// A program: one operation after the other, on a mount that is made anew once it is of no use any more.
+    pub fn work(&self, program: usize) {
+        let line = &self.machine().lines[program];
+        loop {
+            let next = line.next.fetch_add(1, Relaxed);
+            let Some((at, op)) = line.ops.get(next) else { break };
+            outrigger_clock::sleep(at.saturating_sub(scheduler::elapsed()));
+            let mount = self.mount();
+            line.since.store(scheduler::elapsed().as_micros() as usize, Relaxed);
+            let doing = Doing { life: self, mount: &mount, program, number: 4 * next as u64 };
+            let done = doing.operate(op);
+            line.since.store(0, Relaxed);
+            self.note(&mount, done);
+            if done == Err(Errno::STALE) {
+                // Its session is over: what it had not acknowledged is lost.
+                let mut current = self.mount.lock().expect("no panic while held");
+                current.take_if(|current| Arc::ptr_eq(current, &mount));
+            }
+        }
+        let mut left = self.left.lock().expect("no panic while held");
+        *left -= 1;
+        if *left == 0
+            && let Some(mount) =
+                self.mount.lock().expect("no panic while held").take().and_then(Arc::into_inner)
+        {
+            // What could not be stored was not acknowledged.
+            let _ = mount.volume.close(|| ());
+        }
+    }
+
+    /// The mount, which is made if there is none: tried until it works.
+    fn mount(&self) -> Arc<Host> {
+        let machine = self.machine();
+        let mut mount = self.mount.lock().expect("no panic while held");
+        if mount.is_none() {
+            let made = loop {
+                match Host::mount(&self.cluster.servers, &machine.dir, &machine.condition) {
+                    Ok(made) => break made,
+                    Err(_) => outrigger_clock::sleep(Duration::from_secs(7)),
+                }
+            };
+            *mount = Some(Arc::new(made));
+        }
+        Arc::clone(mount.as_ref().expect("it is there"))
+    }
+
+    fn note(&self, mount: &Host, done: Done<()>) {
+        let damage = std::mem::take(&mut *mount.damage.lock().expect("no panic while held"));
+        let mut history = self.cluster.history();
+        match done {
+            Ok(()) => history.done.0 += 1,
+            Err(_) => history.done.1 += 1,
+        }
+        history.damage.extend(damage.iter().map(|what| format!("host {} reports damage: {what}", self.host)));
+    }
+}
+
+impl Doing<'_> {
+    fn host(&self) -> String {
+        format!("h{}", self.life.host)
+    }
+
+    fn client(&self) -> String {
+        format!("{}.{}-{}", self.host(), self.program, self.life.number)
+    }
+
+    fn program(&self, part: u64) -> Program<'_> {
+        let id = format!("{}/{}", self.client(), self.number + part);
+        Program { host: self.mount, id, process: 1 + self.program as u64 }
+    }
+
+    fn begin(&self, part: u64, key: &str, action: Action) -> usize {
+        self.life.cluster.history().begin(&self.client(), self.number + part, key, action)
+    }
+
+    /// Does the operation's part of this number, and remembers it. Returns the call.
+    fn act(&self, part: u64, key: &str, action: Action, len: usize) -> (usize, Result<String, Failure>) {
+        let call = self.begin(part, key, action);
+        let done = self.program(part).act(key, action, len);
+        self.life.cluster.history().end(call, &done);
+        (call, done)
+    }
+
+    fn operate(&self, op: &Op) -> Done<()> {
+        let errno = |failure: Failure| failure.errno();
+        match op {
+            Op::Do(key, action, len) => self.act(0, key, *action, *len).1.map(drop).map_err(errno),
+            Op::Sync(key, len, secs) => self.sync(key, *len, *secs).map_err(errno),
+            Op::Hold(key, len) => self.hold(key, *len),
+            Op::List => self.mount.list("").map(drop),
+            Op::Snapshot(id) => {
+                let time = outrigger_clock::now_nanos();
+                let taken = self.mount.store.meta.create_snapshot(&format!("s{id}"), time, &[]);
+                taken.map(drop).map_err(|_| Errno::IO)
+            }
+            Op::Collect => reclaim(&self.life.cluster, self.mount).map_err(|_| Errno::IO),
+        }
+    }
+
+    /// What was written counts once the sync has returned; the close comes later.
+    fn sync(&self, key: &str, len: usize, secs: u64) -> Result<(), Failure> {
+        let call = self.begin(0, key, Action::Write);
+        let (file, done) = match self.program(0).write(key, len) {
+            Ok(file) => {
+                let done = file.sync().map(|()| "ok".into()).map_err(Failure::After);
+                (Some(file), done)
+            }
+            Err(failure) => (None, Err(failure)),
+        };
+        self.life.cluster.history().end(call, &done);
+        if let Some(file) = file {
+            outrigger_clock::sleep(Duration::from_secs(secs));
+            let _ = file.close(None);
+        }
+        done.map(drop)
+    }
+
+    /// What is open stays what it was, if this host alone takes its name, and has its session.
+    fn hold(&self, key: &str, len: usize) -> Done<()> {
+        let since = self.act(0, key, Action::Replace, len).0;
+        let file = self.mount.open(key, OFlags::RDONLY)?;
+        let before = file.read(0, 1 << 30);
+        let done = self.act(1, key, Action::Replace, len).1;
+        let _ = reclaim(&self.life.cluster, self.mount);
+        let is_own = || {
+            let others = self.life.cluster.history().others_changed(&self.host(), key, since);
+            !others && self.mount.is_live()
+        };
+        let mut after = file.read(0, 1 << 30);
+        for _ in 0..TRIES {
+            if after.is_ok() || !is_own() {
+                break;
+            }
+            outrigger_clock::sleep(PAUSE);
+            after = file.read(0, 1 << 30);
+        }
+        let (number, is_own) = (file.number, is_own());
+        let _ = file.close(None);
+        let mut history = self.life.cluster.history();
+        if !is_own {
+            history.is_gone(number);
+        }
+        let who = format!("{key} was open in {}", self.client());
+        match (&before, &after) {
+            (Ok(before), Ok(after)) if before != after => {
+                history.found.push(format!("{who}, and its content changed"));
+            }
+            (Ok(_), Err(errno)) if is_own && done.is_ok() => {
+                history.found.push(format!("{who}, and cannot be read: {errno}"));
+            }
+            _ => {}
+        }
+        done.map(drop).map_err(|failure| failure.errno())
+    }
+}
+
+/// Looks at all keys, when nobody changes anything any more.
+pub(crate) fn final_looks(cluster: &Cluster, host: &Host) -> Result<(), String> {
+    let (keys, mut number) = (cluster.history().keys(), 0);
+    for key in keys {
+        let looks = match key.as_bytes()[0] {
+            b'm' => (0..DIRS).map(Action::Stat).collect(),
+            b'n' | b'd' => vec![Action::Find],
+            b'l' => vec![Action::Lines],
+            _ => vec![Action::Read],
+        };
+        for action in looks {
+            number += 1;
+            let call = cluster.history().begin("end.0", number, &key, action);
+            let program = Program { host, id: format!("end.0/{number}"), process: 1 };
+            let done = program.act(&key, action, 0);
+            cluster.history().end(call, &done);
+            done.map_err(|failure| format!("{key} cannot be read: {}", failure.errno()))?;
+        }
+    }
+    Ok(())
+}

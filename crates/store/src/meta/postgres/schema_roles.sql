@@ -1,0 +1,30 @@
+-- Which role has made a job or a rule, as the server has authenticated it: docs/threat-model.md. NULL: nobody knows, of rows that are older or came with a copy.
+
+ALTER TABLE @job ADD COLUMN role text;
+ALTER TABLE @job_note ADD COLUMN role text;      -- of rules; of other notes nobody asks
+
+-- A trigger, as nobody but the tables' owner can go around it, whatever was granted. It names no table, as schemas are renamed; and it looks for functions
+-- and operators nowhere but in pg_catalog, as a writer could have put others before those.
+CREATE FUNCTION @of_role() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        NEW.role := session_user;
+        RETURN NEW;
+    END IF;
+    -- A rule is its maker's to change; what a job does is nobody's. The owner brings copies up to date.
+    IF TG_ARGV[0] = 'rule' AND OLD.role = session_user AND NEW.role = session_user
+        OR pg_has_role(session_user, (SELECT c.relowner FROM pg_class c WHERE c.oid = TG_RELID), 'MEMBER')
+    THEN
+        RETURN NEW;
+    END IF;
+    RAISE insufficient_privilege USING MESSAGE = format('only the role that has made this %s may change it', TG_ARGV[0]);
+END
+$$;
+
+CREATE TRIGGER job_made BEFORE INSERT ON @job FOR EACH ROW EXECUTE FUNCTION @of_role('job');
+CREATE TRIGGER job_kept BEFORE UPDATE ON @job FOR EACH ROW
+    WHEN (NEW.id <> OLD.id OR NEW.role IS DISTINCT FROM OLD.role OR NEW.spec <> OLD.spec) EXECUTE FUNCTION @of_role('job');
+CREATE TRIGGER rule_made BEFORE INSERT ON @job_note FOR EACH ROW
+    WHEN (NEW.kind = 'rule') EXECUTE FUNCTION @of_role('rule');
+CREATE TRIGGER rule_kept BEFORE UPDATE ON @job_note FOR EACH ROW
+    WHEN (OLD.kind = 'rule' OR NEW.kind = 'rule') EXECUTE FUNCTION @of_role('rule');
