@@ -17,6 +17,7 @@ mod foreground;
 mod full;
 mod history;
 mod kept_in;
+mod last_copy;
 mod live;
 mod load;
 mod logs;

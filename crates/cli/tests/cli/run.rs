@@ -10,6 +10,7 @@ use tempfile::TempDir;
 /// A workplace with a store in `store`; commands run in it.
 pub struct Place {
     dir: TempDir,
+    store: String,
 }
 
 /// What a command said.
@@ -106,7 +107,12 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
 impl Place {
     /// An empty workplace.
     pub fn empty() -> Self {
-        Self { dir: tempfile::tempdir().unwrap() }
+        Self { dir: tempfile::tempdir().unwrap(), store: "store".to_string() }
+    }
+
+    /// The same, of another store: a directory in it, or a database.
+    pub fn of(self, store: &str) -> Self {
+        Self { store: store.to_string(), ..self }
     }
 
     /// One with a store.
@@ -135,7 +141,7 @@ impl Place {
 
     pub fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_outrigger"));
-        command.args(args).current_dir(self.dir.path()).env("OUTRIGGER_STORE", "store").env("TZ", "UTC");
+        command.args(args).current_dir(self.dir.path()).env("OUTRIGGER_STORE", &self.store).env("TZ", "UTC");
         command.stdin(Stdio::null());
         command
     }
@@ -153,7 +159,7 @@ impl Place {
         let nobody = |program: &Path, args: &[&str]| {
             let mut command = Command::new("setpriv");
             command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]).arg(program).args(args);
-            command.current_dir(self.dir.path()).env("OUTRIGGER_STORE", "store").stdin(Stdio::null());
+            command.current_dir(self.dir.path()).env("OUTRIGGER_STORE", &self.store).stdin(Stdio::null());
             command
         };
         let runs = |program: &Path| {

@@ -1,0 +1,211 @@
+//! Ordinary commands destroy no last copy: another source replaces nothing unasked, and what a command removes or replaces can be taken back.
+
+use std::fs;
+
+use outrigger_workload::postgres::Server;
+
+use crate::run::{Place, Said};
+
+/// What a refused command says; the store is as it was.
+#[track_caller]
+fn refused(place: &Place, args: &[&str], word: &str) -> Said {
+    let before = place.lines(&["ls", "-r"]);
+    let said = place.code(2, args);
+    assert!(said.err.contains(word), "{args:?}: {}", said.err);
+    assert_eq!(place.lines(&["ls", "-r"]), before, "{args:?}");
+    said
+}
+
+fn automatic(place: &Place) -> usize {
+    let list = place.done(&["snapshot", "list", "--json"]).json();
+    list.as_array().unwrap().iter().filter(|snapshot| snapshot["kind"] == "automatic").count()
+}
+
+#[test]
+fn another_source_replaces_nothing_unless_that_is_meant() {
+    let place = Place::new();
+    place.write("work/docs/a", "work");
+    place.write("private/docs/b", "private");
+    place.done(&["put", "work/docs"]);
+    refused(&place, &["put", "private/docs"], "--replace-source");
+    // Another host's directory of the same path is another source.
+    let mut command = place.command(&["put", "work/docs"]);
+    let said: Said = command.env("OUTRIGGER_HOST", "elsewhere").output().unwrap().into();
+    assert!(said.code == 2 && said.err.contains("--replace-source"), "{}", said.err);
+    // Nor is a directory above or below it replaced.
+    place.done(&["put", "work/docs", "--to", "above/docs"]);
+    refused(&place, &["put", "private/docs", "--to", "above"], "--replace-source");
+    place.done(&["put", "work/docs"]);
+    assert_eq!(place.lines(&["ls", "docs"]), ["a"]);
+    place.done(&["put", "private/docs", "--replace-source"]);
+    assert_eq!(place.lines(&["ls", "docs"]), ["b"]);
+    refused(&place, &["put", "work/docs"], "--replace-source");
+    place.done(&["undo"]);
+    assert_eq!(place.lines(&["ls", "docs"]), ["a"]);
+    // It remembers again what it mirrored before.
+    place.done(&["put", "work/docs"]);
+}
+
+#[test]
+fn a_target_that_is_empty_or_the_root_is_refused() {
+    let place = Place::new();
+    place.write("docs/a", "a");
+    place.write("other/b", "b");
+    place.done(&["put", "docs"]);
+    for to in ["", "/", "."] {
+        refused(&place, &["put", "other", "--to", to], "--replace-source");
+    }
+    place.done(&["put", "other", "--to", "/", "--replace-source"]);
+    assert_eq!(place.lines(&["ls"]), ["b"]);
+}
+
+#[test]
+fn a_disk_that_is_not_mounted_empties_nothing() {
+    let place = Place::new();
+    place.write("photos/one", "1");
+    place.write("photos/two", "2");
+    place.done(&["put", "photos", "--to", "photos"]);
+    fs::remove_file(place.path("photos/one")).unwrap();
+    fs::remove_file(place.path("photos/two")).unwrap();
+    refused(&place, &["put", "photos", "--to", "photos"], "--allow-empty");
+    let said = place.done(&["put", "photos", "--to", "photos", "--allow-empty"]);
+    assert!(said.text().contains("2 removed") && said.text().contains("undo"), "{}", said.text());
+    place.done(&["gc"]);
+    place.done(&["undo"]);
+    assert_eq!(place.done(&["cat", "photos/one", "photos/two"]).text(), "12");
+}
+
+#[test]
+fn a_dry_run_says_what_would_go_and_changes_nothing() {
+    let place = Place::new();
+    place.write("docs/a/b", "1");
+    place.write("docs/c", "2");
+    place.done(&["put", "docs"]);
+    fs::remove_dir_all(place.path("docs/a")).unwrap();
+    place.write("docs/d", "3");
+    let said = place.done(&["put", "docs", "-n"]);
+    for word in ["would remove docs/a", "1 new entry", "remove 2 entries", "nothing was changed"] {
+        assert!(said.text().contains(word), "{word}: {}", said.text());
+    }
+    let said = place.done(&["put", "docs", "-n", "--json"]).json();
+    assert_eq!((&said["dry_run"], &said["entries_removed"]), (&true.into(), &2.into()));
+    assert_eq!((place.lines(&["ls", "docs"]), automatic(&place)), (vec!["a/".into(), "c".into()], 0));
+}
+
+#[test]
+fn snapshots_that_people_named_stay_whatever_the_rules_say() {
+    let place = Place::new();
+    place.write("a", "1");
+    place.done(&["put", "a"]);
+    place.done(&["snapshot", "create", "release-1.0"]);
+    for _ in 0..3 {
+        place.done(&["snapshot", "create", "--tag", "nightly"]);
+    }
+    place.done(&["keep", "--daily", "1"]);
+    let list = place.done(&["snapshot", "list", "--json"]).json();
+    let kinds: Vec<_> = list.as_array().unwrap().iter().map(|snapshot| &snapshot["kind"]).collect();
+    assert_eq!(kinds, ["named", "dated"]);
+    place.done(&["snapshot", "hold", "release-1.0"]);
+    let said = place.code(2, &["snapshot", "delete", "release-1.0"]);
+    assert!(said.err.contains("release"), "{}", said.err);
+    place.done(&["snapshot", "release", "release-1.0"]);
+    place.done(&["snapshot", "delete", "release-1.0"]);
+}
+
+/// Each command that removes or replaces something, and back.
+fn takes_back(place: &Place) {
+    let lines = || (place.lines(&["ls", "-lr"]), place.done(&["cat", "tree/a", "tree/b/c"]).text());
+    place.write("tree/a", "one");
+    place.write("tree/b/c", "two");
+    place.write("other", "three");
+    place.done(&["put", "tree"]);
+    place.done(&["put", "other"]);
+    let archive = place.done(&["export", "tree"]).out;
+    let before = lines();
+    place.write("tree/a", "longer than one");
+    fs::remove_file(place.path("tree/b/c")).unwrap();
+    let commands: [&[&str]; 5] = [
+        &["put", "tree"],
+        &["rm", "-r", "tree"],
+        &["rm", "tree/a"],
+        &["mv", "other", "tree/a"],
+        &["cp", "other", "tree/a"],
+    ];
+    for command in commands {
+        let said = place.done(command);
+        assert!(said.text().contains("undo"), "{command:?}: {}", said.text());
+        // Reclaiming takes nothing that can be taken back.
+        place.done(&["gc"]);
+        place.done(&["undo"]);
+        assert_eq!(lines(), before, "{command:?}");
+    }
+    // What was undone can be had again.
+    place.done(&["rm", "tree/a"]);
+    place.done(&["undo"]);
+    place.done(&["undo"]);
+    assert_eq!(place.lines(&["ls", "tree"]), ["b/"]);
+    place.done(&["undo"]);
+    assert_eq!(lines(), before);
+    // An archive goes over what is there.
+    place.done(&["rm", "tree/b/c"]);
+    place.done(&["cp", "other", "tree/b/c"]);
+    let said = place.feed(&["import", "--to", "tree"], &archive);
+    assert_eq!(said.code, 0, "{}", said.err);
+    place.done(&["undo"]);
+    assert_eq!(place.done(&["cat", "tree/b/c"]).text(), "three");
+    place.done(&["check", "--read-data"]);
+}
+
+#[test]
+fn what_a_command_removed_or_replaced_can_be_taken_back() {
+    takes_back(&Place::new());
+}
+
+#[test]
+fn the_same_of_a_store_that_hosts_share() {
+    let Some(server) = Server::shared() else { return };
+    let place = Place::empty();
+    let url = server.url(&server.fresh());
+    let packs = place.path("packs");
+    fs::create_dir(&packs).unwrap();
+    place.done(&["-s", &url, "init", "--packs", &format!("file:{}", packs.display())]);
+    takes_back(&place.of(&url));
+}
+
+#[test]
+fn what_changes_nothing_leaves_no_snapshot_and_opting_out_leaves_none() {
+    let place = Place::new();
+    place.write("docs/a", "1");
+    place.done(&["put", "docs"]);
+    place.done(&["put", "docs"]);
+    place.write("docs/b", "2");
+    place.done(&["put", "docs"]);
+    assert_eq!(automatic(&place), 0, "nothing was removed or replaced");
+    place.done(&["rm", "--no-snapshot", "docs/a"]);
+    assert_eq!(automatic(&place), 0);
+    let said = place.code(1, &["undo"]);
+    assert!(said.err.contains("nothing to undo"), "{}", said.err);
+    place.done(&["rm", "docs/b"]);
+    assert_eq!(automatic(&place), 1);
+    let said = place.done(&["gc"]);
+    assert!(said.text().contains("1 automatic"), "gc says what holds space: {}", said.text());
+    place.done(&["keep", "--automatic", "0h"]);
+    assert_eq!(automatic(&place), 0, "it is old enough");
+}
+
+#[test]
+fn an_address_is_no_directory() {
+    let place = Place::empty();
+    for (store, word) in [
+        ("s3://bucket/x", "init --packs"),
+        ("sftp://host/x", "sshfs"),
+        ("sftp:me@host:/x", "sshfs"),
+        ("rclone:remote:x", "rclone mount"),
+        ("http://host/x", "give a directory"),
+        ("~/backup", "$HOME/backup"),
+    ] {
+        let said = place.code(2, &["-s", store, "init"]);
+        assert!(said.err.contains(word), "{store}: {}", said.err);
+    }
+    assert_eq!(fs::read_dir(place.path(".")).unwrap().count(), 0, "nothing was made");
+}
