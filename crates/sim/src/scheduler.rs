@@ -168,15 +168,10 @@ impl Simulation {
             while let Some(due) = self.due().filter(|&(until, _)| until <= self.now) {
                 self.wake(due.1, false);
             }
-            let count = if is_paused {
-                self.ready.iter().filter(|&&number| self.runs(number)).count()
-            } else {
-                self.ready.len()
-            };
-            if count > 0 {
-                let drawn = (self.draw() % count as u64) as usize;
-                let mut can = (0..self.ready.len()).filter(|&at| !is_paused || self.runs(self.ready[at]));
-                let at = can.nth(drawn).expect("so many can run");
+            let can = |at: &usize| !is_paused || self.runs(self.ready[*at]);
+            let can: Vec<usize> = (0..self.ready.len()).filter(can).collect();
+            if !can.is_empty() {
+                let at = can[(self.draw() % can.len() as u64) as usize];
                 return self.ready.swap_remove(at);
             }
             match self.due() {

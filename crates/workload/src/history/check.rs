@@ -138,7 +138,8 @@ fn register(ops: Vec<Op>, initial: &str) -> Vec<Violation> {
     // Of writes whose outcome is unknown only those matter that somebody has read.
     let looks = ops.iter().filter(|op| matches!(op.action, Action::Read | Action::Remove));
     let read: BTreeSet<_> = looks.filter_map(Op::done).collect();
-    let matters = |op: &Op| !op.is_unknown() || read.contains(value(op).as_str());
+    // Or that somebody may have removed.
+    let matters = |op: &Op| !op.is_unknown() || read.contains(value(op).as_str()) || read.contains(REMOVED);
     let ops: Vec<_> = ops.iter().filter(|op| matters(op)).cloned().collect();
     let fails = |ops: &[Op]| !is_register(ops, initial);
     if !fails(&ops) {

@@ -94,6 +94,7 @@ fn what_was_removed_is_not_there() {
         &["a.1/1", "b.1/1", "c.1/2"],
     );
     rejects("a.1/1 0-10 r0 replace ok\n b.1/1 11-12 r0 remove absent", ORDER, &["a.1/1", "b.1/1"]);
+    accepts("a.1/1 0-10 r0 replace ?\n b.1/1 11-12 r0 remove removed");
     accepts("a.1/1 0-10 r0 replace ok\n b.1/1 11-12 r0 remove ?\n b.1/2 13-15 r0 remove absent");
 }
 
