@@ -155,7 +155,7 @@ pub struct Note {
     pub value: String,
     /// When it was set, nanoseconds since 1970.
     pub changed: u64,
-    /// Who has made it, if it is a rule and the database has roles.
+    /// Its maker, if it is a rule and the database has roles.
     pub by: Option<MadeBy>,
 }
 
@@ -203,7 +203,7 @@ pub struct JobRow {
     pub changed: u64,
     /// Splits by [`SplitState`].
     pub splits: [u64; 4],
-    /// Who has made it, if the database has roles.
+    /// Its maker, if the database has roles.
     pub by: Option<MadeBy>,
 }
 

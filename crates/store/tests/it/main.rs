@@ -37,6 +37,7 @@ mod postgres;
 mod readers;
 mod recompress;
 mod recover;
+mod roles;
 mod roundtrip;
 mod secured;
 mod splice;

@@ -319,7 +319,7 @@ fn take_rest(run: Run<'_>, schema: &str, rest: &Rest) -> Outcome<()> {
         "DELETE FROM @pin_root",
         "DELETE FROM @file_lock",
         "DELETE FROM @file_lock_wait",
-        // Who copies has not made them.
+        // The role that copies has not made them.
         "UPDATE @job SET role = NULL WHERE role IS NOT NULL",
         "UPDATE @job_note SET role = NULL WHERE role IS NOT NULL",
     ]

@@ -4,7 +4,7 @@
 //! lasts, without locking it: if the row's owner packs it meanwhile, the pack is live when the row is gone; and no collector can choose what it looks at between the two, as both hold the gate.
 //! Rows are added in the order of their names, so that commits do not wait for each other in a circle.
 //!
-//! **A row that lies.** Who adds a chunk has its bytes, and relies on no others: a row that has other bytes under the chunk's name, by a flipped bit or on purpose, is given the right ones.
+//! **A row that lies** has other bytes under a chunk's name, by a flipped bit or on purpose. A client that adds the chunk has the right bytes, and corrects the row in the same statement.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -11,7 +11,7 @@ use crate::meta::jobs::{
     JobId, JobInput, JobRow, JobState, MadeBy, NewSplit, OutputRow, SplitRow, SplitState,
 };
 
-/// What a table of an earlier schema, which a reader meets, has instead of a column `role`: the name is looked for outside where there is none inside.
+/// Stands for the column `role` of an earlier schema, which only a reader meets. PostgreSQL takes the name from here where the table inside has no such column.
 macro_rules! before_roles {
     () => {
         "(SELECT NULL::text AS role) earlier CROSS JOIN LATERAL "
