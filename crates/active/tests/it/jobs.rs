@@ -110,6 +110,7 @@ fn inputs_are_those_of_the_moment_the_job_was_made() {
         &place.store,
         &[outrigger_store::tree::StorePath::parse(b"in").unwrap()],
         false,
+        None,
     )
     .unwrap();
     place.go(job).unwrap();
@@ -177,6 +178,7 @@ fn a_collector_takes_nothing_that_a_job_needs() {
         &place.store,
         &[outrigger_store::tree::StorePath::parse(b"in").unwrap()],
         false,
+        None,
     )
     .unwrap();
     std::thread::scope(|scope| {

@@ -39,7 +39,7 @@ fn look(place: &Place) -> Looked {
 }
 
 fn remove(place: &Place, path: &str) {
-    edit::remove(&place.store, &[StorePath::parse(path.as_bytes()).unwrap()], false).unwrap();
+    edit::remove(&place.store, &[StorePath::parse(path.as_bytes()).unwrap()], false, None).unwrap();
 }
 
 fn collect(place: &Place) {
@@ -204,7 +204,7 @@ fn files_that_are_gone_are_forgotten_and_those_that_were_moved_are_not() {
     remove(&place, "in/gone");
     let path = |text: &str| StorePath::parse(text.as_bytes()).unwrap();
     place.put("other/x", b"x");
-    edit::rename(&place.store, &[path("in/moved")], &path("other")).unwrap();
+    edit::rename(&place.store, &[path("in/moved")], &path("other"), None).unwrap();
     assert!(look(&place).made.is_empty());
     assert_eq!(
         (jobs.seen(&rule.id).unwrap().len(), jobs.seen(&barred.id).unwrap().len(), refused()),

@@ -9,16 +9,16 @@ use crate::run::{Place, Said};
 /// What a refused command says; the store is as it was.
 #[track_caller]
 fn refused(place: &Place, args: &[&str], word: &str) -> Said {
-    let before = place.lines(&["ls", "-r"]);
+    let before = place.lines(&["ls", "-R"]);
     let said = place.code(2, args);
     assert!(said.err.contains(word), "{args:?}: {}", said.err);
-    assert_eq!(place.lines(&["ls", "-r"]), before, "{args:?}");
+    assert_eq!(place.lines(&["ls", "-R"]), before, "{args:?}");
     said
 }
 
 fn automatic(place: &Place) -> usize {
     let list = place.done(&["snapshot", "list", "--json"]).json();
-    list.as_array().unwrap().iter().filter(|snapshot| snapshot["kind"] == "automatic").count()
+    list["snapshots"].as_array().unwrap().iter().filter(|snapshot| snapshot["kind"] == "automatic").count()
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_dry_run_says_what_would_go_and_changes_nothing() {
     }
     let said = place.done(&["put", "docs", "-n", "--json"]).json();
     assert_eq!((&said["dry_run"], &said["entries_removed"]), (&true.into(), &2.into()));
-    assert_eq!((place.lines(&["ls", "docs"]), automatic(&place)), (vec!["a/".into(), "c".into()], 0));
+    assert_eq!((place.lines(&["ls", "docs"]), automatic(&place)), (vec!["a".into(), "c".into()], 0));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn snapshots_that_people_named_stay_whatever_the_rules_say() {
     }
     place.done(&["keep", "--daily", "1"]);
     let list = place.done(&["snapshot", "list", "--json"]).json();
-    let kinds: Vec<_> = list.as_array().unwrap().iter().map(|snapshot| &snapshot["kind"]).collect();
+    let kinds: Vec<_> = list["snapshots"].as_array().unwrap().iter().map(|snapshot| &snapshot["kind"]).collect();
     assert_eq!(kinds, ["named", "dated"]);
     place.done(&["snapshot", "hold", "release-1.0"]);
     let said = place.code(2, &["snapshot", "delete", "release-1.0"]);
@@ -114,7 +114,7 @@ fn snapshots_that_people_named_stay_whatever_the_rules_say() {
 
 /// Each command that removes or replaces something, and back.
 fn takes_back(place: &Place) {
-    let lines = || (place.lines(&["ls", "-lr"]), place.done(&["cat", "tree/a", "tree/b/c"]).text());
+    let lines = || (place.lines(&["ls", "-lR"]), place.done(&["cat", "tree/a", "tree/b/c"]).text());
     place.write("tree/a", "one");
     place.write("tree/b/c", "two");
     place.write("other", "three");
@@ -143,13 +143,13 @@ fn takes_back(place: &Place) {
     place.done(&["rm", "tree/a"]);
     place.done(&["undo"]);
     place.done(&["undo"]);
-    assert_eq!(place.lines(&["ls", "tree"]), ["b/"]);
+    assert_eq!(place.lines(&["ls", "tree"]), ["b"]);
     place.done(&["undo"]);
     assert_eq!(lines(), before);
     // An archive goes over what is there.
     place.done(&["rm", "tree/b/c"]);
     place.done(&["cp", "other", "tree/b/c"]);
-    let said = place.feed(&["import", "--to", "tree"], &archive);
+    let said = place.feed(&["import", "-", "--to", "tree"], &archive);
     assert_eq!(said.code, 0, "{}", said.err);
     place.done(&["undo"]);
     assert_eq!(place.done(&["cat", "tree/b/c"]).text(), "three");

@@ -126,7 +126,7 @@ fn names(lab: &Lab, store: &Store, step: u64, count: u64, x: f64, lines: &mut Li
     let renamed = timed(&mut || {
         let (from, to) = if back { (&other, &one) } else { (&one, &other) };
         back = !back;
-        Ok(edit::rename(store, std::slice::from_ref(from), to)?.entries == 1)
+        Ok(edit::rename(store, std::slice::from_ref(from), to, None)?.entries == 1)
     })?;
     for (line, spread) in lines.latency.iter_mut().zip([looked, listed, renamed]) {
         line.push(x, spread);

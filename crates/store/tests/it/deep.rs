@@ -52,7 +52,7 @@ fn any_depth_is_listed_compared_copied_collected_and_recovered() {
     let store = init(dir.path());
     make_deep(&store, "a", DEPTH);
     let first = ops::snapshots::create(&store, Some("first"), "x", &[]).unwrap();
-    ops::edit::copy(&store, None, &[path("a")], &path("b"), true).unwrap();
+    ops::edit::copy(&store, None, &[path("a")], &path("b"), true, None).unwrap();
     assert_eq!(count(&store, At::Now), 2 * DEPTH);
     let (now, then) = (At::Now, At::Epoch(first.epoch));
     let (a, b) =
@@ -68,7 +68,7 @@ fn any_depth_is_listed_compared_copied_collected_and_recovered() {
     // Until the catalogue is worth writing anew.
     for _ in 0..4 {
         remove(&store, "b").unwrap();
-        ops::edit::copy(&store, None, &[path("a")], &path("b"), true).unwrap();
+        ops::edit::copy(&store, None, &[path("a")], &path("b"), true, None).unwrap();
     }
     let report = collect(&store, &GcOptions { catalogue_min: 0, ..thorough() }).unwrap();
     assert!(report.catalogue_compacted, "{report:?}");
@@ -122,6 +122,6 @@ fn what_is_named_below_another_is_removed_with_it() {
     let store = init(dir.path());
     make_deep(&store, "d", 3);
     let all = [path("d"), path("d/d"), path("d"), path("d/d/d")];
-    ops::edit::remove(&store, &all, true).unwrap();
+    ops::edit::remove(&store, &all, true, None).unwrap();
     assert_eq!(count(&store, At::Now), 0);
 }

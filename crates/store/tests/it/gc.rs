@@ -390,7 +390,7 @@ fn a_compacted_catalogue_says_all_that_recover_needs() {
                 std::fs::remove_dir_all(tree.path().join("2/3")).unwrap();
                 write("2/3", 7);
             }
-            4 => drop(ops::edit::rename(&store, &[path("tree/0")], &path("tree/9")).unwrap()),
+            4 => drop(ops::edit::rename(&store, &[path("tree/0")], &path("tree/9"), None).unwrap()),
             5 => std::fs::rename(tree.path().join("0/0/f15"), tree.path().join("0/renamed")).unwrap(),
             _ => {}
         }

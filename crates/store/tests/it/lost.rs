@@ -87,7 +87,7 @@ fn recover_makes_a_lost_or_damaged_configuration_anew() {
 
 fn ops_remove(store: &Store, name: &str) {
     let path = outrigger_store::tree::StorePath::parse(name.as_bytes()).unwrap();
-    outrigger_store::ops::edit::remove(store, &[path], true).unwrap();
+    outrigger_store::ops::edit::remove(store, &[path], true, None).unwrap();
 }
 
 #[test]

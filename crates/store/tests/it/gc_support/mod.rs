@@ -97,7 +97,7 @@ pub fn put_bytes(store: &Store, target: &str, bytes: Vec<u8>) -> Result<PutRepor
 }
 
 pub fn remove(store: &Store, target: &str) -> Result<()> {
-    ops::edit::remove(store, &[path(target)], true).map(drop)
+    ops::edit::remove(store, &[path(target)], true, None).map(drop)
 }
 
 pub fn read_at(store: &Store, at: At, target: &str) -> Result<Option<Vec<u8>>> {
