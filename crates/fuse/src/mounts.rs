@@ -65,7 +65,8 @@ fn all() -> io::Result<Vec<MountRow>> {
 
 /// Whether the process that served what is mounted at `point` has ended.
 pub fn is_dead(point: &Path) -> bool {
-    matches!(rustix::fs::stat(point), Err(Errno::NOTCONN | Errno::CONNABORTED))
+    // Unlike attributes, the kernel keeps none of this.
+    matches!(rustix::fs::statfs(point), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// One line: `id parent major:minor root point options [optional…] - type source options`.

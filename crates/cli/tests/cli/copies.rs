@@ -96,7 +96,7 @@ impl World {
         done(&["put", "gone"]);
         done(&["snapshot", "create", "one", "--tag", "kept"]);
         self.write_tree("second", 2);
-        done(&["put", "second", "--to", "/tree"]);
+        done(&["put", "second", "--to", "/tree", "--replace-source"]);
         done(&["rm", "gone"]);
         done(&["mv", "/tree/dir1", "/tree/moved"]);
         done(&["policy", "set", "/tree/moved", "codec=none"]);

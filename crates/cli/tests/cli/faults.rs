@@ -227,7 +227,7 @@ fn grace_goes_by_the_clock_of_the_database() {
     for (buried, removed) in [("-1d", "+1d"), ("+1d", "-1d")] {
         fs::write(place.path("f"), noise(1, 300_000)).unwrap();
         run("+0", &["put", "f"]);
-        run("+0", &["rm", "f"]);
+        run("+0", &["rm", "--no-snapshot", "f"]);
         let (gone, waiting) = packs_unlinked(buried, "3600");
         assert!(gone == 0 && waiting > 0, "{buried}: {gone} {waiting}");
         assert_eq!(packs_unlinked(removed, "3600").0, 0, "{buried}, {removed}: it is some seconds old");

@@ -4,15 +4,26 @@ use crate::run::Place;
 
 /// A store whose file `f` was `1`, `2`, `3` at the snapshots `s1`, `s2`, `s3`, and is `4` now.
 fn history() -> Place {
+    history_with(|place, round, tag| {
+        let name = format!("s{round}");
+        assert_eq!(place.lines(&["snapshot", "create", &name, "--tag", tag]), [name]);
+    })
+}
+
+/// The same with snapshots that are named by their times.
+fn dated_history() -> Place {
+    history_with(|place, _, tag| drop(place.done(&["snapshot", "create", "--tag", tag])))
+}
+
+fn history_with(snapshot: impl Fn(&Place, u32, &str)) -> Place {
     let place = Place::new();
     for round in 1..=3 {
         place.write("f", round.to_string());
-        place.done(&["put", "f"]);
-        let (name, tag) = (format!("s{round}"), if round < 3 { "old" } else { "new" });
-        assert_eq!(place.lines(&["snapshot", "create", &name, "--tag", tag]), [name]);
+        place.done(&["put", "--no-snapshot", "f"]);
+        snapshot(&place, round, if round < 3 { "old" } else { "new" });
     }
     place.write("f", "4");
-    place.done(&["put", "f"]);
+    place.done(&["put", "--no-snapshot", "f"]);
     place
 }
 
@@ -105,14 +116,13 @@ fn a_file_comes_back_from_a_snapshot_without_being_copied() {
 
 #[test]
 fn retention_says_what_it_keeps_and_why() {
-    let place = history();
+    let place = dated_history();
     place.code(2, &["keep"]);
     let dry = place.done(&["keep", "--last", "1", "--tag", "old", "--dry-run", "--json"]).json();
     assert_eq!(dry["deleted"].as_array().unwrap().len(), 0);
     let dry = place.lines(&["keep", "--last", "1", "-n"]);
     assert!(dry[0].ends_with("would delete") && dry[2].ends_with("keep (last)"), "{dry:?}");
     assert_eq!(place.lines(&["snapshot", "list"]).len(), 3);
-    place.done(&["keep", "--of", "old", "--last", "1"]);
     let names = |place: &Place| -> Vec<String> {
         place
             .lines(&["snapshot", "list"])
@@ -120,7 +130,9 @@ fn retention_says_what_it_keeps_and_why() {
             .map(|line| line.split(' ').next().unwrap().to_string())
             .collect()
     };
-    assert_eq!(names(&place), ["s2", "s3"]);
+    let all = names(&place);
+    place.done(&["keep", "--of", "old", "--last", "1"]);
+    assert_eq!(names(&place), all[1..]);
     place.done(&[
         "keep",
         "--yearly",
@@ -134,16 +146,16 @@ fn retention_says_what_it_keeps_and_why() {
         "--hourly",
         "1",
     ]);
-    assert!(names(&place).contains(&"s3".to_string()));
+    assert!(names(&place).contains(&all[2]));
     place.code(2, &["keep", "--last", "x"]);
     place.done(&["gc"]);
-    assert_eq!(place.done(&["cat", "--at", "s3", "f"]).text(), "3");
+    assert_eq!(place.done(&["cat", "--at", &all[2], "f"]).text(), "3");
     place.done(&["check", "--read-data"]);
 }
 
 #[test]
 fn a_mistyped_tag_deletes_nothing() {
-    let place = history();
+    let place = dated_history();
     let all = place.lines(&["snapshot", "list"]);
     for mistyped in [&["keep", "--tag", "odl"][..], &["keep", "--last", "1", "--tag", "old", "--tag", "odl"]]
     {

@@ -103,7 +103,8 @@ fn snapshots_that_people_named_stay_whatever_the_rules_say() {
     }
     place.done(&["keep", "--daily", "1"]);
     let list = place.done(&["snapshot", "list", "--json"]).json();
-    let kinds: Vec<_> = list["snapshots"].as_array().unwrap().iter().map(|snapshot| &snapshot["kind"]).collect();
+    let kinds: Vec<_> =
+        list["snapshots"].as_array().unwrap().iter().map(|snapshot| &snapshot["kind"]).collect();
     assert_eq!(kinds, ["named", "dated"]);
     place.done(&["snapshot", "hold", "release-1.0"]);
     let said = place.code(2, &["snapshot", "delete", "release-1.0"]);

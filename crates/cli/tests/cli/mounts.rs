@@ -54,7 +54,7 @@ fn in_the_background_until_it_is_unmounted() {
     );
     assert_eq!(place.code(1, &["mount", "--read-only", "mnt"]).err.matches("already").count(), 1);
     // What is removed beside it stays in it, and in its snapshots.
-    place.done(&["rm", "-r", "tree"]);
+    place.done(&["rm", "-r", "--no-snapshot", "tree"]);
     place.done(&["gc"]);
     let name = place.lines(&["snapshot", "list"])[0].split(' ').next().unwrap().to_string();
     for seen in ["mnt/tree".to_string(), format!("mnt/.snapshots/{name}/tree")] {

@@ -88,6 +88,7 @@ fn a_store_works_with_its_packs_in_an_object_store() {
     remote.done(&["check", "--read-data"]);
     remote.done(&["rm", "-r", "/tree/large"]);
     remote.done(&["snapshot", "delete", "first"]);
+    remote.done(&["keep", "--automatic", "0h"]);
     let before: usize = remote.server.objects().iter().map(|(_, len)| len).sum();
     remote.done(&["gc"]);
     let after: usize = remote.server.objects().iter().map(|(_, len)| len).sum();
@@ -215,7 +216,7 @@ fn a_store_moves_from_engine_to_engine() {
     remote.done(&["-s", "a", "put", "first", "--to", "/tree"]);
     remote.done(&["-s", "a", "snapshot", "create", "one", "--tag", "kept"]);
     remote.write_tree("second", 7);
-    remote.done(&["-s", "a", "put", "second", "--to", "/tree"]);
+    remote.done(&["-s", "a", "put", "second", "--to", "/tree", "--replace-source"]);
     remote.place.write("junk", noise(9, 3_000_000));
     remote.done(&["-s", "a", "put", "junk"]);
 
@@ -248,7 +249,7 @@ fn a_store_moves_from_engine_to_engine() {
 
     // What has changed since goes over, and no more.
     remote.place.write("second/new", noise(8, 400_000));
-    remote.done(&["-s", "a", "put", "second", "--to", "/tree"]);
+    remote.done(&["-s", "a", "put", "second", "--to", "/tree", "--replace-source"]);
     let report = remote.done(&["copy", "a", "b", "--json"]).json();
     assert!(report["packs_copied"].as_u64().unwrap() <= 4, "{report}");
     remote.holds(&["b", "get", "/tree"], "second");
