@@ -216,7 +216,7 @@ fn a_store_moves_from_engine_to_engine() {
     remote.done(&["-s", "a", "put", "first", "--to", "/tree"]);
     remote.done(&["-s", "a", "snapshot", "create", "one", "--tag", "kept"]);
     remote.write_tree("second", 7);
-    remote.done(&["-s", "a", "put", "second", "--to", "/tree", "--replace-source"]);
+    remote.done(&["-s", "a", "put", "second", "--to", "/tree", "--replace-source", "--no-snapshot"]);
     remote.place.write("junk", noise(9, 3_000_000));
     remote.done(&["-s", "a", "put", "junk"]);
 
@@ -249,13 +249,13 @@ fn a_store_moves_from_engine_to_engine() {
 
     // What has changed since goes over, and no more.
     remote.place.write("second/new", noise(8, 400_000));
-    remote.done(&["-s", "a", "put", "second", "--to", "/tree", "--replace-source"]);
+    remote.done(&["-s", "a", "put", "second", "--to", "/tree", "--replace-source", "--no-snapshot"]);
     let report = remote.done(&["copy", "a", "b", "--json"]).json();
     assert!(report["packs_copied"].as_u64().unwrap() <= 4, "{report}");
     remote.holds(&["b", "get", "/tree"], "second");
     // Reclaimed in the source, gone in the copy.
     remote.done(&["-s", "a", "snapshot", "delete", "one"]);
-    remote.done(&["-s", "a", "rm", "junk"]);
+    remote.done(&["-s", "a", "rm", "--no-snapshot", "junk"]);
     remote.done(&["-s", "a", "gc"]);
     let report = remote.done(&["copy", "a", "b", "--json"]).json();
     assert!(report["packs_removed"].as_u64().unwrap() >= 1, "{report}");
