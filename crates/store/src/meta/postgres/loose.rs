@@ -64,10 +64,13 @@ pub(super) fn apply(tx: &mut Tx<'_>, session: SessionId, changes: &[Change]) -> 
     // In order of the fingerprints, as the map has them: rows are locked in it.
     let mut columns = LooseColumns::default();
     added.into_values().for_each(|(chunk, owner)| columns.push(chunk, owner));
+    // Rows that lie are found by look-ups in the index, and then by their places: a join of the table with the chunks may be planned as a scan of all rows.
     let sql = "WITH added (fingerprint, session, codec, bytes) AS \
                (SELECT * FROM unnest($1::bytea[], $2::int8[], $3::text[], $4::bytea[])), \
-               wrong AS (UPDATE @loose l SET codec = a.codec, bytes = a.bytes FROM added a \
-               WHERE l.fingerprint = a.fingerprint AND l.bytes <> a.bytes) \
+               mended AS (UPDATE @loose l SET (codec, bytes) = \
+               (SELECT a.codec, a.bytes FROM added a WHERE a.fingerprint = l.fingerprint) WHERE l.ctid = ANY (ARRAY( \
+               SELECT lies.place FROM added a CROSS JOIN LATERAL (SELECT o.ctid AS place FROM @loose o \
+               WHERE o.fingerprint = a.fingerprint AND o.bytes <> a.bytes OFFSET 0) lies))) \
                INSERT INTO @loose (fingerprint, session, codec, bytes) SELECT * FROM added ON CONFLICT DO NOTHING";
     tx.later(columns.with_all(Query::new(sql)));
     Ok(())
