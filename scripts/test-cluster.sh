@@ -24,7 +24,7 @@ eval "$environment"
 export OUTRIGGER_TEST_FAULTS=1
 # Histories are a suite of their own (make histories): they take as long as they are told to.
 skip=; [ -n "${1:-}" ] || skip="--skip histories"
-# As `make test` builds them, so that nothing is built twice. Cargo does not know that tests start `outrigger-workload`.
-eval "${CARGO:-cargo} build --workspace --all-features --bin outrigger-workload"
-[ -n "${1:-}" ] || eval "${CARGO:-cargo} test --all-features -p outrigger-store --test it cluster:: -- --test-threads 1 --ignored"
+# As `make test` builds them: with other packages or targets the dependencies get other features, and all is built again.
+eval "${CARGO:-cargo} test --workspace --all-features --no-run"
+[ -n "${1:-}" ] || eval "${CARGO:-cargo} test --workspace --all-features --test it cluster:: -- --test-threads 1 --ignored"
 eval "${CARGO:-cargo} test --workspace --all-features --test cli ${1:+cluster::}${1:-cluster} -- --test-threads 1 --nocapture --ignored $skip"
