@@ -383,7 +383,7 @@ pub struct SnapshotRow {
     pub epoch: u64,
     /// When it was taken, nanoseconds since 1970.
     pub time: u64,
-    /// Its tags, and what the program notes about it in the same list: see [`Facts`](crate::ops::snapshots::Facts).
+    /// Its tags, and what the program notes about it in the same list: see [`Facts`](crate::ops::facts::Facts).
     pub tags: Vec<String>,
 }
 
