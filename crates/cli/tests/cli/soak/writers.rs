@@ -194,7 +194,12 @@ impl Soak<'_> {
                     put_before[slot] = Some(recipe);
                 }
                 self.model.begin(slot, put_before[slot].clone(), way);
-                self.command(shell, &[slot], rng, &["put", source.to_str().unwrap(), "--to", &path]);
+                self.command(
+                    shell,
+                    &[slot],
+                    rng,
+                    &["put", source.to_str().unwrap(), "--to", &path, "--replace-source"],
+                );
             }
         }
     }
