@@ -117,9 +117,7 @@ pub struct Node {
 }
 
 /// The name of this host.
-pub fn host() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
+pub use outrigger_store::host::name as host;
 
 /// The agents that live, by name.
 ///

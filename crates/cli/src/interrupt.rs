@@ -75,7 +75,7 @@ pub fn close_sessions(store: &Store) {
 /// A session is described by its lock's name, the host, the process id and the command.
 fn close_own_sessions(meta: &dyn Meta, locks: &std::path::Path) {
     let own = std::process::id().to_string();
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = outrigger_store::host::name();
     for session in meta.sessions().unwrap_or_default() {
         let mut words = session.description.split(' ');
         let (name, at, process) = (words.next(), words.next(), words.next());

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
 
 use outrigger_format::catalogue::FileKind;
 use outrigger_fuse::fs::{
@@ -261,6 +260,3 @@ impl Open<'_> {
         done
     }
 }
-
-/// For so long nothing is tried again.
-pub const PAUSE: Duration = Duration::from_secs(1);

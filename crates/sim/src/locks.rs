@@ -13,6 +13,12 @@ struct Held {
     ranges: Owned,
 }
 
+impl Held {
+    fn is_of(&self, session: SessionId, inode: u64, family: LockFamily, owner: u64) -> bool {
+        (self.session, self.inode, self.family, self.owner) == (session, inode, family, owner)
+    }
+}
+
 struct Waiting {
     session: SessionId,
     ticket: u64,
@@ -37,9 +43,7 @@ impl LockTable {
     }
 
     fn owned(&mut self, session: SessionId, inode: u64, lock: &Lock) -> &mut Held {
-        let is_it = |held: &Held| {
-            (held.session, held.inode, held.family, held.owner) == (session, inode, lock.family, lock.owner)
-        };
+        let is_it = |held: &Held| held.is_of(session, inode, lock.family, lock.owner);
         let found = self.held.iter().position(is_it).unwrap_or_else(|| {
             let (family, owner, process, ranges) = (lock.family, lock.owner, lock.process, Owned::default());
             self.held.push(Held { session, inode, family, owner, process, ranges });
@@ -128,9 +132,7 @@ impl LockTable {
         owner: u64,
         range: LockRange,
     ) -> bool {
-        let is_it = |held: &Held| {
-            (held.session, held.inode, held.family, held.owner) == (session, inode, family, owner)
-        };
+        let is_it = |held: &Held| held.is_of(session, inode, family, owner);
         self.held.iter_mut().filter(|held| is_it(held)).for_each(|held| held.ranges.set(range, None));
         self.held.retain(|held| !held.ranges.ranges().is_empty());
         self.held.iter().any(is_it)

@@ -10,7 +10,7 @@ use rustix::fs::{OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use crate::history::Failure;
-use crate::host::{Done, Host, Open, PAUSE};
+use crate::host::{Done, Host, Open};
 use crate::script::{DIRS, LENGTHS, MOVING, PART_LEN, PARTED, PARTS};
 
 /// What an operation returns.
@@ -18,6 +18,8 @@ type Told = Result<String, Failure>;
 
 use Failure::{After, Before};
 
+/// For so long nothing is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
 /// A file's end, wherever it is.
 const ALL: usize = 1 << 30;
 

@@ -135,6 +135,9 @@ pub fn require(meta: &dyn Meta, at: At, path: &StorePath) -> Result<Inode> {
         .ok_or_else(|| Error::new(ErrorKind::NotFound, format!("`{path}` is not in the store")))
 }
 
+/// Policies that commands note about a directory, and people do not set.
+pub const NOTES: [&str; 2] = [SOURCE, AUTOMATIC];
+
 /// How files below a directory are cut and compressed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WritePolicy {
@@ -181,7 +184,7 @@ impl Policies {
         let (mut by_inode, mut sources) = (store.meta.all_policies()?, BTreeMap::new());
         by_inode.retain(|inode, policies| {
             sources.extend(policies.remove(SOURCE).map(|source| (*inode, source)));
-            policies.remove(AUTOMATIC);
+            policies.retain(|key, _| !NOTES.contains(&key.as_str()));
             !policies.is_empty()
         });
         Ok(Self { by_inode, sources, default, overrides: Overrides::default() })

@@ -62,6 +62,15 @@ impl Mode {
             _ => Err(Error::new(ErrorKind::Invalid, format!("`{text}`: use off, best or strict"))),
         }
     }
+
+    /// The word that [`Mode::parse`] takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Best => "best",
+            Self::Strict => "strict",
+        }
+    }
 }
 
 /// What is tried besides: that a program with all of the network is kept from abstract sockets …

@@ -11,8 +11,8 @@ use outrigger_format::{ChunkerSpec, CodecChoice, FingerprintKind, parse_size};
 use outrigger_store::Profile;
 use outrigger_store::local::put::SOURCE;
 use outrigger_store::meta::is_postgres_url;
-use outrigger_store::ops::retention::{AUTOMATIC, parse_age};
-use outrigger_store::tree::{StorePath, check_policy};
+use outrigger_store::ops::retention::parse_age;
+use outrigger_store::tree::{NOTES, StorePath, check_policy};
 use outrigger_store::write::OracleMode;
 
 use crate::exit::Failure;
@@ -144,7 +144,7 @@ pub fn small_size(text: &str) -> Result<u32, String> {
 pub fn policy(text: &str) -> Result<(String, String), String> {
     let (key, value) =
         text.split_once('=').ok_or_else(|| format!("`{text}` is not KEY=VALUE, such as versions=5"))?;
-    if [SOURCE, AUTOMATIC].contains(&key) {
+    if NOTES.contains(&key) {
         return Err(format!(
             "`{key}` is set by `outrigger {}`",
             if key == SOURCE { "put" } else { "keep --automatic" }

@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::Args;
 use outrigger_clock::Instant;
-use outrigger_store::ops::facts::Counts;
 use outrigger_store::ops::snapshots;
-use outrigger_store::write::CommitTotals;
 
 use super::before::{self, Before};
 use super::offload::{self, Offload};
@@ -79,8 +77,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     let imported = import(&store, archive, first, &to, context.threads, &progress, before.as_ref());
     drop(bar);
     let Imported { summary, entries, broken } = imported?;
-    let CommitTotals { created, changed, removed, .. } = summary.totals;
-    let before = before::settle(&store, before.as_deref(), Counts { created, changed, removed });
+    let before = before::settle(&store, before.as_deref(), summary.totals.into());
     let broken = broken.map(|error| broken_archive(&args.file, &error));
     // A snapshot says that all of it is there.
     let snapshot = if args.tag.is_empty() || broken.is_some() {

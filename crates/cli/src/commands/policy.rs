@@ -6,12 +6,10 @@ use std::ffi::OsString;
 use clap::{Args, Subcommand};
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
-use outrigger_store::local::put::SOURCE;
 use outrigger_store::meta::{At, ROOT_INODE, SessionKind};
 use outrigger_store::ops::listing;
-use outrigger_store::ops::retention::AUTOMATIC;
 use outrigger_store::policy::set_policy;
-use outrigger_store::tree::{Policies, StorePath, require};
+use outrigger_store::tree::{NOTES, Policies, StorePath, require};
 use serde_json::Value;
 
 use super::Context;
@@ -128,8 +126,7 @@ fn set(context: &Context, args: &SetArgs) -> Outcome {
 
 /// Leaves out what commands note of a directory.
 fn forget_notes(policies: &mut BTreeMap<String, String>) {
-    policies.remove(SOURCE);
-    policies.remove(AUTOMATIC);
+    policies.retain(|key, _| !NOTES.contains(&key.as_str()));
 }
 
 fn own(store: &Store, inode: u64) -> Result<Object, Failure> {

@@ -14,10 +14,9 @@ use outrigger_store::Store;
 use outrigger_store::backend::place_on;
 use outrigger_store::local::put::{Exclude, MirrorRules, Plan, PutOptions, PutReport, Source, put};
 use outrigger_store::meta::{At, SnapshotRow};
-use outrigger_store::ops::facts::Counts;
 use outrigger_store::ops::snapshots;
 use outrigger_store::tree::{Overrides, StorePath, find};
-use outrigger_store::write::{CommitTotals, OracleMode, Progress};
+use outrigger_store::write::{OracleMode, Progress};
 
 use super::before::{self, Before};
 use super::offload::{self, Offload};
@@ -159,7 +158,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     if let Some(plan) = &report.plan {
         return planned(context, plan, &progress);
     }
-    let before = before::settle(&store, options.before.as_deref(), counts(&report));
+    let before = before::settle(&store, options.before.as_deref(), report.write.totals.into());
     let snapshot =
         if args.tag.is_empty() { None } else { Some(snapshot::tagged(&store, &args.tag, "put", origins)?) };
     context.settle(&store);
@@ -298,11 +297,6 @@ fn origin(path: &Path) -> Vec<u8> {
     std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).into_os_string().into_vec()
 }
 
-fn counts(report: &PutReport) -> Counts {
-    let CommitTotals { created, changed, removed, .. } = report.write.totals;
-    Counts { created, changed, removed }
-}
-
 /// Removed paths that are listed one by one.
 const LISTED: usize = 20;
 
@@ -363,9 +357,7 @@ fn summary(report: &PutReport, snapshot: Option<&SnapshotRow>, before: Option<&s
             text += &format!(" ({} with all in them)", count(entries));
         }
     }
-    if let Some(before) = before {
-        text += &format!("; `outrigger undo` takes it back (snapshot {before})");
-    }
+    text += &before::hint(before);
     if let Some(snapshot) = snapshot {
         text += &format!("; snapshot {}", snapshot.name);
     }

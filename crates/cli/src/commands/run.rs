@@ -30,6 +30,7 @@ use outrigger_store::tree::show;
 use super::nearby::{describe_nearby, nearby_of};
 use super::run_begin::Machine;
 use super::run_end::{describe, describe_making, not_run, say, stopped, stopped_making, stopped_stream};
+use super::trust::sandbox;
 use super::{Context, beside};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::interrupt;
@@ -219,10 +220,6 @@ fn splits(text: &str) -> Result<Splits, String> {
     Splits::parse(text).map_err(|error| error.to_string())
 }
 
-fn sandbox(text: &str) -> Result<Mode, String> {
-    Mode::parse(text).map_err(|error| error.to_string())
-}
-
 fn net(text: &str) -> Result<Net, String> {
     if text == EVERYTHING {
         return Ok(Net::All);
@@ -279,7 +276,8 @@ pub fn run(context: &Context, args: RunArgs) -> Outcome {
     if args.detach {
         return detach(context, job, args.slots, served);
     }
-    go_armed(context, &store, (job, args.slots, machine.groups(), Trust::own()), started, true)
+    let means = Means { slots: args.slots, groups: machine.groups(), trust: Trust::own() };
+    go_armed(context, &store, job, means, started, true)
 }
 
 /// What makes no sense with a stream, which is there once, and is read by one program from its beginning to its end.
@@ -407,22 +405,24 @@ fn through(context: &Context, store: &Arc<Store>, spec: Spec, machine: Machine, 
     let stdin = Box::new(std::io::stdin());
     let job = Arc::new(OnceLock::new());
     interrupt::arm_saying(store, stopped_stream(store, &job), || ());
-    with_options(
-        context,
-        store,
-        (Some(1), None, machine.groups(), Trust::own()),
-        started,
-        |options, counters| {
-            let begun = |made: JobId| {
-                let _ = job.set(made);
-            };
-            let ran = outrigger_active::through::run(store, spec, stdin, options, counters, &begun);
-            ran.map_err(|error| match job.get() {
-                Some(job) => not_run(store, *job, true, error),
-                None => error.into(),
-            })
-        },
-    )
+    let means = Means { slots: Some(1), groups: machine.groups(), trust: Trust::own() };
+    with_options(context, store, None, means, started, |options, counters| {
+        let begun = |made: JobId| {
+            let _ = job.set(made);
+        };
+        let ran = outrigger_active::through::run(store, spec, stdin, options, counters, &begun);
+        ran.map_err(|error| match job.get() {
+            Some(job) => not_run(store, *job, true, error),
+            None => error.into(),
+        })
+    })
+}
+
+/// What a job is run with.
+struct Means {
+    slots: Option<usize>,
+    groups: Result<Groups, String>,
+    trust: Trust,
 }
 
 /// Runs a job in this process, and says how it went. If that fails for a reason of the process, the job `ends` as well.
@@ -434,14 +434,16 @@ pub fn go(
     ends: bool,
 ) -> Outcome {
     interrupt::arm_saying(store, stopped(store, job), || ());
-    go_armed(context, store, (job, slots, Groups::begin(&Where::Auto, 0, false), trust), started, ends)
+    let means = Means { slots, groups: Groups::begin(&Where::Auto, 0, false), trust };
+    go_armed(context, store, job, means, started, ends)
 }
 
 /// As [`go`], where signals are waited for already.
 fn go_armed(
     context: &Context,
     store: &Arc<Store>,
-    (job, slots, groups, trust): (JobId, Option<usize>, Result<Groups, String>, Trust),
+    job: JobId,
+    means: Means,
     started: Instant,
     ends: bool,
 ) -> Outcome {
@@ -449,7 +451,7 @@ fn go_armed(
     if let Some(nearby) = nearby.as_ref().filter(|_| !context.quiet && !context.json) {
         complain(&describe_nearby(nearby));
     }
-    with_options(context, store, (slots, nearby, groups, trust), started, |options, counters| {
+    with_options(context, store, nearby, means, started, |options, counters| {
         runner::run(store, job, options, counters).map_err(|error| not_run(store, job, ends, error))
     })
 }
@@ -457,7 +459,8 @@ fn go_armed(
 fn with_options(
     context: &Context,
     store: &Arc<Store>,
-    (slots, nearby, groups, trust): (Option<usize>, Option<Nearby>, Result<Groups, String>, Trust),
+    nearby: Option<Nearby>,
+    Means { slots, groups, trust }: Means,
     started: Instant,
     run: impl FnOnce(&RunOptions<'_>, &Arc<Counters>) -> Result<Report, Failure>,
 ) -> Outcome {

@@ -35,7 +35,8 @@ fn user(option: &str, name: &str) -> Result<Submitter, Failure> {
     Submitter::named(name).map_err(|error| Failure::usage(format!("{option}: {error}")))
 }
 
-fn sandbox(text: &str) -> Result<Mode, String> {
+/// `off`, `best` or `strict`.
+pub fn sandbox(text: &str) -> Result<Mode, String> {
     Mode::parse(text).map_err(|error| error.to_string())
 }
 
@@ -76,12 +77,7 @@ impl TrustArgs {
         if let Some(users) = &self.users {
             add("--users", users.join(",").into());
         }
-        let mode = match self.sandbox {
-            Mode::Off => "off",
-            Mode::Best => "best",
-            Mode::Strict => "strict",
-        };
-        add("--sandbox", mode.into());
+        add("--sandbox", self.sandbox.name().into());
         words.extend(self.allow_root.then(|| "--allow-root".into()));
         words
     }

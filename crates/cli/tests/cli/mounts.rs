@@ -300,7 +300,7 @@ fn status_says_where_a_store_is_mounted_since_when_and_by_whom() {
     let mounts = || place.done(&["status", "--json"]).json()["mounts"].as_array().unwrap().clone();
     assert_eq!(mounts(), Vec::<serde_json::Value>::new());
     let point = place.path("mnt").canonicalize().unwrap();
-    let host = rustix::system::uname().nodename().to_str().unwrap().to_owned();
+    let host = outrigger_store::host::name();
     for (options, read_only, snapshot, shows) in [
         (&[][..], false, None, "process "),
         (&["--read-only"], true, None, ", read-only\n"),

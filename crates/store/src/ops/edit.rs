@@ -15,9 +15,7 @@ use crate::meta::{At, Change, Inode, Meta, PinTarget, ROOT_INODE, SessionKind};
 use crate::session::Session;
 use crate::store::Store;
 use crate::tree::{StorePath, find, require};
-use crate::write::{
-    BeforeSnapshot, CommitTotals, CommitWhen, Item, Progress, WriteOptions, WriteSummary, Writer,
-};
+use crate::write::{BeforeSnapshot, CommitWhen, Item, Progress, WriteOptions, WriteSummary, Writer};
 
 /// What an edit did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,8 +60,8 @@ impl Editor {
     /// Commits; when submitting failed the committer knows why.
     pub fn finish(self, submitted: Result<EditReport>) -> Result<EditReport> {
         match self.writer.finish() {
-            Ok(WriteSummary { totals: CommitTotals { created, changed, removed, .. }, .. }) => {
-                submitted.map(|report| EditReport { counts: Counts { created, changed, removed }, ..report })
+            Ok(WriteSummary { totals, .. }) => {
+                submitted.map(|report| EditReport { counts: totals.into(), ..report })
             }
             Err(error) => match submitted {
                 Err(refused) if refused.kind() != ErrorKind::Cancelled => Err(refused),

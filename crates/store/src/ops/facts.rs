@@ -5,6 +5,7 @@
 
 use crate::meta::SnapshotRow;
 use crate::tree::StorePath;
+use crate::write::CommitTotals;
 
 /// Why a snapshot is there, which says who may delete it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,6 +39,12 @@ pub struct Counts {
     pub changed: u64,
     /// Entries that were removed, those in removed directories among them.
     pub removed: u64,
+}
+
+impl From<CommitTotals> for Counts {
+    fn from(CommitTotals { created, changed, removed, .. }: CommitTotals) -> Self {
+        Self { created, changed, removed }
+    }
 }
 
 /// What a snapshot's tags say.

@@ -123,7 +123,7 @@ fn agents_of_a_mounts_host_read_what_is_written_there_and_others_leave_it_to_the
     std::thread::sleep(Duration::from_secs(2));
     let shown = site.one.done(&["job", "show", "1", "--json"]).json();
     assert_eq!((&shown["splits_waiting"], &shown["being_written"]), (&1.into(), &true.into()), "{shown}");
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host = outrigger_store::host::name();
     assert!(site.one.done(&["job", "show", "1"]).text().contains(&format!("written on {host}")));
     // Nor can who asks for it there; then the job waits as before.
     site.one.done(&["job", "cancel", "1"]);

@@ -89,12 +89,12 @@ pub(super) fn build(location: &S3Location, patience: &Patience, keys: Option<Key
             && builder.get_config_value(&AmazonS3ConfigKey::SecretAccessKey).is_some()
     };
     let keys = match keys {
-        None if !has_keys(&builder) => from_file()?,
+        None if !has_keys(&builder) => match from_file()? {
+            None if !asks_platform(&builder) => return Err(Error::new(ErrorKind::Denied, NO_KEYS)),
+            found => found,
+        },
         keys => keys,
     };
-    if keys.is_none() && !has_keys(&builder) && !asks_platform(&builder) {
-        return Err(Error::new(ErrorKind::Denied, NO_KEYS));
-    }
     if let Some(keys) = keys {
         note::secret(&keys.secret);
         keys.token.iter().for_each(|token| note::secret(token));
