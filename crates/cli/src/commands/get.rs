@@ -30,7 +30,8 @@ Examples:
   outrigger get notes.txt old.txt          one file, as old.txt
   outrigger get a b out                    several, as out/a and out/b
   outrigger get --at nightly tree out      as it was in the newest snapshot tagged nightly
-  outrigger get --version 3 notes.txt n3   an earlier version; `outrigger versions` lists them";
+  outrigger get --version 3 notes.txt n3   an earlier version; `outrigger versions` lists them
+  outrigger get --salvage disk.img out     with zeros where the store is damaged";
 
 /// Restore files and trees
 ///
@@ -54,6 +55,9 @@ pub struct GetArgs {
     /// replace devices, FIFOs and sockets
     #[arg(long)]
     special: bool,
+    /// Restore what is left of damaged files too, with zeros in place of what cannot be read; each such range is named
+    #[arg(long)]
+    salvage: bool,
     #[command(flatten)]
     offload: Offload,
 }
@@ -91,7 +95,8 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
         }
         let _ = total.set(bytes);
     }
-    let options = GetOptions { overwrite: args.overwrite, special: args.special, threads: context.threads };
+    let GetArgs { overwrite, special, salvage, .. } = args;
+    let options = GetOptions { overwrite, special, salvage, threads: context.threads };
     let mut restored = Ok(());
     for Plan { inode, dir, name } in &plans {
         restored = restore(&store, view.at, inode, dir, name.as_deref(), options, &progress);
