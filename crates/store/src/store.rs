@@ -11,6 +11,7 @@ use outrigger_offload::runtime::Runtime;
 
 use crate::backend::{Access, AwayBackend, Backend};
 use crate::config::{CONFIG_FILE, StoreConfig};
+use crate::disk::Reserve;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow::{self, Census};
 use crate::index::{Index, IndexOptions, LoadFooter};
@@ -60,6 +61,8 @@ pub struct Store {
     /// The database's counters were found to be above every pack that is there.
     is_above_packs: AtomicBool,
     stored: StoredBytes,
+    /// What is kept free on the disk of a store in a directory.
+    reserve: Option<Arc<Reserve>>,
 }
 
 /// Who works for the writers beside the processor.
@@ -209,8 +212,9 @@ impl Store {
         }
         let backend = open_packs(&config, dir, read_only, purpose)?;
         let mut census = purpose.census(&meta)?;
-        let store =
+        let mut store =
             Self::assemble(dir, config, Arc::new(meta), backend, read_only, Others::Trust, &mut census)?;
+        store.reserve = (!read_only).then(|| Arc::new(Reserve::of(dir)));
         Ok((store, census))
     }
 
@@ -269,6 +273,7 @@ impl Store {
             devices: OnceLock::new(),
             is_above_packs: AtomicBool::new(false),
             stored: StoredBytes::default(),
+            reserve: None,
         };
         Ok(store)
     }
@@ -463,12 +468,43 @@ impl Store {
     /// `Denied` on a read-only store.
     pub fn session(&self, kind: SessionKind, what: &str) -> Result<Arc<Session>> {
         self.require_writable()?;
+        if kind != SessionKind::Reader {
+            self.tend_reserve();
+        }
         if kind == SessionKind::Writer && self.backend.lists_cheaply() {
             self.raise_counters_once()?;
         }
         let locks = self.locks_dir();
         remove_old_locks(&*self.meta, &locks);
-        Session::open(&self.meta, kind, Some(&locks), what)
+        let open = || Session::open(&self.meta, kind, Some(&locks), what);
+        let opened = match (open(), &self.reserve) {
+            // A reader does without a session; the reserve is for those that can make room.
+            (Err(error), Some(reserve))
+                if error.kind() == ErrorKind::Full && kind != SessionKind::Reader && reserve.give_back() =>
+            {
+                open()
+            }
+            (opened, _) => opened,
+        }?;
+        opened.tend(&self.backend);
+        Ok(opened)
+    }
+
+    /// Before names are changed or something is reclaimed: on a full disk, gives back the room that is kept for that.
+    pub fn tend_reserve(&self) {
+        if let Some(reserve) = &self.reserve {
+            reserve.tend();
+        }
+    }
+
+    /// What keeps content from taking the last room of the disk that packs lie on.
+    pub(crate) fn reserve_of_packs(&self) -> Option<&Arc<Reserve>> {
+        self.reserve.as_ref().filter(|_| self.config.packs.is_none())
+    }
+
+    /// True when packs lie in the store's directory, on its disk.
+    pub fn has_packs_beside(&self) -> bool {
+        self.reserve_of_packs().is_some()
     }
 
     /// Raises the database's counters above all packs, the first time.

@@ -164,7 +164,7 @@ impl Writer {
             frame_devices,
             sequencer,
             vouching,
-            packs: Mutex::new(sink(PackKind::Data).on_host(host)),
+            packs: Mutex::new(sink(PackKind::Data).on_host(host).with_reserve(session.may_use_reserve())),
             commits: Arc::clone(&commits),
             commit: options.commit,
             progress: Arc::clone(progress),
