@@ -21,7 +21,7 @@ pub enum Exit {
 }
 
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
-pub const INTERRUPTED: i32 = 130;
+pub const INTERRUPTED: u8 = 130;
 
 /// Why a command could not do what was asked.
 #[derive(Debug)]

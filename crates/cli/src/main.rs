@@ -13,15 +13,13 @@ mod progress;
 mod tar;
 mod when;
 
-use std::process::ExitCode;
-
 use clap::{CommandFactory, FromArgMatches};
 
-fn main() -> ExitCode {
+fn main() {
     let given: Vec<_> = std::env::args_os().collect();
     if let Some(error) = outrigger_active::sandbox::net::begin(&given) {
         output::complain(&format!("the program's network cannot be made: {error}"));
-        return ExitCode::from(exit::Exit::Failed as u8);
+        std::process::exit(exit::Exit::Failed as i32);
     }
     raise_file_limit();
     outrigger_store::wait::on_long_wait(output::complain);
@@ -40,7 +38,8 @@ fn main() -> ExitCode {
             failure.exit
         }
     };
-    ExitCode::from(exit as u8)
+    // A driver may be at work still.
+    outrigger_offload::end_process(exit as u8)
 }
 
 /// The command's name, with that of its part: `gc`, `node list`.

@@ -76,7 +76,7 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
     };
     let (dest, paths) = (PathBuf::from(dest), args::store_paths(paths)?);
     let store = context.open()?;
-    offload::use_devices(context, &store, &args.offload)?;
+    offload::use_decompressors(context, &store, &args.offload)?;
     let view = context.view(&store, "get", args.at.as_deref())?;
     let mut plans = plan(&store, &view, &paths, &dest)?;
     if let Some(number) = args.version {
