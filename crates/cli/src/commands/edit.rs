@@ -104,7 +104,7 @@ fn check_slash(store: &Store, given: Option<&OsString>, to: &StorePath) -> Resul
 
 pub fn rm(context: &Context, args: RmArgs) -> Outcome {
     let paths = args::store_paths(&args.paths)?;
-    let store = context.open_for_changes()?;
+    let store = context.open_for_commits()?;
     let before = args.before.snapshot(&store, "rm", Vec::new(), &paths)?;
     let report = remove(&store, &paths, args.recursive, before.as_ref())?;
     let before = before::settle(&store, before.as_deref(), report.counts);
@@ -133,7 +133,7 @@ pub fn rm(context: &Context, args: RmArgs) -> Outcome {
 pub fn mv(context: &Context, args: MvArgs) -> Outcome {
     let mut paths = args::store_paths(&args.paths)?;
     let to = last(&mut paths, "where to? Give at least one path, then its new name")?;
-    let store = context.open_for_changes()?;
+    let store = context.open_for_commits()?;
     check_slash(&store, args.paths.last(), &to)?;
     let worked_on = targets(&*store.meta, &paths, &to)?.into_iter().flat_map(|(from, to)| [from, to]);
     let before = args.before.snapshot(&store, "mv", Vec::new(), &worked_on.collect::<Vec<_>>())?;
@@ -144,7 +144,7 @@ pub fn mv(context: &Context, args: MvArgs) -> Outcome {
 pub fn cp(context: &Context, args: CpArgs) -> Outcome {
     let mut paths = args::store_paths(&args.paths)?;
     let to = last(&mut paths, "where to? Give at least one path, then its copy's name")?;
-    let store = context.open_for_changes()?;
+    let store = context.open_for_commits()?;
     check_slash(&store, args.paths.last(), &to)?;
     let snapshot = args.at.as_deref().map(|at| when::resolve(&store, at)).transpose()?;
     let snapshot = snapshot.as_ref().map(|snapshot| snapshot.name.as_str());
