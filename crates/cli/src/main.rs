@@ -15,7 +15,7 @@ mod when;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 
 fn main() -> ExitCode {
     let given: Vec<_> = std::env::args_os().collect();
@@ -25,7 +25,14 @@ fn main() -> ExitCode {
     }
     raise_file_limit();
     outrigger_store::wait::on_long_wait(output::complain);
-    let matches = args::Cli::command().get_matches_from(args::command_line(given));
+    let matches = match args::parse(args::command_line(given)) {
+        Ok(matches) => matches,
+        Err(args::Refused::Parser(error)) => error.exit(),
+        Err(args::Refused::Explained(failure)) => {
+            output::shout(&failure.message);
+            return ExitCode::from(failure.exit as u8);
+        }
+    };
     let cli = args::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let exit = match commands::run(cli, &name(&matches)) {
         Ok(exit) => {

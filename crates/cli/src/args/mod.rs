@@ -1,7 +1,10 @@
 //! What can be written on the command line. Each command's own arguments stand beside what it does, in `commands/`.
 
+mod elsewhere;
+mod groups;
 mod helper;
 pub mod mount_options;
+mod names;
 pub mod values;
 
 use std::path::PathBuf;
@@ -11,8 +14,11 @@ use clap::{Args, Parser, Subcommand};
 use crate::commands as c;
 use crate::operation::LogFlags;
 
+pub use elsewhere::{Refused, parse};
+pub use groups::command;
 pub use helper::command_line;
 pub use mount_options::MountFlags;
+pub use names::{Named, expand, expand_one, expand_paths};
 pub use values::{
     age, check_store, chunker, codec, fingerprint, oracle, policy, profile, size, small_size, store_path,
     store_paths, threads,
@@ -42,6 +48,7 @@ pub struct Cli {
 
 /// What every command understands.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Options of every command")]
 pub struct Globals {
     /// The store: its directory, or postgres://user@host:port/database?schema=NAME (the password comes from PGPASSWORD or ~/.pgpass)
     #[arg(short, long, env = "OUTRIGGER_STORE", global = true, value_name = "DIR")]
@@ -68,6 +75,7 @@ pub enum Command {
     Get(c::get::GetArgs),
     Cat(c::cat::CatArgs),
     Ls(c::ls::LsArgs),
+    Find(c::find::FindArgs),
     Versions(c::versions::VersionsArgs),
     Where(c::whereabouts::WhereArgs),
     Diff(c::diff::DiffArgs),

@@ -22,6 +22,7 @@ const RM_EXAMPLES: &str = "\
 Examples:
   outrigger rm notes.txt
   outrigger rm -r tree old
+  outrigger rm 'tree/*.bak'                 a quoted pattern: stored names that match
   outrigger rm -r tree && outrigger undo    takes it back
   outrigger rm -r --no-snapshot tree && outrigger gc    cannot be taken back, and gives back the space";
 
@@ -41,7 +42,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = RM_EXAMPLES)]
 pub struct RmArgs {
-    /// Paths in the store
+    /// Paths in the store, or quoted patterns
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
     /// Directories too, with all that is in them
@@ -103,8 +104,8 @@ fn check_slash(store: &Store, given: Option<&OsString>, to: &StorePath) -> Resul
 }
 
 pub fn rm(context: &Context, args: RmArgs) -> Outcome {
-    let paths = args::store_paths(&args.paths)?;
     let store = context.open_for_changes()?;
+    let paths = args::expand_paths(&store, At::Now, &args.paths)?;
     let before = args.before.snapshot(&store, "rm", Vec::new(), &paths)?;
     let report = remove(&store, &paths, args.recursive, before.as_ref())?;
     let before = before::settle(&store, before.as_deref(), report.counts);

@@ -11,8 +11,9 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::local::get::{GetOptions, restore};
 use outrigger_store::meta::{At, Inode};
+use outrigger_store::ops::selection::Selection;
 use outrigger_store::ops::{View, listing};
-use outrigger_store::tree::{StorePath, require};
+use outrigger_store::tree::StorePath;
 use outrigger_store::write::ProgressView;
 
 use super::offload::{self, Offload};
@@ -29,6 +30,7 @@ Examples:
   outrigger get notes.txt .                one file, as ./notes.txt
   outrigger get notes.txt old.txt          one file, as old.txt
   outrigger get a b out                    several, as out/a and out/b
+  outrigger get 'logs/*.txt' out           a quoted pattern: stored names that match
   outrigger get --at nightly tree out      as it was in the newest snapshot tagged nightly
   outrigger get --version 3 notes.txt n3   an earlier version; `outrigger versions` lists them";
 
@@ -39,7 +41,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
-    /// Paths in the store, then the directory or file to restore to
+    /// Paths in the store, or quoted patterns; then the directory or file to restore to
     #[arg(required = true, value_name = "PATH> <DEST")]
     paths: Vec<OsString>,
     #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
@@ -70,13 +72,14 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
     let Some((dest, paths)) = args.paths.split_last().filter(|(_, paths)| !paths.is_empty()) else {
         return Err(Failure::usage("where to? Give at least one path, then what to restore it to"));
     };
-    let (dest, paths) = (PathBuf::from(dest), args::store_paths(paths)?);
+    let dest = PathBuf::from(dest);
     let store = context.open()?;
     offload::use_devices(context, &store, &args.offload)?;
     let view = context.view(&store, "get", args.at.as_deref())?;
-    let mut plans = plan(&store, &view, &paths, &dest)?;
+    let named = named(&store, view.at, paths)?;
+    let mut plans = plan(&named, &dest)?;
     if let Some(number) = args.version {
-        take_version(&store, &view, &paths, &mut plans, number)?;
+        take_version(&store, &view, &named, &mut plans, number)?;
     }
     let progress = context.progress(
         &store,
@@ -91,10 +94,12 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
         }
         let _ = total.set(bytes);
     }
-    let options = GetOptions { overwrite: args.overwrite, special: args.special, threads: context.threads };
+    let selection = Selection::default();
+    let options =
+        GetOptions { overwrite: args.overwrite, special: args.special, threads: context.threads, selection };
     let mut restored = Ok(());
     for Plan { inode, dir, name } in &plans {
-        restored = restore(&store, view.at, inode, dir, name.as_deref(), options, &progress);
+        restored = restore(&store, view.at, inode, dir, name.as_deref(), options.clone(), &progress);
         if restored.is_err() {
             break;
         }
@@ -136,15 +141,30 @@ fn summary(counters: &ProgressView, secs: f64) -> String {
     format!("{files}, {} restored in {} ({rate}/s)\n", size(counters.bytes_done), duration(secs))
 }
 
-fn plan(store: &Store, view: &View, paths: &[StorePath], dest: &Path) -> Result<Vec<Plan>, Failure> {
+/// What is to be restored. Who gives a snapshot's name in place of a path is told where it belongs.
+fn named(store: &Store, at: At, paths: &[OsString]) -> Result<Vec<(StorePath, Inode)>, Failure> {
+    args::expand(store, at, paths).map_err(|mut failure| {
+        let is_snapshot =
+            |name: &str| store.meta.snapshots().is_ok_and(|rows| rows.iter().any(|row| row.name == name));
+        match paths.first().and_then(|path| path.to_str()) {
+            Some("latest") => failure.message += "; what is stored now is restored by `outrigger get / DEST`",
+            Some(name) if is_snapshot(name) => {
+                failure.message += &format!("; of a snapshot it is `outrigger get --at {name} / DEST`");
+            }
+            _ => {}
+        }
+        failure
+    })
+}
+
+fn plan(named: &[(StorePath, Inode)], dest: &Path) -> Result<Vec<Plan>, Failure> {
     let into = dest.is_dir() || dest.as_os_str().as_bytes().ends_with(b"/");
     let mut plans = Vec::new();
-    for path in paths {
-        let inode = require(&*store.meta, view.at, path)?;
+    for (path, inode) in named {
         let is_directory = inode.attributes.kind == FileKind::Directory;
         let (dir, name) = match (path.name(), dest.file_name()) {
-            _ if is_directory && paths.len() == 1 => (dest.to_path_buf(), None),
-            (Some(name), _) if into || paths.len() > 1 => (dest.to_path_buf(), Some(name.to_vec())),
+            _ if is_directory && named.len() == 1 => (dest.to_path_buf(), None),
+            (Some(name), _) if into || named.len() > 1 => (dest.to_path_buf(), Some(name.to_vec())),
             (None, _) => return Err(Failure::usage("the root can only be restored alone")),
             (_, Some(name)) => {
                 let dir = dest.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -152,7 +172,7 @@ fn plan(store: &Store, view: &View, paths: &[StorePath], dest: &Path) -> Result<
             }
             (_, None) => return Err(Failure::usage(format!("{} is not a name for a file", dest.display()))),
         };
-        plans.push(Plan { inode, dir, name });
+        plans.push(Plan { inode: inode.clone(), dir, name });
     }
     let mut names: Vec<_> = plans.iter().map(|plan| &plan.name).collect();
     names.sort();
@@ -165,11 +185,11 @@ fn plan(store: &Store, view: &View, paths: &[StorePath], dest: &Path) -> Result<
 fn take_version(
     store: &Store,
     view: &View,
-    paths: &[StorePath],
+    named: &[(StorePath, Inode)],
     plans: &mut [Plan],
     number: u64,
 ) -> Result<(), Failure> {
-    let ([path], [plan]) = (paths, plans) else {
+    let ([(path, _)], [plan]) = (named, plans) else {
         return Err(Failure::usage("--version needs exactly one file"));
     };
     plan.inode.root = version_root(store, view, path, &plan.inode, number)?;

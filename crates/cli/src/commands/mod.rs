@@ -14,6 +14,8 @@ pub mod devices;
 pub mod diff;
 pub mod edit;
 pub mod export;
+mod filter;
+pub mod find;
 pub mod gc;
 pub mod get;
 pub mod import;
@@ -105,6 +107,7 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
         Command::Get(args) => get::run(context, args),
         Command::Cat(args) => cat::run(context, args),
         Command::Ls(args) => ls::run(context, args),
+        Command::Find(args) => find::run(context, args),
         Command::Versions(args) => versions::run(context, args),
         Command::Where(args) => whereabouts::run(context, args),
         Command::Diff(args) => diff::run(context, args),
