@@ -25,11 +25,13 @@ fn main() -> ExitCode {
     }
     raise_file_limit();
     outrigger_store::wait::on_long_wait(output::complain);
+    let json = given.iter().any(|word| word == "--json");
     let matches = match args::parse(args::command_line(given)) {
         Ok(matches) => matches,
-        Err(args::Refused::Parser(error)) => error.exit(),
-        Err(args::Refused::Explained(failure)) => {
-            output::shout(&failure.message);
+        Err(args::Refused::Parser(error)) if !json || !error.use_stderr() => error.exit(),
+        Err(refused) => {
+            let failure = refused.into_failure();
+            output::fail(&failure, json);
             return ExitCode::from(failure.exit as u8);
         }
     };
@@ -41,8 +43,8 @@ fn main() -> ExitCode {
         }
         Err(failure) => {
             operation::ended(failure.exit, Some(&failure.message));
-            if !failure.message.is_empty() && !operation::is_on_stderr() {
-                output::shout(&failure.message);
+            if !operation::is_on_stderr() {
+                output::fail(&failure, json);
             }
             failure.exit
         }

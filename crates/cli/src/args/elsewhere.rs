@@ -37,6 +37,7 @@ pub fn parse(line: Vec<OsString>) -> Result<ArgMatches, Refused> {
     };
     let Some((before, word, rest)) = split(&line) else { return Err(error.into()) };
     let ours = match SAME.iter().find(|(theirs, _)| word == *theirs) {
+        Some(_) if word == "backup" && names_profile(rest)? => &["profile", "run"],
         Some((_, ours)) => *ours,
         None if word == "restore" && Words::of(rest).option(&["--target", "-t"]).is_none() => &["get"],
         None if EXPLAINED.iter().any(|theirs| word == *theirs) => {
@@ -54,6 +55,39 @@ pub enum Refused {
     Parser(Box<Error>),
     /// It is a command of another program.
     Explained(Failure),
+}
+
+impl Refused {
+    /// What to tell a program, in one sentence and what to do.
+    pub fn into_failure(self) -> Failure {
+        let error = match self {
+            Self::Explained(failure) => return failure,
+            Self::Parser(error) => error.to_string(),
+        };
+        let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
+        let message = lines.next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
+        let rest: Vec<&str> = lines.collect();
+        let tip = rest.iter().find_map(|line| line.strip_prefix("tip: "));
+        // An option that is not known is hardly meant as a value.
+        let tip = tip.filter(|tip| !tip.starts_with("to pass")).map(str::to_string);
+        let hint = tip.unwrap_or_else(|| {
+            // Missing arguments are named in lines of their own.
+            let named =
+                rest.iter().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For "));
+            let usage = rest.iter().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or("outrigger");
+            let is_command = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
+            let command: Vec<&str> = usage.split(' ').take_while(is_command).collect();
+            let help = format!("`{} --help` says what there is", command.join(" "));
+            named.copied().chain([help.as_str()]).collect::<Vec<_>>().join(" ")
+        });
+        Failure::usage(format!("{message}; {hint}"))
+    }
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Self {
+        Self::Explained(failure)
+    }
 }
 
 impl From<Error> for Refused {
@@ -93,6 +127,14 @@ fn distance(a: &str, b: &str) -> usize {
         rows.push(row);
     }
     rows[a.len()][b.len()]
+}
+
+/// True if the only word that is no option is a profile of the configuration file.
+fn names_profile(rest: &[OsString]) -> Result<bool, Failure> {
+    match &Words::of(rest).plain[..] {
+        [name] if !name.contains('/') && name != "-" => Ok(super::profiles()?.contains_key(name)),
+        _ => Ok(false),
+    }
 }
 
 /// The words before an unknown command, the command, and the words after it.

@@ -19,6 +19,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
         "Maintenance",
         &[
             "init",
+            "profile",
             "status",
             "stats",
             "check",

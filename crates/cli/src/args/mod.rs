@@ -1,5 +1,6 @@
 //! What can be written on the command line. Each command's own arguments stand beside what it does, in `commands/`.
 
+mod config;
 mod elsewhere;
 mod groups;
 mod helper;
@@ -14,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::commands as c;
 use crate::operation::LogFlags;
 
+pub use config::{Hook, Keep, Profile, profiles};
 pub use elsewhere::{Refused, parse};
 pub use groups::command;
 pub use helper::command_line;
@@ -62,6 +64,9 @@ pub struct Globals {
     /// No progress and no summary; errors only
     #[arg(short, long, global = true)]
     pub quiet: bool,
+    /// A line for each file that is added (A), changed (C) or removed (R)
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
     #[command(flatten)]
     pub log: LogFlags,
 }
@@ -113,6 +118,8 @@ pub enum Command {
     Rule(c::rule::RuleCommand),
     #[command(subcommand)]
     Component(c::component::ComponentCommand),
+    #[command(subcommand)]
+    Profile(c::profile::ProfileCommand),
     Completions(c::shell::CompletionsArgs),
     Man(c::shell::ManArgs),
 }

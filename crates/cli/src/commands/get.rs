@@ -1,6 +1,6 @@
 //! `get`: restores files and trees.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,14 +13,15 @@ use outrigger_store::local::get::{GetOptions, restore};
 use outrigger_store::meta::{At, Inode};
 use outrigger_store::ops::selection::Selection;
 use outrigger_store::ops::{View, listing};
+use outrigger_store::patterns::Patterns;
 use outrigger_store::tree::StorePath;
-use outrigger_store::write::ProgressView;
+use outrigger_store::write::{ProgressView, Step};
 
 use super::offload::{self, Offload};
-use super::{Context, report_skipped, skipped_json};
+use super::{Context, report_skipped, say_entry, skipped_json};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, counted, print_json, print_text, size};
+use crate::output::{Object, count, counted, print_json, print_text, size};
 use crate::progress::{Bar, Total, duration};
 use crate::{interrupt, when};
 
@@ -31,6 +32,7 @@ Examples:
   outrigger get notes.txt old.txt          one file, as old.txt
   outrigger get a b out                    several, as out/a and out/b
   outrigger get 'logs/*.txt' out           a quoted pattern: stored names that match
+  outrigger get tree out --include '*.rs'  a part of it; -n says what that would be
   outrigger get --at nightly tree out      as it was in the newest snapshot tagged nightly
   outrigger get --version 3 notes.txt n3   an earlier version; `outrigger versions` lists them";
 
@@ -56,6 +58,15 @@ pub struct GetArgs {
     /// replace devices, FIFOs and sockets
     #[arg(long)]
     special: bool,
+    /// Of directories, restore only what matches, with all below it; patterns as of `put --exclude`
+    #[arg(long, short = 'i', value_name = "GLOB")]
+    include: Vec<OsString>,
+    /// Of directories, restore nothing that matches, and nothing below it
+    #[arg(long, short = 'e', value_name = "GLOB")]
+    exclude: Vec<OsString>,
+    /// Only say what would be restored, and what of it exists already
+    #[arg(long, short = 'n')]
+    dry_run: bool,
     #[command(flatten)]
     offload: Offload,
 }
@@ -73,6 +84,7 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
         return Err(Failure::usage("where to? Give at least one path, then what to restore it to"));
     };
     let dest = PathBuf::from(dest);
+    let selection = selection(&args)?;
     let store = context.open()?;
     offload::use_devices(context, &store, &args.offload)?;
     let view = context.view(&store, "get", args.at.as_deref())?;
@@ -81,12 +93,15 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
     if let Some(number) = args.version {
         take_version(&store, &view, &named, &mut plans, number)?;
     }
+    if args.dry_run {
+        return planned(context, &store, view.at, &plans, &selection);
+    }
     let progress = context.progress(
         &store,
         "what is there is whole; run the same command again for the rest, it says what exists already",
     );
     let total = Total::default();
-    let bar = Bar::start(&progress, context.quiet, Arc::clone(&total), false);
+    let bar = Bar::start(&progress, context.has_no_bar(), Arc::clone(&total), false);
     if bar.is_some() {
         let mut bytes = 0;
         for plan in &plans {
@@ -94,7 +109,6 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
         }
         let _ = total.set(bytes);
     }
-    let selection = Selection::default();
     let options =
         GetOptions { overwrite: args.overwrite, special: args.special, threads: context.threads, selection };
     let mut restored = Ok(());
@@ -121,6 +135,57 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
         print_text(&summary(&counters, secs))?;
     }
     Ok(report_skipped(&progress))
+}
+
+fn selection(args: &GetArgs) -> Result<Selection, Failure> {
+    let patterns = |what: &str, given: &[OsString]| {
+        Patterns::new(what, &given.iter().map(|pattern| pattern.as_bytes()).collect::<Vec<_>>())
+    };
+    Ok(Selection {
+        include: patterns("--include", &args.include)?,
+        exclude: patterns("--exclude", &args.exclude)?,
+    })
+}
+
+/// Says what would be restored.
+fn planned(context: &Context, store: &Store, at: At, plans: &[Plan], selection: &Selection) -> Outcome {
+    let (mut entries, mut bytes, mut existing) = (0_u64, 0_u64, 0_u64);
+    let mut one = |path: &Path, inode: &Inode| {
+        let is_there = std::fs::symlink_metadata(path)
+            .is_ok_and(|found| !(found.is_dir() && inode.attributes.kind == FileKind::Directory));
+        entries += 1;
+        bytes += inode.root.len();
+        existing += u64::from(is_there);
+        if context.verbose {
+            let step = if is_there { Step::Changed } else { Step::Added };
+            say_entry(context.json, step, path.as_os_str().as_bytes());
+        }
+    };
+    for Plan { inode, dir, name } in plans {
+        let top = match name {
+            Some(name) => dir.join(OsStr::from_bytes(name)),
+            None => dir.clone(),
+        };
+        if inode.attributes.kind != FileKind::Directory {
+            one(&top, inode);
+            continue;
+        }
+        selection.walk::<Failure>(&*store.meta, at, inode.number, &mut |path, entry| {
+            one(&top.join(OsStr::from_bytes(path)), &entry.inode);
+            Ok(())
+        })?;
+    }
+    if context.json {
+        let object = Object::new().with("dry_run", true).with("entries", entries).with("bytes", bytes);
+        print_json(object.with("existing", existing))?;
+    } else if !context.quiet {
+        let entries = counted(entries, "entry", "entries");
+        let (bytes, existing) = (size(bytes), count(existing));
+        print_text(&format!(
+            "would restore {entries}, {bytes}; {existing} of them exist already; nothing was changed\n"
+        ))?;
+    }
+    Ok(Exit::Done)
 }
 
 /// Bytes of a file, or of all files below a directory.

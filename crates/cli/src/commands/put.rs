@@ -148,7 +148,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
         options.before = args.before.snapshot(&store, "put", origins.clone(), &targets)?;
     }
     let total = Total::default();
-    let bar = Bar::start(&progress, context.quiet, Arc::clone(&total), true);
+    let bar = Bar::start(&progress, context.has_no_bar(), Arc::clone(&total), true);
     if bar.is_some() && paths.clone().count() == sources.len() {
         measure(paths.collect(), options.leave_out.patterns.clone(), total);
     }

@@ -110,3 +110,66 @@ fn a_list_says_what_to_put() {
     assert!(place.code(2, &["put", "src", "--files-from", "list"]).err.contains("is not below"));
     place.code(2, &["put", "src", "list", "--files-from", "list"]);
 }
+
+#[test]
+fn a_part_of_a_tree_is_restored() {
+    let place = tree();
+    place.done(&["put", "src", "--to", "t"]);
+    let planned = place.done(&[
+        "get",
+        "t",
+        "out",
+        "--include",
+        "work",
+        "--include",
+        "*.rs",
+        "--exclude",
+        "*.log",
+        "-n",
+    ]);
+    assert!(planned.text().contains("would restore 5 entries"), "{}", planned.text());
+    assert!(!place.path("out").exists());
+    place.done(&["get", "t", "out", "--include", "work", "--include", "*.rs", "--exclude", "*.log"]);
+    assert_eq!(place.read("out/a.rs"), b"a.rs");
+    assert_eq!(place.read("out/work/t/q"), b"work/t/q");
+    for absent in ["b.o", "cache", "marked", "work/z.log"] {
+        assert!(!place.path("out").join(absent).exists(), "{absent}");
+    }
+    // Directories on the way are made, and no others.
+    place.done(&["get", "t", "deep", "--include", "/work/t/q"]);
+    assert_eq!(place.read("deep/work/t/q"), b"work/t/q");
+    assert_eq!(std::fs::read_dir(place.path("deep")).unwrap().count(), 1);
+    let planned = place.done(&["get", "t", "out", "--include", "*.rs", "-n", "--json"]).json();
+    assert_eq!((planned["entries"].as_u64(), planned["existing"].as_u64()), (Some(1), Some(1)));
+    assert!(place.code(2, &["get", "t", "x", "--include", "["]).err.contains("--include `[`"));
+}
+
+#[test]
+fn each_file_gets_a_line() {
+    let place = Place::new();
+    place.write("src/a", "a");
+    place.write("src/d/b", "b");
+    let said = |args: &[&str]| {
+        let text = place.done(args).text();
+        let lines =
+            text.lines().filter(|line| line.as_bytes().get(1) == Some(&b' ') && line.is_char_boundary(2));
+        lines.filter(|line| "ACR".contains(&line[..1])).map(str::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(said(&["put", "src", "--to", "t", "-v"]), ["A t/a", "A t/d", "A t/d/b"]);
+    place.write("src/a", "other");
+    std::fs::remove_file(place.path("src/d/b")).unwrap();
+    assert_eq!(said(&["-v", "put", "src", "--to", "t"]), ["C t/a", "R t/d/b"]);
+    assert_eq!(said(&["put", "src/a", "--to", "one", "-v"]), ["A one"]);
+    assert_eq!(said(&["get", "-v", "t", "out"]), ["A out/a"]);
+    assert_eq!(said(&["cp", "-r", "-v", "t", "u"]), ["A u", "A u/a", "A u/d"]);
+    assert_eq!(said(&["mv", "-v", "one", "two"]), ["R one", "A two"]);
+    assert_eq!(said(&["export", "-v", "u", "u.tar"]).len(), 3);
+    assert_eq!(said(&["import", "-v", "u.tar", "--to", "i"]).len(), 3);
+    assert_eq!(said(&["rm", "-rv", "u"]), ["R u", "R u/a", "R u/d"]);
+    // Data and JSON have standard output for themselves.
+    let tar = place.done(&["export", "-v", "t"]);
+    assert!(tar.err.contains("A a\n"), "{}", tar.err);
+    let put = place.done(&["put", "src", "--to", "w", "-v", "--json"]);
+    assert!(put.json()["files"] == 1 && put.err.contains("A w/a\n"), "{}", put.err);
+    place.code(2, &["put", "src", "-v", "-q"]);
+}

@@ -29,6 +29,7 @@ mod outage;
 mod packs;
 mod placed_on_cluster;
 mod postgres;
+mod profiles;
 mod reach;
 mod readers;
 mod readme;

@@ -29,7 +29,7 @@ use crate::ops::selection::Selection;
 use crate::read::Reader;
 use crate::store::Store;
 use crate::tree::{check_name, show};
-use crate::write::Progress;
+use crate::write::{Progress, Step};
 
 /// How to restore.
 #[derive(Clone, Debug, Default)]
@@ -214,7 +214,10 @@ impl<'a> Walker<'a> {
             _ => self.context.make_other(dir, name, &inode.attributes),
         };
         match made {
-            Ok(()) => Progress::add(&self.context.progress.files_done, 1),
+            Ok(()) => {
+                Progress::add(&self.context.progress.files_done, 1);
+                self.context.progress.entry(Step::Added, || display.into_bytes());
+            }
             Err(why) => self.context.progress.skip(display, why),
         }
         Ok(None)

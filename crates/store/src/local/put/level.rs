@@ -17,7 +17,7 @@ use crate::local::kind_of;
 use crate::local::walk::{list, open_dir, stat};
 use crate::meta::{At, Change, DirEntry, Inode, Meta};
 use crate::tree::WritePolicy;
-use crate::write::Item;
+use crate::write::{Item, Step};
 
 /// A directory being walked.
 pub(super) struct Level {
@@ -30,6 +30,8 @@ pub(super) struct Level {
     pub(super) found: std::vec::IntoIter<Box<[u8]>>,
     pub(super) existing: Existing,
     pub(super) here: Here,
+    /// It is the directory of a single file that is put.
+    pub(super) is_top_parent: bool,
 }
 
 /// A directory's entries in the store, in order, a page at a time: a directory may have a million. What this put itself
@@ -131,6 +133,18 @@ impl Putter<'_> {
         is_own || foreign || self.leaves_out(level, name, is_directory)
     }
 
+    /// Tells who listens what becomes of an entry, by its path in the store.
+    pub(super) fn tell(&self, level: &Level, name: &[u8], step: Step) {
+        self.progress.entry(step, || {
+            let below = join(&level.relative, name);
+            match (&self.top.components[..], level.is_top_parent) {
+                ([], _) => below,
+                (_, true) => self.top.to_bytes(),
+                _ => join(&self.top.to_bytes(), &below),
+            }
+        });
+    }
+
     fn leaves_out(&self, level: &Level, name: &[u8], is_directory: bool) -> bool {
         self.options.leave_out.has(&level.here, name, &join(&level.relative, name), is_directory)
     }
@@ -159,7 +173,18 @@ impl Putter<'_> {
         });
         let found = found.into_iter();
         let existing = if existed { Existing::of(inode) } else { Existing::default() };
-        Ok(Some(Level { dir, display, relative, inode, device, policy, found, existing, here }))
+        Ok(Some(Level {
+            dir,
+            display,
+            relative,
+            inode,
+            device,
+            policy,
+            found,
+            existing,
+            here,
+            is_top_parent: false,
+        }))
     }
 
     pub(super) fn descend(
@@ -187,6 +212,9 @@ impl Putter<'_> {
         };
         if kept.as_ref().is_none_or(|kept| kept.attributes != attributes) {
             let over = was_there && kept.is_none();
+            if !was_there || over {
+                self.tell(level, name, if was_there { Step::Changed } else { Step::Added });
+            }
             self.submit_plain(level.inode, name, inode, attributes, false, over)?;
         }
         let policy = self.policies.below(level.policy, inode)?;
@@ -208,6 +236,7 @@ impl Putter<'_> {
             return Ok(());
         }
         self.summary.removed += 1;
+        self.tell(level, name, Step::Removed);
         if self.writer.is_none() {
             self.plan.remove(self.meta, &self.top, &join(&level.relative, name), &gone.inode)?;
         }

@@ -38,8 +38,8 @@ use crate::policy::set_policy;
 use crate::store::Store;
 use crate::tree::{Overrides, Policies, StorePath, WritePolicy, find};
 use crate::write::{
-    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Oracle, OracleMode, OracleRecord, Progress, Target,
-    WriteOptions, WriteSummary, Writer,
+    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Oracle, OracleMode, OracleRecord, Progress, Step,
+    Target, WriteOptions, WriteSummary, Writer,
 };
 
 /// What to do besides storing.
@@ -333,6 +333,7 @@ impl<'a> Putter<'a> {
             found: Vec::new().into_iter(),
             existing: Existing::default(),
             here: Here::default(),
+            is_top_parent: true,
         };
         self.put_entry(&level, file_name.as_bytes(), name, &stat, existing.as_ref())
     }
@@ -360,6 +361,8 @@ impl<'a> Putter<'a> {
             frame: None,
             oracle,
         });
+        let step = if existing.is_some() { Step::Changed } else { Step::Added };
+        self.progress.entry(step, || target.to_bytes());
         self.submit(item, existing.is_some())
     }
 
