@@ -62,7 +62,7 @@ impl Patterns {
         Ok(all)
     }
 
-    /// Whether an entry matches, by its name or by its path below the top.
+    /// True if an entry matches, by its name or by its path below the top.
     pub fn matches(&self, name: &[u8], path: &[u8]) -> bool {
         let matches = |set: &GlobSet, plain: &[Vec<u8>], bytes: &[u8]| {
             (!set.is_empty() && set.is_match(Path::new(OsStr::from_bytes(bytes))))

@@ -35,11 +35,11 @@ pub struct Profile {
     pub exclude_from: Vec<PathBuf>,
     /// Names that mark directories.
     pub exclude_if_present: Vec<String>,
-    /// Whether caches are left out.
+    /// Leaves caches out.
     pub exclude_caches: bool,
     /// Names of ignore files.
     pub ignore_file: Vec<String>,
-    /// Whether other file systems are left out.
+    /// Leaves other file systems out.
     pub one_file_system: bool,
     /// Tags of the snapshots; the profile's name, if there are none.
     pub tags: Vec<String>,
@@ -104,7 +104,7 @@ fn read(path: &Path) -> Result<Option<BTreeMap<String, Profile>>, Failure> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Failure::io(format!("cannot read {}", path.display()), &error)),
     };
-    // Whoever may write to it can have any command run.
+    // A user who may write to it could have any command run.
     if std::fs::metadata(path).is_ok_and(|found| found.mode() & 0o002 != 0) {
         return Err(Failure::failed(format!(
             "anybody may write to {}, and it says what is run; `chmod o-w` it",

@@ -5,10 +5,11 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{ArgMatches, Command, Error};
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Error};
 
 use super::groups::command;
+use super::suggest::suggest;
 use crate::exit::Failure;
 
 /// Commands that are ours under another name.
@@ -43,7 +44,14 @@ pub fn parse(line: Vec<OsString>) -> Result<ArgMatches, Refused> {
         None if EXPLAINED.iter().any(|theirs| word == *theirs) => {
             return Err(Refused::Explained(explain(&before[1..], word, rest)));
         }
-        None => return Err(suggest(error, &word.to_string_lossy()).into()),
+        None => {
+            return Err(suggest(
+                error,
+                &word.to_string_lossy(),
+                SAME.iter().map(|(word, _)| *word).chain(EXPLAINED),
+            )
+            .into());
+        }
     };
     let words = before.iter().cloned().chain(ours.iter().map(OsString::from)).chain(rest.iter().cloned());
     Ok(command().try_get_matches_from(words)?)
@@ -58,7 +66,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// What to tell a program, in one sentence and what to do.
+    /// The reason for a program: one sentence, and what to do.
     pub fn into_failure(self) -> Failure {
         let error = match self {
             Self::Explained(failure) => return failure,
@@ -94,39 +102,6 @@ impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         Self::Parser(Box::new(error))
     }
-}
-
-/// The error, with the command that was meant, ours or theirs; clap also suggests what looks little like the word.
-fn suggest(mut error: Error, word: &str) -> Error {
-    let ours = command();
-    let ours = ours.get_subcommands().map(Command::get_name);
-    let all = ours.chain(SAME.iter().map(|(word, _)| *word)).chain(EXPLAINED);
-    let near = all.map(|name| (distance(word, name), name)).filter(|(far, name)| far * 3 <= name.len() + 1);
-    match near.min() {
-        Some((_, name)) => {
-            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name.to_string()]))
-        }
-        None => error.remove(ContextKind::SuggestedSubcommand),
-    };
-    error
-}
-
-/// How many letters have to be added, left out, changed, or exchanged with the next one.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
-    for (i, &x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, &y) in b.iter().enumerate() {
-            let mut least = (rows[i][j] + usize::from(x != y)).min(rows[i][j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && (x, a[i - 1]) == (b[j - 1], y) {
-                least = least.min(rows[i - 1][j - 1] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
 }
 
 /// True if the only word that is no option is a profile of the configuration file.

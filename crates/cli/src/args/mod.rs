@@ -6,6 +6,7 @@ mod groups;
 mod helper;
 pub mod mount_options;
 mod names;
+mod suggest;
 pub mod values;
 
 use std::path::PathBuf;

@@ -10,15 +10,15 @@ use outrigger_store::tree::{StorePath, find, require};
 use super::store_path;
 use crate::exit::Failure;
 
-/// What an argument stands for.
+/// The entries that an argument names.
 pub enum Named {
     /// The path that it says.
     Path(StorePath, Inode),
-    /// What its pattern matches, in order of their paths.
+    /// The matches of its pattern, in order of their paths.
     Matches(Vec<(StorePath, Inode)>),
 }
 
-/// What `text` stands for: the entry of this very name, else what it matches as a pattern.
+/// The entry with this very name, else the matches of `text` as a pattern.
 ///
 /// # Errors
 /// When nothing has the name, or matches.
@@ -39,7 +39,7 @@ pub fn expand_one(store: &Store, at: At, text: &OsStr) -> Result<Named, Failure>
     Ok(Named::Matches(found.into_iter().map(|Found { path, inode }| (path, inode)).collect()))
 }
 
-/// What several arguments stand for, in their order. A match below another match goes with that one.
+/// The entries that several arguments name, in their order. A match below another match goes with that one.
 ///
 /// # Errors
 /// As [`expand_one`].

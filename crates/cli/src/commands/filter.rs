@@ -1,4 +1,4 @@
-//! What `put` leaves out of its sources, as options say it.
+//! The options of `put` that leave entries of its sources out.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -12,11 +12,11 @@ use outrigger_store::write::Progress;
 
 use crate::exit::{Failure, plain};
 
-/// What to leave out. It is neither stored nor removed from the store.
+/// Entries to leave out. They are neither stored nor removed from the store.
 #[derive(Args, Clone, Default)]
 pub struct Filter {
-    /// Leave out what matches, and leave it alone in the store; a pattern without `/` is matched against names, others against the path
-    /// below SRC: `/target` is SRC/target and nothing else
+    /// Leave out what matches, and leave it alone in the store. A pattern without `/` is matched against names, others against the
+    /// path below SRC: `/target` is SRC/target and nothing else
     #[arg(long, short = 'e', value_name = "GLOB")]
     pub exclude: Vec<OsString>,
     /// The same with patterns from a file, one a line; empty lines and lines that begin with `#` say nothing
@@ -37,7 +37,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// What is left out of these sources.
+    /// The rules for these sources.
     ///
     /// # Errors
     /// For a pattern that is none, a file that cannot be read, and a list for several sources.

@@ -206,7 +206,7 @@ fn summary(counters: &ProgressView, secs: f64) -> String {
     format!("{files}, {} restored in {} ({rate}/s)\n", size(counters.bytes_done), duration(secs))
 }
 
-/// What is to be restored. Who gives a snapshot's name in place of a path is told where it belongs.
+/// The entries to restore. The error for a snapshot's name in place of a path says where that name belongs.
 fn named(store: &Store, at: At, paths: &[OsString]) -> Result<Vec<(StorePath, Inode)>, Failure> {
     args::expand(store, at, paths).map_err(|mut failure| {
         let is_snapshot =

@@ -70,7 +70,7 @@ impl LsArgs {
     }
 }
 
-/// What is listed: its path, and what it stands for.
+/// A listed entry with its path.
 type Listed = (Vec<u8>, DirEntry);
 
 pub fn run(context: &Context, args: LsArgs) -> Outcome {
@@ -169,7 +169,7 @@ fn sort(kept: &mut [Listed], args: &LsArgs) {
     }
 }
 
-/// What stands before the name in a long line.
+/// Prints all of a long line but the name.
 pub fn line(out: &mut Out, inode: &Inode, human: bool) -> Result<(), Failure> {
     let attributes = &inode.attributes;
     let size = match attributes.kind {

@@ -108,7 +108,7 @@ struct Steps<'a> {
     profile: &'a Profile,
     store: Option<OsString>,
     dry_run: bool,
-    /// What the steps said, as JSON.
+    /// The steps' own output, as JSON.
     said: Object,
 }
 
@@ -117,7 +117,7 @@ impl Steps<'_> {
         let mut exit = self.before();
         if exit == Exit::Done {
             exit = self.step("put", self.put());
-            // What was skipped was named; what was stored has its snapshot.
+            // The put has named what it skipped, and taken its snapshot.
             if let (Exit::Done | Exit::Partial, Some(keep)) = (exit, self.profile.keep) {
                 exit = worse(exit, self.step("keep", self.keep(keep)));
             }

@@ -111,7 +111,7 @@ fn quoted_patterns_match_stored_names() {
     assert_eq!(place.read("out/four.txt"), b"d/sub/four.txt");
     assert!(!place.path("out/three.c").exists());
     assert_eq!(place.done(&["rm", "--no-snapshot", "d/t*"]).text(), "removed 2 files\n");
-    // What lies below a match goes with it.
+    // Entries below a match go with it.
     assert_eq!(
         place.done(&["rm", "-r", "--no-snapshot", "d/**"]).text(),
         "removed 4 files and 1 directory\n"

@@ -1,4 +1,4 @@
-//! What `put` leaves out, and what `get` takes.
+//! Filters of `put` and `get`, and the lines of `-v`.
 
 use crate::run::Place;
 

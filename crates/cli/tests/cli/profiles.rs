@@ -70,7 +70,7 @@ fn failures_are_told_and_what_was_stopped_starts_again() {
     assert!(said.code == 1 && said.err.contains("cannot read src"), "{}", said.err);
     assert_eq!(place.read("log"), b"before home store\nafter 1\nfailed 1\n");
     std::fs::rename(place.path("away"), place.path("src")).unwrap();
-    // What fails first ends it.
+    // The first `before` command that fails ends the run.
     place.write("config.toml", PROFILE.replace("before = [", "before = [[\"false\"], "));
     std::fs::remove_file(place.path("log")).unwrap();
     let said = run(&place, &["backup", "home"]);

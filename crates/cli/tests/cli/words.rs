@@ -1,4 +1,4 @@
-//! What people type first, who come from other programs.
+//! Commands that users of other programs type first.
 
 use crate::run::Place;
 

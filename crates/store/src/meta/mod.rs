@@ -520,8 +520,8 @@ pub trait Meta: Send + Sync {
     }
     /// Up to `limit` entries of `parent`, in bytewise order of names, after `after`; none when there is no such directory.
     fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>>;
-    /// Every name that `directory` has or had, and every state of what it stood for, as far as snapshots and pins keep
-    /// them: in bytewise order of names, the states of a name in the order of time.
+    /// Every name that `directory` has or had, with every state of its inode at the same time, as far as snapshots and
+    /// pins keep them. Names come in bytewise order, the states of a name in the order of time.
     fn history(&self, directory: u64) -> Result<Vec<Era>>;
     /// A fresh range of inode numbers.
     fn reserve_inodes(&self, count: u64) -> Result<std::ops::Range<u64>>;

@@ -27,7 +27,7 @@ struct Level {
     directory: u64,
     prefix: usize,
     names: std::vec::IntoIter<Name>,
-    /// What the last name stood for, not gone through yet.
+    /// Directories of the last name that are not gone through yet.
     below: Vec<(u64, Vec<usize>)>,
 }
 

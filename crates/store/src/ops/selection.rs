@@ -9,13 +9,13 @@ use crate::error::Error;
 use crate::meta::{At, DirEntry, Meta};
 use crate::patterns::Patterns;
 
-/// What is chosen: what `include` matches with all below it (everything, if it is empty), but nothing that `exclude`
-/// matches, and nothing below that.
+/// Chooses the matches of `include` and all below them, or everything if it is empty. Matches of `exclude` and all below
+/// them are never chosen.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// What to take.
+    /// Entries to take.
     pub include: Patterns,
-    /// What to leave out.
+    /// Entries to leave out.
     pub exclude: Patterns,
 }
 

@@ -16,7 +16,7 @@ pub struct Skipped {
     pub why: String,
 }
 
-/// What became of an entry.
+/// The outcome for an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Step {
     /// It is new.
@@ -27,8 +27,10 @@ pub enum Step {
     Removed,
 }
 
+type Listen = dyn Fn(Step, &[u8]) + Send + Sync;
+
 /// Hears of each entry.
-struct Listener(Box<dyn Fn(Step, &[u8]) + Send + Sync>);
+struct Listener(Box<Listen>);
 
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -40,7 +40,7 @@ pub struct GetOptions {
     pub special: bool,
     /// Worker threads.
     pub threads: usize,
-    /// Of a directory, what to restore and what leads there.
+    /// Chooses what is restored of a directory.
     pub selection: Selection,
 }
 

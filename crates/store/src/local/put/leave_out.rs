@@ -1,7 +1,7 @@
-//! What a put leaves out of a source: by patterns, by marks in directories, by ignore files, and all but a list.
+//! A put leaves entries of its source out: by patterns, by marks in directories, by ignore files, and all but a list.
 //!
-//! What is left out is neither stored nor removed from the store, as `rsync` without `--delete-excluded` has it. So the walker
-//! asks here about entries of the source, and about entries of the store that the source does not have.
+//! Entries that are left out are neither stored nor removed from the store, as by `rsync` without `--delete-excluded`. So the
+//! walker asks here about entries of the source, and about entries of the store that the source does not have.
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -19,14 +19,14 @@ const CACHE_TAG: (&[u8], &[u8]) = (b"CACHEDIR.TAG", b"Signature: 8a477f597d28d17
 /// More than any ignore file should have.
 const IGNORE_BYTES_MAX: usize = 4 << 20;
 
-/// What to leave out.
+/// The rules of a put.
 #[derive(Clone, Debug, Default)]
 pub struct LeaveOut {
     /// Names and paths below the source.
     pub patterns: Patterns,
-    /// What is in a directory that has one of these names, but for the name itself.
+    /// Names that mark a directory: its other entries are left out.
     pub if_present: Vec<Vec<u8>>,
-    /// What is in a directory with a valid `CACHEDIR.TAG`, but for the tag.
+    /// A valid `CACHEDIR.TAG` is such a mark, too.
     pub caches: bool,
     /// Names of files that say, as `.gitignore` does, what to leave out below their directory.
     pub ignore_files: Vec<Vec<u8>>,
@@ -68,7 +68,7 @@ impl Listed {
     }
 }
 
-/// What is left out in one directory, besides what the patterns say.
+/// The rules that one directory adds.
 #[derive(Clone, Default)]
 pub(super) struct Here {
     /// The mark that the directory has: all other entries are left out.
@@ -85,7 +85,7 @@ struct Ignored {
 }
 
 impl LeaveOut {
-    /// What is left out in a directory at `relative` with these `names`. Complaints about lines of ignore files go to `complain`.
+    /// Finds the rules that a directory at `relative` with these `names` adds. Complaints about lines of ignore files go to `complain`.
     pub(super) fn enter(
         &self,
         dir: &OwnedFd,
@@ -111,7 +111,7 @@ impl LeaveOut {
         Here { mark, ignored }
     }
 
-    /// Whether the entry `name` of a directory is left out; `path` is its path below the source.
+    /// True if the entry `name` of a directory is left out; `path` is its path below the source.
     pub(super) fn has(&self, here: &Here, name: &[u8], path: &[u8], is_directory: bool) -> bool {
         here.mark.as_ref().is_some_and(|mark| mark != name)
             || self.all_but.as_ref().is_some_and(|listed| !listed.has(path))
