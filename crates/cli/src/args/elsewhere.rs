@@ -371,6 +371,8 @@ mod tests {
             ("restor", "'restore'"),
             ("forgt", "'forget'"),
             ("unmuont", "'unmount'"),
+            ("statu", "'status'"),
+            ("lst", "'ls'"),
         ] {
             let said = explained(&format!("outrigger {wrong}"));
             assert!(said.contains(meant), "{wrong}: {said}");

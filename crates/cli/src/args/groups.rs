@@ -49,7 +49,7 @@ pub fn command() -> Command {
             text += &format!("  {name:12} {about}\n");
         }
     }
-    text += &format!("\n{}\n{{options}}\n\n{{after-help}}", styled("Options of every command"));
+    text += &format!("\n{}\n{{options}}{{after-help}}", styled("Options of every command"));
     command.help_template(text)
 }
 

@@ -1,19 +1,22 @@
 //! Suggests the command that was meant. The parser's own suggestions often look little like the word, and mislead.
 
+use clap::Error;
 use clap::error::{ContextKind, ContextValue};
-use clap::{Command, Error};
 
 use super::groups::command;
 
 /// The error, with the command that was meant: one of ours, or of `theirs`.
 pub fn suggest(mut error: Error, word: &str, theirs: impl Iterator<Item = &'static str>) -> Error {
     let ours = command();
-    let mut all: Vec<&str> = theirs.collect();
-    all.extend(ours.get_subcommands().map(Command::get_name));
-    let near = all.into_iter().map(|name| (distance(word, name), name));
-    let near = near.filter(|(far, name)| far * 3 <= name.len() + 1);
+    let mut all: Vec<(bool, &str)> = theirs.map(|name| (true, name)).collect();
+    all.extend(ours.get_subcommands().map(|ours| (false, ours.get_name())));
+    // Of equally near ones ours, and one that begins so.
+    let near = all
+        .into_iter()
+        .map(|(is_theirs, name)| (distance(word, name), is_theirs, !name.starts_with(word), name))
+        .filter(|(far, .., name)| far * 3 <= name.len() + 1);
     match near.min() {
-        Some((_, name)) => {
+        Some((.., name)) => {
             error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![name.to_string()]))
         }
         None => error.remove(ContextKind::SuggestedSubcommand),

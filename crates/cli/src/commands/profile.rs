@@ -10,13 +10,16 @@
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::Context;
 use crate::args::{self, Hook, Keep, Profile};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, INTERRUPTED, Outcome};
 use crate::output::{Object, complain, print_json, print_text};
 
 const EXAMPLES: &str = "\
@@ -70,11 +73,22 @@ pub fn run(context: &Context, command: ProfileCommand) -> Outcome {
         return Err(Failure::failed(format!("there is no profile `{name}`; there is {there}")));
     };
     let store = context.store_named().map(OsString::from).or(profile.store.clone().map(OsString::from));
-    let mut steps = Steps { context, name: &name, profile, store, dry_run, said: Object::new() };
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // Without it a signal ends the run before its commands in `after`.
+        let _ = signal_hook::flag::register(signal, Arc::clone(&stopped));
+    }
+    let said = Object::new();
+    let mut steps = Steps { context, name: &name, profile, store, dry_run, stopped, said };
     let exit = steps.all();
+    let is_stopped = steps.is_stopped();
     if context.json {
         let Steps { said, .. } = steps;
         print_json(said.with("profile", name.as_str()).with("exit", exit as u8))?;
+    }
+    if is_stopped {
+        complain("stopped; run the profile again to go on");
+        std::process::exit(INTERRUPTED);
     }
     Ok(exit)
 }
@@ -108,6 +122,8 @@ struct Steps<'a> {
     profile: &'a Profile,
     store: Option<OsString>,
     dry_run: bool,
+    /// A signal has come: no further step begins, but those that put things back.
+    stopped: Arc<AtomicBool>,
     /// The steps' own output, as JSON.
     said: Object,
 }
@@ -115,10 +131,14 @@ struct Steps<'a> {
 impl Steps<'_> {
     fn all(&mut self) -> Exit {
         let mut exit = self.before();
+        if self.is_stopped() {
+            exit = Exit::Failed;
+        }
         if exit == Exit::Done {
             exit = self.step("put", self.put());
             // The put has named what it skipped, and taken its snapshot.
-            if let (Exit::Done | Exit::Partial, Some(keep)) = (exit, self.profile.keep) {
+            let goes_on = matches!(exit, Exit::Done | Exit::Partial) && !self.is_stopped();
+            if let Some(keep) = self.profile.keep.filter(|_| goes_on) {
                 exit = worse(exit, self.step("keep", self.keep(keep)));
             }
         }
@@ -129,8 +149,12 @@ impl Steps<'_> {
         worse(exit, self.hooks("always", &self.profile.always, exit))
     }
 
+    fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Relaxed)
+    }
+
     fn before(&self) -> Exit {
-        for hook in &self.profile.before {
+        for hook in self.profile.before.iter().take_while(|_| !self.is_stopped()) {
             let exit = self.hooks("before", std::slice::from_ref(hook), Exit::Done);
             if exit != Exit::Done {
                 return exit;

@@ -77,6 +77,12 @@ fn failures_are_told_and_what_was_stopped_starts_again() {
     assert!(said.code == 1 && said.err.contains("a `before` command of the profile `home`"), "{}", said.err);
     assert_eq!(place.read("log"), b"after 1\nfailed 1\n");
     assert_eq!(place.lines(&["ls"]), [""; 0]);
+    // A signal ends it, and what was stopped is started again.
+    place.write("config.toml", PROFILE.replace("before = [", "before = [\"kill -TERM $PPID\", "));
+    std::fs::remove_file(place.path("log")).unwrap();
+    assert_eq!(run(&place, &["backup", "home"]).code, 130);
+    assert_eq!(place.read("log"), b"after 1\nfailed 1\n");
+    assert_eq!(place.lines(&["ls"]), [""; 0]);
 }
 
 #[test]
