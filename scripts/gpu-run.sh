@@ -25,21 +25,48 @@ step() {
     echo "$name: exit code $code after $((($(date +%s%N) - began) / 1000000)) ms"
 }
 
-# puts LABEL DATA INIT-OPTIONS: a whole put and a whole get, by the processor alone and with whatever is faster; the restored bytes are compared.
+# ms COMMAND…: what it says, and how long it took from its start to its end, which is more than it says of itself.
+ms() {
+    began=$(date +%s%N)
+    "$@"
+    echo "exit code $?, $((($(date +%s%N) - began) / 1000000)) ms"
+}
+
+# puts LABEL DATA INIT-OPTIONS: a whole put and a whole get, by the processor alone, with whatever is faster, and with devices from the first byte on;
+# the restored bytes are compared.
 puts() {
     label=$1 data=$2
     shift 2
     for round in 1 2 3; do
-        for who in off auto auto,codec_slack=1; do
+        for who in off auto auto,open_after=0; do
             rm -rf "$work/store" "$work/back"
             export OUTRIGGER_STORE="$work/store"
             outrigger -q init "$@" || return
             echo "== $label $* $who $round"
-            outrigger put "$data" --to d --offload "$who" --json
+            ms outrigger put "$data" --to d --offload "$who" --json
             [ "$round" = 3 ] || continue
             outrigger -q get d "$work/back" && outrigger-workload compare "$data" "$work/back" && echo "the same"
         done
     done
+}
+
+# What devices may not cost: puts of three bytes, and puts that end while devices are being opened.
+small() {
+    export OUTRIGGER_STORE="$work/small"
+    outrigger -q init || return
+    printf abc >"$work/three"
+    head -c 64M /dev/urandom >"$work/random"
+    for round in 1 2 3 4 5; do
+        for who in off auto auto,open_after=0; do
+            echo "== three bytes, $who $round"
+            ms outrigger -q put "$work/three" --to "three-$who-$round" --no-dedup --offload "$who"
+        done
+        for who in off auto,open_after=1; do
+            echo "== 64 MiB, opening while it ends, $who $round"
+            ms outrigger -q put "$work/random" --to "random-$who-$round" --no-dedup --offload "$who"
+        done
+    done
+    outrigger check --read-data
 }
 
 all() {
@@ -48,27 +75,29 @@ all() {
     work=$(mktemp -d -p /dev/shm)
     trap 'rm -rf "$work"' EXIT
     export OUTRIGGER_CALIBRATION="$work/calibration"
+    export out until work
     { nvidia-smi; nvidia-smi -q -d CLOCK,PERFORMANCE,PCIE 2>/dev/null; lscpu; } >"$out/machine.txt" 2>&1
-    step test 150 "$here/run.sh" test
-    step bench-quick 60 "$here/bench-gpu" --quick --json "$out/bench-quick.json"
     step devices-before 30 outrigger devices
+    step small 40 "$here/run.sh" small
     step calibrate 60 outrigger calibrate --max-bytes 64M
+    step devices-check 20 outrigger devices --check
     step devices 20 outrigger devices
-    step advise 20 outrigger advise
-    step codecs 60 outrigger bench compress --codecs gzip:6,lz4,zstd:1,zstd:3 --blocks 64K,512K,1M --size 256M
     outrigger-workload tree "$work/tree" --files 20000 >/dev/null
     mkdir "$work/stream"
     outrigger-workload stream --len 4g --dedup 0.3 --compress 0.5 >"$work/stream/data"
-    export out until work
     for one in "tree zstd:1" "stream zstd:1" "stream zstd:3" "stream gzip:6"; do
         set -- $one
         step "puts-$1-$2" 60 "$here/run.sh" puts "$1" "$work/$1" --codec "$2"
     done
-    export OUTRIGGER_STORE="$work/store"
-    step devices-check 20 outrigger devices --check
+    # As on a machine with two processors for each GPU.
+    step puts-two-threads 60 taskset -c 0,1 "$here/run.sh" puts tree "$work/tree" --codec gzip:6
+    step test 150 "$here/run.sh" test
+    step codecs 60 outrigger bench compress --codecs gzip:6,lz4,zstd:1,zstd:3 --blocks 64K,512K,1M --size 256M
+    step bench-quick 60 "$here/bench-gpu" --quick --json "$out/bench-quick.json"
+    step advise 20 outrigger advise
     step bench 240 "$here/bench-gpu" --json "$out/bench.json"
-    for name in puts codecs devices calibrate advise bench-quick; do
-        for text in "$out/$name"*.txt; do [ ! -e "$text" ] || { echo "=== $text"; tail -n 40 "$text"; }; done
+    for name in small puts devices-check codecs devices calibrate advise bench-quick; do
+        for text in "$out/$name"*.txt; do [ ! -e "$text" ] || { echo "=== $text"; tail -n 60 "$text"; }; done
     done >"$out/summary.txt"
 }
 
@@ -79,6 +108,7 @@ case $what in
         exec "$here/test-gpu" --nocapture --ignored ;;
     bench) exec "$here/bench-gpu" "$@" ;;
     puts) puts "$@" ;;
+    small) small ;;
     all) all "$@" ;;
     *) sed -n '4,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -34,7 +34,7 @@ impl Exit {
 }
 
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
-pub const INTERRUPTED: i32 = 130;
+pub const INTERRUPTED: u8 = 130;
 
 /// Why a command could not do what was asked.
 #[derive(Debug)]
@@ -93,10 +93,10 @@ fn advice(kind: ErrorKind, message: &str) -> &'static str {
         ErrorKind::Busy if message.contains("try again") => "",
         ErrorKind::Busy => "; another process is using it, try again in a moment",
         ErrorKind::Full => {
-            "; free some space (`outrigger gc` gives back what an unfinished command wrote) and run the command again, what was committed stays"
+            "; remove what is not needed (`outrigger rm`, `outrigger snapshot delete`, then `outrigger gc`), or make room otherwise, and run the command again: what was committed stays"
         }
         ErrorKind::Damaged => {
-            "; `outrigger check --read-data` lists all damage, `check --repair` mends what can be mended"
+            "; `outrigger check --repair` finds all damage and mends what can be mended, and `get --salvage` restores what is left of a file"
         }
         _ => "",
     }

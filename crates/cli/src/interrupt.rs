@@ -45,7 +45,7 @@ pub fn arm_saying(
             if !is_said.load(Ordering::SeqCst) {
                 complain("stopped");
             }
-            std::process::exit(INTERRUPTED);
+            outrigger_offload::end_process(INTERRUPTED);
         });
         let advice = advice();
         said.store(true, Ordering::SeqCst);
@@ -54,7 +54,7 @@ pub fn arm_saying(
         if let Some(locks) = locks {
             close_own_sessions(&*meta, &locks);
         }
-        std::process::exit(INTERRUPTED);
+        outrigger_offload::end_process(INTERRUPTED);
     });
 }
 

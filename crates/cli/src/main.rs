@@ -13,15 +13,13 @@ mod progress;
 mod tar;
 mod when;
 
-use std::process::ExitCode;
-
 use clap::FromArgMatches;
 
-fn main() -> ExitCode {
+fn main() {
     let given: Vec<_> = std::env::args_os().collect();
     if let Some(error) = outrigger_active::sandbox::net::begin(&given) {
         output::complain(&format!("the program's network cannot be made: {error}"));
-        return ExitCode::from(exit::Exit::Failed as u8);
+        std::process::exit(exit::Exit::Failed as i32);
     }
     raise_file_limit();
     outrigger_store::wait::on_long_wait(output::complain);
@@ -32,7 +30,7 @@ fn main() -> ExitCode {
         Err(refused) => {
             let failure = refused.into_failure();
             output::fail(&failure, json);
-            return ExitCode::from(failure.exit as u8);
+            std::process::exit(failure.exit as i32);
         }
     };
     let cli = args::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
@@ -49,7 +47,8 @@ fn main() -> ExitCode {
             failure.exit
         }
     };
-    ExitCode::from(exit as u8)
+    // A driver may be at work still.
+    outrigger_offload::end_process(exit as u8)
 }
 
 /// The command's name, with that of its part: `gc`, `node list`.

@@ -24,35 +24,46 @@ pub struct Missing {
     pub kind: &'static str,
     /// Why, in a sentence without a full stop.
     pub why: String,
+    /// The machine has it, and it could not be opened.
+    pub is_there: bool,
 }
 
-/// Looks for devices and opens those it finds. Loads no driver that is not there, and fails never: what cannot be used is
-/// missing.
+/// Looks for devices and opens those it finds, which may take a second for each. Fails never: what cannot be used is missing.
 pub fn discover() -> Discovered {
+    discover_few(usize::MAX)
+}
+
+/// As [`discover`], but opens at most so many GPUs.
+pub fn discover_few(gpus_max: usize) -> Discovered {
+    crate::loader::use_drivers();
     let mut found = Discovered::default();
-    let missing = |why| Missing { kind: "cuda", why };
-    match cuda::device_count() {
-        Ok(count) => (0..count).for_each(|ordinal| match CudaDevice::open(ordinal) {
+    let missing = |kind, why, is_there| Missing { kind, why, is_there };
+    let gpus = if gpus_max == 0 { Ok(0) } else { cuda::device_count() };
+    let count = *gpus.as_ref().unwrap_or(&0);
+    match gpus {
+        Ok(count) => (0..count.min(gpus_max)).for_each(|ordinal| match CudaDevice::open(ordinal) {
             Ok(device) => found.devices.push(Box::new(device)),
-            Err(fault) => found.missing.push(missing(format!("cuda:{ordinal}: {}", fault.why_missing()))),
+            Err(fault) => {
+                found.missing.push(missing("cuda", format!("cuda:{ordinal}: {}", fault.why_missing()), true));
+            }
         }),
-        Err(why) => found.missing.push(missing(why)),
+        Err(why) => found.missing.push(missing("cuda", why, false)),
     }
     match QatDevice::open(&QatOptions::default()) {
         Ok(device) => found.devices.push(Box::new(device)),
-        Err(why) => found.missing.push(Missing { kind: "qat", why }),
+        Err(why) => found.missing.push(missing("qat", why, false)),
     }
     // Compression on the GPUs that were found; on the first, to say why not.
-    for ordinal in 0..cuda::device_count().unwrap_or(0).max(1) {
+    for ordinal in 0..count.max(1).min(gpus_max) {
         match NvcompDevice::open(&NvcompOptions::of_gpu(ordinal)) {
             Ok(device) => found.devices.push(Box::new(device)),
-            Err(why) => found.missing.push(Missing { kind: "nvcomp", why }),
+            Err(why) => found.missing.push(missing("nvcomp", why, false)),
         }
     }
     // A runtime has no room for more.
     for device in found.devices.split_off(found.devices.len().min(DEVICES_MAX)) {
         let why = format!("{} is one more than {DEVICES_MAX} devices", device.identity().name);
-        found.missing.push(Missing { kind: "more", why });
+        found.missing.push(missing("more", why, false));
     }
     found
 }

@@ -27,6 +27,7 @@ mod discover;
 mod loader;
 pub mod nvcomp;
 pub mod op;
+mod opening;
 pub mod placement;
 pub mod pool;
 pub mod qat;
@@ -47,5 +48,7 @@ pub use cpu::{
 pub use cpu::{apply_filter, apply_filter_into, undo_filter, worst_case};
 pub use detect::SimdLevel;
 pub use device::{Device, TaskError};
-pub use discover::{Discovered, Missing, discover};
+pub use discover::{Discovered, Missing, discover, discover_few};
+pub use loader::end_process;
 pub use op::{Operation, Task};
+pub use opening::Opening;

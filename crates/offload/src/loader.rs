@@ -1,9 +1,11 @@
-//! Libraries of devices, opened at run time.
+//! Libraries of devices, opened at run time, and how a process ends that has opened some.
 
 #![allow(unsafe_code)]
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, c_int};
+use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libloading::Library;
 
@@ -35,6 +37,28 @@ pub(crate) unsafe fn open(path: Option<&OsStr>, names: &[&str]) -> Result<(Libra
 pub(crate) unsafe fn find<T: Copy>(opened: &Library, name: &str) -> Option<T> {
     // SAFETY: the caller's promise.
     unsafe { opened.get::<T>(name.as_bytes()) }.ok().map(|function| *function)
+}
+
+/// Whether a driver may have been called.
+static IN_USE: AtomicBool = AtomicBool::new(false);
+
+/// Drivers are called from now on.
+pub(crate) fn use_drivers() {
+    IN_USE.store(true, Ordering::SeqCst);
+}
+
+/// Ends the process. Where a driver may be at work on another thread, the clean-up of its library is not run: that would take away what
+/// the thread works with. The kernel frees everything. Nothing else is flushed than the standard streams.
+pub fn end_process(code: u8) -> ! {
+    unsafe extern "C" {
+        fn _exit(code: c_int) -> !;
+    }
+    if !IN_USE.load(Ordering::SeqCst) {
+        std::process::exit(code.into());
+    }
+    let _ = (std::io::stdout().flush(), std::io::stderr().flush());
+    // SAFETY: it takes any number, and does not return.
+    unsafe { _exit(code.into()) }
 }
 
 /// What the loader says, which the error keeps to itself.

@@ -14,6 +14,8 @@ use crate::wait;
 
 /// How long a request may wait before that is trouble.
 const PATIENT: Duration = Duration::from_secs(10);
+/// What failed longer ago says nothing of now.
+const RECENT: Duration = Duration::from_secs(30);
 
 /// What is wrong just now.
 #[derive(Default)]
@@ -27,6 +29,8 @@ pub(crate) struct Health {
 struct State {
     /// Since when nothing has worked, and what was said last.
     failing: Option<(Instant, String)>,
+    /// When something failed last.
+    failed: Option<Instant>,
     /// Somebody was told of that.
     is_told: bool,
     /// Requests that wait, in the order in which they began.
@@ -64,7 +68,15 @@ impl Health {
         let mut state = self.lock();
         let since = state.failing.as_ref().map_or_else(Instant::now, |(since, _)| *since);
         state.failing = Some((since, why.to_string()));
+        state.failed = Some(Instant::now());
         since.elapsed() >= long && !std::mem::replace(&mut state.is_told, true)
+    }
+
+    /// How long nothing has worked that was tried; nothing when the last failure is a while ago, since it may work by now.
+    pub fn failing_for(&self) -> Duration {
+        let state = self.lock();
+        let is_recent = state.failed.is_some_and(|failed| failed.elapsed() < RECENT);
+        state.failing.as_ref().filter(|_| is_recent).map_or(Duration::ZERO, |(since, _)| since.elapsed())
     }
 
     /// A request begins.

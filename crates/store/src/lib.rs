@@ -8,6 +8,8 @@ pub mod backend;
 pub mod check;
 pub mod config;
 pub mod copy;
+mod devices;
+pub mod disk;
 pub mod early;
 mod error;
 mod follow;

@@ -21,6 +21,7 @@ use std::time::Duration;
 use outrigger_clock as clock;
 use outrigger_format::{PackId, Root};
 
+use crate::backend::Backend;
 use crate::error::{Context, Error, ErrorKind, Result, Unanswered};
 use crate::meta::{Generation, Meta, PackMark, PackState, PinTarget, SessionId, SessionKind, SessionRow};
 use crate::write::BeforeSnapshot;
@@ -65,6 +66,8 @@ struct Shared {
     /// Of which at most the last one is not known to have happened, or not.
     commits: Mutex<Vec<OpenCommit>>,
     lost: AtomicBool,
+    /// Where the store's packs lie.
+    packs: OnceLock<Arc<dyn Backend>>,
     stop: Mutex<bool>,
     stopped: Condvar,
 }
@@ -75,6 +78,7 @@ pub struct Session {
     renewer: Option<JoinHandle<()>>,
     lock_path: Option<PathBuf>,
     before: OnceLock<Arc<BeforeSnapshot>>,
+    uses_reserve: AtomicBool,
     _lock: Option<File>,
 }
 
@@ -110,13 +114,15 @@ impl Session {
             reliance: Mutex::new(Reliance::new(generation)),
             commits: Mutex::default(),
             lost: AtomicBool::new(false),
+            packs: OnceLock::new(),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
         });
         let renewing = Arc::clone(&shared);
         let renewer = std::thread::spawn(move || renewing.renew());
         let before = OnceLock::new();
-        Ok(Arc::new(Self { shared, renewer: Some(renewer), lock_path, before, _lock: lock }))
+        let uses_reserve = AtomicBool::new(false);
+        Ok(Arc::new(Self { shared, renewer: Some(renewer), lock_path, before, uses_reserve, _lock: lock }))
     }
 
     /// Has writers of this session take `before` in front of their first transaction, as that says. The first call counts.
@@ -127,6 +133,21 @@ impl Session {
     /// What [`Session::take_before`] was given.
     pub(crate) fn before_snapshot(&self) -> Option<&BeforeSnapshot> {
         self.before.get().map(|before| &**before)
+    }
+
+    /// Has these packs tended for as long as it is open.
+    pub(crate) fn tend(&self, packs: &Arc<dyn Backend>) {
+        let _ = self.shared.packs.set(Arc::clone(packs));
+    }
+
+    /// Lets its writers take the room that is kept free on the disk: what they store was acknowledged.
+    pub fn use_reserve(&self) {
+        self.uses_reserve.store(true, Ordering::Relaxed);
+    }
+
+    /// True after [`Session::use_reserve`].
+    pub(crate) fn may_use_reserve(&self) -> bool {
+        self.uses_reserve.load(Ordering::Relaxed)
     }
 
     /// Its number.
@@ -313,6 +334,9 @@ impl Shared {
                 return;
             }
             drop(stop);
+            if let Some(packs) = self.packs.get() {
+                packs.tend();
+            }
             match self.meta.renew(self.id, LEASE_SECS).and_then(|number| self.acknowledge(number)) {
                 Err(error) if error.kind() == ErrorKind::Fenced => {
                     self.lost.store(true, Ordering::Relaxed);

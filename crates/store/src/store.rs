@@ -6,11 +6,13 @@ use std::sync::{Arc, OnceLock};
 
 use outrigger_format::{Fingerprint, Footer, PackId, Place};
 
-use outrigger_offload::FrameDevices;
 use outrigger_offload::runtime::Runtime;
+use outrigger_offload::{FrameDevices, Opening};
 
 use crate::backend::{Access, AwayBackend, Backend};
 use crate::config::{CONFIG_FILE, StoreConfig};
+use crate::devices::StoreDevices;
+use crate::disk::Reserve;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::follow::{self, Census};
 use crate::index::{Index, IndexOptions, LoadFooter};
@@ -56,16 +58,12 @@ pub struct Store {
     pub index: Arc<Index>,
     /// Reads, checks and caches frames.
     pub packs: Arc<PackReader>,
-    devices: OnceLock<Devices>,
+    devices: OnceLock<Arc<StoreDevices>>,
     /// The database's counters were found to be above every pack that is there.
     is_above_packs: AtomicBool,
     stored: StoredBytes,
-}
-
-/// Who works for the writers beside the processor.
-struct Devices {
-    runtime: Arc<Runtime>,
-    table_cache: Option<Arc<TableCache>>,
+    /// What is kept free on the disk of a store in a directory.
+    reserve: Option<Arc<Reserve>>,
 }
 
 /// What a store is opened for.
@@ -209,8 +207,9 @@ impl Store {
         }
         let backend = open_packs(&config, dir, read_only, purpose)?;
         let mut census = purpose.census(&meta)?;
-        let store =
+        let mut store =
             Self::assemble(dir, config, Arc::new(meta), backend, read_only, Others::Trust, &mut census)?;
+        store.reserve = (!read_only).then(|| Arc::new(Reserve::of(dir)));
         Ok((store, census))
     }
 
@@ -269,6 +268,7 @@ impl Store {
             devices: OnceLock::new(),
             is_above_packs: AtomicBool::new(false),
             stored: StoredBytes::default(),
+            reserve: None,
         };
         Ok(store)
     }
@@ -394,33 +394,41 @@ impl Store {
     /// faster, with a table cache if any of them can look chunks up and there are `options` for it. Chunks, names and contents do not depend on it; how frames
     /// are compressed may. Only the first counts.
     pub fn use_devices(&self, runtime: Arc<Runtime>, options: Option<TableCacheOptions>) {
+        self.use_devices_once_open(Opening::over(runtime), options);
+    }
+
+    /// As [`Store::use_devices`], with devices that are opened when there is work enough for them. Writers that are at work then use them, too.
+    pub fn use_devices_once_open(&self, opening: Arc<Opening>, options: Option<TableCacheOptions>) {
         self.devices.get_or_init(|| {
-            if let Some(devices) = FrameDevices::of(&runtime) {
-                self.packs.use_devices(devices);
-            }
-            let asks = crate::write::has_use_for_table_cache(&runtime, &self.config) && !self.read_only;
-            let table_cache = options.filter(|_| asks).map(|options| {
-                let path = Some(self.dir.join(TABLE_CACHE_FILE));
-                let (index, runtime) = (Arc::clone(&self.index), Arc::clone(&runtime));
-                Arc::new(TableCache::start(path, self.config.id, index, runtime, options))
-            });
-            Devices { runtime, table_cache }
+            self.packs.use_devices(Arc::clone(&opening));
+            let options = options.filter(|_| !self.read_only);
+            let options = options.map(|options| (options, self.dir.join(TABLE_CACHE_FILE)));
+            let (config, index) = (self.config.clone(), Arc::clone(&self.index));
+            let devices = StoreDevices { opening, config, options, index, table_cache: OnceLock::new() };
+            // Now, where they are open: so the file is recalled before there is work.
+            devices.table_cache();
+            Arc::new(devices)
         });
     }
 
-    /// Those of the devices that compress.
+    /// What [`Store::use_devices`] was given, for a writer.
+    pub(crate) fn store_devices(&self) -> Option<&Arc<StoreDevices>> {
+        self.devices.get()
+    }
+
+    /// Those of the devices that compress, once they are open.
     pub fn frame_devices(&self) -> Option<&Arc<FrameDevices>> {
         self.packs.devices()
     }
 
-    /// The runtime that was given to [`Store::use_devices`].
+    /// The runtime of the devices that were given to [`Store::use_devices`], once they are open.
     pub fn devices(&self) -> Option<&Arc<Runtime>> {
-        self.devices.get().map(|devices| &devices.runtime)
+        self.devices.get()?.opening.runtime()
     }
 
     /// The table cache that goes with it.
     pub fn table_cache(&self) -> Option<&Arc<TableCache>> {
-        self.devices.get()?.table_cache.as_ref()
+        self.devices.get()?.table_cache()
     }
 
     /// True when nothing may be changed.
@@ -463,12 +471,43 @@ impl Store {
     /// `Denied` on a read-only store.
     pub fn session(&self, kind: SessionKind, what: &str) -> Result<Arc<Session>> {
         self.require_writable()?;
+        if kind != SessionKind::Reader {
+            self.tend_reserve();
+        }
         if kind == SessionKind::Writer && self.backend.lists_cheaply() {
             self.raise_counters_once()?;
         }
         let locks = self.locks_dir();
         remove_old_locks(&*self.meta, &locks);
-        Session::open(&self.meta, kind, Some(&locks), what)
+        let open = || Session::open(&self.meta, kind, Some(&locks), what);
+        let opened = match (open(), &self.reserve) {
+            // A reader does without a session; the reserve is for those that can make room.
+            (Err(error), Some(reserve))
+                if error.kind() == ErrorKind::Full && kind != SessionKind::Reader && reserve.give_back() =>
+            {
+                open()
+            }
+            (opened, _) => opened,
+        }?;
+        opened.tend(&self.backend);
+        Ok(opened)
+    }
+
+    /// Before names are changed or something is reclaimed: on a full disk, gives back the room that is kept for that.
+    pub fn tend_reserve(&self) {
+        if let Some(reserve) = &self.reserve {
+            reserve.tend();
+        }
+    }
+
+    /// What keeps content from taking the last room of the disk that packs lie on.
+    pub(crate) fn reserve_of_packs(&self) -> Option<&Arc<Reserve>> {
+        self.reserve.as_ref().filter(|_| self.config.packs.is_none())
+    }
+
+    /// True when packs lie in the store's directory, on its disk.
+    pub fn has_packs_beside(&self) -> bool {
+        self.reserve_of_packs().is_some()
     }
 
     /// Raises the database's counters above all packs, the first time.

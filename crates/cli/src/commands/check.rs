@@ -17,9 +17,13 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger check                    structures: database, packs, manifests, index
   outrigger check --read-data        also every byte
-  outrigger check --read-data --repair
+  outrigger check --repair           finds all of that, mends what can be mended, and says what to do about the rest
 
 Exit code 3 says that damage was found and is still there. What is not touched by it can be read all the same.";
+
+const REST: &str = "
+what is lost is stored again where its source still has it: `outrigger put --rescan SOURCE`; \
+`outrigger get --salvage` restores what is left of a damaged file";
 
 /// Check that everything is there and undamaged
 #[derive(Args)]
@@ -28,7 +32,7 @@ pub struct CheckArgs {
     /// Read every frame, and compute every chunk's fingerprint
     #[arg(long)]
     read_data: bool,
-    /// Mend what can be mended
+    /// Read every frame, too, and mend what can be mended from what is undamaged
     #[arg(long)]
     repair: bool,
 }
@@ -50,6 +54,7 @@ pub fn run(context: &Context, args: CheckArgs) -> Outcome {
             size(get(&shown.bytes_expected))
         )
     });
+    let args = CheckArgs { read_data: args.read_data || args.repair, ..args };
     let options = CheckOptions { read_data: args.read_data, repair: args.repair, threads: context.threads };
     let report = check(&store, &options, &progress);
     drop(bar);
@@ -81,6 +86,9 @@ fn describe(report: &CheckReport, args: &CheckArgs, quiet: bool, secs: f64) -> S
         let mendable = report.findings.iter().any(|finding| finding.mendable && !finding.mended);
         if mendable && !args.repair {
             text += "; `outrigger check --repair` mends what can be mended";
+        }
+        if args.repair && report.damaged > report.mended {
+            text += REST;
         }
         return text + "\n";
     }

@@ -64,16 +64,16 @@ pub fn machine(context: &Context, simulated: &Simulated) -> Result<(Runtime, Vec
         let options = SimOptions { replay: true, ..SimOptions::new(format!("sim:{n}"), *speed) };
         found.devices.push(Box::new(SimDevice::new(options)));
     }
-    Ok((runtime_of(context, found.devices, policy)?, found.missing))
+    Ok((runtime_of(context.threads, found.devices, policy)?, found.missing))
 }
 
 /// A runtime of the processor and these devices, with what was calibrated of them.
 pub fn runtime_of(
-    context: &Context,
+    threads: usize,
     devices: Vec<Box<dyn Accelerator>>,
     policy: Policy,
 ) -> Result<Runtime, Failure> {
-    let builder = Runtime::builder().cpu_threads(context.threads).calibration(saved()?).policy(policy);
+    let builder = Runtime::builder().cpu_threads(threads).calibration(saved()?).policy(policy);
     Ok(devices.into_iter().fold(builder, |builder, device| builder.device(device)).build())
 }
 
@@ -182,7 +182,7 @@ fn describe(
             if identity.zero_copy && identity.memory_bytes == 0 { ", in the host's memory" } else { "" };
         text += &format!("{:10} {} ({}){memory}{copy}\n", identity.name, identity.model, identity.driver);
     }
-    for Missing { kind, why } in missing {
+    for Missing { kind, why, .. } in missing {
         text += &format!("{kind:10} missing: {why}\n");
     }
     let known = |identity: &&Identity| calibration.of_device(&identity.key()).next().is_some();

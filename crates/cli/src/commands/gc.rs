@@ -130,7 +130,7 @@ pub fn left_alone(unreadable: &[String]) -> Exit {
     if unreadable.is_empty() {
         return Exit::Done;
     }
-    complain("`outrigger check --read-data` lists all damage, `check --repair` mends what can be mended");
+    complain("`outrigger check --repair` finds all damage, and mends what can be mended");
     Exit::Damaged
 }
 
@@ -155,6 +155,12 @@ fn describe(report: &GcReport, secs: f64) -> String {
     if report.chunks_packed > 0 {
         let chunks = counted(report.chunks_packed, "chunk", "chunks");
         text += &format!("packed {chunks} of small files that ended mounts had left in the database\n");
+    }
+    if report.packs_without_room > 0 {
+        text += &format!(
+            "{} in part, and could not be emptied: the disk has no room for copies of what is in use; remove something, or free some space, and run it again\n",
+            counted(report.packs_without_room, "pack is used", "packs are used")
+        );
     }
     if report.packs_waiting > 0 {
         text += &format!(

@@ -34,7 +34,8 @@ Examples:
   outrigger get 'logs/*.txt' out           a quoted pattern: stored names that match
   outrigger get tree out --include '*.rs'  a part of it; -n says what that would be
   outrigger get --at nightly tree out      as it was in the newest snapshot tagged nightly
-  outrigger get --version 3 notes.txt n3   an earlier version; `outrigger versions` lists them";
+  outrigger get --version 3 notes.txt n3   an earlier version; `outrigger versions` lists them
+  outrigger get --salvage disk.img out     with zeros where the store is damaged";
 
 /// Restore files and trees
 ///
@@ -67,6 +68,9 @@ pub struct GetArgs {
     /// Only say what would be restored, and what of it exists already
     #[arg(long, short = 'n')]
     dry_run: bool,
+    /// Restore what is left of damaged files too, with zeros in place of what cannot be read; each such range is named
+    #[arg(long)]
+    salvage: bool,
     #[command(flatten)]
     offload: Offload,
 }
@@ -86,7 +90,7 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
     let dest = PathBuf::from(dest);
     let selection = selection(&args)?;
     let store = context.open()?;
-    offload::use_devices(context, &store, &args.offload)?;
+    offload::use_decompressors(context, &store, &args.offload)?;
     let view = context.view(&store, "get", args.at.as_deref())?;
     let named = named(&store, view.at, paths)?;
     let mut plans = plan(&named, &dest)?;
@@ -109,8 +113,8 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
         }
         let _ = total.set(bytes);
     }
-    let options =
-        GetOptions { overwrite: args.overwrite, special: args.special, threads: context.threads, selection };
+    let GetArgs { overwrite, special, salvage, .. } = args;
+    let options = GetOptions { overwrite, special, salvage, threads: context.threads, selection };
     let mut restored = Ok(());
     for Plan { inode, dir, name } in &plans {
         restored = restore(&store, view.at, inode, dir, name.as_deref(), options.clone(), &progress);

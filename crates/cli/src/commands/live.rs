@@ -118,7 +118,7 @@ fn until_signal() -> Receiver<()> {
             signals.next();
             let _ = sender.send(());
             signals.next();
-            std::process::exit(INTERRUPTED);
+            outrigger_offload::end_process(INTERRUPTED);
         });
     } else {
         std::mem::forget(sender);

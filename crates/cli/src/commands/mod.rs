@@ -298,7 +298,7 @@ pub fn report_skipped(progress: &Progress) -> Exit {
     }
     if progress.damaged.load(std::sync::atomic::Ordering::Relaxed) > 0 {
         complain(
-            "stored data is damaged; `outrigger check --read-data` lists all damage, `check --repair` mends what can be mended",
+            "stored data is damaged; `outrigger check --repair` finds all damage and mends what can be mended, and `get --salvage` restores what is left of a file",
         );
         Exit::Damaged
     } else if skipped.is_empty() {

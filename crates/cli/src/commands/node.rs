@@ -214,7 +214,7 @@ fn stop_on_signal(store: &Arc<Store>, stop: &Arc<AtomicBool>) {
         for _ in signals.forever() {
             if stop.swap(true, Ordering::Relaxed) {
                 interrupt::close_sessions(&store);
-                std::process::exit(crate::exit::INTERRUPTED);
+                outrigger_offload::end_process(crate::exit::INTERRUPTED);
             }
             complain("finishing what runs; another signal ends it at once");
         }

@@ -1,12 +1,13 @@
 //! Which devices a store's writers may give work to, and what these did, with the table cache.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use clap::Args;
 use outrigger_offload::placement::{Policy, default_path};
 use outrigger_offload::runtime::{DeviceMetrics, Runtime};
 use outrigger_offload::sim::{SimDevice, SimOptions, Speed};
-use outrigger_offload::{Discovered, Missing, discover};
+use outrigger_offload::{Discovered, Missing, Opening, discover_few};
 use outrigger_store::Store;
 use outrigger_store::table_cache::{Asked, Sharing, TableCacheOptions, TableCacheStats};
 use outrigger_store::write::Progress;
@@ -24,7 +25,18 @@ enum Who {
     /// Nobody.
     Nobody,
     /// A simulated device of this speed.
-    Simulated(Speed),
+    Simulated(Speed, Opens),
+}
+
+/// How a simulated device is opened.
+#[derive(Clone, Copy, Debug)]
+enum Opens {
+    /// Before the first byte.
+    AtOnce,
+    /// As a real one, which takes so long.
+    Within(Duration),
+    /// As a real one that cannot be opened.
+    Never,
 }
 
 /// Who may work beside the processor, and from which thresholds on.
@@ -95,42 +107,110 @@ fn who(text: &str) -> Result<Who, String> {
     match text.split_once(':') {
         None if text == "auto" => Ok(Who::Auto),
         None if text == "off" => Ok(Who::Nobody),
-        Some(("sim", preset)) => devices::named_preset(preset).map(|(_, speed)| Who::Simulated(speed)),
+        Some(("sim", sim)) => {
+            let (preset, opens) = match sim.split_once('@') {
+                None => (sim, Opens::AtOnce),
+                Some((preset, "never")) => (preset, Opens::Never),
+                Some((preset, secs)) => {
+                    let secs = secs.parse().map_err(|_| format!("`{secs}`: use whole seconds, or never"))?;
+                    (preset, Opens::Within(Duration::from_secs(secs)))
+                }
+            };
+            devices::named_preset(preset).map(|(_, speed)| Who::Simulated(speed, opens))
+        }
         _ => Err(format!("`{text}`: use auto, off or sim:PRESET")),
     }
 }
 
-/// Lets writers and readers of `store` use devices. Where there are none, nothing is started.
+/// Devices that were opened, or are being opened: the end of the process frees them sooner than we do.
+static KEPT: Mutex<Vec<Arc<Opening>>> = Mutex::new(Vec::new());
+
+/// So many threads give work to one GPU.
+const THREADS_PER_GPU: usize = 16;
+
+/// Lets writers and readers of `store` use devices, which are opened when there is work enough for them. Where there are none, nothing is started.
 pub fn use_devices(context: &Context, store: &Store, offload: &Offload) -> Result<(), Failure> {
-    if let Some(runtime) = runtime(context, offload)? {
-        let options = |sharing| TableCacheOptions { sharing, ..TableCacheOptions::default() };
-        store.use_devices(runtime, offload.table_cache.0.map(options));
-    }
+    offer(context, store, offload, context.threads.div_ceil(THREADS_PER_GPU))
+}
+
+/// The same for commands that only read: GPUs do not decompress.
+pub fn use_decompressors(context: &Context, store: &Store, offload: &Offload) -> Result<(), Failure> {
+    offer(context, store, offload, 0)
+}
+
+fn offer(
+    context: &Context,
+    store: &Store,
+    Offload { offload, table_cache }: &Offload,
+    gpus_max: usize,
+) -> Result<(), Failure> {
+    let Wish { who, policy, .. } = offload.clone();
+    let is_simulated = matches!(who, Who::Simulated(_, Opens::AtOnce));
+    let opening = if matches!(who, Who::Nobody) {
+        return Ok(());
+    } else if is_simulated || policy.open_after == 0 {
+        let found = found(who, gpus_max);
+        complain_of_missing(&found.missing);
+        if found.devices.is_empty() {
+            return Ok(());
+        }
+        Opening::over(Arc::new(devices::runtime_of(context.threads, found.devices, policy)?))
+    } else {
+        let threads = context.threads;
+        Opening::after(policy.open_after.saturating_mul(threads as u64), move || {
+            let found = found(who, gpus_max);
+            complain_of_missing(&found.missing);
+            if found.devices.is_empty() {
+                return None;
+            }
+            let runtime = devices::runtime_of(threads, found.devices, policy);
+            runtime.map_err(|failure| complain(&failure.message)).ok()
+        })
+    };
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&opening));
+    let options = |sharing| TableCacheOptions { sharing, ..TableCacheOptions::default() };
+    store.use_devices_once_open(opening, table_cache.0.map(options));
     Ok(())
 }
 
-/// A runtime of the processor and the devices that may work; `None` where there are none.
-pub fn runtime(context: &Context, offload: &Offload) -> Result<Option<Arc<Runtime>>, Failure> {
-    runtime_and_missing(context, offload).map(|(runtime, _)| runtime)
+/// Looks for devices and opens them.
+fn found(who: Who, gpus_max: usize) -> Discovered {
+    let Who::Simulated(speed, opens) = who else { return discover_few(gpus_max) };
+    let mut found = Discovered::default();
+    match opens {
+        Opens::Never => {
+            found.missing.push(Missing { kind: "sim", why: "sim:0: it was to be so".into(), is_there: true })
+        }
+        Opens::Within(time) => outrigger_clock::sleep(time),
+        Opens::AtOnce => {}
+    }
+    if found.missing.is_empty() {
+        found.devices.push(Box::new(SimDevice::new(SimOptions::new("sim:0", speed))));
+    }
+    found
 }
 
-/// The same, with what was looked for and is not there.
+/// Says which devices this machine has that could not be opened.
+fn complain_of_missing(missing: &[Missing]) {
+    let failed = missing.iter().filter(|missing| missing.is_there);
+    failed.for_each(|missing| {
+        complain(&format!("a device cannot be opened, and is left out: {}", missing.why))
+    });
+}
+
+/// A runtime of the processor and all devices that may work, when they are open, and what was looked for and is not there. No runtime where there are no devices.
 pub fn runtime_and_missing(
     context: &Context,
     Offload { offload, .. }: &Offload,
 ) -> Result<(Option<Arc<Runtime>>, Vec<Missing>), Failure> {
-    let Discovered { devices: found, missing } = match offload.who {
-        Who::Nobody => return Ok((None, Vec::new())),
-        Who::Auto => discover(),
-        Who::Simulated(speed) => {
-            let device = SimDevice::new(SimOptions::new("sim:0", speed));
-            Discovered { devices: vec![Box::new(device)], missing: Vec::new() }
-        }
-    };
+    if matches!(offload.who, Who::Nobody) {
+        return Ok((None, Vec::new()));
+    }
+    let Discovered { devices: found, missing } = found(offload.who, usize::MAX);
     if found.is_empty() {
         return Ok((None, missing));
     }
-    let runtime = devices::runtime_of(context, found, offload.policy.clone())?;
+    let runtime = devices::runtime_of(context.threads, found, offload.policy.clone())?;
     Ok((Some(Arc::new(runtime)), missing))
 }
 

@@ -88,7 +88,7 @@ pub fn run(context: &Context, command: ProfileCommand) -> Outcome {
     }
     if is_stopped {
         complain("stopped; run the profile again to go on");
-        std::process::exit(INTERRUPTED);
+        std::process::exit(INTERRUPTED.into());
     }
     Ok(exit)
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use outrigger_fuse::control::Client;
+use outrigger_fuse::live;
 use outrigger_fuse::mounts;
 
 use super::Context;
@@ -39,14 +40,15 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
     }
     // The mount has stored everything when it hangs up. Its source is the store's directory. Only a mount for writing listens there.
     let row = mounts::at(&point).ok().flatten().filter(|row| !row.read_only);
-    let mount = row.and_then(|row| Client::connect(&row.source).ok().flatten());
+    let mount = row.as_ref().and_then(|row| Client::connect(&row.source).ok().flatten());
     match mounts::unmount(&point, args.lazy) {
-        Ok(()) => {
-            if let (Some(mount), false) = (mount, args.lazy) {
+        Ok(()) => match (mount, row) {
+            (Some(mount), Some(row)) if !args.lazy => {
                 mount.wait_for_end();
+                is_stored(&row.source)
             }
-            Ok(Exit::Done)
-        }
+            _ => Ok(Exit::Done),
+        },
         Err(error) if error.kind() == ErrorKind::ResourceBusy && mounts::is_dead(&point) => {
             Err(Failure::failed(format!(
                 "the process of the mount at {shown} has ended, and files in it are still open (`fuser -vm` names who has); `unmount --lazy` takes it away. What was acknowledged is in the store, or its next mount brings it there"
@@ -57,6 +59,19 @@ pub fn run(_: &Context, args: &UnmountArgs) -> Outcome {
         ))),
         Err(error) => Err(Failure::io(format!("cannot unmount {shown}"), &error)),
     }
+}
+
+/// Fails if the mount of the store in this directory, which has ended, could not store everything.
+fn is_stored(dir: &Path) -> Outcome {
+    let staging = live::staging_dir(dir);
+    // Else another mount has begun, which takes it over.
+    if staging.exists() && Client::connect(dir).ok().flatten().is_none() {
+        return Err(Failure::failed(format!(
+            "it is unmounted, but what was written last could not be stored, and is kept in {}; the next mount or command stores it, or says why not",
+            staging.display()
+        )));
+    }
+    Ok(Exit::Done)
 }
 
 /// True when a store is mounted at exactly `point`.

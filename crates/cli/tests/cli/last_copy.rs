@@ -1,6 +1,7 @@
 //! Ordinary commands destroy no last copy: another source replaces nothing unasked, and what a command removes or replaces can be taken back.
 
 use std::fs;
+use std::process::Command;
 
 use outrigger_workload::postgres::Server;
 
@@ -21,25 +22,45 @@ fn automatic(place: &Place) -> usize {
     list["snapshots"].as_array().unwrap().iter().filter(|snapshot| snapshot["kind"] == "automatic").count()
 }
 
+/// A workplace whose store is in PostgreSQL; `None` where there is no server.
+fn shared() -> Option<Place> {
+    let server = Server::shared()?;
+    let place = Place::empty();
+    let url = server.url(&server.fresh());
+    let packs = place.path("packs");
+    fs::create_dir(&packs).unwrap();
+    place.done(&["-s", &url, "init", "--packs", &format!("file:{}", packs.display())]);
+    Some(place.of(&url))
+}
+
 #[test]
 fn another_source_replaces_nothing_unless_that_is_meant() {
-    let place = Place::new();
+    replaces_nothing(&Place::new());
+}
+
+#[test]
+fn another_source_replaces_nothing_that_hosts_share() {
+    let Some(place) = shared() else { return };
+    replaces_nothing(&place);
+}
+
+fn replaces_nothing(place: &Place) {
     place.write("work/docs/a", "work");
     place.write("private/docs/b", "private");
     place.done(&["put", "work/docs"]);
-    refused(&place, &["put", "private/docs"], "--replace-source");
+    refused(place, &["put", "private/docs"], "--replace-source");
     // Another host's directory of the same path is another source.
     let mut command = place.command(&["put", "work/docs"]);
     let said: Said = command.env("OUTRIGGER_HOST", "elsewhere").output().unwrap().into();
     assert!(said.code == 2 && said.err.contains("--replace-source"), "{}", said.err);
     // Nor is a directory above or below it replaced.
     place.done(&["put", "work/docs", "--to", "above/docs"]);
-    refused(&place, &["put", "private/docs", "--to", "above"], "--replace-source");
+    refused(place, &["put", "private/docs", "--to", "above"], "--replace-source");
     place.done(&["put", "work/docs"]);
     assert_eq!(place.lines(&["ls", "docs"]), ["a"]);
     place.done(&["put", "private/docs", "--replace-source"]);
     assert_eq!(place.lines(&["ls", "docs"]), ["b"]);
-    refused(&place, &["put", "work/docs"], "--replace-source");
+    refused(place, &["put", "work/docs"], "--replace-source");
     place.done(&["undo"]);
     assert_eq!(place.lines(&["ls", "docs"]), ["a"]);
     // It remembers again what it mirrored before.
@@ -73,6 +94,33 @@ fn a_disk_that_is_not_mounted_empties_nothing() {
     place.done(&["gc"]);
     place.done(&["undo"]);
     assert_eq!(place.done(&["cat", "photos/one", "photos/two"]).text(), "12");
+}
+
+#[test]
+fn another_file_system_at_the_same_place_replaces_nothing() {
+    let place = Place::new();
+    place.write("disk/note", "the disk is not mounted");
+    let mounted = |script: &str| {
+        let script = format!("mount -t tmpfs none disk && {script}");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]).current_dir(place.path(""));
+        command.env("OUTRIGGER_STORE", "store").env("OUTRIGGER", env!("CARGO_BIN_EXE_outrigger"));
+        Said::from(command.output().unwrap())
+    };
+    let is_tmpfs = || Command::new("stat").args(["-f", "-c", "%T"]).arg(place.path("disk")).output().unwrap();
+    if mounted("true").code != 0 || is_tmpfs().stdout.starts_with(b"tmpfs") {
+        outrigger_workload::skipped!("no other file system can be mounted here");
+        return;
+    }
+    let put = "echo 1 > disk/photo && \"$OUTRIGGER\" put disk";
+    let said = mounted(put);
+    assert_eq!(said.code, 0, "{}", said.err);
+    refused(&place, &["put", "disk"], "another file system");
+    assert_eq!(place.lines(&["ls", "disk"]), ["photo"]);
+    // Mounted again it is the same one.
+    assert_eq!(mounted(put).code, 0);
+    place.done(&["put", "disk", "--replace-source"]);
+    assert_eq!(place.lines(&["ls", "disk"]), ["note"]);
 }
 
 #[test]
@@ -119,16 +167,18 @@ fn takes_back(place: &Place) {
     place.write("tree/a", "one");
     place.write("tree/b/c", "two");
     place.write("other", "three");
+    fs::hard_link(place.path("tree/a"), place.path("tree/linked")).unwrap();
     place.done(&["put", "tree"]);
     place.done(&["put", "other"]);
     let archive = place.done(&["export", "tree"]).out;
     let before = lines();
     place.write("tree/a", "longer than one");
     fs::remove_file(place.path("tree/b/c")).unwrap();
-    let commands: [&[&str]; 5] = [
+    let commands: [&[&str]; 6] = [
         &["put", "tree"],
         &["rm", "-r", "tree"],
         &["rm", "tree/a"],
+        &["rm", "tree/linked"],
         &["mv", "other", "tree/a"],
         &["cp", "other", "tree/a"],
     ];
@@ -144,7 +194,7 @@ fn takes_back(place: &Place) {
     place.done(&["rm", "tree/a"]);
     place.done(&["undo"]);
     place.done(&["undo"]);
-    assert_eq!(place.lines(&["ls", "tree"]), ["b"]);
+    assert_eq!(place.lines(&["ls", "tree"]), ["b", "linked"]);
     place.done(&["undo"]);
     assert_eq!(lines(), before);
     // An archive goes over what is there.
@@ -164,13 +214,8 @@ fn what_a_command_removed_or_replaced_can_be_taken_back() {
 
 #[test]
 fn the_same_of_a_store_that_hosts_share() {
-    let Some(server) = Server::shared() else { return };
-    let place = Place::empty();
-    let url = server.url(&server.fresh());
-    let packs = place.path("packs");
-    fs::create_dir(&packs).unwrap();
-    place.done(&["-s", &url, "init", "--packs", &format!("file:{}", packs.display())]);
-    takes_back(&place.of(&url));
+    let Some(place) = shared() else { return };
+    takes_back(&place);
 }
 
 #[test]
@@ -181,6 +226,7 @@ fn what_changes_nothing_leaves_no_snapshot_and_opting_out_leaves_none() {
     place.done(&["put", "docs"]);
     place.write("docs/b", "2");
     place.done(&["put", "docs"]);
+    place.done(&["put", "--rescan", "docs"]);
     assert_eq!(automatic(&place), 0, "nothing was removed or replaced");
     place.done(&["rm", "--no-snapshot", "docs/a"]);
     assert_eq!(automatic(&place), 0);

@@ -59,7 +59,7 @@ fn a_card_that_compresses_nothing_is_cut_off_and_put_says_so() {
     done(&place, &["policy", "set", "/", "codec=gzip:6@qat,gzip:1@cpu"]);
     let text: String = (0..400_000).map(|n| format!("{n} and {}\n", n * 7 % 1000)).collect();
     std::fs::write(place.path("file"), &text).unwrap();
-    let offload = "auto,check_every=1,check_first=1000,codec_slack=1000000";
+    let offload = "auto,open_after=0,check_every=1,check_first=1000,codec_slack=1000000";
     let put = ["put", "file", "--offload", offload, "--json"];
     let said = with_qat(&place, &library, &put);
     assert_eq!(said.code, 0, "{}", said.err);
@@ -77,8 +77,8 @@ fn a_card_that_compresses_nothing_is_cut_off_and_put_says_so() {
     assert!(found.iter().all(|(encoding, _)| encoding.starts_with("gzip")), "{found:?}");
     assert!(done(&place, &["cat", "file"]).text() == text);
     // No card at all: that is said once, too.
-    let said =
-        with_qat(&place, Path::new("/nowhere/libqatzip.so"), &["put", "file", "--to", "again", "--no-dedup"]);
+    let put = ["put", "file", "--to", "again", "--no-dedup", "--offload", "auto,open_after=0"];
+    let said = with_qat(&place, Path::new("/nowhere/libqatzip.so"), &put);
     assert!(said.err.contains("meant for a device that is not there"), "{}", said.err);
     assert_eq!(said.err.lines().count(), 1, "{}", said.err);
 }
@@ -302,6 +302,30 @@ fn a_put_may_have_a_device_hash_and_stores_the_same() {
     let wrong = place.code(2, &["put", "src", "--to", "x", "--offload", "gpu"]);
     assert!(wrong.err.contains("auto, off or sim:PRESET"), "{}", wrong.err);
     run(&["check", "--read-data"]);
+}
+
+#[test]
+fn nothing_waits_for_a_device_that_is_being_opened() {
+    let place = Place::new();
+    std::fs::write(place.path("small"), "123").unwrap();
+    std::fs::write(place.path("large"), outrigger_workload::Rng::new(1).bytes(8 << 20)).unwrap();
+    for (file, offload, complaint) in [
+        // It would take an hour.
+        ("small", "sim:pcie5-gpu@3600", ""),
+        ("large", "sim:pcie5-gpu@3600,open_after=1", ""),
+        ("small", "sim:pcie5-gpu@never", ""),
+        ("small", "sim:pcie5-gpu@never,open_after=0", "a device cannot be opened, and is left out: sim:0"),
+    ] {
+        let said = done(&place, &["put", file, "--offload", offload, "--json"]);
+        assert!(said.err.contains(complaint) && said.err.is_empty() == complaint.is_empty(), "{}", said.err);
+        assert_eq!(said.json()["devices"], serde_json::Value::Null, "{offload}");
+        done(&place, &["get", file, "back", "--overwrite", "--offload", offload]);
+        assert!(std::fs::read(place.path("back")).unwrap() == std::fs::read(place.path(file)).unwrap());
+    }
+    // One that is opened before the first byte.
+    let said = done(&place, &["put", "large", "--offload", "sim:pcie5-gpu@0,open_after=0", "--json"]).json();
+    assert_eq!(said["devices"][1]["name"], "sim:0");
+    done(&place, &["check", "--read-data"]);
 }
 
 /// Frames of data by encoding, with the reasons for it.

@@ -29,7 +29,7 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use self::device::Device;
+use self::device::{Crowd, Device};
 use self::uring::Rings;
 use crate::fs::{FileSystem, ROOT};
 use crate::live::Stale;
@@ -160,23 +160,29 @@ impl<F: FileSystem> Mounted<F> {
             widen_read_ahead(&point);
             ready();
         })?;
+        let crowd = Crowd::new(threads);
         std::thread::scope(|scope| {
             let mut serving = Vec::new();
             for (at, device) in std::iter::once(&device).chain(&others).enumerate() {
                 // One for each processor, if there is a choice; what is beyond that may run anywhere.
                 let cpu = cpus.get(at).copied().filter(|_| cpus.len() > 1);
-                let fs = &*fs;
+                let (fs, crowd) = (&*fs, &crowd);
                 let serve = move || {
                     cpu.into_iter().for_each(threads::stay_on);
-                    device::serve(fs, device)
+                    device::serve(fs, device, crowd, at)
                 };
                 serving.push(
                     std::thread::Builder::new().name(format!("mount-dev-{at}")).spawn_scoped(scope, serve)?,
                 );
             }
+            let (watched, watcher) = (&crowd, std::thread::Builder::new().name("mount-watch".to_string()));
+            let (fs, device) = (&*fs, &device);
+            watcher.spawn_scoped(scope, move || watched.watch(fs, device, scope, threads))?;
             let ended = serving.into_iter().map(|thread| thread.join().expect("it catches panics"));
             // All are waited for, whatever the first says.
-            ended.collect::<Vec<_>>().into_iter().collect::<io::Result<()>>()
+            let ended = ended.collect::<Vec<_>>();
+            crowd.ended();
+            ended.into_iter().collect::<io::Result<()>>()
         })?;
         rings.into_iter().for_each(uring::Serving::join);
         Ok(())

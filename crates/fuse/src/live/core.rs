@@ -166,6 +166,7 @@ impl Core {
             match self.log.reserve(bytes, Some(PATIENCE)) {
                 Err(error) if error.kind() == ErrorKind::Busy => match self.control.trouble() {
                     Some(errno) => return Err(errno),
+                    None if self.is_out_of_disk(bytes) => return Err(Errno::NOSPC),
                     None => continue,
                 },
                 reserved => return self.world.fail(reserved),
@@ -173,12 +174,19 @@ impl Core {
         }
     }
 
+    /// See [`Log::is_out_of_disk`].
+    fn is_out_of_disk(&self, bytes: u64) -> bool {
+        // A collector may just have removed packs that are open here.
+        self.world.store.backend.tend();
+        self.log.is_out_of_disk(bytes)
+    }
+
     /// As [`Core::room`], for a change that will make room: while nothing can be stored it goes beyond the log's bound, or a full store could not be emptied.
     pub fn room_to_free(&self, bytes: usize) -> Option<Reservation<'_>> {
-        match self.control.trouble() {
-            Some(_) => self.log.reserve(bytes as u64 + RECORD_ROOM, Some(Duration::ZERO)).ok(),
-            None => self.room(bytes).ok(),
+        if self.control.trouble().is_some() || self.log.fill().is_bounded {
+            return self.log.reserve(bytes as u64 + RECORD_ROOM, Some(Duration::ZERO)).ok();
         }
+        self.room(bytes).ok()
     }
 
     /// Appends a record; from here on the change survives this process.

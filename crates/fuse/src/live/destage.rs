@@ -73,6 +73,9 @@ impl Core {
     /// Destages one batch; see the module. It must be the caller's turn. `closed`: the gate, if the caller has closed it.
     pub fn batch(self: &Arc<Self>, select: Select, closed: Option<&Closed<'_>>) -> Result<()> {
         self.session.check()?;
+        if self.log.fill().is_bounded {
+            self.world.store.tend_reserve();
+        }
         let began = Instant::now();
         let cut = {
             let _gate = closed.is_none().then(|| self.gate.pause());

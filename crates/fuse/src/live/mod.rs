@@ -134,7 +134,8 @@ pub(crate) fn log_options(staging_bytes: u64, store: &Store) -> staging::Options
     let capacity = staging_bytes.max(STAGING_BYTES_MIN);
     // Small segments are given back early; but each costs a file.
     let segment_len = (capacity / 8).clamp(4 << 20, 32 << 20);
-    staging::Options { segment_len, capacity, ..staging::Options::new(store.config.id) }
+    let packs_beside = store.has_packs_beside();
+    staging::Options { segment_len, capacity, packs_beside, ..staging::Options::new(store.config.id) }
 }
 
 /// Where the mount of the store in directory `store` stages. While this is there, a mount is at work, or has ended without unmounting: the database
@@ -170,6 +171,7 @@ impl LiveVolume {
     pub fn open(store: Arc<Store>, options: LiveOptions, reports: Reports) -> Result<Self> {
         store.packs.set_cache_bytes(FRAMES_BYTES);
         let session = store.session(SessionKind::Writer, "mount")?;
+        session.use_reserve();
         let reports = Arc::new(reports);
         let world = World {
             store: Arc::clone(&store),

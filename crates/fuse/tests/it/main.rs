@@ -3,6 +3,7 @@
 
 mod devices;
 mod follow;
+mod interrupts;
 mod kernel;
 mod live;
 mod live_model;

@@ -42,6 +42,8 @@ impl Objective {
 pub struct Policy {
     /// What is to be achieved.
     pub objective: Objective,
+    /// A writer opens devices when it was given so many bytes for each of its threads: less work is done before they are open. 0: before the first byte.
+    pub open_after: u64,
     /// Compression and decompression of fewer bytes stays on the processor: the way to the device and back takes longer.
     pub codec_min_bytes: u64,
     /// Compression and decompression of more bytes does too: devices have buffers of this size.
@@ -96,6 +98,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             objective: Objective::Throughput,
+            open_after: 64 << 20,
             codec_min_bytes: 4 << 10,
             codec_max_bytes: 1 << 20,
             codec_queue_max: 0,
@@ -142,8 +145,9 @@ pub enum PolicyError {
 
 impl Policy {
     /// Every threshold's name, in the order of the fields.
-    pub const NAMES: [&'static str; 23] = [
+    pub const NAMES: [&'static str; 24] = [
         "objective",
+        "open_after",
         "codec_min_bytes",
         "codec_max_bytes",
         "codec_queue_max",
@@ -200,6 +204,7 @@ impl Policy {
             "objective" => {
                 self.objective = Objective::parse(value).ok_or_else(|| bad("throughput, latency or cpu"))?;
             }
+            "open_after" => self.open_after = size()?,
             "codec_min_bytes" => self.codec_min_bytes = size()?,
             "codec_max_bytes" => self.codec_max_bytes = size()?,
             "codec_queue_max" => self.codec_queue_max = whole()?,
@@ -246,6 +251,7 @@ impl Policy {
         let secs = |time: Duration| time.as_secs_f64().to_string();
         Some(match name {
             "objective" => self.objective.name().to_string(),
+            "open_after" => print_size(self.open_after),
             "codec_min_bytes" => print_size(self.codec_min_bytes),
             "codec_max_bytes" => print_size(self.codec_max_bytes),
             "codec_queue_max" => self.codec_queue_max.to_string(),

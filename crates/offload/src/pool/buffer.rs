@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use super::{Pool, Region, class_bytes};
 
@@ -35,6 +36,11 @@ impl Buffer {
     /// Whether it is page-locked for a device.
     pub fn is_locked(&self) -> bool {
         self.region().locked
+    }
+
+    /// Whether it returns to this pool.
+    pub fn is_of(&self, pool: &Pool) -> bool {
+        Arc::ptr_eq(&self.pool.shared, &pool.shared)
     }
 
     /// Makes it hold `len` bytes. New ones are whatever was there before.

@@ -231,6 +231,10 @@ impl Backend for LocalBackend {
         Ok(())
     }
 
+    fn tend(&self) {
+        self.open.close_removed();
+    }
+
     fn read_at(&self, id: PackId, offset: u64, buf: &mut [u8]) -> Result<()> {
         let file = self.opened(id)?;
         let wanted = buf.len();

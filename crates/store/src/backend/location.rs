@@ -40,6 +40,8 @@ pub struct S3Location {
     pub endpoint: Option<String>,
     /// The region that requests are signed for; `None`: what the environment says, or `us-east-1`.
     pub region: Option<String>,
+    /// Seconds that a server which does not answer is waited for; `None`: a minute.
+    pub patience: Option<u32>,
 }
 
 /// See [`Location::Rados`].
@@ -53,6 +55,8 @@ pub struct RadosLocation {
     pub conf: Option<String>,
     /// `client.NAME`; `None`: `client.admin`, or what `CEPH_ARGS` says.
     pub user: Option<String>,
+    /// Seconds that a cluster which does not answer is waited for; `None`: a minute.
+    pub patience: Option<u32>,
 }
 
 /// Keys by which people pass secrets, to be told better.
@@ -179,7 +183,8 @@ fn s3(bucket: &str, prefix: &str, query: &str) -> Result<S3Location> {
                 location.endpoint = Some(value.trim_end_matches('/').to_string());
             }
             "region" => location.region = Some(value.to_string()),
-            _ => return Err(unknown("s3", key, "endpoint and region")),
+            "patience" => location.patience = Some(patience(value)?),
+            _ => return Err(unknown("s3", key, "endpoint, region and patience")),
         }
     }
     Ok(location)
@@ -198,10 +203,16 @@ fn rados(pool: &str, namespace: &str, query: &str) -> Result<RadosLocation> {
             "conf" => return Err(invalid("conf= wants an absolute path")),
             "user" if value.starts_with("client.") => location.user = Some(value.to_string()),
             "user" => return Err(invalid(format!("user={value}: it is client.{value}"))),
-            _ => return Err(unknown("rados", key, "conf and user")),
+            "patience" => location.patience = Some(patience(value)?),
+            _ => return Err(unknown("rados", key, "conf, user and patience")),
         }
     }
     Ok(location)
+}
+
+fn patience(value: &str) -> Result<u32> {
+    let secs = value.parse().ok().filter(|secs| (1..=3600).contains(secs));
+    secs.ok_or_else(|| invalid(format!("patience={value}: use 1 to 3600 seconds")))
 }
 
 fn check_path(what: &str, path: &str) -> Result<()> {
@@ -240,11 +251,18 @@ impl fmt::Display for Location {
                 let texts: Vec<String> = tiers.iter().map(ToString::to_string).collect();
                 return f.write_str(&texts.join(BETWEEN));
             }
-            Self::S3(S3Location { bucket, prefix, endpoint, region }) => {
-                (format!("s3://{bucket}"), prefix, [("endpoint", endpoint), ("region", region)])
+            Self::S3(S3Location { bucket, prefix, endpoint, region, patience }) => {
+                let patience = ("patience", patience.map(|secs| secs.to_string()));
+                let pairs = [("endpoint", endpoint.clone()), ("region", region.clone()), patience];
+                (format!("s3://{bucket}"), prefix, pairs)
             }
-            Self::Rados(RadosLocation { pool, namespace, conf, user }) => {
-                (format!("rados://{pool}"), namespace, [("conf", conf), ("user", user)])
+            Self::Rados(RadosLocation { pool, namespace, conf, user, patience }) => {
+                let patience = ("patience", patience.map(|secs| secs.to_string()));
+                (
+                    format!("rados://{pool}"),
+                    namespace,
+                    [("conf", conf.clone()), ("user", user.clone()), patience],
+                )
             }
         };
         f.write_str(&place)?;
@@ -272,8 +290,9 @@ mod tests {
             "file:/srv/packs",
             "s3://bucket",
             "s3://bucket/a/b.c?endpoint=http://10.0.0.1:7480&region=eu-west-1",
-            "s3://bucket?region=eu-west-1",
+            "s3://bucket?region=eu-west-1&patience=10",
             "rados://pool",
+            "rados://pool?patience=300",
             "rados://pool.data/ns?conf=/etc/ceph/other.conf&user=client.outrigger",
             "file:/mnt/nvme?fill=200G|file:/mnt/disk?fill=90%|s3://bucket/a?region=eu-west-1",
         ] {
@@ -297,7 +316,8 @@ mod tests {
             ("s3://bucket//a", "prefix"),
             ("s3://bucket/../a", "prefix"),
             ("s3://bucket?endpoint=host", "http://HOST"),
-            ("s3://bucket?colour=red", "endpoint and region"),
+            ("s3://bucket?colour=red", "endpoint, region and patience"),
+            ("s3://bucket?patience=0", "1 to 3600"),
             ("s3://bucket?region", "KEY=VALUE"),
             ("rados://", "pool"),
             ("rados://pool?user=admin", "client.admin"),

@@ -47,11 +47,15 @@ pub struct Access {
 /// # Errors
 /// `NotFound` when there is no such place and `access.create` is not set, `Denied`; whatever the engine says.
 pub fn open(location: &Location, access: Access) -> Result<Arc<dyn Backend>> {
-    let patience = if access.brief { Patience::brief() } else { Patience::default() };
+    let patience = |secs| if access.brief { Patience::brief() } else { Patience::new(secs) };
     match location {
         Location::Directory(path) => Ok(Arc::new(LocalBackend::open_shared(path, access)?)),
-        Location::S3(location) => Ok(Arc::new(ObjectBackend::open(location, access, patience)?)),
-        Location::Rados(location) => Ok(Arc::new(RadosBackend::open(location, access, patience)?)),
+        Location::S3(location) => {
+            Ok(Arc::new(ObjectBackend::open(location, access, patience(location.patience))?))
+        }
+        Location::Rados(location) => {
+            Ok(Arc::new(RadosBackend::open(location, access, patience(location.patience))?))
+        }
         Location::Tiers(tiers) => open_tiers(tiers, &mut |location| open(location, access)),
     }
 }
@@ -154,6 +158,10 @@ pub trait Backend: Send + Sync {
     fn lists_cheaply(&self) -> bool {
         false
     }
+
+    /// Lets go of packs that another process has removed: an open file takes room on its disk for as long. Called once a second while there is a
+    /// session.
+    fn tend(&self) {}
 
     /// Drops what is kept nearby of pack `id`; whether there was anything: if so, a read that found damage is worth another try.
     fn forget(&self, _id: PackId) -> bool {

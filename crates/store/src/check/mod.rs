@@ -64,16 +64,23 @@ pub fn check(store: &Store, options: &CheckOptions, progress: &CheckProgress) ->
     let mut report = CheckReport::default();
     step("the configuration and the database");
     check_config(store, &mut report);
-    if !check_database(store, &mut report)? {
-        return Ok(report.finish(progress));
+    let is_sound = check_database(store, &mut report)?;
+    // What the database says of content is compared with the packs even if its own totals are wrong; only a repair would rely on them.
+    let options = &CheckOptions { repair: options.repair && is_sound, ..*options };
+    let from_database = report.clone();
+    let checked = hold_off_the_collector(store).and_then(|session| {
+        let checked = check_content(store, options, session.as_ref(), progress, report);
+        if let Some(session) = session {
+            // The session's end would do it too; a failure to say so changes no finding.
+            let _ = store.meta.release_collector(session.id());
+        }
+        checked
+    });
+    match checked {
+        // What else there is cannot be found by this database.
+        Err(error) if !is_sound && is_damage(&error) => Ok(from_database.finish(progress)),
+        checked => Ok(checked?.finish(progress)),
     }
-    let session = hold_off_the_collector(store)?;
-    let checked = check_content(store, options, session.as_ref(), progress, report);
-    if let Some(session) = session {
-        // The session's end would do it too; a failure to say so changes no finding.
-        let _ = store.meta.release_collector(session.id());
-    }
-    Ok(checked?.finish(progress))
 }
 
 /// Tells what is looked at from here on.

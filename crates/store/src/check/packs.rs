@@ -89,7 +89,7 @@ fn check_pack(
     let Some(len) = store.backend.len(row.id)? else {
         let what = format!(
             "pack {} is missing: its object is gone. Put it back from a copy of the store if there is one; what of it is still in the files it was \
-             stored from is stored again by `check --read-data --repair` and then `put --rescan`",
+             stored from is stored again by `check --repair` and then `put --rescan`",
             row.id
         );
         let mut found = whole(what, false);

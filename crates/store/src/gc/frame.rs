@@ -60,6 +60,9 @@ impl Salvager {
         let header = FrameHeader::decode(&self.stored).context(at)?;
         let stored = &self.stored[header.encoded_len()..];
         header.verify_stored(stored).context(at)?;
+        if let Some(devices) = store.store_devices() {
+            devices.opening.note(stored.len());
+        }
         let devices = store.frame_devices();
         let by_device = devices.is_some_and(|devices| {
             let (encoding, raw_len) = (header.encoding, header.raw_len());

@@ -330,9 +330,15 @@ impl Run<'_> {
         for (at, row) in full.iter().enumerate() {
             self.session.check()?;
             let bits = marker.bits.pack(row.id).expect("it has marks");
-            match copier.copy(row.id, bits, report)? {
-                Ok(()) => group.push(row.id),
-                Err(error) => {
+            match copier.copy(row.id, bits, report) {
+                // What was emptied so far is gone, and the rest stays as it is.
+                Err(error) if error.kind() == ErrorKind::Full => {
+                    report.packs_without_room = (full.len() - at + group.len()) as u64;
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
+                Ok(Ok(())) => group.push(row.id),
+                Ok(Err(error)) => {
                     // If the object is gone because another run has taken over, this transaction says so.
                     self.store.meta.absolve(self.session.id(), &[row.id])?;
                     report.unreadable.push(format!("pack {}: {error}", row.id));
@@ -341,7 +347,13 @@ impl Run<'_> {
             raw += row.bytes;
             let copied = report.bytes_copied - before;
             if at + 1 == full.len() || copied >= group_bytes || raw >= 4 * group_bytes {
-                let copies = copier.finish_group(report)?;
+                let copies = match copier.finish_group(report) {
+                    Err(error) if error.kind() == ErrorKind::Full => {
+                        report.packs_without_room = (full.len() - at - 1 + group.len()) as u64;
+                        return Ok(());
+                    }
+                    copies => copies?,
+                };
                 self.bury(&copies, std::mem::take(&mut group), report)?;
                 (before, raw) = (report.bytes_copied, 0);
             }

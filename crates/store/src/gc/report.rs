@@ -129,6 +129,8 @@ pub struct GcReport {
     pub catalogue_compacted: bool,
     /// Packs that could not be read and were left alone, and why.
     pub unreadable: Vec<String>,
+    /// Packs that were to be emptied, and for whose copies the disk has no room.
+    pub packs_without_room: u64,
     /// Memory of the marks, bytes.
     pub mark_memory: u64,
     /// Time spent marking, milliseconds.

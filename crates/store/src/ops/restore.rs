@@ -158,6 +158,7 @@ impl Restorer<'_> {
             Some(now) if alone(now) && alone(then) => now.number,
             _ => match self.made.get(&then.number).filter(|_| !alone(then)) {
                 Some(&made) => made,
+                None if !alone(then) && self.is_file_now(then.number)? => then.number,
                 None => self.next_inode()?,
             },
         };
@@ -175,6 +176,12 @@ impl Restorer<'_> {
             replace: now.is_some_and(|now| now.number != inode),
         })?;
         Ok(inode)
+    }
+
+    /// Another name of the file is left, which the name that comes back is to share.
+    fn is_file_now(&self, number: u64) -> Result<bool> {
+        let now = self.meta.inode(At::Now, number)?;
+        Ok(now.is_some_and(|now| now.attributes.kind != FileKind::Directory))
     }
 
     /// Makes directories what they were, with all below them.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use outrigger_clock::thread_time;
 use outrigger_format::{Fingerprint, FingerprintKind, Footer, FrameHeader, PackId, StoreId};
 use outrigger_offload::pool::Buffer;
-use outrigger_offload::{Decoded, FrameDecoder, FrameDevices};
+use outrigger_offload::{Decoded, FrameDecoder, FrameDevices, Opening};
 
 use crate::backend::{Backend, CacheCounts};
 use crate::error::{Context, Error, Result};
@@ -175,7 +175,7 @@ pub struct PackReader {
     expected: Mutex<HashMap<PackId, usize>>,
     /// Pack → where its fingerprints begin, and how many they are.
     tables: Mutex<HashMap<PackId, (u64, u32)>>,
-    devices: OnceLock<Arc<FrameDevices>>,
+    devices: OnceLock<Arc<Opening>>,
     verified: OnceLock<Arc<Verified>>,
 }
 
@@ -231,14 +231,14 @@ impl PackReader {
         self.verified.get()
     }
 
-    /// Has these devices decompress what they are predicted to be faster at. Only the first count.
-    pub fn use_devices(&self, devices: Arc<FrameDevices>) {
+    /// Has these devices decompress what they are predicted to be faster at, once they are open. Only the first count.
+    pub fn use_devices(&self, devices: Arc<Opening>) {
         let _ = self.devices.set(devices);
     }
 
-    /// Those that were given.
+    /// Those that were given and are open.
     pub fn devices(&self) -> Option<&Arc<FrameDevices>> {
-        self.devices.get()
+        self.devices.get()?.frame_devices()
     }
 
     /// Keeps so many bytes of decoded frames from now on: for those that read here and there.
@@ -342,7 +342,10 @@ impl PackReader {
         bytes: &mut Vec<u8>,
     ) -> Result<Frame> {
         let at = || format!("pack {pack}, frame at byte {}", range.start);
-        let devices = self.devices.get();
+        if let Some(opening) = self.devices.get() {
+            opening.note(range.len());
+        }
+        let devices = self.devices();
         // Read into memory that devices reach, if there are any.
         let mut lent = devices.map(|devices| {
             let mut buffer = devices.runtime().pool().alloc(range.len());
@@ -411,7 +414,7 @@ impl PackReader {
         out: &mut Vec<u8>,
     ) -> Result<()> {
         let codec = header.encoding.codec;
-        let compared = self.devices.get().filter(|devices| devices.may_decode(codec));
+        let compared = self.devices().filter(|devices| devices.may_decode(codec));
         let began = compared.map(|_| thread_time());
         decoder
             .decode(header.encoding, stored, header.raw_len(), out)

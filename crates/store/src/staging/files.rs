@@ -11,6 +11,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::disk::Disk;
 use crate::error::{Context, Error, ErrorKind, Result};
 
 /// What `statfs` says of a FUSE mount, from `linux/magic.h`.
@@ -30,6 +31,8 @@ pub(super) trait Files: Send + Sync {
     fn list(&self) -> io::Result<Vec<u32>>;
     /// Makes all names, new and removed, durable.
     fn sync(&self) -> io::Result<()>;
+    /// The disk that segments lie on, where that can be found out.
+    fn disk(&self) -> Option<Disk>;
     /// Removes the place itself, in which there are no segments any more.
     fn remove_directory(&self) -> io::Result<()>;
     /// What to call a segment in messages.
@@ -149,6 +152,10 @@ impl Files for Directory {
 
     fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.dir)?)
+    }
+
+    fn disk(&self) -> Option<Disk> {
+        Disk::of_file(&self.dir)
     }
 
     fn remove_directory(&self) -> io::Result<()> {

@@ -10,7 +10,7 @@
 //! caller alone: the log goes on when room returns. Appends that lead to a new segment and fail leave the old one in place.
 //!
 //! Room is reserved for a whole segment when it is begun (`fallocate`, keeping the length), and the rest is given back when it
-//! is full. Where that does not work the writes themselves will tell.
+//! is full. Where that does not work, or the disk bounds the log, the writes themselves will tell.
 
 use std::collections::BTreeMap;
 use std::io::IoSlice;
@@ -45,12 +45,14 @@ pub struct Options {
     pub segment_len: u64,
     /// Bytes of all segments at most, but for the destager's own records; at least two segments.
     pub capacity: u64,
+    /// Packs lie on the same disk: as long as there is something to be stored, room is kept for it there.
+    pub packs_beside: bool,
 }
 
 impl Options {
     /// Segments of 64 MiB, 256 MiB of them: twice the largest batch that a device takes at once.
     pub fn new(store: StoreId) -> Self {
-        Self { store, segment_len: 64 << 20, capacity: 256 << 20 }
+        Self { store, segment_len: 64 << 20, capacity: 256 << 20, packs_beside: false }
     }
 
     fn validate(&self) -> Result<()> {
@@ -257,7 +259,11 @@ impl Log {
             self.roll(&mut tail)?;
         }
         let end = tail.len + len;
-        tail.reserve(end, self.options.segment_len);
+        if end > tail.reserved {
+            let left = self.space.left().max(len);
+            let until = self.options.segment_len.min(tail.len + left);
+            tail.reserve(until);
+        }
         let sequence = tail.next;
         let now = clock::now_nanos();
         let head = prepared.head(sequence, self.commit.durable(), now);
@@ -318,7 +324,25 @@ impl Log {
             let text = format!("{bytes} bytes are too many for one operation of the staging log");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
+        if self.space.is_bound_old(bytes) {
+            self.ask_disk();
+        }
         self.space.reserve(bytes, patience)
+    }
+
+    /// Finds out by how much the disk lets the log grow: as far as its floor, and so that what is staged by then has room in packs. Done when room
+    /// is reserved; whoever waits for others to make room asks for it again and again.
+    pub fn ask_disk(&self) {
+        let Some(disk) = self.files.disk() else { return };
+        let (staged, times) = if self.options.packs_beside { (self.usage.bytes(), 2) } else { (0, 1) };
+        self.space.bound(disk.room().saturating_sub(staged) / times);
+    }
+
+    /// True when the disk has no room for so many bytes more, and nothing is staged that could make some.
+    pub fn is_out_of_disk(&self, bytes: u64) -> bool {
+        self.ask_disk();
+        let fill = self.fill();
+        fill.is_bounded && fill.used + bytes > fill.capacity && self.usage.bytes() == 0
     }
 
     /// Makes all that was appended before the call durable, and returns the last sequence of that.
@@ -410,6 +434,9 @@ impl Log {
             self.usage.removed(segment.number);
             self.space.release(segment.len.load(Ordering::Relaxed));
         }
+        if !dead.is_empty() {
+            self.ask_disk();
+        }
         Ok(dead.len())
     }
 
@@ -492,10 +519,8 @@ impl Tail {
         Ok(Self { segment, len: HEADER, reserved: 0, next, ragged: false, unsynced })
     }
 
-    fn reserve(&mut self, end: u64, segment_len: u64) {
-        if end > self.reserved {
-            let _ = self.segment.file.reserve(self.len, segment_len - self.len);
-            self.reserved = segment_len;
-        }
+    fn reserve(&mut self, until: u64) {
+        let _ = self.segment.file.reserve(self.len, until - self.len);
+        self.reserved = until;
     }
 }

@@ -7,6 +7,9 @@
 //!
 //! No thread waits for ever: what one reserves is at most a segment, the log holds at least two, and all but the last
 //! segment can be removed once they are destaged.
+//!
+//! **A disk that is nearly full** bounds the log more tightly than its capacity: [`Space::bound`] says by how much it may grow. The same
+//! back-pressure then has the destager store what is staged before more is taken.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex};
@@ -25,6 +28,8 @@ pub struct Fill {
     pub reserved: u64,
     /// Bytes that used and reserved may reach.
     pub capacity: u64,
+    /// The disk allows no more than this, and less than the log was made for.
+    pub is_bounded: bool,
     /// Threads that wait for room.
     pub waiting: usize,
 }
@@ -33,8 +38,19 @@ pub struct Fill {
 struct State {
     used: u64,
     reserved: u64,
+    /// Bytes that the disk lets `used` and `reserved` reach, and from where on it is asked again.
+    bound: Option<(u64, u64)>,
     queue: VecDeque<u64>,
     next_ticket: u64,
+}
+
+/// The disk is asked again at the latest after so many bytes.
+const ASK_EVERY: u64 = 16 << 20;
+
+impl State {
+    fn limit(&self, capacity: u64) -> u64 {
+        self.bound.map_or(capacity, |(limit, _)| limit.min(capacity))
+    }
 }
 
 pub(super) struct Space {
@@ -61,7 +77,9 @@ impl Space {
         let ticket = state.next_ticket;
         state.next_ticket += 1;
         state.queue.push_back(ticket);
-        while state.queue.front() != Some(&ticket) || state.used + state.reserved + bytes > self.capacity {
+        while state.queue.front() != Some(&ticket)
+            || state.used + state.reserved + bytes > state.limit(self.capacity)
+        {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             state = match left {
                 None => self.changed.wait(state).expect("no panic while it is held"),
@@ -82,6 +100,24 @@ impl Space {
         Ok(Reservation { space: self, bytes })
     }
 
+    /// True when the disk is to be asked, before so many bytes are reserved, how much more it takes.
+    pub fn is_bound_old(&self, bytes: u64) -> bool {
+        let state = self.state.lock().expect("no panic while it is held");
+        state.bound.is_none_or(|(_, until)| state.used + state.reserved + bytes > until)
+    }
+
+    /// The disk lets the log grow by so many bytes.
+    pub fn bound(&self, growth: u64) {
+        let mut state = self.state.lock().expect("no panic while it is held");
+        let now = state.used + state.reserved;
+        let limit = now.saturating_add(growth);
+        let more = state.bound.is_some_and(|(before, _)| limit > before);
+        state.bound = Some((limit, now.saturating_add(ASK_EVERY.min(growth / 4))));
+        if more {
+            self.changed.notify_all();
+        }
+    }
+
     /// Bytes were appended.
     pub fn take(&self, bytes: u64) {
         self.state.lock().expect("no panic while it is held").used += bytes;
@@ -93,10 +129,17 @@ impl Space {
         self.changed.notify_all();
     }
 
+    /// Bytes that may still be appended.
+    pub fn left(&self) -> u64 {
+        let state = self.state.lock().expect("no panic while it is held");
+        state.limit(self.capacity).saturating_sub(state.used)
+    }
+
     pub fn fill(&self) -> Fill {
         let state = self.state.lock().expect("no panic while it is held");
         let (used, reserved, waiting) = (state.used, state.reserved, state.queue.len());
-        Fill { used, reserved, capacity: self.capacity, waiting }
+        let capacity = state.limit(self.capacity);
+        Fill { used, reserved, capacity, is_bounded: capacity < self.capacity, waiting }
     }
 }
 

@@ -78,6 +78,11 @@ impl Usage {
         });
     }
 
+    /// Bytes of data that are needed, of all segments.
+    pub fn bytes(&self) -> u64 {
+        self.segments.lock().expect("no panic while it is held").values().map(|needed| needed.bytes).sum()
+    }
+
     /// True when nothing in `segment` is needed, name-space operations up to `committed` being in the database.
     pub fn is_dead(&self, segment: u32, committed: u64) -> bool {
         let segments = self.segments.lock().expect("no panic while it is held");

@@ -34,6 +34,11 @@ impl Bytes {
         Arc::get_mut(&mut self.0).expect("what is lent is not written to").extend_from_slice(bytes);
     }
 
+    /// Whether it is memory of this pool.
+    pub fn is_of(&self, pool: &Pool) -> bool {
+        self.0.is_of(pool)
+    }
+
     /// For a task to read.
     pub fn lend(&self) -> Arc<Memory> {
         Arc::clone(&self.0)

@@ -94,13 +94,13 @@ struct Open {
 }
 
 impl Dedup {
-    pub fn new(vouching: Vouching, session: Arc<Session>, table_cache: Option<Arc<TableCache>>) -> Self {
+    pub fn new(vouching: Vouching, session: Arc<Session>) -> Self {
         Self {
             pending: PendingTable::default(),
             index: Arc::clone(&vouching.index),
             vouching,
             session,
-            table_cache,
+            table_cache: None,
             asked: Vec::new(),
             fingerprints: Vec::new(),
             hot: Vec::new(),
@@ -109,6 +109,11 @@ impl Dedup {
             open: Open::default(),
             found: Vec::new(),
         }
+    }
+
+    /// Believes what devices have found in this table cache from now on, as far as it is to be believed.
+    pub fn use_table_cache(&mut self, table_cache: Option<Arc<TableCache>>) {
+        self.table_cache = table_cache;
     }
 
     /// Asks about a whole batch: runs of chunks, and whether they are to be deduplicated. `known` then answers chunk by chunk. `change` is

@@ -33,7 +33,7 @@ use super::oracle::UNNAMED;
 use super::queue::Queue;
 use super::sequence::Sequenced;
 use crate::config::StoreConfig;
-use crate::store::Store;
+use crate::devices::StoreDevices;
 use crate::table_cache::TableCache;
 
 /// Sizes of batches that are looked at, bytes.
@@ -62,6 +62,14 @@ impl Uncut {
         match self {
             Self::Small(batch) => &batch.buffer,
             Self::Segment(segment) => &segment.buffer,
+        }
+    }
+
+    /// Bytes of data.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Small(batch) => batch.len(),
+            Self::Segment(segment) => segment.len(),
         }
     }
 
@@ -104,13 +112,13 @@ pub(crate) fn has_use_for_table_cache(runtime: &Runtime, config: &StoreConfig) -
 }
 
 impl Devices {
-    /// Those of a store; `None` if none of them can be of use.
-    pub fn of(store: &Store) -> Option<Self> {
-        let runtime = Arc::clone(store.devices()?);
-        let StoreConfig { fingerprint: kind, chunker, .. } = store.config;
+    /// Those of a store that are open; `None` if none of them can be of use.
+    pub fn of(source: &StoreDevices) -> Option<Self> {
+        let runtime = Arc::clone(source.opening.runtime()?);
+        let StoreConfig { fingerprint: kind, chunker, .. } = source.config;
         let useful = can(&runtime, Request::HashMany { kind, ranges: Vec::new() })
             || can(&runtime, ingest(Vec::new(), chunker, kind, None));
-        useful.then(|| Self { runtime, kind, chunker, table_cache: store.table_cache().cloned() })
+        useful.then(|| Self { runtime, kind, chunker, table_cache: source.table_cache().cloned() })
     }
 
     /// Bytes of a batch from which the devices do about their best, as far as they were measured.

@@ -107,14 +107,14 @@ impl Framer {
         (frame_size + frame_size / 4).min(MAX_FRAME_LEN)
     }
 
-    /// No frame of several chunks is to be longer than this: a device does not take more.
-    pub fn with_limit(self, limit: usize) -> Self {
-        Self { limit, ..self }
+    /// From the next frame on, none of several chunks is to be longer than this, as a device does not take more, nor longer for its codec's sake.
+    pub fn set_limit(&mut self, limit: usize) {
+        (self.limit, self.grows) = (limit, false);
     }
 
-    /// No frame is to be longer for its codec's sake: that would be beyond what devices get.
-    pub fn without_growth(self) -> Self {
-        Self { grows: false, ..self }
+    /// Frames are copied together in memory of `pool` from now on.
+    pub fn use_memory(&mut self, pool: &Pool) {
+        self.pool = pool.clone();
     }
 
     /// Raw bytes that complete a frame, and those that no frame of several chunks exceeds.
@@ -264,7 +264,8 @@ mod tests {
     #[test]
     fn a_device_may_want_none_longer_than_the_size_itself() {
         let source = buffer(4000);
-        let mut framer = Framer::new(1000, Pool::new(None, 0)).with_limit(1000);
+        let mut framer = Framer::new(1000, Pool::new(None, 0));
+        framer.set_limit(1000);
         assert!(push(&mut framer, &source, 0..600).1.is_none());
         let (_, complete) = push(&mut framer, &source, 600..1001);
         assert_eq!(complete.expect("a byte too many").lengths, [600]);
@@ -288,7 +289,9 @@ mod tests {
         assert_eq!(longest(&mut framer(), auto(Objective::Throughput)), 2000);
         assert_eq!(longest(&mut framer(), auto(Objective::Ratio)), 4000);
         assert_eq!(longest(&mut framer(), Form::PLAIN), 1000);
-        assert_eq!(longest(&mut framer().without_growth(), auto(Objective::Ratio)), 1000);
+        let mut limited = framer();
+        limited.set_limit(1250);
+        assert_eq!(longest(&mut limited, auto(Objective::Ratio)), 1000);
         let small = Form { frame: Some(300), ..auto(Objective::Ratio) };
         assert_eq!(longest(&mut framer(), small), 300, "who reads here and there has said so");
         // What was made so that it is long already does not become shorter.

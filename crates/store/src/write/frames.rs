@@ -33,9 +33,10 @@ pub(super) enum Turn {
     Away,
 }
 
-/// Has a frame compressed, by a device or here and now.
+/// Has a frame compressed, by a device or here and now. `may_come` is asked, where a device is wanted and none is open, whether one may be soon.
 pub(super) fn compress(
     devices: Option<&Arc<FrameDevices>>,
+    may_come: impl FnOnce() -> bool,
     queue: &Arc<Queue>,
     auto: &Auto,
     frame: RawFrame,
@@ -45,8 +46,8 @@ pub(super) fn compress(
     let codec = frame.form.codec;
     let Some(devices) = devices.filter(|_| !frame.for_processor) else {
         let mut wanted = Wanted::of(codec, auto);
-        if wanted.reason == Reason::Absent && devices.is_some() {
-            // There may be one, which was not asked.
+        if wanted.reason == Reason::Absent && (devices.is_some() || !frame.for_processor && may_come()) {
+            // There may be one, which was not asked, or is not open yet.
             wanted.reason = Reason::Unsuitable;
         }
         let encoding = encoder.encode(wanted, frame.raw.bytes(), stored);

@@ -161,6 +161,11 @@ pub(super) fn read_small(items: Vec<Small>, mut buffer: Buffer, progress: &Progr
 }
 
 impl Cut {
+    /// Bytes of data.
+    pub fn len(&self) -> usize {
+        self.files.iter().map(|file| file.data.len()).sum()
+    }
+
     /// Cuts everything, here and now.
     ///
     /// # Errors

@@ -46,6 +46,7 @@ mod framer;
 mod frames;
 mod ingest;
 mod item;
+mod joining;
 mod keep;
 mod large;
 mod manifest;

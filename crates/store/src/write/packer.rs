@@ -15,6 +15,7 @@ use outrigger_format::{
 };
 
 use crate::backend::{Backend, PackWriter};
+use crate::disk::Reserve;
 use crate::error::{Error, ErrorKind, Result};
 use crate::latency;
 use crate::meta::{Meta, PackRow, PackState, SessionId};
@@ -84,6 +85,8 @@ pub struct PackSink {
     verified: Option<Arc<Verified>>,
     /// The host that is to hold the packs.
     host: Option<Arc<str>>,
+    /// What each frame leaves free.
+    reserve: Option<Arc<Reserve>>,
 }
 
 impl PackSink {
@@ -102,7 +105,14 @@ impl PackSink {
             header: Vec::new(),
             verified: store.packs.verified().cloned(),
             host: None,
+            reserve: store.reserve_of_packs().filter(|_| kind == PackKind::Data).cloned(),
         }
+    }
+
+    /// Takes what is kept free as well: for content that was acknowledged.
+    pub(crate) fn with_reserve(mut self, may_use_it: bool) -> Self {
+        self.reserve = self.reserve.filter(|_| !may_use_it);
+        self
     }
 
     /// Has packs lie on a host, by the name that the engine has for it ([`crate::backend::place_on`]), as far as that can be had.
@@ -113,6 +123,9 @@ impl PackSink {
 
     /// Appends a frame; returns the pack if that filled it.
     pub(crate) fn append(&mut self, frame: StoredFrame<'_>) -> Result<Option<OpenPack>> {
+        if let Some(reserve) = &self.reserve {
+            reserve.check_content(frame.stored.len() as u64)?;
+        }
         let mut full = None;
         if self.open.as_ref().is_some_and(|open| !open.footer.has_room(frame.lengths.len())) {
             full = self.open.take();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 
 use outrigger_format::{ChunkerSpec, PackKind, Root};
@@ -13,9 +13,9 @@ use outrigger_offload::pool::Pool;
 use super::commit::{CommitQueue, CommitTotals, CommitWhen, Committer, Ended, Message};
 use super::compare::Compare;
 use super::dedup::{Dedup, Vouching};
-use super::devices::Devices;
 use super::framer::Framer;
 use super::item::{Content, FileItem, Item, Part};
+use super::joining::Joining;
 use super::keep::StoredNodes;
 use super::large::LargeFile;
 use super::meta_frames::{MetaFrames, SharedMetaFrames};
@@ -54,12 +54,6 @@ pub struct WriteSummary {
 
 /// Bytes of small files in a batch, and of a large file in a segment, at least.
 const SEGMENT: usize = 1 << 20;
-/// Batches that may be with devices beside those that the workers have.
-const IN_FLIGHT: usize = 4;
-/// Bytes of all buffers, where devices would like larger ones.
-const BUFFERS_MAX: usize = 256 << 20;
-/// Bytes of batches that are there beside those, for frames that are under way to devices.
-const FRAMES_BYTES_MAX: usize = 32 << 20;
 /// Bytes of memory for frames that is kept while nobody uses it.
 const KEEP_BYTES: u64 = 16 << 20;
 /// Elements of a batch at most, for each [`SEGMENT`] that fits.
@@ -77,7 +71,6 @@ pub struct Writer {
     batch_bytes: usize,
     /// How the files of the batch are cut, where devices do that: one task cuts all alike.
     batch_chunker: Option<ChunkerSpec>,
-    segment: usize,
 }
 
 impl Writer {
@@ -99,31 +92,11 @@ impl Writer {
         host: Option<&Arc<str>>,
         progress: &Arc<Progress>,
     ) -> Self {
-        let devices = Devices::of(store);
-        let least = SEGMENT.max(4 * options.chunk_max);
+        let (count, segment) = (options.threads * 3 + 2, SEGMENT.max(4 * options.chunk_max));
         let headroom = options.chunk_max.max(4096);
-        let frame_devices = store.frame_devices().cloned();
-        let (mut count, mut segment) = (options.threads * 3 + 2, least);
-        if let Some(devices) = &devices {
-            count += IN_FLIGHT;
-            let wanted = devices.batch_bytes().unwrap_or(least);
-            segment = wanted.min(BUFFERS_MAX / count).max(least);
-        }
-        if let Some(devices) = &frame_devices {
-            // Frames under way hold the batches that they were read into.
-            let frames = devices.in_flight() * store.config.frame_size as usize;
-            count += frames.min(FRAMES_BYTES_MAX).div_ceil(segment);
-        }
-        let (frame_size, limit) =
-            (store.config.frame_size as usize, Framer::usual_limit(store.config.frame_size as usize));
-        let limit = frame_devices.as_ref().map_or(limit, |devices| devices.frame_limit(frame_size, limit));
-        // Without devices: what frames were copied together in is used again.
-        let pool = match store.devices().filter(|_| devices.is_some() || frame_devices.is_some()) {
-            Some(runtime) => runtime.pool().clone(),
-            None => Pool::new(None, KEEP_BYTES),
-        };
-        let framer = Framer::new(frame_size, pool.clone()).with_limit(limit);
-        let framer = if frame_devices.is_some() { framer.without_growth() } else { framer };
+        // What frames were copied together in is used again.
+        let pool = Pool::new(None, KEEP_BYTES);
+        let framer = Framer::new(store.config.frame_size as usize, pool.clone());
         let buffers = BufferPlan { count, headroom, data: segment, pool };
         let resumed = session.resume();
         let sink = |kind| PackSink::new(store, &store.meta, session.id(), kind);
@@ -142,8 +115,7 @@ impl Writer {
         let frames = MetaFrames::new(meta_sink, fingerprint, vouching.clone(), own_session, own_compare);
         let frames = Arc::new(Mutex::new(frames));
         let commits = Arc::new(CommitQueue::default());
-        let table_cache = devices.as_ref().and_then(|_| store.table_cache().cloned());
-        let dedup = Dedup::new(vouching.clone(), Arc::clone(session), table_cache);
+        let dedup = Dedup::new(vouching.clone(), Arc::clone(session));
         let pending = Arc::clone(&dedup.pending);
         let stage = Stage {
             dedup,
@@ -160,11 +132,10 @@ impl Writer {
         let sequencer = Sequencer::new(stage);
         let shared = Arc::new(Shared {
             queue: Arc::new(Queue::new(buffers, 4 * options.threads + 8)),
-            devices,
-            frame_devices,
+            joining: Joining { source: store.store_devices().cloned(), joined: OnceLock::new() },
             sequencer,
             vouching,
-            packs: Mutex::new(sink(PackKind::Data).on_host(host)),
+            packs: Mutex::new(sink(PackKind::Data).on_host(host).with_reserve(session.may_use_reserve())),
             commits: Arc::clone(&commits),
             commit: options.commit,
             progress: Arc::clone(progress),
@@ -174,6 +145,8 @@ impl Writer {
         if let Some(error) = refused {
             shared.queue.fail(error);
         }
+        // Those that are open already have their buffers from the first batch on.
+        shared.devices();
         let (messages, receiver) = channel();
         let committer = Committer {
             session: Arc::clone(session),
@@ -218,7 +191,7 @@ impl Writer {
             .collect();
         let (committer, messages) = (Some(committer), Some(messages));
         let (batch, batch_chunker) = (Vec::new(), None);
-        Self { shared, workers, committer, messages, batch, batch_bytes: 0, batch_chunker, segment }
+        Self { shared, workers, committer, messages, batch, batch_bytes: 0, batch_chunker }
     }
 
     /// Takes one item.
@@ -240,7 +213,7 @@ impl Writer {
             },
             Content::File(_) | Content::Stream(_) | Content::Sparse { .. } => None,
         };
-        match small.filter(|&len| len <= self.segment) {
+        match small.filter(|&len| len <= self.shared.queue.segment()) {
             Some(len) => self.batch_up(Small::File(file), len),
             None => self.submit_large(file),
         }
@@ -252,7 +225,7 @@ impl Writer {
             Content::File(source) => source.display.to_string(),
             _ => "standard input".to_string(),
         };
-        match LargeFile::open(file, self.segment) {
+        match LargeFile::open(file, self.shared.queue.segment()) {
             Ok(file) => self.shared.queue.submit(Batch::Large(Arc::new(file))),
             Err(why) => {
                 self.shared.progress.skip(display, why);
@@ -262,13 +235,18 @@ impl Writer {
     }
 
     fn batch_up(&mut self, item: Small, len: usize) -> Result<()> {
-        let items_max = BATCH_ITEMS * (self.segment / SEGMENT);
+        let segment = self.shared.queue.segment();
+        let items_max = BATCH_ITEMS * (segment / SEGMENT);
         let chunker = match &item {
-            Small::File(file) if self.shared.devices.is_some() && len > 0 => Some(file.chunker),
+            Small::File(file)
+                if len > 0 && self.shared.devices().is_some_and(|joined| joined.devices.is_some()) =>
+            {
+                Some(file.chunker)
+            }
             _ => None,
         };
         let other = chunker.is_some() && self.batch_chunker.is_some_and(|before| Some(before) != chunker);
-        if self.batch_bytes + len > self.segment || self.batch.len() >= items_max || other {
+        if self.batch_bytes + len > segment || self.batch.len() >= items_max || other {
             self.flush_batch()?;
         }
         self.batch_chunker = chunker.or(self.batch_chunker);

@@ -61,6 +61,8 @@ struct State {
     /// Free ones, and how many more may be made: a small batch must not pay for all of them.
     buffers: Vec<Buffer>,
     unmade: usize,
+    /// Buffers that were made before devices had memory for them: each is let go of when it comes back.
+    outdated: usize,
     plan: BufferPlan,
     next_ticket: u64,
     active: usize,
@@ -96,6 +98,7 @@ impl Queue {
             batches: VecDeque::new(),
             buffers: Vec::new(),
             unmade: plan.count,
+            outdated: 0,
             plan,
             next_ticket: 0,
             active: 0,
@@ -107,6 +110,28 @@ impl Queue {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().expect("no panic while the queue is held")
+    }
+
+    /// How many buffers there are, and how much data each has.
+    pub fn buffers(&self) -> (usize, usize) {
+        let plan = &self.lock().plan;
+        (plan.count, plan.data)
+    }
+
+    /// The length of the batches to come.
+    pub fn segment(&self) -> usize {
+        self.lock().plan.data
+    }
+
+    /// So many buffers more, and all in memory of `pool` and with room for so much data, as they come back.
+    pub fn use_memory(&self, pool: &Pool, more: usize, data: usize) {
+        let mut state = self.lock();
+        state.outdated = state.plan.count - state.unmade - state.buffers.len();
+        state.unmade += state.buffers.len() + more;
+        state.buffers.clear();
+        let BufferPlan { count, headroom, .. } = state.plan;
+        state.plan = BufferPlan { count: count + more, headroom, data, pool: pool.clone() };
+        self.work.notify_all();
     }
 
     /// Waits for room, then appends a batch.
@@ -210,7 +235,13 @@ impl Queue {
     /// Frees a buffer, unless a frame still borrows it: then whoever compresses that frame does.
     pub fn give_back(&self, buffer: Arc<Buffer>) {
         if let Some(buffer) = Arc::into_inner(buffer) {
-            self.lock().buffers.push(buffer);
+            let mut state = self.lock();
+            if state.outdated > 0 && !buffer.bytes.is_of(&state.plan.pool) {
+                state.outdated -= 1;
+                state.unmade += 1;
+            } else {
+                state.buffers.push(buffer);
+            }
             self.work.notify_one();
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outrigger_clock::{Instant, wanted_time};
 use outrigger_format::{ChunkKind, Codec, Encoding, FingerprintKind, Reason};
-use outrigger_offload::{Auto, Encoder, FrameDevices};
+use outrigger_offload::{Auto, Encoder};
 
 use super::commit::{CommitQueue, CommitWhen, Message, WAITING_MAX};
 use super::dedup::Vouching;
@@ -14,6 +14,7 @@ use super::devices::{Devices, Uncut};
 use super::framer::{RawBytes, RawFrame};
 use super::frames::{self, Compressed, Turn};
 use super::ingest::{Scratch, read_small};
+use super::joining::{Joined, Joining};
 use super::large::ReadSegment;
 use super::packer::{PackSink, StoredFrame};
 use super::progress::Progress;
@@ -24,10 +25,8 @@ use crate::error::Result;
 /// What the workers share.
 pub(super) struct Shared {
     pub queue: Arc<Queue>,
-    /// Those that cut and hash, if there are any.
-    pub devices: Option<Devices>,
-    /// Those that compress.
-    pub frame_devices: Option<Arc<FrameDevices>>,
+    /// The devices.
+    pub joining: Joining,
     pub sequencer: Sequencer,
     pub vouching: Vouching,
     pub packs: Mutex<PackSink>,
@@ -66,6 +65,16 @@ impl Meter {
 }
 
 impl Shared {
+    /// The devices that are open.
+    pub fn devices(&self) -> Option<&Joined> {
+        self.joining.get(&self.queue, &self.sequencer)
+    }
+
+    /// Those that cut and hash.
+    fn ingesters(&self) -> Option<&Devices> {
+        self.devices()?.devices.as_ref()
+    }
+
     /// The life of a worker: ends when all is done, or something failed.
     pub fn work(&self, messages: &Sender<Message>) -> Result<()> {
         let mut encoder = Encoder::new();
@@ -98,7 +107,7 @@ impl Shared {
                     }
                 }
                 Task::Ingested(batch) => {
-                    let devices = self.devices.as_ref().expect("it was with one");
+                    let devices = self.ingesters().expect("it was with one");
                     match devices.take(*batch) {
                         (ticket, Uncut::Small(batch), true) => self.name(ticket, Sequenced::Small(batch))?,
                         (_, Uncut::Segment(segment), true) => self.cut_in_line(segment)?,
@@ -115,7 +124,8 @@ impl Shared {
 
     /// Has a batch cut, named and looked up by whatever does that best, or gives it back.
     fn send(&self, ticket: u64, batch: Uncut) -> Option<Uncut> {
-        match &self.devices {
+        self.joining.note(batch.len());
+        match self.ingesters() {
             Some(devices) => devices.ingest(&self.queue, ticket, batch),
             None => Some(batch),
         }
@@ -148,7 +158,7 @@ impl Shared {
 
     /// Has a batch's chunks named, by whatever does that best, and brings it to the sequencer, now or later.
     fn name(&self, ticket: u64, batch: Sequenced) -> Result<()> {
-        match &self.devices {
+        match self.ingesters() {
             Some(devices) if devices.are_worth_it(&batch) => {
                 devices.name(&self.queue, ticket, batch);
                 Ok(())
@@ -159,7 +169,7 @@ impl Shared {
 
     /// Leaves a batch to be named to whoever is free.
     fn park(&self, ticket: u64, batch: Sequenced) -> Result<()> {
-        if self.devices.as_ref().is_some_and(|devices| devices.are_worth_it(&batch)) {
+        if self.ingesters().is_some_and(|devices| devices.are_worth_it(&batch)) {
             return self.name(ticket, batch);
         }
         self.queue.push_hash(ticket, batch);
@@ -184,7 +194,9 @@ impl Shared {
         stored: &mut Vec<u8>,
         messages: &Sender<Message>,
     ) -> Result<()> {
-        match frames::compress(self.frame_devices.as_ref(), &self.queue, &self.auto, frame, encoder, stored) {
+        let devices = self.devices().and_then(|joined| joined.frames.as_ref());
+        let may_come = || self.joining.wants_device();
+        match frames::compress(devices, may_come, &self.queue, &self.auto, frame, encoder, stored) {
             Turn::Here(frame, encoding) => {
                 self.append(frame, encoding, stored, messages).map(|raw| self.release(raw))
             }

@@ -17,6 +17,7 @@ mod gc;
 mod gc_support;
 mod golden;
 mod hostile;
+mod joining;
 mod kill;
 mod leftovers;
 mod localize;

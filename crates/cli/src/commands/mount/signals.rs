@@ -27,6 +27,6 @@ pub fn unmount_on_signal(point: &Path, last: impl FnOnce() + Send + 'static) {
         let _ = mounts::unmount(&point, true);
         outrigger_clock::sleep(LINGER);
         last();
-        std::process::exit(0);
+        outrigger_offload::end_process(0);
     });
 }

@@ -2,6 +2,7 @@
 //!
 //! Answers go to the clone of the device that the request was read from; what we tell, to any.
 
+mod crowd;
 mod handshake;
 mod serve;
 mod shim;
@@ -15,8 +16,9 @@ use rustix::io::Errno;
 use super::wire::encode::{Encode as _, answer_header};
 use crate::fs::Result;
 
+pub(super) use self::crowd::Crowd;
 pub use self::handshake::shake_hands;
-pub use self::serve::serve;
+pub(super) use self::serve::serve;
 
 /// What the kernel is told without having asked.
 const INVAL_INODE: i32 = 2;

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::Device;
+use super::crowd::{Crowd, take_back};
 use crate::fs::{Answer, FileSystem, LockRequest, Result, Unlock};
 use crate::kernel::REQUEST_BYTES;
 use crate::kernel::wire::answer::answer;
@@ -14,11 +15,12 @@ use crate::kernel::wire::{Request, guarded};
 /// Room for a header and fixed fields beside the longest data.
 const HEAD_ROOM: usize = 4096;
 
-/// Serves until the mount is gone.
+/// Serves until the mount is gone, as the thread `at` of the crowd.
 ///
 /// # Errors
 /// When the device fails, or the kernel says what cannot be.
-pub fn serve<F: FileSystem>(fs: &F, device: &Arc<Device>) -> io::Result<()> {
+pub fn serve<F: FileSystem>(fs: &F, device: &Arc<Device>, crowd: &Crowd, at: usize) -> io::Result<()> {
+    crowd.join(at, device);
     let keeps_locks = fs.keeps_locks();
     // Once for all requests: fresh memory for each would cost page faults.
     let (mut room, mut bytes) = (vec![0; REQUEST_BYTES as usize + HEAD_ROOM], Vec::new());
@@ -29,8 +31,8 @@ pub fn serve<F: FileSystem>(fs: &F, device: &Arc<Device>) -> io::Result<()> {
             // These have no answer.
             FORGET | BATCH_FORGET => drop(guarded(|| forget(fs, &request))),
             NOTIFY_REPLY => {}
-            // Needs no answer either. Without locks it is answered as what is not known: then no more come.
-            INTERRUPT if keeps_locks => drop(guarded(|| interrupt(fs, &request))),
+            // Needs no answer either.
+            INTERRUPT => drop(guarded(|| interrupt(fs, crowd, &request))),
             SETLK | SETLKW if keeps_locks => {
                 // The way it came, at whatever time: only there the kernel looks for the request.
                 let back = Arc::clone(device);
@@ -40,8 +42,13 @@ pub fn serve<F: FileSystem>(fs: &F, device: &Arc<Device>) -> io::Result<()> {
             }
             _ => {
                 bytes.clear();
+                crowd.begin(at, &request);
                 let done = guarded(|| answer(fs, &request, &mut bytes));
-                device.answer(unique, done.map(|()| bytes.as_slice()));
+                if crowd.end(at) {
+                    device.answer(unique, done.map(|()| bytes.as_slice()));
+                } else if done.is_ok() {
+                    let _ = guarded(|| take_back(fs, &request, &bytes));
+                }
             }
         }
     }
@@ -64,9 +71,13 @@ fn forget<F: FileSystem>(fs: &F, request: &Request<'_>) -> Result<()> {
 }
 
 /// Whoever waits for the answer to a request is not willing to any more.
-fn interrupt<F: FileSystem>(fs: &F, request: &Request<'_>) -> Result<()> {
+fn interrupt<F: FileSystem>(fs: &F, crowd: &Crowd, request: &Request<'_>) -> Result<()> {
     let mut fields = request.fields;
-    fs.interrupt(fields.u64()?);
+    let unique = fields.u64()?;
+    if fs.keeps_locks() {
+        fs.interrupt(unique);
+    }
+    crowd.interrupt(unique);
     Ok(())
 }
 

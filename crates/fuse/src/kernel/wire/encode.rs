@@ -10,7 +10,7 @@ use super::super::convert::{IO_BYTES, SECTOR, kernel_device};
 use crate::fs::{Attr, DirEntry, Entry, Opened, Statfs};
 
 /// Bytes of an entry with attributes, before the record of the directory.
-const ENTRY_BYTES: usize = 128;
+pub const ENTRY_BYTES: usize = 128;
 /// Bytes of a record of a directory, before the name.
 const DIRENT_BYTES: usize = 24;
 /// `FOPEN_` flags.

@@ -1,7 +1,7 @@
 //! A file system that remembers what it was asked, and changes nothing.
 
 use std::fmt::Arguments;
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 
 use outrigger_format::catalogue::{FileKind, Time};
@@ -62,7 +62,12 @@ const NAMES: [(&[u8], u64, FileKind); 4] = [
 
 /// See the module.
 #[derive(Default)]
-pub struct Recorder(Mutex<Vec<String>>);
+pub struct Recorder {
+    calls: Mutex<Vec<String>>,
+    /// Calls that begin so are not answered.
+    blocked: Mutex<Option<&'static str>>,
+    changed: Condvar,
+}
 
 fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
@@ -91,11 +96,21 @@ fn entry(number: u64, kind: FileKind) -> Entry {
 impl Recorder {
     /// What was asked since the last time.
     pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock().unwrap())
+        std::mem::take(&mut self.calls.lock().unwrap())
+    }
+
+    /// Leaves calls that begin so without an answer, or answers those that wait.
+    pub fn block(&self, calls: Option<&'static str>) {
+        *self.blocked.lock().unwrap() = calls;
+        self.changed.notify_all();
     }
 
     fn note(&self, call: Arguments<'_>) {
-        self.0.lock().unwrap().push(call.to_string());
+        let call = call.to_string();
+        self.calls.lock().unwrap().push(call.clone());
+        let blocked = self.blocked.lock().unwrap();
+        let is_blocked = |blocked: &mut Option<&str>| blocked.is_some_and(|begins| call.starts_with(begins));
+        drop(self.changed.wait_while(blocked, is_blocked).unwrap());
     }
 }
 

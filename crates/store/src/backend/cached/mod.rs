@@ -371,6 +371,10 @@ impl Backend for CachedBackend {
         self.shared.inner.claimed()
     }
 
+    fn tend(&self) {
+        self.shared.inner.tend();
+    }
+
     fn lists_cheaply(&self) -> bool {
         self.shared.inner.lists_cheaply()
     }

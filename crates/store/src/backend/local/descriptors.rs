@@ -69,6 +69,13 @@ impl Descriptors {
         state.files.remove(&id);
     }
 
+    /// Closes files that have lost their name.
+    pub(super) fn close_removed(&self) {
+        let mut state = self.state.lock().expect("no panic while it is held");
+        let has_name = |file: &OwnedFd| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0);
+        state.files.retain(|_, (file, _)| has_name(file));
+    }
+
     /// How many files are kept open.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {

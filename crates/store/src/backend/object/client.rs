@@ -30,17 +30,22 @@ pub struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        let give_up = std::env::var("OUTRIGGER_PATIENCE_SECS").ok().and_then(|text| text.parse().ok());
-        Self {
-            connect: Duration::from_secs(5),
-            idle: Duration::from_secs(20),
-            request: Duration::from_secs(120),
-            give_up: Duration::from_secs(give_up.unwrap_or(120)),
-        }
+        Self::new(None)
     }
 }
 
 impl Patience {
+    /// A minute, or so many seconds, or what `OUTRIGGER_PATIENCE_SECS` says.
+    pub fn new(secs: Option<u32>) -> Self {
+        let asked = std::env::var("OUTRIGGER_PATIENCE_SECS").ok().and_then(|text| text.parse().ok());
+        Self {
+            connect: Duration::from_secs(5),
+            idle: Duration::from_secs(20),
+            request: Duration::from_secs(120),
+            give_up: Duration::from_secs(asked.or(secs).unwrap_or(60).into()),
+        }
+    }
+
     /// For who only asks how it is: no longer than somebody waits for a command that does nothing else.
     pub fn brief() -> Self {
         let default = Self::default();

@@ -1,7 +1,8 @@
 //! One operation, tried until it succeeds, cannot succeed, or patience ends.
 //!
 //! Between two tries is a pause that doubles from [`PAUSE_MIN`] to [`PAUSE_MAX`], of which a random part is waited: clients that failed
-//! together do not come back together. While an operation is tried again, whoever asked for it waits: that is the back-pressure that keeps
+//! together do not come back together. Where no request of any operation has succeeded for as long as patience lasts, an operation is tried once: else
+//! one that consists of several would wait several times as long. While an operation is tried again, whoever asked for it waits: that is the back-pressure that keeps
 //! a writer from running ahead of a store that does not answer.
 
 use std::future::Future;
@@ -52,7 +53,7 @@ where
         }
         health.fails(&why);
         note::again(&what(), number + 1, &why);
-        if began.elapsed() >= patience.give_up {
+        if began.elapsed().max(health.failing_for()) >= patience.give_up {
             let waited = began.elapsed().as_secs();
             let why = format!("{}: {why} (given up after {waited} s and {} tries)", what(), number + 1);
             return Err(Error::new(ErrorKind::Io, why));

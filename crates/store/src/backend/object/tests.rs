@@ -24,6 +24,7 @@ fn open_as(server: &S3Server, patience: Patience, keys: Keys, access: Access) ->
         prefix: "some/where".into(),
         endpoint: Some(server.endpoint.clone()),
         region: Some("here".into()),
+        patience: None,
     };
     ObjectBackend::open_with(&location, access, patience, Some(keys))
 }

@@ -238,6 +238,10 @@ impl Backend for TieredBackend {
         self.places.iter().map(|place| place.backend.uploads_max()).max().unwrap_or(1)
     }
 
+    fn tend(&self) {
+        self.places.iter().for_each(|place| place.backend.tend());
+    }
+
     fn lists_cheaply(&self) -> bool {
         self.places.iter().all(|place| place.backend.lists_cheaply())
     }

@@ -10,10 +10,11 @@ mod target;
 mod worker;
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_format::{Entry, Root};
@@ -38,6 +39,8 @@ pub struct GetOptions {
     pub overwrite: bool,
     /// Restore set-user-id and set-group-id bits and the attributes in `security.` and `trusted.`, make device nodes, and replace them.
     pub special: bool,
+    /// Restore what is left of damaged files, with zeros in place of what cannot be read.
+    pub salvage: bool,
     /// Worker threads.
     pub threads: usize,
     /// Chooses what is restored of a directory.
@@ -52,6 +55,8 @@ struct Restorer<'a> {
     umask: u32,
     user: (u32, u32),
     is_root: bool,
+    /// Why nothing more can be written: the disk is full, or read-only.
+    over: OnceLock<Error>,
 }
 
 enum Job<'a> {
@@ -90,21 +95,33 @@ pub fn restore(
         umask,
         user,
         is_root: rustix::process::geteuid().is_root(),
+        over: OnceLock::new(),
     };
     std::fs::create_dir_all(dest).context(|| format!("cannot create {}", dest.display()))?;
     let fd = rustix::fs::open(dest, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .context(|| format!("cannot open {}", dest.display()))?;
     let attributes = name.is_none().then(|| inode.attributes.clone());
-    let display = dest.display().to_string();
+    let top = (fd, dest.display().to_string(), attributes);
+    let walked = work_on(store, at, inode, top, name, &context);
+    context.over.into_inner().map_or(walked, Err)
+}
+
+fn work_on(
+    store: &Store,
+    at: At,
+    inode: &Inode,
+    (fd, display, attributes): (OwnedFd, String, Option<Attributes>),
+    name: Option<&[u8]>,
+    context: &Restorer<'_>,
+) -> Result<()> {
     let is_directory = inode.attributes.kind == FileKind::Directory;
     let chosen = (is_directory && !context.options.selection.is_all())
         .then(|| context.options.selection.paths(&*store.meta, at, inode.number))
         .transpose()?;
-    let top = Arc::new(Target { fd, display, attributes, context: &context, _parent: None });
+    let top = Arc::new(Target { fd, display, attributes, context, _parent: None });
     let threads = context.options.threads;
     let (sender, receiver) = sync_channel::<Vec<Job<'_>>>(2 * threads + 4);
-    let receiver = Mutex::new(receiver);
-    let (context, receiver) = (&context, &receiver);
+    let receiver = &Mutex::new(receiver);
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(move || work(context, receiver));
@@ -191,7 +208,7 @@ impl<'a> Walker<'a> {
 
     /// Restores one entry; a directory is made and returned, to be walked.
     fn entry(&mut self, dir: &Arc<Target<'a>>, name: &[u8], inode: Inode) -> Result<Option<Arc<Target<'a>>>> {
-        if self.context.progress.is_cancelled() {
+        if self.context.is_over() {
             return Err(Error::new(ErrorKind::Cancelled, "the restoration was stopped"));
         }
         let display = format!("{}/{}", dir.display, show(name));
@@ -204,14 +221,15 @@ impl<'a> Walker<'a> {
                 return match self.make_dir(dir, name, &display, inode.attributes) {
                     Ok(below) => Ok(Some(below)),
                     Err(errno) => {
-                        self.context.progress.skip(display, errno.to_string());
+                        let why = self.context.why(&display, errno);
+                        self.context.progress.skip(display, why);
                         Ok(None)
                     }
                 };
             }
             FileKind::File => return self.file(dir, name, inode, &display).map(|()| None),
             _ if inode.links > 1 && self.link(dir, name, &inode, &display) => Ok(()),
-            _ => self.context.make_other(dir, name, &inode.attributes),
+            _ => self.context.make_other(dir, name, &display, &inode.attributes),
         };
         match made {
             Ok(()) => {
@@ -269,9 +287,10 @@ impl<'a> Walker<'a> {
                 linked => linked,
             };
             if let Err(errno) = linked {
+                let why = self.context.why(display, errno);
                 self.context
                     .progress
-                    .skip(display, format!("cannot link it to {}: {errno}", show(&first.name)));
+                    .skip(display, format!("cannot link it to {}: {why}", show(&first.name)));
             }
             return true;
         }
@@ -313,12 +332,13 @@ impl<'a> Walker<'a> {
     fn parts(&mut self, file: &Arc<OpenFile<'a>>, root: &Root, display: &str) -> Result<()> {
         if let Err(errno) = rustix::fs::ftruncate(&file.fd, root.len()) {
             file.failed.store(true, Ordering::Relaxed);
-            self.context.progress.skip(display, errno.to_string());
+            self.context.progress.skip(display, self.context.why(display, errno));
             return Ok(());
         }
-        let (mut entries, mut start, mut bytes) = (Vec::new(), 0, 0);
+        let (mut entries, mut start, mut bytes, mut reached) = (Vec::new(), 0, 0, 0);
         let context = self.context;
         let walked = context.reader.entries(root, 0, u64::MAX, &mut |at, entry| {
+            reached = at + entry.len();
             if matches!(entry, Entry::Chunk { .. }) {
                 if entries.is_empty() {
                     start = at;
@@ -335,6 +355,11 @@ impl<'a> Walker<'a> {
             Ok(true)
         });
         match walked {
+            // What comes after it is unknown.
+            Err(error) if error.kind() == ErrorKind::Damaged && context.options.salvage => {
+                file.lose(reached..root.len());
+                self.push(Job::Part { file: Arc::clone(file), at: start, entries }, bytes)
+            }
             Ok(()) if entries.is_empty() => Ok(()),
             Ok(()) => self.push(Job::Part { file: Arc::clone(file), at: start, entries }, bytes),
             Err(error) if error.kind() == ErrorKind::Cancelled => Err(error),

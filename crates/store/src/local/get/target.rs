@@ -1,9 +1,10 @@
 //! What is being restored: directories and files that get their attributes when the last user lets go of them, and how
 //! everything is created.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use outrigger_format::catalogue::{Attributes, FileKind};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid};
@@ -34,6 +35,8 @@ pub(super) struct OpenFile<'a> {
     pub(super) attributes: Attributes,
     pub(super) failed: AtomicBool,
     pub(super) mode_is_set: bool,
+    /// Ranges that are damaged, and zeros here.
+    pub(super) lost: Mutex<Vec<Range<u64>>>,
 }
 
 /// Files up to this length are written under their own name, longer ones under another until they are whole. A name changed later is one more
@@ -41,6 +44,9 @@ pub(super) struct OpenFile<'a> {
 /// takes. A small file is there in part for the moment between `open` and its only `write`, and who ends the process politely waits for
 /// that (`Progress::cancel`).
 const IN_PLACE_MAX: u64 = 128 << 10;
+
+/// Lost ranges of a file that are named.
+const NAMED: usize = 8;
 
 const EXISTS: &str = "exists already; use --overwrite to replace it";
 
@@ -102,16 +108,16 @@ impl<'a> Restorer<'a> {
             if len <= IN_PLACE_MAX { open(name).map(Some) } else { self.free(dir, name).map(|()| None) };
         let (fd, temporary) = match in_place {
             Ok(Some(fd)) => (fd, None),
-            Ok(None) => self.open_temporary(open)?,
+            Ok(None) => self.open_temporary(dir, open)?,
             Err(Errno::EXIST) if self.options.overwrite => {
                 self.may_replace(dir, name)?;
-                self.open_temporary(open)?
+                self.open_temporary(dir, open)?
             }
             Err(Errno::EXIST) => return Err(EXISTS.to_string()),
-            Err(errno) => return Err(errno.to_string()),
+            Err(errno) => return Err(self.why(&dir.display, errno)),
         };
         let (dir, name, failed) = (Arc::clone(dir), name.to_vec(), AtomicBool::new(false));
-        Ok(OpenFile { fd, dir, name, temporary, attributes, failed, mode_is_set })
+        Ok(OpenFile { fd, dir, name, temporary, attributes, failed, mode_is_set, lost: Mutex::default() })
     }
 
     /// `EXIST` when there is something of this name.
@@ -125,6 +131,7 @@ impl<'a> Restorer<'a> {
 
     fn open_temporary(
         &self,
+        dir: &Target<'a>,
         open: impl Fn(&[u8]) -> Result<OwnedFd, Errno>,
     ) -> Result<(OwnedFd, Option<Vec<u8>>), String> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -134,7 +141,7 @@ impl<'a> Restorer<'a> {
             match open(&name) {
                 Ok(fd) => return Ok((fd, Some(name))),
                 Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno.to_string()),
+                Err(errno) => return Err(self.why(&dir.display, errno)),
             }
         }
     }
@@ -156,6 +163,7 @@ impl<'a> Restorer<'a> {
         &self,
         dir: &Target<'a>,
         name: &[u8],
+        display: &str,
         attributes: &Attributes,
     ) -> Result<(), String> {
         match self.try_make_other(dir, name, attributes) {
@@ -163,13 +171,13 @@ impl<'a> Restorer<'a> {
                 self.may_replace(dir, name)?;
                 rustix::fs::unlinkat(&dir.fd, name, AtFlags::empty())
                     .and_then(|()| self.try_make_other(dir, name, attributes))
-                    .map_err(|errno| errno.to_string())?;
+                    .map_err(|errno| self.why(display, errno))?;
             }
             Err(Errno::EXIST) => return Err(EXISTS.to_string()),
             Err(Errno::PERM) if !self.options.special => {
                 return Err("a device; use --special to restore devices".to_string());
             }
-            made => made.map_err(|errno| errno.to_string())?,
+            made => made.map_err(|errno| self.why(display, errno))?,
         }
         self.set_by_name(dir, name, attributes).told()
     }
@@ -330,6 +338,31 @@ impl OpenFile<'_> {
         renamed.map_err(|errno| if errno == Errno::EXIST { EXISTS.to_string() } else { errno.to_string() })
     }
 
+    /// Notes a range that is damaged.
+    pub(super) fn lose(&self, range: Range<u64>) {
+        self.lost.lock().expect("no panic while held").push(range);
+    }
+
+    /// `restored, but for bytes 4096..8192: they are damaged, and zeros here`.
+    fn what_is_lost(&self) -> Option<String> {
+        let mut lost = std::mem::take(&mut *self.lost.lock().expect("no panic while held"));
+        lost.sort_unstable_by_key(|range| range.start);
+        lost.dedup_by(|next, before| {
+            let follows = before.end == next.start;
+            if follows {
+                before.end = next.end;
+            }
+            follows
+        });
+        let named: Vec<String> =
+            lost.iter().take(NAMED).map(|range| format!("{}..{}", range.start, range.end)).collect();
+        let more = lost.len().saturating_sub(NAMED);
+        let more = if more > 0 { format!(" and {more} more ranges") } else { String::new() };
+        (!lost.is_empty()).then(|| {
+            format!("restored, but for bytes {}{more}: they are damaged, and zeros here", named.join(", "))
+        })
+    }
+
     fn end(&self) {
         let context = self.dir.context;
         let written_as = self.temporary.as_ref().unwrap_or(&self.name);
@@ -347,6 +380,10 @@ impl OpenFile<'_> {
             return remove();
         }
         if let Err(why) = told {
+            context.progress.skip(self.display(), why);
+        }
+        if let Some(why) = self.what_is_lost() {
+            Progress::add(&context.progress.damaged, 1);
             context.progress.skip(self.display(), why);
         }
         Progress::add(&context.progress.files_done, 1);

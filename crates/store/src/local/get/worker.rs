@@ -1,10 +1,11 @@
 //! The workers: fetch, verify and write what the walker hands out.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
 
-use outrigger_format::{Entry, Root};
+use outrigger_format::{Entry, Fingerprint, Root};
 use rustix::io::Errno;
 
 use super::target::{OpenFile, write_at};
@@ -26,6 +27,27 @@ pub(super) fn work<'a>(context: &'a Restorer<'a>, jobs: &Mutex<Receiver<Vec<Job<
 }
 
 impl<'a> Restorer<'a> {
+    /// Nothing more is to be restored.
+    pub(super) fn is_over(&self) -> bool {
+        self.progress.is_cancelled() || self.over.get().is_some()
+    }
+
+    /// Says why something could not be written. Where nothing else can be either, the restoration is over.
+    pub(super) fn why(&self, display: &str, errno: Errno) -> String {
+        let kind = match errno {
+            Errno::NOSPC | Errno::DQUOT => ErrorKind::Full,
+            Errno::ROFS => ErrorKind::Denied,
+            _ => return errno.to_string(),
+        };
+        self.over.get_or_init(|| {
+            let text = format!(
+                "cannot write {display}: {errno}; what was restored before it is whole, and the same `outrigger get` goes on with the rest where there is room"
+            );
+            Error::new(kind, text)
+        });
+        errno.to_string()
+    }
+
     /// Reports something that cannot be restored.
     pub(super) fn fail(&self, display: impl Into<String>, error: &Error) {
         if error.kind() == ErrorKind::Damaged {
@@ -35,7 +57,7 @@ impl<'a> Restorer<'a> {
     }
 
     fn run(&self, job: Job<'a>, run: &mut Vec<u8>) {
-        if self.progress.is_cancelled() {
+        if self.is_over() {
             if let Job::Made { file, .. } | Job::Part { file, .. } = job {
                 file.failed.store(true, Ordering::Relaxed);
             }
@@ -47,19 +69,25 @@ impl<'a> Restorer<'a> {
             Job::Whole { dir, name, attributes, root } => {
                 // Content first: what cannot be read makes no file.
                 run.clear();
-                if let Err(error) = self.whole(&root, run) {
-                    self.fail(format!("{}/{}", dir.display, show(&name)), &error);
-                    return;
-                }
+                let lost = match self.whole(&root, run) {
+                    Ok(lost) => lost,
+                    Err(error) => return self.fail(format!("{}/{}", dir.display, show(&name)), &error),
+                };
                 match self.create(&dir, &name, attributes, root.len()) {
-                    Ok(file) => return self.write_whole(&file, &root, run),
+                    Ok(file) => {
+                        lost.into_iter().for_each(|range| file.lose(range));
+                        return self.write_whole(&file, &root, run);
+                    }
                     Err(why) => return self.progress.skip(format!("{}/{}", dir.display, show(&name)), why),
                 }
             }
         };
         run.clear();
         match self.whole(&root, run) {
-            Ok(()) => self.write_whole(&file, &root, run),
+            Ok(lost) => {
+                lost.into_iter().for_each(|range| file.lose(range));
+                self.write_whole(&file, &root, run);
+            }
             Err(error) => {
                 file.failed.store(true, Ordering::Relaxed);
                 self.fail(file.display(), &error);
@@ -67,16 +95,29 @@ impl<'a> Restorer<'a> {
         }
     }
 
-    /// The chunks of a small file, one after another (holes take no room).
-    fn whole(&self, root: &Root, run: &mut Vec<u8>) -> Result<()> {
+    /// The chunks of a small file, one after another (holes take no room), and which ranges of it are lost.
+    fn whole(&self, root: &Root, run: &mut Vec<u8>) -> Result<Vec<Range<u64>>> {
+        let mut lost = Vec::new();
         self.reader.entries(root, 0, u64::MAX, &mut |at, entry| {
-            if let Entry::Chunk { fingerprint, len } = entry {
-                self.reader
-                    .append_chunk(&fingerprint, len, run)
-                    .map_err(|error| error.context(format!("at byte {at}")))?;
+            if let Entry::Chunk { fingerprint, len } = entry
+                && !self.chunk(&fingerprint, len, at, run)?
+            {
+                lost.push(at..at + u64::from(len));
             }
             Ok(true)
-        })
+        })?;
+        Ok(lost)
+    }
+
+    /// Appends a chunk of a file, which is at byte `at` of it; false, and zeros, if it is damaged and the rest of the file is wanted all the same.
+    fn chunk(&self, fingerprint: &Fingerprint, len: u32, at: u64, run: &mut Vec<u8>) -> Result<bool> {
+        match self.reader.append_chunk(fingerprint, len, run) {
+            Err(error) if error.kind() == ErrorKind::Damaged && self.options.salvage => {
+                run.resize(run.len() + len as usize, 0);
+                Ok(false)
+            }
+            appended => appended.map(|()| true).map_err(|error| error.context(format!("at byte {at}"))),
+        }
     }
 
     fn write_whole(&self, file: &OpenFile<'a>, root: &Root, run: &[u8]) {
@@ -114,14 +155,17 @@ impl<'a> Restorer<'a> {
         }
         run.clear();
         for entry in entries {
-            if let Entry::Chunk { fingerprint, len } = entry
-                && let Err(error) = self.reader.append_chunk(fingerprint, *len, run)
-            {
-                let error = error.context(format!("at byte {}", at + run.len() as u64));
-                if !file.failed.swap(true, Ordering::Relaxed) {
-                    self.fail(file.display(), &error);
+            let Entry::Chunk { fingerprint, len } = entry else { continue };
+            let start = at + run.len() as u64;
+            match self.chunk(fingerprint, *len, start, run) {
+                Ok(true) => {}
+                Ok(false) => file.lose(start..start + u64::from(*len)),
+                Err(error) => {
+                    if !file.failed.swap(true, Ordering::Relaxed) {
+                        self.fail(file.display(), &error);
+                    }
+                    return;
                 }
-                return;
             }
         }
         match write_at(&file.fd, run, at) {
@@ -132,7 +176,7 @@ impl<'a> Restorer<'a> {
 
     fn fail_write(&self, file: &OpenFile<'a>, errno: Errno) {
         if !file.failed.swap(true, Ordering::Relaxed) {
-            self.progress.skip(file.display(), errno.to_string());
+            self.progress.skip(file.display(), self.why(&file.display(), errno));
         }
     }
 }

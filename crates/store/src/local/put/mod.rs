@@ -374,7 +374,6 @@ impl<'a> Putter<'a> {
         like: Option<(&OwnedFd, &Stat)>,
     ) -> Result<(u64, bool)> {
         let (mut parent, mut existed) = (ROOT_INODE, true);
-        let is_root = target.components.is_empty();
         let last = target.components.len().wrapping_sub(1);
         for (depth, name) in target.components.iter().enumerate() {
             let existing = if existed { self.meta.lookup(At::Now, parent, name)? } else { None };
@@ -405,7 +404,10 @@ impl<'a> Putter<'a> {
             existed = kept.is_some();
             parent = inode;
         }
-        if let Some(before) = self.options.before.as_ref().filter(|_| existed || is_root) {
+        // The directory that was made for this put to remember its source is empty.
+        if let Some(before) = self.options.before.as_ref().filter(|_| existed)
+            && !self.meta.read_dir(At::Now, parent, None, 1)?.is_empty()
+        {
             before.may_destroy();
         }
         Ok((parent, existed))

@@ -170,7 +170,7 @@ fn a_full_file_system_is_an_error_to_the_writer_alone() {
     }
     let outcome = std::panic::catch_unwind(|| {
         let path = dir.path().join("staging");
-        let options = Options { store: STORE, segment_len: 256 << 10, capacity: 16 << 20 };
+        let options = Options { segment_len: 256 << 10, capacity: 16 << 20, ..Options::new(STORE) };
         let log = on_disk(&path, options).unwrap();
         let data = vec![7; 30_000];
         let mut file = ExtentMap::new(Arc::clone(log.usage()), 0);
@@ -234,7 +234,7 @@ fn threads_append_sync_read_and_remove() {
     const WRITES: u64 = 300;
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("staging");
-    let options = Options { store: STORE, segment_len: 64 << 10, capacity: 16 << 20 };
+    let options = Options { segment_len: 64 << 10, capacity: 16 << 20, ..Options::new(STORE) };
     let log = on_disk(&path, options).unwrap();
     let (done, removed) = (AtomicBool::new(false), AtomicU64::new(0));
     let content = |inode: u64, turn: u64| -> Vec<u8> {

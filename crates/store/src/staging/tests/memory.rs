@@ -91,6 +91,10 @@ impl Files for Memory {
         Ok(())
     }
 
+    fn disk(&self) -> Option<crate::disk::Disk> {
+        None
+    }
+
     fn remove_directory(&self) -> io::Result<()> {
         assert!(self.disk().segments.is_empty(), "only when there are no segments");
         Ok(())

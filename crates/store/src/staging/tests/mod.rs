@@ -19,7 +19,7 @@ const STORE: StoreId = StoreId([5; 16]);
 
 /// Segments of 512 bytes.
 fn small() -> Options {
-    Options { store: STORE, segment_len: 512, capacity: 4096 }
+    Options { segment_len: 512, capacity: 4096, ..Options::new(STORE) }
 }
 
 /// What came back of a record: its sequence, operation and data.

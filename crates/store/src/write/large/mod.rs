@@ -113,6 +113,11 @@ impl ReadSegment {
         })
     }
 
+    /// Bytes of data.
+    pub fn len(&self) -> usize {
+        self.data().map(|data| data.len).sum()
+    }
+
     /// What a device is to cut, relative to what lies behind the headroom: `None` where there are no bytes, an oracle tells where to cut, or a device
     /// would cut blocks that are none.
     pub fn streams(&self) -> Option<Vec<Stream>> {

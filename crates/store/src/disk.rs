@@ -1,0 +1,170 @@
+//! Room on a disk that is kept for what gives room back.
+//!
+//! A full disk must not lock a store: a name is removed, a removal is committed and a pack is reclaimed by writing a little. Two things
+//! keep that room.
+//!
+//! - **The floor.** Content is refused once less than a 64th of the disk is free, or 64 MiB of a large one ([`Disk::floor`]). Names, commits
+//!   and reclaiming may use what is below it. A staging log counts what it holds, so that its packs have room, too.
+//! - **The file** `reserve`, 4 MiB of a store's directory. The floor does not bind other programs, and `statvfs` knows nothing of most quotas. A session that
+//!   finds no room gives the file back; a later one makes it anew.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::owner;
+
+const FILE: &str = "reserve";
+const FILE_LEN: u64 = 4 << 20;
+const FLOOR_MIN: u64 = 4 << 20;
+const FLOOR_MAX: u64 = 64 << 20;
+
+/// How full a disk is, bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Disk {
+    /// Free for whoever is not root.
+    pub free: u64,
+    /// Its size.
+    pub total: u64,
+}
+
+impl Disk {
+    /// The disk of a path; `None` where that cannot be found out.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Self> {
+        Self::told(rustix::fs::statvfs(path))
+    }
+
+    /// The disk of an open file or directory.
+    #[must_use]
+    pub fn of_file(file: impl AsFd) -> Option<Self> {
+        Self::told(rustix::fs::fstatvfs(file))
+    }
+
+    fn told(answer: rustix::io::Result<rustix::fs::StatVfs>) -> Option<Self> {
+        let answer = answer.ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(answer.f_frsize);
+        Some(Self { free: bytes(answer.f_bavail), total: bytes(answer.f_blocks) })
+            .filter(|disk| disk.total > 0)
+    }
+
+    /// Bytes that content leaves free; less on disks of less than 64 MiB.
+    #[must_use]
+    pub fn floor(&self) -> u64 {
+        (self.total / 64).clamp(FLOOR_MIN, FLOOR_MAX).min(self.total / 16)
+    }
+
+    /// Bytes of content that there is room for.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        self.free.saturating_sub(self.floor())
+    }
+}
+
+/// What is kept free on the disk of a store in a directory.
+#[derive(Debug)]
+pub(crate) struct Reserve {
+    dir: PathBuf,
+}
+
+impl Reserve {
+    pub fn of(dir: &Path) -> Self {
+        Self { dir: dir.to_path_buf() }
+    }
+
+    /// Before content is written.
+    ///
+    /// # Errors
+    /// `Full` when so many bytes would go below the floor.
+    pub fn check_content(&self, bytes: u64) -> Result<()> {
+        match Disk::of(&self.dir) {
+            Some(disk) if disk.room() < bytes => {
+                let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+                let text = format!(
+                    "the disk of {} is full: {} MiB are free, and {} MiB are kept for removing and reclaiming",
+                    self.dir.display(),
+                    mib(disk.free),
+                    mib(disk.floor())
+                );
+                Err(Error::new(ErrorKind::Full, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Before names are changed, or something is reclaimed: gives the file back where hardly anything is free, else makes it if it is not there.
+    pub fn tend(&self) {
+        let Some(disk) = Disk::of(&self.dir) else { return };
+        if disk.free < disk.floor() / 2 {
+            self.give_back();
+        } else if disk.room() > FILE_LEN {
+            self.keep(FILE_LEN.min(disk.total / 16));
+        }
+    }
+
+    /// Gives the file's room back; whether there was any.
+    pub fn give_back(&self) -> bool {
+        let Ok(file) = self.open(OFlags::WRONLY) else { return false };
+        let has_room = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size > 0);
+        has_room && rustix::fs::ftruncate(&file, 0).is_ok()
+    }
+
+    /// Without it there is the floor: a failure is no error.
+    fn keep(&self, len: u64) {
+        let path = self.dir.join(FILE);
+        if rustix::fs::lstat(&path).is_ok_and(|stat| stat.st_size as u64 >= len) {
+            return;
+        }
+        let Ok(file) = self.open(OFlags::WRONLY | OFlags::CREATE) else { return };
+        owner::give_path(&path);
+        if rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len).is_err() {
+            let _ = rustix::fs::ftruncate(&file, 0);
+        }
+    }
+
+    fn open(&self, flags: OFlags) -> Result<std::os::fd::OwnedFd, Errno> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        rustix::fs::openat(CWD, self.dir.join(FILE), flags, Mode::RUSR | Mode::WUSR)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_floor_grows_with_the_disk_up_to_a_bound() {
+        let floor = |total| Disk { free: 0, total }.floor();
+        assert_eq!(floor(8 << 20), 512 << 10);
+        assert_eq!(floor(180 << 20), 4 << 20);
+        assert_eq!(floor(1 << 30), 16 << 20);
+        assert_eq!(floor(1 << 40), 64 << 20);
+        assert_eq!(Disk { free: 20 << 20, total: 1 << 30 }.room(), 4 << 20);
+        assert_eq!(Disk { free: 2 << 20, total: 1 << 30 }.room(), 0);
+    }
+
+    #[test]
+    fn the_file_is_made_once_given_back_once_and_no_link_is_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (reserve, path) = (Reserve::of(dir.path()), dir.path().join(FILE));
+        let len = || std::fs::metadata(&path).map(|file| file.len()).unwrap_or(0);
+        assert!(!reserve.give_back());
+        reserve.tend();
+        assert_eq!(len(), FILE_LEN);
+        assert!(reserve.give_back());
+        assert!(!reserve.give_back());
+        assert_eq!(len(), 0);
+        reserve.tend();
+        assert_eq!(len(), FILE_LEN);
+        let elsewhere = dir.path().join("elsewhere");
+        std::fs::write(&elsewhere, "precious").unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        reserve.tend();
+        assert!(!reserve.give_back());
+        assert_eq!(std::fs::read(&elsewhere).unwrap(), b"precious");
+    }
+}

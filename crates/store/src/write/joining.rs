@@ -1,0 +1,96 @@
+//! Devices join a writer when they are open: at its start, or in the middle of its work.
+//!
+//! A worker that asks for them first lets them in: there are more buffers then, which lie where devices reach them; frames have the
+//! lengths that devices take; and deduplication asks the table cache.
+
+use std::sync::{Arc, OnceLock};
+
+use outrigger_offload::FrameDevices;
+
+use super::devices::Devices;
+use super::framer::Framer;
+use super::queue::Queue;
+use super::sequence::Sequencer;
+use crate::devices::StoreDevices;
+
+/// Batches that may be with devices beside those that the workers have.
+const IN_FLIGHT: usize = 4;
+/// Bytes of all buffers, where devices would like larger ones.
+const BUFFERS_MAX: usize = 256 << 20;
+/// Bytes of batches that are there beside those, for frames that are under way to devices.
+const FRAMES_BYTES_MAX: usize = 32 << 20;
+
+/// The devices of a writer.
+pub(super) struct Joining {
+    pub source: Option<Arc<StoreDevices>>,
+    pub joined: OnceLock<Joined>,
+}
+
+/// Those that are there.
+pub(super) struct Joined {
+    /// Those that cut and hash, if there are any.
+    pub devices: Option<Devices>,
+    /// Those that compress.
+    pub frames: Option<Arc<FrameDevices>>,
+}
+
+impl Joining {
+    /// Those that have joined, or do so now.
+    pub fn get(&self, queue: &Queue, sequencer: &Sequencer) -> Option<&Joined> {
+        if let Some(joined) = self.joined.get() {
+            return Some(joined);
+        }
+        let source = self.source.as_ref()?;
+        source.opening.runtime()?;
+        Some(self.joined.get_or_init(|| join(source, queue, sequencer)))
+    }
+
+    /// Counts bytes that devices might have worked on.
+    pub fn note(&self, bytes: usize) {
+        if let Some(source) = self.source.as_ref().filter(|_| self.joined.get().is_none()) {
+            source.opening.note(bytes);
+        }
+    }
+
+    /// A frame is meant for a device. Says whether there may be one yet.
+    pub fn wants_device(&self) -> bool {
+        self.source.as_ref().is_some_and(|source| {
+            source.opening.begin();
+            !source.opening.is_over()
+        })
+    }
+}
+
+fn join(source: &StoreDevices, queue: &Queue, sequencer: &Sequencer) -> Joined {
+    let (devices, frames) = (Devices::of(source), source.opening.frame_devices().cloned());
+    let joined = Joined { devices, frames };
+    let Some(runtime) =
+        source.opening.runtime().filter(|_| joined.devices.is_some() || joined.frames.is_some())
+    else {
+        return joined;
+    };
+    let frame_size = source.config.frame_size as usize;
+    let (count, least) = queue.buffers();
+    let (mut more, mut segment) = (0, least);
+    if let Some(devices) = &joined.devices {
+        more += IN_FLIGHT;
+        let wanted = devices.batch_bytes().unwrap_or(least);
+        segment = wanted.min(BUFFERS_MAX / (count + more)).max(least);
+    }
+    if let Some(devices) = &joined.frames {
+        // Frames under way hold the batches that they were read into.
+        let frames = devices.in_flight() * frame_size;
+        more += frames.min(FRAMES_BYTES_MAX).div_ceil(segment);
+    }
+    queue.use_memory(runtime.pool(), more, segment);
+    let mut stage = sequencer.stage.lock().expect("no panic in the stage");
+    stage.framer.use_memory(runtime.pool());
+    if let Some(devices) = &joined.frames {
+        let limit = devices.frame_limit(frame_size, Framer::usual_limit(frame_size));
+        stage.framer.set_limit(limit);
+    }
+    if joined.devices.is_some() {
+        stage.dedup.use_table_cache(source.table_cache().cloned());
+    }
+    joined
+}
