@@ -87,18 +87,30 @@ impl StoreGlob {
     /// # Errors
     /// `NotFound` when nothing matches, `Damaged` when a directory lies below itself, and those of the database.
     pub fn files(&self, meta: &dyn Meta, at: At) -> Result<Vec<Found>> {
-        let is_file = |inode: &Inode| inode.attributes.kind == FileKind::File;
         if let Ok(path) = StorePath::parse(self.text.as_bytes())
             && let Some(inode) = find(meta, at, &path)?
         {
-            if is_file(&inode) {
+            if inode.attributes.kind == FileKind::File {
                 return Ok(vec![Found { path, inode }]);
             }
             let why =
                 format!("`{path}` is not a file; to read what is in a directory, give {path}/** or {path}/*");
             return Err(Error::new(ErrorKind::Invalid, why));
         }
-        let mut files = Vec::new();
+        let mut files = self.entries(meta, at)?;
+        files.retain(|found| found.inode.attributes.kind == FileKind::File);
+        if files.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, format!("no stored file matches `{}`", self.text)));
+        }
+        Ok(files)
+    }
+
+    /// The entries of any kind that match, in order of their paths, a directory before what it holds.
+    ///
+    /// # Errors
+    /// `Damaged` when a directory lies below itself, and those of the database.
+    pub fn entries(&self, meta: &dyn Meta, at: At) -> Result<Vec<Found>> {
+        let mut found = Vec::new();
         let base = if self.base.components.is_empty() {
             meta.inode(at, ROOT_INODE)?
         } else {
@@ -106,12 +118,9 @@ impl StoreGlob {
         };
         if let Some(base) = base.filter(|base| base.attributes.kind == FileKind::Directory) {
             let mut above = Ancestors::new(base.number);
-            self.below(meta, at, &self.base, base.number, &mut above, 1, &mut files)?;
+            self.below(meta, at, &self.base, base.number, &mut above, 1, &mut found)?;
         }
-        if files.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, format!("no stored file matches `{}`", self.text)));
-        }
-        Ok(files)
+        Ok(found)
     }
 
     #[allow(
@@ -126,7 +135,7 @@ impl StoreGlob {
         directory: u64,
         above: &mut Ancestors,
         depth: usize,
-        files: &mut Vec<Found>,
+        found: &mut Vec<Found>,
     ) -> Result<()> {
         let mut after: Option<Vec<u8>> = None;
         loop {
@@ -135,14 +144,14 @@ impl StoreGlob {
             after = page.last().map(|entry| entry.name.clone());
             for DirEntry { name, inode } in page {
                 let path = path.join(&name);
-                match inode.attributes.kind {
-                    FileKind::File if self.matches(&path) => files.push(Found { path, inode }),
-                    FileKind::Directory if self.depth.is_none_or(|most| depth < most) => {
-                        above.enter(inode.number)?;
-                        self.below(meta, at, &path, inode.number, above, depth + 1, files)?;
-                        above.leave(inode.number);
-                    }
-                    _ => {}
+                let (number, kind) = (inode.number, inode.attributes.kind);
+                if self.matches(&path) {
+                    found.push(Found { path: path.clone(), inode });
+                }
+                if kind == FileKind::Directory && self.depth.is_none_or(|most| depth < most) {
+                    above.enter(number)?;
+                    self.below(meta, at, &path, number, above, depth + 1, found)?;
+                    above.leave(number);
                 }
             }
             if !full {

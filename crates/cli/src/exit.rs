@@ -20,6 +20,19 @@ pub enum Exit {
     Partial = 4,
 }
 
+impl Exit {
+    /// How a process of this program has ended.
+    pub fn of(code: Option<i32>) -> Self {
+        match code {
+            Some(0) => Self::Done,
+            Some(2) => Self::Usage,
+            Some(3) => Self::Damaged,
+            Some(4) => Self::Partial,
+            _ => Self::Failed,
+        }
+    }
+}
+
 /// Exit code after Ctrl-C, as shells have it: 128 + SIGINT.
 pub const INTERRUPTED: u8 = 130;
 

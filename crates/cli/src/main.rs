@@ -13,7 +13,7 @@ mod progress;
 mod tar;
 mod when;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 
 fn main() {
     let given: Vec<_> = std::env::args_os().collect();
@@ -23,7 +23,16 @@ fn main() {
     }
     raise_file_limit();
     outrigger_store::wait::on_long_wait(output::complain);
-    let matches = args::Cli::command().get_matches_from(args::command_line(given));
+    let json = given.iter().any(|word| word == "--json");
+    let matches = match args::parse(args::command_line(given)) {
+        Ok(matches) => matches,
+        Err(args::Refused::Parser(error)) if !json || !error.use_stderr() => error.exit(),
+        Err(refused) => {
+            let failure = refused.into_failure();
+            output::fail(&failure, json);
+            std::process::exit(failure.exit as i32);
+        }
+    };
     let cli = args::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let exit = match commands::run(cli, &name(&matches)) {
         Ok(exit) => {
@@ -32,8 +41,8 @@ fn main() {
         }
         Err(failure) => {
             operation::ended(failure.exit, Some(&failure.message));
-            if !failure.message.is_empty() && !operation::is_on_stderr() {
-                output::shout(&failure.message);
+            if !operation::is_on_stderr() {
+                output::fail(&failure, json);
             }
             failure.exit
         }

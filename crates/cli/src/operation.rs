@@ -32,7 +32,7 @@ pub enum Format {
 #[derive(Args, Clone, Debug)]
 pub struct LogFlags {
     /// Append what is done to FILE, a line each: steps, retries with their reasons, how it ends; `-` is standard error. Of a mount also what goes wrong in it, with the request that met it
-    #[arg(long, global = true, value_name = "FILE", help_heading = "Log")]
+    #[arg(long, global = true, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// What the log has
     #[arg(
@@ -41,19 +41,11 @@ pub struct LogFlags {
         value_name = "LEVEL",
         value_parser = levels(),
         default_value = Level::Info.word(),
-        hide_possible_values = true,
-        help_heading = "Log"
+        hide_possible_values = true
     )]
     pub log_level: Level,
     /// How its lines look [default: json, for `-` text]
-    #[arg(
-        long,
-        global = true,
-        value_name = "json|text",
-        value_enum,
-        hide_possible_values = true,
-        help_heading = "Log"
-    )]
+    #[arg(long, global = true, value_name = "json|text", value_enum, hide_possible_values = true)]
     pub log_format: Option<Format>,
 }
 

@@ -29,6 +29,26 @@ pub fn shout(message: &str) {
     let _ = io::stderr().write_all(format!("outrigger: {}\n", further(message)).as_bytes());
 }
 
+/// Says why a command failed: a sentence, or for programs `{"error": {"code", "message", "hint"}}` on a line of standard error.
+///
+/// Messages say what is wrong, and after a semicolon what to do: that is the hint.
+pub fn fail(failure: &Failure, json: bool) {
+    if failure.message.is_empty() {
+        return;
+    }
+    if !json {
+        return shout(&failure.message);
+    }
+    let (message, hint) = match failure.message.split_once("; ") {
+        Some((message, hint)) => (message, Some(hint)),
+        None => (failure.message.as_str(), None),
+    };
+    let error = Object::new().with("code", failure.exit as u8).with("message", message).with("hint", hint);
+    let text = json_text(&Object::new().with("error", Value::from(error)).into());
+    // There is nobody to tell when this fails.
+    let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
 /// What a message says, where a further line of it cannot be taken for another message.
 fn further(message: &str) -> String {
     lines(message).replace('\n', "\n  ")

@@ -9,7 +9,7 @@ use std::time::Duration;
 use outrigger_format::{PackId, PackKind, Root};
 use outrigger_store::meta::locks::{Blocker, FileLocks, Lock, LockFamily, LockRange, Taken, Wait};
 use outrigger_store::meta::{
-    At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
+    At, Commit, Committed, Counters, DirEntry, Era, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
     SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow, jobs, loose,
 };
 use outrigger_store::testing::lost_answer;

@@ -372,7 +372,7 @@ fn whole_get(dir: &Path, dest: &Path, threads: usize) {
     let store = Store::open(dir, false).expect("the store");
     let inode =
         require(&*store.meta, At::Now, &StorePath::parse(b"tree").expect("a path")).expect("the tree");
-    let options = get::GetOptions { overwrite: false, special: true, salvage: false, threads };
+    let options = get::GetOptions { overwrite: false, special: true, threads, ..get::GetOptions::default() };
     let progress = Progress::default();
     get::restore(&store, At::Now, &inode, dest, None, options, &progress).expect("a get");
     assert_eq!(progress.skipped.lock().expect("no panic").len(), 0, "nothing is skipped");

@@ -25,6 +25,7 @@ pub mod note;
 mod older;
 pub mod ops;
 mod owner;
+pub mod patterns;
 pub mod policy;
 pub mod read;
 pub mod rebalance;

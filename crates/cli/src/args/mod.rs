@@ -1,7 +1,12 @@
 //! What can be written on the command line. Each command's own arguments stand beside what it does, in `commands/`.
 
+mod config;
+mod elsewhere;
+mod groups;
 mod helper;
 pub mod mount_options;
+mod names;
+mod suggest;
 pub mod values;
 
 use std::path::PathBuf;
@@ -11,8 +16,12 @@ use clap::{Args, Parser, Subcommand};
 use crate::commands as c;
 use crate::operation::LogFlags;
 
+pub use config::{Hook, Keep, Profile, profiles};
+pub use elsewhere::{Refused, parse};
+pub use groups::command;
 pub use helper::command_line;
 pub use mount_options::MountFlags;
+pub use names::{Named, expand, expand_one, expand_paths};
 pub use values::{
     age, check_store, chunker, codec, fingerprint, oracle, policy, profile, size, small_size, store_path,
     store_paths, threads,
@@ -42,6 +51,7 @@ pub struct Cli {
 
 /// What every command understands.
 #[derive(Args, Clone)]
+#[command(next_help_heading = "Options of every command")]
 pub struct Globals {
     /// The store: its directory, or postgres://user@host:port/database?schema=NAME (the password comes from PGPASSWORD or ~/.pgpass)
     #[arg(short, long, env = "OUTRIGGER_STORE", global = true, value_name = "DIR")]
@@ -55,6 +65,9 @@ pub struct Globals {
     /// No progress and no summary; errors only
     #[arg(short, long, global = true)]
     pub quiet: bool,
+    /// A line for each file that is added (A), changed (C) or removed (R)
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub verbose: bool,
     #[command(flatten)]
     pub log: LogFlags,
 }
@@ -68,6 +81,7 @@ pub enum Command {
     Get(c::get::GetArgs),
     Cat(c::cat::CatArgs),
     Ls(c::ls::LsArgs),
+    Find(c::find::FindArgs),
     Versions(c::versions::VersionsArgs),
     Where(c::whereabouts::WhereArgs),
     Diff(c::diff::DiffArgs),
@@ -105,6 +119,8 @@ pub enum Command {
     Rule(c::rule::RuleCommand),
     #[command(subcommand)]
     Component(c::component::ComponentCommand),
+    #[command(subcommand)]
+    Profile(c::profile::ProfileCommand),
     Completions(c::shell::CompletionsArgs),
     Man(c::shell::ManArgs),
 }

@@ -30,7 +30,9 @@ Throughputs of more processors are what is measured here, times their number: me
 slowest stage does when copies and kernels of several tasks overlap, or what was measured of such a stream, if that is less, beside the
 processors that are there. Measure on a machine that does nothing else.";
 
-/// Say what another processor or a GPU would bring: throughput, freed cores, break-even sizes
+/// Say what another processor or a GPU would bring
+///
+/// Throughput, freed cores and break-even sizes, from what was measured here.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct AdviseArgs {

@@ -18,7 +18,9 @@ Examples:
   outrigger calibrate --device cpu --max-bytes 2M
   OUTRIGGER_CALIBRATION=here outrigger calibrate --sim pcie5-gpu";
 
-/// Measure how fast each device does each operation, at one size a decade, and keep it
+/// Measure how fast each device does each operation, and keep it
+///
+/// Each operation is measured at one size a decade.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CalibrateArgs {

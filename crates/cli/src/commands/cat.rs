@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use clap::Args;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::read::Reader;
-use outrigger_store::tree::require;
 use outrigger_store::{Error, ErrorKind};
 
 use super::Context;
@@ -19,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   outrigger cat notes.txt
   outrigger cat --offset 1G --length 4K images/disk.img | xxd
+  outrigger cat 'logs/*.txt'                     a quoted pattern: stored names that match
   outrigger cat --at -1d notes.txt | diff - notes.txt";
 
 /// Write files to standard output
@@ -27,7 +27,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CatArgs {
-    /// Files in the store
+    /// Files in the store, or quoted patterns
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
     /// Where to begin (in each file)
@@ -44,18 +44,17 @@ pub struct CatArgs {
 }
 
 pub fn run(context: &Context, args: CatArgs) -> Outcome {
-    let paths = args::store_paths(&args.paths)?;
     let store = context.open()?;
     let view = context.view(&store, "cat", args.at.as_deref())?;
+    let named = args::expand(&store, view.at, &args.paths)?;
     let (reader, mut out) = (Reader::new(&store), Out::new());
-    for path in &paths {
-        let inode = require(&*store.meta, view.at, path)?;
+    for (path, inode) in &named {
         if inode.attributes.kind != FileKind::File {
             return Err(Failure::usage(format!("`{path}` is not a file")));
         }
         let root = match args.version {
-            Some(number) => version_root(&store, &view, path, &inode, number)?,
-            None => inode.root,
+            Some(number) => version_root(&store, &view, path, inode, number)?,
+            None => inode.root.clone(),
         };
         // The reader's errors are the store's; what standard output says is kept beside them.
         let mut refused = None;

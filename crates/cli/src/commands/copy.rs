@@ -34,7 +34,9 @@ the same command goes on where it was. The copy is the same store in another pla
 refused by the next copy into it. With --follow every round copies the state of one moment, says how old that is, and tries again when the source or
 the copy does not answer; `outrigger status` of the copy says how far it is behind.";
 
-/// Copy a store to another place, with its packs and its metadata on any engine
+/// Copy a store to another place, checked
+///
+/// Packs and metadata may lie on any engine there.
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct CopyArgs {

@@ -23,7 +23,7 @@ Rates are of data read, GB/s (10^9 bytes a second), for one task at a time of ab
 threads, at the size where that is largest. `off` behind a check: of that one task, without the waking. The calibration is kept in
 $OUTRIGGER_CALIBRATION, or in outrigger/calibration in the user's cache directory.";
 
-/// Show the devices, their calibrated rates, and predictions beside what happened
+/// Show the devices, their rates, and how well they are predicted
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct DevicesArgs {
@@ -37,7 +37,7 @@ pub struct DevicesArgs {
 /// Simulated devices beside the real ones.
 #[derive(Args, Clone)]
 pub struct Simulated {
-    /// Also a simulated device: geforce-8800, pcie5-gpu, integrated or slow (for experiments; its times are a model's)
+    /// Also a simulated device: geforce-8800, pcie5-gpu, integrated or slow; its times are a model's
     #[arg(long, value_name = "PRESET", value_parser = preset)]
     pub sim: Vec<Speed>,
 }

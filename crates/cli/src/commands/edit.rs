@@ -8,11 +8,12 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::meta::At;
 use outrigger_store::ops::edit::{EditReport, copy, remove, rename, targets};
+use outrigger_store::ops::listing::walk;
 use outrigger_store::tree::{StorePath, find};
-use outrigger_store::write::BeforeSnapshot;
+use outrigger_store::write::{BeforeSnapshot, Step};
 
-use super::Context;
 use super::before::{self, Before};
+use super::{Context, say_entry};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Object, counted, print_json, print_text, size};
@@ -22,6 +23,7 @@ const RM_EXAMPLES: &str = "\
 Examples:
   outrigger rm notes.txt
   outrigger rm -r tree old
+  outrigger rm 'tree/*.bak'                 a quoted pattern: stored names that match
   outrigger rm -r tree && outrigger undo    takes it back
   outrigger rm -r --no-snapshot tree && outrigger gc    cannot be taken back, and gives back the space";
 
@@ -41,7 +43,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = RM_EXAMPLES)]
 pub struct RmArgs {
-    /// Paths in the store
+    /// Paths in the store, or quoted patterns
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<OsString>,
     /// Directories too, with all that is in them
@@ -103,10 +105,12 @@ fn check_slash(store: &Store, given: Option<&OsString>, to: &StorePath) -> Resul
 }
 
 pub fn rm(context: &Context, args: RmArgs) -> Outcome {
-    let paths = args::store_paths(&args.paths)?;
     let store = context.open_for_commits()?;
+    let paths = args::expand_paths(&store, At::Now, &args.paths)?;
     let before = args.before.snapshot(&store, "rm", Vec::new(), &paths)?;
+    let listed = listed(context, &store, &paths)?;
     let report = remove(&store, &paths, args.recursive, before.as_ref())?;
+    listed.iter().for_each(|path| say_entry(context.json, Step::Removed, path));
     let before = before::settle(&store, before.as_deref(), report.counts);
     context.settle(&store);
     let EditReport { entries, files, directories, .. } = report;
@@ -135,9 +139,11 @@ pub fn mv(context: &Context, args: MvArgs) -> Outcome {
     let to = last(&mut paths, "where to? Give at least one path, then its new name")?;
     let store = context.open_for_commits()?;
     check_slash(&store, args.paths.last(), &to)?;
-    let worked_on = targets(&*store.meta, &paths, &to)?.into_iter().flat_map(|(from, to)| [from, to]);
+    let pairs = targets(&*store.meta, &paths, &to)?;
+    let worked_on = pairs.iter().cloned().flat_map(|(from, to)| [from, to]);
     let before = args.before.snapshot(&store, "mv", Vec::new(), &worked_on.collect::<Vec<_>>())?;
     let report = rename(&store, &paths, &to, before.as_ref())?;
+    say_pairs(context, &pairs);
     done(context, &store, "moved", report, before.as_deref())
 }
 
@@ -148,10 +154,39 @@ pub fn cp(context: &Context, args: CpArgs) -> Outcome {
     check_slash(&store, args.paths.last(), &to)?;
     let snapshot = args.at.as_deref().map(|at| when::resolve(&store, at)).transpose()?;
     let snapshot = snapshot.as_ref().map(|snapshot| snapshot.name.as_str());
-    let worked_on = targets(&*store.meta, &paths, &to)?.into_iter().map(|(_, to)| to);
+    let pairs = targets(&*store.meta, &paths, &to)?;
+    let worked_on = pairs.iter().map(|(_, to)| to.clone());
     let before = args.before.snapshot(&store, "cp", Vec::new(), &worked_on.collect::<Vec<_>>())?;
     let report = copy(&store, snapshot, &paths, &to, args.recursive, before.as_ref())?;
+    let copies: Vec<StorePath> = pairs.into_iter().map(|(_, to)| to).collect();
+    let listed = listed(context, &store, &copies)?;
+    listed.iter().for_each(|path| say_entry(context.json, Step::Added, path));
     done(context, &store, "copied", report, before.as_deref())
+}
+
+/// With `-v`, these entries and all below them.
+fn listed(context: &Context, store: &Store, paths: &[StorePath]) -> Result<Vec<Vec<u8>>, Failure> {
+    let mut all = Vec::new();
+    for path in paths.iter().filter(|_| context.verbose) {
+        let Some(inode) = find(&*store.meta, At::Now, path)? else { continue };
+        let top = path.to_bytes();
+        all.push(top.clone());
+        if inode.attributes.kind == FileKind::Directory {
+            walk::<Failure>(&*store.meta, At::Now, inode.number, true, &mut |below, _| {
+                all.push([&top, &b"/"[..], below].concat());
+                Ok(())
+            })?;
+        }
+    }
+    Ok(all)
+}
+
+/// With `-v`, what has gone and what has come.
+fn say_pairs(context: &Context, pairs: &[(StorePath, StorePath)]) {
+    for (from, to) in pairs.iter().filter(|_| context.verbose) {
+        say_entry(context.json, Step::Removed, &from.to_bytes());
+        say_entry(context.json, Step::Added, &to.to_bytes());
+    }
 }
 
 fn done(

@@ -14,7 +14,7 @@ use outrigger_store::meta::{At, DirEntry, Inode};
 use outrigger_store::ops::listing;
 use outrigger_store::read::Reader;
 use outrigger_store::tree::{check_name, require, show};
-use outrigger_store::write::Progress;
+use outrigger_store::write::{Progress, Step};
 use outrigger_store::{Error, ErrorKind, Store};
 
 use super::get::stored_bytes;
@@ -59,9 +59,9 @@ pub fn run(context: &Context, args: ExportArgs) -> Outcome {
     let store = context.open()?;
     let view = context.view(&store, "export", args.at.as_deref())?;
     let top = require(&*store.meta, view.at, &path)?;
-    let progress = context.progress(&store, "the archive is incomplete");
+    let progress = context.progress_beside(&store, "the archive is incomplete", to_stdout);
     let total = Total::default();
-    let bar = Bar::start(&progress, context.quiet, Arc::clone(&total), false);
+    let bar = Bar::start(&progress, context.has_no_bar(), Arc::clone(&total), false);
     if bar.is_some() {
         let _ = total.set(stored_bytes(&store, view.at, &top)?);
     }
@@ -165,6 +165,7 @@ impl<W: Write> Export<'_, W> {
         }
         self.tar.end_entry().map_err(refused)?;
         Progress::add(&self.progress.files_done, 1);
+        self.progress.entry(Step::Added, || path);
         Ok(())
     }
 

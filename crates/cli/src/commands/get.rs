@@ -1,6 +1,6 @@
 //! `get`: restores files and trees.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,15 +11,17 @@ use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::local::get::{GetOptions, restore};
 use outrigger_store::meta::{At, Inode};
+use outrigger_store::ops::selection::Selection;
 use outrigger_store::ops::{View, listing};
-use outrigger_store::tree::{StorePath, require};
-use outrigger_store::write::ProgressView;
+use outrigger_store::patterns::Patterns;
+use outrigger_store::tree::StorePath;
+use outrigger_store::write::{ProgressView, Step};
 
 use super::offload::{self, Offload};
-use super::{Context, report_skipped, skipped_json};
+use super::{Context, report_skipped, say_entry, skipped_json};
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Object, counted, print_json, print_text, size};
+use crate::output::{Object, count, counted, print_json, print_text, size};
 use crate::progress::{Bar, Total, duration};
 use crate::{interrupt, when};
 
@@ -29,6 +31,8 @@ Examples:
   outrigger get notes.txt .                one file, as ./notes.txt
   outrigger get notes.txt old.txt          one file, as old.txt
   outrigger get a b out                    several, as out/a and out/b
+  outrigger get 'logs/*.txt' out           a quoted pattern: stored names that match
+  outrigger get tree out --include '*.rs'  a part of it; -n says what that would be
   outrigger get --at nightly tree out      as it was in the newest snapshot tagged nightly
   outrigger get --version 3 notes.txt n3   an earlier version; `outrigger versions` lists them
   outrigger get --salvage disk.img out     with zeros where the store is damaged";
@@ -40,7 +44,7 @@ Examples:
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GetArgs {
-    /// Paths in the store, then the directory or file to restore to
+    /// Paths in the store, or quoted patterns; then the directory or file to restore to
     #[arg(required = true, value_name = "PATH> <DEST")]
     paths: Vec<OsString>,
     #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
@@ -55,6 +59,15 @@ pub struct GetArgs {
     /// replace devices, FIFOs and sockets
     #[arg(long)]
     special: bool,
+    /// Of directories, restore only what matches, with all below it; patterns as of `put --exclude`
+    #[arg(long, short = 'i', value_name = "GLOB")]
+    include: Vec<OsString>,
+    /// Of directories, restore nothing that matches, and nothing below it
+    #[arg(long, short = 'e', value_name = "GLOB")]
+    exclude: Vec<OsString>,
+    /// Only say what would be restored, and what of it exists already
+    #[arg(long, short = 'n')]
+    dry_run: bool,
     /// Restore what is left of damaged files too, with zeros in place of what cannot be read; each such range is named
     #[arg(long)]
     salvage: bool,
@@ -74,20 +87,25 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
     let Some((dest, paths)) = args.paths.split_last().filter(|(_, paths)| !paths.is_empty()) else {
         return Err(Failure::usage("where to? Give at least one path, then what to restore it to"));
     };
-    let (dest, paths) = (PathBuf::from(dest), args::store_paths(paths)?);
+    let dest = PathBuf::from(dest);
+    let selection = selection(&args)?;
     let store = context.open()?;
     offload::use_decompressors(context, &store, &args.offload)?;
     let view = context.view(&store, "get", args.at.as_deref())?;
-    let mut plans = plan(&store, &view, &paths, &dest)?;
+    let named = named(&store, view.at, paths)?;
+    let mut plans = plan(&named, &dest)?;
     if let Some(number) = args.version {
-        take_version(&store, &view, &paths, &mut plans, number)?;
+        take_version(&store, &view, &named, &mut plans, number)?;
+    }
+    if args.dry_run {
+        return planned(context, &store, view.at, &plans, &selection);
     }
     let progress = context.progress(
         &store,
         "what is there is whole; run the same command again for the rest, it says what exists already",
     );
     let total = Total::default();
-    let bar = Bar::start(&progress, context.quiet, Arc::clone(&total), false);
+    let bar = Bar::start(&progress, context.has_no_bar(), Arc::clone(&total), false);
     if bar.is_some() {
         let mut bytes = 0;
         for plan in &plans {
@@ -96,10 +114,10 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
         let _ = total.set(bytes);
     }
     let GetArgs { overwrite, special, salvage, .. } = args;
-    let options = GetOptions { overwrite, special, salvage, threads: context.threads };
+    let options = GetOptions { overwrite, special, salvage, threads: context.threads, selection };
     let mut restored = Ok(());
     for Plan { inode, dir, name } in &plans {
-        restored = restore(&store, view.at, inode, dir, name.as_deref(), options, &progress);
+        restored = restore(&store, view.at, inode, dir, name.as_deref(), options.clone(), &progress);
         if restored.is_err() {
             break;
         }
@@ -123,6 +141,57 @@ pub fn run(context: &Context, args: GetArgs) -> Outcome {
     Ok(report_skipped(&progress))
 }
 
+fn selection(args: &GetArgs) -> Result<Selection, Failure> {
+    let patterns = |what: &str, given: &[OsString]| {
+        Patterns::new(what, &given.iter().map(|pattern| pattern.as_bytes()).collect::<Vec<_>>())
+    };
+    Ok(Selection {
+        include: patterns("--include", &args.include)?,
+        exclude: patterns("--exclude", &args.exclude)?,
+    })
+}
+
+/// Says what would be restored.
+fn planned(context: &Context, store: &Store, at: At, plans: &[Plan], selection: &Selection) -> Outcome {
+    let (mut entries, mut bytes, mut existing) = (0_u64, 0_u64, 0_u64);
+    let mut one = |path: &Path, inode: &Inode| {
+        let is_there = std::fs::symlink_metadata(path)
+            .is_ok_and(|found| !(found.is_dir() && inode.attributes.kind == FileKind::Directory));
+        entries += 1;
+        bytes += inode.root.len();
+        existing += u64::from(is_there);
+        if context.verbose {
+            let step = if is_there { Step::Changed } else { Step::Added };
+            say_entry(context.json, step, path.as_os_str().as_bytes());
+        }
+    };
+    for Plan { inode, dir, name } in plans {
+        let top = match name {
+            Some(name) => dir.join(OsStr::from_bytes(name)),
+            None => dir.clone(),
+        };
+        if inode.attributes.kind != FileKind::Directory {
+            one(&top, inode);
+            continue;
+        }
+        selection.walk::<Failure>(&*store.meta, at, inode.number, &mut |path, entry| {
+            one(&top.join(OsStr::from_bytes(path)), &entry.inode);
+            Ok(())
+        })?;
+    }
+    if context.json {
+        let object = Object::new().with("dry_run", true).with("entries", entries).with("bytes", bytes);
+        print_json(object.with("existing", existing))?;
+    } else if !context.quiet {
+        let entries = counted(entries, "entry", "entries");
+        let (bytes, existing) = (size(bytes), count(existing));
+        print_text(&format!(
+            "would restore {entries}, {bytes}; {existing} of them exist already; nothing was changed\n"
+        ))?;
+    }
+    Ok(Exit::Done)
+}
+
 /// Bytes of a file, or of all files below a directory.
 pub(super) fn stored_bytes(store: &Store, at: At, inode: &Inode) -> Result<u64, Failure> {
     let mut bytes = inode.root.len();
@@ -141,15 +210,30 @@ fn summary(counters: &ProgressView, secs: f64) -> String {
     format!("{files}, {} restored in {} ({rate}/s)\n", size(counters.bytes_done), duration(secs))
 }
 
-fn plan(store: &Store, view: &View, paths: &[StorePath], dest: &Path) -> Result<Vec<Plan>, Failure> {
+/// The entries to restore. The error for a snapshot's name in place of a path says where that name belongs.
+fn named(store: &Store, at: At, paths: &[OsString]) -> Result<Vec<(StorePath, Inode)>, Failure> {
+    args::expand(store, at, paths).map_err(|mut failure| {
+        let is_snapshot =
+            |name: &str| store.meta.snapshots().is_ok_and(|rows| rows.iter().any(|row| row.name == name));
+        match paths.first().and_then(|path| path.to_str()) {
+            Some("latest") => failure.message += "; what is stored now is restored by `outrigger get / DEST`",
+            Some(name) if is_snapshot(name) => {
+                failure.message += &format!("; of a snapshot it is `outrigger get --at {name} / DEST`");
+            }
+            _ => {}
+        }
+        failure
+    })
+}
+
+fn plan(named: &[(StorePath, Inode)], dest: &Path) -> Result<Vec<Plan>, Failure> {
     let into = dest.is_dir() || dest.as_os_str().as_bytes().ends_with(b"/");
     let mut plans = Vec::new();
-    for path in paths {
-        let inode = require(&*store.meta, view.at, path)?;
+    for (path, inode) in named {
         let is_directory = inode.attributes.kind == FileKind::Directory;
         let (dir, name) = match (path.name(), dest.file_name()) {
-            _ if is_directory && paths.len() == 1 => (dest.to_path_buf(), None),
-            (Some(name), _) if into || paths.len() > 1 => (dest.to_path_buf(), Some(name.to_vec())),
+            _ if is_directory && named.len() == 1 => (dest.to_path_buf(), None),
+            (Some(name), _) if into || named.len() > 1 => (dest.to_path_buf(), Some(name.to_vec())),
             (None, _) => return Err(Failure::usage("the root can only be restored alone")),
             (_, Some(name)) => {
                 let dir = dest.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -157,7 +241,7 @@ fn plan(store: &Store, view: &View, paths: &[StorePath], dest: &Path) -> Result<
             }
             (_, None) => return Err(Failure::usage(format!("{} is not a name for a file", dest.display()))),
         };
-        plans.push(Plan { inode, dir, name });
+        plans.push(Plan { inode: inode.clone(), dir, name });
     }
     let mut names: Vec<_> = plans.iter().map(|plan| &plan.name).collect();
     names.sort();
@@ -170,11 +254,11 @@ fn plan(store: &Store, view: &View, paths: &[StorePath], dest: &Path) -> Result<
 fn take_version(
     store: &Store,
     view: &View,
-    paths: &[StorePath],
+    named: &[(StorePath, Inode)],
     plans: &mut [Plan],
     number: u64,
 ) -> Result<(), Failure> {
-    let ([path], [plan]) = (paths, plans) else {
+    let ([(path, _)], [plan]) = (named, plans) else {
         return Err(Failure::usage("--version needs exactly one file"));
     };
     plan.inode.root = version_root(store, view, path, &plan.inode, number)?;

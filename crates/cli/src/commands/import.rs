@@ -71,7 +71,7 @@ pub fn run(context: &Context, args: ImportArgs) -> Outcome {
     let store = context.open_for_commits()?;
     offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again");
-    let bar = Bar::start_reading(&progress, context.quiet, len, read);
+    let bar = Bar::start_reading(&progress, context.has_no_bar(), len, read);
     let sources = if args.file == "-" { Vec::new() } else { vec![args.file.as_bytes().to_vec()] };
     let before = args.before.snapshot(&store, "import", sources, std::slice::from_ref(&to))?;
     let imported = import(&store, archive, first, &to, context.threads, &progress, before.as_ref());

@@ -19,8 +19,7 @@ Examples:
   outrigger -s ./images init --chunker fixed:64K --codec lz4
   outrigger -s ./store init --packs 's3://bucket/store?endpoint=http://gateway:7480'
   outrigger -s ./store init --packs rados://pool/store
-  outrigger -s ./store init --packs 'file:/mnt/nvme?fill=200G' --packs file:/mnt/disks
-  outrigger -s ./trial init --experiment";
+  outrigger -s ./store init --packs 'file:/mnt/nvme?fill=200G' --packs file:/mnt/disks";
 
 /// Make a store
 ///
@@ -32,7 +31,7 @@ pub struct InitArgs {
     /// A set of defaults: default, dense, large, archive
     #[arg(long, default_value = "default", value_parser = args::profile())]
     profile: Profile,
-    /// How to cut files: gear32:MIN/AVG/MAX or fixed:SIZE (for experiments: rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX)
+    /// How to cut files: gear32:MIN/AVG/MAX or fixed:SIZE
     #[arg(long, value_parser = args::chunker)]
     chunker: Option<ChunkerSpec>,
     /// Bytes that are compressed together, 4K to 16M
@@ -41,7 +40,7 @@ pub struct InitArgs {
     /// Bytes of a pack, 1M to 1G
     #[arg(long, value_name = "SIZE", value_parser = args::small_size)]
     pack_size: Option<u32>,
-    /// How to name chunks: blake3 or sha256 (for experiments: md5, sha1, pmd-md5, pmd-sha1, pmd-sha256)
+    /// How to name chunks: blake3 or sha256
     #[arg(long, value_parser = args::fingerprint)]
     fingerprint: Option<FingerprintKind>,
     /// How to compress: auto (auto:throughput, auto:ratio, auto:cpu), zstd:LEVEL (-7 to 19), gzip:LEVEL or deflate:LEVEL (1 to 12), lz4, zle, lzjb or none;
@@ -53,7 +52,7 @@ pub struct InitArgs {
     #[arg(long, value_name = "URL")]
     packs: Vec<String>,
     /// A store for experiments, for good: `put --oracle` is allowed in it, which believes fingerprints that nobody computed. Not for data that counts
-    #[arg(long)]
+    #[arg(long, hide = true)]
     experiment: bool,
 }
 

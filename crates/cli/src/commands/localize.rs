@@ -23,7 +23,7 @@ Examples:
 Packs can be placed in a Ceph pool. A store in a directory has all data on its one host: there is nothing to gather, and that is said; of other places it is not for the packs' writer to choose where in them they lie. It may run beside puts and gets, and be interrupted: what it has done stays done, and the next one goes on
 from there. It needs room for a few packs, and reclaims as `gc` does.";
 
-/// Gather the data of a file, or of all files below a directory, on one host
+/// Gather the data of files on one host
 ///
 /// Packs that lie elsewhere and hold some of it are written anew: what is of these files into packs on that host, the rest where it may. Contents and versions stay what they are.
 #[derive(Args)]

@@ -4,31 +4,36 @@ use std::ffi::OsString;
 
 use clap::Args;
 use outrigger_format::catalogue::FileKind;
-use outrigger_store::meta::{DirEntry, Inode};
+use outrigger_store::Store;
+use outrigger_store::meta::{At, DirEntry, Inode};
 use outrigger_store::ops::listing;
-use outrigger_store::tree::{check_name, require, show};
+use outrigger_store::tree::{check_name, show};
 
 use super::Context;
 use crate::args;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{JsonList, Object, Out, complain, local, rfc3339};
+use crate::output::{JsonList, Object, Out, complain, local, rfc3339, size};
 use crate::when;
 
 const EXAMPLES: &str = "\
 Examples:
   outrigger ls
   outrigger ls -l tree
+  outrigger ls -lhS tree                      sizes as people read them, the largest first
+  outrigger ls -ltr                           the newest last
+  outrigger ls -l 'tree/*.txt'                a quoted pattern: stored names that match
   outrigger ls -R --at nightly tree
   outrigger ls -R -0 tree | xargs -0 -n1 echo
   outrigger ls -R --json | jq '.entries[] | select(.size > 1e9) | .path'";
 
 /// List what is stored
 ///
-/// Names are printed as they are; on a terminal what is not printable is escaped.
+/// Names are printed as they are; on a terminal what is not printable is escaped. A pattern lists what matches, and of directories
+/// only themselves.
 #[derive(Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, disable_help_flag = true)]
 pub struct LsArgs {
-    /// A directory or file in the store
+    /// A directory or file in the store, or a quoted pattern
     #[arg(default_value = "/", hide_default_value = true)]
     path: OsString,
     /// Also mode, links, owner, group, size and time
@@ -37,21 +42,48 @@ pub struct LsArgs {
     /// Also everything below directories
     #[arg(short = 'R', long)]
     recursive: bool,
+    /// Sizes as 1.24 GiB
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// The largest first
+    #[arg(short = 'S', conflicts_with = "by_time")]
+    by_size: bool,
+    /// The newest first
+    #[arg(short = 't')]
+    by_time: bool,
+    /// The other way round
+    #[arg(short, long)]
+    reverse: bool,
     /// End each name with a zero byte, and escape nothing
     #[arg(short = '0', long)]
     null: bool,
     #[arg(long, value_name = "WHEN", help = when::HELP, allow_hyphen_values = true)]
     at: Option<String>,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
 }
 
+impl LsArgs {
+    fn is_sorted(&self) -> bool {
+        self.by_size || self.by_time || self.reverse
+    }
+}
+
+/// A listed entry with its path.
+type Listed = (Vec<u8>, DirEntry);
+
 pub fn run(context: &Context, args: LsArgs) -> Outcome {
-    let path = args::store_path(&args.path)?;
     let store = context.open()?;
     let view = context.view(&store, "ls", args.at.as_deref())?;
-    let top = require(&*store.meta, view.at, &path)?;
+    let named = args::expand_one(&store, view.at, &args.path)?;
+    let head = match &named {
+        args::Named::Path(path, _) => path.to_bytes(),
+        args::Named::Matches(_) => args.path.as_encoded_bytes().to_vec(),
+    };
     let mut out = Out::new();
     let mut list = if context.json {
-        Some(JsonList::begin(&mut out, Object::new().with_name("path", &path.to_bytes()), "entries")?)
+        Some(JsonList::begin(&mut out, Object::new().with_name("path", &head), "entries")?)
     } else {
         None
     };
@@ -65,12 +97,16 @@ pub fn run(context: &Context, args: LsArgs) -> Outcome {
             None => print(&mut out, below, &entry.inode, &args),
         }
     };
-    if top.attributes.kind == FileKind::Directory {
-        listing::walk(&*store.meta, view.at, top.number, args.recursive, &mut print)?;
-    } else {
-        let name = path.name().unwrap_or_default().to_vec();
-        print(&name.clone(), &DirEntry { name, inode: top })?;
-    }
+    let mut kept: Vec<Listed> = Vec::new();
+    list_all(&store, view.at, named, args.recursive, &mut |below, entry| {
+        if args.is_sorted() {
+            kept.push((below.to_vec(), entry.clone()));
+            return Ok(());
+        }
+        print(below, entry)
+    })?;
+    sort(&mut kept, &args);
+    kept.iter().try_for_each(|(below, entry)| print(below, entry))?;
     if let Some(list) = list {
         list.end(&mut out)?;
     }
@@ -85,28 +121,74 @@ pub fn run(context: &Context, args: LsArgs) -> Outcome {
     Ok(Exit::Damaged)
 }
 
+/// Calls `visit` with everything that is to be listed.
+fn list_all(
+    store: &Store,
+    at: At,
+    named: args::Named,
+    recursive: bool,
+    visit: &mut listing::Visit<'_, Failure>,
+) -> Result<(), Failure> {
+    match named {
+        args::Named::Path(_, top) if top.attributes.kind == FileKind::Directory => {
+            listing::walk(&*store.meta, at, top.number, recursive, visit)
+        }
+        args::Named::Path(path, inode) => {
+            let name = path.name().unwrap_or_default().to_vec();
+            visit(&name.clone(), &DirEntry { name, inode })
+        }
+        args::Named::Matches(found) => found.into_iter().try_for_each(|(path, inode)| {
+            let (bytes, number) = (path.to_bytes(), inode.number);
+            let name = path.name().unwrap_or_default().to_vec();
+            let is_directory = inode.attributes.kind == FileKind::Directory;
+            visit(&bytes, &DirEntry { name, inode })?;
+            if !recursive || !is_directory {
+                return Ok(());
+            }
+            let mut below = bytes;
+            below.push(b'/');
+            let prefix = below.len();
+            listing::walk(&*store.meta, at, number, true, &mut |path, entry| {
+                below.truncate(prefix);
+                below.extend_from_slice(path);
+                visit(&below, entry)
+            })
+        }),
+    }
+}
+
+fn sort(kept: &mut [Listed], args: &LsArgs) {
+    // Of equal ones the first by name comes first; they come in that order.
+    if args.by_size {
+        kept.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.inode.root.len()));
+    } else if args.by_time {
+        kept.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.inode.attributes.mtime));
+    }
+    if args.reverse {
+        kept.reverse();
+    }
+}
+
+/// Prints all of a long line but the name.
+pub fn line(out: &mut Out, inode: &Inode, human: bool) -> Result<(), Failure> {
+    let attributes = &inode.attributes;
+    let size = match attributes.kind {
+        FileKind::CharDevice | FileKind::BlockDevice => {
+            let device = attributes.rdev;
+            format!("{},{}", rustix::fs::major(device), rustix::fs::minor(device))
+        }
+        _ if human => size(inode.root.len()),
+        _ => inode.root.len().to_string(),
+    };
+    let (mode, time) = (mode(attributes.kind, attributes.mode), local(attributes.mtime));
+    let (links, uid, gid) = (inode.links, attributes.uid, attributes.gid);
+    out.bytes(format!("{mode} {links:>2} {uid:>5} {gid:>5} {size:>12} {time} ").as_bytes())
+}
+
 fn print(out: &mut Out, path: &[u8], inode: &Inode, args: &LsArgs) -> Result<(), Failure> {
     let attributes = &inode.attributes;
     if args.long {
-        let size = match attributes.kind {
-            FileKind::CharDevice | FileKind::BlockDevice => {
-                let device = attributes.rdev;
-                format!("{},{}", rustix::fs::major(device), rustix::fs::minor(device))
-            }
-            _ => inode.root.len().to_string(),
-        };
-        out.bytes(
-            format!(
-                "{} {:>2} {:>5} {:>5} {:>12} {} ",
-                mode(attributes.kind, attributes.mode),
-                inode.links,
-                attributes.uid,
-                attributes.gid,
-                size,
-                local(attributes.mtime)
-            )
-            .as_bytes(),
-        )?;
+        line(out, inode, args.human_readable)?;
     }
     if args.null {
         out.bytes(path)?;
@@ -158,7 +240,8 @@ pub fn kind_name(kind: FileKind) -> &'static str {
     }
 }
 
-fn json(path: &[u8], inode: &Inode) -> Object {
+/// An entry's facts.
+pub fn json(path: &[u8], inode: &Inode) -> Object {
     let attributes = &inode.attributes;
     let mut object = Object::new()
         .with_name("path", path)

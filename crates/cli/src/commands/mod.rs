@@ -14,6 +14,8 @@ pub mod devices;
 pub mod diff;
 pub mod edit;
 pub mod export;
+mod filter;
+pub mod find;
 pub mod gc;
 pub mod get;
 pub mod import;
@@ -30,6 +32,7 @@ mod nearby;
 pub mod node;
 pub mod offload;
 pub mod policy;
+pub mod profile;
 pub mod put;
 pub mod rebalance;
 pub mod recompress;
@@ -49,6 +52,8 @@ pub mod versions;
 pub mod whereabouts;
 
 use std::cell::RefCell;
+use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,7 +62,8 @@ use outrigger_format::PackId;
 use outrigger_fuse::control::Client;
 use outrigger_store::Store;
 use outrigger_store::ops::View;
-use outrigger_store::write::{Progress, Skipped};
+use outrigger_store::tree::show;
+use outrigger_store::write::{Progress, Skipped, Step};
 
 use crate::args::{self, Cli, Command, Globals};
 use crate::exit::{Exit, Failure, Outcome, without_numbers};
@@ -74,6 +80,8 @@ pub struct Context {
     pub threads: usize,
     /// Say nothing but errors.
     pub quiet: bool,
+    /// Say a line for each file.
+    pub verbose: bool,
     /// The log that is asked for.
     pub log: LogFlags,
     /// The mount that stands still while this command changes its store.
@@ -85,13 +93,13 @@ pub struct Context {
 /// # Errors
 /// With what to tell the user.
 pub fn run(cli: Cli, name: &str) -> Outcome {
-    let Globals { store, json, threads, quiet, log } = cli.globals;
+    let Globals { store, json, threads, quiet, verbose, log } = cli.globals;
     // A mount has options of its own for it, and may go on as another process.
     if !matches!(cli.command, Command::Mount(_)) {
         operation::begin(&log, name, store.as_deref())?;
     }
     let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(2, usize::from));
-    let context = Context { store, json, threads, quiet, log, held: RefCell::default() };
+    let context = Context { store, json, threads, quiet, verbose, log, held: RefCell::default() };
     let outcome = dispatch(&context, cli.command);
     context.release();
     outcome
@@ -101,10 +109,12 @@ fn dispatch(context: &Context, command: Command) -> Outcome {
     match command {
         Command::Init(args) => init::run(context, args),
         Command::Policy(args) => policy::run(context, args),
+        Command::Profile(command) => profile::run(context, command),
         Command::Put(args) => put::run(context, args),
         Command::Get(args) => get::run(context, args),
         Command::Cat(args) => cat::run(context, args),
         Command::Ls(args) => ls::run(context, args),
+        Command::Find(args) => find::run(context, args),
         Command::Versions(args) => versions::run(context, args),
         Command::Where(args) => whereabouts::run(context, args),
         Command::Diff(args) => diff::run(context, args),
@@ -149,10 +159,27 @@ impl Context {
     /// A usage failure when none was named.
     pub fn store_dir(&self) -> Result<&Path, Failure> {
         let none = "no store was named; give one with --store DIR, or set OUTRIGGER_STORE";
-        let dir = self.store.as_deref().filter(|dir| !dir.as_os_str().is_empty());
-        let dir = dir.ok_or_else(|| Failure::usage(none))?;
+        let dir = self.store_named().ok_or_else(|| Failure::usage(none))?;
         args::check_store(dir)?;
         Ok(dir)
+    }
+
+    /// The store that was named, if one was.
+    pub fn store_named(&self) -> Option<&Path> {
+        self.store.as_deref().filter(|dir| !dir.as_os_str().is_empty())
+    }
+
+    /// The options of every command, for another process; but for the store.
+    pub fn flags(&self) -> Vec<OsString> {
+        let mut words = vec![OsString::from(format!("--threads={}", self.threads))];
+        for (given, flag) in [(self.json, "--json"), (self.quiet, "--quiet"), (self.verbose, "--verbose")] {
+            words.extend(given.then(|| OsString::from(flag)));
+        }
+        if let Some(log) = &self.log.log {
+            words.extend([OsString::from("--log"), log.into()]);
+            words.push(format!("--log-level={}", self.log.log_level.word()).into());
+        }
+        words
     }
 
     /// Opens the store for reading; it is still registered as a reader where the store can be written. What a mount has staged is stored first.
@@ -217,13 +244,41 @@ impl Context {
         let _ = store.meta.tidy();
     }
 
+    /// True when no bar is to be drawn.
+    pub fn has_no_bar(&self) -> bool {
+        self.quiet || self.verbose
+    }
+
     /// A counter set, its bar on a terminal, and what to say on Ctrl-C.
     pub fn progress(&self, store: &Store, advice: &'static str) -> Arc<Progress> {
+        self.progress_beside(store, advice, self.json)
+    }
+
+    /// The same, of a command that may have data on standard output.
+    pub fn progress_beside(&self, store: &Store, advice: &'static str, to_stderr: bool) -> Arc<Progress> {
         let progress: Arc<Progress> = Arc::default();
+        if self.verbose {
+            progress.on_entry(move |step, path| say_entry(to_stderr, step, path));
+        }
         let stopped = Arc::clone(&progress);
         interrupt::arm_with(store, advice, move || stopped.cancel(Duration::from_secs(1)));
         progress
     }
+}
+
+/// Says what became of an entry: a line with a letter as `diff` has it.
+pub fn say_entry(to_stderr: bool, step: Step, path: &[u8]) {
+    let letter = match step {
+        Step::Added => 'A',
+        Step::Changed => 'C',
+        Step::Removed => 'R',
+    };
+    let line = format!("{letter} {}\n", show(path));
+    // Nobody is left to be told when this fails.
+    let _ = match to_stderr {
+        true => std::io::stderr().write_all(line.as_bytes()),
+        false => std::io::stdout().write_all(line.as_bytes()),
+    };
 }
 
 /// What was compared of other clients' packs; `None` where that is not done.

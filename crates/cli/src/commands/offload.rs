@@ -51,13 +51,13 @@ pub struct Wish {
 /// For commands that write or read much.
 #[derive(Args, Clone)]
 pub struct Offload {
-    /// Who may cut, hash, compress and decompress beside the processor: auto (the devices there are, where they are faster), off, or sim:PRESET, a
-    /// simulated device, for experiments; then thresholds: `auto,codec_min_bytes=64K,codec_queue_max=8` (docs/offload.md has them all)
+    /// Who may cut, hash, compress and decompress beside the processor: auto (the devices there are, where they are faster) or off;
+    /// then thresholds: `auto,codec_min_bytes=64K,codec_queue_max=8` (docs/offload.md has them all)
     #[arg(long, value_name = "WHO[,NAME=VALUE...]", env = "OUTRIGGER_OFFLOAD", default_value = "auto", value_parser = wish)]
     offload: Wish,
     /// What devices know of the store: exclusive (the chunks found most often, beside what the host caches), shared (the host's cache
-    /// has them too), or off (they are not asked); for experiments
-    #[arg(long, value_name = "HOW", env = "OUTRIGGER_TABLE_CACHE", default_value = "exclusive", hide_short_help = true, value_parser = table_cache)]
+    /// has them too), or off (they are not asked)
+    #[arg(long, value_name = "HOW", env = "OUTRIGGER_TABLE_CACHE", default_value = "exclusive", hide = true, value_parser = table_cache)]
     table_cache: Known,
 }
 

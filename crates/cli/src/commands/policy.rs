@@ -33,7 +33,7 @@ Keys:
             these, the most wanted first, each with @qat, @nvcomp, @sim, @cpu or @any: gzip:6@qat,zstd:3@cpu (docs/compression.md)
   filters   on or off: whether numbers and machine code may be rearranged before the codec
   budget    what a compressed frame may have of its source, per cent (90); else it is stored as it is
-  chunker   gear32:MIN/AVG/MAX or fixed:SIZE; for experiments rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX
+  chunker   gear32:MIN/AVG/MAX or fixed:SIZE
   dedup     on or off: whether to look for what is stored already";
 
 const SET_EXAMPLES: &str = "\

@@ -12,13 +12,15 @@ use outrigger_format::ChunkerSpec;
 use outrigger_format::catalogue::FileKind;
 use outrigger_store::Store;
 use outrigger_store::backend::place_on;
-use outrigger_store::local::put::{Exclude, MirrorRules, Plan, PutOptions, PutReport, Source, put};
+use outrigger_store::local::put::{MirrorRules, Plan, PutOptions, PutReport, Source, put};
 use outrigger_store::meta::{At, SnapshotRow};
 use outrigger_store::ops::snapshots;
+use outrigger_store::patterns::Patterns;
 use outrigger_store::tree::{Overrides, StorePath, find};
 use outrigger_store::write::{OracleMode, Progress};
 
 use super::before::{self, Before};
+use super::filter::{self, Filter};
 use super::offload::{self, Offload};
 use super::{Context, report_skipped, skipped_json, snapshot};
 use crate::args;
@@ -35,15 +37,14 @@ Examples:
   outrigger put a b c --to backup          several, at backup/a, backup/b, backup/c
   outrigger put ~/src --to src -n          what that would store, replace and remove, without changing anything
   outrigger put ~/src --to src --exclude target --exclude '*.o' --tag nightly
+  outrigger put ~ --to home --exclude-caches --ignore-file .gitignore --exclude-from ~/.excludes
   outrigger put ~/src --exclude /target     ~/src/target, and no other target
   pg_dump db | outrigger put - --to dumps/db.sql
   outrigger put ~/film --no-dedup             nothing of it is expected to be there
   outrigger put data --place osd1             in a Ceph pool: on that host, for programs that will run there
-  outrigger put data --oracle record:oracle   for experiments: compute and write down …
-  outrigger put data --to again --oracle replay:oracle   … and then hash at no cost
 
 A directory is mirrored: what the source does not have any more is removed from PATH too, unless --keep-missing is
-given; `put -n` says what would go. A put that removes or replaces something takes a snapshot first, and `outrigger undo`
+given; `put -n` says what would go. What is left out is neither stored nor removed. A put that removes or replaces something takes a snapshot first, and `outrigger undo`
 takes the put back. PATH remembers the host, path and file system of its source, and no other replaces it unless
 --replace-source is given. What has not changed since the last put (size, mtime, ctime, inode) is not read again.";
 
@@ -58,10 +59,8 @@ pub struct PutArgs {
     /// several sources go into PATH by their names
     #[arg(long, value_name = "PATH")]
     to: Option<OsString>,
-    /// Leave out what matches, and leave it alone in the store; a pattern without `/` is matched against names, others against the path
-    /// below SRC: `/target` is SRC/target and nothing else
-    #[arg(long, value_name = "GLOB")]
-    exclude: Vec<OsString>,
+    #[command(flatten)]
+    filter: Filter,
     /// Take a snapshot afterwards, with this tag
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
@@ -83,18 +82,18 @@ pub struct PutArgs {
     #[command(flatten)]
     before: Before,
     /// Do not enter other file systems
-    #[arg(long)]
+    #[arg(long, short = 'x')]
     one_file_system: bool,
-    /// How to cut, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE (for experiments: rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX)
+    /// How to cut, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE
     #[arg(long, value_parser = args::chunker)]
     chunker: Option<ChunkerSpec>,
     /// Store all that is read without looking for what is stored already, whatever the policies say; it is hashed all the same, as every read is
     /// verified
     #[arg(long)]
     no_dedup: bool,
-    /// For experiments, in a store made for them: record:FILE writes down the boundaries and fingerprints of every file's chunks; replay:FILE believes
+    /// In a store made for experiments: record:FILE writes down the boundaries and fingerprints of every file's chunks; replay:FILE believes
     /// them instead of computing them. Every file is read, even if it seems unchanged
-    #[arg(long, value_name = "MODE:FILE", value_parser = args::oracle)]
+    #[arg(long, value_name = "MODE:FILE", value_parser = args::oracle, hide = true)]
     oracle: Option<OracleMode>,
     /// Store what is new on this host, where packs lie in a Ceph pool: as far as that can be had, it is the first to hold the packs. What is stored already stays where it is (`outrigger where` says where)
     #[arg(long, value_name = "HOST")]
@@ -112,7 +111,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
         ));
     }
     let mut options = PutOptions {
-        exclude: Exclude::new(&args.exclude.iter().map(|pattern| pattern.as_bytes()).collect::<Vec<_>>())?,
+        leave_out: args.filter.leave_out(&args.sources)?,
         rescan: args.rescan,
         keep_missing: args.keep_missing,
         one_file_system: args.one_file_system,
@@ -138,6 +137,7 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
     offload::use_devices(context, &store, &args.offload)?;
     let progress = context.progress(&store, "what was committed stays, run the same command again to go on");
     let sources = sources(&store, targets, &progress)?;
+    filter::skip_missing(&options.leave_out, &args.sources, &progress);
     let paths = sources.iter().filter_map(|(source, _)| match source {
         Source::Path(path) => Some(path.clone()),
         Source::Stream(_) => None,
@@ -148,9 +148,9 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
         options.before = args.before.snapshot(&store, "put", origins.clone(), &targets)?;
     }
     let total = Total::default();
-    let bar = Bar::start(&progress, context.quiet, Arc::clone(&total), true);
+    let bar = Bar::start(&progress, context.has_no_bar(), Arc::clone(&total), true);
     if bar.is_some() && paths.clone().count() == sources.len() {
-        measure(paths.collect(), options.exclude.clone(), total);
+        measure(paths.collect(), options.leave_out.patterns.clone(), total);
     }
     let report = put(&store, sources, &options, context.threads, &progress);
     drop(bar);
@@ -183,8 +183,8 @@ pub fn run(context: &Context, args: PutArgs) -> Outcome {
 }
 
 /// Counts what there is to put, in a thread of its own, for the bar to say how long it will take. Ends with the process at the latest.
-fn measure(paths: Vec<PathBuf>, exclude: Exclude, total: Total) {
-    fn below(path: &Path, top: &Path, exclude: &Exclude) -> u64 {
+fn measure(paths: Vec<PathBuf>, exclude: Patterns, total: Total) {
+    fn below(path: &Path, top: &Path, exclude: &Patterns) -> u64 {
         let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
         entries
             .filter(|entry| {

@@ -23,7 +23,9 @@ Examples:
   outrigger rebalance --up                 use the room that there is, for the newest
   outrigger rebalance --up data/runs       ... or for what will be read";
 
-/// Move packs from tiers that hold more than they are meant to, the oldest first, one tier down
+/// Move packs down from tiers that hold more than they should
+///
+/// The oldest packs go first, one tier down.
 ///
 /// For stores whose packs lie in several places (`init` with several --packs). Others may read and write meanwhile; `gc` waits for another time. Interrupted, it goes on the next time.
 #[derive(Args)]

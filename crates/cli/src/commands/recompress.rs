@@ -23,7 +23,7 @@ Examples:
 It may run beside puts and gets, and be interrupted: what it has done stays done, and the next one goes on from there. It needs room for
 a few packs.";
 
-/// Bring old data to the codec that the store and its directories ask for by now
+/// Bring old data to the codec that policies ask for by now
 ///
 /// A policy holds for what is put from then on; this moves what was put before, by writing new packs in place of the old ones.
 #[derive(Args)]

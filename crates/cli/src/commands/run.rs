@@ -66,7 +66,7 @@ is tried again as often as --tries says, and then its split is set aside, and th
 Its standard error is kept: `outrigger job logs JOB`. What it may know of its place: AS_JOB, AS_SPLIT, AS_SPLITS, AS_ATTEMPT, AS_TASK_ID, AS_INPUTS, AS_INPUT,
 AS_OFFSET, AS_LENGTH. More: docs/active-storage.md";
 
-/// Run a program over stored files, with results that appear whole or not at all
+/// Run a program over stored files; results appear all at once
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {

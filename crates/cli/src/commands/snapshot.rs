@@ -44,7 +44,7 @@ Examples:
   outrigger snapshot delete before-upgrade
   outrigger snapshot delete old older && outrigger gc    also gives back the space";
 
-/// Create, list and delete snapshots: named moments of the whole tree
+/// Create, list and delete snapshots of the whole tree
 ///
 /// A snapshot costs nothing but what later changes would have freed. There are three kinds. Named ones have a name that somebody gave them, and stay until they are deleted by that name. Dated ones are
 /// named by their time, as by `put --tag`; `keep` deletes old ones by its rules. Automatic ones are taken by commands before they remove or replace something, for `undo`, and go by their age.

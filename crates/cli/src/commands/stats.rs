@@ -29,7 +29,7 @@ stored    what packs take on disk: compressed, and with what `outrigger gc` woul
 /// Frames of more packs are sampled, unless --exact is given: one read for each frame takes its time on a disk.
 const PACKS_SAMPLED: usize = 256;
 
-/// Show how much is stored, and how well it is deduplicated and compressed
+/// Show how much is stored, deduplicated and compressed
 ///
 /// With --live, watch the mount of the store that can be written to: what is written, read, staged and stored, how fast since the sample before
 /// (the first time, since the mount began), and what failed. Ctrl-C ends it.

@@ -21,7 +21,7 @@ Examples:
 
 Packs in a Ceph pool lie on the hosts that CRUSH chooses for their names; a directory and an object store do not say.";
 
-/// Say which hosts hold the data of a file, or of all files below a directory
+/// Say which hosts hold the data of files
 ///
 /// Each byte counts once for every host that has a copy of it, and as `first` for the one that reads are sent to.
 #[derive(Args)]

@@ -14,7 +14,7 @@ use outrigger_format::catalogue::{Attributes, FileKind};
 use outrigger_store::meta::{At, Change, Inode, Meta, ROOT_INODE, SessionKind};
 use outrigger_store::tree::{Policies, StorePath, WritePolicy, show};
 use outrigger_store::write::{
-    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Oracle, Progress, Target, WriteOptions,
+    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Oracle, Progress, Step, Target, WriteOptions,
     WriteSummary, Writer,
 };
 use outrigger_store::{Error, ErrorKind, Store};
@@ -144,6 +144,7 @@ impl Importer<'_> {
             match self.entry(archive, &entry)? {
                 Ok(()) => {
                     *entries += 1;
+                    self.progress.entry(Step::Added, || entry.path.clone());
                     if let Some(why) = entry.left_out {
                         self.progress.skip(show(&entry.path), why);
                     }

@@ -63,7 +63,7 @@ fn patterns_may_be_anchored_and_need_not_be_text() {
     place.done(&args);
     assert_eq!(place.lines(&["ls", "src"]), ["below", "keep", "target"]);
     let said = place.code(2, &["put", "src", "--exclude", "/"]);
-    assert!(said.err.contains("names nothing below the source"), "{}", said.err);
+    assert!(said.err.contains("names nothing below the top"), "{}", said.err);
 }
 
 #[test]

@@ -175,7 +175,7 @@ fn units_say_what_the_program_understands() {
         }
     }
     commands.sort();
-    let all = "check copy gc keep mount node snapshot create status unmount unmount";
+    let all = "backup check copy gc keep mount node snapshot create status unmount unmount";
     assert_eq!(commands.join(" "), all);
 }
 
@@ -191,7 +191,7 @@ fn units_are_what_systemd_takes() {
         path
     };
     let paths: Vec<_> = units().into_iter().map(put).collect();
-    assert_eq!(paths.len(), 10);
+    assert_eq!(paths.len(), 12);
     match Command::new("systemd-analyze").arg("verify").args(&paths).output() {
         Err(error) => outrigger_workload::skipped!("systemd-analyze: {error}"),
         Ok(said) => {

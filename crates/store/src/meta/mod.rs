@@ -142,6 +142,17 @@ pub struct DirEntry {
     pub inode: Inode,
 }
 
+/// A name in a directory, and what it stood for, unchanged, from one epoch until another.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Era {
+    /// The name and what it stood for.
+    pub entry: DirEntry,
+    /// The first epoch.
+    pub from: u64,
+    /// The epoch after the last one; `u64::MAX` for what is so now.
+    pub until: u64,
+}
+
 /// Where a directory hangs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hanging {
@@ -509,6 +520,9 @@ pub trait Meta: Send + Sync {
     }
     /// Up to `limit` entries of `parent`, in bytewise order of names, after `after`; none when there is no such directory.
     fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>>;
+    /// Every name that `directory` has or had, with every state of its inode at the same time, as far as snapshots and
+    /// pins keep them. Names come in bytewise order, the states of a name in the order of time.
+    fn history(&self, directory: u64) -> Result<Vec<Era>>;
     /// A fresh range of inode numbers.
     fn reserve_inodes(&self, count: u64) -> Result<std::ops::Range<u64>>;
     /// Makes a batch of changes visible, at once: the session is live, its packs were sealed by it and become live, the changes apply in order.

@@ -25,6 +25,7 @@ macro_rules! meta_calls {
             fn lookup(at: At, parent: u64, name: &[u8]) -> Option<Inode>;
             fn parent_of(directory: u64) -> Option<u64>;
             fn read_dir(at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Vec<DirEntry>;
+            fn history(directory: u64) -> Vec<Era>;
             fn reserve_inodes(count: u64) -> Range<u64>;
             fn next_sequence() -> u64;
             fn totals() -> TreeTotals;

@@ -81,4 +81,4 @@ pub use oracle::{Oracle, OracleMode, OracleRecord};
 pub(crate) use packer::{OpenPack, StoredFrame};
 pub use packer::{PackSink, SealedPack};
 pub use pipeline::{WriteOptions, WriteSummary, Writer};
-pub use progress::{Progress, ProgressView, Skipped};
+pub use progress::{Progress, ProgressView, Skipped, Step};

@@ -1,7 +1,8 @@
 //! Counters that a terminal can show while work goes on.
 
-use std::sync::Mutex;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use outrigger_clock::Instant;
@@ -13,6 +14,28 @@ pub struct Skipped {
     pub what: String,
     /// Why.
     pub why: String,
+}
+
+/// The outcome for an entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// It is new.
+    Added,
+    /// It was there, and is changed or replaced.
+    Changed,
+    /// It is not there any more.
+    Removed,
+}
+
+type Listen = dyn Fn(Step, &[u8]) + Send + Sync;
+
+/// Hears of each entry.
+struct Listener(Box<Listen>);
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
 }
 
 /// Live counters of one operation; shared by its threads.
@@ -47,6 +70,7 @@ pub struct Progress {
     /// Files that are being written now, which whoever ends the process should not leave behind in part.
     unfinished: AtomicU64,
     cancelled: AtomicBool,
+    listener: OnceLock<Listener>,
 }
 
 /// A reading of [`Progress`].
@@ -80,6 +104,18 @@ impl Progress {
     /// Adds to a counter.
     pub fn add(counter: &AtomicU64, value: u64) {
         counter.fetch_add(value, Ordering::Relaxed);
+    }
+
+    /// From now on `listen` hears of each entry that is submitted or restored, with its path.
+    pub fn on_entry(&self, listen: impl Fn(Step, &[u8]) + Send + Sync + 'static) {
+        let _ = self.listener.set(Listener(Box::new(listen)));
+    }
+
+    /// Tells the listener, if there is one.
+    pub fn entry(&self, step: Step, path: impl FnOnce() -> Vec<u8>) {
+        if let Some(Listener(listen)) = self.listener.get() {
+            listen(step, &path());
+        }
     }
 
     /// Records something that could not be read.

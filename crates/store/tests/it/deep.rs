@@ -101,7 +101,7 @@ fn a_directory_below_itself_ends_every_walk() {
     let tree =
         require(&*store.meta, At::Now, &outrigger_store::tree::StorePath::parse(b"tree").unwrap()).unwrap();
     let target = dir.path().join("target");
-    let options = GetOptions { overwrite: false, special: false, salvage: false, threads: 2 };
+    let options = GetOptions { threads: 2, ..GetOptions::default() };
     let error = restore(&store, At::Now, &tree, &target, None, options, &Progress::default()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Damaged);
     assert!(error.to_string().contains("below itself"), "{error}");

@@ -59,7 +59,7 @@ fn put_all(store: &Store, source: &Path) -> put::PutReport {
 /// The tree comes out of `store` as it went in, and nothing in it is damaged.
 fn assert_whole(store: &Store, source: &Path, dest: &Path) {
     let inode = require(&*store.meta, At::Now, &StorePath::parse(b"tree").unwrap()).unwrap();
-    let options = get::GetOptions { overwrite: false, special: true, salvage: false, threads: 2 };
+    let options = get::GetOptions { special: true, threads: 2, ..get::GetOptions::default() };
     get::restore(store, At::Now, &inode, dest, None, options, &Progress::default()).unwrap();
     assert_eq!(compare_trees(source, dest).unwrap(), []);
     let options = CheckOptions { read_data: true, repair: false, threads: 2 };

@@ -75,7 +75,7 @@ fn put_all(store: &Store, source: &Path, to: &str, threads: usize) {
 
 fn get_all(store: &Store, from: &str, dest: &Path) {
     let inode = require(&*store.meta, At::Now, &StorePath::parse(from.as_bytes()).unwrap()).unwrap();
-    let options = get::GetOptions { overwrite: false, special: true, salvage: false, threads: 2 };
+    let options = get::GetOptions { special: true, threads: 2, ..get::GetOptions::default() };
     get::restore(store, At::Now, &inode, dest, None, options, &Progress::default()).unwrap();
 }
 

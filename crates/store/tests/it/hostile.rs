@@ -25,7 +25,7 @@ fn database(path: &Path) -> Connection {
 fn get(store: &Store, dest: &Path, overwrite: bool, special: bool) -> Vec<Skipped> {
     let tree = require(&*store.meta, At::Now, &StorePath::parse(b"tree").unwrap()).unwrap();
     let progress = Progress::default();
-    let options = GetOptions { overwrite, special, salvage: false, threads: 2 };
+    let options = GetOptions { overwrite, special, threads: 2, ..GetOptions::default() };
     restore(store, At::Now, &tree, dest, None, options, &progress).unwrap();
     progress.skipped.into_inner().unwrap()
 }

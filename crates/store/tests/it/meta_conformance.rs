@@ -42,6 +42,7 @@ conformance! {
         policies_are_set_on_directories_and_go_with_them
         stamps_change_without_a_change
         snapshots_are_exact_and_named_once
+        a_history_is_what_each_epoch_has
         pins_hold_what_is_deleted_meanwhile
         deep_and_wide_trees_are_removed
     }

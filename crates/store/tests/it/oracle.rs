@@ -124,7 +124,7 @@ fn entries(store: &Store, target: &str) -> Vec<Vec<Entry>> {
 fn restore(store: &Store, target: &str, dest: &Path) -> Vec<String> {
     let inode = require(&*store.meta, At::Now, &path(target)).unwrap();
     let progress = Progress::default();
-    let options = get::GetOptions { overwrite: false, special: true, salvage: false, threads: 2 };
+    let options = get::GetOptions { special: true, threads: 2, ..get::GetOptions::default() };
     get::restore(store, At::Now, &inode, dest, None, options, &progress).unwrap();
     let skipped = progress.skipped.lock().unwrap();
     skipped.iter().map(|skipped| format!("{skipped:?}")).collect()

@@ -43,7 +43,8 @@ fn put_path(store: &Store, source: &Path, target: &str) -> put::PutReport {
 fn get_all(store: &Store, target: &str, dest: &Path) {
     let inode = require(&*store.meta, At::Now, &path(target)).unwrap();
     let progress = Progress::default();
-    let options = get::GetOptions { overwrite: false, special: true, salvage: false, threads: 2 };
+    let options =
+        get::GetOptions { overwrite: false, special: true, threads: 2, ..get::GetOptions::default() };
     get::restore(store, At::Now, &inode, dest, None, options, &progress).unwrap();
     assert_eq!(*progress.skipped.lock().unwrap(), []);
 }
@@ -97,7 +98,8 @@ fn every_combination_of_options_restores_two_versions() {
             let old = dir.path().join(format!("old{number}"));
             let at = At::Epoch(snapshot.epoch);
             let inode = require(&*store.meta, at, &path("t")).unwrap();
-            let options = get::GetOptions { overwrite: false, special: true, salvage: false, threads: 3 };
+            let options =
+                get::GetOptions { overwrite: false, special: true, threads: 3, ..get::GetOptions::default() };
             get::restore(&store, at, &inode, &old, None, options, &Progress::default()).unwrap();
             assert_eq!(compare_trees(&first, &old).unwrap(), [], "{chunker} {codec}");
         }
@@ -193,7 +195,8 @@ fn holes_are_kept_and_read_as_zeros() {
     put_path(&store, &file, "s");
     let out = dir.path().join("out");
     let inode = require(&*store.meta, At::Now, &path("s")).unwrap();
-    let options = get::GetOptions { overwrite: false, special: false, salvage: false, threads: 2 };
+    let options =
+        get::GetOptions { overwrite: false, special: false, threads: 2, ..get::GetOptions::default() };
     get::restore(&store, At::Now, &inode, &out, Some(b"s"), options, &Progress::default()).unwrap();
     assert_eq!(compare_trees(&file, &out.join("s")).unwrap(), []);
     assert!(std::fs::metadata(out.join("s")).unwrap().blocks() * 512 < 1 << 20, "the copy is sparse too");

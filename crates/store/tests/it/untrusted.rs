@@ -62,7 +62,8 @@ impl Place {
     fn get(&self, target: &str, name: &str) -> PathBuf {
         let out = self.dir.path().join(name);
         let inode = require(&*self.store.meta, At::Now, &path(target)).unwrap();
-        let options = get::GetOptions { overwrite: false, special: true, salvage: false, threads: 2 };
+        let options =
+            get::GetOptions { overwrite: false, special: true, threads: 2, ..get::GetOptions::default() };
         let progress = Progress::default();
         get::restore(&self.store, At::Now, &inode, &out, None, options, &progress).unwrap();
         assert_eq!(*progress.skipped.lock().unwrap(), []);

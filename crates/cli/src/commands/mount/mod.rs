@@ -86,10 +86,10 @@ pub struct MountArgs {
     /// Room for what is written and not stored yet, in the store's directory: 256M unless said otherwise
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     staging_size: Option<u64>,
-    /// Which staged data is stored first when room is needed: lrw (what was written longest ago), fifo, reverse (for experiments)
-    #[arg(long, value_name = "ORDER", value_parser = mount_options::order)]
+    /// Which staged data is stored first when room is needed: lrw (what was written longest ago), fifo, reverse
+    #[arg(long, value_name = "ORDER", value_parser = mount_options::order, hide = true)]
     staging_order: Option<Order>,
-    /// How to cut what is written through this mount, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE (for experiments: rabin, lbfs-md5 or lbfs-sha1:MIN/AVG/MAX)
+    /// How to cut what is written through this mount, whatever the policies say: gear32:MIN/AVG/MAX or fixed:SIZE
     #[arg(long, value_parser = values::chunker)]
     chunker: Option<ChunkerSpec>,
     /// Whether to look for what is stored already, whatever the policies say: on or off. With off, what is written is hashed all the same, as every
@@ -110,7 +110,7 @@ pub struct MountArgs {
     serve_followers: Option<SocketAddr>,
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse, help = METRICS_HELP)]
     metrics: Option<Address>,
-    /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE, staging_order=ORDER,
+    /// Options as `mount` has them: ro, at=SNAPSHOT, allow_other, no_default_permissions, suid, dev, noexec, staging_size=SIZE,
     /// chunker=CHUNKER, dedup=on|off, names_for=SECONDS, closes_within=SECONDS, serve_followers=ADDRESS:PORT, metrics=ADDRESS, log=FILE
     #[arg(short, value_name = "OPT,...")]
     options: Vec<String>,

@@ -9,7 +9,7 @@
 mod target;
 mod worker;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -26,13 +26,14 @@ use self::worker::work;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::meta::{At, Inode};
 use crate::ops::listing::Ancestors;
+use crate::ops::selection::Selection;
 use crate::read::Reader;
 use crate::store::Store;
 use crate::tree::{check_name, show};
-use crate::write::Progress;
+use crate::write::{Progress, Step};
 
 /// How to restore.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct GetOptions {
     /// Replace files that exist.
     pub overwrite: bool,
@@ -42,6 +43,8 @@ pub struct GetOptions {
     pub salvage: bool,
     /// Worker threads.
     pub threads: usize,
+    /// Chooses what is restored of a directory.
+    pub selection: Selection,
 }
 
 /// Shared by the walker and the workers.
@@ -111,6 +114,10 @@ fn work_on(
     name: Option<&[u8]>,
     context: &Restorer<'_>,
 ) -> Result<()> {
+    let is_directory = inode.attributes.kind == FileKind::Directory;
+    let chosen = (is_directory && !context.options.selection.is_all())
+        .then(|| context.options.selection.paths(&*store.meta, at, inode.number))
+        .transpose()?;
     let top = Arc::new(Target { fd, display, attributes, context, _parent: None });
     let threads = context.options.threads;
     let (sender, receiver) = sync_channel::<Vec<Job<'_>>>(2 * threads + 4);
@@ -120,7 +127,7 @@ fn work_on(
             scope.spawn(move || work(context, receiver));
         }
         let mut walker =
-            Walker { store, at, context, sender, batch: Vec::new(), bytes: 0, links: HashMap::new() };
+            Walker { store, at, context, sender, chosen, batch: Vec::new(), bytes: 0, links: HashMap::new() };
         let walked = match name {
             None => walker.walk(top, inode.number),
             Some(name) => walker.entry(&top, name, inode.clone()).and_then(|below| match below {
@@ -137,6 +144,8 @@ struct Walker<'a> {
     at: At,
     context: &'a Restorer<'a>,
     sender: SyncSender<Vec<Job<'a>>>,
+    /// Paths below the top; nothing else is restored.
+    chosen: Option<HashSet<Vec<u8>>>,
     batch: Vec<Job<'a>>,
     bytes: u64,
     /// Inode with several names → the first of them.
@@ -153,16 +162,25 @@ struct First<'a> {
 
 const LISTING: usize = 4096;
 
+fn push(path: &mut Vec<u8>, name: &[u8]) {
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+}
+
 impl<'a> Walker<'a> {
     fn walk(&mut self, top: Arc<Target<'a>>, inode: u64) -> Result<()> {
         // Depth first, so that a directory is finished soon after its last file.
         let mut levels = vec![(top, inode, Vec::new().into_iter(), Some(None::<Vec<u8>>))];
+        let mut path = Vec::new();
         let mut above = Ancestors::new(inode);
         while let Some((target, inode, entries, after)) = levels.last_mut() {
             let Some(entry) = entries.next() else {
                 let Some(from) = after.take() else {
                     above.leave(*inode);
                     levels.pop();
+                    path.truncate(path.iter().rposition(|&byte| byte == b'/').unwrap_or(0));
                     continue;
                 };
                 let listed = self.store.meta.read_dir(self.at, *inode, from.as_deref(), LISTING)?;
@@ -170,12 +188,20 @@ impl<'a> Walker<'a> {
                 *entries = listed.into_iter();
                 continue;
             };
+            let before = path.len();
+            push(&mut path, &entry.name);
+            if self.chosen.as_ref().is_some_and(|chosen| !chosen.contains(&path)) {
+                path.truncate(before);
+                continue;
+            }
             let (target, number): (Arc<Target<'a>>, u64) = (Arc::clone(target), entry.inode.number);
             if let Some(below) = self.entry(&target, &entry.name, entry.inode)? {
                 // A directory that lies below itself would fill the disk.
                 above.enter(number)?;
                 levels.push((below, number, Vec::new().into_iter(), Some(None)));
+                continue;
             }
+            path.truncate(before);
         }
         Ok(())
     }
@@ -206,7 +232,10 @@ impl<'a> Walker<'a> {
             _ => self.context.make_other(dir, name, &display, &inode.attributes),
         };
         match made {
-            Ok(()) => Progress::add(&self.context.progress.files_done, 1),
+            Ok(()) => {
+                Progress::add(&self.context.progress.files_done, 1);
+                self.context.progress.entry(Step::Added, || display.into_bytes());
+            }
             Err(why) => self.context.progress.skip(display, why),
         }
         Ok(None)

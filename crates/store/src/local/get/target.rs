@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::Restorer;
 use crate::local::acl;
 use crate::tree::show;
-use crate::write::Progress;
+use crate::write::{Progress, Step};
 
 /// A directory being restored; the last user's drop gives it its attributes.
 pub(super) struct Target<'a> {
@@ -387,6 +387,7 @@ impl OpenFile<'_> {
             context.progress.skip(self.display(), why);
         }
         Progress::add(&context.progress.files_done, 1);
+        context.progress.entry(Step::Added, || self.display().into_bytes());
     }
 }
 

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::local::walk::proc_path;
 use crate::local::{kind_of, path_xattrs, source_stat, xattrs};
 use crate::meta::{Change, Inode};
-use crate::write::{Content, FileItem, Item, Progress, SourceFile, SourceStat, Target};
+use crate::write::{Content, FileItem, Item, Progress, SourceFile, SourceStat, Step, Target};
 
 impl Putter<'_> {
     /// Puts something that is not a directory.
@@ -36,7 +36,7 @@ impl Putter<'_> {
         if stat.st_nlink > 1
             && let Some(&inode) = self.links.get(&source)
         {
-            return self.put_link(level.inode, name, inode, existing);
+            return self.put_link(level, name, inode, existing);
         }
         let over = existing.is_some();
         let existing = existing.filter(|existing| existing.attributes.kind != FileKind::Directory);
@@ -77,11 +77,13 @@ impl Putter<'_> {
                 return Ok(());
             }
         };
+        let step = if over { Step::Changed } else { Step::Added };
         if kind != FileKind::File {
             if existing.is_some_and(|existing| existing.number == inode && existing.attributes == attributes)
             {
                 return Ok(());
             }
+            self.tell(level, name, step);
             return self.submit_plain(level.inode, name, inode, attributes, torn, over);
         }
         let within = join(&level.relative, source_name);
@@ -103,17 +105,19 @@ impl Putter<'_> {
             frame: None,
             oracle,
         });
+        self.tell(level, name, step);
         self.submit(item, over)
     }
 
     /// Makes `name` another name of `inode`, in place of what it stands for now.
     pub(super) fn put_link(
         &mut self,
-        parent: u64,
+        level: &Level,
         name: &[u8],
         inode: u64,
         existing: Option<&Inode>,
     ) -> Result<()> {
+        let parent = level.inode;
         if let Some(existing) = existing {
             if existing.number == inode {
                 return Ok(());
@@ -121,6 +125,7 @@ impl Putter<'_> {
             let name = name.to_vec();
             self.submit(Item::Change(Change::Remove { parent, name, recursive: true }), true)?;
         }
+        self.tell(level, name, if existing.is_some() { Step::Changed } else { Step::Added });
         let link = Change::Link { parent, name: name.to_vec(), inode };
         self.submit(Item::Change(link), false)
     }

@@ -11,12 +11,13 @@ use rustix::fs::Stat;
 
 use super::Putter;
 use super::entry::directory_attributes;
+use super::leave_out::Here;
 use crate::error::Result;
 use crate::local::kind_of;
 use crate::local::walk::{list, open_dir, stat};
 use crate::meta::{At, Change, DirEntry, Inode, Meta};
 use crate::tree::WritePolicy;
-use crate::write::Item;
+use crate::write::{Item, Step};
 
 /// A directory being walked.
 pub(super) struct Level {
@@ -28,6 +29,9 @@ pub(super) struct Level {
     pub(super) policy: WritePolicy,
     pub(super) found: std::vec::IntoIter<Box<[u8]>>,
     pub(super) existing: Existing,
+    pub(super) here: Here,
+    /// It is the directory of a single file that is put.
+    pub(super) is_top_parent: bool,
 }
 
 /// A directory's entries in the store, in order, a page at a time: a directory may have a million. What this put itself
@@ -77,7 +81,9 @@ impl Putter<'_> {
         policy: WritePolicy,
     ) -> Result<()> {
         let device = rustix::fs::fstat(&dir).map_or(0, |stat| stat.st_dev);
-        let Some(top) = self.enter(dir, display, Vec::new(), inode, device, existed, policy)? else {
+        let Some(top) =
+            self.enter(dir, display, Vec::new(), inode, (device, &Here::default()), existed, policy)?
+        else {
             return Ok(());
         };
         let mut levels = vec![top];
@@ -89,8 +95,7 @@ impl Putter<'_> {
             };
             // What sorts before this entry in the store is not in the source any more.
             while let Some(gone) = level.existing.next_if(self.meta, |existing| existing < &*name)? {
-                let (parent, relative) = (level.inode, join(&level.relative, &gone.name));
-                self.remove(parent, &gone, &relative)?;
+                self.remove(level, &gone)?;
             }
             let existing = level.existing.next_if(self.meta, |existing| existing == &*name)?;
             let existing = existing.map(|entry| entry.inode);
@@ -124,10 +129,24 @@ impl Putter<'_> {
     pub(super) fn is_left_out(&self, level: &Level, name: &[u8], stat: &Stat) -> bool {
         let is_own = self.own == Some((stat.st_dev, stat.st_ino));
         let foreign = self.options.one_file_system && stat.st_dev != level.device;
-        is_own
-            || foreign
-            || (!self.options.exclude.is_empty()
-                && self.options.exclude.matches(name, &join(&level.relative, name)))
+        let is_directory = kind_of(stat.st_mode) == Some(FileKind::Directory);
+        is_own || foreign || self.leaves_out(level, name, is_directory)
+    }
+
+    /// Tells who listens what becomes of an entry, by its path in the store.
+    pub(super) fn tell(&self, level: &Level, name: &[u8], step: Step) {
+        self.progress.entry(step, || {
+            let below = join(&level.relative, name);
+            match (&self.top.components[..], level.is_top_parent) {
+                ([], _) => below,
+                (_, true) => self.top.to_bytes(),
+                _ => join(&self.top.to_bytes(), &below),
+            }
+        });
+    }
+
+    fn leaves_out(&self, level: &Level, name: &[u8], is_directory: bool) -> bool {
+        self.options.leave_out.has(&level.here, name, &join(&level.relative, name), is_directory)
     }
 
     #[expect(clippy::too_many_arguments, reason = "they are the fields of the level it makes")]
@@ -137,20 +156,35 @@ impl Putter<'_> {
         display: PathBuf,
         relative: Vec<u8>,
         inode: u64,
-        device: u64,
+        (device, above): (u64, &Here),
         existed: bool,
         policy: WritePolicy,
     ) -> Result<Option<Level>> {
         self.summary.directories += 1;
         let found = match list(&dir) {
-            Ok(found) => found.into_iter(),
+            Ok(found) => found,
             Err(errno) => {
                 self.progress.skip(display.display().to_string(), errno.to_string());
                 return Ok(None);
             }
         };
+        let here = self.options.leave_out.enter(&dir, &relative, &found, above, &mut |name, why| {
+            self.progress.skip(display.join(OsStr::from_bytes(name)).display().to_string(), why);
+        });
+        let found = found.into_iter();
         let existing = if existed { Existing::of(inode) } else { Existing::default() };
-        Ok(Some(Level { dir, display, relative, inode, device, policy, found, existing }))
+        Ok(Some(Level {
+            dir,
+            display,
+            relative,
+            inode,
+            device,
+            policy,
+            found,
+            existing,
+            here,
+            is_top_parent: false,
+        }))
     }
 
     pub(super) fn descend(
@@ -178,27 +212,33 @@ impl Putter<'_> {
         };
         if kept.as_ref().is_none_or(|kept| kept.attributes != attributes) {
             let over = was_there && kept.is_none();
+            if !was_there || over {
+                self.tell(level, name, if was_there { Step::Changed } else { Step::Added });
+            }
             self.submit_plain(level.inode, name, inode, attributes, false, over)?;
         }
         let policy = self.policies.below(level.policy, inode)?;
-        self.enter(dir, display, join(&level.relative, name), inode, level.device, kept.is_some(), policy)
+        let above = (level.device, &level.here);
+        self.enter(dir, display, join(&level.relative, name), inode, above, kept.is_some(), policy)
     }
 
     pub(super) fn remove_rest(&mut self, mut level: Level) -> Result<()> {
         while let Some(gone) = level.existing.next_if(self.meta, |_| true)? {
-            self.remove(level.inode, &gone, &join(&level.relative, &gone.name))?;
+            self.remove(&level, &gone)?;
         }
         Ok(())
     }
 
-    pub(super) fn remove(&mut self, parent: u64, gone: &DirEntry, relative: &[u8]) -> Result<()> {
-        let name = &gone.name;
-        if self.options.keep_missing || self.options.exclude.matches(name, relative) {
+    pub(super) fn remove(&mut self, level: &Level, gone: &DirEntry) -> Result<()> {
+        let (parent, name) = (level.inode, &gone.name);
+        let is_directory = gone.inode.attributes.kind == FileKind::Directory;
+        if self.options.keep_missing || self.leaves_out(level, name, is_directory) {
             return Ok(());
         }
         self.summary.removed += 1;
+        self.tell(level, name, Step::Removed);
         if self.writer.is_none() {
-            self.plan.remove(self.meta, &self.top, relative, &gone.inode)?;
+            self.plan.remove(self.meta, &self.top, &join(&level.relative, name), &gone.inode)?;
         }
         let name = name.clone();
         self.submit(Item::Change(Change::Remove { parent, name, recursive: true }), true)

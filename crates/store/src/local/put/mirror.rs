@@ -7,9 +7,10 @@ use std::path::Path;
 
 use outrigger_format::catalogue::FileKind;
 
-use super::{Exclude, Origin};
+use super::Origin;
 use crate::error::{Error, ErrorKind, Result};
 use crate::meta::{At, Inode, Meta, ROOT_INODE};
+use crate::patterns::Patterns;
 use crate::tree::{StorePath, find};
 
 /// The policy that remembers.
@@ -29,7 +30,7 @@ pub(super) struct Mirror<'a> {
     pub meta: &'a dyn Meta,
     /// Directory → the source that it remembers.
     pub sources: &'a BTreeMap<u64, String>,
-    pub exclude: &'a Exclude,
+    pub exclude: &'a Patterns,
     pub source: &'a Path,
     pub target: &'a StorePath,
 }

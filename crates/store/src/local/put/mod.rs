@@ -4,7 +4,7 @@
 //! changed is not even opened, what the source no longer has is removed. Reading, cutting and all the rest is the pipeline's.
 
 mod entry;
-mod exclude;
+mod leave_out;
 mod level;
 mod mirror;
 mod origin;
@@ -23,7 +23,8 @@ use outrigger_format::catalogue::{Attributes, FileKind, Time};
 use rustix::fs::Stat;
 
 use self::entry::directory_attributes;
-pub use self::exclude::Exclude;
+use self::leave_out::Here;
+pub use self::leave_out::{LeaveOut, Listed};
 use self::level::{Existing, Level};
 use self::mirror::Mirror;
 pub use self::mirror::MirrorRules;
@@ -37,15 +38,15 @@ use crate::policy::set_policy;
 use crate::store::Store;
 use crate::tree::{Overrides, Policies, StorePath, WritePolicy, find};
 use crate::write::{
-    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Oracle, OracleMode, OracleRecord, Progress, Target,
-    WriteOptions, WriteSummary, Writer,
+    BeforeSnapshot, CommitWhen, Content, FileItem, Item, Oracle, OracleMode, OracleRecord, Progress, Step,
+    Target, WriteOptions, WriteSummary, Writer,
 };
 
 /// What to do besides storing.
 #[derive(Clone, Debug, Default)]
 pub struct PutOptions {
     /// Entries to leave out (and untouched in the store).
-    pub exclude: Exclude,
+    pub leave_out: LeaveOut,
     /// Read every file, even if it seems unchanged.
     pub rescan: bool,
     /// Leave entries in the store that the source does not have.
@@ -157,7 +158,7 @@ fn check(
             found => found.is_ok_and(|found| found.is_dir()),
         };
         if is_directory {
-            let (meta, exclude) = (&*store.meta, &options.exclude);
+            let (meta, exclude) = (&*store.meta, &options.leave_out.patterns);
             let mirror = Mirror { meta, sources: policies.sources(), exclude, source, target };
             remembered.extend(mirror.check(rules)?.map(|text| (target.clone(), text)));
         }
@@ -331,6 +332,8 @@ impl<'a> Putter<'a> {
             policy,
             found: Vec::new().into_iter(),
             existing: Existing::default(),
+            here: Here::default(),
+            is_top_parent: true,
         };
         self.put_entry(&level, file_name.as_bytes(), name, &stat, existing.as_ref())
     }
@@ -358,6 +361,8 @@ impl<'a> Putter<'a> {
             frame: None,
             oracle,
         });
+        let step = if existing.is_some() { Step::Changed } else { Step::Added };
+        self.progress.entry(step, || target.to_bytes());
         self.submit(item, existing.is_some())
     }
 

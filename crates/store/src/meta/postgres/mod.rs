@@ -67,7 +67,7 @@ use super::locks::{Blocker, FileLocks, Lock, LockFamily, LockMode, LockRange, Ta
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::telling::{Anew, Telling, Told};
 use super::{
-    At, Commit, Committed, Counters, DirEntry, Generation, Hanging, Inode, Meta, PackChanges, PackMark,
+    At, Commit, Committed, Counters, DirEntry, Era, Generation, Hanging, Inode, Meta, PackChanges, PackMark,
     PackRow, PackSum, PinTarget, SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
     WriteCounts,
 };
@@ -363,6 +363,11 @@ impl Meta for PostgresMeta {
     fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
         let query = tree::read_dir(at, parent, after, limit);
         self.read("reading a directory", &query, |answer| tree::read_entries(answer, parent))
+    }
+
+    fn history(&self, directory: u64) -> Result<Vec<Era>> {
+        let query = Query::new(tree::HISTORY).int(directory as i64);
+        self.read("reading a directory's history", &query, |answer| tree::read_history(answer, directory))
     }
 
     fn reserve_inodes(&self, count: u64) -> Result<Range<u64>> {

@@ -12,7 +12,7 @@ use super::transaction::Tx;
 use crate::error::ErrorKind;
 use crate::meta::change::row::root_column;
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::{At, DirEntry, Hanging, Inode, VersionRow};
+use crate::meta::{At, DirEntry, Era, Hanging, Inode, VersionRow};
 
 /// Rows of the current table come first; whether a row is a former one is the first column.
 const INODE: &str = concat!("SELECT false, ", stored_columns!(), " FROM @inode i WHERE i.number = $1");
@@ -132,6 +132,33 @@ fn read_entry(found: &Row, parent: u64) -> Outcome<DirEntry> {
     let what = || format!("a name in directory {parent} is not what was written");
     require(found.try_get(4)?, sum, what)?;
     Ok(DirEntry { name, inode: inode_of(found, 5)? })
+}
+
+/// Every name that directory `$1` has or had, with every state of its inode at the same time.
+pub(super) const HISTORY: &str = concat!(
+    "SELECT n.name, n.inode, n.epoch, n.epoch_to, n.sum, i.* FROM (SELECT ",
+    name_columns!(),
+    " FROM @dentry d WHERE d.parent = $1 UNION ALL SELECT ",
+    former_name_columns!(),
+    " FROM @dentry_old d WHERE d.parent = $1) n JOIN LATERAL (SELECT false, ",
+    stored_columns!(),
+    " FROM @inode i WHERE i.number = n.inode AND (n.epoch_to IS NULL OR i.epoch < n.epoch_to) UNION ALL SELECT true, ",
+    former_columns!(),
+    " FROM @inode_old i WHERE i.number = n.inode AND i.epoch_to > n.epoch AND (n.epoch_to IS NULL OR i.epoch_from < n.epoch_to)) i \
+     ON true ORDER BY n.name, n.epoch, i.epoch"
+);
+
+/// What [`HISTORY`] says.
+pub(super) fn read_history(answer: &Answer, directory: u64) -> Outcome<Vec<Era>> {
+    let era = |found: &Row| -> Outcome<Era> {
+        let (from, until): (i64, Option<i64>) = (found.try_get(2)?, found.try_get(3)?);
+        let (since, is_former): (i64, bool) = (found.try_get(7)?, found.try_get(5)?);
+        let to = if is_former { found.try_get::<_, i64>(8)? as u64 } else { u64::MAX };
+        let until = until.map_or(u64::MAX, |until| until as u64);
+        let entry = read_entry(found, directory)?;
+        Ok(Era { entry, from: from.max(since) as u64, until: until.min(to) })
+    };
+    answer.rows.iter().map(era).collect()
 }
 
 /// The directory that a directory hangs in.

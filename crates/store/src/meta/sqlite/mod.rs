@@ -52,7 +52,7 @@ use self::snapshots::PurgePosition;
 use super::fault::{Explain as _, Outcome};
 use super::loose::{Loose, LooseChunk, LooseOwner, LooseRow};
 use super::{
-    At, Commit, Committed, Counters, DirEntry, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
+    At, Commit, Committed, Counters, DirEntry, Era, Generation, Inode, Meta, PackRow, PackSum, PinTarget,
     SessionId, SessionKind, SessionRow, SnapshotRow, TreeTotals, VersionRow,
 };
 use crate::error::{Error, ErrorKind, Result, Unanswered};
@@ -289,6 +289,10 @@ impl Meta for SqliteMeta {
 
     fn read_dir(&self, at: At, parent: u64, after: Option<&[u8]>, limit: usize) -> Result<Vec<DirEntry>> {
         self.read_tree("reading a directory", at, |db| tree::read_dir(db, at, parent, after, limit))
+    }
+
+    fn history(&self, directory: u64) -> Result<Vec<Era>> {
+        self.read("reading a directory's history", |db| tree::history(db, directory))
     }
 
     fn reserve_inodes(&self, count: u64) -> Result<Range<u64>> {

@@ -10,7 +10,7 @@ use super::row::{self, INODE_COLUMNS, inode_columns};
 use super::sums::{self, dentry_intact, dentry_old_intact, directory_intact, version_intact};
 use crate::error::ErrorKind;
 use crate::meta::fault::{Outcome, refuse};
-use crate::meta::{At, DirEntry, Inode, VersionRow};
+use crate::meta::{At, DirEntry, Era, Inode, VersionRow};
 
 /// The inode.
 pub(super) fn inode(connection: &Connection, at: At, number: u64) -> Outcome<Option<Inode>> {
@@ -150,6 +150,63 @@ pub(super) fn read_dir(
         }
     }
     Ok(entries)
+}
+
+/// Every name that `directory` has or had, with every state of what it stood for.
+pub(super) fn history(connection: &Connection, directory: u64) -> Outcome<Vec<Era>> {
+    let sql = concat!(
+        "SELECT name, inode, epoch, NULL, ",
+        dentry_intact!(),
+        " FROM dentry d WHERE parent = ?1 UNION ALL SELECT name, inode, epoch_from, epoch_to, ",
+        dentry_old_intact!(),
+        " FROM dentry_old d WHERE parent = ?1 ORDER BY 1, 3"
+    );
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([directory as i64])?;
+    let mut eras = Vec::new();
+    while let Some(row) = rows.next()? {
+        sums::require(row, 4)?;
+        let (name, number): (Vec<u8>, i64) = (row.get(0)?, row.get(1)?);
+        let (from, until) = epochs(row, 2)?;
+        for (inode, since, to) in states(connection, number)? {
+            let (from, until) = (from.max(since), until.min(to));
+            if from < until {
+                eras.push(Era { entry: DirEntry { name: name.clone(), inode }, from, until });
+            }
+        }
+    }
+    Ok(eras)
+}
+
+/// Columns of epochs: the second one is NULL for what is so now.
+fn epochs(row: &rusqlite::Row<'_>, first: usize) -> rusqlite::Result<(u64, u64)> {
+    let until: Option<i64> = row.get(first + 1)?;
+    Ok((row.get::<_, i64>(first)? as u64, until.map_or(u64::MAX, |until| until as u64)))
+}
+
+/// Every state of an inode, with its epochs, in the order of time.
+fn states(connection: &Connection, number: i64) -> Outcome<Vec<(Inode, u64, u64)>> {
+    let former = concat!(
+        "SELECT ",
+        inode_columns!(inode_old_intact),
+        ", i.epoch_from, i.epoch_to FROM inode_old i CROSS JOIN traits t ON t.id = i.traits WHERE i.number = ?1 \
+         ORDER BY i.epoch_from"
+    );
+    let current = concat!(
+        "SELECT ",
+        inode_columns!(inode_intact),
+        ", i.epoch, NULL FROM inode i CROSS JOIN traits t ON t.id = i.traits WHERE i.number = ?1"
+    );
+    let mut states = Vec::new();
+    for sql in [former, current] {
+        let mut statement = connection.prepare_cached(sql)?;
+        let mut rows = statement.query([number])?;
+        while let Some(row) = rows.next()? {
+            let (from, until) = epochs(row, INODE_COLUMNS)?;
+            states.push((row::inode(row, 0)?, from, until));
+        }
+    }
+    Ok(states)
 }
 
 /// Earlier contents, newest first.

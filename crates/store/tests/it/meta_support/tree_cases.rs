@@ -3,7 +3,9 @@
 use outrigger_format::Root;
 use outrigger_format::catalogue::{FileKind, Time};
 use outrigger_store::ErrorKind;
-use outrigger_store::meta::{At, Change, Commit, PackRow, PinTarget, ROOT_INODE, SnapshotRow};
+use outrigger_store::meta::{
+    At, Change, Commit, DirEntry, Era, Inode, PackRow, PinTarget, ROOT_INODE, SnapshotRow,
+};
 
 use super::{
     Fixture, attributes, dir, dump, file, kind, link, paths, put, remove, remove_all, rename, replacing, root,
@@ -362,6 +364,40 @@ pub fn snapshots_are_exact_and_named_once(engine: &Fixture) {
     assert_eq!(meta.purge_history().unwrap(), 0);
     assert_eq!(dump(meta, At::Epoch(two.epoch)), between);
     assert_eq!(meta.snapshots().unwrap(), [two]);
+}
+
+pub fn a_history_is_what_each_epoch_has(engine: &Fixture) {
+    numbers(engine);
+    let (meta, writer) = (&*engine.meta, engine.writer());
+    let steps = [
+        vec![dir(R, "d", 10), file(10, "f", 11, 1), link(10, "g", 11), file(R, "gone", 12, 3)],
+        vec![file(10, "f", 11, 2), remove(R, "gone"), file(R, "new", 13, 1)],
+        vec![rename(10, "g", R, "g"), remove_all(R, "d"), file(R, "d", 14, 4)],
+        vec![dir(R, "gone", 20), file(20, "f", 21, 1)],
+    ];
+    let mut epochs = Vec::new();
+    for (at, changes) in steps.into_iter().enumerate() {
+        engine.commit(writer, changes).unwrap();
+        epochs.push(meta.create_snapshot(&format!("s{at}"), at as u64, &[]).unwrap().epoch);
+    }
+    let mut rows = 0;
+    for directory in [R, 10, 20, 77] {
+        let history = meta.history(directory).unwrap();
+        rows += history.len();
+        let order = |era: &Era| (era.entry.name.clone(), era.from);
+        assert!(history.windows(2).all(|pair| order(&pair[0]) < order(&pair[1])), "{history:?}");
+        for &epoch in &epochs {
+            let then = history.iter().filter(|era| (era.from..era.until).contains(&epoch));
+            let then: Vec<_> = then.map(|era| era.entry.clone()).collect();
+            let read = meta.read_dir(At::Epoch(epoch), directory, None, 100).unwrap();
+            // Stamps are no part of the history.
+            let bare = |entries: Vec<DirEntry>| -> Vec<_> {
+                entries.into_iter().map(|entry| (entry.name, Inode { stamp: 0, ..entry.inode })).collect()
+            };
+            assert_eq!(bare(then), bare(read), "directory {directory} at {epoch}");
+        }
+    }
+    assert!(rows > 8, "{rows}");
 }
 
 pub fn pins_hold_what_is_deleted_meanwhile(engine: &Fixture) {

@@ -1,4 +1,4 @@
-//! What a put leaves out.
+//! Patterns of names and paths, as `put --exclude`, `get --include` and `find` have them.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -9,10 +9,10 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::tree::show;
 
-/// Patterns of entries to leave out. One without `/` is matched against names anywhere; one with, against the path below the source: `/target` and
-/// `./target` are the entry `target` of the source itself.
+/// Patterns of entries. One without `/` is matched against names anywhere; one with, against the path below the top: `/target`
+/// and `./target` are the entry `target` of the top itself.
 #[derive(Clone, Debug, Default)]
-pub struct Exclude {
+pub struct Patterns {
     names: GlobSet,
     paths: GlobSet,
     /// Names and paths that are not UTF-8, which patterns cannot say.
@@ -20,17 +20,17 @@ pub struct Exclude {
     plain_paths: Vec<Vec<u8>>,
 }
 
-impl Exclude {
-    /// Understands `patterns`.
+impl Patterns {
+    /// Understands `patterns`, which the option `what` gave.
     ///
     /// # Errors
     /// `Invalid` for one that is no pattern, or could never match.
-    pub fn new(patterns: &[impl AsRef<[u8]>]) -> Result<Self> {
+    pub fn new(what: &str, patterns: &[impl AsRef<[u8]>]) -> Result<Self> {
         let bad = |pattern: &[u8], why: String| {
-            Error::new(ErrorKind::Invalid, format!("--exclude `{}`: {why}", show(pattern)))
+            Error::new(ErrorKind::Invalid, format!("{what} `{}`: {why}", show(pattern)))
         };
         let (mut names, mut paths) = (GlobSetBuilder::new(), GlobSetBuilder::new());
-        let mut exclude = Self::default();
+        let mut all = Self::default();
         for given in patterns.iter().map(AsRef::as_ref) {
             let end = given.iter().rposition(|&byte| byte != b'/').map_or(0, |last| last + 1);
             let mut pattern = &given[..end];
@@ -39,7 +39,7 @@ impl Exclude {
                 pattern = rest;
             }
             if matches!(pattern, b"" | b".") {
-                return Err(bad(given, "it names nothing below the source".to_string()));
+                return Err(bad(given, "it names nothing below the top".to_string()));
             }
             let Ok(text) = std::str::from_utf8(pattern) else {
                 if pattern.iter().any(|byte| b"*?[]{}\\".contains(byte)) {
@@ -48,8 +48,7 @@ impl Exclude {
                         "bytes that are not UTF-8 cannot stand beside wildcards".to_string(),
                     ));
                 }
-                if is_path { &mut exclude.plain_paths } else { &mut exclude.plain_names }
-                    .push(pattern.to_vec());
+                if is_path { &mut all.plain_paths } else { &mut all.plain_names }.push(pattern.to_vec());
                 continue;
             };
             let glob = GlobBuilder::new(text).literal_separator(true).build();
@@ -57,13 +56,13 @@ impl Exclude {
             if is_path { &mut paths } else { &mut names }.add(glob);
         }
         let built = |set: GlobSetBuilder| {
-            set.build().map_err(|error| Error::new(ErrorKind::Invalid, format!("--exclude: {error}")))
+            set.build().map_err(|error| Error::new(ErrorKind::Invalid, format!("{what}: {error}")))
         };
-        (exclude.names, exclude.paths) = (built(names)?, built(paths)?);
-        Ok(exclude)
+        (all.names, all.paths) = (built(names)?, built(paths)?);
+        Ok(all)
     }
 
-    /// Whether an entry is left out: by its name, or by its path below the source.
+    /// True if an entry matches, by its name or by its path below the top.
     pub fn matches(&self, name: &[u8], path: &[u8]) -> bool {
         let matches = |set: &GlobSet, plain: &[Vec<u8>], bytes: &[u8]| {
             (!set.is_empty() && set.is_match(Path::new(OsStr::from_bytes(bytes))))
@@ -72,7 +71,7 @@ impl Exclude {
         matches(&self.names, &self.plain_names, name) || matches(&self.paths, &self.plain_paths, path)
     }
 
-    /// True when nothing is left out.
+    /// True when nothing matches.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
             && self.paths.is_empty()
@@ -89,7 +88,7 @@ mod tests {
     fn patterns_mean_what_they_mean_elsewhere() {
         let matches = |pattern: &[u8], path: &[u8]| {
             let name = path.rsplit(|&byte| byte == b'/').next().unwrap();
-            Exclude::new(&[pattern]).unwrap().matches(name, path)
+            Patterns::new("--exclude", &[pattern]).unwrap().matches(name, path)
         };
         for anchored in [&b"/target"[..], b"./target", b"/target/", b".//target"] {
             assert!(matches(anchored, b"target") && !matches(anchored, b"a/target"));
@@ -100,8 +99,16 @@ mod tests {
         assert!(matches(b"caf\xe9", b"a/caf\xe9") && !matches(b"caf\xe9", b"cafe"));
         assert!(matches(b"/a/\xff", b"a/\xff") && !matches(b"/\xff", b"a/\xff"));
         for bad in [&b""[..], b"/", b"./", b"a[", b"*\xff"] {
-            assert_eq!(Exclude::new(&[bad]).unwrap_err().kind(), ErrorKind::Invalid, "{}", show(bad));
+            assert_eq!(
+                Patterns::new("--exclude", &[bad]).unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{}",
+                show(bad)
+            );
         }
-        assert!(Exclude::new(&[b""; 0]).unwrap().is_empty() && !Exclude::new(&[b"\xff"]).unwrap().is_empty());
+        assert!(
+            Patterns::new("--exclude", &[b""; 0]).unwrap().is_empty()
+                && !Patterns::new("--exclude", &[b"\xff"]).unwrap().is_empty()
+        );
     }
 }

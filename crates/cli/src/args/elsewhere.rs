@@ -1,0 +1,382 @@
+//! Commands of other backup programs, as their users type them here first.
+//!
+//! A command that means the same runs as ours. One that means nearly the same would surprise its user, so
+//! nothing runs: the user gets the right command line, with the given arguments in it.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Error};
+
+use super::groups::command;
+use super::suggest::suggest;
+use crate::exit::Failure;
+
+/// Commands that are ours under another name.
+const SAME: [(&str, &[&str]); 7] = [
+    ("backup", &["put"]),
+    ("snapshots", &["snapshot", "list"]),
+    ("prune", &["gc"]),
+    ("compact", &["gc"]),
+    ("verify", &["check", "--read-data"]),
+    ("umount", &["unmount"]),
+    ("info", &["stats"]),
+];
+
+/// Commands whose users get a command line.
+const EXPLAINED: [&str; 8] = ["restore", "extract", "create", "forget", "dump", "list", "delete", "unlock"];
+
+/// Parses a command line, commands of other programs included.
+///
+/// # Errors
+/// Those of the parser, as they are printed; or the command line that the user should have given.
+pub fn parse(line: Vec<OsString>) -> Result<ArgMatches, Refused> {
+    let error = match command().try_get_matches_from(&line) {
+        Ok(matches) => return Ok(matches),
+        Err(error) if error.kind() == ErrorKind::InvalidSubcommand => error,
+        Err(error) => return Err(error.into()),
+    };
+    let Some((before, word, rest)) = split(&line) else { return Err(error.into()) };
+    let ours = match SAME.iter().find(|(theirs, _)| word == *theirs) {
+        Some(_) if word == "backup" && names_profile(rest)? => &["profile", "run"],
+        Some((_, ours)) => *ours,
+        None if word == "restore" && Words::of(rest).option(&["--target", "-t"]).is_none() => &["get"],
+        None if EXPLAINED.iter().any(|theirs| word == *theirs) => {
+            return Err(Refused::Explained(explain(&before[1..], word, rest)));
+        }
+        None => {
+            return Err(suggest(
+                error,
+                &word.to_string_lossy(),
+                SAME.iter().map(|(word, _)| *word).chain(EXPLAINED),
+            )
+            .into());
+        }
+    };
+    let words = before.iter().cloned().chain(ours.iter().map(OsString::from)).chain(rest.iter().cloned());
+    Ok(command().try_get_matches_from(words)?)
+}
+
+/// Why a command line was not parsed.
+pub enum Refused {
+    /// The parser says why; or it has help to print.
+    Parser(Box<Error>),
+    /// It is a command of another program.
+    Explained(Failure),
+}
+
+impl Refused {
+    /// The reason for a program: one sentence, and what to do.
+    pub fn into_failure(self) -> Failure {
+        let error = match self {
+            Self::Explained(failure) => return failure,
+            Self::Parser(error) => error.to_string(),
+        };
+        let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
+        let message = lines.next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
+        let rest: Vec<&str> = lines.collect();
+        let tip = rest.iter().find_map(|line| line.strip_prefix("tip: "));
+        // An option that is not known is hardly meant as a value.
+        let tip = tip.filter(|tip| !tip.starts_with("to pass")).map(str::to_string);
+        let hint = tip.unwrap_or_else(|| {
+            // Missing arguments are named in lines of their own.
+            let named =
+                rest.iter().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For "));
+            let usage = rest.iter().find_map(|line| line.strip_prefix("Usage: ")).unwrap_or("outrigger");
+            let is_command = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase());
+            let command: Vec<&str> = usage.split(' ').take_while(is_command).collect();
+            let help = format!("`{} --help` says what there is", command.join(" "));
+            named.copied().chain([help.as_str()]).collect::<Vec<_>>().join(" ")
+        });
+        Failure::usage(format!("{message}; {hint}"))
+    }
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Self {
+        Self::Explained(failure)
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Parser(Box::new(error))
+    }
+}
+
+/// True if the only word that is no option is a profile of the configuration file.
+fn names_profile(rest: &[OsString]) -> Result<bool, Failure> {
+    match &Words::of(rest).plain[..] {
+        [name] if !name.contains('/') && name != "-" => Ok(super::profiles()?.contains_key(name)),
+        _ => Ok(false),
+    }
+}
+
+/// The words before an unknown command, the command, and the words after it.
+fn split(line: &[OsString]) -> Option<(&[OsString], &OsString, &[OsString])> {
+    let matches = command().allow_external_subcommands(true).try_get_matches_from(line).ok()?;
+    let (_, rest) = matches.subcommand()?;
+    let rest = rest.try_get_many::<OsString>("").ok()?.map_or(0, Iterator::count);
+    let at = line.len().checked_sub(rest + 1)?;
+    Some((&line[..at], &line[at], &line[at + 1..]))
+}
+
+/// Options of other programs that have a value.
+const VALUED: [&str; 30] = [
+    "--target",
+    "-t",
+    "--include",
+    "-i",
+    "--exclude",
+    "-e",
+    "--path",
+    "--host",
+    "-H",
+    "--tag",
+    "--keep-last",
+    "-l",
+    "--keep-hourly",
+    "--keep-daily",
+    "-d",
+    "--keep-weekly",
+    "-w",
+    "--keep-monthly",
+    "-m",
+    "--keep-yearly",
+    "-y",
+    "--keep-tag",
+    "--keep-within",
+    "--group-by",
+    "-g",
+    "-a",
+    "--prefix",
+    "--compression",
+    "-C",
+    "-P",
+];
+
+/// Arguments of another program.
+struct Words {
+    plain: Vec<String>,
+    options: Vec<(String, Option<String>)>,
+}
+
+impl Words {
+    fn of(rest: &[OsString]) -> Self {
+        let (mut plain, mut options) = (Vec::new(), Vec::new());
+        let mut words = rest.iter().map(|word| word.to_string_lossy().into_owned());
+        while let Some(word) = words.next() {
+            if !word.starts_with('-') || word == "-" {
+                plain.push(word);
+            } else if let Some((name, value)) = word.split_once('=') {
+                options.push((name.to_string(), Some(value.to_string())));
+            } else {
+                let value = if VALUED.contains(&word.as_str()) { words.next() } else { None };
+                options.push((word, value));
+            }
+        }
+        Self { plain, options }
+    }
+
+    fn option(&self, names: &[&str]) -> Option<&str> {
+        let found = self.options.iter().find(|(name, _)| names.contains(&name.as_str()));
+        found.map(|(_, value)| value.as_deref().unwrap_or_default())
+    }
+
+    fn has(&self, names: &[&str]) -> bool {
+        self.option(names).is_some()
+    }
+}
+
+/// The command lines to give instead.
+fn explain(globals: &[OsString], word: &OsStr, rest: &[OsString]) -> Failure {
+    let word = word.to_string_lossy();
+    let given = Words::of(rest);
+    let line = |words: &[&str]| {
+        let globals = globals.iter().map(|word| word.to_string_lossy());
+        let words = words.iter().map(|word| (*word).into());
+        let words: Vec<String> = globals.chain(words).map(|word| quoted(&word)).collect();
+        format!("`outrigger {}`", words.join(" "))
+    };
+    let plain: Vec<&str> = given.plain.iter().map(String::as_str).collect();
+    let with = |before: &[&'static str], after: &[&str]| -> String { line(&[before, after].concat()) };
+    let say = match word.as_ref() {
+        "restore" => line(&restore(&given)),
+        "extract" => {
+            let (archive, paths) = plain.split_first().map_or(("WHEN", &[][..]), |(one, more)| (*one, more));
+            let paths = if paths.is_empty() { &["/"] } else { paths };
+            line(&[&["get", "--at", archive_name(archive)], paths, &["."]].concat())
+        }
+        "create" => {
+            let (archive, paths) = plain.split_first().map_or(("", &[][..]), |(one, more)| (*one, more));
+            match archive.split_once("::") {
+                Some((_, name)) => {
+                    format!("{}, then {}", with(&["put"], paths), line(&["snapshot", "create", name]))
+                }
+                None => format!("{}, or {}", with(&["put"], &plain), with(&["snapshot", "create"], &plain)),
+            }
+        }
+        "forget" => forget(&given, &line),
+        "dump" => match plain[..] {
+            ["latest", file] => line(&["cat", file]),
+            [snapshot, file] => line(&["cat", "--at", snapshot, file]),
+            _ => line(&["cat", "--at", "WHEN", "FILE"]),
+        },
+        "list" => format!("{} for files, or {}", with(&["ls"], &plain), line(&["snapshot", "list"])),
+        "delete" => {
+            let names: Vec<&str> = plain.iter().copied().map(archive_name).collect();
+            let names = if names.is_empty() { vec!["NAME"] } else { names };
+            format!(
+                "{} for a snapshot, {} for files",
+                with(&["snapshot", "delete"], &names),
+                with(&["rm"], &names)
+            )
+        }
+        _ => {
+            return Failure::usage(format!(
+                "nothing has to be unlocked: a process that has ended holds nothing; {} says who uses the store",
+                line(&["status"])
+            ));
+        }
+    };
+    Failure::usage(format!("`{word}` is another program's command; give {say}"))
+}
+
+/// The archive of `REPOSITORY::ARCHIVE`.
+fn archive_name(text: &str) -> &str {
+    text.split_once("::").map_or(text, |(_, name)| name)
+}
+
+fn restore(given: &Words) -> Vec<&str> {
+    let snapshot = given.plain.first().map_or("latest", String::as_str);
+    let (snapshot, path) = snapshot.split_once(':').unwrap_or((snapshot, "/"));
+    let mut words = vec!["get"];
+    if snapshot != "latest" {
+        words.extend(["--at", snapshot]);
+    }
+    for (names, ours) in [(["--include", "-i"], "--include"), (["--exclude", "-e"], "--exclude")] {
+        let of = given.options.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        words.extend(of.flat_map(|(_, value)| [ours, value.as_deref().unwrap_or_default()]));
+    }
+    words.extend([path, given.option(&["--target", "-t"]).unwrap_or("DEST")]);
+    words
+}
+
+/// `forget` removes snapshots by name or by rules; here these are two commands.
+fn forget(given: &Words, line: &dyn Fn(&[&str]) -> String) -> String {
+    const RULES: [([&str; 2], &str); 8] = [
+        (["--keep-last", "-l"], "--last"),
+        (["--keep-hourly", "-H"], "--hourly"),
+        (["--keep-daily", "-d"], "--daily"),
+        (["--keep-weekly", "-w"], "--weekly"),
+        (["--keep-monthly", "-m"], "--monthly"),
+        (["--keep-yearly", "-y"], "--yearly"),
+        (["--keep-tag", ""], "--tag"),
+        (["--tag", ""], "--of"),
+    ];
+    let mut words = vec!["keep"];
+    for (names, ours) in RULES {
+        let of = given.options.iter().filter(|(name, _)| names.contains(&name.as_str()));
+        words.extend(of.flat_map(|(_, value)| [ours, value.as_deref().unwrap_or_default()]));
+    }
+    let has_rules = words.len() > 1;
+    if given.has(&["-n", "--dry-run"]) {
+        words.push("-n");
+    }
+    let delete: Vec<&str> =
+        ["snapshot", "delete"].into_iter().chain(given.plain.iter().map(String::as_str)).collect();
+    let mut say = match (has_rules, given.plain.is_empty()) {
+        (false, false) => line(&delete),
+        (true, _) => line(&words),
+        (false, true) => format!(
+            "{} for rules, or {}",
+            line(&["keep", "--daily", "7"]),
+            line(&["snapshot", "delete", "NAME"])
+        ),
+    };
+    if given.has(&["--prune"]) {
+        say += &format!(", then {} for the space", line(&["gc"]));
+    }
+    say
+}
+
+/// A word as a shell takes it.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:=@%+,~".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_string();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(words: &str) -> Vec<OsString> {
+        words.split(' ').map(OsString::from).collect()
+    }
+
+    fn explained(words: &str) -> String {
+        match parse(line(words)) {
+            Err(Refused::Explained(failure)) => failure.message,
+            Err(Refused::Parser(error)) => error.to_string(),
+            Ok(_) => String::new(),
+        }
+    }
+
+    #[test]
+    fn words_of_others_get_the_right_line() {
+        for (theirs, ours) in [
+            ("-s store restore abc --target /out", "`outrigger -s store get --at abc / /out`"),
+            (
+                "restore latest:home/me --target=/out -i *.txt",
+                "`outrigger get --include '*.txt' home/me /out`",
+            ),
+            ("extract /r::monday home", "`outrigger get --at monday home .`"),
+            ("create /r::monday ~/a b", "`outrigger put ~/a b`, then `outrigger snapshot create monday`"),
+            (
+                "forget --keep-daily 7 --keep-last=5 --prune -n",
+                "`outrigger keep --last 5 --daily 7 -n`, then `outrigger gc`",
+            ),
+            ("forget one two", "`outrigger snapshot delete one two`"),
+            ("dump latest a", "`outrigger cat a`"),
+            ("unlock", "`outrigger status`"),
+        ] {
+            let said = explained(&format!("outrigger {theirs}"));
+            assert!(said.contains(ours), "{theirs}: {said}");
+        }
+    }
+
+    #[test]
+    fn words_that_mean_the_same_are_ours() {
+        for (theirs, ours) in [
+            ("-s x backup a --to b", "-s x put a --to b"),
+            ("restore a out", "get a out"),
+            ("snapshots --tag t", "snapshot list --tag t"),
+            ("-s snapshots prune -n", "-s snapshots gc -n"),
+            ("verify --json", "check --read-data --json"),
+            ("umount /mnt", "unmount /mnt"),
+        ] {
+            let parsed = |words: &str| parse(line(&format!("outrigger {words}"))).ok();
+            assert_eq!(parsed(theirs).expect(theirs), parsed(ours).unwrap(), "{theirs}");
+        }
+    }
+
+    #[test]
+    fn suggestions_do_not_mislead() {
+        for (wrong, meant) in [
+            ("snapshto", "'snapshot'"),
+            ("bakup", "'backup'"),
+            ("restor", "'restore'"),
+            ("forgt", "'forget'"),
+            ("unmuont", "'unmount'"),
+            ("statu", "'status'"),
+            ("lst", "'ls'"),
+        ] {
+            let said = explained(&format!("outrigger {wrong}"));
+            assert!(said.contains(meant), "{wrong}: {said}");
+        }
+        assert!(!explained("outrigger frobnicate").contains("similar"));
+    }
+}

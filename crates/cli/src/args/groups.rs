@@ -1,0 +1,110 @@
+//! The overview that `outrigger --help` prints: the commands, grouped by what they are for.
+
+use clap::{Command, CommandFactory};
+
+use super::Cli;
+
+/// The groups, and the commands of each in the order of the overview.
+const GROUPS: [(&str, &[&str]); 7] = [
+    (
+        "Files",
+        &[
+            "put", "get", "ls", "find", "cat", "diff", "versions", "rm", "mv", "cp", "undo", "policy",
+            "export", "import",
+        ],
+    ),
+    ("Snapshots", &["snapshot", "keep"]),
+    ("Mount", &["mount", "unmount"]),
+    (
+        "Maintenance",
+        &[
+            "init",
+            "profile",
+            "status",
+            "stats",
+            "check",
+            "gc",
+            "copy",
+            "recover",
+            "recompress",
+            "rebalance",
+            "localize",
+            "where",
+        ],
+    ),
+    ("Programs", &["run", "jobs", "job", "node", "rule", "component"]),
+    ("Devices", &["devices", "calibrate", "advise", "bench"]),
+    ("Help", &["help", "completions", "man"]),
+];
+
+/// The command line's parser.
+pub fn command() -> Command {
+    let command = Cli::command();
+    let mut text = String::from("{about-with-newline}\n{usage-heading} {usage}\n");
+    for (heading, names) in GROUPS {
+        text += &format!("\n{}\n", styled(heading));
+        for name in names {
+            let about = command.find_subcommand(name).and_then(|found| found.get_about());
+            let about = about.map_or_else(|| "Print the help of a command".to_string(), ToString::to_string);
+            text += &format!("  {name:12} {about}\n");
+        }
+    }
+    text += &format!("\n{}\n{{options}}{{after-help}}", styled("Options of every command"));
+    command.help_template(text)
+}
+
+/// A heading as clap has them; what is not a terminal gets it without the escapes.
+fn styled(heading: &str) -> String {
+    format!("\u{1b}[1m\u{1b}[4m{heading}:\u{1b}[0m")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group() {
+        let mut grouped: Vec<_> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        grouped.sort_unstable();
+        let command = Cli::command();
+        let mut all: Vec<_> = command.get_subcommands().map(Command::get_name).chain(["help"]).collect();
+        all.sort_unstable();
+        assert_eq!(grouped, all);
+    }
+
+    #[test]
+    fn the_overview_fits_a_terminal() {
+        let help = command().term_width(80).render_help().to_string();
+        for (heading, _) in GROUPS {
+            assert!(help.contains(&format!("\n{heading}:\n")), "{help}");
+        }
+        let long: Vec<_> = help.lines().filter(|line| line.chars().count() > 80).collect();
+        assert_eq!(long, [""; 0]);
+    }
+
+    #[test]
+    fn options_of_a_command_come_before_those_of_all() {
+        for (name, own) in [("put", "--to"), ("get", "--overwrite"), ("mount", "--read-only")] {
+            let mut command = command();
+            command.build();
+            let help = command.find_subcommand_mut(name).unwrap().render_help().to_string();
+            assert!(help.find(own) < help.find("--store"), "{help}");
+            assert!(help.contains("\nOptions of every command:\n"), "{help}");
+        }
+    }
+
+    #[test]
+    fn options_for_experiments_are_out_of_sight() {
+        let mut command = command();
+        command.build();
+        for (name, option) in [
+            ("put", "--oracle"),
+            ("init", "--experiment"),
+            ("mount", "--staging-order"),
+            ("get", "--table-cache"),
+        ] {
+            let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            assert!(!help.contains(&format!("{option} ")) && !help.contains("xperiment"), "{name}: {help}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Names in the store, and patterns of them.
+
+use std::ffi::{OsStr, OsString};
+
+use outrigger_active::inputs::{Found, StoreGlob};
+use outrigger_store::Store;
+use outrigger_store::meta::{At, Inode};
+use outrigger_store::tree::{StorePath, find, require};
+
+use super::store_path;
+use crate::exit::Failure;
+
+/// The entries that an argument names.
+pub enum Named {
+    /// The path that it says.
+    Path(StorePath, Inode),
+    /// The matches of its pattern, in order of their paths.
+    Matches(Vec<(StorePath, Inode)>),
+}
+
+/// The entry with this very name, else the matches of `text` as a pattern.
+///
+/// # Errors
+/// When nothing has the name, or matches.
+pub fn expand_one(store: &Store, at: At, text: &OsStr) -> Result<Named, Failure> {
+    let path = store_path(text)?;
+    if let Some(inode) = find(&*store.meta, at, &path)? {
+        return Ok(Named::Path(path, inode));
+    }
+    let pattern = text.to_str().filter(|text| text.contains(['*', '?', '[', '{']));
+    let Some(pattern) = pattern else {
+        require(&*store.meta, at, &path)?;
+        return Err(Failure::failed(format!("`{path}` is not in the store")));
+    };
+    let found = StoreGlob::parse(pattern)?.entries(&*store.meta, at)?;
+    if found.is_empty() {
+        return Err(Failure::failed(format!("`{path}` is not in the store, and matches nothing there")));
+    }
+    Ok(Named::Matches(found.into_iter().map(|Found { path, inode }| (path, inode)).collect()))
+}
+
+/// The entries that several arguments name, in their order. A match below another match goes with that one.
+///
+/// # Errors
+/// As [`expand_one`].
+pub fn expand(store: &Store, at: At, texts: &[OsString]) -> Result<Vec<(StorePath, Inode)>, Failure> {
+    let mut all: Vec<(StorePath, Inode)> = Vec::new();
+    for text in texts {
+        match expand_one(store, at, text)? {
+            Named::Path(path, inode) => all.push((path, inode)),
+            Named::Matches(found) => {
+                let mut above: Option<StorePath> = None;
+                for (path, inode) in found {
+                    if above.as_ref().is_some_and(|above| path.components.starts_with(&above.components)) {
+                        continue;
+                    }
+                    above = Some(path.clone());
+                    all.push((path, inode));
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The paths of [`expand`].
+///
+/// # Errors
+/// As [`expand_one`].
+pub fn expand_paths(store: &Store, at: At, texts: &[OsString]) -> Result<Vec<StorePath>, Failure> {
+    Ok(expand(store, at, texts)?.into_iter().map(|(path, _)| path).collect())
+}

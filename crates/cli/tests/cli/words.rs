@@ -1,0 +1,53 @@
+//! Commands that users of other programs type first.
+
+use crate::run::Place;
+
+#[test]
+fn commands_are_shown_in_groups() {
+    let place = Place::empty();
+    let help = place.done(&["--help"]).text();
+    let headings: Vec<_> = help.lines().filter_map(|line| line.strip_suffix(':')).collect();
+    let groups = ["Files", "Snapshots", "Mount", "Maintenance", "Programs", "Devices", "Help"];
+    assert_eq!(headings[..groups.len()], groups, "{help}");
+    assert!(help.contains("\n  put          Store files, trees, or standard input\n"), "{help}");
+    assert!(!help.contains('\u{1b}'), "a file gets no colours");
+}
+
+#[test]
+fn commands_of_others_do_what_they_say() {
+    let place = Place::new();
+    place.write("src/a", "alpha");
+    place.done(&["backup", "src", "--tag", "nightly"]);
+    assert_eq!(place.lines(&["snapshots"]).len(), 1);
+    place.done(&["restore", "src", "out"]);
+    assert_eq!(place.read("out/a"), b"alpha");
+    place.done(&["verify"]);
+    assert!(place.done(&["prune", "-n"]).text().contains("would be freed"));
+    assert!(place.done(&["backup", "--help"]).text().contains("Store files, trees, or standard input"));
+}
+
+#[test]
+fn commands_that_would_mislead_say_the_right_line() {
+    let place = Place::new();
+    place.write("src/a", "alpha");
+    place.done(&["put", "src", "--tag", "nightly"]);
+    let snapshot = place.done(&["snapshot", "list", "--json"]).json()["snapshots"][0]["name"].to_string();
+    let snapshot = snapshot.trim_matches('"');
+    let said = place.code(2, &["-s", "store", "forget", "--keep-daily", "7", "--prune"]);
+    assert_eq!(
+        said.err,
+        "outrigger: `forget` is another program's command; give `outrigger -s store keep --daily 7`, then \
+         `outrigger -s store gc` for the space\n"
+    );
+    assert_eq!(place.lines(&["snapshots"]).len(), 1, "nothing was removed");
+    // The line that is printed does what was meant.
+    let said = place.code(2, &["restore", snapshot, "--target", "out"]);
+    let line = said.err.split('`').nth(3).unwrap().strip_prefix("outrigger ").unwrap().to_string();
+    place.done(&line.split(' ').collect::<Vec<_>>());
+    assert_eq!(place.read("out/src/a"), b"alpha");
+    // As others have it, a snapshot stands where a path is.
+    let said = place.code(1, &["restore", snapshot, "out"]);
+    assert!(said.err.contains(&format!("`outrigger get --at {snapshot} / DEST`")), "{}", said.err);
+    assert!(place.code(2, &["umuont", "/mnt"]).err.contains("'umount'"));
+    assert!(!place.code(2, &["frobnicate"]).err.contains("tip:"));
+}
