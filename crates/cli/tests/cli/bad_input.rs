@@ -1,8 +1,9 @@
 //! What makes no sense is refused with a sentence and the right code, and changes nothing.
 
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
-use crate::run::{Place, Said};
+use crate::run::{Place, Said, noise};
 
 #[test]
 fn usage_errors_say_what_would_be_accepted() {
@@ -173,9 +174,36 @@ fn damage_is_named_and_the_rest_is_read() {
     assert!(said.text().contains("src/noise"), "{}", said.text());
     let report = place.code(3, &["check", "--read-data", "--json"]).json();
     assert!(report["damaged"].as_u64().unwrap() > 0);
-    // The source is still there: putting it again stores what was lost.
-    place.run(&["check", "--read-data", "--repair"]);
+    // What is left of it can be had, with zeros where it is damaged.
+    let said = place.code(3, &["get", "--salvage", "src", "rest"]);
+    let rest = place.read("rest/noise");
+    assert_eq!(rest.len(), noise.len());
+    let lost = rest.iter().zip(&noise).filter(|(left, right)| left != right);
+    assert!(lost.clone().count() > 0 && lost.clone().all(|(left, _)| *left == 0), "zeros, and nothing else");
+    assert!(said.err.contains("rest/noise: restored, but for bytes ") && said.err.contains(".."), "{}", said.err);
+    // The source is still there: the repair says that putting it again stores what was lost.
+    let said = place.code(3, &["check", "--repair"]);
+    assert!(said.text().contains("src/noise") && said.text().contains("put --rescan"), "{}", said.text());
     place.done(&["put", "src", "--rescan"]);
     place.done(&["get", "src", "out2"]);
     assert_eq!(place.read("out2/noise"), noise);
+    place.done(&["check", "--read-data"]);
+}
+
+/// Totals of the database that are wrong are named, and so is what is damaged beside them; nothing is repaired by such a database.
+#[test]
+fn a_check_goes_on_to_the_packs_when_the_totals_are_wrong() {
+    let place = Place::new();
+    place.write("src/noise", noise(3, 200_000));
+    place.done(&["put", "src"]);
+    let script = "import sqlite3, sys\nwith sqlite3.connect(sys.argv[1]) as db: db.execute('UPDATE state SET files = files + 7')";
+    let mut python = Command::new("python3");
+    assert!(python.args(["-c", script]).arg(place.path("store/meta.db")).status().unwrap().success());
+    let said = place.code(3, &["check", "--read-data"]);
+    assert!(said.text().contains("the totals say 8 files") && !said.text().contains("pack"), "{}", said.text());
+    for entry in std::fs::read_dir(place.path("store/packs")).unwrap() {
+        std::fs::remove_dir_all(entry.unwrap().path()).unwrap();
+    }
+    let said = place.code(3, &["check", "--repair"]);
+    assert!(said.text().contains("the totals say") && said.text().contains("is missing"), "{}", said.text());
 }
