@@ -127,7 +127,7 @@ impl Devices {
         let StoreConfig { fingerprint: kind, chunker, .. } = source.config;
         let useful = can(&runtime, Request::HashMany { kind, ranges: Vec::new() })
             || can(&runtime, ingest(Vec::new(), chunker, kind, None));
-        useful.then(|| Self { runtime, kind, table_cache: source.table_cache().cloned() })
+        useful.then(|| Self { runtime, kind, table_cache: source.start_table_cache().cloned() })
     }
 
     /// The processor took so long, here.

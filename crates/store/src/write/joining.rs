@@ -79,7 +79,7 @@ fn join(source: &StoreDevices, queue: &Queue, sequencer: &Sequencer) -> Joined {
         stage.framer.set_limit(limit);
     }
     if joined.devices.is_some() {
-        stage.dedup.use_table_cache(source.table_cache().cloned());
+        stage.dedup.use_table_cache(source.start_table_cache().cloned());
     }
     joined
 }
